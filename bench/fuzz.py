@@ -1,0 +1,153 @@
+"""Random JAX programs through untrace: a long run of the property tests.
+
+    python bench/fuzz.py --examples 2000 --seed 0
+
+Every example is decompiled, saved, imported and compared with the original: StableHLO, bits,
+gradients, determinism (see `tests/roundtrip.py`). Example I of a run can be had again by
+`--start I --examples 1` with the same seed. A failing program is made smaller; one program of each
+kind of failure is printed and, with `--failures DIR`, saved as a file that runs by itself.
+The last line reads `N passed, M failed, K skipped`; skipped are programs that JAX itself refuses.
+The exit status is 1 where anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import jax  # noqa: E402
+import random_programs  # noqa: E402
+import roundtrip  # noqa: E402
+import strategies  # noqa: E402
+
+
+class Run:
+    """The counts of a run and the smallest failing program of each kind."""
+
+    def __init__(self, options: argparse.Namespace, directory: Path):
+        self.options = options
+        self.directory = directory
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.kinds: collections.Counter[str] = collections.Counter()
+        self.smallest: dict[str, random_programs.Program] = {}
+        self.details: dict[str, str] = {}
+        self.refusals: collections.Counter[str] = collections.Counter()
+        self.start = time.perf_counter()
+
+    def failure(self, program: random_programs.Program) -> roundtrip.Mismatch | None:
+        """What is wrong with a program, None where nothing is; raises Refused."""
+        options = self.options
+        try:
+            roundtrip.check(
+                program,
+                self.directory,
+                gradients=not options.no_gradients,
+                again=not options.no_again,
+                fixpoint=not options.no_fixpoint,
+            )
+        except roundtrip.Mismatch as error:
+            return error
+        finally:
+            for path in self.directory.iterdir():
+                path.unlink()
+        return None
+
+    def example(self, program: random_programs.Program, name: str) -> None:
+        """Checks one program and counts it."""
+        try:
+            error = self.failure(program)
+        except roundtrip.Refused as refusal:
+            self.counts["skipped"] += 1
+            self.refusals[re.sub(r"\d+", "N", str(refusal))[:90]] += 1
+        else:
+            self.counts["failed" if error else "passed"] += 1
+            if error:
+                self.failed(program, error, name)
+        done = sum(self.counts.values())
+        if done % 25 == 0:
+            jax.clear_caches()  # compiled programs would fill the memory
+            seconds = time.perf_counter() - self.start
+            print(f"{done} examples in {seconds:.0f} s: {self.summary()}", file=sys.stderr)
+
+    def failed(
+        self, program: random_programs.Program, error: roundtrip.Mismatch, name: str
+    ) -> None:
+        """Keeps the program where it is the first or the smallest of its kind."""
+        kind = kind_of(error)
+        self.kinds[kind] += 1
+        if kind in self.smallest:
+            return
+
+        def fails(candidate: random_programs.Program) -> bool:
+            try:
+                other = self.failure(candidate)
+            except Exception:  # refused, or no longer a program
+                return False
+            return other is not None and kind_of(other) == kind
+
+        small = random_programs.shrunk(program, fails, self.options.shrink)
+        self.smallest[kind] = small
+        try:
+            self.details[kind] = str(self.failure(small) or error)
+        except Exception:
+            self.details[kind] = str(error)
+        print(f"\nFAILED {name} {kind}\n{self.details[kind]}\n{body(small)}", file=sys.stderr)
+        if self.options.failures:
+            folder = Path(self.options.failures)
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / (re.sub(r"\W+", "_", kind)[:60] + ".py")
+            comment = f"# {name}\n" + "".join(f"# {line}\n" for line in self.details[kind].splitlines())
+            path.write_text(comment + small.source(), encoding="utf-8")
+
+    def summary(self) -> str:
+        """`N passed, M failed, K skipped`."""
+        return ", ".join(f"{self.counts[k]} {k}" for k in ("passed", "failed", "skipped"))
+
+
+def kind_of(error: roundtrip.Mismatch) -> str:
+    """A short name that failures with one cause share: numbers and names of values left out."""
+    text = re.sub(r"'[^']*'|0x\w+|[\d.]+|\[[^\]]*\]", "N", error.detail)
+    return f"{error.kind}: {text[:70]}"
+
+
+def body(program: random_programs.Program) -> str:
+    """The program's own part of its module."""
+    return program.source().removeprefix(random_programs.PRELUDE).strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--examples", type=int, default=2000, help="programs (default 2000)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", type=int, default=0, help="number of the first example")
+    parser.add_argument("--size", type=int, default=10, help="most statements at the top")
+    parser.add_argument("--x64", action="store_true", help="64-bit mode and types")
+    parser.add_argument("--shrink", type=int, default=150, help="most trials for each failure")
+    parser.add_argument("--failures", metavar="DIR", help="where to save failing programs")
+    for name in ("gradients", "again", "fixpoint"):
+        parser.add_argument(f"--no-{name}", action="store_true")
+    options = parser.parse_args()
+    jax.config.update("jax_enable_x64", options.x64)
+    with tempfile.TemporaryDirectory(prefix="untrace_fuzz_") as directory:
+        run = Run(options, Path(directory))
+
+        for index in range(options.start, options.start + options.examples):
+            text = f"{options.seed}:{index}"
+            run.example(strategies.seeded_program(text, options.size, options.x64), text)
+    for kind, program in sorted(run.smallest.items(), key=lambda item: -run.kinds[item[0]]):
+        print(f"\n{run.kinds[kind]} failed: {run.details[kind]}\n{body(program)}")
+    for reason, count in run.refusals.most_common(5):
+        print(f"{count} skipped: {reason}")
+    print(run.summary())
+    return 1 if run.counts["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

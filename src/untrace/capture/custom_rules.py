@@ -1,0 +1,107 @@
+"""Captures what JAX keeps as closures: the derivative rules of `custom_jvp` and `custom_vjp`.
+
+A rule is traced here into a jaxpr, so that it can be written and `jax.grad` of the written function equals
+`jax.grad` of the original. A function is recognised by its rule (the function object, its static arguments, the types
+it is called with): two calls of one function are one Function here, and a rule that calls its own function (as relu's
+does) comes to an end. Source: `jax/_src/custom_derivatives.py`, `process_custom_jvp_call` and
+`process_custom_vjp_call` in `jax/_src/interpreters/partial_eval.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from untrace import jax_compat
+from untrace.ir.nodes import Function
+
+if TYPE_CHECKING:
+    from untrace.capture.jaxpr import Importer
+
+Capture = Callable[["Importer", Any], Mapping[str, Any]]
+CAPTURES: dict[str, Capture] = {}
+
+
+def capture(name: str) -> Callable[[Capture], Capture]:
+    """Registers how the parameters of one primitive are captured."""
+
+    def register(function: Capture) -> Capture:
+        if name in CAPTURES:
+            raise ValueError(f"a second capture for {name!r}")
+        CAPTURES[name] = function
+        return function
+
+    return register
+
+
+@capture("custom_jvp_call")
+def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
+    """{call_jaxpr: Function, jvp: Function or None, num_consts, symbolic_zeros, out_zeros}.
+
+    `jvp` maps (primals without the closed-over ones, their tangents) to (primals out, tangents out whose
+    `out_zeros` entry is False).
+    """
+    params = eqn.params
+    key = jax_compat.rule_key(eqn, params["jvp_jaxpr_fun"])
+    found = importer.rules.get(key)
+    if found is not None:
+        return found
+    name = jax_compat.function_name(params["call_jaxpr"]) or "custom_jvp"
+    out = importer.rules[key] = {
+        "call_jaxpr": importer.function(params["call_jaxpr"], name),
+        "num_consts": params["num_consts"],
+        "symbolic_zeros": params["symbolic_zeros"],
+        "jvp": None,
+        "out_zeros": (),
+    }
+    rule, out_zeros = _guarded(importer, name, "jvp", lambda: jax_compat.custom_jvp_rule(eqn)) or (None, ())
+    out["jvp"] = rule and importer.function(rule, name + "_jvp")
+    out["out_zeros"] = out_zeros
+    return out
+
+
+@capture("custom_vjp_call")
+def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
+    """{call_jaxpr, fwd, bwd: Functions (fwd and bwd None where they cannot be traced), res_forwards, ct_zeros, ...}.
+
+    `fwd` maps the primals to (residuals that are not inputs, primals out); `res_forwards[i]` is the index of the input
+    that residual i is, or None; `bwd` maps (all residuals, cotangents) to the cotangents whose `ct_zeros` is False.
+    """
+    params = eqn.params
+    key = jax_compat.rule_key(eqn, params["fwd_jaxpr_thunk"], params["bwd"])
+    found = importer.rules.get(key)
+    if found is not None:
+        return found
+    name = jax_compat.function_name(params["call_jaxpr"]) or "custom_vjp"
+    out = importer.rules[key] = {
+        "call_jaxpr": importer.function(params["call_jaxpr"], name),
+        "num_consts": params["num_consts"],
+        "symbolic_zeros": params["symbolic_zeros"],
+        "fwd": None,
+        "bwd": None,
+    }
+    rules = _guarded(importer, name, "vjp", lambda: jax_compat.custom_vjp_rules(eqn))
+    if rules is not None:
+        fwd, forwards, bwd, zeros = rules
+        out.update(
+            fwd=importer.function(fwd, name + "_fwd"),
+            bwd=importer.function(bwd, name + "_bwd"),
+            res_forwards=forwards,
+            ct_zeros=zeros,
+        )
+    return out
+
+
+def _guarded(importer: Importer, name: str, kind: str, trace: Callable[[], Any]) -> Any:
+    """The result of `trace`, or None with a note: a rule is user code, and may refuse to be traced on its own."""
+    try:
+        return trace()
+    except Exception as error:  # user code: anything may be raised
+        first_line = (str(error).strip().splitlines() or [""])[0][:200]
+        importer.notes.append(
+            f"the {kind} rule of {name} could not be traced by itself ({type(error).__name__}: {first_line}); "
+            "it is left out, so differentiating through it raises an error"
+        )
+        return None
+
+

@@ -1,0 +1,277 @@
+"""Replaces primitives of other libraries by plain JAX, so that a written module needs no other import.
+
+A library may bind primitives of its own (equinox, lineax and so diffrax and optimistix; any user's
+`jax.extend.core.Primitive`). The equation of such a primitive is replaced by the equations of the function that its
+*lowering* traces (`mlir.lower_fun`: what a jitted program runs), or, where the lowering is written in MLIR, of its
+`impl`. They are spliced in place, not called, because that is what lowering does: the StableHLO stays the same.
+
+What the program *computes* is kept; how it *transforms* is kept in this way:
+
+* differentiation: where the library's own rules give another derivative than JAX's of the implementation (an
+  implicit derivative of a solve), the expansion stands in a `jax.custom_jvp` with the library's rule, and a linear
+  one in a `jax.custom_derivatives.linear_call` with the library's transpose (see `derivatives.py`);
+* refusals (`nonbatchable`, `nondifferentiable_backward`, a missing rule) are lost, and the notes say so;
+* batching: the implementation is batched by JAX's rules, and the notes say so where the library has its own.
+
+JAX 0.12 has primitives that are objects (`call_hi_primitive[_prim=...]`, jax/_src/hijax.py). The public call that
+makes the same equation is found by `hi_primitives.hi_primitive_call`; only where there is none is the object replaced
+by its `expand`, which is its lowering as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from untrace import jax_compat
+from untrace.capture.derivatives import LibraryRules
+from untrace.capture.hi_primitives import hi_primitive_call
+
+# Parameter types that can never hold a jaxpr: most parameters, so they are passed over first.
+_PLAIN = {int, float, bool, str, type(None), np.dtype, np.int64, complex, bytes}
+# Their jaxprs have no place for constants of their own (0.12 does not tell open jaxprs by their class).
+_OPEN_BODIES = {"checkpoint", "remat2", "shard_map", "pallas_call", "run_state", "xla_pmap"}
+
+# What is lost of a primitive whose implementation alone is not the whole story: (lost, kept) by name.
+_LOST = {
+    "nonbatchable": "vmap over it is no longer refused",
+    "nontraceable": "transforming it is no longer refused",
+    "nondifferentiable_backward": "reverse-mode differentiation through it is no longer refused",
+    "unvmap_any": "under vmap it reduces each example by itself, not the whole batch",
+    "unvmap_all": "under vmap it reduces each example by itself, not the whole batch",
+    "unvmap_max": "under vmap it reduces each example by itself, not the whole batch",
+}
+
+
+def expand_library_primitives(
+    closed: Any, keep: Collection[str] = ()
+) -> tuple[Any, tuple[str, ...]]:
+    """(`closed` with every library primitive replaced by plain JAX, sentences that say what was replaced).
+
+    closed: ClosedJaxpr. keep: names of primitives to leave alone (those that have a user's rule).
+    The very same object comes back when nothing was replaced, at any depth: jaxprs that are shared by identity stay
+    shared. A primitive that can neither be traced through its lowering nor its `impl` stays, with a note that has the
+    reason. Nothing is raised.
+    """
+    expander = Expander(keep)
+    return expander.closed(closed), expander.notes
+
+
+class Expander:
+    """Expands many jaxprs that may share parts; each part is expanded once.
+
+    For jaxprs that only exist once a rule is called (custom derivatives): expand those with the same object.
+    """
+
+    def __init__(self, keep: Collection[str] = (), derivatives: bool = True):
+        self._keep = frozenset(keep)
+        self._rules = LibraryRules(self, Expander(keep, derivatives=False)) if derivatives else None
+        self._library: dict[int, bool] = {}
+        self._memo: dict[int, Any] = {}
+        self._alive: list[Any] = []  # ids are only unique while the objects live
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._failures: dict[str, str] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One sentence for each primitive that was replaced or could not be, in alphabetical order."""
+        notes = []
+        for (name, library), count in sorted(self._counts.items()):
+            times = "" if count == 1 else f" ({count} times)"
+            lost = _LOST.get(name)
+            whose = f"{library}'s" if library else "the"
+            notes.append(
+                f"{whose} primitive `{name}`{times} is written as its implementation in plain JAX"
+                + (f"; {lost}" if lost else "")
+            )
+        for name, reason in sorted(self._failures.items()):
+            notes.append(f"the primitive `{name}` could not be expanded: {reason}")
+        return tuple(notes)
+
+    def closed(self, closed: Any) -> Any:
+        """`closed` without library primitives; the same object when it has none."""
+        return self._jaxpr(closed, has_home=True)
+
+    def rule(self, closed: Any, tangent: Sequence[bool]) -> Any:
+        """`closed`, a derivative rule, without library primitives; `tangent` says which operands are tangents."""
+        return self._rebuild(closed, has_home=True, tangent=tangent)
+
+    # ------------------------------------------------------------ one jaxpr
+
+    def _jaxpr(self, closed: Any, has_home: bool) -> Any:
+        found = self._memo.get(id(closed))
+        if found is None:
+            found = self._rebuild(closed, has_home)
+            self._memo[id(closed)] = self._memo[id(found)] = found
+            self._alive += [closed, found]
+        return found
+
+    def _rebuild(self, closed: Any, has_home: bool, tangent: Sequence[bool] = ()) -> Any:
+        jaxpr, _ = jax_compat.open_jaxpr(closed)
+        moving = {v for v, t in zip(jaxpr.invars, tangent, strict=False) if t}
+        if not has_home or jax_compat.is_open(closed):
+            has_home = False
+        eqns: list[Any] = []
+        substitute: dict[Any, Any] = {}
+        constvars: list[Any] = []
+        consts: list[Any] = []
+        changed = False
+        for eqn in jaxpr.eqns:
+            linear = [type(v) is not jax_compat.LITERAL_TYPE and v in moving for v in eqn.invars] if moving else ()
+            if any(linear):
+                moving.update(eqn.outvars)
+            body = self._expansion(eqn, linear)
+            if body is not None and not has_home and jax_compat.open_jaxpr(body)[1]:
+                body = self._expansion(eqn, linear, wrap=True)
+            if body is not None:
+                inner, inner_consts = jax_compat.open_jaxpr(body)
+                constvars += inner.constvars
+                consts += inner_consts
+                eqns += _spliced(eqn, inner, substitute)
+                changed = True
+                continue
+            new = self._with_params(eqn)
+            if substitute and any(
+                type(v) is not jax_compat.LITERAL_TYPE and v in substitute for v in new.invars
+            ):
+                new = new.replace(invars=jax_compat.substituted(new.invars, substitute))
+            changed = changed or new is not eqn
+            eqns.append(new)
+        if not changed:
+            return closed
+        outvars = jax_compat.substituted(jaxpr.outvars, substitute)
+        return jax_compat.rebuilt_jaxpr(closed, eqns, outvars, constvars, consts)
+
+    def _with_params(self, eqn: Any) -> Any:
+        """`eqn` with the jaxprs in its parameters expanded; the same object when there is nothing to do."""
+        changed = None
+        has_home = eqn.primitive.name not in _OPEN_BODIES
+        for key, value in eqn.params.items():
+            if type(value) in _PLAIN:
+                continue
+            new = self._value(value, has_home)
+            if new is not value:
+                changed = dict(eqn.params) if changed is None else changed
+                changed[key] = new
+        return eqn if changed is None else eqn.replace(params=changed)
+
+    def _value(self, value: Any, has_home: bool) -> Any:
+        if jax_compat.is_jaxpr(value):
+            return self._jaxpr(value, has_home)
+        if isinstance(value, (tuple, list)):
+            new = [v if type(v) in _PLAIN else self._value(v, has_home) for v in value]
+            if all(a is b for a, b in zip(new, value, strict=True)):
+                return value
+            # A namedtuple (custom_linear_solve's jaxprs) takes its fields one by one.
+            return type(value)(*new) if hasattr(value, "_fields") else type(value)(new)
+        if type(value) is dict:
+            items = {k: self._value(v, has_home) for k, v in value.items()}
+            if any(items[k] is not value[k] for k in value):
+                return items
+        return value
+
+    # ------------------------------------------------------------ one equation
+
+    def is_library(self, primitive: Any) -> bool:
+        """Whether equations of `primitive` are to be expanded."""
+        found = self._library.get(id(primitive))
+        if found is None:
+            self._alive.append(primitive)
+            found = primitive.name not in self._keep and not jax_compat.is_jax_primitive(primitive)
+            self._library[id(primitive)] = found
+        return found
+
+    def _expansion(self, eqn: Any, linear: Sequence[bool], wrap: bool = False) -> Any:
+        """ClosedJaxpr that `eqn` stands for, itself expanded; None where the equation stays as it is.
+
+        `linear`: which operands are tangents, in a derivative rule. `wrap`: as one call of a jitted function, which can hold constants where an open jaxpr cannot.
+        """
+        primitive = eqn.primitive
+        prim = jax_compat.hi_primitive(eqn)
+        if prim is not None:
+            name = type(prim).__name__
+            if name in self._keep or primitive.name in self._keep or hi_primitive_call(eqn):
+                return None
+            library = "JAX" if type(prim).__module__.startswith("jax.") else ""
+            candidates = [jax_compat.hi_primitive_function(prim)]
+        elif self.is_library(primitive):
+            name, library = primitive.name, jax_compat.library_of(primitive)
+            candidates = implementations(eqn)
+        else:
+            return None
+        reason = "it has neither a traceable lowering nor an `impl`"
+        for function in candidates:
+            if wrap:
+                function = jax.jit(function)
+            try:
+                closed = _traced(function, eqn)
+                custom = self._rules and prim is None and self._rules.function_for(eqn, closed, linear)
+                if custom:
+                    closed = _traced(custom, eqn)
+            except Exception as error:  # the library's code: anything may be raised
+                reason = f"{type(error).__name__}: {_first_line(error)}"
+                continue
+            self._counts[name, library] += 1
+            return self._jaxpr(closed, has_home=True)
+        self._failures[name] = reason
+        return None
+
+
+def implementations(eqn: Any) -> list[Callable[..., list[Any]]]:
+    """Functions of the flat operands that compute an equation's results, the most faithful first."""
+    params, primitive = eqn.params, eqn.primitive
+    found: list[Callable[..., list[Any]]] = []
+    lowering = jax_compat.lowering_function(primitive)
+    if lowering is not None:
+        function, several = lowering
+        found.append(lambda *args: _as_list(function(*args, **params), several))
+    impl = getattr(primitive, "impl", None)
+    if impl is not None:
+        found.append(lambda *args: _as_list(impl(*args, **params), primitive.multiple_results))
+    return found
+
+
+def _as_list(result: Any, several: bool) -> list[Any]:
+    return list(result) if several else [result]
+
+
+def _traced(function: Callable[..., list[Any]], eqn: Any) -> Any:
+    """ClosedJaxpr of `function` on the equation's operands, with the equation's result types.
+
+    Raises TypeError where the implementation's types are not those of the primitive (but for weak types, which are
+    put right: a value's weak type decides how later code promotes it).
+    """
+    avals = [v.aval for v in eqn.outvars]
+
+    def run(*args: Any) -> list[Any]:
+        results = list(function(*args))
+        if len(results) != len(avals):
+            raise TypeError(f"{len(results)} results where the primitive has {len(avals)}")
+        for i, (result, aval) in enumerate(zip(results, avals, strict=True)):
+            shape, dtype = getattr(aval, "shape", None), getattr(aval, "dtype", None)
+            if np.shape(result) != shape or jax_compat.dtype_of(result) != dtype:
+                raise TypeError(f"result {i} is not of the primitive's type {aval}")
+            weak = bool(getattr(aval, "weak_type", False))
+            if jax_compat.is_weak(result) != weak:
+                results[i] = jax_compat.with_weak_type(result, weak)
+        return results
+
+    return jax_compat.trace_on_avals(run, [v.aval for v in eqn.invars], eqn.ctx)
+
+
+def _spliced(eqn: Any, inner: Any, substitute: dict[Any, Any]) -> list[Any]:
+    """The equations of `inner` in the place of `eqn`; `substitute` learns what `eqn`'s results are now."""
+    operands = jax_compat.substituted(eqn.invars, substitute)
+    env = dict(zip(inner.invars, operands, strict=True))
+    eqns = [jax_compat.equation_inside(e, eqn, env) for e in inner.eqns]
+    for var, atom in zip(eqn.outvars, jax_compat.substituted(inner.outvars, env), strict=True):
+        substitute[var] = atom
+    return eqns
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -1,0 +1,103 @@
+"""From a Python function and its arguments to a traced, expanded Program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from untrace import jax_compat
+from untrace._errors import CaptureError
+from untrace.capture.jaxpr import Importer
+from untrace.ir.nodes import Program
+
+
+@dataclass(slots=True)
+class Captured:
+    """What tracing gave. `jaxpr` is the original, `expanded` the one without library primitives (often the same object).
+
+    `dynamic_args`/`dynamic_kwargs`: the arguments that were traced; `out_example`: the result with ShapeDtypeStruct leaves.
+    """
+
+    jaxpr: Any
+    expanded: Any
+    notes: tuple[str, ...]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    static: dict[int | str, Any]
+    out_example: Any
+    name: str
+
+
+def trace(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    static_argnums: Sequence[int] = (),
+    static_argnames: Sequence[str] = (),
+) -> Captured:
+    """Traces `function` on arrays or `ShapeDtypeStruct`s. Raises CaptureError with JAX's own message below ours."""
+    args = tuple(args)
+    positions = {i % len(args) if args else i for i in static_argnums}
+    static: dict[int | str, Any] = {i: args[i] for i in sorted(positions) if i < len(args)}
+    static.update({k: kwargs[k] for k in static_argnames if k in kwargs})
+    dynamic_args = tuple(a for i, a in enumerate(args) if i not in positions)
+    dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in static}
+
+    def call(*dynamic: Any, **named: Any) -> Any:
+        rest = iter(dynamic)
+        whole = [args[i] if i in positions else next(rest) for i in range(len(args))]
+        return function(*whole, **named, **{k: v for k, v in static.items() if isinstance(k, str)})
+
+    _check_arguments(function, args, dynamic_args, kwargs, static)
+    try:
+        if static or not callable(getattr(function, "__call__", None)):
+            jaxpr, out_example = jax.make_jaxpr(call, return_shape=True)(*dynamic_args, **dynamic_kwargs)
+        else:
+            jaxpr, out_example = jax.make_jaxpr(function, return_shape=True)(*dynamic_args, **dynamic_kwargs)
+    except Exception as error:  # whatever the user's function raises while it is traced
+        raise CaptureError(_explain(function, error)) from error
+    name = getattr(function, "__name__", None) or type(function).__name__
+    return Captured(jaxpr, jaxpr, (), dynamic_args, dynamic_kwargs, static, out_example, str(name))
+
+
+def program_of(captured: Captured, name: str, signature: Any) -> Program:
+    """The Program of what was traced."""
+    importer = Importer()
+    entry = importer.function(captured.expanded, name)
+    return Program(entry, signature, (*captured.notes, *importer.notes))
+
+
+def _check_arguments(
+    function: Any, args: Sequence[Any], dynamic: Sequence[Any], kwargs: dict[str, Any], static: dict[Any, Any]
+) -> None:
+    """Raises CaptureError naming the first argument whose leaves are not arrays, before JAX's own long message."""
+    if not callable(function):
+        raise CaptureError(f"decompile needs a function, not a {type(function).__name__}: {function!r:.80}")
+    named = [(f"argument {i}", a) for i, a in enumerate(args) if i not in static]
+    named += [(f"argument {k!r}", v) for k, v in kwargs.items() if k not in static]
+    for what, value in named:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+            if not jax_compat.is_traceable(leaf):
+                place = what + jax.tree_util.keystr(path)
+                raise CaptureError(
+                    f"{place} of {_name(function)} is a {type(leaf).__name__}, which JAX cannot trace. "
+                    "Pass it as static (static_argnums or static_argnames), or close over it."
+                )
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
+
+
+def _explain(function: Any, error: Exception) -> str:
+    first = str(error).strip() or type(error).__name__
+    hint = ""
+    if isinstance(error, jax.errors.ConcretizationTypeError):
+        hint = (
+            " It needs a concrete value where JAX has an abstract one: make that argument static "
+            "(static_argnums or static_argnames)."
+        )
+    return f"{_name(function)} could not be traced by JAX.{hint}\nJAX says ({type(error).__name__}): {first}"

@@ -1,0 +1,46 @@
+"""The invariant check of the IR: run before the first pass and after every pass (in tests and under a switch)."""
+
+from __future__ import annotations
+
+from untrace._errors import UntraceError
+from untrace.ir.nodes import Constant, Equation, Function, Literal, Value, walk_functions
+
+
+class MalformedProgram(UntraceError):
+    """An internal inconsistency: a pass broke the program. The message names the function and the equation."""
+
+
+def check(entry: Function) -> None:
+    """Raises MalformedProgram unless every variable is bound once, before its uses, in its own function."""
+    for function in walk_functions(entry):
+        bound: set[int] = set()
+        for parameter in function.params:
+            _bind(parameter, bound, function, None)
+        for equation in function.equations:
+            for atom in equation.inputs:
+                _use(atom, bound, function, equation)
+            for output in equation.outputs:
+                if output is not None:
+                    _bind(output, bound, function, equation)
+        for atom in function.results:
+            _use(atom, bound, function, None)
+
+
+def _bind(value: Value, bound: set[int], function: Function, equation: Equation | None) -> None:
+    if type(value) is not Value:
+        raise MalformedProgram(f"{_place(function, equation)} binds a {type(value).__name__}, not a Value")
+    if id(value) in bound:
+        raise MalformedProgram(f"{_place(function, equation)} binds a variable a second time")
+    bound.add(id(value))
+
+
+def _use(atom: object, bound: set[int], function: Function, equation: Equation | None) -> None:
+    if type(atom) in (Literal, Constant):
+        return
+    if type(atom) is not Value or id(atom) not in bound:
+        raise MalformedProgram(f"{_place(function, equation)} uses a variable that is not bound yet")
+
+
+def _place(function: Function, equation: Equation | None) -> str:
+    what = f"equation `{equation.callee.name}`" if equation else "the head or the result"
+    return f"internal: {what} of function {function.name!r}"

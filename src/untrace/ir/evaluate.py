@@ -1,0 +1,32 @@
+"""An evaluator of the IR: what a Program means, and the oracle of every pass's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from untrace import jax_compat
+from untrace.ir.nodes import Equation, Function, Value
+
+
+def evaluate(function: Function, *args: Any) -> list[Any]:
+    """The results of `function` on `args` (arrays or tracers, one per parameter); usable under `jax.jit`.
+
+    Equations are bound again with the parameters that they were captured with, so this says what the *capture* means:
+    a pass that rewrites a nested Function without updating its jaxpr is not seen here.
+    """
+    env: dict[Value, Any] = dict(zip(function.params, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return env[atom] if type(atom) is Value else atom.value
+
+    for equation in function.equations:
+        outputs = _bind(equation, [read(a) for a in equation.inputs])
+        for value, out in zip(equation.outputs, outputs, strict=True):
+            if value is not None:
+                env[value] = out
+    return [read(a) for a in function.results]
+
+
+def _bind(equation: Equation, args: Sequence[Any]) -> Sequence[Any]:
+    return jax_compat.bind_equation(equation.origin, args)

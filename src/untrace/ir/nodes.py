@@ -1,0 +1,158 @@
+"""The intermediate representation: a jaxpr with a richer callee.
+
+    Program   one entry function, its signature and pytrees, and where it came from
+    Function  flat single-assignment equations between parameters and results
+    Equation  a call: outputs = callee(*inputs, **params)
+    callee    a Primitive (of JAX or of a library); passes may put other callees there
+
+Functions stand inside `params` where JAX keeps jaxprs (`jaxpr`, `branches`, `call_jaxpr`, ...). A jaxpr that is
+shared by identity is one Function, so sharing survives every pass and is printed once.
+`Value` and `Constant` objects are compared by identity: the object *is* the variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Value:
+    """A variable: bound once, by a Function's parameter or an Equation's output. `aval` is JAX's abstract value."""
+
+    __slots__ = ("aval", "hint")
+
+    def __init__(self, aval: Any, hint: str | None = None):
+        self.aval = aval
+        self.hint = hint
+
+
+class Literal:
+    """A scalar that stands in an equation itself. `value`: Python or NumPy scalar of `aval.dtype`, shape ()."""
+
+    __slots__ = ("value", "aval")
+
+    def __init__(self, value: Any, aval: Any):
+        self.value = value
+        self.aval = aval
+
+
+class Constant:
+    """An array that a function closes over; one object per array identity in the whole Program."""
+
+    __slots__ = ("value", "aval")
+
+    def __init__(self, value: Any, aval: Any):
+        self.value = value
+        self.aval = aval
+
+
+Atom = Value | Literal | Constant
+
+
+class Primitive:
+    """A callee that is a JAX primitive. `object` is the primitive itself, `name` its name."""
+
+    __slots__ = ("object", "name")
+
+    def __init__(self, object: Any):
+        self.object = object
+        self.name: str = object.name
+
+
+class Equation:
+    """`outputs = callee(*inputs, **params)`.
+
+    `outputs` holds None where the program drops a result. `params` maps names to plain values, or to Functions
+    where JAX has jaxprs. `origin` is the jaxpr equation it came from (provenance), or None.
+    """
+
+    __slots__ = ("callee", "inputs", "outputs", "params", "origin")
+
+    def __init__(
+        self,
+        callee: Primitive,
+        inputs: Sequence[Atom],
+        outputs: Sequence[Value | None],
+        params: Mapping[str, Any],
+        origin: Any = None,
+    ):
+        self.callee = callee
+        self.inputs = inputs
+        self.outputs = outputs
+        self.params = params
+        self.origin = origin
+
+
+class Function:
+    """Equations between `params` and `results`; `name` is a hint from the program (data: not yet an identifier).
+
+    `jaxpr` is the jaxpr it was made from, or None.
+    """
+
+    __slots__ = ("name", "params", "equations", "results", "jaxpr", "extra")
+
+    def __init__(
+        self,
+        name: str,
+        params: Sequence[Value],
+        equations: list[Equation],
+        results: Sequence[Atom],
+        jaxpr: Any = None,
+    ):
+        self.name = name
+        self.params = params
+        self.equations = equations
+        self.results = results
+        self.jaxpr = jaxpr
+        self.extra: dict[str, Any] = {}
+
+    @property
+    def result_avals(self) -> list[Any]:
+        return [r.aval for r in self.results]
+
+
+@dataclass(slots=True)
+class Program:
+    """A captured program: what to write, and under which signature.
+
+    `notes` are sentences for the proof (what was expanded, which callable became a parameter).
+    """
+
+    entry: Function
+    signature: Any
+    notes: tuple[str, ...] = ()
+    where: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def functions_in(value: Any) -> list[Function]:
+    """The Functions in an equation's parameter value, outermost order, not those inside them."""
+    if type(value) is Function:
+        return [value]
+    if type(value) in (tuple, list):
+        return [f for item in value for f in functions_in(item)]
+    if type(value) is dict:
+        return [f for item in value.values() for f in functions_in(item)]
+    return []
+
+
+def walk_functions(entry: Function) -> list[Function]:
+    """Every Function reachable from `entry`, each once, callees before callers."""
+    order: list[Function] = []
+    seen: set[int] = set()
+    # An explicit stack: programs nest deeper than Python's own stack likes.
+    stack: list[tuple[Function, bool]] = [(entry, False)]
+    while stack:
+        function, done = stack.pop()
+        if done:
+            order.append(function)
+            continue
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        stack.append((function, True))
+        for equation in reversed(function.equations):
+            for value in equation.params.values():
+                stack.extend((f, False) for f in functions_in(value) if id(f) not in seen)
+    return order

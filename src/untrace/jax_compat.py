@@ -1,0 +1,939 @@
+"""The only door to JAX's internals.
+
+Everything under `jax._src` that untrace needs is reached through this file, with the reason beside each use, so that
+a new JAX line means changes here and nowhere else. Supported lines: 0.10 and 0.12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+
+LITERAL_TYPE = jex_core.Literal
+DROP_TYPE = jex_core.DropVar
+JAXPR_TYPES: tuple[type, ...] = (jex_core.ClosedJaxpr, getattr(jex_core, "Jaxpr", jex_core.ClosedJaxpr))
+
+
+# ---------------------------------------------------------------- jaxprs
+
+
+def is_jaxpr(value: Any) -> bool:
+    """Whether `value` is a ClosedJaxpr or an open Jaxpr (0.12: one and the same class)."""
+    return isinstance(value, JAXPR_TYPES)
+
+
+def open_jaxpr(closed: Any) -> tuple[Any, Sequence[Any]]:
+    """(jaxpr, consts) of a closed or open jaxpr. On 0.12 `ClosedJaxpr is Jaxpr` and `.jaxpr` returns itself."""
+    consts = getattr(closed, "consts", ())
+    return getattr(closed, "jaxpr", closed), consts
+
+
+def function_name(closed: Any) -> str:
+    """The `__name__` of the function a jaxpr was traced from, "" where JAX did not keep it."""
+    jaxpr, _ = open_jaxpr(closed)
+    info = getattr(jaxpr, "debug_info", None)
+    return (getattr(info, "func_name", None) or "") if info is not None else ""
+
+
+def bind_equation(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of one equation on `args`, as JAX's own `eval_jaxpr` binds it; always a sequence.
+
+    `get_bind_params` turns the jaxprs of call-like primitives back into functions; it has no public counterpart.
+    """
+    out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
+    return out if eqn.primitive.multiple_results else [out]
+
+
+# ---------------------------------------------------------------- custom derivative rules
+
+
+def _trace_flat(function: Any, avals: Sequence[Any]) -> Any:
+    """ClosedJaxpr of `function(*flat) -> flat list` on abstract values (kept whole: weak types, shardings)."""
+    return jax.make_jaxpr(lambda *args: function(*args))(*avals)
+
+
+def custom_jvp_rule(eqn: Any) -> tuple[Any, list[bool]]:
+    """(ClosedJaxpr of the JVP rule with no zero tangents, which tangents out are symbolic zeros).
+
+    `jvp_jaxpr_fun` is the only place that keeps the rule; see `lift_jvp` in jax/_src/custom_derivatives.py.
+    """
+    params = eqn.params
+    thunk = params["jvp_jaxpr_fun"]
+    call = getattr(thunk, "call_wrapped", thunk)
+    n = len(eqn.invars) - params["num_consts"]
+    jaxpr, consts, out_zeros = call(*([False] * n))
+    return close_jaxpr(jaxpr, consts), list(out_zeros)
+
+
+def close_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
+    """The ClosedJaxpr of an open jaxpr and its constants (0.12 closes by replacing)."""
+    return jex_core.ClosedJaxpr(jaxpr, list(consts)) if jex_core.ClosedJaxpr is not JAXPR_TYPES[1] or consts else jaxpr
+
+
+def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool]]:
+    """(fwd ClosedJaxpr, residual forwards, bwd ClosedJaxpr, which cotangents out are zeros).
+
+    Source: `fwd_jaxpr_thunk`, `bwd` and `out_trees` of custom_vjp_call, jax/_src/custom_derivatives.py
+    """
+    from jax._src import ad_util  # a zero cotangent is an `ad_util.Zero` (0.10) or None (0.12)
+
+    params = eqn.params
+    n_consts = params["num_consts"]
+    n = len(eqn.invars) - n_consts
+    thunk = params["fwd_jaxpr_thunk"]
+    fwd_jaxpr, consts = getattr(thunk, "call_wrapped", thunk)(*([True] * n))
+    fwd = close_jaxpr(fwd_jaxpr, consts)
+    _, res_tree, forwards = params["out_trees"]()
+    # `forwards` counts all operands of the equation, constants first.
+    in_avals = [v.aval for v in eqn.invars]
+    fresh_avals = iter([v.aval for v in fwd_jaxpr.outvars])
+    res_avals = [next(fresh_avals) if f is None else in_avals[f] for f in forwards]
+    if len(res_avals) != res_tree.num_leaves:
+        raise ValueError(f"{len(res_avals)} residuals where the rule has {res_tree.num_leaves}")
+    ct_avals = [core_cotangent(v.aval) for v in eqn.outvars]
+    zeros: list[bool] = []
+    bwd = params["bwd"]
+    call = getattr(bwd, "call_wrapped", bwd)
+
+    def backward(*args: Any) -> list[Any]:
+        for store in getattr(bwd, "stores", ()):
+            if store is not None:
+                store.reset()
+        outs = call(*args)
+        if isinstance(outs, tuple) and len(outs) == 2 and isinstance(outs[0], (list, tuple)):
+            outs, logs = outs  # 0.12 returns (cotangents, log entries of `defvjp_with_logs`)
+            if logs:
+                raise ValueError("the backward rule returns log entries")
+        outs = list(outs)
+        zeros[:] = [o is None or type(o) is ad_util.Zero for o in outs]
+        return [o for o, zero in zip(outs, zeros, strict=True) if not zero]
+
+    closed = _trace_flat(backward, [*res_avals, *ct_avals])
+    return fwd, list(forwards), closed, list(zeros)
+
+
+def core_cotangent(aval: Any) -> Any:
+    """The abstract value of a cotangent of `aval` (float0 for integers)."""
+    method = getattr(aval, "to_ct_aval", None) or aval.to_tangent_aval
+    return method()
+
+
+# ---------------------------------------------------------------- values
+
+
+FLOAT0 = jax.dtypes.float0
+
+
+def is_key(value: Any) -> bool:
+    """Whether `value` is a typed PRNG key array."""
+    return hasattr(value, "dtype") and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def key_impl_name(key: Any) -> str:
+    """The name of a key array's implementation ("threefry2x32", "rbg", "unsafe_rbg", ...)."""
+    return str(key.dtype._impl.name)
+
+
+def key_data(key: Any) -> Any:
+    return jax.random.key_data(key)
+
+
+def is_ref(value: Any) -> bool:
+    """Whether `value` is a mutable array (`jax.new_ref`), concrete or traced."""
+    from jax._src.core import Ref  # `jax.Ref` is public from 0.10 on, but a type alias there
+
+    return isinstance(value, Ref)
+
+
+def is_shaped_array(aval: Any) -> bool:
+    from jax._src.core import ShapedArray  # jax.core dropped its public name for isinstance checks
+
+    return type(aval) is ShapedArray
+
+
+def is_ref_aval(aval: Any) -> bool:
+    from jax._src.state.types import AbstractRef  # no public name
+
+    return isinstance(aval, AbstractRef)
+
+
+def varying_axes(aval: Any) -> frozenset[str]:
+    """Mesh axes over which a value inside shard_map varies."""
+    vma = getattr(aval, "vma", None)
+    if vma is None:
+        vma = getattr(getattr(aval, "mat", None), "varying", None)
+    return frozenset(vma or ())
+
+
+def is_open(jaxpr: Any) -> bool:
+    """Whether a parameter holds an open Jaxpr (0.10 tells them apart; on 0.12 there is one class)."""
+    return JAXPR_TYPES[0] is not JAXPR_TYPES[1] and not isinstance(jaxpr, JAXPR_TYPES[0])
+
+
+_DTYPE_NAMES = {"bool": "jnp.bool_"}
+
+
+def dtype_path(dtype: Any) -> str:
+    """A dotted public expression for a dtype that every dtype argument of JAX and NumPy takes.
+
+    Raises ValueError for a dtype without one (typed keys: those are written by rules, not as dtypes).
+    """
+    import jax.numpy as jnp
+    import numpy as np
+
+    if dtype == FLOAT0:
+        return "jax.dtypes.float0"
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        return f"jax.random.key(0, impl={str(dtype._impl.name)!r}).dtype"
+    name = np.dtype(dtype).name
+    if name in _DTYPE_NAMES:
+        return _DTYPE_NAMES[name]
+    if hasattr(jnp, name):
+        return f"jnp.{name}"
+    return f"np.dtype({name!r})"
+
+
+def user_line(eqn: Any) -> str:
+    """`file.py:12 (function)` of the user's statement behind an equation, "" where JAX did not keep it."""
+    if eqn is None:
+        return ""
+    from jax._src import source_info_util  # the only place that tells user frames from JAX's own
+
+    return source_info_util.summarize(eqn.source_info) if eqn.source_info is not None else ""
+
+
+# ---------------------------------------------------------------- public paths of objects
+
+
+_PUBLIC_MODULES = (
+    "jax", "jax.numpy", "jax.lax", "jax.nn", "jax.random", "jax.numpy.linalg", "jax.scipy", "jax.scipy.special",
+    "jax.scipy.linalg", "jax.sharding", "jax.dtypes", "jax.tree_util", "jax.ad_checkpoint", "jax.custom_derivatives",
+    "jax.checkpoint_policies", "jax.experimental", "jax.experimental.sparse", "jax.experimental.layout",
+    "jax.experimental.pallas", "jax.lax.linalg", "jax.ffi", "jax.ops", "jax.image", "numpy", "math", "operator", "functools",
+)  # fmt: skip
+_PRIMITIVE_MODULES = (
+    "jax.extend.core.primitives", "jax.lax", "jax.experimental.sparse", "jax.lax.linalg", "jax.interpreters.ad",
+    "jax.custom_derivatives", "jax.interpreters.pxla", "jax.experimental.custom_partitioning", "jax.experimental.roofline",
+)  # fmt: skip
+_ALIASES = {"jax.numpy": "jnp", "jax.lax": "lax", "numpy": "np"}
+
+
+def public_path(value: Any) -> str | None:
+    """The dotted public path of a class or function as a written module spells it (`lax.GatherScatterMode`).
+
+    Looked up, not guessed: the object found there is this very object. None where no public module has it.
+    """
+    import builtins
+    import importlib
+
+    name = getattr(value, "__name__", None)
+    if not isinstance(name, str) or not name.isidentifier():
+        return None
+    if getattr(builtins, name, None) is value:
+        return name
+    for module_name in _PUBLIC_MODULES:
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError:
+            module = jax
+            for part in module_name.split(".")[1:]:
+                module = getattr(module, part, None)
+        if module is not None and getattr(module, name, None) is value:
+            return f"{_ALIASES.get(module_name, module_name)}.{name}"
+    return None
+
+
+def public_primitive(prim: Any) -> str | None:
+    """The dotted path under which a primitive object can be imported from a public module, verified by lookup."""
+    import importlib
+
+    for module_name in _PRIMITIVE_MODULES:
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError:
+            continue
+        for name in (f"{prim.name}_p", f"{prim.name.replace('-', '_')}_p", f"mpl_{prim.name}_p"):
+            if name.isidentifier() and getattr(module, name, None) is prim:
+                return f"{module_name}.{name}"
+        for name, value in vars(module).items():
+            if value is prim and name.isidentifier() and not name.startswith("_"):
+                return f"{module_name}.{name}"
+    return None
+
+
+def value_writers() -> list[tuple[type, Any]]:
+    """(type, writer) pairs of parameter types whose classes JAX does not export; see `print/jax/params.py`."""
+    return VALUE_WRITERS
+
+
+VALUE_WRITERS: list[tuple[type, Any]] = []
+
+
+# ---------------------------------------------------------------- primitives of other libraries
+
+
+_JAX_PRIMITIVES: dict[int, Any] = {}
+_JAX_MODULES_SEEN: set[str] = set()
+
+
+def _is_jax_module(name: str) -> bool:
+    return name == "jax" or name.startswith("jax.")
+
+
+def is_jax_primitive(primitive: Any) -> bool:
+    """Whether `primitive` comes with JAX itself.
+
+    A Primitive does not say where it was made. JAX's own ones are attributes of its modules (looked up by identity);
+    the few that are not are told by the module that defined their implementation.
+    """
+    import sys
+
+    if id(primitive) in _JAX_PRIMITIVES:
+        return True
+    base = jex_core.Primitive
+    for name in [n for n in sys.modules if _is_jax_module(n) and n not in _JAX_MODULES_SEEN]:
+        _JAX_MODULES_SEEN.add(name)
+        for value in list(getattr(sys.modules[name], "__dict__", {}).values()):
+            if isinstance(value, base):
+                _JAX_PRIMITIVES[id(value)] = value
+    if id(primitive) in _JAX_PRIMITIVES:
+        return True
+    if type(primitive).__module__.startswith("jax.") and type(primitive) is not base:
+        return True  # a subclass of JAX's own (custom_jvp_call, ...); libraries instantiate the base
+    return _is_jax_module(home_module(primitive))
+
+
+def home_module(primitive: Any) -> str:
+    """The module that defined a primitive's lowering or implementation, "" where neither tells."""
+    found = lowering_function(primitive)
+    functions = [found[0]] if found else []
+    functions.append(getattr(primitive, "impl", None))
+    for function in functions:
+        module = _function_module(function)
+        # `dispatch.apply_primitive` is what JAX installs when there is no implementation of its own.
+        if module and module != "jax._src.dispatch":
+            return module
+    return ""
+
+
+def library_of(primitive: Any) -> str:
+    """The top-level package that owns a primitive ("lineax"), "" where it cannot be told.
+
+    The module that holds the primitive goes before the one that defined its rules: those may be another library's
+    (lineax makes its `linear_solve` with equinox).
+    """
+    import sys
+
+    home = home_module(primitive).partition(".")[0]
+    owners = set()
+    for name, module in list(sys.modules.items()):
+        values = getattr(module, "__dict__", None)
+        if values and not _is_jax_module(name) and any(v is primitive for v in list(values.values())):
+            owners.add(name.partition(".")[0])
+    others = sorted(owners - {home})
+    return others[0] if others and home not in owners else home
+
+
+def _function_module(function: Any) -> str:
+    seen = 0
+    while hasattr(function, "func") and seen < 10:  # functools.partial
+        function, seen = function.func, seen + 1
+    return getattr(function, "__module__", None) or ""
+
+
+def lowering_function(primitive: Any) -> tuple[Any, bool] | None:
+    """(traceable function, whether it returns a list) behind a `mlir.lower_fun` lowering rule, or None.
+
+    The lowering, not `impl`, is what a jitted program runs. `lower_fun` keeps its function in a closure, and there is
+    no public way to ask for it. A rule of the CPU goes before the general one, as in `mlir.lower_jaxpr_to_fun`.
+    """
+    from jax._src.interpreters import mlir
+
+    platform = getattr(mlir, "_platform_specific_lowerings", {})
+    entry = platform.get(jax.default_backend(), {}).get(primitive) if platform else None
+    entry = entry or getattr(mlir, "_lowerings", {}).get(primitive)
+    rule = getattr(entry, "rule", entry)
+    if rule is None or getattr(rule, "__qualname__", "") != "lower_fun.<locals>.f_lowered":
+        return None
+    cells = dict(zip(rule.__code__.co_freevars, rule.__closure__ or (), strict=True))
+    try:
+        return cells["fun"].cell_contents, bool(cells["multiple_results"].cell_contents)
+    except (KeyError, ValueError):
+        return None
+
+
+def trace_on_avals(function: Any, avals: Sequence[Any], ctx: Any = None) -> Any:
+    """ClosedJaxpr of `function(*flat) -> flat list` on abstract values, taken whole (weak types, varying axes).
+
+    `ctx` is the context of the equation that the function stands for. Nothing of the caller's trace is closed over.
+    """
+    import contextlib
+
+    manager = getattr(ctx, "manager", None)
+    with manager if manager is not None else contextlib.nullcontext():
+        return jax.make_jaxpr(lambda *args: function(*args))(*avals)
+
+
+def with_weak_type(value: Any, weak_type: bool) -> Any:
+    """`value` with the weak type asked for. `lax.convert_element_type` can only make strong types."""
+    from jax._src.lax import lax as lax_internal
+
+    return lax_internal._convert_element_type(value, value.dtype, weak_type=weak_type)
+
+
+def equation_inside(eqn: Any, outer: Any, substitute: dict[Any, Any]) -> Any:
+    """`eqn` as it stands where `outer` stood: its operands replaced, `outer`'s traceback, both name stacks.
+
+    The user's line of a library primitive is that of the equation which it replaces, not of our trace of it.
+    """
+    info = outer.source_info
+    stack = info.name_stack
+    if eqn.source_info is not None and stack is not None:
+        stack = stack + eqn.source_info.name_stack
+    return eqn.replace(
+        invars=substituted(eqn.invars, substitute),
+        source_info=info.replace(name_stack=stack) if info is not None else None,
+    )
+
+
+def substituted(atoms: Sequence[Any], substitute: dict[Any, Any]) -> list[Any]:
+    """`atoms` with variables replaced; literals (which do not hash) are left as they are."""
+    return [a if type(a) is LITERAL_TYPE else substitute.get(a, a) for a in atoms]
+
+
+def rebuilt_jaxpr(
+    closed: Any,
+    eqns: Sequence[Any],
+    outvars: Sequence[Any],
+    constvars: Sequence[Any] = (),
+    consts: Sequence[Any] = (),
+) -> Any:
+    """A closed or open jaxpr with other equations and results, and more constants behind those that it has."""
+    jaxpr, old_consts = open_jaxpr(closed)
+    changes: dict[str, Any] = {
+        "eqns": list(eqns),
+        "outvars": list(outvars),
+        "effects": frozenset(jaxpr.effects).union(*[_plain_effects(e.effects) for e in eqns]),
+        "debug_info": jaxpr.debug_info,
+    }
+    if constvars:
+        changes["constvars"] = [*jaxpr.constvars, *constvars]
+    if JAXPR_TYPES[0] is JAXPR_TYPES[1]:  # 0.12: constants are part of the one class
+        if constvars:
+            changes["consts"] = [*old_consts, *consts]
+        return jaxpr.replace(**changes)
+    new = jaxpr.replace(**changes)
+    return new if closed is jaxpr else jex_core.ClosedJaxpr(new, [*old_consts, *consts])
+
+
+def _plain_effects(effects: Any) -> set[Any]:
+    """Effects that do not count operands: those of refs do, and the jaxpr already has them."""
+    from jax._src.effects import JaxprInputEffect
+
+    return {e for e in effects if not isinstance(e, JaxprInputEffect)}
+
+
+def hi_primitive(eqn: Any) -> Any:
+    """The object in a `call_hi_primitive` equation (SearchSorted, Nonzero, CustomRoot, ...), None for any other."""
+    return eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
+
+
+def hi_primitive_function(prim: Any) -> Any:
+    """`flat operands -> flat results` in plain JAX: `to_lojax`, which is what lowering calls."""
+    from jax._src import hijax
+
+    return lambda *args: hijax.call_hi_primitive_p.to_lojax(*args, _prim=prim)
+
+
+def jvp_rule(primitive: Any) -> Any:
+    """The function that `ad.primitive_jvps` has for a primitive, or None."""
+    from jax.interpreters import ad
+
+    return ad.primitive_jvps.get(primitive)
+
+
+def transpose_rule(primitive: Any) -> Any:
+    """The function that `ad.primitive_transposes` has for a primitive, or None."""
+    from jax.interpreters import ad
+
+    return ad.primitive_transposes.get(primitive)
+
+
+def dtype_of(value: Any) -> Any:
+    """The dtype of an array, tracer or Python scalar as JAX sees it."""
+    return getattr(jax.typeof(value), "dtype", None)
+
+
+def is_weak(value: Any) -> bool:
+    """Whether JAX sees a value as weakly typed."""
+    return bool(getattr(jax.typeof(value), "weak_type", False))
+
+
+# ---------------------------------------------------------------- comparing two programs
+
+
+def ordering_effect(effect: Any) -> Any:
+    """What keeps an effect in its place: effects with the same key keep their order; None where any order will do.
+
+    A read or write of a ref is keyed "ref", whichever ref it is. An axis name is only in scope, nothing happens, and
+    `InternalMutableArrayEffect` says that a ref is made or unmade: data dependencies keep those in place.
+    Source: `dceable_effects`, jax/_src/interpreters/partial_eval.py.
+    """
+    from jax._src import core, effects  # effects have no public names
+
+    if isinstance(effect, effects.JaxprInputEffect):
+        return "ref"
+    if isinstance(effect, (core.NamedAxisEffect, core.InternalMutableArrayEffect)):
+        return None
+    return effect
+
+
+def effect_kind(effect: Any) -> Any:
+    """`effect` without the variable that it acts on: its class for a read or write of a ref, else itself."""
+    from jax._src import effects
+
+    return type(effect) if isinstance(effect, effects.JaxprInputEffect) else effect
+
+
+_CONTEXT_FIELDS = (
+    "compute_type", "threefry_partitionable", "cur_abstract_mesh", "cur_layout_mode",
+    "remove_size_one_mesh_axis", "no_collectives", "xla_metadata",
+)  # fmt: skip
+
+
+def same_context(left: Any, right: Any) -> bool:
+    """Whether two equations were bound under the same settings (compute type, mesh, metadata...).
+
+    `JaxprEqnContext` is interned, so identity nearly always answers; 0.10 and 0.12 have different fields.
+    """
+    if left is right:
+        return True
+    missing = object()
+    return all(getattr(left, f, missing) == getattr(right, f, missing) for f in _CONTEXT_FIELDS)
+
+
+def leaf_counts(value: Any) -> tuple[int, ...] | None:
+    """Leaves in each part of one of 0.12's FlatTrees (`ft_in`, `ft_out` of scan); None where it is no FlatTree."""
+    if type(value).__module__ != "jax._src.flattree":
+        return None
+    try:
+        return tuple(len(part) for part in value.unpack())
+    except (AssertionError, AttributeError, TypeError):  # a tree with one part
+        return (len(value),)
+
+
+def scan_counts(eqn: Any) -> tuple[int, int]:
+    """(number of constants, number of carried values) of a scan equation."""
+    params = eqn.params
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    counts = leaf_counts(params["ft_in"])
+    assert counts is not None
+    return counts[0], counts[1]
+
+
+def without_dead_code(closed: Any) -> Any:
+    """`closed` after JAX's own dead code elimination, which also looks into scan, jit, cond...; all inputs stay."""
+    from jax._src.interpreters import partial_eval  # `dce_jaxpr` has no public name
+
+    jaxpr, consts = open_jaxpr(closed)
+    used = [True] * len(jaxpr.outvars)
+    new, used_consts, _ = partial_eval.dce_jaxpr_consts(jaxpr, used, True)
+    if not consts:
+        return close_jaxpr(new, ())
+    if getattr(new, "jaxpr", None) is new:  # 0.12 keeps the constants with the jaxpr
+        return new
+    return close_jaxpr(new, [c for c, keep in zip(consts, used_consts, strict=True) if keep])
+
+
+def custom_rule_key(eqn: Any) -> tuple[Any, ...] | None:
+    """A hashable value on which alone the traced derivative rules of a custom_jvp/vjp equation depend, or None.
+
+    Two calls of `jax.nn.relu` get two closures but the same rule; tracing it once is enough. The closures are those of
+    `DynamicJaxprTrace.process_custom_jvp_call` and `..._vjp_call`, jax/_src/interpreters/partial_eval.py; None (no
+    sharing) whenever they do not look as expected.
+    """
+    params = eqn.params
+    try:
+        thunk = params["jvp_jaxpr_fun"] if "jvp_jaxpr_fun" in params else params["fwd_jaxpr_thunk"]
+        trace = _freevars(thunk.f)["fn"]
+        inside = _freevars(trace)
+        rule = inside["jvp"] if "jvp" in inside else inside["fwd"]
+        key = (eqn.primitive, eqn.ctx, tuple(inside["in_avals"]), params["num_consts"], params["symbolic_zeros"])
+        key += (_wrapped_key(rule),)
+        if "bwd" in params:
+            key += (_wrapped_key(params["bwd"]),)
+        hash(key)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return key
+
+
+def _freevars(function: Any) -> dict[str, Any]:
+    cells = function.__closure__ or ()
+    return {n: c.cell_contents for n, c in zip(function.__code__.co_freevars, cells, strict=True)}
+
+
+def _wrapped_key(wrapped: Any) -> tuple[Any, ...]:
+    """A WrappedFun as (function, transformations with their arguments), without the thunks that hand results around."""
+    if wrapped.params:
+        raise ValueError("keyword arguments")
+    parts: list[Any] = [wrapped.f]
+    for generator, args in wrapped.transforms:
+        parts.append(generator)
+        for arg in args:
+            if getattr(arg, "__qualname__", "").startswith("transformation_with_aux"):
+                continue
+            if type(arg).__name__ == "DebugInfo":
+                continue
+            # 1, 1.0 and True are one dictionary key, but not one argument.
+            parts.append((type(arg), arg if not isinstance(arg, float) else repr(arg)))
+    return tuple(parts)
+
+
+def is_tracer(value: Any) -> bool:
+    return isinstance(value, jax.core.Tracer)
+
+
+def weakly_typed(value: Any) -> Any:
+    """`value` as a weakly typed array; only Python scalars are weak in the public API."""
+    from jax._src.lax import lax as lax_internal
+
+    return lax_internal._convert_element_type(value, weak_type=True)
+
+
+# ---------------------------------------------------------------- parameters of primitives
+
+
+PRIMITIVE_TYPE = jex_core.Primitive
+
+
+def is_unspecified(sharding: Any) -> bool:
+    """Whether a sharding parameter says nothing (`UnspecifiedValue` has no public name)."""
+    return type(sharding).__name__ == "UnspecifiedValue"
+
+
+def is_auto_axes(spec: Any) -> bool:
+    return type(spec).__name__ == "AUTO"
+
+
+def inline_option(inline: Any) -> Any:
+    """The `inline=` argument of `jax.jit` behind a jit equation: False where it is the default.
+
+    0.10: a bool. 0.12: an enum, whose members are written by their argument values (`"auto"`, ...).
+    """
+    if isinstance(inline, bool):
+        return inline
+    if inline.name == "AUTO":
+        return False
+    return True if inline.name == "JAX_EARLY" else inline
+
+
+def prng_impl_name(impl: Any) -> str | None:
+    """The public name of a PRNG implementation parameter; None for one that is not registered under a name."""
+    name = getattr(impl, "name", None)
+    if name is None:
+        return None
+    try:
+        key = jax.eval_shape(lambda: jax.random.key(0, impl=name))
+    except ValueError:
+        return None
+    return str(name) if key.dtype._impl == impl else None
+
+
+def partitions(spec: Any) -> tuple[Any, ...]:
+    """The entries of a PartitionSpec (iterating over one is deprecated on newer lines)."""
+    return tuple(getattr(spec, "_partitions", None) or spec)
+
+
+def default_memory_kind(sharding: Any) -> str | None:
+    """The memory kind that a sharding has when none is asked for; None over an abstract mesh."""
+    if isinstance(sharding.mesh, jax.sharding.AbstractMesh):
+        return None
+    return next(iter(sharding.mesh.devices.flat)).default_memory().kind
+
+
+
+
+def _policy_types() -> tuple[type, ...]:
+    """Classes of checkpoint policies: plain functions, and on 0.10 some frozen dataclasses."""
+    import types
+
+    from jax._src import ad_checkpoint  # the dataclasses have no public name
+
+    names = ("SaveOnlyTheseNames", "SaveAnyNamesButThese")
+    return (types.FunctionType, *(getattr(ad_checkpoint, n) for n in names if hasattr(ad_checkpoint, n)))
+
+
+POLICY_TYPES = _policy_types()
+
+
+def policy_call(policy: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
+    """(maker, args, kwargs) of a policy that a function of `jax.checkpoint_policies` made; None for a plain one.
+
+    A maker returns a closure: its free variables are the maker's parameters, by name.
+    """
+    import inspect
+
+    kind = type(policy).__name__
+    if kind == "SaveOnlyTheseNames":
+        return "save_only_these_names", tuple(sorted(policy.saveable_names)), {}
+    if kind == "SaveAnyNamesButThese":
+        return "save_any_names_but_these", tuple(sorted(policy.names)), {}
+    maker, local, _ = getattr(policy, "__qualname__", "").partition(".<locals>.")
+    function = getattr(jax.checkpoint_policies, maker, None) if local else None
+    if function is None:
+        return None
+    cells = inspect.getclosurevars(policy).nonlocals
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name not in cells:
+            if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL:
+                return None
+            continue
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            args += tuple(sorted(cells[name]))
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            value = cells[name]
+            kwargs[name] = sorted(value) if isinstance(value, (set, frozenset)) else value
+        else:
+            args += (cells[name],)
+    return maker, args, kwargs
+
+
+def scan_counts(eqn: Any) -> tuple[int, int]:
+    """(constants, carries) of a scan equation. 0.12 keeps them as a tree of (constants, carry, xs)."""
+    params = eqn.params
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def tangent_aval(aval: Any) -> Any:
+    method = getattr(aval, "to_tangent_aval", None)
+    return method() if method else aval
+
+
+def device_put_options(semantics: Any) -> dict[str, Any]:
+    """The keywords of `jax.device_put` behind a copy-semantics parameter."""
+    name = getattr(semantics, "name", str(semantics))
+    return {"ALWAYS_COPY": {"may_alias": False}, "DONATE_INPUT": {"donate": True}}.get(name, {})
+
+
+def ref_index(tree: Any, count: int) -> list[tuple[Any, ...]] | None:
+    """The parts of a ref index, one a dimension, of a `get`/`swap`/`addupdate` equation; None where it is not one indexer.
+
+    ("all",), ("operand", i), ("slice", start, size, stride) or ("ds", i, size, stride): i counts the index operands.
+    Source: NDIndexer and Slice in jax/_src/state/indexing.py.
+    """
+    from jax._src.state import indexing  # no public name
+
+    transforms = jax.tree_util.tree_unflatten(tree, [_Operand(i) for i in range(count)])
+    if not transforms:
+        return []
+    if len(transforms) != 1 or not isinstance(transforms[0], indexing.NDIndexer):
+        return None
+    indexer = transforms[0]
+    parts: list[tuple[Any, ...]] = []
+    for entry, extent in zip(indexer.indices, indexer.shape, strict=True):
+        if isinstance(entry, _Operand):
+            parts.append(("operand", entry.index))
+        elif isinstance(entry, indexing.Slice):
+            start, size, stride = entry.start, entry.size, entry.stride
+            if isinstance(size, _Operand) or isinstance(stride, _Operand):
+                return None
+            if isinstance(start, _Operand):
+                parts.append(("ds", start.index, size, stride))
+            elif start == 0 and size == extent and stride == 1:
+                parts.append(("all",))
+            else:
+                parts.append(("slice", start, size, stride))
+        else:
+            return None
+    return parts
+
+
+class _Operand:
+    """Stands for an index operand while its tree is read."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int):
+        self.index = index
+
+
+def is_traceable(leaf: Any) -> bool:
+    """Whether JAX can trace a leaf: an array, a number, a ShapeDtypeStruct, a ref or a key."""
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return is_key(leaf) or getattr(leaf.dtype, "kind", "") not in "OUSM"
+    return isinstance(leaf, (bool, int, float, complex)) or jex_core.valid_jaxtype(leaf) or is_ref(leaf) or is_aval(leaf)
+
+
+def is_aval(value: Any) -> bool:
+    """Whether `value` is an abstract value of JAX (a ShapedArray, an AbstractRef, ...)."""
+    from jax._src.core import AbstractValue  # no public name
+
+    return isinstance(value, AbstractValue)
+
+
+def rule_key(eqn: Any, *rules: Any) -> Any:
+    """A hashable identity of a custom_jvp/custom_vjp function as this equation calls it.
+
+    Equal keys: the same rule function objects, with the same static arguments, over a body of the same shape, called
+    with the same types. The function object itself stands at the bottom of the `WrappedFun`s that the equation keeps.
+    """
+    closed = eqn.params["call_jaxpr"]
+    jaxpr, consts = open_jaxpr(closed)
+    body = tuple((e.primitive.name, tuple(aval_key(v.aval) for v in e.outvars), literal_key(e)) for e in jaxpr.eqns)
+    types = tuple(aval_key(v.aval) for v in eqn.invars)
+    return (eqn.primitive.name, tuple(_rule_identity(r) for r in rules), types, body, tuple(id(c) for c in consts))
+
+
+def aval_key(aval: Any) -> Any:
+    """A hashable description of an abstract value: shape, dtype, weak type."""
+    return getattr(aval, "shape", None), str(getattr(aval, "dtype", aval)), getattr(aval, "weak_type", False)
+
+
+def literal_key(eqn: Any) -> tuple[str, ...]:
+    return tuple(str(v.val) for v in eqn.invars if type(v) is LITERAL_TYPE)
+
+
+def _rule_identity(rule: Any, depth: int = 0) -> Any:
+    """Identity of the user's function below closures and `WrappedFun`s, with what was fixed on the way."""
+    from jax._src import linear_util as lu  # WrappedFun: the transformations and the function below them
+
+    if isinstance(rule, lu.WrappedFun):
+        fixed = tuple(
+            (transformation.__name__, tuple(_static_key(a) for a in args if _is_fixed(a)))
+            for transformation, args in rule.transforms
+        )
+        return fixed, _rule_identity(rule.f, depth + 1)
+    if depth < 8 and getattr(rule, "__module__", "").startswith("jax._src.interpreters."):
+        for cell in rule.__closure__ or ():
+            inner = cell.cell_contents
+            if isinstance(inner, lu.WrappedFun) or getattr(inner, "__module__", "").startswith("jax._src.interpreters."):
+                return _rule_identity(inner, depth + 1)
+    return id(rule)
+
+
+def _is_fixed(arg: Any) -> bool:
+    """Static arguments and trees, not the stores and debug records that every call makes anew."""
+    return not callable(arg) and type(arg).__name__ not in ("DebugInfo",)
+
+
+def _static_key(arg: Any) -> Any:
+    if isinstance(arg, tuple):
+        return tuple(_static_key(a) for a in arg if _is_fixed(a) or type(a).__name__ in ("Unhashable", "Hashable"))
+    value = getattr(arg, "val", arg)
+    if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
+        return type(value).__name__, repr(value)
+    if type(value).__name__ == "PyTreeDef":
+        return str(value)
+    if is_aval(value):
+        return aval_key(value)
+    return id(value)
+
+
+def function_source(closed: Any) -> str:
+    """`model.py:6` of the function that a jaxpr was traced from, without its folders; "" where JAX does not know."""
+    import os
+    import re
+
+    jaxpr, _ = open_jaxpr(closed)
+    info = getattr(jaxpr, "debug_info", None)
+    match = re.search(r" at (.*):(\d+)$", getattr(info, "func_src_info", None) or "")
+    return f"{os.path.basename(match.group(1))}:{match.group(2)}" if match else ""
+
+
+# ---------------------------------------------------------------- host callbacks
+
+
+def flat_callback(callback: Any) -> tuple[Any, Any, dict[int, Any]]:
+    """(the user's callable, the pytree of its (args, kwargs), {index of a leaf that is no operand: its value}).
+
+    `callback` is the parameter of `pure_callback`, `io_callback` and `debug_callback`: a `_FlatCallback`
+    (jax/_src/callback.py), or for `debug_callback` a closure that keeps the three (jax/_src/debugging.py). Raises
+    LookupError for anything else.
+    """
+    if hasattr(callback, "callback_func"):
+        return callback.callback_func, callback.in_tree, {}
+    code = getattr(callback, "__code__", None)
+    if code is not None and callback.__closure__:
+        cells = dict(zip(code.co_freevars, callback.__closure__, strict=True))
+        if {"callback", "in_tree"} <= set(cells):
+            static = cells["static_args"].cell_contents if "static_args" in cells else {}
+            return cells["callback"].cell_contents, cells["in_tree"].cell_contents, dict(static)
+    raise LookupError(f"a callback of type {type(callback).__name__} does not say which function it calls")
+
+
+def is_ordered_debug_effect(effect: Any) -> bool:
+    """Whether a debugging effect is the ordered one."""
+    from jax._src import debugging
+
+    return effect is debugging.ordered_debug_effect or effect == debugging.ordered_debug_effect
+
+
+# ---------------------------------------------------------------- derivative rules of library primitives
+
+
+def has_tangent(aval: Any) -> bool:
+    """Whether values of this type have derivatives (floats and complex numbers do, integers and keys do not)."""
+    return getattr(aval.to_tangent_aval(), "dtype", FLOAT0) != FLOAT0
+
+
+def call_jvp_rule(
+    rule: Any, eqn: Any, primals: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """(results, their tangents) by a primitive's own JVP rule; a tangent is None where a value has none.
+
+    tangents: one for each operand, None for those without. Zeros come back as arrays.
+    """
+    from jax.interpreters import ad
+
+    given = [
+        ad.Zero(v.aval.to_tangent_aval()) if t is None else t for v, t in zip(eqn.invars, tangents, strict=True)
+    ]
+    outs, out_tangents = rule(list(primals), given, **eqn.params)
+    if not eqn.primitive.multiple_results:
+        outs, out_tangents = [outs], [out_tangents]
+    filled = [
+        ad.instantiate_zeros(t) if has_tangent(v.aval) else None
+        for v, t in zip(eqn.outvars, out_tangents, strict=True)
+    ]
+    return list(outs), filled
+
+
+def call_transpose_rule(
+    rule: Any, eqn: Any, operands: Sequence[Any], cotangents: Sequence[Any]
+) -> list[Any]:
+    """Cotangents of the linear operands (None stands for them in `operands`) by a primitive's own transpose rule.
+
+    cotangents: one for each result, None where it has none. Zeros come back as arrays.
+    """
+    from jax.interpreters import ad
+
+    given = [
+        ad.Zero(core_cotangent(v.aval)) if c is None else c for v, c in zip(eqn.outvars, cotangents, strict=True)
+    ]
+    args = [ad.UndefinedPrimal(v.aval) if o is None else o for v, o in zip(eqn.invars, operands, strict=True)]
+    outs = rule(given if eqn.primitive.multiple_results else given[0], *args, **eqn.params)
+    found = []
+    for var, operand, out in zip(eqn.invars, operands, outs, strict=True):
+        if operand is None:
+            found.append(ad.instantiate_zeros(ad.Zero(core_cotangent(var.aval)) if out is None else out))
+    return found
+
+
+def evaluate_closed(closed: Any, args: Sequence[Any]) -> list[Any]:
+    """The results of a ClosedJaxpr; under a trace, its equations are recorded one by one."""
+    return list(jex_core.jaxpr_as_fun(closed)(*args))
+
+
+def is_dropped(var: Any) -> bool:
+    """Whether a result of an equation is not used."""
+    return type(var) is DROP_TYPE

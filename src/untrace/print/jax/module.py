@@ -1,0 +1,102 @@
+"""From a Program to the text of a module, with its source map and the arrays that go beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from untrace.ir.nodes import Program
+from untrace.print.jax import entry, runtime
+from untrace.print.jax.writer import ModuleWriter
+from untrace.print.tree import Assign, Def, Statement, Unpack, docstring_lines
+
+# How a written module spells its imports; the rest is `import name`.
+_IMPORTS = {"jnp": "import jax.numpy as jnp", "np": "import numpy as np", "lax": "from jax import lax"}
+_ORDER = ["dataclasses", "functools", "math", "operator", "os", "sys", "typing", "jax", "jnp", "np", "lax"]
+
+
+@dataclass(slots=True)
+class Written:
+    """The text of a module. `arrays` go into the `.npz`; `origins[i]` is the jaxpr equation behind line i + 1, or None."""
+
+    source: str
+    name: str
+    arrays: dict[str, np.ndarray]
+    origins: list[Any] = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+
+def write_module(program: Program, docstring: str, forced: frozenset[int] = frozenset(), standalone: bool = False) -> Written:
+    """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express."""
+    module = ModuleWriter(forced, standalone)
+    name, definitions = entry.write_entry(module, program)
+    lines: list[str] = []
+    origins: list[Any] = []
+
+    def emit(*texts: str) -> None:
+        lines.extend(texts)
+        origins.extend([None] * len(texts))
+
+    if docstring:
+        emit(*docstring_lines(docstring, ""))
+        emit("")
+    standard, others = _import_lines(module)
+    emit(*standard)
+    if standard and others:
+        emit("")
+    emit(*others)
+    if module.constants:
+        emit("")
+    constants = {id(s) for s in module.constants}
+    if "_constants" in module.helpers:
+        emit("", *runtime.text("_constants").split("\n"), "", "")
+    _print(module.constants, lines, origins)
+    for helper in module.helpers:
+        if helper != "_constants":
+            emit("", "", *runtime.text(helper).split("\n"))
+    for statement in [*module.definitions, *definitions]:
+        if id(statement) not in constants:
+            if type(statement) is Def:
+                emit("", "")
+            _print([statement], lines, origins)
+    emit("")
+    return Written("\n".join(lines), name, module.large, origins, tuple(module.notes))
+
+
+def _import_lines(module: ModuleWriter) -> tuple[list[str], list[str]]:
+    import sys
+
+    plain = [m for m in module.modules if m in _ORDER or m not in ("", "bytes", "slice")]
+    plain.sort(key=lambda m: (_ORDER.index(m) if m in _ORDER else len(_ORDER), m))
+    lines = [_IMPORTS.get(m, f"import {m}") for m in plain] + sorted(module.imports)
+    standard = [s for s in lines if s.split()[1].split(".")[0] in sys.stdlib_module_names]
+    return sorted(standard), [s for s in lines if s not in standard]
+
+
+def _print(statements: list[Statement], lines: list[str], origins: list[Any], indent: str = "") -> None:
+    """Appends the lines of `statements`, and beside each line the equation that it stands for."""
+    for statement in statements:
+        if type(statement) is Def:
+            _print_def(statement, lines, origins, indent)
+            continue
+        new = list(statement.lines(indent))
+        lines.extend(new)
+        origin = statement.origin if type(statement) in (Assign, Unpack) else None
+        origins.extend([origin] * len(new))
+
+
+def _print_def(statement: Def, lines: list[str], origins: list[Any], indent: str) -> None:
+    head = Def(statement.name, statement.params, (), statement.decorators, statement.docstring)
+    head_lines = list(head.lines(indent))
+    if not statement.docstring:
+        head_lines.pop()  # the `pass` of an empty body
+    lines.extend(head_lines)
+    origins.extend([None] * len(head_lines))
+    inner = indent + "    "
+    if statement.body:
+        _print(list(statement.body), lines, origins, inner)
+    elif not statement.docstring:
+        lines.append(inner + "pass")
+        origins.append(None)

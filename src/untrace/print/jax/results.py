@@ -1,0 +1,353 @@
+"""Results put together: leaf variables -> the original's pytree.
+
+Dicts, tuples and lists are written as such. A node of a library's class is
+
+- imported, where the module may import the class: `TraceState(trace={...})`; else
+- taken from an argument: `jax.tree.unflatten(jax.tree.structure(opt_state), [...])`; else
+- a twin, a class of the module that is used where the library's own is not loaded (`twins`),
+
+so that a `standalone` module still returns the library's own classes to a program that uses them.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from untrace._errors import UnsupportedPrimitiveError
+from untrace.print.jax import twins
+from untrace.print.jax.pytrees import (
+    DICTS,
+    Branches,
+    branches,
+    key_source,
+    string,
+    subtrees,
+)
+from untrace.print.names import identifier
+from untrace.print.tree import (
+    Assign,
+    Attribute,
+    Call,
+    Dict,
+    Expr,
+    List,
+    Name,
+    Statement,
+    Text,
+    Tuple,
+)
+from untrace.print.values import Unwritable
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """A result as source, and what it needs.
+
+    `statements` stand in the function before its return; `definitions`, `imports` (whole lines),
+    `modules` (their names) and `helpers` (of `runtime`) belong to the module. `notes` are
+    sentences for the proof.
+    """
+
+    value: Expr = field(default_factory=lambda: Text("None"))
+    statements: list[Statement] = field(default_factory=list)
+    definitions: list[Statement] = field(default_factory=list)
+    imports: set[str] = field(default_factory=set)
+    modules: set[str] = field(default_factory=set)
+    helpers: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def rebuild(
+    example: Any,
+    leaves: Sequence[Expr],
+    inputs: Sequence[tuple[Expr, Any]],
+    standalone: bool,
+    fresh: Callable[[str], str],
+) -> Rebuilt:
+    """The pytree of `example` with `leaves` (in flatten order) in it, as an expression.
+
+    `example`: the result with any leaves (ShapeDtypeStructs). `inputs`: (expression, example) of
+    each argument; the expression must still be valid where the result is built. `fresh(base)`
+    gives a free name of the module that no inner name hides. With `standalone` only JAX, NumPy
+    and the standard library are imported. Raises UnsupportedPrimitiveError for a dict key that
+    has no source form and comes from no argument.
+    """
+    builder = _Builder(inputs, standalone, fresh)
+    node = builder.read(example)
+    if node.count != len(leaves):
+        raise ValueError(f"{len(leaves)} leaves for a tree of {node.count}")
+    builder.out.value = builder.build(node, leaves)
+    return builder.out
+
+
+@dataclass(slots=True)
+class _Node:
+    """A node of the result. `plain`: it can be written without an argument or a twin to help."""
+
+    value: Any
+    level: Branches | None
+    children: list[_Node]
+    count: int
+    keywords: Any = None
+    plain_itself: bool = True
+    plain: bool = True
+
+
+class _Builder:
+    def __init__(
+        self,
+        inputs: Sequence[tuple[Expr, Any]],
+        standalone: bool,
+        fresh: Callable[[str], str],
+    ):
+        self.out = Rebuilt()
+        self.standalone, self.fresh = standalone, fresh
+        self.inputs = inputs
+        self._subtrees: list[tuple[Expr, Any, Any]] | None = None
+        self._imported: dict[twins.Place, Expr] = {}
+        self._twins: dict[Any, Name] = {}
+        self._looked_up: dict[Any, Name] = {}
+        self.metadata = twins.Metadata(self.out.modules, self._refer, self._write_tree)
+        # The same writer, whose names and imports are thrown away: it answers whether something
+        # can be written.
+        self._trial = twins.Metadata(set(), self._could_refer, lambda example: Text("None"))
+
+    # ------------------------------------------------------------ reading
+
+    def read(self, value: Any) -> _Node:
+        level = branches(value)
+        if level is None:
+            return _Node(value, None, [], 1)
+        children = [self.read(child) for child in level.children]
+        node = _Node(value, level, children, sum(child.count for child in children))
+        if type(value) in DICTS:
+            parts = [key.key for key in level.keys]
+            if type(value) is collections.defaultdict:
+                parts.append(value.default_factory)
+            node.plain_itself = self._can_write(parts)
+        elif value is not None and type(value) not in (tuple, list):
+            node.keywords = twins.constructor_keywords(value, level)
+            importable = twins.is_importable(twins.place_of(type(value)), self.standalone)
+            node.plain_itself = importable and self._can_write(self._metadata_of(node))
+        node.plain = node.plain_itself and all(child.plain for child in children)
+        return node
+
+    @staticmethod
+    def _metadata_of(node: _Node) -> Any:
+        if node.keywords is not None:
+            return [value for _, index, value in node.keywords if index is None]
+        return node.level.data if node.level is not None else None
+
+    def _can_write(self, value: Any) -> bool:
+        try:
+            self._trial.source(value)
+        except Unwritable:
+            return False
+        return True
+
+    # ------------------------------------------------------------ writing
+
+    def build(self, node: _Node, leaves: Sequence[Expr]) -> Expr:
+        if node.level is None:
+            return leaves[0]
+        if node.value is None:
+            return Text("None")
+        if not node.plain:
+            found = self._same_structure(node, leaves)
+            if found is not None:
+                return found
+        children, start = [], 0
+        for child in node.children:
+            children.append(self.build(child, leaves[start : start + child.count]))
+            start += child.count
+        if type(node.value) is tuple:
+            return Tuple(children)
+        if type(node.value) is list:
+            return List(children)
+        if type(node.value) in DICTS:
+            return self._dict(node, children)
+        return self._class_node(node, children)
+
+    def _dict(self, node: _Node, children: list[Expr]) -> Expr:
+        by_key = {key.key: child for key, child in zip(node.level.keys, children, strict=True)}
+        try:
+            # In the example's own order, which `OrderedDict` keeps and a reader expects.
+            pairs = Dict([(self._key(key), by_key[key]) for key in node.value])
+        except Unwritable as error:
+            raise UnsupportedPrimitiveError(
+                f"the result is a dict with a key that has no source form ({error}), and no "
+                "argument holds a dict like it to take the key from: return a dict with strings or "
+                "numbers as keys"
+            ) from None
+        if type(node.value) is dict:
+            return pairs
+        cls = self._import(twins.Place("collections", (type(node.value).__name__,)))
+        if type(node.value) is collections.OrderedDict:
+            return Call(cls, [pairs])
+        try:
+            factory = self.metadata.source(node.value.default_factory)
+        except Unwritable:
+            factory = Text("None")
+            self._note("the default factory of a defaultdict in the result")
+        return Call(cls, [factory, pairs])
+
+    def _key(self, key: Any) -> Expr:
+        written = key_source(key)
+        return written if written is not None else self.metadata.source(key)
+
+    def _class_node(self, node: _Node, children: list[Expr]) -> Expr:
+        place = twins.place_of(type(node.value))
+        if node.plain_itself:
+            return self._construct(node, self._import(place), children)
+        for expr, other, level in self._all_subtrees():
+            if type(other) is type(node.value) and len(level.children) == len(children):
+                if _equal(level.data, node.level.data):
+                    return Call(self._helper("_like"), [expr, List(children)])
+        return self._construct(node, self._twin(node, place), children)
+
+    def _construct(self, node: _Node, cls: Expr, children: list[Expr]) -> Expr:
+        if node.keywords is None:
+            metadata = self._write_metadata(node, node.level.data)
+            return Call(self._helper("_node"), [cls, metadata, List(children)])
+        kwargs = [
+            (name, children[index] if index is not None else self._write_metadata(node, value))
+            for name, index, value in node.keywords
+        ]
+        return Call(cls, (), kwargs)
+
+    def _write_metadata(self, node: _Node, value: Any) -> Expr:
+        if self._can_write(value):
+            return self.metadata.source(value)
+        self._note(f"the metadata of the `{type(node.value).__name__}` in the result")
+        if type(value) is tuple:  # what can be written of it is written
+            return Tuple([self._write_metadata(node, part) for part in value])
+        return string(f"<{type(value).__name__}>")
+
+    def _note(self, what: str) -> None:
+        self._say(f"{what} has no source form, so that the tree differs from the original's there")
+
+    def _say(self, sentence: str) -> None:
+        if sentence not in self.out.notes:
+            self.out.notes.append(sentence)
+
+    # ------------------------------------------------------------ from the arguments
+
+    def _all_subtrees(self) -> list[tuple[Expr, Any, Branches]]:
+        """The inner nodes of the arguments that an expression reaches, outermost first."""
+        if self._subtrees is None:
+            self._subtrees = [
+                (expr, node, branches(node))
+                for root, example in self.inputs
+                for expr, node in subtrees(example, root)
+            ]
+        return self._subtrees
+
+    def _same_structure(self, node: _Node, leaves: Sequence[Expr]) -> Expr | None:
+        """`node` through an argument's subtree of exactly its structure; None if there is none."""
+        treedef = jax.tree.structure(node.value)
+        for expr, other, level in self._all_subtrees():
+            same_kind = type(other) is type(node.value)
+            if same_kind and len(level.children) == len(node.children):
+                if _equal(jax.tree.structure(other), treedef):
+                    self.out.modules.add("jax")
+                    if not leaves:
+                        return expr
+                    return Call(
+                        "jax.tree.unflatten",
+                        [Call("jax.tree.structure", [expr]), List(list(leaves))],
+                    )
+        return None
+
+    # ------------------------------------------------------------ classes and other objects
+
+    def _twin(self, node: _Node, place: twins.Place | None) -> Expr:
+        """The library's class where it is loaded, else its twin: a name, bound before the return."""
+        cls = type(node.value)
+        key = cls, tuple(map(str, node.level.keys)), node.keywords is None
+        twin = self._twins.get(key)
+        if twin is None:
+            twin = self._twins[key] = self._define_twin(node)
+        # The library's class would not take what stands in for metadata that has no source.
+        if place is None or not self._can_write(self._metadata_of(node)):
+            if place is None:
+                self._say(
+                    f"no module has the class `{identifier(cls.__name__, 'Node')}` of the result, "
+                    "so that a class of the written module stands for it"
+                )
+            return twin
+        found = self._looked_up.get(key)
+        if found is None:
+            local = self.fresh(f"{twin.id}_class")
+            arguments = [string(place.module), string(".".join(place.path)), twin]
+            call = Call(self._helper("_loaded"), arguments)
+            self.out.statements.append(Assign([local], call))
+            found = self._looked_up[key] = Name(local)
+        return found
+
+    def _define_twin(self, node: _Node) -> Name:
+        name = self.fresh(identifier(type(node.value).__name__, "Node"))
+        statement, modules, helpers = twins.twin_statement(
+            name, node.value, node.level, node.keywords
+        )
+        for needed in helpers:
+            self._helper(needed)
+        self.out.modules |= modules
+        self.out.definitions.append(statement)
+        return Name(name)
+
+    def _could_refer(self, value: Any) -> Expr:
+        """A stand-in where `_refer` will succeed; raises Unwritable where it will not."""
+        place = twins.place_of(value)
+        if twins.is_importable(place, self.standalone):
+            return Text("None")
+        if place is not None and not isinstance(value, type):
+            return Text("None")
+        name = getattr(value, "__qualname__", type(value).__qualname__)
+        raise Unwritable(f"{name} cannot be imported")
+
+    def _refer(self, value: Any) -> Expr:
+        """An object of a library: imported, or looked up (None where the library is not loaded)."""
+        self._could_refer(value)
+        place = twins.place_of(value)
+        if twins.is_importable(place, self.standalone):
+            return self._import(place)
+        arguments = [string(place.module), string(".".join(place.path)), Text("None")]
+        return Call(self._helper("_loaded"), arguments)
+
+    def _import(self, place: twins.Place) -> Expr:
+        found = self._imported.get(place)
+        if found is None:
+            first, *rest = place.path
+            name = self.fresh(first)
+            alias = "" if name == first else f" as {name}"
+            # Every part was checked to be an identifier and looked up: nothing else can stand in
+            # this line.
+            self.out.imports.add(f"from {place.module} import {first}{alias}")
+            found = Name(name)
+            for part in rest:
+                found = Attribute(found, part)
+            self._imported[place] = found
+        return found
+
+    def _helper(self, name: str) -> str:
+        if name not in self.out.helpers:
+            self.out.helpers.append(name)
+        return name
+
+    def _write_tree(self, example: Any) -> Expr:
+        """A pytree in metadata, its leaves all 0."""
+        node = self.read(example)
+        return self.build(node, [Text("0")] * node.count)
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """Whether metadata, or treedefs, are equal; False where a library's `==` fails."""
+    try:
+        return bool(left == right)
+    except Exception:
+        return False

@@ -1,0 +1,19 @@
+"""The rules of the JAX target, by family. Importing this package registers them all."""
+
+from untrace.print.jax.rules import (  # noqa: F401
+    callbacks,
+    calls,
+    collective,
+    control,
+    custom,
+    dot_conv,
+    elementwise,
+    gather_scatter,
+    linalg,
+    params,
+    random,
+    reduce,
+    refs,
+    shape,
+    sort,
+)

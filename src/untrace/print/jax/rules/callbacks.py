@@ -1,0 +1,1 @@
+"""Host callbacks and debugging effects. Source: jax/_src/callback.py, jax/_src/debugging.py."""

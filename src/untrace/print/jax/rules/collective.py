@@ -1,0 +1,135 @@
+"""Collectives over named axes, shard_map and shardings. Source: jax/_src/lax/parallel.py, jax/_src/shard_map.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from untrace import jax_compat
+from untrace.ir.nodes import Function
+from untrace.print.jax.rules.calls import result
+from untrace.print.rules import DECLINE, Whole, rule
+from untrace.print.tree import Call, Name, Tuple
+
+
+def _axis(axes: Any) -> Any:
+    return axes[0] if isinstance(axes, tuple) and len(axes) == 1 else axes
+
+
+def _reduction(name: str) -> Callable[..., Any]:
+    def collective(w: Any, *operands: Any, axes: Any, axis_index_groups: Any = None) -> Any:
+        if any(isinstance(a, int) for a in axes):
+            return DECLINE
+        kwargs = {} if axis_index_groups is None else {"axis_index_groups": axis_index_groups}
+        if len(operands) == 1:
+            return Whole(w.lax(name, operands[0], _axis(axes), **kwargs))
+        return w.lax(name, Tuple(operands), _axis(axes), **kwargs)
+
+    return collective
+
+
+for _name in ("psum", "pmax", "pmin"):
+    rule(_name)(_reduction(_name))
+rule("psum_invariant")(_reduction("psum"))
+
+
+@rule("axis_index")
+def axis_index(w: Any, *, axis_name: Any) -> Any:
+    return w.lax("axis_index", axis_name)
+
+
+@rule("ppermute")
+def ppermute(w: Any, x: Any, *, axis_name: Any, perm: Any) -> Any:
+    return w.lax("ppermute", x, _axis(axis_name), tuple(tuple(p) for p in perm))
+
+
+@rule("pbroadcast")
+def pbroadcast(w: Any, x: Any, *, axis_name: Any, source: int) -> Any:
+    return w.lax("pbroadcast", x, _axis(axis_name), source)
+
+
+@rule("pvary")
+def pvary(w: Any, *operands: Any, axes: Any, **rest: Any) -> Any:
+    if any(v is not None for v in rest.values()):
+        return DECLINE
+    if len(operands) == 1:
+        return Whole(w.lax("pcast", operands[0], _axis(axes), to="varying"))
+    return w.lax("pcast", Tuple(operands), _axis(axes), to="varying")
+
+
+@rule("all_gather")
+def all_gather(
+    w: Any,
+    *operands: Any,
+    all_gather_dimension: int,
+    axis_name: Any,
+    axis_index_groups: Any,
+    axis_size: int,
+    tiled: bool,
+) -> Any:
+    kwargs: dict[str, Any] = {}
+    if axis_index_groups is not None:
+        kwargs["axis_index_groups"] = axis_index_groups
+    if all_gather_dimension:
+        kwargs["axis"] = all_gather_dimension
+    if tiled:
+        kwargs["tiled"] = True
+    if len(operands) == 1:
+        return Whole(w.lax("all_gather", operands[0], _axis(axis_name), **kwargs))
+    return w.lax("all_gather", Tuple(operands), _axis(axis_name), **kwargs)
+
+
+@rule("reduce_scatter")
+def reduce_scatter(
+    w: Any, x: Any, *, axis_name: Any, scatter_dimension: int, axis_index_groups: Any, axis_size: int, tiled: bool
+) -> Any:
+    kwargs: dict[str, Any] = {}
+    if scatter_dimension:
+        kwargs["scatter_dimension"] = scatter_dimension
+    if axis_index_groups is not None:
+        kwargs["axis_index_groups"] = axis_index_groups
+    if tiled:
+        kwargs["tiled"] = True
+    return Whole(w.lax("psum_scatter", x, _axis(axis_name), **kwargs))
+
+
+@rule("shard_map")
+def shard_map(
+    w: Any,
+    *operands: Any,
+    jaxpr: Function,
+    mesh: Any,
+    in_specs: Any,
+    out_specs: Any,
+    check_vma: bool,
+    newly_manual_axes: Any,
+    **rest: Any,
+) -> Any:
+    function = Name(w.module.function(jaxpr))
+    kwargs: dict[str, Any] = {"mesh": mesh, "in_specs": tuple(in_specs)}
+    kwargs["out_specs"] = out_specs[0] if len(jaxpr.results) == 1 else tuple(out_specs)
+    if set(newly_manual_axes) != set(mesh.axis_names):
+        kwargs["axis_names"] = frozenset(newly_manual_axes)
+    if not check_vma:
+        kwargs["check_vma"] = False
+    if any(jax_compat.is_auto_axes(s) for s in (*in_specs, *out_specs)):
+        return DECLINE
+    return result(jaxpr, Call(w.jax("shard_map", function, **kwargs), operands))
+
+
+@rule("sharding_constraint")
+def sharding_constraint(w: Any, x: Any, *, sharding: Any, **rest: Any) -> Any:
+    return w.lax("with_sharding_constraint", x, sharding)
+
+
+@rule("device_put")
+def device_put(w: Any, *operands: Any, devices: Any, srcs: Any, copy_semantics: Any) -> Any:
+    if any(s is not None for s in srcs) or len(set(copy_semantics)) != 1:
+        return DECLINE
+    kwargs = jax_compat.device_put_options(copy_semantics[0])
+    several = len(operands) > 1
+    args: list[Any] = [Tuple(operands) if several else operands[0]]
+    if any(d is not None for d in devices):
+        args.append(tuple(devices) if several else devices[0])
+    call = w.jax("device_put", *args, **kwargs)
+    return call if several else Whole(call)

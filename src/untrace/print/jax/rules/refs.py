@@ -1,0 +1,94 @@
+"""Mutable arrays. Source: jax/_src/state/primitives.py, jax/_src/state/indexing.py, jax/_src/core.py.
+
+Reads and writes carry their index as a tree (`NDIndexer`) whose dynamic parts are operands; it is written back as
+an ordinary index: `ref[i, 2:5, idx]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from untrace import jax_compat
+from untrace.print.rules import DECLINE, rule
+from untrace.print.tree import Call, Expr, Slice, Subscript, Text, Tuple
+
+
+@rule("new_ref")
+def new_ref(w: Any, x: Any, *, memory_space: Any, kind: Any = None, pin: bool = False) -> Any:
+    kwargs = {k: v for k, v in (("memory_space", memory_space), ("kind", kind)) if v is not None}
+    if pin:
+        kwargs["pin"] = True
+    return w.jax("new_ref", x, **kwargs)
+
+
+@rule("freeze")
+def freeze(w: Any, ref: Any) -> Any:
+    return w.jax("ref.freeze", ref)
+
+
+@rule("free_ref")
+def free_ref(w: Any, ref: Any) -> Any:
+    return w.jax("ref.free_ref", ref)
+
+
+def index(w: Any, tree: Any, operands: Sequence[Expr]) -> Expr:
+    """The index of one indexer, or DECLINE where there is another transform, or several."""
+    parts = jax_compat.ref_index(tree, len(operands))
+    if parts is None:
+        return DECLINE
+    dynamic = list(operands)
+    out: list[Expr] = []
+    for part in parts:
+        if part == ("all",):
+            out.append(Slice(None, None))
+        elif part[0] == "operand":
+            out.append(dynamic[part[1]])
+        elif part[0] == "slice":  # static bounds
+            _, start, size, stride = part
+            stop = start + size * stride
+            out.append(Slice(w.source(start), w.source(stop), w.source(stride) if stride != 1 else None))
+        elif part[0] == "ds":
+            _, place, size, stride = part
+            w.module.imports.add("from jax.experimental import pallas as pl")
+            kwargs = [("stride", w.source(stride))] if stride != 1 else []
+            out.append(Call("pl.ds", [dynamic[place], w.source(size)], kwargs))
+        else:
+            return DECLINE
+    if not out:
+        return Text("...")
+    return out[0] if len(out) == 1 else Tuple(out)
+
+
+@rule("get")
+def get(w: Any, ref: Any, *indices: Any, tree: Any) -> Any:
+    where = index(w, tree, indices)
+    return DECLINE if where is DECLINE else Subscript(ref, where)
+
+
+@rule("swap")
+def swap(w: Any, ref: Any, value: Any, *indices: Any, tree: Any) -> Any:
+    where = index(w, tree, indices)
+    if where is DECLINE:
+        return DECLINE
+    return w.jax("ref.swap", ref, _as_argument(w, where), value)
+
+
+@rule("addupdate")
+def addupdate(w: Any, ref: Any, value: Any, *indices: Any, tree: Any) -> Any:
+    where = index(w, tree, indices)
+    if where is DECLINE:
+        return DECLINE
+    return w.jax("ref.addupdate", ref, _as_argument(w, where), value)
+
+
+def _as_argument(w: Any, where: Expr) -> Expr:
+    """An index as an argument of a call, where slices must be `slice(a, b)`."""
+    if type(where) is Tuple:
+        return Tuple([_as_argument(w, e) for e in where.elements])
+    if type(where) is Slice:
+        bounds = [e if e is not None else Text("None") for e in (where.start, where.stop)]
+        if where.step is not None:
+            bounds.append(where.step)
+        return Call("slice", bounds)
+    return where

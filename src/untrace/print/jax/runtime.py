@@ -1,0 +1,107 @@
+"""Helper routines that a written module may carry: ordinary source, tested here, emitted only where used.
+
+Each is copied into the module as it stands (`text`), so it may use only jax, numpy, the standard library, and other
+helpers named in its `@helper(...)` line.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+_NEEDS: dict[str, tuple[str, ...]] = {}
+_MODULES: dict[str, tuple[str, ...]] = {}
+_FUNCTIONS: dict[str, Any] = {}
+
+
+def helper(*modules: str, needs: tuple[str, ...] = ()) -> Callable[[Any], Any]:
+    """Registers a helper: the modules that its text uses, and the helpers that it calls."""
+
+    def register(function: Any) -> Any:
+        name = inspect.unwrap(function).__name__
+        _FUNCTIONS[name] = inspect.unwrap(function)
+        _MODULES[name] = modules
+        _NEEDS[name] = needs
+        return function
+
+    return register
+
+
+def needs(name: str) -> tuple[str, ...]:
+    return _NEEDS[name]
+
+
+def modules(name: str) -> tuple[str, ...]:
+    return _MODULES[name]
+
+
+@functools.cache
+def text(name: str) -> str:
+    """The helper's source, without its `@helper` line."""
+    lines = textwrap.dedent(inspect.getsource(_FUNCTIONS[name])).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("@helper"))
+    return "\n".join([*_BEFORE.get(name, ()), *lines[:start], *lines[start + 1 :]])
+
+
+# Module-level state of helpers, as the written module spells it.
+_BEFORE = {
+    "_jaxpr": ("_JAXPRS = {}", "", ""),
+    "_in_order": ("_identity = jax.jit(lambda *values: values, inline=True)", "", ""),
+}
+
+
+@helper("functools", "os", "np")
+@functools.cache
+def _constants(name, dtype):
+    """An array of the .npz file beside this module, read when it is first asked for."""
+    with np.load(os.path.splitext(__file__)[0] + ".npz", allow_pickle=False) as arrays:
+        return arrays[name].view(dtype)
+
+
+@helper("jax")
+def _jaxpr(function, *avals):
+    """The jaxpr of `function` on abstract values; a jaxpr traced before is the same object again."""
+    key = function, avals
+    if key not in _JAXPRS:
+        _JAXPRS[key] = jax.make_jaxpr(function)(*avals)
+    return _JAXPRS[key]
+
+
+_JAXPRS: dict[Any, Any] = {}
+
+
+@helper("jax", "lax")
+def _scan_trees(consts, carry, xs, ys):
+    """The parameters of a scan that say how many constants, carries, inputs and outputs it has."""
+
+    def template(consts, init, xs):
+        return lax.scan(lambda c, x: ([v + sum(consts) for v in c], [sum(c + x + consts, 0.5)] * ys), init, xs, length=1)
+
+    traced = jax.make_jaxpr(template)([1.0] * consts, [1.0] * carry, [jax.numpy.ones(1)] * xs)
+    return {key: value for key, value in traced.eqns[-1].params.items() if key.startswith("ft_")}
+
+
+@helper("jax")
+def _in_order(*values):
+    """The values themselves. Adds no equation: it only makes a loop body close over them in this order."""
+    return _identity(*values)
+
+
+_identity = jax.jit(lambda *values: values, inline=True)
+
+
+@helper("jax", "jnp")
+def _instantiate(value):
+    """`value`, or zeros where it is a symbolic zero."""
+    if isinstance(value, jax.custom_derivatives.SymbolicZero):
+        return jnp.zeros(value.shape, value.dtype)
+    return value

@@ -1,0 +1,439 @@
+"""The printer of the JAX target: Program -> statements of a module.
+
+One statement per equation. Functions that JAX keeps as jaxprs become module-level functions, each once; bodies of
+loops that close over outer variables become nested functions. A primitive without a rule, or whose rule declines, is
+written as a `bind` of the imported primitive object, which is always the same equation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace._errors import UnsupportedPrimitiveError
+from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
+from untrace.print import rules
+from untrace.print.jax import runtime
+from untrace.print.names import Scope, identifier
+from untrace.print.tree import Assign, Attribute, Call, Def, Expr, Name, Parameter, Return, Statement, Text, Tuple, Unpack
+from untrace.print.values import SMALL_BYTES, Unwritable, Values
+
+
+class ModuleWriter:
+    """Collects what one module needs: functions in order, constants, helpers, imports.
+
+    `forced`: ids of jaxpr equations that must be written as a `bind` (their rule was tried and taken back).
+    """
+
+    def __init__(self, forced: frozenset[int] = frozenset(), standalone: bool = False):
+        self.scope = Scope()
+        self.modules: set[str] = set()
+        self.values = Values(self.modules)
+        self.definitions: list[Statement] = []
+        self.constants: list[Statement] = []
+        self.large: dict[str, np.ndarray] = {}
+        self.helpers: list[str] = []
+        self.imports: set[str] = set()
+        self.notes: list[str] = []
+        self.forced = forced
+        self.standalone = standalone
+        self.retreats: list[str] = []
+        self._functions: dict[int, str] = {}
+        self._by_body: dict[Any, str] = {}
+        self._constants: dict[int, Expr] = {}
+        self._constants_by_bits: dict[Any, Expr] = {}
+        self._literals: dict[Any, Expr] = {}
+        self._primitive_names: dict[int, Expr | None] = {}
+
+    # ------------------------------------------------------------ what rules may ask for
+
+    def helper(self, name: str) -> Text:
+        """The name of one of our own helper routines (`runtime`), which is then part of the module."""
+        for needed in runtime.needs(name):
+            self.helper(needed)
+        if name not in self.helpers:
+            self.helpers.append(name)
+            self.modules.update(runtime.modules(name))
+        return Text(name)
+
+    def function(self, function: Function, build: Callable[[str], Iterable[Statement]] | None = None) -> str:
+        """The name of the module-level function for `function`, written now if it is not there yet.
+
+        `build(name)` may give other statements than the plain definition (decorators, derivative rules).
+        """
+        found = self._functions.get(id(function))
+        if found is None:
+            name = self.scope.fresh(identifier(function.name, "fn"))
+            self._functions[id(function)] = name
+            statements = list(build(name)) if build else [self.define(function, name)]
+            self.definitions.extend(statements)
+            found = name
+        return found
+
+    def named(self, key: Any, hint: str, build: Callable[[str], Iterable[Statement]]) -> str:
+        """Like `function`, for a definition that belongs to `key` (hashable) and not to one Function."""
+        found = self._by_body.get(key)
+        if found is None:
+            name = self.scope.fresh(identifier(hint, "fn"))
+            self._by_body[key] = name
+            self.definitions.extend(build(name))
+            found = name
+        return found
+
+    def writer(self) -> FunctionWriter:
+        """A writer for a module-level function."""
+        return FunctionWriter(self, Scope(self.scope))
+
+    def define(self, function: Function, name: str, decorators: Sequence[Expr] = ()) -> Def:
+        """`def name(params): ...`, returning a tuple of the function's results (the bare result where it is one)."""
+        writer = self.writer()
+        params = [Parameter(writer.bind_parameter(p).id) for p in function.params]
+        writer.equations(function.equations, function.results)
+        writer.statements.append(Return(writer.results(function.results)))
+        return Def(name, params, writer.statements, decorators)
+
+    def constant(self, constant: Constant) -> Expr:
+        """A module-level name for a constant: a literal when it is small, else an entry of the `.npz`."""
+        found = self._constants.get(id(constant))
+        if found is None:
+            found = self._constants[id(constant)] = self._write_constant(constant.value, constant.aval)
+        return found
+
+    def _write_constant(self, value: Any, aval: Any) -> Expr:
+        if jax_compat.is_key(value):
+            impl = self.values.source(jax_compat.key_impl_name(value))
+            data = self._write_constant(jax_compat.key_data(value), None)
+            self.modules.add("jax")
+            return self._module_name("key", Call("jax.random.wrap_key_data", [data], [("impl", impl)]))
+        if jax_compat.is_ref(value):
+            raise UnsupportedPrimitiveError(
+                "the function closes over a mutable array (jax.new_ref), whose state cannot be written as text: "
+                "pass it as an argument, or create it inside the function"
+            )
+        array = np.asarray(value)
+        dtype = getattr(aval, "dtype", array.dtype)
+        if array.dtype != dtype and dtype != jax_compat.FLOAT0:
+            array = array.astype(dtype)
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        key = (array.dtype.name, array.shape, array.tobytes())
+        found = self._constants_by_bits.get(key)
+        if found is None:
+            expr = self.values.array(array)
+            if array.nbytes > SMALL_BYTES and type(expr) is Call and expr.func in ("np.array",) or len(expr.flat()) > 8000:
+                self.helper("_constants")
+                name = self.scope.fresh("const")
+                self.large[name] = array
+                expr = Call("_constants", [Text(repr(name)), self.values.dtype(array.dtype)])
+                self.constants.append(Assign([name], expr))
+                found = Name(name)
+            else:
+                found = self._module_name("const", expr)
+            self._constants_by_bits[key] = found
+        return found
+
+    def _module_name(self, base: str, expr: Expr) -> Name:
+        name = self.scope.fresh(base)
+        self.constants.append(Assign([name], expr))
+        return Name(name)
+
+    def literal(self, literal: Literal) -> Expr:
+        value, aval = literal.value, literal.aval
+        bits = np.asarray(value)
+        key = (bits.tobytes(), bits.dtype, aval.dtype, aval.weak_type)
+        found = self._literals.get(key)
+        if found is None:
+            found = self._literals[key] = self.values.scalar(value, aval.dtype, aval.weak_type)
+        return found
+
+    def primitive(self, prim: Any) -> Expr | None:
+        """`primitives.add_p`, or another public place of the primitive object; None where there is none."""
+        found = self._primitive_names.get(id(prim), False)
+        if found is False:
+            path = jax_compat.public_primitive(prim)
+            if path is not None:
+                module, _, name = path.rpartition(".")
+                if module == "jax.extend.core.primitives":
+                    self.imports.add("from jax.extend.core import primitives")
+                    path = f"primitives.{name}"
+                elif module == "jax.lax":
+                    self.modules.add("lax")
+                    path = f"lax.{name}"
+                else:
+                    self.imports.add(f"from {module} import {name}")
+                    path = name
+            found = self._primitive_names[id(prim)] = None if path is None else Text(path)
+        return found  # type: ignore[return-value]
+
+
+class FunctionWriter:
+    """Writes one function's body; this is the `w` that rules get. `equation` is the one being written."""
+
+    def __init__(self, module: ModuleWriter, scope: Scope):
+        self.module = module
+        self.scope = scope
+        self.names: dict[Value, Name] = {}
+        self.statements: list[Statement] = []
+        self.equation: Equation = None  # type: ignore[assignment]
+        self.offset = 0  # of the constants among a loop's operands, while a nested function is written
+        self._body: Sequence[Equation] = ()
+        self._at = 0
+        self._reason = ""  # why the rule of the current equation could not write it
+        self._results: Sequence[Any] = ()
+
+    def nested(self) -> FunctionWriter:
+        """A writer for a function inside this one, which sees this one's variables."""
+        return FunctionWriter(self.module, Scope(self.scope))
+
+    def previous(self, atom: Any) -> Equation | None:
+        """The equation just before this one, where it computes `atom` and nothing else uses it."""
+        if self._at == 0:
+            return None
+        before = self._body[self._at - 1]
+        if len(before.outputs) != 1 or before.outputs[0] is not atom or not self._just_written(before):
+            return None
+        uses = sum(a is atom for e in self._body[self._at :] for a in e.inputs)
+        return before if uses == 1 and not any(a is atom for a in self._results) else None
+
+    def _just_written(self, equation: Equation) -> bool:
+        return bool(self.statements) and self.statements[-1].origin is equation.origin
+
+    # ------------------------------------------------------------ names and operands
+
+    def bind_parameter(self, value: Value, hint: str | None = None) -> Name:
+        name = self.names[value] = Name(self.scope.fresh(hint or value.hint or "x"))
+        return name
+
+    def atom(self, atom: Any) -> Expr:
+        if type(atom) is Value:
+            return self.names[atom]
+        if type(atom) is Literal:
+            return self.module.literal(atom)
+        return self.module.constant(atom)
+
+    def source(self, value: Any) -> Expr:
+        """A parameter's value as source. Raises Unwritable."""
+        return self.module.values.source(value)
+
+    def lax(self, name: str, *args: Any, **kwargs: Any) -> Call:
+        """`lax.name(*args, **kwargs)`; arguments that are not expressions are written as values."""
+        self.module.modules.add("lax")
+        return self._call("lax." + name, args, kwargs)
+
+    def jnp(self, name: str, *args: Any, **kwargs: Any) -> Call:
+        self.module.modules.add("jnp")
+        return self._call("jnp." + name, args, kwargs)
+
+    def jax(self, name: str, *args: Any, **kwargs: Any) -> Call:
+        self.module.modules.add("jax")
+        return self._call("jax." + name, args, kwargs)
+
+    def call(self, path: str, *args: Any, **kwargs: Any) -> Call:
+        """A call of one of our helper routines or of a function of the module, by its plain name."""
+        return self._call(path, args, kwargs)
+
+    def _call(self, path: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
+        source = self.source
+        positional = [a if isinstance(a, Expr) else source(a) for a in args]
+        named = [(k, v if isinstance(v, Expr) else source(v)) for k, v in kwargs.items()]
+        return Call(path, positional, named)
+
+    def importing(self, statement: str) -> None:
+        """Adds an import line of our own (fixed text, never from outside)."""
+        self.module.imports.add(statement)
+
+    @property
+    def avals(self) -> list[Any]:
+        return [a.aval for a in self.equation.inputs]
+
+    @property
+    def out_avals(self) -> list[Any]:
+        return [v.aval for v in self.equation.origin.outvars]
+
+    def results(self, atoms: Sequence[Any]) -> Expr:
+        """What a function returns: the bare value of one result, else a tuple."""
+        if len(atoms) == 1:
+            return self.atom(atoms[0])
+        return Tuple([self.atom(a) for a in atoms])
+
+    # ------------------------------------------------------------ equations
+
+    def equations(self, equations: Sequence[Equation], results: Sequence[Any] = ()) -> None:
+        """Appends the statements of `equations`; `results` are the atoms that the function returns."""
+        self._body, self._results = equations, results
+        statements = self.statements
+        names = self.names
+        find = rules.JAX.find
+        forced = self.module.forced
+        literal = self.module.literal
+        constant = self.module.constant
+        for self._at, equation in enumerate(equations):
+            self.equation = equation
+            operands = [
+                names[a] if type(a) is Value else literal(a) if type(a) is Literal else constant(a)
+                for a in equation.inputs
+            ]
+            callee = equation.callee
+            function = find(callee.name)
+            expr = rules.DECLINE
+            self._reason = ""
+            if function is not None and (not forced or id(equation.origin) not in forced):
+                try:
+                    expr = function(self, *operands, **equation.params)
+                except Unwritable as error:
+                    self._reason = str(error)
+                except TypeError as error:
+                    if not _is_signature_mismatch(error):
+                        raise
+            if expr is rules.DECLINE:
+                expr = self.bind(equation, operands)
+            outputs = equation.outputs
+            if type(expr) is rules.Groups:
+                self._groups(expr, equation)
+                continue
+            if len(outputs) == 1 and (type(expr) is rules.Whole or not callee.object.multiple_results):
+                if type(expr) is rules.Whole:
+                    expr = expr.expr
+                output = outputs[0]
+                if output is None:
+                    statements.append(Assign((), expr, equation.origin))
+                else:
+                    name = self.scope.fresh(_base(callee.name))
+                    names[output] = Name(name)
+                    statements.append(Assign((name,), expr, equation.origin))
+                continue
+            if all(o is None for o in outputs):
+                statements.append(Assign((), expr, equation.origin))
+                continue
+            base = _base(callee.name)
+            targets = []
+            for output in outputs:
+                if output is None:
+                    targets.append("_")
+                else:
+                    name = self.scope.fresh(base)
+                    names[output] = Name(name)
+                    targets.append(name)
+            statements.append(Unpack(targets, expr, equation.origin))
+
+    def _groups(self, value: rules.Groups, equation: Equation) -> None:
+        base = _base(equation.callee.name)
+        outputs = iter(equation.outputs)
+        groups = []
+        for size in value.sizes:
+            names = []
+            for output in [next(outputs) for _ in range(size)]:
+                name = "_" if output is None else self.scope.fresh(base)
+                if output is not None:
+                    self.names[output] = Name(name)
+                names.append(name)
+            if not names or all(n == "_" for n in names):
+                groups.append("_")
+            elif size == 1:
+                groups.append(names[0])
+            else:
+                groups.append(f"({', '.join(names)})" if len(value.sizes) > 1 else ", ".join(names))
+        if all(g == "_" for g in groups):
+            groups = []
+        self.statements.append(Assign(groups, value.expr, equation.origin))
+
+    def bind(self, equation: Equation, operands: Sequence[Expr]) -> Expr:
+        """`primitives.x_p.bind(*operands, **params)`: the very same equation."""
+        prim = equation.callee.object
+        place = self.module.primitive(prim)
+        if place is None:
+            raise UnsupportedPrimitiveError(_unsupported(equation, "it has no rule, and no public place to import it from"))
+        kwargs = []
+        params = equation.params
+        for key in params:
+            try:
+                kwargs.append((key, self.parameter(params[key])))
+            except Unwritable as error:
+                raise UnsupportedPrimitiveError(_unsupported(equation, self._reason or f"its parameter {key!r} cannot be written: {error}")) from None
+        if not all(key.isidentifier() for key in params):
+            raise UnsupportedPrimitiveError(_unsupported(equation, "a parameter's name is not an identifier"))
+        return Call(Attribute(place, "bind"), operands, kwargs)
+
+    def parameter(self, value: Any) -> Expr:
+        """A parameter of a `bind`: like `source`, with Functions as jaxprs traced from written functions."""
+        if type(value) is Function:
+            return self.jaxpr(value)
+        if type(value) is tuple:
+            return Tuple([self.parameter(v) for v in value])
+        return self.source(value)
+
+    def jaxpr(self, function: Function) -> Expr:
+        """`_jaxpr(f, *avals)`: the jaxpr of a written function, open or closed as the original was."""
+        name = self.module.function(function)
+        self.module.helper("_jaxpr")
+        avals = [self.aval(p.aval) for p in function.params]
+        call = Call("_jaxpr", [Name(name), *avals])
+        return Attribute(call, "jaxpr") if jax_compat.is_open(function.jaxpr) else call
+
+    def aval(self, aval: Any) -> Expr:
+        """A `jax.ShapeDtypeStruct` for an abstract value."""
+        self.module.modules.add("jax")
+        return jax_compat_struct(self, aval)
+
+
+def jax_compat_struct(w: FunctionWriter, aval: Any) -> Expr:
+    if not jax_compat.is_shaped_array(aval):
+        raise Unwritable(f"a parameter of type {aval} has no ShapeDtypeStruct")
+    kwargs: list[tuple[str, Expr]] = []
+    if aval.weak_type:
+        kwargs.append(("weak_type", Text("True")))
+    vma = jax_compat.varying_axes(aval)
+    if vma:
+        kwargs.append(("vma", w.source(frozenset(vma))))
+    return Call("jax.ShapeDtypeStruct", [w.source(tuple(aval.shape)), w.module.values.dtype(aval.dtype)], kwargs)
+
+
+def _is_signature_mismatch(error: TypeError) -> bool:
+    """Whether a rule was called with parameters that it does not know (a new JAX): then the general form is written."""
+    frames = error.__traceback__
+    depth = 0
+    while frames is not None:
+        depth += 1
+        frames = frames.tb_next
+    return depth == 1
+
+
+def _unsupported(equation: Equation, why: str) -> str:
+    name = equation.callee.name
+    params = ", ".join(f"{k}={str(v)[:60]}" for k, v in equation.params.items())
+    where = jax_compat.user_line(equation.origin)
+    return (
+        f"cannot write the primitive `{name}` [{params}]{' from ' + where if where else ''}: {why}.\n"
+        f"To teach untrace how it is written, register a rule:\n"
+        f'    @untrace.rule("{name}")\n'
+        f"    def {identifier(name, 'primitive')}(w, *operands, **params): return w.jnp('some_function', *operands)"
+    )
+
+
+_BASES: dict[str, str] = {}
+
+
+def _base(name: str) -> str:
+    """The base of a result's name, from its primitive: `reduce_sum` -> `total`... kept short and readable."""
+    found = _BASES.get(name)
+    if found is None:
+        short = _SHORT.get(name) or name.removeprefix("reduce_").removesuffix("_p")
+        found = _BASES[name] = identifier(short, "out")
+    return found
+
+
+_SHORT = {
+    "dot_general": "dot", "convert_element_type": "cast", "broadcast_in_dim": "broadcast", "add_any": "add",
+    "conv_general_dilated": "conv", "dynamic_slice": "slice", "dynamic_update_slice": "update", "integer_pow": "power",
+    "select_n": "where", "reduce_sum": "total", "reduce_max": "maximum", "reduce_min": "minimum", "max": "maximum",
+    "min": "minimum", "abs": "magnitude", "pow": "power", "round": "rounded", "custom_jvp_call": "out",
+    "custom_vjp_call": "out", "jit": "out", "pjit": "out", "reduce_and": "every", "reduce_or": "some",
+    "random_bits": "bits", "random_wrap": "key", "random_split": "keys", "random_fold_in": "key", "random_seed": "key",
+    "random_unwrap": "key_data", "while": "loop", "reduce_prod": "product", "iota": "index",
+    "dynamic_update_index": "update", "bitcast_convert_type": "bitcast", "shift_right_logical": "shift",
+    "shift_left": "shift", "shift_right_arithmetic": "shift", "checkpoint": "out", "remat2": "out", "cond": "branch",
+    "and": "both", "or": "either", "not": "negation", "xor": "differs", "sort": "ordered", "slice": "part",
+    "complex": "z", "eq": "equal", "ne": "unequal", "lt": "less", "le": "at_most", "gt": "greater", "ge": "at_least",
+}  # fmt: skip

@@ -1,0 +1,89 @@
+"""Names: every identifier of a written module passes through here.
+
+Three invariants, kept by `Scope`: a name means one thing in its scope and the scopes inside it; a name is an
+identifier and no keyword; a name never hides a module, builtin or helper that the written text needs.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+import unicodedata
+
+# What the written text may refer to. Hiding any other builtin would be legal but would mislead a reader.
+MODULE_NAMES = frozenset(
+    "jax jnp lax np functools sys os math dataclasses typing primitives pl pltpu sparse primitives random nn".split()
+)
+RESERVED = frozenset(dir(builtins)) | frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | MODULE_NAMES
+
+_NOT_WORD = re.compile(r"\W+")
+
+
+def identifier(text: str, fallback: str) -> str:
+    """`text` turned into an ASCII identifier of at most 40 characters; `fallback` where nothing is left of it.
+
+    `text` is data from outside: whatever it holds, the result is [A-Za-z_][A-Za-z0-9_]* and no keyword.
+    """
+    if not (text.isascii() and text.isidentifier()):
+        plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+        text = _NOT_WORD.sub("_", plain).strip("_")
+        if not text or not (text[0].isalpha() or text[0] == "_"):
+            text = f"{fallback}_{text}" if text else fallback
+    text = text[:40]
+    if keyword.iskeyword(text) or text.startswith("__"):
+        text = fallback if text.startswith("__") else text + "_"
+    return text
+
+
+class Scope:
+    """Names in one function; it never reuses a name that an enclosing scope has taken so far."""
+
+    __slots__ = ("_parent", "_taken", "_next", "_root", "_inside")
+
+    def __init__(self, parent: Scope | None = None):
+        self._parent = parent
+        self._root: Scope = parent._root if parent is not None else self
+        # Names of all inner scopes: a function that is hoisted to the root while an inner scope is still open may not
+        # take a name that the inner scope already uses for something else.
+        self._inside: set[str] = set()
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def taken(self, name: str) -> bool:
+        if name in self._inside:
+            return True
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope._taken:
+                return True
+            scope = scope._parent
+        return name in RESERVED
+
+    def fresh(self, base: str) -> str:
+        """A name that is free here: `base`, else `base_2`, `base_3`, ... `base` must be an identifier already."""
+        count = self._next.get(base, 0)
+        taken = self._taken
+        if count == 0:
+            self._next[base] = 1
+            if not self.taken(base):
+                taken.add(base)
+                self._root._inside.add(base)
+                return base
+            count = 1
+        while True:
+            count += 1
+            name = f"{base}_{count}"
+            if name not in taken and not self.taken(name):
+                self._next[base] = count
+                taken.add(name)
+                self._root._inside.add(name)
+                return name
+
+    def claim(self, name: str) -> str:
+        """`name` itself, now taken; raises ValueError where it is not free (parameters keep their names)."""
+        if self.taken(name):
+            raise ValueError(f"the name {name!r} is taken")
+        self._taken.add(name)
+        self._root._inside.add(name)
+        return name

@@ -1,0 +1,423 @@
+"""The tree of Python that rules return, and its layout as text.
+
+Rules build these nodes; nothing else makes text, and nothing touches text after it is laid out.
+An expression prints on one line where it fits and is otherwise broken at its outermost brackets,
+one item a line with a trailing comma, as the community's formatters do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+WIDTH = 96
+
+# Binding strengths, weakest first (https://docs.python.org/3/reference/expressions.html).
+LAMBDA, TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, UNARY, POWER, ATOM = range(15)
+
+BINARY_STRENGTH = {
+    "or": OR, "and": AND, "==": COMPARE, "!=": COMPARE, "<": COMPARE, "<=": COMPARE, ">": COMPARE,
+    ">=": COMPARE, "is": COMPARE, "|": BIT_OR, "^": BIT_XOR, "&": BIT_AND, "<<": SHIFT, ">>": SHIFT,
+    "+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "//": PRODUCT, "%": PRODUCT, "@": PRODUCT,
+    "**": POWER,
+}  # fmt: skip
+
+
+class Expr:
+    """An expression. `flat()` is its text on one line, `strength` how tightly it binds."""
+
+    __slots__ = ()
+    strength = ATOM
+
+    def flat(self) -> str:
+        raise NotImplementedError(type(self).__name__)
+
+    def items(self) -> tuple[str, Sequence[tuple[str, Expr]], str] | None:
+        """(opening, (prefix, item) pairs, closing) where the expression can be broken, else None."""
+        return None
+
+
+class Name(Expr):
+    """A plain identifier, already made safe and unique by `names`."""
+
+    __slots__ = ("id",)
+
+    def __init__(self, id: str):
+        self.id = id
+
+    def flat(self) -> str:
+        return self.id
+
+
+class Text(Expr):
+    """A literal's source (a number, a quoted string) or a dotted public path: never anything that came from outside."""
+
+    __slots__ = ("text", "strength")
+
+    def __init__(self, text: str, strength: int = ATOM):
+        self.text = text
+        self.strength = strength
+
+    def flat(self) -> str:
+        return self.text
+
+
+class Attribute(Expr):
+    __slots__ = ("value", "name")
+
+    def __init__(self, value: Expr, name: str):
+        self.value = value
+        self.name = name
+
+    def flat(self) -> str:
+        return f"{wrap(self.value, ATOM)}.{self.name}"
+
+
+class Call(Expr):
+    """`func(*args, **kwargs)`; `kwargs` are (name, expression) pairs in order."""
+
+    __slots__ = ("func", "args", "kwargs")
+
+    def __init__(self, func: Expr | str, args: Sequence[Expr] = (), kwargs: Sequence[tuple[str, Expr]] = ()):
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+
+    def _func(self) -> str:
+        return self.func if type(self.func) is str else wrap(self.func, ATOM)
+
+    def flat(self) -> str:
+        text = ", ".join([a.flat() for a in self.args])
+        if self.kwargs:
+            named = ", ".join([f"{_keyword(k)}{v.flat()}" for k, v in self.kwargs])
+            text = f"{text}, {named}" if text else named
+        return f"{self._func()}({text})"
+
+    def items(self):
+        pairs = [("", a) for a in self.args] + [(_keyword(k), v) for k, v in self.kwargs]
+        return self._func() + "(", pairs, ")"
+
+
+def _keyword(name: str) -> str:
+    """`name=` in front of a keyword argument; the name "**" spreads a mapping."""
+    return "**" if name == "**" else f"{name}="
+
+
+class Star(Expr):
+    """`*value` in a call or a tuple."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Expr):
+        self.value = value
+
+    def flat(self) -> str:
+        return "*" + wrap(self.value, BIT_OR)
+
+
+class Tuple(Expr):
+    __slots__ = ("elements",)
+
+    def __init__(self, elements: Sequence[Expr]):
+        self.elements = elements
+
+    def flat(self) -> str:
+        inner = ", ".join([e.flat() for e in self.elements])
+        return f"({inner},)" if len(self.elements) == 1 else f"({inner})"
+
+    def items(self):
+        return "(", [("", e) for e in self.elements], ")"
+
+
+class List(Expr):
+    __slots__ = ("elements",)
+
+    def __init__(self, elements: Sequence[Expr]):
+        self.elements = elements
+
+    def flat(self) -> str:
+        return "[" + ", ".join([e.flat() for e in self.elements]) + "]"
+
+    def items(self):
+        return "[", [("", e) for e in self.elements], "]"
+
+
+class Dict(Expr):
+    """`{key: value}`; pairs in order."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs: Sequence[tuple[Expr, Expr]]):
+        self.pairs = pairs
+
+    def flat(self) -> str:
+        return "{" + ", ".join([f"{k.flat()}: {v.flat()}" for k, v in self.pairs]) + "}"
+
+    def items(self):
+        return "{", [(f"{k.flat()}: ", v) for k, v in self.pairs], "}"
+
+
+class Subscript(Expr):
+    """`value[index]`; a Tuple index prints without its brackets."""
+
+    __slots__ = ("value", "index")
+
+    def __init__(self, value: Expr, index: Expr):
+        self.value = value
+        self.index = index
+
+    def flat(self) -> str:
+        inner = self.index.flat()
+        if type(self.index) is Tuple and self.index.elements:
+            inner = inner[1:-1]
+        return f"{wrap(self.value, ATOM)}[{inner}]"
+
+
+class Slice(Expr):
+    """`start:stop:step` inside a Subscript; None leaves a part out."""
+
+    __slots__ = ("start", "stop", "step")
+
+    def __init__(self, start: Expr | None, stop: Expr | None, step: Expr | None = None):
+        self.start, self.stop, self.step = start, stop, step
+
+    def flat(self) -> str:
+        text = (self.start.flat() if self.start else "") + ":" + (self.stop.flat() if self.stop else "")
+        return text + (":" + self.step.flat() if self.step else "")
+
+
+class Lambda(Expr):
+    __slots__ = ("params", "body")
+    strength = LAMBDA
+
+    def __init__(self, params: Sequence[str], body: Expr):
+        self.params = params
+        self.body = body
+
+    def flat(self) -> str:
+        head = "lambda " + ", ".join(self.params) if self.params else "lambda"
+        return f"{head}: {self.body.flat()}"
+
+
+class Unary(Expr):
+    __slots__ = ("op", "value")
+    strength = UNARY
+
+    def __init__(self, op: str, value: Expr):
+        self.op = op
+        self.value = value
+
+    def flat(self) -> str:
+        return self.op + wrap(self.value, UNARY)
+
+
+class Binary(Expr):
+    __slots__ = ("left", "op", "right", "strength")
+
+    def __init__(self, left: Expr, op: str, right: Expr):
+        self.left, self.op, self.right = left, op, right
+        self.strength = BINARY_STRENGTH[op]
+
+    def flat(self) -> str:
+        s = self.strength
+        tight = s == POWER or s == COMPARE  # ** binds rightwards; comparisons would chain
+        left = wrap(self.left, s + 1 if tight else s)
+        right = wrap(self.right, s if s == POWER else s + 1)
+        return f"{left} {self.op} {right}"
+
+
+def wrap(expr: Expr, least: int) -> str:
+    """Text of `expr`, bracketed where it binds more weakly than `least`."""
+    text = expr.flat()
+    return text if expr.strength >= least else f"({text})"
+
+
+def lines_of(prefix: str, expr: Expr, suffix: str, indent: str, width: int = WIDTH) -> Iterator[str]:
+    """Lines of `prefix + expr + suffix`, each starting with `indent`."""
+    line = f"{indent}{prefix}{expr.flat()}{suffix}"
+    broken = expr.items() if len(line) > width else None
+    if broken is None or not broken[1]:
+        yield line
+        return
+    opening, pairs, closing = broken
+    yield f"{indent}{prefix}{opening}"
+    inner = indent + "    "
+    one_line = inner + ", ".join([f"{p}{e.flat()}" for p, e in pairs])
+    # Without a trailing comma a single tuple element would change meaning, so those go one a line.
+    if len(one_line) <= width and (type(expr) is not Tuple or len(pairs) > 1):
+        yield one_line
+    elif len(pairs) > 12 and type(expr) is not Dict and all(type(e) in (Name, Text) for _, e in pairs):
+        yield from _filled([f"{p}{e.flat()}" for p, e in pairs], inner, width)
+    else:
+        for p, e in pairs:
+            yield from lines_of(p, e, ",", inner, width)
+    yield f"{indent}{closing}{suffix}"
+
+
+def _filled(items: Sequence[str], indent: str, width: int) -> Iterator[str]:
+    """Short atoms, as many on a line as fit (a hundred operands one a line help nobody)."""
+    line = indent
+    for item in items:
+        if len(line) + len(item) + 1 > width and line.strip():
+            yield line.rstrip()
+            line = indent
+        line += item + ", "
+    yield line.rstrip()
+
+
+# ------------------------------------------------------------------ statements
+
+
+class Statement:
+    """A statement. `lines(indent)` yields its text lines; `origin` is the equation it stands for, if one."""
+
+    __slots__ = ("origin",)
+
+    def lines(self, indent: str) -> Iterator[str]:
+        raise NotImplementedError(type(self).__name__)
+
+
+class Assign(Statement):
+    """`targets = value`; no targets make an expression statement; `comment` must be one clean line."""
+
+    __slots__ = ("targets", "value", "comment")
+
+    def __init__(self, targets: Sequence[str], value: Expr, origin: object = None, comment: str = ""):
+        self.targets = targets
+        self.value = value
+        self.origin = origin
+        self.comment = comment
+
+    def lines(self, indent: str) -> Iterator[str]:
+        targets = self.targets
+        if not targets:
+            head = ""
+        elif len(targets) == 1:
+            head = targets[0] + " = "
+        else:
+            head = ", ".join(targets) + " = "
+        if len(indent) + len(head) > WIDTH - 20 and len(targets) > 1:
+            yield indent + "("
+            yield from _filled(targets, indent + "    ", WIDTH)
+            indent_head = ") = "
+            yield from lines_of(indent_head, self.value, "", indent)
+            return
+        yield from lines_of(head, self.value, f"  # {self.comment}" if self.comment else "", indent)
+
+
+class Unpack(Statement):
+    """`(a,) = value`: several targets, or a single one in a tuple."""
+
+    __slots__ = ("targets", "value")
+
+    def __init__(self, targets: Sequence[str], value: Expr, origin: object = None):
+        self.targets, self.value, self.origin = targets, value, origin
+
+    def lines(self, indent: str) -> Iterator[str]:
+        if len(self.targets) == 1:
+            yield from lines_of(f"({self.targets[0]},) = ", self.value, "", indent)
+        else:
+            yield from Assign(self.targets, self.value).lines(indent)
+
+
+class Return(Statement):
+    __slots__ = ("value",)
+
+    def __init__(self, value: Expr):
+        self.value = value
+        self.origin = None
+
+    def lines(self, indent: str) -> Iterator[str]:
+        yield from lines_of("return ", self.value, "", indent)
+
+
+class Lines(Statement):
+    """Fixed text of our own (a helper routine, a comment, a blank line): never made from anything outside."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str):
+        self.text = text
+        self.origin = None
+
+    def lines(self, indent: str) -> Iterator[str]:
+        for line in self.text.split("\n"):
+            yield indent + line if line else ""
+
+
+@dataclass(slots=True)
+class Parameter:
+    """A parameter of a Def: `kind` is "plain", "keyword" (keyword-only), "positional" (positional-only), "*" or "**"."""
+
+    name: str
+    default: Expr | None = None
+    kind: str = "plain"
+
+
+class Def(Statement):
+    """A function definition. Decorators are expressions; the docstring is data and is quoted here, safely."""
+
+    __slots__ = ("name", "params", "body", "decorators", "docstring")
+
+    def __init__(
+        self,
+        name: str,
+        params: Sequence[Parameter],
+        body: Sequence[Statement],
+        decorators: Sequence[Expr] = (),
+        docstring: str = "",
+    ):
+        self.name, self.params, self.body = name, params, body
+        self.decorators, self.docstring, self.origin = decorators, docstring, None
+
+    def signature(self) -> list[str]:
+        out: list[str] = []
+        kinds = [p.kind for p in self.params]
+        last_positional = max((i for i, k in enumerate(kinds) if k == "positional"), default=-1)
+        seen_star = False
+        for i, p in enumerate(self.params):
+            if p.kind == "keyword" and not seen_star:
+                out.append("*")
+                seen_star = True
+            star = p.kind if p.kind in ("*", "**") else ""
+            seen_star = seen_star or p.kind == "*"
+            out.append(star + p.name + (f"={p.default.flat()}" if p.default else ""))
+            if i == last_positional:
+                out.append("/")
+        return out
+
+    def lines(self, indent: str) -> Iterator[str]:
+        for decorator in self.decorators:
+            yield from lines_of("@", decorator, "", indent)
+        signature = self.signature()
+        head = f"{indent}def {self.name}({', '.join(signature)}):"
+        if len(head) <= WIDTH:
+            yield head
+        else:
+            yield f"{indent}def {self.name}("
+            # `*args` may take no trailing comma in front of `/`, so items are filled as they come.
+            yield from _filled(signature, indent + "    ", WIDTH)
+            yield f"{indent}):"
+        inner = indent + "    "
+        if self.docstring:
+            yield from docstring_lines(self.docstring, inner)
+        if not self.body and not self.docstring:
+            yield inner + "pass"
+        for statement in self.body:
+            yield from statement.lines(inner)
+
+
+def docstring_lines(text: str, indent: str) -> Iterator[str]:
+    """A triple-quoted string whose value is `text`, whatever `text` holds."""
+    safe = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in text.replace("\\", "\\\\"))
+    safe = safe.replace('"""', '\\"\\"\\"')
+    if safe.endswith('"'):
+        safe = safe[:-1] + '\\"'
+    first, *rest = safe.split("\n")
+    if not rest:
+        yield f'{indent}"""{first}"""'
+        return
+    yield f'{indent}"""{first}'
+    for line in rest:
+        yield indent + line if line.strip() else ""
+    yield f'{indent}"""'

@@ -1,0 +1,293 @@
+"""Python values as expressions that give them back: literals, arrays, dtypes, enums, shardings, trees.
+
+`Values.source(value)` raises `Unwritable` for what has no source (a closure, a device buffer of unknown kind): the rule
+that asked then declines, or the error names the primitive and the parameter.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from untrace import jax_compat
+from untrace.print.tree import UNARY, Call, Dict, Expr, List, Subscript, Text, Tuple
+
+SMALL_BYTES = 1024
+
+
+class Unwritable(Exception):
+    """A value that no Python source gives back. `str()` says which, in a person's words."""
+
+
+Handler = Callable[["Values", Any], Expr]
+_BY_TYPE: dict[type, Handler] = {}
+
+
+def writes(*types: type) -> Callable[[Handler], Handler]:
+    """Registers how values of these exact types are written."""
+
+    def register(handler: Handler) -> Handler:
+        for t in types:
+            if t in _BY_TYPE:
+                raise ValueError(f"a second writer for {t!r}")
+            _BY_TYPE[t] = handler
+        return handler
+
+    return register
+
+
+class Values:
+    """Turns values into expressions; `modules` collects the module names that the text will need."""
+
+    def __init__(self, modules: set[str]):
+        self.modules = modules
+        self._enums: dict[Any, Expr] = {}
+
+    def source(self, value: Any) -> Expr:
+        handler = _BY_TYPE.get(type(value))
+        if handler is not None:
+            return handler(self, value)
+        return self._other(value)
+
+    def _other(self, value: Any) -> Expr:
+        if isinstance(value, jax.core.Tracer):
+            raise Unwritable("a tracer that escaped from another trace")
+        if isinstance(value, enum.Enum):
+            return self.path_to(type(value), f".{value.name}")
+        if isinstance(value, np.integer):  # np.int64 in axes and dims: equal to, and hashed like, the Python int
+            return self.source(int(value))
+        if isinstance(value, np.generic):
+            return self.numpy_scalar(value)
+        if isinstance(value, np.dtype):
+            return self.dtype(value)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            kwargs = [(f, self.source(getattr(value, f))) for f in value._fields]
+            return Call(self.path_to(type(value)), (), kwargs)
+        for kind, handler in jax_compat.value_writers():
+            if isinstance(value, kind):
+                return handler(self, value)
+        if isinstance(value, type):
+            if issubclass(value, np.generic):
+                return self.dtype(np.dtype(value))
+            return self.path_to(value)
+        if isinstance(value, int):
+            return Text(repr(int(value)), UNARY if value < 0 else 14)
+        if isinstance(value, str):
+            return Text(repr(str(value)))
+        if callable(value):
+            return self.path_to(value)
+        raise Unwritable(f"a {type(value).__module__}.{type(value).__qualname__} has no source form")
+
+    def path_to(self, value: Any, suffix: str = "") -> Expr:
+        """The public dotted path of a class or function, verified by looking it up."""
+        path = jax_compat.public_path(value)
+        if path is None:
+            name = getattr(value, "__qualname__", None) or repr(value)
+            raise Unwritable(f"{getattr(value, '__module__', '?')}.{name} has no public path")
+        self.modules.add(path.split(".")[0])
+        return Text(path + suffix)
+
+    def dtype(self, dtype: Any) -> Expr:
+        """`jnp.float32`, `np.dtype("float0")`, ...: something every dtype argument of JAX takes."""
+        name = jax_compat.dtype_path(dtype)
+        self.modules.add(name.split(".")[0])
+        return Text(name)
+
+    def numpy_scalar(self, value: Any) -> Expr:
+        """A NumPy scalar with its exact bits, as `np.float32(0.1)`."""
+        array = np.asarray(value)
+        self.modules.add("np")
+        kind = array.dtype.name
+        if array.dtype.type.__module__ == "numpy" and hasattr(np, kind if kind != "bool" else "bool_"):
+            if kind == "bool":
+                return Text(f"np.bool_({bool(array)})")
+            text = _number(array.reshape(())[()])
+            if text is not None and np.dtype(kind).type(_parsed(text)).tobytes() == array.tobytes():
+                return Text(f"np.{kind}({text})")
+        return Subscript(self.array(array), Tuple(()))
+
+    def scalar(self, value: Any, dtype: Any, weak: bool) -> Expr:
+        """A literal of a jaxpr: a Python number where JAX would give it this dtype (weakly), else a NumPy scalar."""
+        array = np.asarray(value)
+        if weak:
+            python = array.item()
+            default = np.dtype(jax.dtypes.canonicalize_dtype(type(python)))
+            if default == np.dtype(dtype):
+                text = repr(python) if type(python) in (bool, int) else _number(array.astype(dtype)[()])
+                if text is not None and _finite(python):
+                    return Text(text, UNARY if text.startswith("-") else 14)
+                if type(python) is float:
+                    # A NaN's sign and payload would not survive `float("nan")`: those go the exact way below.
+                    plain = np.asarray(float("nan") if python != python else python, dtype)
+                    if plain.tobytes() == array.astype(dtype).tobytes():
+                        return Text({float("inf"): 'float("inf")', float("-inf"): 'float("-inf")'}.get(python, 'float("nan")'))
+        return self.numpy_scalar(np.asarray(value, dtype)[()])
+
+    def array(self, value: Any) -> Expr:
+        """A NumPy array with its exact bits, shape and dtype; as `np.zeros`, `np.full`, `np.arange`, `np.eye` when it is that."""
+        array = np.asarray(value)
+        self.modules.add("np")
+        dtype = self.dtype(array.dtype)
+        shape = Tuple([Text(str(n)) for n in array.shape])
+        if array.dtype == jax.dtypes.float0:
+            return Call("np.zeros", [shape], [("dtype", dtype)])
+        data = array.tobytes()
+        if array.size and array.size > 2 and not data.strip(b"\0"):
+            return Call("np.zeros", [shape], [("dtype", dtype)])
+        plain = array.dtype.isbuiltin == 1
+        if plain and array.ndim == 1 and array.size > 3 and array.dtype.kind in "iu":
+            step = int(array[1]) - int(array[0])
+            start = int(array[0])
+            if step and np.arange(start, start + step * array.size, step, dtype=array.dtype).tobytes() == data:
+                bounds = [start, start + step * array.size, step]
+                if step == 1:
+                    bounds = [array.size] if start == 0 else bounds[:2]
+                return Call("np.arange", [Text(str(b)) for b in bounds], [("dtype", dtype)])
+        if plain and array.ndim == 2 and array.shape[0] > 1 and np.eye(*array.shape, dtype=array.dtype).tobytes() == data:
+            sides = [array.shape[0]] if array.shape[0] == array.shape[1] else array.shape
+            return Call("np.eye", [Text(str(n)) for n in sides], [("dtype", dtype)])
+        if array.size > 2 and data == data[: array.itemsize] * array.size:
+            fill = self._element(array.reshape(-1)[0], array.dtype)
+            if fill is not None:
+                return Call("np.full", [shape, fill], [("dtype", dtype)])
+        items = self._items(array)
+        if items is not None:
+            call = Call("np.array", [items], [("dtype", dtype)])
+            return call if 0 not in array.shape[1:] else Call("np.zeros", [shape], [("dtype", dtype)])
+        # Bits that no decimal gives back (a NaN's payload, a custom float type): the bytes themselves.
+        raw = Call("np.frombuffer", [Call("bytes.fromhex", [Text(repr(data.hex()))])], [("dtype", dtype)])
+        return Call(Text(raw.flat() + ".reshape"), [shape])
+
+    def _items(self, array: np.ndarray) -> Expr | None:
+        if array.ndim == 0:
+            return self._element(array[()], array.dtype)
+        parts = [self._items(a) for a in array]
+        return None if any(p is None for p in parts) else List(parts)  # type: ignore[arg-type]
+
+    def _element(self, value: Any, dtype: np.dtype) -> Expr | None:
+        """One array element as a Python number, or None where `np.array([it], dtype)` would have other bits."""
+        text = _number(value)
+        if text is None:
+            if dtype.kind != "c" and _is_float(dtype):
+                number = float(value)
+                for candidate, source in ((np.nan, "np.nan"), (np.inf, "np.inf"), (-np.inf, "-np.inf")):
+                    if np.asarray(candidate, dtype).tobytes() == np.asarray(value, dtype).tobytes():
+                        return Text(source, UNARY if number < 0 else 14)
+            return None
+        if np.asarray(_parsed(text)).astype(dtype).tobytes() != np.asarray(value, dtype).tobytes():
+            return None
+        return Text(text, UNARY if text.startswith("-") else 14)
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return jax.dtypes.issubdtype(dtype, np.floating)
+
+
+def _finite(value: Any) -> bool:
+    return value == value and value not in (float("inf"), float("-inf"))
+
+
+def _number(value: Any) -> str | None:
+    """The shortest decimal text of a finite number (NumPy scalar or Python number); None where there is none."""
+    value = np.asarray(value)
+    if value.dtype == bool:
+        return str(bool(value))
+    kind = value.dtype.kind
+    if kind in "iu" or jax.dtypes.issubdtype(value.dtype, np.integer):
+        return str(int(value))
+    if kind == "c":
+        number = complex(value)
+        if not (np.isfinite(number.real) and np.isfinite(number.imag)):
+            return None
+        text = repr(number)
+        return text if "-0" not in text else None  # `-0j` does not survive its own repr
+    if _is_float(value.dtype):
+        if not np.isfinite(float(value)):
+            return None
+        if kind == "f" and value.itemsize <= 8:
+            text = str(value[()])
+        else:
+            text = repr(float(value))
+        return text
+    return None
+
+
+def _parsed(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    for parse in (int, float, complex):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    raise ValueError(text)
+
+
+# ---------------------------------------------------------------- writers of exact types
+
+
+@writes(type(None), bool)
+def _constant(values: Values, value: Any) -> Expr:
+    return Text(repr(value))
+
+
+@writes(int)
+def _int(values: Values, value: int) -> Expr:
+    return Text(repr(value), UNARY if value < 0 else 14)
+
+
+@writes(float, complex)
+def _float(values: Values, value: Any) -> Expr:
+    if not np.all(np.isfinite(value)):
+        if type(value) is float:
+            return Text('float("nan")' if value != value else f'float("{value}")')
+        raise Unwritable("a complex parameter that is not finite")
+    text = repr(value)
+    return Text(text, UNARY if text.startswith("-") else 14)
+
+
+@writes(str, bytes)
+def _string(values: Values, value: Any) -> Expr:
+    return Text(ascii(value))
+
+
+@writes(tuple)
+def _tuple(values: Values, value: tuple) -> Expr:
+    return Tuple([values.source(v) for v in value])
+
+
+@writes(list)
+def _list(values: Values, value: list) -> Expr:
+    return List([values.source(v) for v in value])
+
+
+@writes(dict)
+def _dict(values: Values, value: dict) -> Expr:
+    return Dict([(values.source(k), values.source(v)) for k, v in value.items()])
+
+
+@writes(frozenset, set)
+def _set(values: Values, value: frozenset) -> Expr:
+    items = sorted((values.source(v) for v in value), key=lambda e: e.flat())  # order must not come from hashing
+    return Call(type(value).__name__, [List(items)] if items else [])
+
+
+@writes(slice)
+def _slice(values: Values, value: slice) -> Expr:
+    return Call("slice", [values.source(v) for v in (value.start, value.stop, value.step)])
+
+
+@writes(type(Ellipsis))
+def _ellipsis(values: Values, value: Any) -> Expr:
+    return Text("...")
+
+
+@writes(np.ndarray)
+def _array(values: Values, value: np.ndarray) -> Expr:
+    if value.nbytes > 16 * SMALL_BYTES:
+        raise Unwritable(f"an array parameter of {value.nbytes} bytes")
+    return values.array(value)

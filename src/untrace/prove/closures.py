@@ -1,0 +1,137 @@
+"""Operands of control flow whose order means nothing: the values that a body closes over.
+
+JAX hands them to `scan`, `while`, `cond`... in the order in which the body first uses them, so a
+program with its statements in another order gets them in another order too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from untrace import jax_compat
+
+if TYPE_CHECKING:
+    from untrace.prove.compare import Comparer, Pairs
+
+Indices = list[tuple[int, int]]
+
+
+def permuted_operands(comparer: Comparer, ea: Any, eb: Any) -> Pairs | None:
+    """Pairs of operands that must be equal for two control-flow equations to be, or None.
+
+    Asked only when the equations are not the same with their operands in order.
+    """
+    rule = _RULES.get(ea.primitive.name)
+    if rule is None:
+        return None
+    indices = rule(comparer, ea, eb)
+    if indices is None:
+        return None
+    return [(ea.invars[i], eb.invars[j]) for i, j in indices]
+
+
+def _others_agree(comparer: Comparer, ea: Any, eb: Any, *ignored: str) -> bool:
+    pa, pb = ea.params, eb.params
+    if pa.keys() != pb.keys():
+        return False
+    return all(comparer.values.same(pa[k], pb[k]) for k in pa if k not in ignored)
+
+
+def _shifted(pairs: Indices, first: int, second: int) -> Indices:
+    return [(i + first, j + second) for i, j in pairs]
+
+
+def _in_order(first: int, second: int, eqn: Any, other: Any) -> Indices | None:
+    """The operands from `first` (`second`) on, pairwise."""
+    n, m = len(eqn.invars) - first, len(other.invars) - second
+    return [(first + i, second + i) for i in range(n)] if n == m else None
+
+
+def _scan(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+    (consts, carry), (consts_b, carry_b) = jax_compat.scan_counts(ea), jax_compat.scan_counts(eb)
+    if carry != carry_b:
+        return None
+    ignored = ("jaxpr", "num_consts", "ft_in")
+    if not _others_agree(comparer, ea, eb, *ignored):
+        return None
+    found = comparer.closure_pairs(ea.params["jaxpr"], eb.params["jaxpr"], (consts, consts_b))
+    rest = _in_order(consts, consts_b, ea, eb)
+    return None if found is None or rest is None else found + rest
+
+
+def _while(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+    ignored = ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")
+    if not _others_agree(comparer, ea, eb, *ignored):
+        return None
+    pa, pb = ea.params, eb.params
+    found: Indices = []
+    first = second = 0
+    for part in ("cond", "body"):
+        free = (pa[f"{part}_nconsts"], pb[f"{part}_nconsts"])
+        pairs = comparer.closure_pairs(pa[f"{part}_jaxpr"], pb[f"{part}_jaxpr"], free)
+        if pairs is None:
+            return None
+        found += _shifted(pairs, first, second)
+        first, second = first + free[0], second + free[1]
+    rest = _in_order(first, second, ea, eb)
+    return None if rest is None else found + rest
+
+
+def _cond(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+    """All branches take the same operands; how many of them are closed over is not recorded."""
+    if not _others_agree(comparer, ea, eb, "branches"):
+        return None
+    branches, branches_b = ea.params["branches"], eb.params["branches"]
+    if len(branches) != len(branches_b):
+        return None
+    free = (len(ea.invars) - 1, len(eb.invars) - 1)
+    forth: dict[int, int] = {}
+    back: dict[int, int] = {}
+    for left, right in zip(branches, branches_b, strict=True):
+        pairs = comparer.closure_pairs(left, right, free)
+        if pairs is None:
+            return None
+        for i, j in pairs:
+            if forth.setdefault(i, j) != j or back.setdefault(j, i) != i:
+                return None
+    return [(0, 0), *_shifted(sorted(forth.items()), 1, 1)]
+
+
+def _remat(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+    if not _others_agree(comparer, ea, eb, "jaxpr"):
+        return None
+    free = (len(ea.invars), len(eb.invars))
+    return comparer.closure_pairs(ea.params["jaxpr"], eb.params["jaxpr"], free)
+
+
+def _solver(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+    """custom_linear_solve, custom_root: the constants of each function, then the operands."""
+    if not _others_agree(comparer, ea, eb, "jaxprs", "const_lengths"):
+        return None
+    pa, pb = ea.params, eb.params
+    found: Indices = []
+    first = second = 0
+    counts = zip(pa["const_lengths"], pb["const_lengths"], strict=True)
+    for (n, m), left, right in zip(counts, pa["jaxprs"], pb["jaxprs"], strict=True):
+        if (left is None) != (right is None):
+            return None
+        if left is not None:
+            pairs = comparer.closure_pairs(left, right, (n, m))
+            if pairs is None:
+                return None
+            found += _shifted(pairs, first, second)
+        first, second = first + n, second + m
+    rest = _in_order(first, second, ea, eb)
+    return None if rest is None else found + rest
+
+
+_RULES = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    "remat2": _remat,
+    "checkpoint": _remat,
+    "custom_linear_solve": _solver,
+    "linear_solve": _solver,
+    "custom_root": _solver,
+}

@@ -1,0 +1,103 @@
+"""Comparison of compiled programs: StableHLO as JAX lowers it, then what XLA makes of it.
+
+Stripped before the texts are compared: source locations, names of modules and functions, labels of
+arguments and results, and addresses of Python callbacks in this process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+_LOCATION = re.compile(r"\s*loc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\((?:[^()]|\([^()]*\))*\))*\)")
+_LOCATION_LINE = re.compile(r"^#loc.*\n?", re.M)
+_MODULE = re.compile(r'module @(?:"[^"]*"|[\w.$-]+)')
+_LABEL = re.compile(r'jax\.(?:result_info|arg_info) = "(?:[^"\\]|\\.)*"(?:, )?')
+_DEFINITION = re.compile(r'func\.func (?:public |private )?@("(?:[^"\\]|\\.)*"|[\w.$-]+)')
+_SYMBOL = re.compile(r'@("(?:[^"\\]|\\.)*"|[\w.$-]+)')
+_ADDRESS = re.compile(r"\b\d{9,}\b")
+_METADATA = re.compile(r",? ?metadata=\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\"|\{[^{}]*\})*\}")
+_TABLES = re.compile(
+    r"(?ms)^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n.*?(?:\n\n|\Z)"
+)
+
+
+def same_stablehlo(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether `f(*args)` and `g(*args)` lower to the same StableHLO, names and locations aside.
+
+    `args`: arrays, pytrees of them, or ShapeDtypeStructs. False too when one cannot be lowered.
+    """
+    return stablehlo_difference(f, g, args) is None
+
+
+def stablehlo_difference(
+    f: Callable[..., Any], g: Callable[..., Any], args: Sequence[Any]
+) -> str | None:
+    """The first line in which the StableHLO of two functions differs; None when it is the same."""
+    try:
+        left, right = (normalise_stablehlo(_lower(h, args).as_text()) for h in (f, g))
+    except Exception as error:  # lowering runs rules of any library
+        return f"it cannot be lowered: {type(error).__name__}: {error}"
+    return _first_difference(left, right)
+
+
+def same_optimised(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether XLA compiles both functions to the same optimised HLO, names and metadata aside."""
+    try:
+        left, right = (normalise_optimised(_lower(h, args).compile().as_text()) for h in (f, g))
+    except Exception:  # as above
+        return False
+    return left == right
+
+
+def _lower(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    # A function of its own: jit would remember a lowering with other argument names.
+    return jax.jit(lambda *xs: function(*xs), keep_unused=True).lower(*args)
+
+
+def normalise_stablehlo(text: str) -> str:
+    """StableHLO text without what may differ between two writings of one program."""
+    text = _LOCATION_LINE.sub("", _LOCATION.sub("", text))
+    text = _MODULE.sub("module @m", text)
+    text = _LABEL.sub("", text).replace(" {}", "")
+    names: dict[str, str] = {}
+    for name in _DEFINITION.findall(text):
+        names.setdefault(name, f"f{len(names)}")
+    text = _SYMBOL.sub(lambda m: "@" + names.get(m.group(1), m.group(1)), text)
+    # Only there do long numbers stand for addresses; elsewhere they are constants.
+    return "\n".join(
+        _ADDRESS.sub("ADDRESS", line) if "callback" in line else line for line in text.splitlines()
+    )
+
+
+def normalise_optimised(text: str) -> str:
+    """Optimised HLO text with instructions and computations numbered in order of appearance."""
+    text = _TABLES.sub("", _METADATA.sub("", text))
+    text = re.sub(r"^HloModule [^,]+", "HloModule m", text)
+    lines = [
+        _ADDRESS.sub("ADDRESS", line) if "callback" in line else line for line in text.splitlines()
+    ]
+    # Parameters in the head of a computation have names without a percent sign.
+    lines = [
+        re.sub(r"([( ])[\w.\-]+: ", r"\1p: ", line) if line.endswith("{") else line
+        for line in lines
+    ]
+    names: dict[str, str] = {}
+    return re.sub(
+        r"%[\w.\-]+|(?<=ENTRY )[\w.\-]+",
+        lambda m: names.setdefault(m.group(0), f"%{len(names)}"),
+        "\n".join(lines).strip(),
+    )
+
+
+def _first_difference(left: str, right: str) -> str | None:
+    if left == right:
+        return None
+    first, second = left.splitlines(), right.splitlines()
+    for i, (x, y) in enumerate(zip(first, second, strict=False), 1):
+        if x != y:
+            return f"line {i} of the StableHLO is `{x.strip()[:80]}`, as written `{y.strip()[:80]}`"
+    return f"the StableHLO has {len(first)} lines, as written {len(second)}"

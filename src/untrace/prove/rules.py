@@ -1,0 +1,119 @@
+"""Comparison of derivative rules, which a jaxpr holds as closures.
+
+Both rules are traced with no tangent (cotangent) a symbolic zero, and the jaxprs compared. A rule
+often calls its own function, whose rule is then compared again: pairs under comparison count as the
+same (coinduction), as two infinite trees are equal when no finite depth tells them apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from untrace import jax_compat
+
+if TYPE_CHECKING:
+    from untrace.prove.compare import Comparer
+
+# The parameters that hold rules, by primitive.
+RULE_PARAMS: dict[str, tuple[str, ...]] = {
+    "custom_jvp_call": ("jvp_jaxpr_fun",),
+    "custom_vjp_call": ("fwd_jaxpr_thunk", "bwd", "out_trees"),
+}
+# Rules inside rules, where it cannot be told that they are one and the same rule again.
+MAX_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The rules of one equation as named jaxprs, with what else decides about their meaning."""
+
+    jaxprs: tuple[tuple[str, Any], ...] = ()
+    layout: tuple[Any, ...] = ()
+    error: str = ""
+
+
+@dataclass
+class TracedRules:
+    """Rules that were traced, each once, and the pairs that were compared."""
+
+    _traced: dict[Any, Traced] = field(default_factory=dict)
+    _keep: list[Any] = field(default_factory=list)
+    known: dict[Any, str | None] = field(default_factory=dict)
+
+    def of(self, eqn: Any) -> Traced:
+        key = self.key(eqn)
+        if key not in self._traced:
+            self._traced[key] = _trace(eqn)
+        return self._traced[key]
+
+    def key(self, eqn: Any) -> Any:
+        """What the rules of an equation depend on; the equation itself when that cannot be told."""
+        key = jax_compat.custom_rule_key(eqn)
+        if key is None:
+            self._keep.append(eqn)
+            return id(eqn)
+        return key
+
+
+def _trace(eqn: Any) -> Traced:
+    try:
+        if eqn.primitive.name == "custom_jvp_call":
+            jaxpr, zeros = jax_compat.custom_jvp_rule(eqn)
+            return Traced((("jvp", jaxpr),), (tuple(zeros),))
+        forward, forwards, backward, zeros = jax_compat.custom_vjp_rules(eqn)
+        return Traced((("fwd", forward), ("bwd", backward)), (tuple(forwards), tuple(zeros)))
+    except Exception as error:  # a rule is user code: anything may be raised
+        return Traced(error=f"{type(error).__name__}: {error}")
+
+
+def differing_rule(comparer: Comparer, ea: Any, eb: Any) -> str | None:
+    """The parameter that holds the first rule in which two equations differ, None for none."""
+    names = RULE_PARAMS[ea.primitive.name]
+    if all(ea.params[n] is eb.params[n] for n in names):
+        return None
+    rules = comparer.traced_rules
+    pair = (rules.key(ea), rules.key(eb))
+    if pair in rules.known:
+        return rules.known[pair]
+    if comparer.rule_depth >= MAX_DEPTH:
+        comparer.note(f"derivative rules nested {MAX_DEPTH} deep are taken to be the same")
+        return None
+    rules.known[pair] = None
+    found = _differing(comparer, ea, eb)
+    if found is not None:
+        rules.known[pair] = found
+        comparer.forget()
+    return found
+
+
+def _differing(comparer: Comparer, ea: Any, eb: Any) -> str | None:
+    first, second = comparer.traced_rules.of(ea), comparer.traced_rules.of(eb)
+    names = RULE_PARAMS[ea.primitive.name]
+    if first.error and second.error:
+        comparer.note(
+            f"the derivative rule of {ea.primitive.name} cannot be traced on its own "
+            f"({first.error[:100]}); it is taken to be the same"
+        )
+        return None
+    if first.error or second.error or first.layout != second.layout:
+        return names[0]
+    if ea.params.get("symbolic_zeros"):
+        comparer.note("a derivative rule with symbolic zeros is compared for non-zero tangents")
+    comparer.rule_depth += 1
+    try:
+        for name, (_, a), (_, b) in zip(names, first.jaxprs, second.jaxprs, strict=False):
+            if not comparer.same(a, b):
+                return name
+    finally:
+        comparer.rule_depth -= 1
+    return None
+
+
+def rule_pairs(comparer: Comparer, ea: Any, eb: Any) -> list[tuple[str, Any, Any]]:
+    """(name, rule of `ea`, rule of `eb`) of two custom-derivative equations, where both trace."""
+    first, second = comparer.traced_rules.of(ea), comparer.traced_rules.of(eb)
+    return [
+        (name, a, b)
+        for (name, a), (_, b) in zip(first.jaxprs, second.jaxprs, strict=False)
+    ]

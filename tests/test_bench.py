@@ -1,0 +1,161 @@
+"""The bench scripts run end to end in a tiny setting, and their comparisons see what they must."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+BENCH = Path(__file__).resolve().parent.parent / "bench"
+
+SOFTPLUS = """
+import jax, jax.numpy as jnp
+
+def fn(x, scale):
+    return jax.nn.softplus(x * scale["value"]), jnp.argmax(x)
+
+def build():
+    return fn, (jnp.linspace(-2.0, 2.0, 5), {"value": 1.5})
+"""
+
+WHILE = """
+import jax, jax.numpy as jnp
+
+X64 = True  # a comment after the setting
+
+def halve(x):
+    return jax.lax.while_loop(lambda x: jnp.sum(x) > 1.0, lambda x: 0.5 * x, x)
+
+def build():
+    return halve, (jnp.arange(4.0),)
+"""
+
+OTHER_PYTHON = 'PYTHON = "py39"\n'
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Path:
+    """A zoo of three programs: one of them forbids reverse mode, one asks for another Python."""
+    directory = tmp_path / "zoo"
+    directory.mkdir()
+    (directory / "softplus.py").write_text(SOFTPLUS)
+    (directory / "halve.py").write_text(WHILE)
+    (directory / "old.py").write_text(OTHER_PYTHON)
+    (directory / "_helper.py").write_text("raise AssertionError('not a case')\n")
+    return directory
+
+
+@pytest.fixture
+def common(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that the benches share."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    import _common
+
+    return _common
+
+
+def run(script: str, *options: str) -> tuple[str, dict]:
+    """`(stdout, the JSON that was written)` of a bench; its own tracebacks fail the test."""
+    out = options[options.index("--json") + 1]
+    done = subprocess.run(
+        [sys.executable, str(BENCH / script), *options],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert not done.stderr, done.stderr
+    return done.stdout, json.loads(Path(out).read_text())
+
+
+@pytest.mark.parametrize("tool", [[], ["--oracle"]], ids=["untrace", "oracle"])
+def test_transforms_fills_every_cell(zoo: Path, tmp_path: Path, tool: list[str]) -> None:
+    out = str(tmp_path / "out.json")
+    text, data = run("transforms.py", str(zoo), "--json", out, *tool)
+    cells = {
+        row["case"]: [row["cells"][t]["cell"] for t in ("jit", "jvp", "vmap", "grad", "grad2")]
+        for row in data["rows"]
+    }
+    assert cells["softplus"] == ["same"] * 5, text
+    assert cells["halve"] == ["same", "same", "same", "raises", "raises"], text
+    assert cells["old"] == ["-"] * 5
+    assert text.splitlines()[-1] == "8 passed, 0 failed, 7 skipped"
+
+
+def test_transforms_says_when_writing_fails(zoo: Path, tmp_path: Path) -> None:
+    (zoo / "softplus.py").write_text(SOFTPLUS.replace("return fn, (", "return fn, (None, "))
+    text, _ = run("transforms.py", str(zoo), "--only", "soft", "--json", str(tmp_path / "out.json"))
+    assert text.splitlines()[-1] == "0 passed, 5 failed, 0 skipped"
+    assert "failed softplus [jit, jvp, vmap, grad, grad2]: write: " in text
+
+
+def test_speed_measures_both_kinds(zoo: Path, tmp_path: Path) -> None:
+    options = ("--sizes", "60", "--repeats", "1", "--zoo", str(zoo), "--only", "softplus")
+    text, data = run("speed.py", *options, "--json", str(tmp_path / "out.json"))
+    (straight,), (case,) = data["straight_line"], data["zoo"]
+    assert straight["equations"] == 60
+    assert case["name"] == "softplus"
+    for row in (straight, case):
+        assert row["total"] >= row["write"] > 0 < row["proof"], text
+        assert row["peak_bytes"] > 2**20
+    assert "goal <= 2.5" in text
+
+
+def test_paper_compares_both_modes(tmp_path: Path) -> None:
+    options = ("--quick", "--runs", "2", "--only", "simulate|train")
+    text, data = run("paper.py", *options, "--json", str(tmp_path / "out.json"))
+    assert len(data["rows"]) == 2
+    for row in data["rows"]:
+        assert row["jitted_bits"] == "same", text
+        assert row["unjitted"]["ratio"] > 0, text
+    assert text.splitlines()[-1].startswith("goals that do not hold:")
+
+
+F32 = np.float32
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ulps"),
+    [
+        (F32([1.0]), np.nextafter(F32([1.0]), F32(2.0)), 1),
+        (F32([0.0]), F32([-0.0]), 1),
+        (F32([1e-45]), F32([-1e-45]), 3),
+        (np.float64([1.0]), np.float64([1.0 + 2**-50]), 4),
+        (np.complex64([1 + 0j]), np.complex64([1 + 1e-45j]), 1),
+    ],
+)
+def test_bits_that_differ_are_counted(
+    common: ModuleType, first: np.ndarray, second: np.ndarray, ulps: int
+) -> None:
+    difference = common.compare_bits([first], [second])
+    assert not difference.same
+    assert difference.ulps == ulps
+
+
+def test_any_nan_equals_any_nan(common: ModuleType) -> None:
+    quiet = np.array([0x7FC00000, 0x3F800000], np.uint32).view(F32)
+    other = np.array([0xFFC00001, 0x3F800000], np.uint32).view(F32)
+    assert common.compare_bits([quiet], [other]).same
+    assert not common.compare_bits([quiet], [F32([1.0, 1.0])]).same
+
+
+@pytest.mark.parametrize(
+    "other",
+    [[], [F32([1.0]), F32([1.0])], [np.float64([1.0])], [F32(1.0)], [np.int32([1])]],
+    ids=["none", "one more", "dtype", "shape", "integer"],
+)
+def test_other_arrays_differ(common: ModuleType, other: list[np.ndarray]) -> None:
+    assert not common.compare_bits([F32([1.0])], other).same
+
+
+def test_settings_are_read_without_running_the_case(common: ModuleType, zoo: Path) -> None:
+    cases = {case.name: case for case in common.find_cases(zoo)}
+    assert sorted(cases) == ["halve", "old", "softplus"]
+    assert cases["halve"].x64
+    assert cases["halve"].devices == 1
+    assert not cases["old"].runs_here
