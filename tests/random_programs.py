@@ -328,7 +328,6 @@ def _smaller_statements(
         rest = (statements[:i], statements[i + 1 :])
         if not s.bound() & later:
             yield (*rest[0], *rest[1])
-            continue
         zeros = tuple(
             Statement(f"jnp.zeros({v.type.shape}, {v.type.dtype!r})", (), (v,))
             for v in s.targets
@@ -349,7 +348,15 @@ def _smaller(program: Program) -> Iterator[Program]:
             yield replace(program, results="{0}", operands=(name,))
     for statements in _smaller_statements(program.statements, set(program.operands)):
         yield replace(program, statements=statements)
+    used = set(program.operands).union(*(s.used() for s in program.statements))
+    for i, constant in enumerate(program.constants):
+        if not constant.bound() & used:
+            yield replace(
+                program, constants=(*program.constants[:i], *program.constants[i + 1 :])
+            )
     for i, param in enumerate(program.params):
+        if not used.intersection(leaf.name for leaf in param.leaves):
+            yield replace(program, params=(*program.params[:i], *program.params[i + 1 :]))
         leaf = param.leaves[0] if len(param.leaves) == 1 else None
         if leaf and (param.keyword or param.build != "{0}"):
             plain = Param(leaf.name, "{0}", (leaf,), (leaf.name,))

@@ -232,9 +232,9 @@ def ref_gradient_accumulator() -> Program:
     return fn, (vector(),)
 
 
-@case("run_state", grad=True, vmap=True)
+@case("run_state", vmap=True)
 def ref_run_state() -> Program:
-    from jax._src.state.discharge import run_state  # it has no public name
+    from jax.experimental.pallas import run_state
 
     def fn(x):
         def body(refs):
@@ -247,10 +247,10 @@ def ref_run_state() -> Program:
     return fn, (vector(),)
 
 
-@case("run_state", "scan", grad=True)
+@case("run_state", "scan")
 def ref_run_state_of_loop() -> Program:
     """References inside `run_state`, written by a loop."""
-    from jax._src.state.discharge import run_state  # it has no public name
+    from jax.experimental.pallas import run_state
 
     def fn(x):
         def body(refs):

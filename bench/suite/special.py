@@ -144,7 +144,12 @@ def _polynomial(coefficients, x):
 
 
 if _has("polynomial"):
-    three("polynomial", _polynomial, lambda: (vector(4), vector()), vmap=False)
+    three(
+        "polynomial",
+        lambda c, x: (lax.polynomial(x, [c, 2.0, c * x]), lax.polynomial(x, [1.0, 5.0], unroll=1)),
+        lambda: (jnp.float32(0.5), vector()),
+        grad=True,
+    )
 
 
 @case(grad=True, vmap=True)

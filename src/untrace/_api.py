@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -18,8 +19,9 @@ from untrace._errors import OptionError, OutputExistsError, ProofError
 from untrace.capture.expand import expand_library_primitives
 from untrace.capture.function import Captured, program_of, trace
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
-from untrace.print.jax.entry import Signature, flat_signature, signature_of
+from untrace.print.jax.entry import FlatEntry, PytreeEntry, entry_of
 from untrace.print.jax.module import Written, write_module
+from untrace.print.jax.signature import static_arguments
 from untrace.print.rules import JAX
 from untrace.prove import retrace
 from untrace.prove.load import LoadedText, load_text, save_arrays
@@ -144,15 +146,13 @@ def decompile(
     """
     if style not in STYLES:
         raise OptionError(f"style={style!r} is not known; this version has {', '.join(map(repr, STYLES))}")
-    nums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-
     def decompile_on(*args: Any, **kwargs: Any) -> Decompiled:
         start = time.perf_counter()
+        nums, names = static_arguments(fn, args, static_argnums, static_argnames)
         captured = trace(fn, args, kwargs, nums, names)
         timings = {"capture": time.perf_counter() - start}
-        signature = signature_of(fn, captured, args, kwargs)
-        return _write_and_prove(captured, signature, captured.name, standalone, prove, timings)
+        entry = entry_of(fn, captured, args, kwargs, nums, names)
+        return _write_and_prove(captured, entry, captured.name, standalone, prove, timings)
 
     return decompile_on
 
@@ -172,24 +172,23 @@ def from_jaxpr(closed_jaxpr: Any, *, name: str = "decompiled", prove: bool = Tru
     avals = tuple(v.aval for v in jaxpr.invars)
     outs = tuple(v.aval for v in jaxpr.outvars)
     captured = Captured(closed_jaxpr, closed_jaxpr, (), avals, {}, {}, outs, name)
-    return _write_and_prove(captured, flat_signature(captured), name, False, prove, {"capture": 0.0})
+    return _write_and_prove(captured, FlatEntry(), name, False, prove, {"capture": 0.0})
 
 
 # How often statements that did not come back as they were are written again as a `bind`.
-_ROUNDS = 6
+_ROUNDS = 12
 
 
 def _write_and_prove(
-    captured: Captured, signature: Signature, name: str, standalone: bool, prove: bool, timings: dict[str, float]
+    captured: Captured, entry: PytreeEntry | FlatEntry, name: str, standalone: bool, prove: bool, timings: dict[str, float]
 ) -> Decompiled:
-    with _deep_recursion():
+    with _deep_recursion(), _no_collections():
         start = time.perf_counter()
-        expanded, notes = expand_library_primitives(captured.jaxpr)
+        expanded, notes = expand_library_primitives(captured.jaxpr, JAX.user_names())
         captured.expanded, captured.notes = expanded, tuple(notes)
-        program = program_of(captured, name, signature)
+        program = program_of(captured, name, entry)
         timings["write"] = time.perf_counter() - start
         forced: frozenset[int] = frozenset()
-        best: tuple[Written, LoadedText | None, Proof] | None = None
         for _ in range(_ROUNDS):
             start = time.perf_counter()
             written = write_module(program, _docstring(captured, name), forced, standalone)
@@ -197,18 +196,21 @@ def _write_and_prove(
             if not prove:
                 return _decompiled(written, captured, Proof("unproven", "prove=False"), program.notes, timings, None)
             outcome = retrace.prove_text(written, captured, timings)
-            if best is None or outcome.proof.at_least(best[2].level):
-                best = written, outcome.module, outcome.proof
-            retreat = outcome.retreat - forced
-            if outcome.proof.level == "jaxpr" or not retreat:
+            # Of each chain of suspects the innermost that was not tried yet.
+            suspects = {next((i for i in chain if i not in forced), None) for chain in outcome.suspects} - {None}
+            if outcome.proof is not None or not suspects:
                 break
-            forced |= retreat
-        if best[2].level == "unproven":
+            forced |= suspects
+        proof = outcome.proof
+        if proof is None and outcome.module is not None:
+            proof = retrace.weaker(outcome.module, written, captured, outcome.why)
+        if proof is None or not proof.at_least("bits"):
             raise ProofError(
-                f"the text written for {name} is not proven to be the same program: {best[2].detail}\n"
+                f"the text written for {name} is not proven to be the same program: "
+                f"{proof.detail if proof else outcome.why}\n"
                 "This is a bug of untrace. With prove=False you get the text all the same."
             )
-        return _decompiled(best[0], captured, best[2], program.notes, timings, best[1])
+        return _decompiled(written, captured, proof, program.notes, timings, outcome.module)
 
 
 def _decompiled(
@@ -226,6 +228,18 @@ def _docstring(captured: Captured, name: str) -> str:
     where = jax_compat.function_source(captured.jaxpr)
     lines = [f"`{name}`{f' ({where})' if where else ''}, written back by untrace {__version__} from JAX {jax.__version__}."]
     return "\n".join([*lines, *(["", *captured.notes] if captured.notes else [])])
+
+
+class _no_collections:
+    """Puts off the cyclic garbage collector, which would walk all live nodes again and again: a third of the time."""
+
+    def __enter__(self) -> None:
+        self._was_enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *exc: object) -> None:
+        if self._was_enabled:
+            gc.enable()
 
 
 class _deep_recursion:

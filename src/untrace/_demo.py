@@ -5,6 +5,7 @@ The function is that of `examples/gpt.py`; the wheel carries a copy of the file.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import statistics
 import time
@@ -45,16 +46,17 @@ def run(output: Path, *, full: bool, terminal: Terminal) -> int:
 
     with terminal.working("tracing, writing and proving"):
         decompiled = untrace.decompile(original)(*args)
-    kept = _keep_edited(output, decompiled.source)
+    kept = _keep_edited(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     decompiled.save(output, overwrite=True)
+    _remember(output)
 
     if full:
         terminal.out.file.write(decompiled.source)
     else:
-        terminal.show_excerpt(decompiled.source, str(output))
+        terminal.show_excerpt(decompiled.source, decompiled.name, str(output))
     if kept is not None:
-        terminal.tell(f"\nThe {escape(str(output))} that was there is now {escape(str(kept))}.")
+        terminal.tell(f"\nThe {escape(str(output))} that you edited is now {escape(str(kept))}.")
     lines = decompiled.source.count("\n")
     terminal.tell(f"\nWritten to [bold]{escape(str(output))}[/] ({lines} lines).")
     terminal.tell(f"[bold green]{escape(str(decompiled.proof))}[/]\n")
@@ -110,21 +112,21 @@ def _measure(
     original: Any, written: Any, args: tuple[Any, ...], jaxpr: Any
 ) -> tuple[list[_Row], list[_Agreement]]:
     """Times both functions and compares what they return, each compiled only once."""
+    both = (original, written)
     rows = [
-        _Row("trace", _tracing_time(original, args), _tracing_time(written, args)),
-        _Row("decompile, without the proof", None, _decompiling_time(original, args, prove=False)),
-        _Row("decompile, with the proof", None, _decompiling_time(original, args, prove=True)),
+        _Row("trace", *_medians([_tracing(f, args) for f in both], _REPEATS)),
+        _Row("decompile, without the proof", None, *_decompiling_time(original, args, prove=False)),
+        _Row("decompile, with the proof", None, *_decompiling_time(original, args, prove=True)),
     ]
-    compiled_original, original_time = _compile(original, args)
-    compiled_written, written_time = _compile(written, args)
+    (compiled_original, original_time), (compiled_written, written_time) = (
+        _compile(f, args) for f in both
+    )
     rows.append(_Row("compile", original_time, written_time))
-
-    for how, first, second, repeats in (
-        ("jitted", compiled_original, compiled_written, 50),
-        ("not jitted", original, written, _REPEATS),
+    for how, functions, repeats in (
+        ("jitted", (compiled_original, compiled_written), 200),
+        ("not jitted", both, _REPEATS),
     ):
-        times = [_running_time(function, args, repeats) for function in (first, second)]
-        rows.append(_Row(f"run, {how}", *times))
+        rows.append(_Row(f"run, {how}", *_medians([_running(f, args) for f in functions], repeats)))
 
     eager = written(*args)
     traced = jax.extend.core.jaxpr_as_fun(jaxpr)(*jax.tree.leaves(args))
@@ -139,20 +141,24 @@ def _measure(
     return rows, agreements
 
 
-def _tracing_time(function: Any, args: tuple[Any, ...]) -> float:
+def _tracing(function: Any, args: tuple[Any, ...]) -> Callable[[], None]:
     def trace() -> None:
         jax.clear_caches()  # also those of JAX's own functions inside
         jax.make_jaxpr(function)(*args)
 
-    return _milliseconds(trace, _REPEATS)
+    return trace
 
 
-def _decompiling_time(function: Any, args: tuple[Any, ...], *, prove: bool) -> float:
+def _running(function: Any, args: tuple[Any, ...]) -> Callable[[], None]:
+    return lambda: jax.block_until_ready(function(*args))
+
+
+def _decompiling_time(function: Any, args: tuple[Any, ...], *, prove: bool) -> list[float]:
     def decompile() -> None:
         jax.clear_caches()
         untrace.decompile(function, prove=prove)(*args)
 
-    return _milliseconds(decompile, _REPEATS)
+    return _medians([decompile], _REPEATS)
 
 
 def _compile(function: Any, args: tuple[Any, ...]) -> tuple[Any, float]:
@@ -163,19 +169,19 @@ def _compile(function: Any, args: tuple[Any, ...]) -> tuple[Any, float]:
     return compiled, 1000 * (time.perf_counter() - start)
 
 
-def _running_time(function: Any, args: tuple[Any, ...], repeats: int) -> float:
-    return _milliseconds(lambda: jax.block_until_ready(function(*args)), repeats)
+def _medians(jobs: list[Callable[[], None]], repeats: int) -> list[float]:
+    """The median time of each job, after a first run of each that is not counted.
 
-
-def _milliseconds(work: Callable[[], Any], repeats: int) -> float:
-    """The median time of `work`, after a first run that is not counted."""
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(1000 * (time.perf_counter() - start))
-    return statistics.median(times)
+    The jobs take turns, so that a busy machine slows them all alike.
+    """
+    times: list[list[float]] = [[] for _ in jobs]
+    for turn in range(repeats + 1):
+        for job, taken in zip(jobs, times, strict=True):
+            start = time.perf_counter()
+            job()
+            if turn > 0:
+                taken.append(1000 * (time.perf_counter() - start))
+    return [statistics.median(taken) for taken in times]
 
 
 def _agreement(how: str, expected: Any, actual: Any) -> _Agreement:
@@ -214,18 +220,33 @@ def _example_file() -> Path:
     return installed if installed.is_file() else package.parents[1] / "examples" / "gpt.py"
 
 
-def _keep_edited(output: Path, source: str) -> Path | None:
-    """Moves a file that is not what will be written out of the way; where to, or None."""
-    if not output.is_file() or output.read_text(encoding="utf-8", errors="replace") == source:
+def _keep_edited(output: Path) -> Path | None:
+    """Moves a file that a person has edited out of the way; where to, or None."""
+    if not output.is_file() or _seal(output) == _digest(output):
         return None
-    edited = output.read_bytes()
     number = 1
     while (kept := output.with_suffix(f".{number}{output.suffix}")).exists():
-        if kept.read_bytes() == edited:  # kept by an earlier run
-            return None
         number += 1
     shutil.move(output, kept)
     return kept
+
+
+def _remember(output: Path) -> None:
+    """Notes what was written, so that the next run can tell whether a person has edited it."""
+    _seal_file(output).write_text(_digest(output), encoding="utf-8")
+
+
+def _seal(output: Path) -> str | None:
+    seal = _seal_file(output)
+    return seal.read_text(encoding="utf-8") if seal.is_file() else None
+
+
+def _seal_file(output: Path) -> Path:
+    return output.with_name(f".{output.name}.sha256")
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _short(path: Path) -> str:

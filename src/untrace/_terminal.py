@@ -15,8 +15,9 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-# Where a source that is too long for a stream without a pager is cut: lines from its top and end.
-_HEAD, _TAIL = 60, 20
+# What is shown of a long source where there is no pager: lines of its top, of the beginning of its
+# entry function, and of its end.
+_TOP, _BODY, _END = 9, 45, 16
 
 # Columns from which on two pieces of code can stand side by side.
 _WIDE = 150
@@ -71,15 +72,25 @@ class Terminal:
         text = Text.from_ansi(capture.get())
         self.page(text, length=len(text.split()))
 
-    def show_excerpt(self, source: str, where: str) -> None:
-        """Like `show_source`, but without a pager a long source is cut, with a word where it is."""
+    def show_excerpt(self, source: str, entry: str, where: str) -> None:
+        """Like `show_source`, but without a pager of a long source only its parts.
+
+        They are its top, the beginning and the end of the function `entry`, and in place of the
+        rest a word on how much there is in the file `where`.
+        """
         lines = source.splitlines()
-        if self.out.is_terminal or len(lines) <= _HEAD + _TAIL + 10:
+        if self.out.is_terminal or len(lines) <= _TOP + _BODY + _END + 20:
             self.show_source(source)
             return
-        left_out = len(lines) - _HEAD - _TAIL
-        cut = f"\n    # … {left_out} lines more: all of it is in {where} …\n"
-        self.show_source("\n".join([*lines[:_HEAD], cut, *lines[-_TAIL:]]))
+        starts = (n for n, line in enumerate(lines) if line.startswith(f"def {entry}("))
+        start = max(next(starts, 0), _TOP)
+        end = len(lines) - _END
+        parts = [lines[:_TOP], lines[start : start + _BODY], lines[end:]]
+        left_out = [start - _TOP, end - start - _BODY]
+        for part, rest in zip(parts, [*left_out, 0], strict=True):
+            self.out.file.write("".join(f"{line}\n" for line in part))
+            if rest > 0:
+                self.tell(f"\n    [dim]… {rest} lines more, in {escape(where)} …[/]\n")
 
     def page(self, text: Text, length: int) -> None:
         """Prints `text` on stdout, through a pager when it is longer than the screen."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -87,8 +88,7 @@ def bind(function: Function, values: dict[str, Any]) -> Function:
         call.arguments.update({name: values[name] for name in values if name in parameters})
         return function(*call.args, **call.kwargs, **more)
 
-    bound.__signature__ = free  # type: ignore[attr-defined]
-    return _renamed(bound, getattr(function, "__name__", "function"))
+    return _standing_for(function, bound, free)
 
 
 def _jvp(function: Function, count: int) -> Function:
@@ -106,10 +106,7 @@ def _jvp(function: Function, count: int) -> Function:
         primals = [leaf for leaf in leaves if _is_differentiable(leaf)]
         return jax.jvp(of_differentiable, primals, jax.tree.leaves(args[count:]))
 
-    signature = _jvp_signature(function, count)
-    if signature is not None:
-        jvp.__signature__ = signature  # type: ignore[attr-defined]
-    return jvp
+    return _standing_for(function, jvp, _jvp_signature(function, count))
 
 
 def _tangents(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -128,25 +125,35 @@ def _is_differentiable(leaf: Any) -> bool:
     return jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.inexact)
 
 
-def _jvp_signature(function: Function, count: int) -> inspect.Signature | None:
-    """`(x, y, x_dot, y_dot)` for a function of `(x, y)`; None where the names are not known."""
+def _jvp_signature(function: Function, count: int) -> inspect.Signature:
+    """`(x, y, x_dot, y_dot)` for a function of `(x, y)`; `(*args)` where no names are known."""
+    unknown = inspect.signature(lambda *args: None)
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return None
+        return unknown
     primals = parameters[:count]
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if len(primals) < count or any(p.kind not in positional for p in primals):
-        return None
+        return unknown
     names = [p.name for p in primals]
     names += [f"{name}_dot" for name in names]
     if len(set(names)) < len(names):
-        return None
+        return unknown
     keyword_only = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     return inspect.Signature(
         [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
         + keyword_only
     )
+
+
+def _standing_for(
+    function: Function, wrapper: Function, signature: inspect.Signature
+) -> Function:
+    """`wrapper`, with the name and the source line of `function` and a signature of its own."""
+    wrapper = functools.wraps(function)(wrapper)
+    wrapper.__signature__ = signature  # type: ignore[attr-defined]
+    return wrapper
 
 
 def _renamed(function: Function, name: str) -> Function:

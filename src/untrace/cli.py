@@ -141,7 +141,7 @@ def _write(argv: list[str]) -> int:
     decompiled.save(options.output, overwrite=options.force)
     lines = decompiled.source.count("\n")
     terminal.say(f"wrote {options.output}: {decompiled.name}, {lines} lines")
-    terminal.say(str(decompiled.proof))
+    _say_what_is_known(decompiled, terminal)
     return 0
 
 
@@ -163,7 +163,7 @@ def _show(argv: list[str]) -> int:
         terminal.show_beside(decompiled.source, str(decompiled.jaxpr))
     else:
         terminal.show_source(decompiled.source)
-    terminal.say(str(decompiled.proof))
+    _say_what_is_known(decompiled, terminal)
     return 0
 
 
@@ -197,6 +197,13 @@ def _decompile(options: argparse.Namespace, terminal: Terminal) -> Any:
     doing = "tracing, writing and proving" if options.prove else "tracing and writing"
     with terminal.working(doing):
         return untrace.decompile(job.function, **settings)(*job.args, **job.kwargs)
+
+
+def _say_what_is_known(decompiled: Any, terminal: Terminal) -> None:
+    """The proof, and what a person should know about the text, each on a line of its own."""
+    terminal.say(str(decompiled.proof))
+    for note in decompiled.notes:
+        terminal.say(f"note: {note}")
 
 
 def _load_job(options: argparse.Namespace) -> _Job:

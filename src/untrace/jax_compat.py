@@ -6,6 +6,7 @@ a new JAX line means changes here and nowhere else. Supported lines: 0.10 and 0.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -212,7 +213,7 @@ _PUBLIC_MODULES = (
     "jax", "jax.numpy", "jax.lax", "jax.nn", "jax.random", "jax.numpy.linalg", "jax.scipy", "jax.scipy.special",
     "jax.scipy.linalg", "jax.sharding", "jax.dtypes", "jax.tree_util", "jax.ad_checkpoint", "jax.custom_derivatives",
     "jax.checkpoint_policies", "jax.experimental", "jax.experimental.sparse", "jax.experimental.layout",
-    "jax.experimental.pallas", "jax.lax.linalg", "jax.ffi", "jax.ops", "jax.image", "numpy", "math", "operator", "functools",
+    "jax.experimental.pallas", "jax.lax.linalg", "jax.ffi", "jax.ops", "jax.image", "jax.memory", "numpy", "math", "operator", "functools",
 )  # fmt: skip
 _PRIMITIVE_MODULES = (
     "jax.extend.core.primitives", "jax.lax", "jax.experimental.sparse", "jax.lax.linalg", "jax.interpreters.ad",
@@ -227,13 +228,26 @@ def public_path(value: Any) -> str | None:
     Looked up, not guessed: the object found there is this very object. None where no public module has it.
     """
     import builtins
-    import importlib
 
+    try:
+        return _PUBLIC_PATHS[id(value)]
+    except KeyError:
+        pass
     name = getattr(value, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier():
         return None
-    if getattr(builtins, name, None) is value:
-        return name
+    found = _PUBLIC_PATHS[id(value)] = name if getattr(builtins, name, None) is value else _search_public(value, name)
+    _KEPT.append(value)
+    return found
+
+
+_PUBLIC_PATHS: dict[int, str | None] = {}
+_KEPT: list[Any] = []  # ids are only unique while the objects live
+
+
+def _search_public(value: Any, name: str) -> str | None:
+    import importlib
+
     for module_name in _PUBLIC_MODULES:
         try:
             module = importlib.import_module(module_name)
@@ -241,8 +255,13 @@ def public_path(value: Any) -> str | None:
             module = jax
             for part in module_name.split(".")[1:]:
                 module = getattr(module, part, None)
-        if module is not None and getattr(module, name, None) is value:
+        if module is None:
+            continue
+        if getattr(module, name, None) is value:
             return f"{_ALIASES.get(module_name, module_name)}.{name}"
+        for alias, found in vars(module).items():  # exported under another name (jax.memory.Space)
+            if found is value and alias.isidentifier() and not alias.startswith("_"):
+                return f"{_ALIASES.get(module_name, module_name)}.{alias}"
     return None
 
 
@@ -319,6 +338,7 @@ def home_module(primitive: Any) -> str:
     return ""
 
 
+@functools.cache
 def library_of(primitive: Any) -> str:
     """The top-level package that owns a primitive ("lineax"), "" where it cannot be told.
 
@@ -813,12 +833,25 @@ def _rule_identity(rule: Any, depth: int = 0) -> Any:
             for transformation, args in rule.transforms
         )
         return fixed, _rule_identity(rule.f, depth + 1)
-    if depth < 8 and getattr(rule, "__module__", "").startswith("jax._src.interpreters."):
-        for cell in rule.__closure__ or ():
-            inner = cell.cell_contents
-            if isinstance(inner, lu.WrappedFun) or getattr(inner, "__module__", "").startswith("jax._src.interpreters."):
-                return _rule_identity(inner, depth + 1)
-    return id(rule)
+    inner = _wrapped_inside(rule) if depth < 12 else None
+    return id(rule) if inner is None else _rule_identity(inner, depth + 1)
+
+
+def _wrapped_inside(function: Any, depth: int = 0) -> Any:
+    """The `WrappedFun` that a closure of JAX's own holds, through closures of closures; None where there is none."""
+    from jax._src import linear_util as lu
+
+    if depth > 3 or not getattr(function, "__module__", "").startswith("jax._src."):
+        return None
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        found = value if isinstance(value, lu.WrappedFun) else _wrapped_inside(value, depth + 1)
+        if found is not None:
+            return found
+    return None
 
 
 def _is_fixed(arg: Any) -> bool:

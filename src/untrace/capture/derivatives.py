@@ -2,7 +2,8 @@
 
 `lineax.linear_solve` returns a solution that depends on the operator only through a factorisation which is not
 differentiated: its JVP rule is the implicit derivative of the solution. Written as its implementation alone, the
-derivative would silently be wrong. So where a primitive's own JVP rule is not what `jax.jvp` of the implementation
+derivative would silently be wrong. A solve with a square operator of full rank is what `jax.lax.custom_linear_solve`
+is for (see `linear_solve.py`). For everything else, where a primitive's own JVP rule is not what `jax.jvp` of the implementation
 gives, the implementation stands in a `jax.custom_jvp` with the library's rule. In the rule, an application to tangents
 has the library's transpose rule as well: it stands in a `jax.custom_derivatives.linear_call` (a solver's loop could
 not be transposed by JAX).
@@ -23,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from untrace import jax_compat
+from untrace.capture.linear_solve import linear_solve_of
 
 if TYPE_CHECKING:
     from untrace.capture.expand import Expander
@@ -36,7 +38,8 @@ class _Entry:
     linear: tuple[bool, ...]
     varied: tuple[bool, ...] = ()  # the operands that the library's rule differentiates
     function: Callable[..., list[Any]] | None = None
-    rule: Any = None  # expanded ClosedJaxpr of the library's JVP rule, once it was asked for
+    traced: Any = None  # ClosedJaxpr of the library's JVP rule
+    rule: Any = None  # the same, expanded, once it was asked for
 
 
 @dataclass
@@ -59,6 +62,9 @@ class LibraryRules:
         implementation: ClosedJaxpr of what the primitive computes, not expanded. linear: which operands are tangents;
         then the function can also be transposed by the library's rule, where it has one.
         """
+        solve = linear_solve_of(eqn, implementation, self.plain)
+        if solve is not None:
+            return solve
         rule = jax_compat.jvp_rule(eqn.primitive)
         if rule is None or not any(jax_compat.has_tangent(v.aval) for v in eqn.invars):
             return None
@@ -68,8 +74,8 @@ class LibraryRules:
                 return entry.function
         entry = _Entry(eqn, mask)
         self._entries.append(entry)
-        entry.varied = self._differentiated(eqn, rule)
-        if not any(entry.varied) or self._jax_derivative_is_the_same(entry, implementation, rule):
+        entry.traced = self._differentiated(entry, rule)
+        if entry.traced is None or self._jax_derivative_is_the_same(entry, implementation):
             return None
         primal: Callable[..., list[Any]] | None = None
         if mask:
@@ -80,33 +86,43 @@ class LibraryRules:
             def primal(*args: Any) -> list[Any]:
                 return jax_compat.evaluate_closed(closed, args)
 
-        entry.function = self._custom(entry, primal, rule)
+        entry.function = self._custom(entry, primal)
         return entry.function
 
     # ------------------------------------------------------------ the two derivatives
 
-    def _differentiated(self, eqn: Any, rule: Any) -> tuple[bool, ...]:
-        """Which operands the library's rule takes tangents of. Of the others (the state of a solver, say) it demands
-        that they have none, and its callers see to that; a rule that takes no tangent at all is a refusal.
+    def _differentiated(self, entry: _Entry, rule: Any) -> Any:
+        """ClosedJaxpr of the library's rule in the operands that it takes tangents of: `entry.varied`.
+
+        Of the others (the state of a solver, say) it demands that they have none, and its callers see to that. None for
+        a rule that takes no tangent at all: a refusal.
         """
+        eqn = entry.like
         floats = tuple(jax_compat.has_tangent(v.aval) for v in eqn.invars)
-        if self._accepts(eqn, rule, floats):
-            return floats
-        alone = [i for i, f in enumerate(floats) if f and self._accepts(eqn, rule, _only(i, len(floats)))]
-        found = tuple(i in alone for i in range(len(floats)))
-        return found if any(found) and self._accepts(eqn, rule, found) else (False,) * len(floats)
+        traced = self._accepted(eqn, rule, floats)
+        if traced is None and sum(floats) > 1:
+            each = [tuple(i == j for j in range(len(floats))) for i, f in enumerate(floats) if f]
+            alone = {mask: self._accepted(eqn, rule, mask) for mask in each}
+            taken = [mask for mask in each if alone[mask] is not None]
+            floats = tuple(any(column) for column in zip(*taken, strict=True)) if taken else floats
+            traced = alone[taken[0]] if len(taken) == 1 else self._accepted(eqn, rule, floats) if taken else None
+        entry.varied = floats
+        return traced
 
-    def _accepts(self, eqn: Any, rule: Any, varied: Sequence[bool]) -> bool:
+    def _accepted(self, eqn: Any, rule: Any, varied: Sequence[bool]) -> Any:
         try:
-            self._traced_rule(eqn, rule, varied)
+            return self._traced_rule(eqn, rule, varied)
         except Exception:  # a library's way to refuse a transformation
-            return False
-        return True
+            return None
 
-    def _jax_derivative_is_the_same(self, entry: _Entry, implementation: Any, rule: Any) -> bool:
-        """Whether `jax.jvp` of the implementation and the library's rule trace to the same jaxpr."""
-        eqn, has = entry.like, entry.varied
-        theirs = self._traced_rule(eqn, rule, has)
+    def _jax_derivative_is_the_same(self, entry: _Entry, implementation: Any) -> bool:
+        """Whether `jax.jvp` of the implementation and the library's rule trace to the same jaxpr.
+
+        Of an implementation with loops the rule is kept without asking: its derivative is iterated as well.
+        """
+        if _has_loops(implementation):
+            return False
+        eqn, has, theirs = entry.like, entry.varied, entry.traced
         keep = [jax_compat.has_tangent(v.aval) for v in eqn.outvars]
 
         def ours(*args: Any) -> list[Any]:
@@ -149,18 +165,15 @@ class LibraryRules:
 
     # ------------------------------------------------------------ the functions
 
-    def _custom(
-        self, entry: _Entry, primal: Callable[..., list[Any]], rule: Any
-    ) -> Callable[..., list[Any]]:
+    def _custom(self, entry: _Entry, primal: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         eqn = entry.like
         has = entry.varied
         function = jax.custom_jvp(primal)
 
         def jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             if entry.rule is None:
-                traced = self._traced_rule(eqn, rule, has)
-                varied = [False] * len(has) + [True] * sum(has)
-                entry.rule = self.expander.rule(traced, varied)
+                moving = [False] * len(has) + [True] * sum(has)
+                entry.rule = self.expander.rule(entry.traced, moving)
             given = [t for t, h in zip(tangents, has, strict=True) if h]
             results = jax_compat.evaluate_closed(entry.rule, [*primals, *given])
             outs, rest = results[: len(eqn.outvars)], iter(results[len(eqn.outvars) :])
@@ -225,8 +238,17 @@ class LibraryRules:
         return primal
 
 
-def _only(index: int, count: int) -> tuple[bool, ...]:
-    return tuple(i == index for i in range(count))
+def _has_loops(closed: Any) -> bool:
+    """Whether a jaxpr has loops, solves or callbacks, at any depth."""
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in ("while", "scan", "custom_linear_solve", "pure_callback"):
+            return True
+        for value in eqn.params.values():
+            parts = value if isinstance(value, (tuple, list)) else (value,)
+            if any(jax_compat.is_jaxpr(p) and _has_loops(p) for p in parts):
+                return True
+    return False
 
 
 def _same_application(a: Any, b: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,14 +35,16 @@ def trace(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
-    static_argnums: Sequence[int] = (),
-    static_argnames: Sequence[str] = (),
+    static_argnums: Container[int] = frozenset(),
+    static_argnames: Iterable[str] = frozenset(),
 ) -> Captured:
-    """Traces `function` on arrays or `ShapeDtypeStruct`s. Raises CaptureError with JAX's own message below ours."""
+    """Traces `function` on arrays or `ShapeDtypeStruct`s.
+
+    static_argnums, static_argnames: positions in `args` and names in `kwargs` that are not traced. Raises CaptureError with JAX's own message below ours."""
     args = tuple(args)
-    positions = {i % len(args) if args else i for i in static_argnums}
-    static: dict[int | str, Any] = {i: args[i] for i in sorted(positions) if i < len(args)}
-    static.update({k: kwargs[k] for k in static_argnames if k in kwargs})
+    positions = {i for i in range(len(args)) if i in static_argnums}
+    static: dict[int | str, Any] = {i: args[i] for i in sorted(positions)}
+    static.update({k: kwargs[k] for k in sorted(static_argnames) if k in kwargs})
     dynamic_args = tuple(a for i, a in enumerate(args) if i not in positions)
     dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in static}
 

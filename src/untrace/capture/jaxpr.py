@@ -111,6 +111,10 @@ class Importer:
             new = [self._convert(v, eqn) for v in value]
             if any(a is not b for a, b in zip(new, value, strict=True)):
                 return type(value)(new)
+        elif isinstance(value, tuple) and hasattr(value, "_fields"):
+            new = [self._convert(v, eqn) for v in value]
+            if any(a is not b for a, b in zip(new, value, strict=True)):
+                return type(value)(*new)
         elif type(value) is dict:
             new_items = {k: self._convert(v, eqn) for k, v in value.items()}
             if any(new_items[k] is not value[k] for k in value):

@@ -130,7 +130,7 @@ def functions_in(value: Any) -> list[Function]:
     """The Functions in an equation's parameter value, outermost order, not those inside them."""
     if type(value) is Function:
         return [value]
-    if type(value) in (tuple, list):
+    if isinstance(value, (tuple, list)):
         return [f for item in value for f in functions_in(item)]
     if type(value) is dict:
         return [f for item in value.values() for f in functions_in(item)]

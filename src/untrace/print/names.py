@@ -80,10 +80,8 @@ class Scope:
                 self._root._inside.add(name)
                 return name
 
-    def claim(self, name: str) -> str:
-        """`name` itself, now taken; raises ValueError where it is not free (parameters keep their names)."""
-        if self.taken(name):
-            raise ValueError(f"the name {name!r} is taken")
+    def claim_parameter(self, name: str) -> str:
+        """`name` itself, now taken: parameters keep their names, and those hide nothing that the body needs."""
         self._taken.add(name)
         self._root._inside.add(name)
         return name

@@ -86,6 +86,10 @@ class RuleTable:
     def find(self, name: str) -> Rule | None:
         return self._users.get(name) or self._rules.get(name)
 
+    def user_names(self) -> list[str]:
+        """Primitive names that have a user's rule, sorted."""
+        return sorted(self._users)
+
     def names(self) -> list[str]:
         """Primitive names that have a rule of untrace's own, sorted."""
         return sorted(self._rules)

@@ -207,9 +207,9 @@ class Comparer:
         return known
 
     def forget(self) -> None:
-        """Drops what was found equal under an assumption that turned out to be wrong."""
-        self._known = {k: v for k, v in self._known.items() if not v}
-        self._closures = {}
+        """Drops what was found under assumptions about rules that no longer hold."""
+        self._known.clear()
+        self._closures.clear()
 
     def difference(self, original: Any, written: Any) -> Difference | None:
         """None when `same`, else where two jaxprs differ."""
@@ -219,7 +219,10 @@ class Comparer:
 
         a, b = Side.of(original), Side.of(written)
         mismatch = self.interface(a, b)
-        return Difference(mismatch) if mismatch else diagnose(self, a, b)
+        if mismatch and (len(a.invars) != len(b.invars) or mismatch.startswith("input")):
+            return Difference(mismatch)
+        found = diagnose(self, a, b)
+        return found if found.path or not mismatch else Difference(mismatch)
 
     @staticmethod
     def interface(a: Side, b: Side) -> str | None:
@@ -279,9 +282,10 @@ class Comparer:
         """Whether two atoms are constants of the same value. A Literal may equal a constvar."""
         if type(x) is Literal and type(y) is Literal:
             u, v = x.val, y.val
-            # Most literals are numbers; 0.0, NaN and all that is out of the ordinary goes the long way.
-            if u == v and u != 0 and type(u) is type(v) and isinstance(u, (int, float)):
-                return x.aval is y.aval or x.aval.dtype == y.aval.dtype
+            # Most literals are numbers; 0.0, NaN and all that is out of the ordinary go on below.
+            if x.aval is y.aval and type(u) is type(v) and isinstance(u, (int, float)):
+                if u == v and u != 0:
+                    return True
             return same_constant(u, x.aval, v, y.aval)
         left, right = a.constant(x), b.constant(y)
         if left is None or right is None:

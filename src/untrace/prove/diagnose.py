@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+import numpy as np
+
 from untrace import jax_compat
 from untrace.prove import rules
 from untrace.prove.compare import (
@@ -128,9 +131,6 @@ class _Search:
 def _constant_key(value: Any, aval: Any) -> Any:
     if jax_compat.is_tracer(value) or jax_compat.is_ref(value):
         return id(value)
-    import jax
-    import numpy as np
-
     head = (str(getattr(aval, "dtype", "")), tuple(getattr(aval, "shape", ())))
     if jax_compat.is_key(value):
         return (*head, np.asarray(jax.random.key_data(value)).tobytes())
@@ -157,7 +157,7 @@ def _outputs_differ(search: _Search) -> Difference:
     outs_a = search.operands(a, search.numbers_a, a.outvars)
     outs_b = search.operands(b, search.numbers_b, b.outvars)
     made = {o: e for e in a.eqns for o in e.outvars}
-    for i, (x, y) in enumerate(zip(outs_a, outs_b, strict=True)):
+    for i, (x, y) in enumerate(zip(outs_a, outs_b, strict=False)):
         if x != y:
             atom = a.outvars[i]
             eqn = None if type(atom) is Literal else made.get(atom)
@@ -238,28 +238,35 @@ def _same_operands(comparer: Comparer, ea: Any, eb: Any) -> Difference:
     key = comparer.differing_param(ea, eb)
     if key is None:  # found to be the same later on, under another pairing
         return Difference(f"{name} is used in another way{_where(ea)}", (ea,), (eb,), ((ea,),))
-    for _, left, right in _inner_pairs(comparer, ea, eb, key):
+    if key in rules.RULE_PARAMS.get(name, ()):
+        part = rules.explain_rules(comparer, ea, eb)
+        if part is not None:
+            return _inside(f"the {part[0]} rule", ea, eb, part[1])
+        why = f"the derivative rule ({key}) of {name} has another form{_where(ea)}"
+        return Difference(why, (ea,), (eb,), ((ea,),))
+    u, v = ea.params.get(key), eb.params.get(key)
+    for left, right in _inner_pairs(u, v):
         inner = comparer.difference(left, right)
         if inner is not None:
-            paths = tuple((ea, *p) for p in (inner.all_paths or (inner.path,)))
-            why = f"inside {key} of {name}: {inner.why}"
-            return Difference(why, (ea, *inner.path), (eb, *inner.written_path), paths)
-    u, v = ea.params.get(key), eb.params.get(key)
+            return _inside(key, ea, eb, inner)
     why = f"{key} of {name} is {_brief(u)} in the original and {_brief(v)} as written{_where(ea)}"
-    if key in rules.RULE_PARAMS.get(name, ()):
-        why = f"the derivative rule ({key}) of {name} has another form{_where(ea)}"
     return Difference(why, (ea,), (eb,), ((ea,),))
 
 
-def _inner_pairs(comparer: Comparer, ea: Any, eb: Any, key: str) -> list[tuple[str, Any, Any]]:
+def _inside(part: str, ea: Any, eb: Any, inner: Difference) -> Difference:
+    """`inner`, a difference in a jaxpr of two equations, as a difference around those."""
+    paths = tuple((ea, *p) for p in (inner.all_paths or (inner.path,)))
+    why = f"inside {part} of {ea.primitive.name}: {inner.why}"
+    return Difference(why, (ea, *inner.path), (eb, *inner.written_path), paths)
+
+
+def _inner_pairs(left: Any, right: Any) -> list[tuple[Any, Any]]:
     """The pairs of jaxprs that a differing parameter holds."""
-    if key in rules.RULE_PARAMS.get(ea.primitive.name, ()):
-        return rules.rule_pairs(comparer, ea, eb)
-    found: list[tuple[str, Any, Any]] = []
+    found: list[tuple[Any, Any]] = []
 
     def collect(u: Any, v: Any) -> None:
         if jax_compat.is_jaxpr(u) and jax_compat.is_jaxpr(v):
-            found.append((key, u, v))
+            found.append((u, v))
         elif isinstance(u, (tuple, list)) and isinstance(v, (tuple, list)):
             for x, y in zip(u, v, strict=False):
                 collect(x, y)
@@ -267,11 +274,13 @@ def _inner_pairs(comparer: Comparer, ea: Any, eb: Any, key: str) -> list[tuple[s
             for k in u.keys() & v.keys():
                 collect(u[k], v[k])
 
-    collect(ea.params.get(key), eb.params.get(key))
+    collect(left, right)
     return found
 
 
 def _brief(value: Any) -> str:
+    if getattr(value, "shape", None) == () and not jax_compat.is_key(value):
+        value = np.asarray(value).item()
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -50,7 +50,8 @@ def same_optimised(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[
         left, right = (normalise_optimised(_lower(h, args).compile().as_text()) for h in (f, g))
     except Exception:  # as above
         return False
-    return left == right
+    # XLA leaves out the values of large constants when it prints; then the text proves nothing.
+    return left == right and "{...}" not in left
 
 
 def _lower(function: Callable[..., Any], args: Sequence[Any]) -> Any:

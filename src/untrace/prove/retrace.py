@@ -8,67 +8,71 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.extend
 
 from untrace.capture.function import Captured
 from untrace.print.jax.module import Written
-from untrace.prove.compare import compare_jaxprs
+from untrace.prove.compare import compare
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one attempt gave. `retreat`: ids of the jaxpr equations whose statements should be written as a `bind`."""
+    """What one attempt gave.
+
+    `proof`: set where the text re-traces to the original's jaxpr; else None, and `why` says what differs.
+    `suspects`: chains of ids of jaxpr equations, the likeliest at fault first: a statement that does not come back as its
+    equation should be written as a `bind`, and if that does not help, the one around it.
+    """
 
     module: LoadedText | None
-    proof: Proof
-    retreat: frozenset[int] = frozenset()
+    proof: Proof | None
+    why: str = ""
+    suspects: tuple[tuple[int, ...], ...] = ()
 
 
 def prove_text(written: Written, captured: Captured, timings: dict[str, float]) -> Outcome:
-    """The highest level that `written` reaches, with the statements to take back where it is not the highest of all."""
+    """Loads and re-traces `written`, and compares; see Outcome."""
     start = time.perf_counter()
     try:
         module = load_text(written.source, written.name, written.arrays)
     except Exception as error:  # whatever a wrong text raises
-        return Outcome(None, Proof("unproven", f"the text does not load: {error!r:.300}"))
+        return Outcome(None, None, f"the text does not load: {type(error).__name__}: {str(error)[:300]}")
     loaded = time.perf_counter()
     timings["load"] = timings.get("load", 0.0) + loaded - start
     function = whole_call(getattr(module, written.name), captured)
     try:
         again = jax.make_jaxpr(function)(*captured.args, **captured.kwargs)
     except Exception as error:
-        proof = Proof("unproven", f"the text does not trace: {type(error).__name__}: {str(error)[:300]}")
-        return Outcome(module, proof, _blamed(error, module, written))
+        why = f"the text does not trace: {type(error).__name__}: {str(error)[:300]}"
+        return Outcome(module, None, why, (_blamed(error, module, written),))
     traced = time.perf_counter()
     timings["retrace"] = timings.get("retrace", 0.0) + traced - loaded
-    difference = compare_jaxprs(captured.expanded, again)
+    comparison = compare(captured.expanded, again)
     timings["compare"] = timings.get("compare", 0.0) + time.perf_counter() - traced
-    if difference is None:
-        if captured.expanded is captured.jaxpr:
-            count = len(captured.jaxpr.eqns)
-            return Outcome(module, Proof("jaxpr", f"{count} equation{'' if count == 1 else 's'}", captured.notes))
-        return Outcome(module, _weaker(function, captured, "library primitives were expanded"))
-    retreat = frozenset(id(eqn) for eqn in _differing(difference))
-    return Outcome(module, _weaker(function, captured, difference.why), retreat)
+    difference = comparison.difference
+    if difference is not None:
+        paths = difference.all_paths or (difference.path,)
+        suspects = tuple(tuple(id(eqn) for eqn in reversed(path)) for path in paths)
+        return Outcome(module, None, difference.why, suspects)
+    if captured.expanded is captured.jaxpr:
+        count = len(captured.jaxpr.eqns)
+        detail = f"{count} equation{'' if count == 1 else 's'}"
+        return Outcome(module, Proof("jaxpr", detail, (*captured.notes, *comparison.notes)))
+    return Outcome(module, weaker(module, written, captured, "library primitives were expanded"))
 
 
-def _differing(difference: Any) -> list[Any]:
-    """The original's equations to take back: each that differs, with those around it (a nested one may be at fault)."""
-    found = [e for e in getattr(difference, "all_differences", ())]
-    return found + list(difference.path)
-
-
-def _blamed(error: Exception, module: LoadedText, written: Written) -> frozenset[int]:
-    """The equations behind the lines of the text that the exception passed through."""
+def _blamed(error: Exception, module: LoadedText, written: Written) -> tuple[int, ...]:
+    """The equations behind the lines of the text that the exception passed through, the innermost first."""
     path = module.__file__
-    ids = set()
+    ids = []
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == path and frame.lineno and frame.lineno <= len(written.origins):
             origin = written.origins[frame.lineno - 1]
             if origin is not None:
-                ids.add(id(origin))
-    return frozenset(ids)
+                ids.append(id(origin))
+    return tuple(dict.fromkeys(reversed(ids)))
 
 
 def whole_call(function: Any, captured: Captured) -> Any:
@@ -86,18 +90,22 @@ def whole_call(function: Any, captured: Captured) -> Any:
     return call
 
 
-def _weaker(function: Any, captured: Captured, why: str) -> Proof:
+def weaker(module: LoadedText, written: Written, captured: Captured, why: str) -> Proof:
     """The level below `jaxpr` that holds: the same StableHLO, or the same bits on sampled inputs."""
     from untrace.prove import hlo, run
 
+    function = whole_call(getattr(module, written.name), captured)
     original = jax.extend.core.jaxpr_as_fun(captured.jaxpr)
-    args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
-    tree = jax.tree_util.tree_structure((captured.args, captured.kwargs))
+    args, tree = jax.tree_util.tree_flatten((captured.args, captured.kwargs))
 
-    def written(*leaves: Any) -> Any:
+    def text(*leaves: Any) -> Any:
         positional, named = jax.tree_util.tree_unflatten(tree, leaves)
         return jax.tree_util.tree_leaves(function(*positional, **named))
 
-    if hlo.same_stablehlo(original, written, args) is True:
+    try:
+        same = hlo.same_stablehlo(original, text, args)
+    except Exception:  # a program that JAX traces but cannot lower here
+        same = False
+    if same:
         return Proof("hlo", why, captured.notes)
-    return run.weaker_proof(original, written, args, why, captured.notes)
+    return run.weaker_proof(original, text, args, why, captured.notes)

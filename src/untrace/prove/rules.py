@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from untrace import jax_compat
 
 if TYPE_CHECKING:
-    from untrace.prove.compare import Comparer
+    from untrace.prove.compare import Comparer, Difference
 
 # The parameters that hold rules, by primitive.
 RULE_PARAMS: dict[str, tuple[str, ...]] = {
@@ -40,6 +40,9 @@ class TracedRules:
     _traced: dict[Any, Traced] = field(default_factory=dict)
     _keep: list[Any] = field(default_factory=list)
     known: dict[Any, str | None] = field(default_factory=dict)
+    # Pairs whose difference is being explained: a rule that calls its own function is not explained
+    # by the difference of that call.
+    explaining: set[Any] = field(default_factory=set)
 
     def of(self, eqn: Any) -> Traced:
         key = self.key(eqn)
@@ -74,6 +77,8 @@ def differing_rule(comparer: Comparer, ea: Any, eb: Any) -> str | None:
         return None
     rules = comparer.traced_rules
     pair = (rules.key(ea), rules.key(eb))
+    if pair in rules.explaining:
+        return None
     if pair in rules.known:
         return rules.known[pair]
     if comparer.rule_depth >= MAX_DEPTH:
@@ -110,10 +115,21 @@ def _differing(comparer: Comparer, ea: Any, eb: Any) -> str | None:
     return None
 
 
-def rule_pairs(comparer: Comparer, ea: Any, eb: Any) -> list[tuple[str, Any, Any]]:
-    """(name, rule of `ea`, rule of `eb`) of two custom-derivative equations, where both trace."""
-    first, second = comparer.traced_rules.of(ea), comparer.traced_rules.of(eb)
-    return [
-        (name, a, b)
-        for (name, a), (_, b) in zip(first.jaxprs, second.jaxprs, strict=False)
-    ]
+def explain_rules(comparer: Comparer, ea: Any, eb: Any) -> tuple[str, Difference] | None:
+    """(which rule, how it differs) of two custom-derivative equations whose rules differ."""
+    rules = comparer.traced_rules
+    first, second = rules.of(ea), rules.of(eb)
+    pair = (rules.key(ea), rules.key(eb))
+    rules.explaining.add(pair)
+    comparer.rule_depth += 1
+    comparer.forget()
+    try:
+        for (name, a), (_, b) in zip(first.jaxprs, second.jaxprs, strict=False):
+            found = comparer.difference(a, b)
+            if found is not None:
+                return name, found
+    finally:
+        comparer.rule_depth -= 1
+        rules.explaining.discard(pair)
+        comparer.forget()
+    return None

@@ -66,19 +66,19 @@ def same_constant(left: Any, left_aval: Any, right: Any, right_aval: Any) -> boo
             return False
     if left is right:
         return True
-    if isinstance(left, (int, float, np.generic)) and isinstance(right, (int, float, np.generic)):
-        return same_array(_with_dtype(left, left_aval), _with_dtype(right, right_aval))
+    dtype = getattr(left_aval, "dtype", None)
+    if isinstance(dtype, np.dtype) and left_aval.shape == ():
+        return _with_dtype(left, dtype).tobytes() == _with_dtype(right, dtype).tobytes()
     if jax_compat.is_ref(left) or jax_compat.is_ref(right):
         return False  # two refs are two places
     if jax_compat.is_key(left) or jax_compat.is_key(right):
         return same_array(left, right)
-    return same_array(_with_dtype(left, left_aval), _with_dtype(right, right_aval))
+    return same_array(_with_dtype(left, dtype), _with_dtype(right, dtype))
 
 
-def _with_dtype(value: Any, aval: Any) -> np.ndarray:
+def _with_dtype(value: Any, dtype: Any) -> np.ndarray:
     array = np.asarray(value)
-    dtype = getattr(aval, "dtype", array.dtype)
-    if array.dtype == dtype:
+    if dtype is None or array.dtype == dtype:
         return array
     with np.errstate(all="ignore"):  # out of range is the program's business
         return array.astype(dtype)

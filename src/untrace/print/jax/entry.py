@@ -1,56 +1,105 @@
-"""The entry function: the user's signature, arguments unpacked into leaves, the result rebuilt. (First form: flat.)"""
+"""The entry function: the user's signature, its pytrees unpacked into leaves, the program, the result rebuilt."""
+
 from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from typing import Any
-import jax
-from untrace.ir.nodes import Program
+
+from untrace.capture.function import Captured
+from untrace.ir.nodes import Function, Program, Value
+from untrace.print.jax.results import Rebuilt, rebuild
+from untrace.print.jax.signature import Signature, signature_parameters, unpack_arguments
+from untrace.print.jax.writer import FunctionWriter, ModuleWriter
 from untrace.print.names import identifier
-from untrace.print.tree import *
+from untrace.print.tree import Def, Expr, Parameter, Return, Statement, Tuple
 
 
-class Signature:
-    def __init__(self, args, kwargs, out): self.args, self.kwargs, self.out = args, kwargs, out
-    def __iter__(self): return iter((self.args, self.kwargs, self.out))
+@dataclass(frozen=True, slots=True)
+class PytreeEntry:
+    """An entry with the signature of a Python function; `result` is its output with ShapeDtypeStruct leaves."""
 
-def signature_of(fn, captured, args, kwargs): return Signature(captured.args, captured.kwargs, captured.out_example)
-def flat_signature(captured): return Signature(captured.args, {}, captured.out_example)
+    signature: Signature
+    result: Any
 
 
-def write_entry(module: Any, program: Program) -> tuple[str, list[Statement]]:
+@dataclass(frozen=True, slots=True)
+class FlatEntry:
+    """An entry that takes and returns flat arrays (of a jaxpr that came alone)."""
+
+
+def entry_of(
+    function: Callable[..., Any],
+    captured: Captured,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    static_argnums: Container[int],
+    static_argnames: Container[str],
+) -> PytreeEntry:
+    """How `function(*args, **kwargs)` is written as an entry."""
+    signature = signature_parameters(function, args, kwargs, static_argnums, static_argnames)
+    return PytreeEntry(signature, captured.out_example)
+
+
+def write_entry(module: ModuleWriter, program: Program) -> tuple[str, list[Statement]]:
+    """(name of the entry, the definitions that make it)."""
     name = module.scope.fresh(identifier(program.entry.name, "decompiled"))
+    if isinstance(program.signature, FlatEntry):
+        return name, [_flat(module, program.entry, name)]
+    return name, _with_pytrees(module, program, name, program.signature)
+
+
+def _flat(module: ModuleWriter, function: Function, name: str) -> Def:
+    """Like `ModuleWriter.define`, but with a tuple of results always: the caller knows how many there are."""
     w = module.writer()
-    sig = program.signature
-    args, kwargs, out = sig
-    params = []
-    leaves = iter(program.entry.params)
-    def unpack(expr, tree, hint):
-        if isinstance(tree, dict):
-            for k in sorted(tree): unpack(Subscript(expr, Text(repr(k))), tree[k], str(k))
-        elif isinstance(tree, (tuple, list)):
-            for i, t in enumerate(tree): unpack(Subscript(expr, Text(str(i))), t, f"{hint}_{i}")
-        elif tree is None: pass
-        elif jax.tree.structure(tree) == jax.tree.structure(0):
-            v = next(leaves)
-            if type(expr) is Name: w.names[v] = expr
-            else: w.statements.append(Assign([w.bind_parameter(v, identifier(hint, "x")).id], expr))
-        else:
-            ls = jax.tree.leaves(tree)
-            names = [w.bind_parameter(next(leaves), hint + "_leaf").id for _ in ls]
-            w.statements.append(Unpack(names, Call("jax.tree.leaves", [expr]))); module.modules.add("jax")
-    for i, a in enumerate(args):
-        n = w.scope.fresh(f"arg{i}"); params.append(Parameter(n)); unpack(Name(n), a, n)
-    for k in kwargs:
-        n = w.scope.claim(k); params.append(Parameter(n, kind="keyword"))
-    for k in sorted(kwargs): unpack(Name(k), kwargs[k], k)
-    w.equations(program.entry.equations, program.entry.results)
-    res = iter([w.atom(r) for r in program.entry.results])
-    def rebuild(t):
-        if isinstance(t, dict): 
-            built = {k: rebuild(t[k]) for k in sorted(t)}
-            return Dict([(Text(repr(k)), built[k]) for k in t])
-        if isinstance(t, tuple) and not hasattr(t, '_fields'): return Tuple([rebuild(x) for x in t])
-        if isinstance(t, list): return List([rebuild(x) for x in t])
-        if t is None: return Text("None")
-        if jax.tree.structure(t) == jax.tree.structure(0): return next(res)
-        raise NotImplementedError(type(t))
-    w.statements.append(Return(rebuild(out)))
-    return name, [Def(name, params, w.statements)]
+    params = [Parameter(w.bind_parameter(p).id) for p in function.params]
+    w.equations(function.equations, function.results)
+    w.statements.append(Return(Tuple([w.atom(r) for r in function.results])))
+    return Def(name, params, w.statements)
+
+
+def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: PytreeEntry) -> list[Statement]:
+    signature, function = entry.signature, program.entry
+    w = module.writer()
+    for parameter in signature.parameters:
+        w.scope.claim_parameter(parameter.name)
+    module.modules.update(signature.modules)
+    w.statements.extend(signature.checks)
+    statements, leaves = unpack_arguments(signature.arguments, _fresh(w), _used_inputs(function))
+    w.statements.extend(statements)
+    w.names.update(zip(function.params, leaves, strict=True))
+    w.equations(function.equations, function.results)
+    result = _result(module, w, entry, program)
+    w.statements.extend(result.statements)
+    w.statements.append(Return(result.value))
+    module.definitions.extend(result.definitions)
+    module.imports.update(result.imports)
+    module.modules.update(result.modules)
+    for needed in result.helpers:
+        module.helper(needed)
+    module.notes.extend([*signature.notes, *result.notes])
+    forwarder = None
+    inner = name
+    if signature.public:
+        inner = module.scope.fresh(f"_{name}")
+        forwarder = signature.forwarder(name, inner)
+    definition = Def(inner, signature.parameters, w.statements)
+    return [definition] if forwarder is None else [definition, forwarder]
+
+
+def _fresh(w: FunctionWriter) -> Callable[[str], str]:
+    return lambda base: w.scope.fresh(identifier(base, "x"))
+
+
+def _used_inputs(function: Function) -> frozenset[int]:
+    """Indices of the parameters that an equation or a result needs."""
+    used: set[int] = {id(r) for r in function.results}
+    for equation in function.equations:
+        used.update([id(a) for a in equation.inputs if type(a) is Value])
+    return frozenset(i for i, p in enumerate(function.params) if id(p) in used)
+
+
+def _result(module: ModuleWriter, w: FunctionWriter, entry: PytreeEntry, program: Program) -> Rebuilt:
+    leaves: list[Expr] = [w.atom(r) for r in program.entry.results]
+    inputs = [(a.root, a.example) for a in entry.signature.arguments]
+    return rebuild(entry.result, leaves, inputs, module.standalone, lambda base: module.scope.fresh(identifier(base, "Node")))

@@ -83,7 +83,8 @@ def is_namedtuple(node: Any) -> bool:
 def leaf_paths(example: Any, path: Path) -> list[Path]:
     """For each leaf, the words that lead to it: `("params", "dense", "kernel")`.
 
-    `path` is the argument's own name. The words are those of the expressions that `unpack` writes: attributes, keys, positions.
+    `path` is the argument's own name. The words are those of the expressions that `unpack`
+    writes: attributes, keys, positions.
     """
     tree, distinct = labelled(example)
     found: list[Path] = []

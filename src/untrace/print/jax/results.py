@@ -266,7 +266,7 @@ class _Builder:
     # ------------------------------------------------------------ classes and other objects
 
     def _twin(self, node: _Node, place: twins.Place | None) -> Expr:
-        """The library's class where it is loaded, else its twin: a name, bound before the return."""
+        """The library class where it is loaded, else its twin: a name bound before the return."""
         cls = type(node.value)
         key = cls, tuple(map(str, node.level.keys)), node.keywords is None
         twin = self._twins.get(key)
@@ -300,23 +300,22 @@ class _Builder:
         self.out.definitions.append(statement)
         return Name(name)
 
-    def _could_refer(self, value: Any) -> Expr:
+    def _could_refer(self, value: Any, otherwise: type | None) -> Expr:
         """A stand-in where `_refer` will succeed; raises Unwritable where it will not."""
-        place = twins.place_of(value)
-        if twins.is_importable(place, self.standalone):
-            return Text("None")
-        if place is not None and not isinstance(value, type):
-            return Text("None")
-        name = getattr(value, "__qualname__", type(value).__qualname__)
-        raise Unwritable(f"{name} cannot be imported")
+        if twins.place_of(value) is None:
+            name = getattr(value, "__qualname__", type(value).__qualname__)
+            raise Unwritable(f"no module has {name}")
+        return Text("None")
 
-    def _refer(self, value: Any) -> Expr:
-        """An object of a library: imported, or looked up (None where the library is not loaded)."""
-        self._could_refer(value)
+    def _refer(self, value: Any, otherwise: type | None) -> Expr:
+        """An object of a library: imported, or looked up where the module may not import it."""
+        self._could_refer(value, otherwise)
         place = twins.place_of(value)
         if twins.is_importable(place, self.standalone):
             return self._import(place)
-        arguments = [string(place.module), string(".".join(place.path)), Text("None")]
+        plain = otherwise if otherwise in (int, str, float, dict) else None
+        stand_in = Text(plain.__name__ if plain else "None")
+        arguments = [string(place.module), string(".".join(place.path)), stand_in]
         return Call(self._helper("_loaded"), arguments)
 
     def _import(self, place: twins.Place) -> Expr:

@@ -55,7 +55,6 @@ def text(name: str) -> str:
 # Module-level state of helpers, as the written module spells it.
 _BEFORE = {
     "_jaxpr": ("_JAXPRS = {}", "", ""),
-    "_in_order": ("_identity = jax.jit(lambda *values: values, inline=True)", "", ""),
 }
 
 
@@ -90,13 +89,21 @@ def _scan_trees(consts, carry, xs, ys):
     return {key: value for key, value in traced.eqns[-1].params.items() if key.startswith("ft_")}
 
 
-@helper("jax")
-def _in_order(*values):
-    """The values themselves. Adds no equation: it only makes a loop body close over them in this order."""
-    return _identity(*values)
+@helper("jax", "lax")
+def _solve_tuple(**parts):
+    """The record type that the parameters of a custom_linear_solve equation have."""
+
+    def template(b):
+        return lax.custom_linear_solve(lambda x: x, b, lambda matvec, x: x, symmetric=True)
+
+    return type(jax.make_jaxpr(template)(1.0).eqns[-1].params["jaxprs"])(**parts)
 
 
-_identity = jax.jit(lambda *values: values, inline=True)
+@helper("jax", "lax")
+def _platform_index(platforms):
+    """The index of the branch for the platform that the program is lowered for."""
+    traced = jax.make_jaxpr(lambda: lax.platform_dependent(cpu=lambda: 0, default=lambda: 1))()
+    return traced.eqns[0].primitive.bind(platforms=platforms)
 
 
 @helper("jax", "jnp")

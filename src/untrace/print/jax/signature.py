@@ -8,11 +8,12 @@ ValueError instead of being ignored.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from untrace import jax_compat
+from untrace.print.jax.checks import DoubleStar, IsNot, Or, Refuse
 from untrace.print.jax.pytrees import (
     Path,
     is_plain_identifier,
@@ -23,9 +24,6 @@ from untrace.print.jax.pytrees import (
 )
 from untrace.print.jax.twins import READY
 from untrace.print.tree import (
-    BINARY_STRENGTH,
-    COMPARE,
-    OR,
     Binary,
     Call,
     Def,
@@ -39,7 +37,6 @@ from untrace.print.tree import (
     Statement,
     Subscript,
     Text,
-    wrap,
 )
 from untrace.print.values import Unwritable, Values
 
@@ -81,52 +78,13 @@ class Signature:
             if outer.kind == "keyword":
                 kwargs.append((own.name, Name(outer.name)))
             else:
-                star = {"*": Star, "**": _DoubleStar}.get(outer.kind, _same)
+                star = {"*": Star, "**": DoubleStar}.get(outer.kind, _same)
                 args.append(star(Name(outer.name)))
         return Def(name, self.public, [Return(Call(inner, args, kwargs))])
 
 
 def _same(expr: Expr) -> Expr:
     return expr
-
-
-# ---------------------------------------------------------------- statements and expressions of
-# our own
-
-
-class _DoubleStar(Star):
-    """`**value` in a call."""
-
-    __slots__ = ()
-
-    def flat(self) -> str:
-        return "*" + super().flat()
-
-
-class _Is(Expr):
-    """`left is not right`."""
-
-    __slots__ = ("left", "right")
-    strength = COMPARE
-
-    def __init__(self, left: Expr, right: Expr):
-        self.left, self.right = left, right
-
-    def flat(self) -> str:
-        return f"{wrap(self.left, COMPARE + 1)} is not {wrap(self.right, COMPARE + 1)}"
-
-
-class Refuse(Statement):
-    """`if condition: raise error(message)`; the message is data and is quoted here."""
-
-    __slots__ = ("condition", "error", "message")
-
-    def __init__(self, condition: Expr, message: str, error: str = "ValueError"):
-        self.condition, self.message, self.error, self.origin = condition, message, error, None
-
-    def lines(self, indent: str) -> Iterator[str]:
-        yield f"{indent}if {self.condition.flat()}:"
-        yield f"{indent}    raise {self.error}({string(self.message).flat()})"
 
 
 # ---------------------------------------------------------------- static arguments
@@ -389,7 +347,7 @@ class _Reader:
             return
         # A default that has no source: None stands for it, and nothing else is taken.
         message = f"{parameter.name!r} has the value that it had when this was traced; leave it out"
-        self.checks.append(Refuse(_Is(Name(name), Text("None")), message))
+        self.checks.append(Refuse(IsNot(Name(name), Text("None")), message))
 
     def _check(self, expr: Expr, name: str, value: Any) -> None:
         """Refuses any other value than `value` for what `expr` gives."""
@@ -403,10 +361,10 @@ class _Reader:
             return
         said = f"{name!r} was {_shown(value)} when this was traced, and cannot be anything else"
         if value is None or type(value) is bool or callable(value):
-            condition: Expr = _Is(expr, written)
+            condition: Expr = IsNot(expr, written)
         elif type(value) in (int, float, complex):
-            other_type = _Is(Call("type", [expr]), Text(type(value).__name__))
-            condition = _Or(other_type, Binary(expr, "!=", written))
+            other_type = IsNot(Call("type", [expr]), Text(type(value).__name__))
+            condition = Or(other_type, Binary(expr, "!=", written))
         else:
             condition = Binary(expr, "!=", written)
         self.checks.append(Refuse(condition, said))
@@ -424,22 +382,6 @@ class _Reader:
         except Unwritable:
             pass
         return None
-
-
-class _Or(Expr):
-    """`left or right`."""
-
-    __slots__ = ("left", "right")
-    strength = OR
-
-    def __init__(self, left: Expr, right: Expr):
-        self.left, self.right = left, right
-
-    def flat(self) -> str:
-        return f"{wrap(self.left, OR)} or {wrap(self.right, OR + 1)}"
-
-
-assert BINARY_STRENGTH["is"] == COMPARE
 
 
 def _is_literal(value: Any) -> bool:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import sys
-import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +35,6 @@ from untrace.print.tree import (
     Expr,
     List,
     Statement,
-    Subscript,
     Text,
     Tuple,
     docstring_lines,
@@ -189,13 +187,17 @@ READY = ("jnp.", "lax.", "np.", "jax.tree_util.", "jax.nn.", "jax.random.", "jax
 
 
 class Metadata(Values):
-    """Writes a node's metadata. `refer(value)` gives an object of a library, or raises Unwritable.
+    """Writes a node's metadata.
 
-    `tree(example)` writes a pytree, for metadata that holds treedefs.
+    `refer(value, otherwise)` gives an object of a library, or `otherwise` where that is not loaded;
+    it raises Unwritable for an object that no module has. `tree(example)` writes a pytree, for metadata that holds treedefs.
     """
 
     def __init__(
-        self, modules: set[str], refer: Callable[[Any], Expr], tree: Callable[[Any], Expr]
+        self,
+        modules: set[str],
+        refer: Callable[[Any, type | None], Expr],
+        tree: Callable[[Any], Expr],
     ):
         super().__init__(modules)
         self.refer, self.tree = refer, tree
@@ -211,17 +213,14 @@ class Metadata(Values):
             example = jax.tree.unflatten(value, [0] * value.num_leaves)
             return Call("jax.tree.structure", [self.tree(example)])
         if isinstance(value, enum.Enum):
-            cls = self.path_to(type(value))
-            if is_plain_identifier(value.name):
-                return Attribute(cls, value.name)
-            return Subscript(cls, string(value.name))
+            return self._enum(value)
         if isinstance(value, np.dtype):
             if value.name not in np.sctypeDict or np.dtype(value.name) != value:
                 return self.dtype(value)
             self.modules.add("np")
             return Call("np.dtype", [string(value.name)])
-        if isinstance(value, types.MappingProxyType):
-            raise Unwritable("a read-only dict")
+        if isinstance(value, Mapping):
+            return self._remade(value, [dict(value)], {}, dict)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._dataclass(value)
         if isinstance(value, type) or callable(value):
@@ -229,32 +228,50 @@ class Metadata(Values):
         try:
             return super()._other(value)
         except Unwritable:
-            return self.refer(value)
+            return self.refer(value, None)
 
-    def path_to(self, value: Any, suffix: str = "") -> Expr:
+    def path_to(self, value: Any, suffix: str = "", otherwise: type | None = None) -> Expr:
+        """The object itself, by its public path or by `refer`; `otherwise` stands in where it is not loaded."""
         if suffix:
             raise Unwritable("a part of an object")
         path = jax_compat.public_path(value)
         if path is None:
-            return self.refer(value)
+            return self.refer(value, otherwise)
         if "." not in path:
             return Text(path)  # a builtin
         # `import jax` alone brings these; the rest of JAX (jax.experimental) is imported by name.
         if not path.startswith(READY):
-            return self.refer(value)
+            return self.refer(value, otherwise)
         self.modules.add(path.split(".")[0])
         return Text(path)
 
+    def _enum(self, value: enum.Enum) -> Expr:
+        cls = self.path_to(type(value), otherwise=type(value.value))
+        named = is_plain_identifier(value.name) and type(value).__members__.get(value.name) is value
+        if named and type(cls) is not Call:
+            return Attribute(cls, value.name)
+        # A combination of flags has no name, and a class that is only looked up may not be there.
+        return Call(cls, [self.source(value.value)])
+
     def _dataclass(self, value: Any) -> Expr:
         fields = [f.name for f in dataclasses.fields(value) if f.init]
-        given = {name: getattr(value, name) for name in fields}
+        if not all(map(is_plain_identifier, fields)):
+            raise Unwritable(f"a {type(value).__qualname__} object")
+        return self._remade(value, [], {name: getattr(value, name) for name in fields}, dict)
+
+    def _remade(
+        self, value: Any, args: Sequence[Any], kwargs: dict[str, Any], otherwise: type
+    ) -> Expr:
+        """`type(value)(*args, **kwargs)`, where that was seen to be equal to `value`."""
         try:
-            same = type(value)(**given) == value
+            same = type(value)(*args, **kwargs) == value
         except Exception:
             same = False
-        if same is not True or not all(map(is_plain_identifier, fields)):
+        if same is not True:
             raise Unwritable(f"a {type(value).__qualname__} object")
-        return Call(self.path_to(type(value)), (), [(k, self.source(v)) for k, v in given.items()])
+        cls = self.path_to(type(value), otherwise=otherwise)
+        named = [(name, self.source(part)) for name, part in kwargs.items()]
+        return Call(cls, [self.source(arg) for arg in args], named)
 
 
 # ---------------------------------------------------------------- constructors
@@ -343,7 +360,7 @@ def twin_statement(
 
 
 class TwinClass(Statement):
-    """`class Name(typing.NamedTuple)`, or a registered dataclass with `fields`, then `static` ones."""
+    """`class Name(typing.NamedTuple)`, or a dataclass with `fields` and then `static` ones."""
 
     __slots__ = ("name", "fields", "static", "_cls")
 

@@ -279,14 +279,13 @@ class FunctionWriter:
             function = find(callee.name)
             expr = rules.DECLINE
             self._reason = ""
-            if function is not None and (not forced or id(equation.origin) not in forced):
+            if forced and id(equation.origin) in forced:
                 try:
-                    expr = function(self, *operands, **equation.params)
-                except Unwritable as error:
-                    self._reason = str(error)
-                except TypeError as error:
-                    if not _is_signature_mismatch(error):
-                        raise
+                    expr = self.bind(equation, operands)
+                except UnsupportedPrimitiveError:
+                    pass  # it cannot be bound: the rule's form stays, and the proof says what it is worth
+            if function is not None and expr is rules.DECLINE:
+                expr = self._by_rule(function, operands, equation.params)
             if expr is rules.DECLINE:
                 expr = self.bind(equation, operands)
             outputs = equation.outputs
@@ -317,6 +316,17 @@ class FunctionWriter:
                     names[output] = Name(name)
                     targets.append(name)
             statements.append(Unpack(targets, expr, equation.origin))
+
+    def _by_rule(self, function: rules.Rule, operands: Sequence[Expr], params: Any) -> Any:
+        """What the rule gives, DECLINE included: for a value without source, and for parameters that it does not know."""
+        try:
+            return function(self, *operands, **params)
+        except Unwritable as error:
+            self._reason = str(error)
+        except TypeError as error:
+            if not _is_signature_mismatch(error):
+                raise
+        return rules.DECLINE
 
     def _groups(self, value: rules.Groups, equation: Equation) -> None:
         base = _base(equation.callee.name)
@@ -393,11 +403,7 @@ def jax_compat_struct(w: FunctionWriter, aval: Any) -> Expr:
 def _is_signature_mismatch(error: TypeError) -> bool:
     """Whether a rule was called with parameters that it does not know (a new JAX): then the general form is written."""
     frames = error.__traceback__
-    depth = 0
-    while frames is not None:
-        depth += 1
-        frames = frames.tb_next
-    return depth == 1
+    return frames is not None and frames.tb_next is None
 
 
 def _unsupported(equation: Equation, why: str) -> str:

@@ -14,7 +14,7 @@ from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Literal, Value
 from untrace.print.jax.rules.calls import result
 from untrace.print.rules import DECLINE, Groups, rule
-from untrace.print.tree import Call, Def, Expr, Lambda, List, Name, Parameter, Return, Text, Tuple, Unpack
+from untrace.print.tree import Call, Def, Expr, List, Name, Parameter, Return, Text, Tuple, Unpack
 
 
 @rule("cond")
@@ -54,9 +54,8 @@ def _platform_dependent(w: Any, platforms: Sequence[Any], functions: Sequence[Ex
 @rule("platform_index")
 def platform_index(w: Any, *, platforms: Sequence[Any]) -> Any:
     """The index alone. Right before the `cond` that it belongs to, `cond` writes both as one call."""
-    w.module.modules.add("np")
-    functions = [Lambda([], Text(f"np.int32({i})")) for i in range(len(platforms))]
-    return _platform_dependent(w, platforms, functions, ())
+    w.module.helper("_platform_index")
+    return w.call("_platform_index", tuple(platforms))
 
 
 def _is_literal(atom: Any, value: int) -> bool:

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from untrace.print.rules import rule
+from untrace.print.rules import Whole, rule
+from untrace.print.tree import Attribute, Call, Expr, Text
 
 
 @rule("householder_product")
 def householder_product(w: Any, a: Any, taus: Any) -> Any:
-    from untrace.print.rules import Whole
-
     return Whole(w.lax("linalg.householder_product", a, taus))
 
 
 @rule("lu")
 def lu(w: Any, x: Any) -> Any:
     return w.lax("linalg.lu", x)
+
+
+@rule("custom_linear_solve")
+def custom_linear_solve(w: Any, *operands: Any, const_lengths: Any, jaxprs: Any) -> Any:
+    """The primitive itself: the public function would derive the transposed parts again, and differently.
+
+    Source: jax/_src/lax/control_flow/solves.py.
+    """
+    place = w.module.primitive(w.equation.callee.object)
+    w.module.helper("_solve_tuple")
+
+    def record(parts: Any) -> Expr:
+        return Call("_solve_tuple", [], [(k, w.parameter(v)) for k, v in parts._asdict().items()])
+
+    kwargs = [("const_lengths", record(const_lengths)), ("jaxprs", record(jaxprs))]
+    return Call(Attribute(place or Text("lax.linear_solve_p"), "bind"), operands, kwargs)

@@ -1,0 +1,91 @@
+"""Writes the parts of README.md that a program made: `python docs/make_readme.py`.
+
+A part stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`.  With `--check` nothing is
+written, and the exit code is 1 when a part is out of date.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from untrace import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+
+EXAMPLE = "examples/loss.py"
+COMMAND = f'show {EXAMPLE}:loss "(f32[4,5], f32[5])" "f32[3,4]" "f32[3,5]" --grad'
+
+
+def example() -> str:
+    """The first screen: a function, the command, the source that comes out and its proof."""
+    source, proof = run(COMMAND)
+    function = (ROOT / EXAMPLE).read_text(encoding="utf-8")
+    return "\n\n".join(
+        [
+            block("python", function),
+            "ask for its gradient as source:",
+            block("console", f"$ untrace {COMMAND}"),
+            block("python", source),
+            "and what was proven of it:",
+            block("text", proof),
+        ]
+    )
+
+
+def run(command: str) -> tuple[str, str]:
+    """What `untrace command` prints on stdout and on stderr, run at the root of the repository."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(ROOT),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = cli.main(shlex.split(command))
+    if code != 0:
+        raise SystemExit(f"untrace {command} failed with {code}:\n{err.getvalue()}")
+    return out.getvalue(), err.getvalue()
+
+
+def block(language: str, text: str) -> str:
+    """`text` as a fenced block of Markdown."""
+    return f"```{language}\n{text.strip()}\n```"
+
+
+def part(readme: str, name: str) -> str:
+    """What stands in the part `name` of a README."""
+    found = re.search(_pattern(name), readme, re.DOTALL)
+    if found is None:
+        raise SystemExit(f"README.md has no part between <!-- begin: {name} --> and its end")
+    return found[2]
+
+
+def with_part(readme: str, name: str, text: str) -> str:
+    """The README with `text` as its part `name`."""
+    part(readme, name)
+    return re.sub(
+        _pattern(name), lambda m: f"{m[1]}\n\n{text}\n\n{m[3]}", readme, flags=re.DOTALL
+    )
+
+
+def _pattern(name: str) -> str:
+    return rf"(<!-- begin: {name} -->)\s*(.*?)\s*(<!-- end: {name} -->)"
+
+
+def main(argv: list[str]) -> int:
+    """Renews README.md, or only compares with it; the exit code."""
+    before = README.read_text(encoding="utf-8")
+    after = with_part(before, "example", example())
+    if "--check" in argv:
+        return int(after != before)
+    README.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,75 @@
+"""Comparison of lowered and compiled programs."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from untrace.prove import hlo
+
+X = jnp.arange(6.0).reshape(2, 3)
+
+
+def test_names_and_places_do_not_count():
+    @jax.jit
+    def one(a):
+        return {"first": jnp.sin(a)}
+
+    @jax.jit
+    def another(b):
+        with jax.named_scope("scope"):
+            return {"second": jnp.sin(b)}
+
+    def f(x):
+        return one(x)["first"] + jnp.linalg.norm(x)
+
+    def g(y):
+        return another(y)["second"] + jnp.linalg.norm(y)
+
+    assert hlo.same_stablehlo(f, g, [X])
+    assert hlo.same_optimised(f, g, [X])
+
+
+def test_types_are_enough():
+    spec = jax.ShapeDtypeStruct((2, 3), jnp.bfloat16)
+    assert hlo.same_stablehlo(jnp.tanh, lambda x: jnp.tanh(x), [spec])
+
+
+def test_other_programs_differ():
+    assert not hlo.same_stablehlo(jnp.sin, jnp.cos, [X])
+    assert not hlo.same_stablehlo(lambda x: x * 2.0, lambda x: x * 2.5, [X])
+    assert not hlo.same_optimised(lambda x: x * 2.0, lambda x: x * 2.5, [X])
+    big = np.random.default_rng(0).normal(size=500).astype(np.float32)
+    other = big.copy()
+    other[250] = 0
+    assert not hlo.same_stablehlo(lambda x: x + big, lambda x: x + other, [big])
+    assert not hlo.same_optimised(lambda x: x + big, lambda x: x + other, [big])
+    assert "sine" in hlo.stablehlo_difference(jnp.sin, jnp.cos, [X])
+
+
+def test_long_integers_are_constants_not_addresses():
+    with jax.enable_x64(True):
+        f, g = (lambda x, k=k: x + k for k in (123456789012345, 123456789012346))
+        assert not hlo.same_stablehlo(f, g, [np.int64(1)])
+
+
+def test_addresses_of_callbacks_do_not_count():
+    def make():
+        return lambda x: jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct((2, 3), x.dtype), x)
+
+    assert hlo.same_stablehlo(make(), make(), [X])
+
+
+def test_the_optimiser_may_make_two_programs_one():
+    f, g = lambda x: jnp.negative(jnp.negative(x)) * 2, lambda x: x * 2
+    assert not hlo.same_stablehlo(f, g, [X])
+    assert hlo.same_optimised(f, g, [X])
+
+
+def test_what_cannot_be_lowered_is_not_the_same():
+    def fails(x):
+        raise RuntimeError("never lowered")
+
+    assert not hlo.same_stablehlo(fails, fails, [X])
+    assert "never lowered" in hlo.stablehlo_difference(fails, jnp.sin, [X])
