@@ -1,6 +1,6 @@
 """Lets JAX itself run every case of the suite, and counts what the cases reach.
 
-    cd bench && python -m suite [--only REGEX] [--verbose]
+    cd bench && python -m suite [--only REGEX] [--trace] [--verbose]
 
 Each case is built, traced, jitted and run on CPU; its gradient and its batched form too where the
 case allows them. Fails when a case fails, when a case claims a primitive that it does not reach, or
@@ -45,7 +45,12 @@ def primitive_names(jaxpr: Any) -> set[str]:
     return names
 
 
-def check_case(case: Any) -> set[str]:
+def dynamic(case: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments that are not static."""
+    return tuple(arg for index, arg in enumerate(args) if index not in case.static_argnums)
+
+
+def check_case(case: Any, trace_only: bool) -> set[str]:
     """The primitives that a case reaches, once JAX has run all its forms. Raises what JAX raises,
     `AssertionError` where the case claims what is not so.
     """
@@ -72,10 +77,8 @@ def check_case(case: Any) -> set[str]:
                 names |= primitive_names(traced.jaxpr)
                 if case.lowers:
                     lowered = traced.lower()
-                if case.runs:
-                    lowered.compile()
-                    out = jax.jit(function, **static)(*form_args, **form_kwargs)
-                    jax.block_until_ready(out)
+                if case.runs and not trace_only:
+                    jax.block_until_ready(lowered.compile()(*dynamic(case, form_args), **form_kwargs))
                     jax.effects_barrier()
             except Exception as error:
                 error.add_note(f"in the form {form!r} of case {case.name!r}")
@@ -85,7 +88,7 @@ def check_case(case: Any) -> set[str]:
     return names
 
 
-def run(cases: list[Any], verbose: bool) -> tuple[dict[str, list[str]], list[str]]:
+def run(cases: list[Any], options: argparse.Namespace) -> tuple[dict[str, list[str]], list[str]]:
     """Primitive -> names of the cases that reach it, and the names of the cases that failed."""
     reached: dict[str, list[str]] = collections.defaultdict(list)
     failed = []
@@ -93,18 +96,18 @@ def run(cases: list[Any], verbose: bool) -> tuple[dict[str, list[str]], list[str
         start = time.perf_counter()
         try:
             with quiet():
-                names = check_case(case)
+                names = check_case(case, options.trace)
         except Exception as error:
             failed.append(case.name)
             notes = " ".join(getattr(error, "__notes__", [])[-1:])
             text = " ".join(f"{type(error).__name__}: {error}".split())
             print(f"FAIL {case.family}.{case.name}: {text[:400]} ({notes})")
-            if verbose:
+            if options.verbose:
                 traceback.print_exc(file=sys.stdout)
             continue
         for name in names:
             reached[name].append(case.name)
-        if verbose:
+        if options.verbose:
             print(f"ok   {case.family}.{case.name} {time.perf_counter() - start:.2f} s")
     return reached, failed
 
@@ -121,11 +124,14 @@ def main() -> int:
     """Runs the check; 0 when all holds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="cases whose FAMILY.NAME matches this regex")
+    parser.add_argument("--trace", action="store_true", help="trace and lower, do not run")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=4"
+    # Whether a program runs is the question here, not how fast: compile without optimisation.
+    cheap = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    os.environ["XLA_FLAGS"] = f"{flags} {cheap} --xla_force_host_platform_device_count=4"
     import jax
     from suite import all_cases
     from suite.required import required_names
@@ -136,7 +142,7 @@ def main() -> int:
         for case in everything
         if not options.only or re.search(options.only, f"{case.family}.{case.name}")
     ]
-    reached, failed = run(chosen, options.verbose)
+    reached, failed = run(chosen, options)
     required = required_names()
     few = []
     print(f"\nJAX {jax.__version__}: {len(chosen)} cases, {len(reached)} primitives")

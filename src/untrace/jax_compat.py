@@ -213,13 +213,16 @@ _PUBLIC_MODULES = (
     "jax", "jax.numpy", "jax.lax", "jax.nn", "jax.random", "jax.numpy.linalg", "jax.scipy", "jax.scipy.special",
     "jax.scipy.linalg", "jax.sharding", "jax.dtypes", "jax.tree_util", "jax.ad_checkpoint", "jax.custom_derivatives",
     "jax.checkpoint_policies", "jax.experimental", "jax.experimental.sparse", "jax.experimental.layout",
-    "jax.experimental.pallas", "jax.lax.linalg", "jax.ffi", "jax.ops", "jax.image", "jax.memory", "numpy", "math", "operator", "functools",
+    "jax.experimental.pallas", "jax.experimental.pallas.tpu", "jax.lax.linalg", "jax.ffi", "jax.ops", "jax.image", "jax.memory", "jax.experimental.sparse.util", "numpy", "math", "operator", "functools",
 )  # fmt: skip
 _PRIMITIVE_MODULES = (
     "jax.extend.core.primitives", "jax.lax", "jax.experimental.sparse", "jax.lax.linalg", "jax.interpreters.ad",
     "jax.custom_derivatives", "jax.interpreters.pxla", "jax.experimental.custom_partitioning", "jax.experimental.roofline",
 )  # fmt: skip
-_ALIASES = {"jax.numpy": "jnp", "jax.lax": "lax", "numpy": "np"}
+_ALIASES = {
+    "jax.numpy": "jnp", "jax.lax": "lax", "numpy": "np", "jax.experimental.pallas": "pl",
+    "jax.experimental.pallas.tpu": "pltpu", "jax.experimental.sparse": "sparse",
+}  # fmt: skip
 
 
 def public_path(value: Any) -> str | None:

@@ -105,3 +105,17 @@ def _guarded(importer: Importer, name: str, kind: str, trace: Callable[[], Any])
         return None
 
 
+
+
+@capture("pallas_call")
+def pallas_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
+    """The parameters with the kernel and the index maps as Functions: `index_maps`, one a block, beside `grid_mapping`.
+
+    Source: `pallas_call_p`, jax/_src/pallas/pallas_call.py; `GridMapping`, `BlockMapping`, jax/_src/pallas/core.py.
+    """
+    params = dict(eqn.params)
+    name = params.get("name") or jax_compat.function_name(params["jaxpr"]) or "kernel"
+    params["jaxpr"] = importer.function(params["jaxpr"], name)
+    blocks = params["grid_mapping"].block_mappings
+    params["index_maps"] = tuple(importer.function(b.index_map_jaxpr, f"{name}_block") for b in blocks)
+    return params

@@ -209,7 +209,7 @@ class Expander:
                 function = jax.jit(function)
             try:
                 closed = _traced(function, eqn)
-                custom = self._rules and prim is None and self._rules.function_for(eqn, closed, linear)
+                custom = self._rules and self._rules.function_for(eqn, closed, linear)
                 if custom:
                     closed = _traced(custom, eqn)
             except Exception as error:  # the library's code: anything may be raised

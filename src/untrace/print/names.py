@@ -80,6 +80,10 @@ class Scope:
                 self._root._inside.add(name)
                 return name
 
+    def names(self) -> frozenset[str]:
+        """Every name that this scope or one inside it uses so far."""
+        return frozenset(self._taken | self._inside)
+
     def claim_parameter(self, name: str) -> str:
         """`name` itself, now taken: parameters keep their names, and those hide nothing that the body needs."""
         self._taken.add(name)

@@ -240,6 +240,11 @@ def lines_of(prefix: str, expr: Expr, suffix: str, indent: str, width: int = WID
         yield line
         return
     opening, pairs, closing = broken
+    if type(expr) is Call and type(expr.func) is Call and len(indent) + len(prefix) + len(opening) > width:
+        # f(...)(x): the long part is what is called, so that is what gets broken.
+        tail = line[len(indent) + len(prefix) + len(expr.func.flat()) :]
+        yield from lines_of(prefix, expr.func, tail, indent, width)
+        return
     yield f"{indent}{prefix}{opening}"
     inner = indent + "    "
     one_line = inner + ", ".join([f"{p}{e.flat()}" for p, e in pairs])

@@ -6,6 +6,7 @@ that asked then declines, or the error names the primitive and the parameter.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable
 from typing import Any
@@ -74,6 +75,8 @@ class Values:
             if issubclass(value, np.generic):
                 return self.dtype(np.dtype(value))
             return self.path_to(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self.dataclass(value)
         if isinstance(value, int):
             return Text(repr(int(value)), UNARY if value < 0 else 14)
         if isinstance(value, str):
@@ -82,13 +85,24 @@ class Values:
             return self.path_to(value)
         raise Unwritable(f"a {type(value).__module__}.{type(value).__qualname__} has no source form")
 
+    def dataclass(self, value: Any) -> Expr:
+        """`Class(field=..., ...)`, the fields that have their defaults left out."""
+        kwargs = []
+        for field in dataclasses.fields(value):
+            given = getattr(value, field.name)
+            if field.init and not (field.default is not dataclasses.MISSING and given is field.default):
+                kwargs.append((field.name, self.source(given)))
+        return Call(self.path_to(type(value)), (), kwargs)
+
     def path_to(self, value: Any, suffix: str = "") -> Expr:
         """The public dotted path of a class or function, verified by looking it up."""
         path = jax_compat.public_path(value)
         if path is None:
             name = getattr(value, "__qualname__", None) or repr(value)
             raise Unwritable(f"{getattr(value, '__module__', '?')}.{name} has no public path")
-        self.modules.add(path.split(".")[0])
+        module = path.rpartition(".")[0]
+        # `import jax` does not load what lies below jax.experimental.
+        self.modules.add(module if module.startswith("jax.experimental") else path.split(".")[0])
         return Text(path + suffix)
 
     def dtype(self, dtype: Any) -> Expr:

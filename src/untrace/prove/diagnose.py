@@ -114,7 +114,7 @@ class _Search:
 
     def first_missing(self) -> list[Any]:
         """Live equations of the original without a partner, while their operands have one."""
-        live = _live(self.a)
+        live = live_equations(self.a)
         missing_vars: set[Any] = set()
         found = []
         for eqn in self.a.eqns:
@@ -139,7 +139,7 @@ def _constant_key(value: Any, aval: Any) -> Any:
         return (*head, array.astype(getattr(aval, "dtype", array.dtype)).tobytes())
 
 
-def _live(side: Side) -> set[int]:
+def live_equations(side: Side) -> set[int]:
     """The ids of the equations that outputs or effects depend on."""
     needed = {x for x in side.outvars if type(x) is not Literal}
     live: set[int] = set()

@@ -21,7 +21,7 @@ RULE_PARAMS: dict[str, tuple[str, ...]] = {
     "custom_vjp_call": ("fwd_jaxpr_thunk", "bwd", "out_trees"),
 }
 # Rules inside rules, where it cannot be told that they are one and the same rule again.
-MAX_DEPTH = 3
+MAX_DEPTH = 2
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,10 @@ def differing_rule(comparer: Comparer, ea: Any, eb: Any) -> str | None:
     if pair in rules.known:
         return rules.known[pair]
     if comparer.rule_depth >= MAX_DEPTH:
-        comparer.note(f"derivative rules nested {MAX_DEPTH} deep are taken to be the same")
+        comparer.note(
+            f"derivative rules are compared {MAX_DEPTH} deep (first and second derivatives); "
+            "some go deeper, and are taken to be the same there"
+        )
         return None
     rules.known[pair] = None
     found = _differing(comparer, ea, eb)

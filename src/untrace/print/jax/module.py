@@ -13,8 +13,12 @@ from untrace.print.jax.writer import ModuleWriter
 from untrace.print.tree import Assign, Def, Statement, Unpack, docstring_lines
 
 # How a written module spells its imports; the rest is `import name`.
-_IMPORTS = {"jnp": "import jax.numpy as jnp", "np": "import numpy as np", "lax": "from jax import lax"}
-_ORDER = ["dataclasses", "functools", "math", "operator", "os", "sys", "typing", "jax", "jnp", "np", "lax"]
+_IMPORTS = {
+    "jnp": "import jax.numpy as jnp", "np": "import numpy as np", "lax": "from jax import lax",
+    "pl": "from jax.experimental import pallas as pl", "pltpu": "from jax.experimental.pallas import tpu as pltpu",
+    "sparse": "from jax.experimental import sparse",
+}  # fmt: skip
+_ORDER = ["dataclasses", "functools", "math", "operator", "os", "sys", "typing", "jax", "jnp", "np", "lax", "pl", "pltpu", "sparse"]
 
 
 @dataclass(slots=True)

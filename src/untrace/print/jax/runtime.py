@@ -112,3 +112,10 @@ def _instantiate(value):
     if isinstance(value, jax.custom_derivatives.SymbolicZero):
         return jnp.zeros(value.shape, value.dtype)
     return value
+
+
+@helper("np")
+def _with_printoptions(call, **options):
+    """Calls `call()` under NumPy printing options, which `jax.debug.print` remembers."""
+    with np.printoptions(**options):
+        return call()

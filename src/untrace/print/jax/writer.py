@@ -40,7 +40,8 @@ class ModuleWriter:
         self.notes: list[str] = []
         self.forced = forced
         self.standalone = standalone
-        self.retreats: list[str] = []
+        self.callables: dict[int, Expr] = {}  # Python functions of callbacks, by identity
+        self.kept: list[Any] = []  # ids are only unique while the objects live
         self._functions: dict[int, str] = {}
         self._by_body: dict[Any, str] = {}
         self._constants: dict[int, Expr] = {}

@@ -1,1 +1,181 @@
-"""Host callbacks and debugging effects. Source: jax/_src/callback.py, jax/_src/debugging.py."""
+"""Host callbacks and debugging effects, written as the public call that made them.
+
+A Python callable is no part of a jaxpr. It is imported where it has a public place, copied where its source is
+self-contained, and otherwise a function of the module that raises until the reader puts the real one in its place.
+Source: jax/_src/callback.py, jax/_src/debugging.py.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from untrace.capture.callables import describe_callable, stand_in
+from untrace.capture.callbacks import CallbackInfo, Operand, callback_of
+from untrace.print.rules import DECLINE, rule
+from untrace.print.tree import Call, Dict, Expr, Lambda, Lines, List, Name, Text, Tuple
+
+
+def callable_name(w: Any, function: Callable[..., Any]) -> Expr:
+    """The name under which the written module has `function`; its definition or import is added now."""
+    module = w.module
+    found = module.callables.get(id(function))
+    if found is None:
+        found = module.callables[id(function)] = _define(module, function)
+        module.kept.append(function)
+    return found
+
+
+def _define(module: Any, function: Callable[..., Any]) -> Expr:
+    source = describe_callable(function, module.scope.names())
+    if source.kind == "import":
+        module.modules.add(source.module)
+        return Text(f"{source.module}.{source.name}")
+    definitions: Sequence[str] = source.definitions
+    if source.kind == "parameter":
+        definitions = [stand_in(source.name, source.reason)]
+        module.notes.append(
+            f"the Python function {source.name} could not be written ({source.reason}): "
+            f"the module has a {source.name} that raises; put the real one in its place"
+        )
+    module.notes.extend(source.notes)
+    for name, alias in source.imports:
+        module.imports.add(f"import {name}" if alias == name else f"import {name} as {alias}")
+    for text in definitions:
+        for node in ast.parse(text).body:
+            for name in _bound_names(node):
+                module.scope.claim_parameter(name)
+        module.definitions.append(Lines("\n\n" + text))
+    return Name(source.name)
+
+
+def _bound_names(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    return [t.id for t in getattr(node, "targets", ()) if isinstance(t, ast.Name)]
+
+
+def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
+    """A pytree with `Operand` leaves as an expression."""
+    if isinstance(value, Operand):
+        return operands[value.index]
+    if type(value) is dict:
+        return Dict([(w.source(k), _argument(w, v, operands)) for k, v in value.items()])
+    if type(value) is tuple:
+        return Tuple([_argument(w, v, operands) for v in value])
+    if type(value) is list:
+        return List([_argument(w, v, operands) for v in value])
+    return w.source(value)
+
+
+def _arguments(w: Any, info: CallbackInfo, operands: Sequence[Expr]) -> tuple[list[Expr], list[tuple[str, Expr]]]:
+    if info.flat_reason:
+        return list(operands), []
+    positional = [_argument(w, a, operands) for a in info.args]
+    named = [(k, _argument(w, v, operands)) for k, v in info.kwargs.items()]
+    return positional, named
+
+
+def _function(w: Any, info: CallbackInfo) -> Expr:
+    return callable_name(w, info.flat_function() if info.flat_reason else info.function)
+
+
+def _options(w: Any, options: Mapping[str, Any]) -> list[tuple[str, Expr]]:
+    return [(k, w.source(v)) for k, v in options.items() if v is not None and v is not False]
+
+
+def _results(w: Any, info: CallbackInfo) -> Expr:
+    return Tuple([w.aval(a) for a in info.result_avals])
+
+
+@rule("pure_callback")
+def pure_callback(w: Any, *operands: Any, **params: Any) -> Any:
+    info = callback_of(w.equation.origin)
+    if info.option_clash:
+        return DECLINE
+    args, kwargs = _arguments(w, info, operands)
+    w.module.modules.add("jax")
+    options = _options(w, {"sharding": info.sharding, "vmap_method": info.vmap_method})
+    return Call("jax.pure_callback", [_function(w, info), _results(w, info), *args], [*options, *kwargs])
+
+
+@rule("io_callback")
+def io_callback(w: Any, *operands: Any, **params: Any) -> Any:
+    info = callback_of(w.equation.origin)
+    if info.option_clash:
+        return DECLINE
+    args, kwargs = _arguments(w, info, operands)
+    w.importing("from jax.experimental import io_callback")
+    options = _options(w, {"sharding": info.sharding, "ordered": info.ordered})
+    return Call("io_callback", [_function(w, info), _results(w, info), *args], [*options, *kwargs])
+
+
+@rule("debug_callback")
+def debug_callback(w: Any, *operands: Any, **params: Any) -> Any:
+    info = callback_of(w.equation.origin)
+    if info.option_clash:
+        return DECLINE
+    args, kwargs = _arguments(w, info, operands)
+    w.module.modules.add("jax")
+    options = _options(w, {"ordered": info.ordered, "partitioned": info.partitioned})
+    return Call("jax.debug.callback", [_function(w, info), *args], [*options, *kwargs])
+
+
+@rule("debug_print")
+def debug_print(w: Any, *operands: Any, **params: Any) -> Any:
+    info = callback_of(w.equation.origin)
+    if info.option_clash or info.flat_reason:
+        return DECLINE
+    args, kwargs = _arguments(w, info, operands)
+    w.module.modules.add("jax")
+    options = _options(
+        w,
+        {
+            "ordered": info.ordered,
+            "partitioned": info.partitioned,
+            "skip_format_check": info.skip_format_check,
+            "use_logging": info.logging,
+        },
+    )
+    call = Call("jax.debug.print", [w.source(info.fmt), *args], [*options, *kwargs])
+    if info.print_options:
+        w.module.helper("_with_printoptions")
+        w.module.modules.add("np")
+        thunk = Lambda([], call)
+        return Call("_with_printoptions", [thunk], [(k, w.source(v)) for k, v in info.print_options.items()])
+    return call
+
+
+@rule("call_hi_primitive")
+def call_hi_primitive(w: Any, *operands: Any, _prim: Any, **params: Any) -> Any:
+    """A high-level primitive of JAX 0.12, as the public function that binds it (`hi_primitives` proves which)."""
+    from untrace.capture.hi_primitives import Operand as HiOperand
+    from untrace.capture.hi_primitives import hi_primitive_call
+    from untrace.print.rules import Whole
+
+    found = hi_primitive_call(w.equation.origin)
+    if found is None:
+        return DECLINE
+
+    def argument(value: Any) -> Expr:
+        if isinstance(value, HiOperand):
+            return operands[value.index]
+        if type(value) is tuple and any(isinstance(v, HiOperand) for v in value):
+            return Tuple([argument(v) for v in value])
+        return w.source(value)
+
+    w.module.modules.add(found.path.split(".")[0])
+    kwargs = [(k, argument(v)) for k, v in found.kwargs.items()]
+    args: list[Expr] = [operands[i] for i in found.positions]
+    if not found.vmaps:
+        call = Call(found.path, args, kwargs)
+    else:
+        w.module.modules.update(("jax", "functools"))
+        function: Expr = Text(found.path)
+        if kwargs:
+            function = Call("functools.partial", [function], kwargs)
+        for axes in reversed(found.vmaps):
+            function = Call("jax.vmap", [function], [("in_axes", w.source(axes))])
+        call = Call(function, args)
+    return call if found.sequence else Whole(call)

@@ -50,7 +50,7 @@ def index(w: Any, tree: Any, operands: Sequence[Expr]) -> Expr:
             out.append(Slice(w.source(start), w.source(stop), w.source(stride) if stride != 1 else None))
         elif part[0] == "ds":
             _, place, size, stride = part
-            w.module.imports.add("from jax.experimental import pallas as pl")
+            w.module.modules.add("pl")
             kwargs = [("stride", w.source(stride))] if stride != 1 else []
             out.append(Call("pl.ds", [dynamic[place], w.source(size)], kwargs))
         else:
