@@ -146,7 +146,7 @@ def run(subject: Subject, fn: Callable[..., Any], form: str = "") -> Run:
     """
     import jax
 
-    args, kwargs, static = subject.args, subject.kwargs, dict(subject.static)
+    (args, kwargs), static = with_own_refs((subject.args, subject.kwargs)), dict(subject.static)
     if form:
         from suite import derive
 
@@ -168,8 +168,26 @@ def run(subject: Subject, fn: Callable[..., Any], form: str = "") -> Run:
     with printed() as stream:
         out = jax.block_until_ready(compiled(*args, **kwargs))
         jax.effects_barrier()
-    leaves = host_leaves(out) if subject.deterministic else []
+    leaves = host_leaves((out, ref_contents((args, kwargs)))) if subject.deterministic else []
     return Run(text, leaves, _types(out), jax.tree_util.tree_structure(out), stream.getvalue())
+
+
+def with_own_refs(tree: Any) -> Any:
+    """The arguments with a copy of every mutable reference: a run changes it in place."""
+    import jax
+
+    refs = getattr(jax, "Ref", ())
+    return jax.tree_util.tree_map(
+        lambda leaf: jax.new_ref(leaf[...]) if isinstance(leaf, refs) else leaf, tree
+    )
+
+
+def ref_contents(tree: Any) -> list[Any]:
+    """What the references among the arguments hold."""
+    import jax
+
+    refs = getattr(jax, "Ref", ())
+    return [leaf[...] for leaf in jax.tree_util.tree_leaves(tree) if isinstance(leaf, refs)]
 
 
 @contextlib.contextmanager

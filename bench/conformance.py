@@ -2,7 +2,8 @@
 
     python bench/conformance.py                          both parts, all cases
     python bench/conformance.py --part 1 --sample 1/5    a fixed fifth of every group
-    python bench/conformance.py --only 'scatter_add' --failures 20
+    python bench/conformance.py --only scatter_add --failures 20
+    python bench/conformance.py --again OUT.json         what failed in an earlier run
 
 Part 1 is `jax._src.internal_test_util.test_harnesses`, as the installed JAX has it; part 2 is
 `bench/suite`, whose cases are compared under `grad` and `vmap` as well where they allow it.
@@ -22,6 +23,7 @@ import argparse
 import collections
 import concurrent.futures
 import dataclasses
+import json
 import os
 import queue
 import re
@@ -152,7 +154,8 @@ def reasons(rows: Iterable[Row], names: int) -> str:
     """The reasons of some rows, the commonest first, each with at most `names` of its cases."""
     groups = collections.defaultdict(list)
     for row in rows:
-        groups[re.sub(r"0x[0-9a-f]+|\d+", "N", row.reason)].append(row)
+        # An error of untrace goes on with params and places after the primitive's name.
+        groups[re.sub(r"0x[0-9a-f]+|\d+", "N", row.reason.split(" [")[0][:120])].append(row)
     lines = []
     for members in sorted(groups.values(), key=lambda members: -len(members)):
         lines.append(f"{len(members):6d}  {members[0].reason}")
@@ -238,6 +241,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--part", type=int, choices=(CORPUS, SUITE), help="only one part")
     parser.add_argument("--sample", metavar="N/M", help="a fixed share of every group")
     parser.add_argument("--only", metavar="REGEX", help="cases whose GROUP/NAME matches")
+    parser.add_argument("--again", metavar="OUT", help="cases that failed in an earlier --json")
     parser.add_argument("--x64", action="store_true", help="in 64-bit mode (JAX_ENABLE_X64)")
     parser.add_argument("--json", metavar="OUT", help="write counts and all rows to a file")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="processes")
@@ -270,6 +274,11 @@ def main() -> int:
     finally:
         lister.close()
     cases = choose(everything, options.only, options.sample)
+    if options.again:
+        with open(options.again, encoding="utf-8") as file:
+            rows = json.load(file)["rows"]
+        failed = {(row["part"], row["name"]) for row in rows if row["outcome"] == "failed"}
+        cases = [case for case in cases if (case.part, case.name) in failed]
     print(f"JAX {version}, {len(cases)} of {len(everything)} cases, style {options.style}")
     rows = run_cases(cases, make_worker, options.jobs, Progress(len(cases)))
     seconds = time.monotonic() - start

@@ -1,6 +1,6 @@
 """Compares written functions with their originals under JAX's transformations.
 
-    python bench/transforms.py ZOO_DIR [--only REGEX] [--json OUT] [--oracle]
+    python bench/transforms.py ZOO_DIR [--only REGEX] [--transforms jit,grad] [--json OUT] [--oracle]
 
 Every program of the zoo is decompiled (exact, standalone), saved, and imported again from the saved
 text, in a process of its own. Then the original and the written function go through the same
@@ -276,6 +276,8 @@ def run_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     start = time.monotonic()
     if not case.runs_here:
         _fill(row, "-", SKIPPED, f"needs {case.python}")
+    for name in set(TRANSFORMS).difference(options.transforms):
+        row["cells"][name] = {"cell": "-", "status": SKIPPED, "reason": "not asked for"}
     while remaining := [t for t in TRANSFORMS if t not in row["cells"]]:
         settings = {"path": str(case.path), "oracle": options.oracle, "transforms": remaining}
         data = run_child(__file__, settings, options.seconds, devices=case.devices, x64=case.x64)
@@ -342,14 +344,23 @@ def main() -> int:
     )
     parser.add_argument("zoo", metavar="ZOO_DIR")
     parser.add_argument("--only", metavar="REGEX", help="programs whose file name matches")
+    parser.add_argument(
+        "--transforms",
+        type=lambda text: text.split(","),
+        default=TRANSFORMS,
+        metavar="NAME,…",
+        help="some of " + ", ".join(TRANSFORMS),
+    )
     parser.add_argument("--json", metavar="OUT")
     parser.add_argument("--jobs", type=int, default=1, help="programs at a time")
-    parser.add_argument("--seconds", type=float, default=300.0, help="limit of each process")
+    parser.add_argument("--seconds", type=float, default=600.0, help="limit of each process")
     parser.add_argument(
         "--oracle", action="store_true", help="the original in place of the written function"
     )
     options = parser.parse_args()
     cases = find_cases(options.zoo, options.only)
+    if unknown := set(options.transforms).difference(TRANSFORMS):
+        parser.error(f"unknown transformations: {', '.join(sorted(unknown))}")
     if not cases:
         parser.error(f"no program in {options.zoo} matches")
     heads = " ".join(f"{t:<8}" for t in TRANSFORMS)

@@ -1,4 +1,4 @@
-"""A comparison is only worth something if it notices: every small change to a program must be seen."""
+"""A comparison is worth what it notices: every small change to a program must be seen."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def replaced(closed: Any, eqns: list[Any]) -> Any:
 
 
 def mutants(closed: Any) -> Iterator[tuple[str, Any]]:
-    """Programs that differ from `closed` in one operand, literal or parameter of one live equation."""
+    """Programs that differ from `closed` in one operand, literal or parameter of live equations."""
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     live = live_equations(Side.of(closed))
     for i, eqn in enumerate(jaxpr.eqns):
@@ -41,7 +41,7 @@ def mutants(closed: Any) -> Iterator[tuple[str, Any]]:
             continue
         name = eqn.primitive.name
         for what, new in [*_operands(eqn), *_parameters(eqn)]:
-            yield f"{i}: {name} {what}", replaced(closed, [*jaxpr.eqns[:i], new, *jaxpr.eqns[i + 1 :]])
+            yield f"{i}: {name} {what}", replaced(closed, _put(jaxpr.eqns, i, new))
 
 
 def _operands(eqn: Any) -> Iterator[tuple[str, Any]]:
@@ -49,7 +49,7 @@ def _operands(eqn: Any) -> Iterator[tuple[str, Any]]:
         dtype = getattr(atom.aval, "dtype", None)
         if type(atom) is core.Literal and isinstance(dtype, np.dtype) and atom.aval.shape == ():
             old = np.asarray(atom.val, dtype)
-            new = ~old if dtype == bool else old + np.ones((), dtype)
+            new = ~old if dtype.kind == "b" else old + np.ones((), dtype)
             if old.tobytes() != new.tobytes():
                 literal = core.Literal(new, atom.aval)
                 yield f"literal {i}", eqn.replace(invars=_put(eqn.invars, i, literal))

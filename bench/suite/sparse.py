@@ -21,7 +21,8 @@ def bcoo(dense=DENSE, **options) -> sparse.BCOO:
 
 @case("bcoo_dot_general", grad=True, vmap=True)
 def bcoo_matvec() -> Program:
-    return lambda data, v: sparse.BCOO((data, bcoo().indices), shape=(3, 4)) @ v, (
+    indices = bcoo().indices
+    return lambda data, v: sparse.BCOO((data, indices), shape=(3, 4)) @ v, (
         bcoo().data,
         vector(4),
     )

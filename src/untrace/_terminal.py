@@ -66,7 +66,9 @@ class Terminal:
         table = Table(box=None, padding=(0, 2), expand=True)
         table.add_column("written", ratio=1, overflow="fold")
         table.add_column("jaxpr", ratio=1, overflow="fold")
-        table.add_row(highlighted(source), Text(jaxpr))
+        left = highlighted(source)
+        left.no_wrap, left.overflow = False, "fold"  # rich would cut what is too wide
+        table.add_row(left, Text(jaxpr))
         with self.out.capture() as capture:
             self.out.print(table)
         text = Text.from_ansi(capture.get())

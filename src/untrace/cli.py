@@ -160,7 +160,9 @@ def _show(argv: list[str]) -> int:
     terminal = _terminal()
     decompiled = _decompile(options, terminal)
     if options.jaxpr:
-        terminal.show_beside(decompiled.source, str(decompiled.jaxpr))
+        # Not str(): on a terminal JAX colours that by escape codes of its own.
+        jaxpr = decompiled.jaxpr.pretty_print(use_color=False)
+        terminal.show_beside(decompiled.source, jaxpr)
     else:
         terminal.show_source(decompiled.source)
     _say_what_is_known(decompiled, terminal)

@@ -634,6 +634,11 @@ def weakly_typed(value: Any) -> Any:
 PRIMITIVE_TYPE = jex_core.Primitive
 
 
+def binds_functions(prim: Any) -> bool:
+    """Whether a primitive is bound with Python functions in place of the jaxprs that its equations have."""
+    return type(prim).get_bind_params is not PRIMITIVE_TYPE.get_bind_params
+
+
 def is_unspecified(sharding: Any) -> bool:
     """Whether a sharding parameter says nothing (`UnspecifiedValue` has no public name)."""
     return type(sharding).__name__ == "UnspecifiedValue"
@@ -826,18 +831,24 @@ def literal_key(eqn: Any) -> tuple[str, ...]:
     return tuple(str(v.val) for v in eqn.invars if type(v) is LITERAL_TYPE)
 
 
-def _rule_identity(rule: Any, depth: int = 0) -> Any:
-    """Identity of the user's function below closures and `WrappedFun`s, with what was fixed on the way."""
+def _rule_identity(rule: Any) -> Any:
+    """(id of the user's function below closures and `WrappedFun`s, what was fixed on the way).
+
+    What was fixed is a set: a rule that calls its own function is wrapped once more at every level, in the same way.
+    """
     from jax._src import linear_util as lu  # WrappedFun: the transformations and the function below them
 
-    if isinstance(rule, lu.WrappedFun):
-        fixed = tuple(
-            (transformation.__name__, tuple(_static_key(a) for a in args if _is_fixed(a)))
-            for transformation, args in rule.transforms
-        )
-        return fixed, _rule_identity(rule.f, depth + 1)
-    inner = _wrapped_inside(rule) if depth < 12 else None
-    return id(rule) if inner is None else _rule_identity(inner, depth + 1)
+    fixed: set[Any] = set()
+    inner = rule
+    while inner is not None:
+        rule = inner
+        if isinstance(rule, lu.WrappedFun):
+            for transformation, args in rule.transforms:
+                fixed.add((transformation.__name__, tuple(_static_key(a) for a in args if _is_fixed(a))))
+            inner = rule.f
+        else:
+            inner = _wrapped_inside(rule)
+    return id(rule), frozenset(fixed)
 
 
 def _wrapped_inside(function: Any, depth: int = 0) -> Any:
@@ -973,3 +984,17 @@ def evaluate_closed(closed: Any, args: Sequence[Any]) -> list[Any]:
 def is_dropped(var: Any) -> bool:
     """Whether a result of an equation is not used."""
     return type(var) is DROP_TYPE
+
+
+def primitive_label(eqn: Any) -> str:
+    """The name of what an equation applies: the primitive's, or of a primitive object its class's ("custom_root")."""
+    prim = hi_primitive(eqn)
+    if prim is None:
+        return str(eqn.primitive.name)
+    name = type(prim).__name__.lstrip("_")
+    return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+
+
+def typeof(value: Any) -> Any:
+    """The abstract value of an array."""
+    return jax.typeof(value)

@@ -1,15 +1,18 @@
-"""Finds the text of Python callables that a program holds: host callbacks cannot be read from a jaxpr.
+"""Finds the text of the Python callables in a program: a jaxpr has host callbacks as objects only.
 
 `describe_callable` says how a written module can have a callable, best first:
 
-* import     it is an attribute of a public module of jax, numpy or the standard library (verified by lookup);
-* embed      its source can stand in the module by itself. The text is `ast.unparse` of the function's own source file,
-             and the file's function is compiled and compared with the callable first: a file that was edited since it
-             was imported is refused. What the function reads (closure cells, globals, defaults) must be embeddable too;
-* parameter  neither: the module gets a named hook that raises until it is given, and `reason` says why.
+* import     it is an attribute of a public module of jax, numpy or the standard library
+             (verified by lookup);
+* embed      its source can stand in the module by itself. The text is `ast.unparse` of the
+             function's own source file, and the file's function is compiled and compared with the
+             callable first: a file that was edited since it was imported is refused. What the
+             function reads (closure cells, globals, defaults) must be embeddable too;
+* parameter  neither: the module gets a named hook that raises until it is given, and `reason`
+             says why.
 
-State is not embedded: a callback that changes what it closes over (`seen.append(x)`, `nonlocal count`) would change a
-copy, so it becomes a parameter.
+State is not embedded: a callback that changes what it closes over (`seen.append(x)`, `nonlocal
+count`) would change a copy, so it becomes a parameter.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ Kind = Literal["import", "embed", "parameter"]
 # Larger captured arrays belong into a data file, not into a literal.
 _MAX_ELEMENTS = 256
 _STANDARD_IMPORTS = {"np": "numpy", "jnp": "jax.numpy", "jax": "jax", "lax": "jax.lax"}
+_PLAIN_CLASS = {"__module__", "__doc__", "__qualname__", "__weakref__", "__dict__"}
+_PLAIN_CLASS |= {"__firstlineno__", "__static_attributes__"}  # Python 3.13
 _MUTABLE = (list, dict, set, bytearray, np.ndarray)
 
 
@@ -51,10 +56,10 @@ _MUTABLE = (list, dict, set, bytearray, np.ndarray)
 class CallableSource:
     """How a written module can have a callable.
 
-    kind "import": `name` is `qualname` of module `module`. kind "embed": after `imports` ((module, alias) pairs, as
-    `import module as alias`) and `definitions` (statements, in order), `name` is the callable. kind "parameter":
-    `name` is a suggestion for the hook and `reason` says why the callable cannot be written.
-    `notes` say what an embedded text leaves out.
+    kind "import": `name` is `qualname` of module `module`. kind "embed": after `imports` ((module,
+    alias) pairs, as `import module as alias`) and `definitions` (statements, in order), `name` is
+    the callable. kind "parameter": `name` is a suggestion for the hook and `reason` says why the
+    callable cannot be written. `notes` say what an embedded text leaves out.
     """
 
     kind: Kind
@@ -69,8 +74,8 @@ class CallableSource:
 def describe_callable(function: Callable[..., Any], taken: Collection[str] = ()) -> CallableSource:
     """How a written module can have `function`; never raises.
 
-    taken: identifiers that the module uses already. The names of `definitions` avoid them, and the standard aliases
-    (`np`, `jnp`, `jax`, `lax`), which keep their meaning.
+    taken: identifiers that the module uses already. The names of `definitions` avoid them, and the
+    standard aliases (`np`, `jnp`, `jax`, `lax`), which keep their meaning.
     """
     found = public_location(function)
     if found is not None:
@@ -87,12 +92,11 @@ def describe_callable(function: Callable[..., Any], taken: Collection[str] = ())
 
 
 def stand_in(name: str, reason: str) -> str:
-    """Source of a function `name` that takes anything and raises NotImplementedError with `reason`."""
-    message = f"{name} is a Python function that could not be written into this module: {reason}"
-    return (
-        f"def {name}(*args, **kwargs):\n"
-        f"    raise NotImplementedError(\n        {message!r}\n        '. Pass the function itself instead.'\n    )"
-    )
+    """Source of a function `name` that takes anything and raises NotImplementedError: `reason`."""
+    first = f"{name} is a Python function that could not be written into this module: "
+    parts = (first, reason, ". Pass the function itself instead.")
+    lines = "".join(f"        {part!r}\n" for part in parts)
+    return f"def {name}(*args, **kwargs):\n    raise NotImplementedError(\n{lines}    )"
 
 
 # ---------------------------------------------------------------- public places
@@ -113,7 +117,9 @@ def public_location(value: Any) -> tuple[str, str] | None:
                 return home, name
     if not roots & {"jax", "jaxlib"} and not any(is_public_module(r) for r in roots):
         return None
-    candidates = sorted((m for m in list(sys.modules) if is_public_module(m)), key=lambda m: (m.count("."), m))
+    candidates = sorted(
+        (m for m in list(sys.modules) if is_public_module(m)), key=lambda m: (m.count("."), m)
+    )
     for module in candidates:
         for name in names:
             if not name.startswith("_") and _lookup(module, name) is value:
@@ -139,22 +145,34 @@ def _lookup(module: str, qualname: str) -> Any:
 def _embed(function: Any, name: str, taken: Collection[str]) -> CallableSource:
     scope = _Scope()
     result = scope.reference(function, name)
-    imports = [(m, a) for a, m in scope.imports.items() if _STANDARD_IMPORTS.get(a) == m and a not in taken]
+    imports = [
+        (m, a) for a, m in scope.imports.items() if _STANDARD_IMPORTS.get(a) == m and a not in taken
+    ]
     inner = [(m, a) for a, m in scope.imports.items() if (m, a) not in imports]
     notes = tuple(scope.notes)
     plain = list(scope.statements.values())
-    if len(plain) == 1 and not inner and isinstance(plain[0], ast.FunctionDef) and result == plain[0].name:
+    if (
+        len(plain) == 1
+        and not inner
+        and isinstance(plain[0], ast.FunctionDef)
+        and result == plain[0].name
+    ):
         if not _mentions(plain[0], result):  # not recursive: it can have any name
             plain[0].name = name
-            return CallableSource("embed", name, "", tuple(imports), (unparsed(plain[0]),), "", notes)
-    # Names that the text reads stand in a scope of their own, so that they cannot meet the module's.
+            return CallableSource(
+                "embed", name, "", tuple(imports), (unparsed(plain[0]),), "", notes
+            )
+    # Names that the text reads stand in a scope of their own, so that they cannot meet the
+    # module's.
     maker = _fresh(f"_make_{name}", taken)
     body: list[ast.stmt] = [_import(m, a) for m, a in inner]
     body += plain
     body.append(ast.Return(ast.Name(result, ast.Load())))
     made = ast.FunctionDef(maker, no_arguments(), body, [])
     call = ast.parse(f"{name} = {maker}()").body[0]
-    return CallableSource("embed", name, "", tuple(imports), (unparsed(made), unparsed(call)), "", notes)
+    return CallableSource(
+        "embed", name, "", tuple(imports), (unparsed(made), unparsed(call)), "", notes
+    )
 
 
 class _Scope:
@@ -181,7 +199,9 @@ class _Scope:
         """Makes `name` mean `value`. Raises NotEmbeddable."""
         if name in self._values:
             if self._values[name] is not value:
-                raise NotEmbeddable(f"two of the functions behind it read different things by the name {name!r}")
+                raise NotEmbeddable(
+                    f"two of the functions behind it read different things by the name {name!r}"
+                )
             return
         self._values[name] = value
         if isinstance(value, types.ModuleType):
@@ -225,12 +245,14 @@ class _Scope:
         self._assign(name, call)
 
     def _exception(self, name: str, value: type[BaseException]) -> None:
-        plain = {"__module__", "__doc__", "__qualname__", "__weakref__", "__dict__", "__firstlineno__",
-                 "__static_attributes__"}  # fmt: skip
-        if set(vars(value)) - plain or len(value.__bases__) != 1:
-            raise NotEmbeddable(f"it uses the exception class {value.__qualname__}, which has code of its own")
+        if set(vars(value)) - _PLAIN_CLASS or len(value.__bases__) != 1:
+            raise NotEmbeddable(
+                f"it uses the exception class {value.__qualname__}, which has code of its own"
+            )
         base = self.reference(value.__bases__[0], value.__bases__[0].__name__)
-        body: list[ast.stmt] = [ast.Expr(ast.Constant(value.__doc__))] if value.__doc__ else [ast.Pass()]
+        body: list[ast.stmt] = (
+            [ast.Expr(ast.Constant(value.__doc__))] if value.__doc__ else [ast.Pass()]
+        )
         self.statements[name] = ast.ClassDef(name, [ast.Name(base, ast.Load())], [], body, [])
 
     def _function(self, name: str, function: types.FunctionType) -> None:
@@ -243,7 +265,8 @@ class _Scope:
         arguments.defaults = [self._literal(v) for v in function.__defaults__ or ()]
         keyword_defaults = function.__kwdefaults__ or {}
         arguments.kw_defaults = [
-            self._literal(keyword_defaults[a.arg]) if a.arg in keyword_defaults else None for a in arguments.kwonlyargs
+            self._literal(keyword_defaults[a.arg]) if a.arg in keyword_defaults else None
+            for a in arguments.kwonlyargs
         ]
         for free in names_read(node, function.__code__.co_freevars):
             if free in values:
@@ -260,18 +283,27 @@ class _Scope:
 def _literal(value: Any, module: Callable[[str], str]) -> ast.expr:
     """`value` as an expression; `module(name)` gives the alias of a module. Raises NotEmbeddable."""
     kind = type(value)
-    if isinstance(value, types.MethodType) or (callable(value) and kind.__name__ == "builtin_function_or_method"):
-        raise NotEmbeddable(f"it is a method of an object of type {type(value.__self__).__qualname__}")
+    if isinstance(value, types.MethodType) or (
+        callable(value) and kind.__name__ == "builtin_function_or_method"
+    ):
+        raise NotEmbeddable(
+            f"it is a method of an object of type {type(value.__self__).__qualname__}"
+        )
     if value is None or value is Ellipsis or kind in (bool, int, str, bytes, float, complex):
-        # The parser reads back what repr writes but for `nan`, `inf` and negative zero's complex forms.
+        # The parser reads back what repr writes but for `nan`, `inf` and negative zero's complex
+        # forms.
         text = repr(value)
         if kind is float and not np.isfinite(value):
             text = f'float("{value}")'
         if kind is complex:
-            text = f"complex({unparsed(_literal(value.real, module))}, {unparsed(_literal(value.imag, module))})"
+            parts = (unparsed(_literal(part, module)) for part in (value.real, value.imag))
+            text = f"complex({', '.join(parts)})"
         return ast.parse(text, mode="eval").body
     if kind in (tuple, list, set, frozenset):
-        items = [_literal(v, module) for v in (sorted(value, key=repr) if kind in (set, frozenset) else value)]
+        items = [
+            _literal(v, module)
+            for v in (sorted(value, key=repr) if kind in (set, frozenset) else value)
+        ]
         if kind is tuple:
             return ast.Tuple(items, ast.Load())
         if kind is list:
@@ -279,10 +311,14 @@ def _literal(value: Any, module: Callable[[str], str]) -> ast.expr:
         whole = ast.List(items, ast.Load())
         return ast.Call(ast.Name(kind.__name__, ast.Load()), [whole], [])
     if kind is dict:
-        return ast.Dict([_literal(k, module) for k in value], [_literal(v, module) for v in value.values()])
+        return ast.Dict(
+            [_literal(k, module) for k in value], [_literal(v, module) for v in value.values()]
+        )
     if kind in (range, slice):
         parts = (value.start, value.stop, value.step)
-        return ast.Call(ast.Name(kind.__name__, ast.Load()), [_literal(p, module) for p in parts], [])
+        return ast.Call(
+            ast.Name(kind.__name__, ast.Load()), [_literal(p, module) for p in parts], []
+        )
     if isinstance(value, np.dtype) and value.kind in "biufcO?":
         return ast.parse(f"{module('numpy')}.dtype({value.str!r})", mode="eval").body
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
@@ -291,8 +327,14 @@ def _literal(value: Any, module: Callable[[str], str]) -> ast.expr:
         concrete = np.asarray(value)
         if concrete.dtype.kind in "biufc":
             inner = _array_literal(concrete, module)
-            return ast.Call(ast.Attribute(ast.Name(module("jax.numpy"), ast.Load()), "asarray", ast.Load()), [inner], [])
-    raise NotEmbeddable(f"it reads a value of type {kind.__module__}.{kind.__qualname__}, which has no short text")
+            return ast.Call(
+                ast.Attribute(ast.Name(module("jax.numpy"), ast.Load()), "asarray", ast.Load()),
+                [inner],
+                [],
+            )
+    raise NotEmbeddable(
+        f"it reads a value of type {kind.__module__}.{kind.__qualname__}, which has no short text"
+    )
 
 
 def _array_literal(value: Any, module: Callable[[str], str]) -> ast.expr:
@@ -304,7 +346,9 @@ def _array_literal(value: Any, module: Callable[[str], str]) -> ast.expr:
         return ast.Call(scalar, [_literal(value.item(), module)], [])
     data = _literal(value.tolist(), module)
     dtype = ast.keyword("dtype", ast.Constant(value.dtype.name))
-    call = ast.Call(ast.Attribute(ast.Name(alias, ast.Load()), "array", ast.Load()), [data], [dtype])
+    call = ast.Call(
+        ast.Attribute(ast.Name(alias, ast.Load()), "array", ast.Load()), [data], [dtype]
+    )
     if 0 in value.shape:  # `tolist` forgets the lengths behind a zero
         shape = _literal(tuple(value.shape), module)
         return ast.Call(ast.Attribute(call, "reshape", ast.Load()), [shape], [])

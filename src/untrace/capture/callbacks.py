@@ -1,7 +1,8 @@
-"""Reads the equations that call back into Python: what a printer needs to write the public call again.
+"""Reads the equations that call back into Python: what a printer needs to write the public call
+again.
 
-Sources: `pure_callback` and `io_callback` in jax/_src/callback.py, `debug_callback` and `debug_print` in
-jax/_src/debugging.py; the parameters are the same on JAX 0.10 and 0.12.
+Sources: `pure_callback` and `io_callback` in jax/_src/callback.py, `debug_callback` and
+`debug_print` in jax/_src/debugging.py; the parameters are the same on JAX 0.10 and 0.12.
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ import numpy as np
 from untrace import jax_compat
 
 Kind = Literal["pure_callback", "io_callback", "debug_callback", "debug_print"]
-CALLBACK_PRIMITIVES: tuple[Kind, ...] = ("pure_callback", "io_callback", "debug_callback", "debug_print")
+CALLBACK_PRIMITIVES: tuple[Kind, ...] = (
+    "pure_callback",
+    "io_callback",
+    "debug_callback",
+    "debug_print",
+)
 
 # What `np.get_printoptions()` says in a fresh process: only other values need to be written.
 _PRINT_DEFAULTS = {
-    "edgeitems": 3, "threshold": 1000, "floatmode": "maxprec", "precision": 8, "suppress": False, "linewidth": 75,
-    "nanstr": "nan", "infstr": "inf", "sign": "-", "formatter": None, "legacy": False, "override_repr": None,
+    "edgeitems": 3, "threshold": 1000, "floatmode": "maxprec", "precision": 8, "suppress": False,
+    "linewidth": 75, "nanstr": "nan", "infstr": "inf", "sign": "-", "formatter": None,
+    "legacy": False, "override_repr": None,
 }  # fmt: skip
 # A keyword argument of the callback by one of these names would be taken for the option.
 _OPTIONS = {
@@ -44,15 +51,19 @@ class CallbackInfo:
     """One callback equation, as the public call that made it.
 
     function: the user's callable; None for "debug_print", which has `fmt` instead.
-    args, kwargs: what the callable is called with: pytrees whose leaves are `Operand`s, each operand once, and plain
-    values that are no operands. When `flat_reason` is not empty, the pytree has nodes that a written module cannot
-    build; then `args` are the operands one by one, and the callable must take them so: `flat_function()`.
-    result_avals: types of the results, flat: a tuple of `jax.ShapeDtypeStruct`s makes the same equation.
-    vmap_method (pure_callback), ordered (all others), partitioned (debug_*), sharding (pure and io): as JAX's keyword
-    arguments. print_options: NumPy's printing options that differ from its defaults, to be set by
-    `with np.printoptions(**print_options):` around the call. skip_format_check, logging: options of `jax.debug.print`.
-    option_clash: a name in `kwargs` is one of the call's own options, so that only the two-call form
-    (`jax.debug.callback(ordered=...)(f, *args, **kwargs)`) can say it.
+    args, kwargs: what the callable is called with: pytrees whose leaves are `Operand`s, each
+    operand once, and plain values that are no operands.
+    flat_reason: when it is not empty, the pytree has nodes that a written module cannot build; then
+    `args` are the operands one by one, and the callable must take them so: `flat_function()`.
+    result_avals: types of the results, flat: a tuple of `jax.ShapeDtypeStruct`s makes the same
+    equation.
+    vmap_method (pure_callback), ordered (all others), partitioned (debug_*), sharding
+    (pure_callback and io_callback): as JAX's keyword arguments.
+    print_options: NumPy's printing options that differ from its defaults, to be set by
+    `with np.printoptions(**print_options):` around the call.
+    skip_format_check, logging: options of `jax.debug.print` (`jax.debug.log` for the second).
+    option_clash: a name in `kwargs` is one of the call's own options, so that only the two-call
+    form (`jax.debug.callback(ordered=...)(f, *args, **kwargs)`) can say it.
     """
 
     kind: Kind
@@ -92,7 +103,9 @@ def is_callback(eqn: Any) -> bool:
 
 
 def callback_of(eqn: Any) -> CallbackInfo:
-    """What the public call behind a callback equation was. Raises LookupError where JAX does not keep it."""
+    """What the public call behind a callback equation was. Raises LookupError where JAX does not
+    keep it.
+    """
     params = eqn.params
     kind = eqn.primitive.name
     if kind == "debug_print":
@@ -125,7 +138,9 @@ def _debug_print(eqn: Any, params: Mapping[str, Any]) -> CallbackInfo:
     args, kwargs, reason = _arguments(params["in_tree"], len(eqn.invars), static)
     options = dict(params["np_printoptions"])
     missing = object()
-    changed = {k: v for k, v in options.items() if _PRINT_DEFAULTS.get(k, missing) != v and not callable(v)}
+    changed = {
+        k: v for k, v in options.items() if _PRINT_DEFAULTS.get(k, missing) != v and not callable(v)
+    }
     return CallbackInfo(
         kind="debug_print",
         function=None,
@@ -160,7 +175,9 @@ def _format_fits(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
             return value
 
         def check_unused_args(self, used_args: Any, args: Any, kwargs: Any) -> None:
-            if any(i not in used_args for i in range(len(args))) or any(k not in used_args for k in kwargs):
+            if any(i not in used_args for i in range(len(args))) or any(
+                k not in used_args for k in kwargs
+            ):
                 raise ValueError("unused")
 
     try:
@@ -171,7 +188,9 @@ def _format_fits(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
 
 
 def _merged(in_tree: Any, operands: Sequence[Any], static: Mapping[int, Any]) -> tuple[Any, Any]:
-    """(args, kwargs) from the operands and the leaves that are none. Source: `merge_callback_args`, debugging.py"""
+    """(args, kwargs) from the operands and the leaves that are none. Source: `merge_callback_args`,
+    debugging.py
+    """
     import jax
 
     rest = iter(operands)
@@ -195,8 +214,12 @@ def _arguments(
 
 
 def _strange_node(value: Any) -> str:
-    """The name of the first class in a pytree that is no plain Python container, "" if there is none."""
-    if value is None or isinstance(value, (Operand, bool, int, float, complex, str, bytes, np.generic)):
+    """The name of the first class in a pytree that is no plain Python container, "" if there is
+    none.
+    """
+    if value is None or isinstance(
+        value, (Operand, bool, int, float, complex, str, bytes, np.generic)
+    ):
         return ""
     if type(value) in (tuple, list):
         return next((name for v in value if (name := _strange_node(v))), "")

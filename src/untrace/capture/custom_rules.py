@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from untrace.capture.jaxpr import Importer
 
 Capture = Callable[["Importer", Any], Mapping[str, Any]]
+# Rules inside rules inside rules: what the third derivative and those after it would need. The numbers of rules grow
+# exponentially there (the reverse pass of a solver differentiates its own loops), so they end here, with a note.
+MAX_DEPTH = 2
+
 CAPTURES: dict[str, Capture] = {}
 
 
@@ -43,20 +47,23 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     """
     params = eqn.params
     key = jax_compat.rule_key(eqn, params["jvp_jaxpr_fun"])
-    found = importer.rules.get(key)
+    found = importer.known_rule(key)
     if found is not None:
         return found
     name = jax_compat.function_name(params["call_jaxpr"]) or "custom_jvp"
     out = importer.rules[key] = {
+        "depth": importer.depth + 1,
         "call_jaxpr": importer.function(params["call_jaxpr"], name),
         "num_consts": params["num_consts"],
         "symbolic_zeros": params["symbolic_zeros"],
         "jvp": None,
         "out_zeros": (),
     }
-    rule, out_zeros = _guarded(importer, name, "jvp", lambda: jax_compat.custom_jvp_rule(eqn)) or (None, ())
-    out["jvp"] = rule and importer.function(rule, name + "_jvp")
-    out["out_zeros"] = out_zeros
+    with importer.inside_rule() as allowed:
+        trace = (lambda: jax_compat.custom_jvp_rule(eqn)) if allowed else None
+        rule, out_zeros = _guarded(importer, name, "jvp", trace) or (None, ())
+        out["jvp"] = rule and importer.function(rule, name + "_jvp")
+        out["out_zeros"] = out_zeros
     return out
 
 
@@ -69,36 +76,43 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     """
     params = eqn.params
     key = jax_compat.rule_key(eqn, params["fwd_jaxpr_thunk"], params["bwd"])
-    found = importer.rules.get(key)
+    found = importer.known_rule(key)
     if found is not None:
         return found
     name = jax_compat.function_name(params["call_jaxpr"]) or "custom_vjp"
     out = importer.rules[key] = {
+        "depth": importer.depth + 1,
         "call_jaxpr": importer.function(params["call_jaxpr"], name),
         "num_consts": params["num_consts"],
         "symbolic_zeros": params["symbolic_zeros"],
         "fwd": None,
         "bwd": None,
     }
-    rules = _guarded(importer, name, "vjp", lambda: jax_compat.custom_vjp_rules(eqn))
-    if rules is not None:
-        fwd, forwards, bwd, zeros = rules
-        out.update(
-            fwd=importer.function(fwd, name + "_fwd"),
-            bwd=importer.function(bwd, name + "_bwd"),
-            res_forwards=forwards,
-            ct_zeros=zeros,
-        )
+    with importer.inside_rule() as allowed:
+        rules = _guarded(importer, name, "vjp", (lambda: jax_compat.custom_vjp_rules(eqn)) if allowed else None)
+        if rules is not None:
+            fwd, forwards, bwd, zeros = rules
+            out.update(
+                fwd=importer.function(fwd, name + "_fwd"),
+                bwd=importer.function(bwd, name + "_bwd"),
+                res_forwards=forwards,
+                ct_zeros=zeros,
+            )
     return out
 
 
-def _guarded(importer: Importer, name: str, kind: str, trace: Callable[[], Any]) -> Any:
+def _guarded(importer: Importer, name: str, kind: str, trace: Callable[[], Any] | None) -> Any:
     """The result of `trace`, or None with a note: a rule is user code, and may refuse to be traced on its own."""
+    if trace is None:
+        importer.note(
+            f"derivative rules are written {MAX_DEPTH} deep: differentiating more often through {name} raises an error"
+        )
+        return None
     try:
         return trace()
     except Exception as error:  # user code: anything may be raised
         first_line = (str(error).strip().splitlines() or [""])[0][:200]
-        importer.notes.append(
+        importer.note(
             f"the {kind} rule of {name} could not be traced by itself ({type(error).__name__}: {first_line}); "
             "it is left out, so differentiating through it raises an error"
         )
@@ -119,3 +133,21 @@ def pallas_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     blocks = params["grid_mapping"].block_mappings
     params["index_maps"] = tuple(importer.function(b.index_map_jaxpr, f"{name}_block") for b in blocks)
     return params
+
+
+@capture("linear_call")
+def linear_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
+    """{callee, transpose: Functions, transpose_consts: Constants, num_callee_consts, num_res}.
+
+    `transpose` maps (its constants, residuals, cotangents) to cotangents of the linear operands.
+    """
+    params = eqn.params
+    name = jax_compat.function_name(params["callee"]) or "linear"
+    closed, consts = params["transpose_thunk"]()
+    return {
+        "callee": importer.function(params["callee"], name),
+        "transpose": importer.function(closed, name + "_transpose"),
+        "transpose_consts": tuple(importer.constant(c, jax_compat.typeof(c)) for c in consts),
+        "num_callee_consts": params["num_callee_consts"],
+        "num_res": params["num_res"],
+    }

@@ -1,16 +1,19 @@
-"""Keeps the derivatives of library primitives whose implementation, differentiated, would give another one.
+"""Keeps the derivatives of library primitives whose implementation, differentiated, would give
+another one.
 
-`lineax.linear_solve` returns a solution that depends on the operator only through a factorisation which is not
-differentiated: its JVP rule is the implicit derivative of the solution. Written as its implementation alone, the
-derivative would silently be wrong. A solve with a square operator of full rank is what `jax.lax.custom_linear_solve`
-is for (see `linear_solve.py`). For everything else, where a primitive's own JVP rule is not what `jax.jvp` of the implementation
-gives, the implementation stands in a `jax.custom_jvp` with the library's rule. In the rule, an application to tangents
-has the library's transpose rule as well: it stands in a `jax.custom_derivatives.linear_call` (a solver's loop could
-not be transposed by JAX).
+`lineax.linear_solve` returns a solution that depends on the operator only through a factorisation
+which is not differentiated: its JVP rule is the implicit derivative of the solution. Written as its
+implementation alone, the derivative would silently be wrong. A solve with a square operator of full
+rank is what `jax.lax.custom_linear_solve` is for (see `linear_solve.py`). For everything else,
+where a primitive's own JVP rule is not what `jax.jvp` of the implementation gives, the
+implementation stands in a `jax.custom_jvp` with the library's rule. In the rule, an application to
+tangents has the library's transpose rule as well: it stands in a
+`jax.custom_derivatives.linear_call` (a solver's loop could not be transposed by JAX).
 
-Both are inlined by lowering (`custom_jvp_call_p`, `linear_call_p` in jax/_src/custom_derivatives.py), so the
-StableHLO stays that of the original. What JAX's `linear_call` cannot do is lost: it refuses second derivatives
-through a *transposed* application (reverse mode twice over one solve).
+Both are inlined by lowering (`custom_jvp_call_p`, `linear_call_p` in
+jax/_src/custom_derivatives.py), so the StableHLO stays that of the original. What JAX's
+`linear_call` cannot do is lost: it refuses second derivatives through a *transposed* application
+(reverse mode twice over one solve).
 """
 
 from __future__ import annotations
@@ -32,12 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Entry:
-    """A custom_jvp function that stands for one primitive with its parameters and types; `like` has those."""
+    """A custom_jvp function that stands for one primitive with its parameters and types; `like` has
+    those.
+    """
 
     like: Any
     linear: tuple[bool, ...]
     varied: tuple[bool, ...] = ()  # the operands that the library's rule differentiates
-    function: Callable[..., list[Any]] | None = None
+    result: tuple[Callable[..., list[Any]], str] | None = None
     traced: Any = None  # ClosedJaxpr of the library's JVP rule
     rule: Any = None  # the same, expanded, once it was asked for
 
@@ -46,8 +51,8 @@ class _Entry:
 class LibraryRules:
     """The custom_jvp functions made for one Expander: one for each primitive, parameters and types.
 
-    One function for equal applications, so that a rule which applies its own primitive (the tangent of a solve is a
-    solve) is seen to be the same function again, not another one for ever.
+    One function for equal applications, so that a rule which applies its own primitive (the tangent
+    of a solve is a solve) is seen to be the same function again, not another one for ever.
     """
 
     expander: Expander
@@ -56,22 +61,24 @@ class LibraryRules:
 
     def function_for(
         self, eqn: Any, implementation: Any, linear: Sequence[bool] = ()
-    ) -> Callable[..., list[Any]] | None:
-        """A function of the operands with the library's derivative, or None where JAX's own derivative is that.
+    ) -> tuple[Callable[..., list[Any]], str] | None:
+        """(function of the operands with the library's derivative, how it has it), None where JAX's
+        own is the same.
 
-        implementation: ClosedJaxpr of what the primitive computes, not expanded. linear: which operands are tangents;
-        then the function can also be transposed by the library's rule, where it has one.
+        implementation: ClosedJaxpr of what the primitive computes, not expanded. linear: which
+        operands are tangents; then the function can also be transposed by the library's rule, where
+        it has one.
         """
         solve = linear_solve_of(eqn, implementation, self.plain)
         if solve is not None:
-            return solve
+            return solve, "in a `jax.lax.custom_linear_solve`"
         rule = jax_compat.jvp_rule(eqn.primitive)
         if rule is None or not any(jax_compat.has_tangent(v.aval) for v in eqn.invars):
             return None
         mask = tuple(linear) if any(linear) else ()
         for entry in self._entries:
             if entry.linear == mask and _same_application(entry.like, eqn):
-                return entry.function
+                return entry.result
         entry = _Entry(eqn, mask)
         self._entries.append(entry)
         entry.traced = self._differentiated(entry, rule)
@@ -86,16 +93,17 @@ class LibraryRules:
             def primal(*args: Any) -> list[Any]:
                 return jax_compat.evaluate_closed(closed, args)
 
-        entry.function = self._custom(entry, primal)
-        return entry.function
+        entry.result = self._custom(entry, primal), "with its own derivative rule"
+        return entry.result
 
     # ------------------------------------------------------------ the two derivatives
 
     def _differentiated(self, entry: _Entry, rule: Any) -> Any:
-        """ClosedJaxpr of the library's rule in the operands that it takes tangents of: `entry.varied`.
+        """ClosedJaxpr of the library's rule in the operands that it takes tangents of:
+        `entry.varied`.
 
-        Of the others (the state of a solver, say) it demands that they have none, and its callers see to that. None for
-        a rule that takes no tangent at all: a refusal.
+        Of the others (the state of a solver, say) it demands that they have none, and its callers
+        see to that. None for a rule that takes no tangent at all: a refusal.
         """
         eqn = entry.like
         floats = tuple(jax_compat.has_tangent(v.aval) for v in eqn.invars)
@@ -105,7 +113,13 @@ class LibraryRules:
             alone = {mask: self._accepted(eqn, rule, mask) for mask in each}
             taken = [mask for mask in each if alone[mask] is not None]
             floats = tuple(any(column) for column in zip(*taken, strict=True)) if taken else floats
-            traced = alone[taken[0]] if len(taken) == 1 else self._accepted(eqn, rule, floats) if taken else None
+            traced = (
+                alone[taken[0]]
+                if len(taken) == 1
+                else self._accepted(eqn, rule, floats)
+                if taken
+                else None
+            )
         entry.varied = floats
         return traced
 
@@ -118,7 +132,8 @@ class LibraryRules:
     def _jax_derivative_is_the_same(self, entry: _Entry, implementation: Any) -> bool:
         """Whether `jax.jvp` of the implementation and the library's rule trace to the same jaxpr.
 
-        Of an implementation with loops the rule is kept without asking: its derivative is iterated as well.
+        Of an implementation with loops the rule is kept without asking: its derivative is iterated
+        as well.
         """
         if _has_loops(implementation):
             return False
@@ -140,20 +155,24 @@ class LibraryRules:
 
         try:
             mine = jax_compat.trace_on_avals(ours, self._rule_avals(eqn, has), eqn.ctx)
-        except Exception:  # JAX cannot differentiate the implementation: the library's rule is needed
+        except (
+            Exception
+        ):  # JAX cannot differentiate the implementation: the library's rule is needed
             return False
         return self._text(mine) == self._text(theirs)
 
     def _text(self, closed: Any) -> str:
         """A jaxpr without dead equations and library primitives, as text with canonical names."""
-        return str(jax_compat.without_dead_code(self.plain.closed(closed)))
+        return str(_without_copies(jax_compat.without_dead_code(self.plain.closed(closed))))
 
     def _rule_avals(self, eqn: Any, varied: Sequence[bool]) -> list[Any]:
         avals = [v.aval for v in eqn.invars]
         return [*avals, *[a.to_tangent_aval() for a, v in zip(avals, varied, strict=True) if v]]
 
     def _traced_rule(self, eqn: Any, rule: Any, varied: Sequence[bool]) -> Any:
-        """ClosedJaxpr of the library's rule: operands and tangents of the varied ones to results and their tangents."""
+        """ClosedJaxpr of the library's rule: operands and tangents of the varied ones to results
+        and their tangents.
+        """
 
         def run(*args: Any) -> list[Any]:
             given = iter(args[len(varied) :])
@@ -178,12 +197,14 @@ class LibraryRules:
             results = jax_compat.evaluate_closed(entry.rule, [*primals, *given])
             outs, rest = results[: len(eqn.outvars)], iter(results[len(eqn.outvars) :])
             out_tangents = [
-                next(rest) if jax_compat.has_tangent(v.aval) else np.zeros(v.aval.shape, jax_compat.FLOAT0)
+                next(rest)
+                if jax_compat.has_tangent(v.aval)
+                else np.zeros(v.aval.shape, jax_compat.FLOAT0)
                 for v in eqn.outvars
             ]
             return outs, out_tangents
 
-        name = eqn.primitive.name.replace("-", "_")
+        name = jax_compat.primitive_label(eqn).replace("-", "_")
         primal.__name__ = primal.__qualname__ = name
         jvp.__name__ = jvp.__qualname__ = f"{name}_jvp"
         function.defjvp(jvp)
@@ -192,13 +213,20 @@ class LibraryRules:
     def _transposable(
         self, eqn: Any, implementation: Any, mask: Sequence[bool]
     ) -> Callable[..., list[Any]] | None:
-        """The implementation as a `linear_call` in the operands of `mask`; None where the library cannot transpose."""
+        """The implementation as a `linear_call` in the operands of `mask`; None where the library
+        cannot transpose.
+        """
         rule = jax_compat.transpose_rule(eqn.primitive)
-        if rule is None or not all(jax_compat.has_tangent(v.aval) for v, m in zip(eqn.invars, mask, strict=True) if m):
+        if rule is None or not all(
+            jax_compat.has_tangent(v.aval) for v, m in zip(eqn.invars, mask, strict=True) if m
+        ):
             return None
         wanted = [jax_compat.has_tangent(v.aval) for v in eqn.outvars]
-        # Results without tangents (a status, a step count) are no linear functions; a tangent has no use for them.
-        if any(not w and not jax_compat.is_dropped(v) for v, w in zip(eqn.outvars, wanted, strict=True)):
+        # Results without tangents (a status, a step count) are no linear functions; a tangent has
+        # no use for them.
+        if any(
+            not w and not jax_compat.is_dropped(v) for v, w in zip(eqn.outvars, wanted, strict=True)
+        ):
             return None
 
         def merged(residuals: Sequence[Any], linear: Sequence[Any]) -> list[Any]:
@@ -209,12 +237,18 @@ class LibraryRules:
             split = len(mask) - sum(mask)
             given = iter(args[split:])
             cotangents = [next(given) if w else None for w in wanted]
-            return jax_compat.call_transpose_rule(rule, eqn, merged(args[:split], [None] * sum(mask)), cotangents)
+            return jax_compat.call_transpose_rule(
+                rule, eqn, merged(args[:split], [None] * sum(mask)), cotangents
+            )
 
         fixed = [v.aval for v, m in zip(eqn.invars, mask, strict=True) if not m]
-        moved = [jax_compat.core_cotangent(v.aval) for v, w in zip(eqn.outvars, wanted, strict=True) if w]
+        moved = [
+            jax_compat.core_cotangent(v.aval) for v, w in zip(eqn.outvars, wanted, strict=True) if w
+        ]
         try:
-            back = self.plain.closed(jax_compat.trace_on_avals(transposed, [*fixed, *moved], eqn.ctx))
+            back = self.plain.closed(
+                jax_compat.trace_on_avals(transposed, [*fixed, *moved], eqn.ctx)
+            )
         except Exception:  # the library refuses: then JAX's own transpose has to do
             return None
         forward = self.plain.closed(implementation)
@@ -229,13 +263,29 @@ class LibraryRules:
         def primal(*args: Any) -> list[Any]:
             residuals = [a for a, m in zip(args, mask, strict=True) if not m]
             linear = [a for a, m in zip(args, mask, strict=True) if m]
-            outs = iter(jax.custom_derivatives.linear_call(apply, apply_transposed, residuals, linear))
+            outs = iter(
+                jax.custom_derivatives.linear_call(apply, apply_transposed, residuals, linear)
+            )
             return [
                 next(outs) if w else jnp.zeros(v.aval.shape, v.aval.dtype)
                 for v, w in zip(eqn.outvars, wanted, strict=True)
             ]
 
         return primal
+
+
+def _without_copies(closed: Any) -> Any:
+    """A jaxpr without its own `copy` equations, which some rules make of their operands."""
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    substitute: dict[Any, Any] = {}
+    eqns = []
+    for eqn in jaxpr.eqns:
+        invars = jax_compat.substituted(eqn.invars, substitute)
+        if eqn.primitive.name in ("copy", "copy_p"):
+            substitute[eqn.outvars[0]] = invars[0]
+        else:
+            eqns.append(eqn.replace(invars=invars))
+    return jax_compat.rebuilt_jaxpr(closed, eqns, jax_compat.substituted(jaxpr.outvars, substitute))
 
 
 def _has_loops(closed: Any) -> bool:
@@ -257,13 +307,16 @@ def _same_application(a: Any, b: Any) -> bool:
         return False
     if [str(v.aval) for v in a.invars] != [str(v.aval) for v in b.invars]:
         return False
-    if [jax_compat.is_dropped(v) for v in a.outvars] != [jax_compat.is_dropped(v) for v in b.outvars]:
+    if [jax_compat.is_dropped(v) for v in a.outvars] != [
+        jax_compat.is_dropped(v) for v in b.outvars
+    ]:
         return False
     return all(_same_param(k, a.params[k], b.params[k]) for k in a.params)
 
 
 def _same_param(key: str, a: Any, b: Any) -> bool:
-    # equinox's `flatten` is where a filtered primitive leaves the structure of its results, not a parameter.
+    # equinox's `flatten` is where a filtered primitive leaves the structure of its results, not a
+    # parameter.
     if a is b or (key == "flatten" and type(a) is type(b)):
         return True
     if type(a) is not type(b):

@@ -1,21 +1,25 @@
-"""Replaces primitives of other libraries by plain JAX, so that a written module needs no other import.
+"""Replaces primitives of other libraries by plain JAX, so that a module needs no other import.
 
 A library may bind primitives of its own (equinox, lineax and so diffrax and optimistix; any user's
-`jax.extend.core.Primitive`). The equation of such a primitive is replaced by the equations of the function that its
-*lowering* traces (`mlir.lower_fun`: what a jitted program runs), or, where the lowering is written in MLIR, of its
-`impl`. They are spliced in place, not called, because that is what lowering does: the StableHLO stays the same.
+`jax.extend.core.Primitive`). The equation of such a primitive is replaced by the equations of the
+function that its *lowering* traces (`mlir.lower_fun`: what a jitted program runs), or, where the
+lowering is written in MLIR, of its `impl`. They are spliced in place, not called, because that is
+what lowering does: the StableHLO stays the same.
 
 What the program *computes* is kept; how it *transforms* is kept in this way:
 
-* differentiation: where the library's own rules give another derivative than JAX's of the implementation (an
-  implicit derivative of a solve), the expansion stands in a `jax.custom_jvp` with the library's rule, and a linear
-  one in a `jax.custom_derivatives.linear_call` with the library's transpose (see `derivatives.py`);
-* refusals (`nonbatchable`, `nondifferentiable_backward`, a missing rule) are lost, and the notes say so;
-* batching: the implementation is batched by JAX's rules, and the notes say so where the library has its own.
+* differentiation: where the library's own rules give another derivative than JAX's of the
+  implementation (the implicit derivative of a solve), the expansion keeps them: as
+  `jax.lax.custom_linear_solve`, or as a `jax.custom_jvp` with the library's rule (see
+  `linear_solve.py` and `derivatives.py`);
+* refusals (`nonbatchable`, `nondifferentiable_backward`, a missing rule) are lost, and the notes
+  say so;
+* batching: the implementation is batched by JAX's rules, and the notes say so where the library has
+  its own.
 
-JAX 0.12 has primitives that are objects (`call_hi_primitive[_prim=...]`, jax/_src/hijax.py). The public call that
-makes the same equation is found by `hi_primitives.hi_primitive_call`; only where there is none is the object replaced
-by its `expand`, which is its lowering as well.
+JAX 0.12 has primitives that are objects (`call_hi_primitive[_prim=...]`, jax/_src/hijax.py). The
+public call that makes the same equation is found by `hi_primitives.hi_primitive_call`; only where
+there is none is the object replaced by its `expand`, which is its lowering as well.
 """
 
 from __future__ import annotations
@@ -33,29 +37,37 @@ from untrace.capture.hi_primitives import hi_primitive_call
 
 # Parameter types that can never hold a jaxpr: most parameters, so they are passed over first.
 _PLAIN = {int, float, bool, str, type(None), np.dtype, np.int64, complex, bytes}
-# Their jaxprs have no place for constants of their own (0.12 does not tell open jaxprs by their class).
+# Their jaxprs have no place for constants of their own (0.12 does not tell open jaxprs by their
+# class).
 _OPEN_BODIES = {"checkpoint", "remat2", "shard_map", "pallas_call", "run_state", "xla_pmap"}
 
-# What is lost of a primitive whose implementation alone is not the whole story: (lost, kept) by name.
+# What is lost of a primitive whose implementation alone is not the whole story. Under vmap
+# `unvmap_any` makes one condition of a whole batch, so that an `error_if` needs no batched host
+# callback.
+_UNBATCHED = (
+    "under vmap it reduces each example by itself, so that a check which raises an error message "
+    "cannot be batched"
+)
 _LOST = {
     "nonbatchable": "vmap over it is no longer refused",
     "nontraceable": "transforming it is no longer refused",
     "nondifferentiable_backward": "reverse-mode differentiation through it is no longer refused",
-    "unvmap_any": "under vmap it reduces each example by itself, not the whole batch",
-    "unvmap_all": "under vmap it reduces each example by itself, not the whole batch",
-    "unvmap_max": "under vmap it reduces each example by itself, not the whole batch",
+    "unvmap_any": _UNBATCHED,
+    "unvmap_all": _UNBATCHED,
+    "unvmap_max": _UNBATCHED,
 }
 
 
 def expand_library_primitives(
     closed: Any, keep: Collection[str] = ()
 ) -> tuple[Any, tuple[str, ...]]:
-    """(`closed` with every library primitive replaced by plain JAX, sentences that say what was replaced).
+    """(`closed` with every library primitive replaced by plain JAX, sentences that say what was
+    replaced).
 
     closed: ClosedJaxpr. keep: names of primitives to leave alone (those that have a user's rule).
-    The very same object comes back when nothing was replaced, at any depth: jaxprs that are shared by identity stay
-    shared. A primitive that can neither be traced through its lowering nor its `impl` stays, with a note that has the
-    reason. Nothing is raised.
+    The very same object comes back when nothing was replaced, at any depth: jaxprs that are shared
+    by identity stay shared. A primitive that can neither be traced through its lowering nor its
+    `impl` stays, with a note that has the reason. Nothing is raised.
     """
     expander = Expander(keep)
     return expander.closed(closed), expander.notes
@@ -64,7 +76,8 @@ def expand_library_primitives(
 class Expander:
     """Expands many jaxprs that may share parts; each part is expanded once.
 
-    For jaxprs that only exist once a rule is called (custom derivatives): expand those with the same object.
+    For jaxprs that only exist once a rule is called (custom derivatives): expand those with the
+    same object.
     """
 
     def __init__(self, keep: Collection[str] = (), derivatives: bool = True):
@@ -73,21 +86,19 @@ class Expander:
         self._library: dict[int, bool] = {}
         self._memo: dict[int, Any] = {}
         self._alive: list[Any] = []  # ids are only unique while the objects live
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str, str]] = Counter()
         self._failures: dict[str, str] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
         """One sentence for each primitive that was replaced or could not be, in alphabetical order."""
         notes = []
-        for (name, library), count in sorted(self._counts.items()):
+        for (name, library, how), count in sorted(self._counts.items()):
             times = "" if count == 1 else f" ({count} times)"
-            lost = _LOST.get(name)
             whose = f"{library}'s" if library else "the"
-            notes.append(
-                f"{whose} primitive `{name}`{times} is written as its implementation in plain JAX"
-                + (f"; {lost}" if lost else "")
-            )
+            note = f"{whose} primitive `{name}`{times} is written as its implementation"
+            lost = f"; {_LOST[name]}" if name in _LOST else ""
+            notes.append(f"{note} {how}".rstrip() + lost)
         for name, reason in sorted(self._failures.items()):
             notes.append(f"the primitive `{name}` could not be expanded: {reason}")
         return tuple(notes)
@@ -97,7 +108,9 @@ class Expander:
         return self._jaxpr(closed, has_home=True)
 
     def rule(self, closed: Any, tangent: Sequence[bool]) -> Any:
-        """`closed`, a derivative rule, without library primitives; `tangent` says which operands are tangents."""
+        """`closed`, a derivative rule, without library primitives; `tangent` says which operands
+        are tangents.
+        """
         return self._rebuild(closed, has_home=True, tangent=tangent)
 
     # ------------------------------------------------------------ one jaxpr
@@ -121,7 +134,11 @@ class Expander:
         consts: list[Any] = []
         changed = False
         for eqn in jaxpr.eqns:
-            linear = [type(v) is not jax_compat.LITERAL_TYPE and v in moving for v in eqn.invars] if moving else ()
+            linear = (
+                [type(v) is not jax_compat.LITERAL_TYPE and v in moving for v in eqn.invars]
+                if moving
+                else ()
+            )
             if any(linear):
                 moving.update(eqn.outvars)
             body = self._expansion(eqn, linear)
@@ -147,7 +164,9 @@ class Expander:
         return jax_compat.rebuilt_jaxpr(closed, eqns, outvars, constvars, consts)
 
     def _with_params(self, eqn: Any) -> Any:
-        """`eqn` with the jaxprs in its parameters expanded; the same object when there is nothing to do."""
+        """`eqn` with the jaxprs in its parameters expanded; the same object when there is nothing
+        to do.
+        """
         changed = None
         has_home = eqn.primitive.name not in _OPEN_BODIES
         for key, value in eqn.params.items():
@@ -186,15 +205,21 @@ class Expander:
         return found
 
     def _expansion(self, eqn: Any, linear: Sequence[bool], wrap: bool = False) -> Any:
-        """ClosedJaxpr that `eqn` stands for, itself expanded; None where the equation stays as it is.
+        """ClosedJaxpr that `eqn` stands for, itself expanded; None where the equation stays as it
+        is.
 
-        `linear`: which operands are tangents, in a derivative rule. `wrap`: as one call of a jitted function, which can hold constants where an open jaxpr cannot.
+        `linear`: which operands are tangents, in a derivative rule. `wrap`: as one call of a jitted
+        function, which can hold constants where an open jaxpr cannot.
         """
         primitive = eqn.primitive
         prim = jax_compat.hi_primitive(eqn)
         if prim is not None:
-            name = type(prim).__name__
-            if name in self._keep or primitive.name in self._keep or hi_primitive_call(eqn):
+            name = jax_compat.primitive_label(eqn)
+            if (
+                type(prim).__name__ in self._keep
+                or primitive.name in self._keep
+                or hi_primitive_call(eqn)
+            ):
                 return None
             library = "JAX" if type(prim).__module__.startswith("jax.") else ""
             candidates = [jax_compat.hi_primitive_function(prim)]
@@ -210,12 +235,13 @@ class Expander:
             try:
                 closed = _traced(function, eqn)
                 custom = self._rules and self._rules.function_for(eqn, closed, linear)
+                how = ""
                 if custom:
-                    closed = _traced(custom, eqn)
+                    closed, how = _traced(custom[0], eqn), custom[1]
             except Exception as error:  # the library's code: anything may be raised
                 reason = f"{type(error).__name__}: {_first_line(error)}"
                 continue
-            self._counts[name, library] += 1
+            self._counts[name, library, how] += 1
             return self._jaxpr(closed, has_home=True)
         self._failures[name] = reason
         return None
@@ -242,8 +268,8 @@ def _as_list(result: Any, several: bool) -> list[Any]:
 def _traced(function: Callable[..., list[Any]], eqn: Any) -> Any:
     """ClosedJaxpr of `function` on the equation's operands, with the equation's result types.
 
-    Raises TypeError where the implementation's types are not those of the primitive (but for weak types, which are
-    put right: a value's weak type decides how later code promotes it).
+    Raises TypeError where the implementation's types are not those of the primitive (but for weak
+    types, which are put right: a value's weak type decides how later code promotes it).
     """
     avals = [v.aval for v in eqn.outvars]
 
@@ -264,7 +290,9 @@ def _traced(function: Callable[..., list[Any]], eqn: Any) -> Any:
 
 
 def _spliced(eqn: Any, inner: Any, substitute: dict[Any, Any]) -> list[Any]:
-    """The equations of `inner` in the place of `eqn`; `substitute` learns what `eqn`'s results are now."""
+    """The equations of `inner` in the place of `eqn`; `substitute` learns what `eqn`'s results are
+    now.
+    """
     operands = jax_compat.substituted(eqn.invars, substitute)
     env = dict(zip(inner.invars, operands, strict=True))
     eqns = [jax_compat.equation_inside(e, eqn, env) for e in inner.eqns]

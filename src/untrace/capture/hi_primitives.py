@@ -1,8 +1,10 @@
-"""The public calls behind JAX 0.12's primitive objects (`call_hi_primitive[_prim=SearchSorted(...)]`).
+"""The public calls behind JAX 0.12's primitive objects
+(`call_hi_primitive[_prim=SearchSorted(...)]`).
 
-A guess is made by the object's class and then proven: the call is traced on the equation's operands, and must give
-that one equation again. What each makes: `searchsorted` and `nonzero` in jax/_src/numpy/hijax.py, `ldexp` and `frexp`
-in jax/_src/numpy/ufuncs.py, `checkpoint_name` in jax/_src/ad_checkpoint.py.
+A guess is made by the object's class and then proven: the call is traced on the equation's
+operands, and must give that one equation again. What each makes: `searchsorted` and `nonzero` in
+jax/_src/numpy/hijax.py, `ldexp` and `frexp` in jax/_src/numpy/ufuncs.py, `checkpoint_name` in
+jax/_src/ad_checkpoint.py.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ class Operand:
 
 @dataclass(frozen=True)
 class HiPrimitiveCall:
-    """`path(*[operands[i] for i in positions], **kwargs)`, inside `jax.vmap` once for each of `vmaps`, outermost first.
+    """`path(*[operands[i] for i in positions], **kwargs)`, inside `jax.vmap` once for each of
+    `vmaps`, outermost first.
 
-    path: dotted, as a written module spells it (`jnp.nonzero`). A jitted library function would add a `jit` equation,
-    so it is called through `.__wrapped__`, which `functools.wraps` gives every jitted function.
-    kwargs: plain values, `Operand`s and tuples of them. vmaps: `in_axes` tuples over `positions`; none of the kwargs
-    is mapped. sequence: whether the call returns a tuple of all results, or the only one bare.
+    path: dotted, as a written module spells it (`jnp.nonzero`). A jitted library function would add
+    a `jit` equation, so it is called through `.__wrapped__`, which `functools.wraps` gives every
+    jitted function. kwargs: plain values, `Operand`s and tuples of them. vmaps: `in_axes` tuples
+    over `positions`; none of the kwargs is mapped. sequence: whether the call returns a tuple of
+    all results, or the only one bare.
     """
 
     path: str
@@ -55,9 +59,11 @@ class HiPrimitiveCall:
 
 
 def hi_primitive_call(eqn: Any) -> HiPrimitiveCall | None:
-    """The public call that traces to exactly this `call_hi_primitive` equation, or None where there is none.
+    """The public call that traces to exactly this `call_hi_primitive` equation, or None where there
+    is none.
 
-    Proven on the installed JAX by tracing the call on the equation's operand types; remembered by the object and types.
+    Proven on the installed JAX by tracing the call on the equation's operand types; remembered by
+    the object and types.
     """
     prim = jax_compat.hi_primitive(eqn)
     guess = _GUESSES.get(type(prim).__name__)
@@ -123,7 +129,9 @@ def _reproduces(call: HiPrimitiveCall, eqn: Any, prim: Any) -> bool:
 
 
 def _search_sorted(prim: Any, eqn: Any) -> HiPrimitiveCall | None:
-    """`jnp.searchsorted`, mapped: shared batch axes stand first, axes of the sorted array alone after them."""
+    """`jnp.searchsorted`, mapped: shared batch axes stand first, axes of the sorted array alone
+    after them.
+    """
     ndim = len(eqn.invars[0].aval.shape)
     shared, alone = prim.batch_dims, ndim - 1 - prim.batch_dims
     return HiPrimitiveCall(

@@ -6,7 +6,8 @@ afterwards; the rules of `custom_jvp` and `custom_vjp`, which JAX keeps as closu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,28 @@ class Importer:
         self._primitives: dict[int, Primitive] = {}
         self._keep: list[Any] = []  # ids are only unique while the objects live
         self.notes: list[str] = []
+        self.depth = 0
         self.rules: dict[Any, dict[str, Any]] = {}  # captured custom rules; filled while they are traced
+
+    @contextlib.contextmanager
+    def inside_rule(self) -> Iterator[bool]:
+        """Counts how deep in derivative rules the capture is; gives whether one more rule may be captured."""
+        self.depth += 1
+        try:
+            yield self.depth <= custom_rules.MAX_DEPTH
+        finally:
+            self.depth -= 1
+
+    def known_rule(self, key: Any) -> dict[str, Any] | None:
+        """What was captured for a custom function; not where that was too deep for its rules and here is not."""
+        found = self.rules.get(key)
+        if found is not None and found["depth"] > custom_rules.MAX_DEPTH and self.depth < custom_rules.MAX_DEPTH:
+            return None
+        return found
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
 
     def function(self, closed: Any, name: str) -> Function:
         """The Function of a ClosedJaxpr (or an open Jaxpr without constants); the same one for the same object."""
@@ -51,10 +73,13 @@ class Importer:
 
     def _fill(self, function: Function, jaxpr: Any, consts: Any) -> None:
         env: dict[Any, Any] = {}
-        for var, const in zip(jaxpr.constvars, consts, strict=True):
-            env[var] = self.constant(const, var.aval)
+        # An open jaxpr may have variables for constants without the constants: those are inputs like the others.
+        inputs = list(jaxpr.invars) if consts else [*jaxpr.constvars, *jaxpr.invars]
+        if consts:
+            for var, const in zip(jaxpr.constvars, consts, strict=True):
+                env[var] = self.constant(const, var.aval)
         params = []
-        for var in jaxpr.invars:
+        for var in inputs:
             value = env[var] = Value(var.aval)
             params.append(value)
         function.params = params

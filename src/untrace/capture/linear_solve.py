@@ -1,12 +1,13 @@
 """Writes lineax's `linear_solve` as `jax.lax.custom_linear_solve`, where the two mean the same.
 
-Both are a solve with an implicit derivative: x' = A^-1 (b' - A' x), and a transpose rule that solves with A^T. lineax's
-rule (lineax/_solve.py, `_linear_solve_jvp`) has further terms for a pseudoinverse, so only a square operator with a
-solver that assumes full rank is taken; the other solves keep lineax's own rule (`derivatives.py`).
+Both are a solve with an implicit derivative: x' = A^-1 (b' - A' x), and a transpose rule that
+solves with A^T. lineax's rule (lineax/_solve.py, `_linear_solve_jvp`) has further terms for a
+pseudoinverse, so only a square operator with a solver that assumes full rank is taken; the other
+solves keep lineax's own rule (`derivatives.py`).
 
-`custom_linear_solve` lowers to the equations of its `solve`, all of them, and is differentiable any number of times, in
-both modes, and batched. What is lost: lineax checks every tangent solve for success and raises; here only the primal
-solve (when it was asked to) and the transposed ones do.
+`custom_linear_solve` lowers to the equations of its `solve`, all of them, and is differentiable any
+number of times, in both modes, and batched. What is lost: lineax checks every tangent solve for
+success and raises; here only the primal solve (when it was asked to) and the transposed ones do.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ class _Index:
         self.index = index
 
 
-def linear_solve_of(eqn: Any, implementation: Any, plain: Expander) -> Callable[..., list[Any]] | None:
-    """A function of the equation's operands that is one `lax.custom_linear_solve`, or None where that is not the same.
+def linear_solve_of(
+    eqn: Any, implementation: Any, plain: Expander
+) -> Callable[..., list[Any]] | None:
+    """A function of the equation's operands that is one `lax.custom_linear_solve`, or None where
+    that is not the same.
 
     implementation: ClosedJaxpr of the solve. plain: expands what is inside the transposed solve.
     """
@@ -48,9 +52,13 @@ def linear_solve_of(eqn: Any, implementation: Any, plain: Expander) -> Callable[
         square = solver.assume_full_rank() and _is_square(eqn, moving)
         if rule is None or not square:
             return None
-        function = _solver(eqn, implementation, rule, moving, jax.tree_util.tree_structure(vector), plain)
+        function = _solver(
+            eqn, implementation, rule, moving, jax.tree_util.tree_structure(vector), plain
+        )
         jax_compat.trace_on_avals(function, [v.aval for v in eqn.invars], eqn.ctx)
-    except Exception:  # another version of lineax, or an operator that JAX cannot transpose: its own rule then
+    except (
+        Exception
+    ):  # another version of lineax, or an operator that JAX cannot transpose: its own rule then
         return None
     return function
 
@@ -58,7 +66,8 @@ def linear_solve_of(eqn: Any, implementation: Any, plain: Expander) -> Callable[
 def _arguments(eqn: Any, operands: Sequence[Any]) -> tuple[Any, ...]:
     """(operator, state, vector, options, solver, throw) with `operands` for arrays.
 
-    Source: `filter_primitive_bind`, equinox/internal/_primitive.py: arrays are operands, the rest is in `static`.
+    Source: `filter_primitive_bind`, equinox/internal/_primitive.py: arrays are operands, the rest
+    is in `static`.
     """
     missing = sys.modules["equinox.internal._primitive"]._missing_dynamic
     rest = iter(operands)
@@ -92,7 +101,8 @@ def _solver(
 
     avals = [eqn.invars[i].aval for i in fixed]
     given = [jax_compat.core_cotangent(v.aval) for v in eqn.outvars[:count]]
-    # Expanded here and now: a transposed solve has a transposed solve of its own, and so on for ever.
+    # Expanded here and now: a transposed solve has a transposed solve of its own, and so on for
+    # ever.
     back = plain.closed(jax_compat.trace_on_avals(transposed, [*avals, *given], eqn.ctx))
 
     def linear_solve(*operands: Any) -> list[Any]:
@@ -101,23 +111,29 @@ def _solver(
         if operator.in_size() != operator.out_size():
             raise ValueError("the operator is not square")
 
-        # Under `checkpoint`, for else `custom_linear_solve` computes what the operator computes from its own arrays
-        # alone outside of the solve (it transposes `matvec` there and then): equations that the original does not have.
+        # Under `checkpoint`, for else `custom_linear_solve` computes what the operator computes
+        # from its own arrays alone outside of the solve (it transposes `matvec` there and then):
+        # equations that the original does not have.
         @jax.checkpoint
         def matvec(vector: list[Any]) -> list[Any]:
-            return jax.tree_util.tree_leaves(operator.mv(jax.tree_util.tree_unflatten(tree, vector)))
+            return jax.tree_util.tree_leaves(
+                operator.mv(jax.tree_util.tree_unflatten(tree, vector))
+            )
 
         def solve(_: Any, vector: list[Any]) -> tuple[list[Any], list[Any]]:
             outs = jax_compat.evaluate_closed(implementation, merged(others, vector))
             return outs[:count], outs[count:]
 
         def transpose_solve(_: Any, cotangent: list[Any]) -> tuple[list[Any], list[Any]]:
-            # JAX wants the same extra results of both solves; nobody reads those of the transposed one.
+            # JAX wants the same extra results of both solves; nobody reads those of the transposed
+            # one.
             extra = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in eqn.outvars[count:]]
             return jax_compat.evaluate_closed(back, [*others, *cotangent]), extra
 
         vector = [operands[i] for i in moving]
-        found, extra = jax.lax.custom_linear_solve(matvec, vector, solve, transpose_solve, has_aux=True)
+        found, extra = jax.lax.custom_linear_solve(
+            matvec, vector, solve, transpose_solve, has_aux=True
+        )
         return [*found, *extra]
 
     return linear_solve

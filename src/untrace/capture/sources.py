@@ -1,11 +1,13 @@
 """Reads the source of one Python function: its definition, and what that reads from outside.
 
-Every definition comes from the function's own file, and only when the file still compiles to the function's code.
+Every definition comes from the function's own file, and only when the file still compiles to the
+function's code.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import dis
 import functools
 import linecache
@@ -16,8 +18,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 _READING_METHODS = {
-    "get", "items", "keys", "values", "index", "count", "copy", "item", "tolist", "astype", "reshape", "sum",
-    "mean", "min", "max", "shape", "dtype", "ndim", "size", "T", "any", "all", "dot",
+    "get", "items", "keys", "values", "index", "count", "copy", "item", "tolist", "astype",
+    "reshape", "sum", "mean", "min", "max", "shape", "dtype", "ndim", "size", "T", "any", "all",
+    "dot",
 }  # fmt: skip
 
 
@@ -35,7 +38,9 @@ def no_arguments() -> ast.arguments:
 
 
 def is_public_module(name: str) -> bool:
-    """Whether a written module may import `name`: jax, numpy or the standard library, no private part."""
+    """Whether a written module may import `name`: jax, numpy or the standard library, no private
+    part.
+    """
     root, *rest = name.split(".")
     if any(part.startswith("_") for part in (root, *rest)) or root in ("posixpath", "ntpath"):
         return False
@@ -45,7 +50,9 @@ def is_public_module(name: str) -> bool:
 
 
 def _is_stdlib(root: str) -> bool:
-    """Whether the module that `root` names here really is the standard library's, not a file that shadows it."""
+    """Whether the module that `root` names here really is the standard library's, not a file that
+    shadows it.
+    """
     module = sys.modules.get(root)
     file = getattr(module, "__file__", None)
     if file is None:
@@ -56,16 +63,18 @@ def _is_stdlib(root: str) -> bool:
 def source_of(function: types.FunctionType) -> ast.FunctionDef:
     """The function's definition from its source file, without decorators and annotations.
 
-    A lambda comes back as a function with one `return`. Raises NotEmbeddable where there is no source, or where the
-    source, compiled, does not have this very function.
+    A lambda comes back as a function with one `return`. Raises NotEmbeddable where there is no
+    source, or where the source, compiled, does not have this very function.
     """
     code = function.__code__
-    # A generated function (`exec`, a REPL without history) has no lines; linecache also knows notebooks.
+    # A generated function (`exec`, a REPL without history) has no lines; linecache also knows
+    # notebooks.
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
     if not text:
         raise NotEmbeddable("its source is not available")
     tree, codes = _parsed(text)
-    # Equal code objects have equal instructions, names, constants and positions: the file is the one that was run.
+    # Equal code objects have equal instructions, names, constants and positions: the file is the
+    # one that was run.
     if not any(code == other for other in codes):
         raise NotEmbeddable("its source file does not have this function (any more)")
     if code.co_name == "<lambda>":
@@ -80,7 +89,9 @@ def source_of(function: types.FunctionType) -> ast.FunctionDef:
 
 @functools.lru_cache(maxsize=16)
 def _parsed(text: str) -> tuple[ast.Module, tuple[types.CodeType, ...]]:
-    """The syntax tree and all code objects of a file. Optimisations by name need the whole file, not one function."""
+    """The syntax tree and all code objects of a file. Optimisations by name need the whole file,
+    not one function.
+    """
     whole = compile(text, "<source>", "exec", dont_inherit=True)
     return ast.parse(text), tuple(_codes(whole))
 
@@ -93,7 +104,9 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _lambda_at(tree: ast.Module, code: types.CodeType) -> ast.FunctionDef:
-    """The innermost lambda that all of the code's instructions stand in, as a function with one `return`."""
+    """The innermost lambda that all of the code's instructions stand in, as a function with one
+    `return`.
+    """
     places = [p for p in code.co_positions() if None not in p and (p[0], p[2]) != (p[1], p[3])]
     start = min((p[0], p[2]) for p in places)  # type: ignore[type-var]
     end = max((p[1], p[3]) for p in places)  # type: ignore[type-var]
@@ -122,7 +135,9 @@ class _AnnotationRemover(ast.NodeTransformer):
 
 
 def _without_annotations(node: ast.FunctionDef) -> ast.FunctionDef:
-    """`node` without annotations: they may name what the module does not have, and do not change what it does."""
+    """`node` without annotations: they may name what the module does not have, and do not change
+    what it does.
+    """
     copy = ast.parse(unparsed(node)).body[0]
     assert isinstance(copy, ast.FunctionDef)
     copy.decorator_list = []
@@ -141,10 +156,13 @@ def free_values(function: types.FunctionType) -> Mapping[str, Any]:
 
 
 def names_read(node: ast.FunctionDef, freevars: Collection[str]) -> list[str]:
-    """Names from outside that the function (and functions in it) reads, sorted. Raises if it assigns any."""
+    """Names from outside that the function (and functions in it) reads, sorted. Raises if it
+    assigns any.
+    """
     cells = [ast.Assign([ast.Name(v, ast.Store())], ast.Constant(None), lineno=0) for v in freevars]
     outer = ast.FunctionDef("outer", no_arguments(), [*cells, node], [])
-    # Through text: nodes made by hand lack fields that the compiler of one Python or another asks for.
+    # Through text: nodes made by hand lack fields that the compiler of one Python or another asks
+    # for.
     whole = compile(unparsed(ast.Module([outer], [])), "<source>", "exec", dont_inherit=True)
     outer_code = next(c for c in whole.co_consts if isinstance(c, types.CodeType))
     code = next(c for c in outer_code.co_consts if isinstance(c, types.CodeType))
@@ -160,20 +178,30 @@ def names_read(node: ast.FunctionDef, freevars: Collection[str]) -> list[str]:
     return sorted(n for n in names if isinstance(n, str))
 
 
-def drop_foreign_assignments(node: ast.FunctionDef, values: Mapping[str, Any], where: str) -> list[str]:
-    """Removes `module.attribute = ...` of modules that a written module may not import; a note for each.
+def drop_foreign_assignments(
+    node: ast.FunctionDef, values: Mapping[str, Any], where: str
+) -> list[str]:
+    """Removes `module.attribute = ...` of modules that a written module may not import; a note for
+    each.
 
-    That is how equinox's `error_if` tells its own `filter_jit` about an error, before it raises it for everyone else.
+    That is how equinox's `error_if` tells its own `filter_jit` about an error, before it raises it
+    for everyone else.
     """
     notes: list[str] = []
 
     class Dropper(ast.NodeTransformer):
         def visit_Assign(self, statement: ast.Assign) -> Any:
             target = statement.targets[0]
-            if len(statement.targets) == 1 and isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+            if (
+                len(statement.targets) == 1
+                and isinstance(target, ast.Attribute)
+                and isinstance(target.value, ast.Name)
+            ):
                 owner = values.get(target.value.id)
                 if isinstance(owner, types.ModuleType) and not is_public_module(owner.__name__):
-                    notes.append(f"{where}: its assignment to {owner.__name__}.{target.attr} is left out")
+                    notes.append(
+                        f"{where}: its assignment to {owner.__name__}.{target.attr} is left out"
+                    )
                     return ast.Pass()
             return statement
 
@@ -217,7 +245,14 @@ def _reads(parent: ast.AST, child: ast.Name) -> bool:
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
                 return target.value.id in ("np", "jnp", "numpy")
             return isinstance(target, ast.Name) and target.id in dir(builtins)
-        case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.FormattedValue() | ast.IfExp():
+        case (
+            ast.BinOp()
+            | ast.UnaryOp()
+            | ast.Compare()
+            | ast.BoolOp()
+            | ast.FormattedValue()
+            | ast.IfExp()
+        ):
             return True
         case ast.For() | ast.comprehension():
             return parent.iter is child

@@ -80,6 +80,10 @@ class Scope:
                 self._root._inside.add(name)
                 return name
 
+    def outside(self) -> Scope:
+        """The scope around this one."""
+        return self._parent if self._parent is not None else self
+
     def names(self) -> frozenset[str]:
         """Every name that this scope or one inside it uses so far."""
         return frozenset(self._taken | self._inside)

@@ -150,7 +150,9 @@ class Values:
         if array.dtype == jax.dtypes.float0:
             return Call("np.zeros", [shape], [("dtype", dtype)])
         data = array.tobytes()
-        if array.size and array.size > 2 and not data.strip(b"\0"):
+        if not array.size and array.ndim > 1:
+            return Call("np.zeros", [shape], [("dtype", dtype)])
+        if array.size > 2 and not data.strip(b"\0"):
             return Call("np.zeros", [shape], [("dtype", dtype)])
         plain = array.dtype.isbuiltin == 1
         if plain and array.ndim == 1 and array.size > 3 and array.dtype.kind in "iu":
@@ -170,8 +172,7 @@ class Values:
                 return Call("np.full", [shape, fill], [("dtype", dtype)])
         items = self._items(array)
         if items is not None:
-            call = Call("np.array", [items], [("dtype", dtype)])
-            return call if 0 not in array.shape[1:] else Call("np.zeros", [shape], [("dtype", dtype)])
+            return Call("np.array", [items], [("dtype", dtype)])
         # Bits that no decimal gives back (a NaN's payload, a custom float type): the bytes themselves.
         raw = Call("np.frombuffer", [Call("bytes.fromhex", [Text(repr(data.hex()))])], [("dtype", dtype)])
         return Call(Text(raw.flat() + ".reshape"), [shape])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 RULE_PARAMS: dict[str, tuple[str, ...]] = {
     "custom_jvp_call": ("jvp_jaxpr_fun",),
     "custom_vjp_call": ("fwd_jaxpr_thunk", "bwd", "out_trees"),
+    "linear_call": ("transpose_thunk",),
 }
 # Rules inside rules, where it cannot be told that they are one and the same rule again.
 MAX_DEPTH = 2
@@ -64,6 +65,9 @@ def _trace(eqn: Any) -> Traced:
         if eqn.primitive.name == "custom_jvp_call":
             jaxpr, zeros = jax_compat.custom_jvp_rule(eqn)
             return Traced((("jvp", jaxpr),), (tuple(zeros),))
+        if eqn.primitive.name == "linear_call":
+            transpose, consts = eqn.params["transpose_thunk"]()
+            return Traced((("transpose", transpose),), (len(consts),))
         forward, forwards, backward, zeros = jax_compat.custom_vjp_rules(eqn)
         return Traced((("fwd", forward), ("bwd", backward)), (tuple(forwards), tuple(zeros)))
     except Exception as error:  # a rule is user code: anything may be raised

@@ -99,6 +99,12 @@ def _solve_tuple(**parts):
     return type(jax.make_jaxpr(template)(1.0).eqns[-1].params["jaxprs"])(**parts)
 
 
+@helper()
+def _no_rule(*args, **kwargs):
+    """Stands for a derivative rule that the module does not have."""
+    raise NotImplementedError("this function's derivative rule could not be written; see the notes of the proof")
+
+
 @helper("jax", "lax")
 def _platform_index(platforms):
     """The index of the branch for the platform that the program is lowered for."""
@@ -119,3 +125,15 @@ def _with_printoptions(call, **options):
     """Calls `call()` under NumPy printing options, which `jax.debug.print` remembers."""
     with np.printoptions(**options):
         return call()
+
+
+@helper("jax", "jnp")
+def _primitive(name, function, *args):
+    """The primitive called `name` that JAX binds somewhere in `function(*args)`: it has no public name of its own."""
+    stack = [jax.make_jaxpr(function)(*args).jaxpr]
+    while stack:
+        for eqn in stack.pop().eqns:
+            if eqn.primitive.name == name:
+                return eqn.primitive
+            stack.extend(getattr(p, "jaxpr", p) for p in eqn.params.values() if hasattr(p, "eqns"))
+    raise LookupError(name)

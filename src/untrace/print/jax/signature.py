@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from untrace import jax_compat
+from untrace.print.jax import runtime
 from untrace.print.jax.checks import DoubleStar, IsNot, Or, Refuse
 from untrace.print.jax.pytrees import (
     Path,
@@ -165,11 +166,21 @@ def _made_up(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[inspect.Par
     return made + [kind(name, kind.KEYWORD_ONLY) for name in sorted(kwargs)]
 
 
-# What the statements and helpers of this package itself refer to in the body.
+# What a body may refer to: the modules that rules spell, and the builtins in literals and checks.
 BODY_NAMES = frozenset(
-    "jax jnp np lax float int complex str bytes len sorted type ValueError TypeError "
-    "_loaded _node _like _twin".split()
+    "jax jnp lax np pl pltpu collections dataclasses functools math operator os primitives sparse "
+    "sys typing bool bytes complex dict float frozenset int len list print set slice sorted str "
+    "tuple type TypeError ValueError".split()
 )
+
+
+def _is_needed_inside(name: str) -> bool:
+    try:
+        runtime.needs(name)
+    except KeyError:
+        return name in BODY_NAMES
+    return True  # one of our helpers, which the body may call
+
 
 _KINDS = {
     inspect.Parameter.POSITIONAL_ONLY: "positional",
@@ -251,7 +262,7 @@ class _Reader:
         own = {}
         for name in [p.name for p in self.given]:
             new = name
-            while new in self.avoid or new in BODY_NAMES or (new != name and new in taken):
+            while new in self.avoid or _is_needed_inside(new) or (new != name and new in taken):
                 new += "_"
             taken.add(new)
             own[name] = new

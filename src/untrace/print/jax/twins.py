@@ -189,8 +189,9 @@ READY = ("jnp.", "lax.", "np.", "jax.tree_util.", "jax.nn.", "jax.random.", "jax
 class Metadata(Values):
     """Writes a node's metadata.
 
-    `refer(value, otherwise)` gives an object of a library, or `otherwise` where that is not loaded;
-    it raises Unwritable for an object that no module has. `tree(example)` writes a pytree, for metadata that holds treedefs.
+    `refer(value, otherwise)` gives an object of a library, or `otherwise` where that is not
+    loaded; it raises Unwritable for an object that no module has. `tree(example)` writes a pytree,
+    for metadata that holds treedefs.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class Metadata(Values):
             return self.refer(value, None)
 
     def path_to(self, value: Any, suffix: str = "", otherwise: type | None = None) -> Expr:
-        """The object itself, by its public path or by `refer`; `otherwise` stands in where it is not loaded."""
+        """The object itself: by its public path, else by `refer`."""
         if suffix:
             raise Unwritable("a part of an object")
         path = jax_compat.public_path(value)

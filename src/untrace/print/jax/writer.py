@@ -119,10 +119,11 @@ class ModuleWriter:
         if array.dtype != dtype and dtype != jax_compat.FLOAT0:
             array = array.astype(dtype)
         array = np.ascontiguousarray(array).reshape(array.shape)
-        key = (array.dtype.name, array.shape, array.tobytes())
+        weak = getattr(aval, "weak_type", False)
+        key = (array.dtype.name, array.shape, array.tobytes(), weak)
         found = self._constants_by_bits.get(key)
         if found is None:
-            expr = self.values.array(array)
+            expr = self.values.scalar(array[()], dtype, True) if weak and not array.ndim else self.values.array(array)
             if array.nbytes > SMALL_BYTES and type(expr) is Call and expr.func in ("np.array",) or len(expr.flat()) > 8000:
                 self.helper("_constants")
                 name = self.scope.fresh("const")
@@ -132,8 +133,16 @@ class ModuleWriter:
                 found = Name(name)
             else:
                 found = self._module_name("const", expr)
+            if weak and array.ndim:
+                found = self._module_name("weak", self._weakly_typed(found, dtype))
             self._constants_by_bits[key] = found
         return found
+
+    def _weakly_typed(self, array: Expr, dtype: Any) -> Expr:
+        """An array with a weak type, which only the primitive itself gives to what is no Python scalar."""
+        self.imports.add("from jax.extend.core import primitives")
+        options = [("new_dtype", self.values.dtype(dtype)), ("weak_type", Text("True")), ("sharding", Text("None"))]
+        return Call("primitives.convert_element_type_p.bind", [array], options)
 
     def _module_name(self, base: str, expr: Expr) -> Name:
         name = self.scope.fresh(base)
@@ -353,6 +362,9 @@ class FunctionWriter:
     def bind(self, equation: Equation, operands: Sequence[Expr]) -> Expr:
         """`primitives.x_p.bind(*operands, **params)`: the very same equation."""
         prim = equation.callee.object
+        if jax_compat.binds_functions(prim):
+            why = self._reason or "it has no rule, and a call primitive cannot be bound with written functions"
+            raise UnsupportedPrimitiveError(_unsupported(equation, why))
         place = self.module.primitive(prim)
         if place is None:
             raise UnsupportedPrimitiveError(_unsupported(equation, "it has no rule, and no public place to import it from"))

@@ -133,3 +133,8 @@ def device_put(w: Any, *operands: Any, devices: Any, srcs: Any, copy_semantics: 
         args.append(tuple(devices) if several else devices[0])
     call = w.jax("device_put", *args, **kwargs)
     return call if several else Whole(call)
+
+
+@rule("reshard")
+def reshard(w: Any, x: Any, *, dst_sharding: Any, concrete_mesh: Any) -> Any:
+    return w.jax("sharding.reshard", x, dst_sharding)

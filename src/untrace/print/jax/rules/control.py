@@ -78,7 +78,7 @@ def _index(params: Sequence[Value], atom: Any) -> int | None:
     return None
 
 
-def _closes_naturally(function: Function, consts: int, operands: Sequence[Any]) -> bool:
+def closes_naturally(function: Function, consts: int, operands: Sequence[Any]) -> bool:
     """Whether a Python function that closes over the constants would give them in the same order again.
 
     JAX orders closed-over values by first use. `operands`: the constants outside, which must be distinct variables.
@@ -134,7 +134,7 @@ def scan(w: Any, *operands: Any, jaxpr: Function, length: int, reverse: bool, un
     inputs = w.equation.inputs
     natural = (
         not any(v for v in extra.values())
-        and _closes_naturally(jaxpr, consts, inputs)
+        and closes_naturally(jaxpr, consts, inputs)
         and not any(r is p for r, p in zip(jaxpr.results[:carries], jaxpr.params[consts : consts + carries], strict=True))
         and not any(r is p for r in jaxpr.results[carries:] for p in jaxpr.params[consts + carries :])
         and not any(type(a) is Literal for a in inputs[consts + carries :])
@@ -199,8 +199,8 @@ def while_(
     used_by_cond = _used(cond_jaxpr)
     if (
         any(v is not None for v in params.values())
-        or not _closes_naturally(cond_jaxpr, cond_nconsts, inputs)
-        or not _closes_naturally(body_jaxpr, body_nconsts, inputs[cond_nconsts:])
+        or not closes_naturally(cond_jaxpr, cond_nconsts, inputs)
+        or not closes_naturally(body_jaxpr, body_nconsts, inputs[cond_nconsts:])
         or any(f and id(p) not in used_by_cond for f, p in zip(forwarded, cond_jaxpr.params[cond_nconsts:], strict=True))
         or not all(_same_type(a, p) for a, p in zip(inputs[cond_nconsts + body_nconsts :], body_jaxpr.params[body_nconsts:]))
     ):

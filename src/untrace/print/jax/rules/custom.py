@@ -6,34 +6,69 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Function
+from untrace.ir.nodes import Function, Literal
 from untrace.print.jax.rules.calls import result
+from untrace.print.jax.rules.control import closes_naturally
 from untrace.print.names import identifier
-from untrace.print.rules import rule
-from untrace.print.tree import Assign, Attribute, Call, Def, Expr, Name, Parameter, Return, Statement, Text, Tuple, Unpack
+from untrace.print.rules import DECLINE, rule
+from untrace.print.tree import (
+    Assign, Attribute, Call, Def, Expr, Lambda, Name, Parameter, Return, Star, Statement, Text, Tuple, Unpack,
+)  # fmt: skip
 
 
 @rule("custom_jvp_call")
 def custom_jvp_call(
-    w: Any, *operands: Any, call_jaxpr: Function, jvp: Function | None, num_consts: int, symbolic_zeros: bool, out_zeros: Any
+    w: Any, *operands: Any, call_jaxpr: Function, jvp: Function | None, num_consts: int, symbolic_zeros: bool, out_zeros: Any,
+    depth: int,
 ) -> Any:
     module = w.module
     module.modules.add("jax")
+    if num_consts and closes_naturally(call_jaxpr, num_consts, w.equation.inputs):
+        return _closed_over(w, operands, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros)
 
     def build(name: str) -> Iterator[Statement]:
         yield module.define(call_jaxpr, name, [Text("jax.custom_jvp")])
         if jvp is not None:
-            yield _jvp_rule(module, name, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros)
+            yield _jvp_rule(module.writer(), name, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros)
+        else:
+            yield Spaced([], Call(Attribute(Name(name), "defjvp"), [module.helper("_no_rule")], _symbolic(symbolic_zeros)))
 
     name = module.named(("custom_jvp", id(call_jaxpr)), call_jaxpr.name, build)
     return result(call_jaxpr, Call(name, operands))
 
 
+def _closed_over(
+    w: Any,
+    operands: Sequence[Expr],
+    primal: Function,
+    jvp: Function | None,
+    consts: int,
+    symbolic: bool,
+    zeros: Sequence[bool],
+) -> Any:
+    """A function that closes over variables of this one is defined right here."""
+    name = w.scope.fresh(identifier(primal.name, "fn"))
+    inner = w.nested()
+    for param, atom in zip(primal.params[:consts], w.equation.inputs[:consts], strict=True):
+        inner.names[param] = w.atom(atom)
+    params = [Parameter(inner.bind_parameter(p).id) for p in primal.params[consts:]]
+    inner.equations(primal.equations, primal.results)
+    inner.statements.append(Return(inner.results(primal.results)))
+    w.statements.append(Def(name, params, inner.statements, [Text("jax.custom_jvp")]))
+    if jvp is None:
+        define = Attribute(Name(name), "defjvp")
+        w.statements.append(Assign([], Call(define, [w.module.helper("_no_rule")], _symbolic(symbolic))))
+    else:
+        closed = Function(primal.name, primal.params[consts:], [], primal.results)
+        w.statements.append(_jvp_rule(w.nested(), name, closed, jvp, 0, symbolic, zeros))
+    return result(primal, Call(name, operands[consts:]))
+
+
 def _jvp_rule(
-    module: Any, name: str, primal: Function, jvp: Function, consts: int, symbolic: bool, zeros: Sequence[bool]
+    w: Any, name: str, primal: Function, jvp: Function, consts: int, symbolic: bool, zeros: Sequence[bool]
 ) -> Def:
-    rule_name = module.scope.fresh(identifier(name + "_jvp", "jvp"))
-    w = module.writer()
+    module = w.module
+    rule_name = w.scope.outside().fresh(identifier(name + "_jvp", "jvp"))
     count = len(primal.params)
     body = w.statements
     names = ["_"] * consts
@@ -55,6 +90,10 @@ def _jvp_rule(
         module.modules.add("functools")
         decorator = Call("functools.partial", [decorator], [("symbolic_zeros", Text("True"))])
     return Def(rule_name, [Parameter("primals"), Parameter("tangents")], body, [decorator])
+
+
+def _symbolic(symbolic_zeros: bool) -> list[tuple[str, Expr]]:
+    return [("symbolic_zeros", Text("True"))] if symbolic_zeros else []
 
 
 def _zero(w: Any, aval: Any) -> Expr:
@@ -79,6 +118,7 @@ def custom_vjp_call(
     symbolic_zeros: bool,
     res_forwards: Sequence[int | None] = (),
     ct_zeros: Sequence[bool] = (),
+    depth: int = 0,
 ) -> Any:
     module = w.module
     module.modules.add("jax")
@@ -90,9 +130,11 @@ def custom_vjp_call(
             backward = _bwd(module, name, call_jaxpr, bwd, num_consts, symbolic_zeros, len(res_forwards), ct_zeros)
             yield forward
             yield backward
-            options = [("symbolic_zeros", Text("True"))] if symbolic_zeros else []
             define = Attribute(Name(name), "defvjp")
-            yield Spaced([], Call(define, [Name(forward.name), Name(backward.name)], options))
+            yield Spaced([], Call(define, [Name(forward.name), Name(backward.name)], _symbolic(symbolic_zeros)))
+        else:
+            missing = module.helper("_no_rule")
+            yield Spaced([], Call(Attribute(Name(name), "defvjp"), [missing, missing], _symbolic(symbolic_zeros)))
 
     name = module.named(("custom_vjp", id(call_jaxpr)), call_jaxpr.name, build)
     return result(call_jaxpr, Call(name, operands))
@@ -154,3 +196,45 @@ def _bwd(
     return Def(
         module.scope.fresh(identifier(name + "_bwd", "bwd")), [Parameter(packed), Parameter(cotangent)], w.statements
     )
+
+
+@rule("linear_call")
+def linear_call(
+    w: Any,
+    *operands: Any,
+    callee: Function,
+    transpose: Function,
+    transpose_consts: Sequence[Any],
+    num_callee_consts: int,
+    num_res: int,
+) -> Any:
+    """`jax.custom_derivatives.linear_call(f, f_transpose, residuals, linear)`; constants are closed over."""
+    if any(type(a) is Literal for a in w.equation.inputs[:num_callee_consts]):
+        return DECLINE
+    closed, rest = operands[:num_callee_consts], operands[num_callee_consts:]
+    forward = Name(w.module.function(callee))
+    backward = w.module.named(("transpose", id(transpose)), transpose.name, lambda n: [_tupled(w.module, transpose, n)])
+    spread = [Star(Name("res")), Star(Name("lin"))]
+    consts = [w.module.constant(c) for c in transpose_consts]
+    call = w.jax(
+        "custom_derivatives.linear_call",
+        Lambda(["res", "lin"], Call(forward, [*closed, *spread])),
+        Lambda(["res", "ct"], Call(backward, [*consts, Star(Name("res")), _cotangents(callee)])),
+        Tuple(rest[:num_res]),
+        Tuple(rest[num_res:]),
+    )
+    return result(callee, call)
+
+
+def _cotangents(callee: Function) -> Expr:
+    """`ct` as arguments: the cotangents have the tree of the results, bare where there is one."""
+    return Name("ct") if len(callee.results) == 1 else Star(Name("ct"))
+
+
+def _tupled(module: Any, function: Function, name: str) -> Def:
+    """A definition that returns a tuple, also of one result."""
+    w = module.writer()
+    params = [Parameter(w.bind_parameter(p).id) for p in function.params]
+    w.equations(function.equations, function.results)
+    w.statements.append(Return(Tuple([w.atom(r) for r in function.results])))
+    return Def(name, params, w.statements)

@@ -32,3 +32,11 @@ def custom_linear_solve(w: Any, *operands: Any, const_lengths: Any, jaxprs: Any)
 
     kwargs = [("const_lengths", record(const_lengths)), ("jaxprs", record(jaxprs))]
     return Call(Attribute(place or Text("lax.linear_solve_p"), "bind"), operands, kwargs)
+
+
+@rule("geqrf")
+def geqrf(w: Any, x: Any, **params: Any) -> Any:
+    """The factorisation before its parts are put together; `jnp.linalg.qr(x, mode="raw")` binds it, and transposes."""
+    primitive = w.call("_primitive", "geqrf", Text('lambda a: jnp.linalg.qr(a, mode="raw")'), x)
+    w.module.helper("_primitive")
+    return Call(Attribute(primitive, "bind"), [x], [(k, w.source(v)) for k, v in params.items()])

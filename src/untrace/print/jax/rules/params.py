@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
-from untrace.print.tree import Call, Expr, Text, Tuple
+from untrace.print.tree import Attribute, Call, Expr, Text, Tuple
 from untrace.print.values import Unwritable, Values
 
 
@@ -82,6 +82,17 @@ def mesh(values: Values, mesh: Any) -> Expr:
 def abstract_mesh(values: Values, mesh: Any) -> Expr:
     values.modules.add("jax")
     sizes, names = tuple(mesh.axis_sizes), tuple(mesh.axis_names)
+    if any(t.name == "Manual" for t in mesh.axis_types):
+        # Inside shard_map: the mesh there knows its devices, and no literal could say them.
+        return Call("jax.sharding.get_abstract_mesh")
+    if getattr(mesh, "abstract_device", None) is not None:
+        values.modules.add("np")
+        count = 1
+        for size in sizes:
+            count *= size
+        array = Text(f"np.array(jax.devices()[:{count}]).reshape({values.source(sizes).flat()})")
+        concrete = Call("jax.sharding.Mesh", [array, values.source(names)], _axis_types(values, mesh))
+        return Attribute(concrete, "abstract_mesh")
     return Call("jax.sharding.AbstractMesh", [values.source(sizes), values.source(names)], _axis_types(values, mesh))
 
 
