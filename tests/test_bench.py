@@ -159,3 +159,33 @@ def test_settings_are_read_without_running_the_case(common: ModuleType, zoo: Pat
     assert cases["halve"].x64
     assert cases["halve"].devices == 1
     assert not cases["old"].runs_here
+
+
+@pytest.fixture
+def transforms(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """bench/transforms.py as a module."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    import transforms
+
+    return transforms
+
+
+def test_only_what_jax_itself_cannot_keep_is_excused(transforms: ModuleType) -> None:
+    one, two = F32([1.0]), F32([2.0])
+    outcome = transforms.Outcome
+    cell = transforms.judge(outcome([one]), outcome([two]))
+    assert (cell["cell"], cell["status"]) == ("1e+00", "failed")
+    assert transforms.excuse(cell, outcome([one]), outcome([two])) is cell
+    excused = transforms.excuse(cell, outcome([two]), outcome([two]))
+    assert (excused["cell"], excused["status"]) == ("jaxpr", "skipped")
+    assert "max 8388608 ulp, relative 1.0e+00" in excused["reason"]
+
+
+def test_errors_of_one_side_alone(transforms: ModuleType) -> None:
+    fine, error = transforms.Outcome([F32([1.0])]), transforms.Outcome(error="ValueError: no")
+    only_written = transforms.judge(fine, error)
+    assert (only_written["cell"], only_written["status"]) == ("RAISES", "failed")
+    assert transforms.excuse(only_written, fine, error) is only_written
+    assert transforms.excuse(only_written, error, error)["status"] == "skipped"
+    assert transforms.judge(error, fine)["cell"] == "loose"
+    assert transforms.judge(error, error)["written"] == "raises the same"

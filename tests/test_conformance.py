@@ -23,6 +23,7 @@ sys.path.append(str(BENCH))
 
 import _check  # noqa: E402
 import conformance  # noqa: E402
+import peers  # noqa: E402
 from _worker import CORPUS, SUITE, CaseName, Row, Worker, sample  # noqa: E402
 
 CORPUS_SHARDS = 16
@@ -32,7 +33,8 @@ SUITE_SHARDS = 16
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
     """A worker for every process of the tests; its start costs seconds."""
-    worker = Worker()
+    # A gradient with the same StableHLO is the same program; the long run compiles it all the same.
+    worker = Worker(options={"tool": "untrace", "style": "exact", "run_derived": False})
     yield worker
     worker.close()
 
@@ -97,7 +99,7 @@ def row_of(
         return _check.Outcome(path, "f", "jaxpr", flat)
 
     subject = _check.Subject(fn, (jnp.array([1.0, -0.0, jnp.nan]),), forms=forms)
-    return _check.check(CASE, subject, write, directory, "exact")
+    return _check.check(CASE, subject, write, directory)
 
 
 def test_a_right_module_passes(tmp_path: Path) -> None:
@@ -128,6 +130,46 @@ def test_a_wrong_module_fails(text: str, reason: str, tmp_path: Path) -> None:
     row = row_of(HEAD + text, tmp_path)
     assert row.outcome == "failed"
     assert reason in row.reason
+
+
+TWIN = """
+import collections
+SlogdetResult = collections.namedtuple("SlogdetResult", ["sign", "FIELD"])
+def f(x):
+    return [SlogdetResult(x, x)]
+"""
+
+
+def test_a_private_class_of_jax_may_have_a_twin(tmp_path: Path) -> None:
+    """No written module may import it; its twin has the same name and fields."""
+    private = type(jnp.linalg.slogdet(jnp.eye(2)))
+
+    def fn(x: jax.Array) -> list[object]:
+        return [private(x, x)]
+
+    right = row_of(HEAD + TWIN.replace("FIELD", "logabsdet"), tmp_path, fn=fn)
+    assert (right.outcome, right.reason) == ("passed", "")
+    assert "pytree" in row_of(HEAD + TWIN.replace("FIELD", "log"), tmp_path, fn=fn).reason
+    assert "pytree" in row_of(HEAD + "def f(x):\n    return [(x, x)]\n", tmp_path, fn=fn).reason
+
+
+def test_what_is_left_in_a_reference_is_compared(tmp_path: Path) -> None:
+    """References among the arguments are fresh for every run, and read after it."""
+
+    def fn(ref: jax.Ref) -> jax.Array:
+        ref[0] += 1.0
+        return ref[1]
+
+    def write(subject: _check.Subject, directory: Path) -> _check.Outcome:
+        path = directory / "written.py"
+        path.write_text(texts.pop())
+        return _check.Outcome(path, "f", "jaxpr")
+
+    right = "def f(ref):\n    ref[0] += 1.0\n    return ref[1]\n"
+    texts = [right.replace("+= 1.0", "+= 2.0"), right]
+    subject = _check.Subject(fn, (jax.new_ref(jnp.arange(3.0)),))
+    assert _check.check(CASE, subject, write, tmp_path).outcome == "passed"
+    assert "bits: leaf 1" in _check.check(CASE, subject, write, tmp_path).reason
 
 
 def test_a_weak_type_that_is_lost_fails(tmp_path: Path) -> None:
@@ -229,3 +271,39 @@ def test_the_report_counts_what_failed(capsys: pytest.CaptureFixture[str], tmp_p
     assert conformance.mean_of_groups(rows, "passed") == pytest.approx((100 / 3 + 100) / 2)
     data = json.loads(json.dumps(conformance.as_json(rows, {"jax": "0"})))
     assert data["parts"]["1"]["groups"]["a"]["passed"] == 1
+
+
+STUB = """
+import jax
+
+def sourcerize(f):
+    def write(*args):
+        return f"def {f.__name__}(a):\\n    return jnp.float32(2.0) * a"
+    return write
+"""
+
+
+def test_a_peer_is_taken_from_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """jax_sourceror is no package of an index: its clone is put on the path."""
+    (tmp_path / "src" / "jax_sourceror").mkdir(parents=True)
+    (tmp_path / "src" / "jax_sourceror" / "__init__.py").write_text(STUB)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write = peers.sourceror_writer({"checkout": str(tmp_path)})
+    subject = _check.Subject(double, (jnp.arange(3.0),))
+    row = _check.check(CASE, subject, write, tmp_path, _check.Demands(stablehlo=False))
+    assert row.bits, row.reason
+    assert not row.stablehlo
+
+
+def test_the_table_of_peers() -> None:
+    """Right cases over tried ones, and their mean over groups."""
+    rows = [
+        Row(CORPUS, "a1", "a", "passed", written=True, imported=True, bits=True),
+        Row(CORPUS, "a2", "a", written=True),
+        Row(CORPUS, "a3", "a", "excluded"),
+        Row(CORPUS, "b1", "b"),
+    ]
+    entry = peers.Entry("some tool", sys.executable, {})
+    line = peers.markdown([(entry, "0.4.23", rows)]).splitlines()[-1]
+    assert line == "| some tool | 0.4.23 | 3 | 2 | 1 | 0 | 1 (33.3 %) | 25.0 % |"
+    assert peers.flat(["a", ["b", ["c"]]]) == ["a", "b", "c"]

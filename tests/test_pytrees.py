@@ -1,4 +1,4 @@
-"""Signatures, argument pytrees and results: what is written takes and gives the original's pytrees."""
+"""Signatures, argument pytrees and results: what is written takes and gives the original's."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Colour(enum.Enum):
 
 
 class Written:
-    """A module whose function unpacks its arguments and returns their leaves, repeated, in the result's tree."""
+    """A module whose function returns its arguments' leaves, in turn, in the result's tree."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ def identity(tree: Any) -> Any:
 
 
 def assert_same(tree: Any, standalone: bool, out: Any = None) -> Written:
-    """The argument's leaves come back, in order, in the tree of `out` (that of the argument if None)."""
+    """The argument's leaves come back, in order, in the tree of `out` (None: of the argument)."""
     written = Written(identity, (tree,), out=tree if out is None else out, standalone=standalone)
     got = written(tree)
     assert jax.tree.structure(got) == jax.tree.structure(written.out), written.text
@@ -254,7 +254,19 @@ def test_names_are_the_shortest_that_tell_leaves_apart() -> None:
 @BOTH
 @pytest.mark.parametrize(
     "key",
-    ['"', "'", "\n", '"]\nimport os\n#', "\\", "lambda", "ﬁ", "\udc80", "", "__import__('os')", "é"],
+    [
+        '"',
+        "'",
+        "\n",
+        '"]\nimport os\n#',
+        "\\",
+        "lambda",
+        "ﬁ",
+        "\udc80",
+        "",
+        "__import__('os')",
+        "é",
+    ],
 )
 def test_hostile_dict_keys(key: str, standalone: bool) -> None:
     written = assert_same({key: 1.0, "other": (2.0,)}, standalone)
@@ -513,7 +525,6 @@ def test_parameters_that_hide_what_the_body_needs() -> None:
     kwargs = {"len": 3.0, "_like": 5.0, "q": 4.0}
     written = Written(fn, (1.0, 2.0, (8.0,)), kwargs, out=[LEAF] * 6)
     assert "def written(jnp, /, float, *type, len=1.0, _like, **sorted):" in written.text
-    assert written(1.0, float=2.0, *(), **kwargs) if False else True
     assert written(1.0, 2.0, (8.0,), **kwargs) == [1.0, 2.0, 8.0, 5.0, 3.0, 4.0]
 
 

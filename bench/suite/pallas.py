@@ -220,7 +220,7 @@ def pallas_dynamic_slices() -> Program:
         i = i_ref[0]
         o_ref[pl.ds(0, 2), :] = x_ref[pl.ds(i, 2), :]
         o_ref[2, :] = x_ref[i, :]
-        o_ref[3, ::2] = x_ref[0, ::2]
+        o_ref[pl.ds(3, 1), ::2] = x_ref[pl.ds(0, 1), ::2]
         o_ref[3, 1] = x_ref[i, 1]
 
     return call(kernel, out_shape=out(4, 3)), (jnp.array([1], jnp.int32), matrix())

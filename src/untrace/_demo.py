@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -70,7 +71,7 @@ def run(output: Path, *, full: bool, terminal: Terminal) -> int:
     names = f"{output}:{decompiled.name} {_short(example)}:loss @{_short(example)}:make_args"
     terminal.tell(
         "\nEdit the file, then ask whether it is still the same program:"
-        f"\n    untrace verify {escape(names)} --grad"
+        f"\n    {escape(_command())} verify {escape(names)} --grad"
     )
     return 0 if all(a.is_exact for a in agreements if not a.is_loose) else 3
 
@@ -247,6 +248,11 @@ def _seal_file(output: Path) -> Path:
 
 def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _command() -> str:
+    """How to call untrace again: `make demo` runs it from an environment that is not active."""
+    return "untrace" if shutil.which("untrace") else _short(Path(sys.argv[0]).absolute())
 
 
 def _short(path: Path) -> str:

@@ -65,7 +65,8 @@ def custom_jvp_rule(eqn: Any) -> tuple[Any, list[bool]]:
     thunk = params["jvp_jaxpr_fun"]
     call = getattr(thunk, "call_wrapped", thunk)
     n = len(eqn.invars) - params["num_consts"]
-    jaxpr, consts, out_zeros = call(*([False] * n))
+    with eqn.ctx.manager:  # the mesh, among others, under which the equation was traced
+        jaxpr, consts, out_zeros = call(*([False] * n))
     return close_jaxpr(jaxpr, consts), list(out_zeros)
 
 
@@ -85,7 +86,8 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool]]:
     n_consts = params["num_consts"]
     n = len(eqn.invars) - n_consts
     thunk = params["fwd_jaxpr_thunk"]
-    fwd_jaxpr, consts = getattr(thunk, "call_wrapped", thunk)(*([True] * n))
+    with eqn.ctx.manager:
+        fwd_jaxpr, consts = getattr(thunk, "call_wrapped", thunk)(*([True] * n))
     fwd = close_jaxpr(fwd_jaxpr, consts)
     _, res_tree, forwards = params["out_trees"]()
     # `forwards` counts all operands of the equation, constants first.
@@ -112,7 +114,8 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool]]:
         zeros[:] = [o is None or type(o) is ad_util.Zero for o in outs]
         return [o for o, zero in zip(outs, zeros, strict=True) if not zero]
 
-    closed = _trace_flat(backward, [*res_avals, *ct_avals])
+    with eqn.ctx.manager:
+        closed = _trace_flat(backward, [*res_avals, *ct_avals])
     return fwd, list(forwards), closed, list(zeros)
 
 
@@ -332,7 +335,7 @@ def home_module(primitive: Any) -> str:
     """The module that defined a primitive's lowering or implementation, "" where neither tells."""
     found = lowering_function(primitive)
     functions = [found[0]] if found else []
-    functions.append(getattr(primitive, "impl", None))
+    functions.append(vars(primitive).get("impl"))  # not the method of Primitive itself, which raises
     for function in functions:
         module = _function_module(function)
         # `dispatch.apply_primitive` is what JAX installs when there is no implementation of its own.
@@ -499,10 +502,11 @@ def is_weak(value: Any) -> bool:
 
 
 def ordering_effect(effect: Any) -> Any:
-    """What keeps an effect in its place: effects with the same key keep their order; None where any order will do.
+    """What keeps an effect in its place: those with the same key keep their order; None: any order.
 
-    A read or write of a ref is keyed "ref", whichever ref it is. An axis name is only in scope, nothing happens, and
-    `InternalMutableArrayEffect` says that a ref is made or unmade: data dependencies keep those in place.
+    A read or write of a ref is keyed "ref", whichever ref it is. An axis name is only in scope,
+    nothing happens, and `InternalMutableArrayEffect` says that a ref is made or unmade: data
+    dependencies keep those in place.
     Source: `dceable_effects`, jax/_src/interpreters/partial_eval.py.
     """
     from jax._src import core, effects  # effects have no public names
@@ -515,7 +519,7 @@ def ordering_effect(effect: Any) -> Any:
 
 
 def effect_kind(effect: Any) -> Any:
-    """`effect` without the variable that it acts on: its class for a read or write of a ref, else itself."""
+    """`effect` without the variable that it acts on: its class for a ref effect, else itself."""
     from jax._src import effects
 
     return type(effect) if isinstance(effect, effects.JaxprInputEffect) else effect
@@ -530,7 +534,7 @@ _CONTEXT_FIELDS = (
 def same_context(left: Any, right: Any) -> bool:
     """Whether two equations were bound under the same settings (compute type, mesh, metadata...).
 
-    `JaxprEqnContext` is interned, so identity nearly always answers; 0.10 and 0.12 have different fields.
+    `JaxprEqnContext` is interned, so identity nearly always answers; the fields differ by JAX line.
     """
     if left is right:
         return True
@@ -539,7 +543,7 @@ def same_context(left: Any, right: Any) -> bool:
 
 
 def leaf_counts(value: Any) -> tuple[int, ...] | None:
-    """Leaves in each part of one of 0.12's FlatTrees (`ft_in`, `ft_out` of scan); None where it is no FlatTree."""
+    """Leaves in each part of one of 0.12's FlatTrees (`ft_in`, `ft_out` of scan), else None."""
     if type(value).__module__ != "jax._src.flattree":
         return None
     try:
@@ -559,7 +563,10 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
 
 
 def without_dead_code(closed: Any) -> Any:
-    """`closed` after JAX's own dead code elimination, which also looks into scan, jit, cond...; all inputs stay."""
+    """`closed` after JAX's own dead code elimination, which also looks into scan, jit, cond...
+
+    All inputs stay.
+    """
     from jax._src.interpreters import partial_eval  # `dce_jaxpr` has no public name
 
     jaxpr, consts = open_jaxpr(closed)
@@ -573,11 +580,11 @@ def without_dead_code(closed: Any) -> Any:
 
 
 def custom_rule_key(eqn: Any) -> tuple[Any, ...] | None:
-    """A hashable value on which alone the traced derivative rules of a custom_jvp/vjp equation depend, or None.
+    """A hashable value on which alone the rules of a custom_jvp/vjp equation depend, or None.
 
-    Two calls of `jax.nn.relu` get two closures but the same rule; tracing it once is enough. The closures are those of
-    `DynamicJaxprTrace.process_custom_jvp_call` and `..._vjp_call`, jax/_src/interpreters/partial_eval.py; None (no
-    sharing) whenever they do not look as expected.
+    Two calls of `jax.nn.relu` get two closures but the same rule; tracing it once is enough. The
+    closures are those of `DynamicJaxprTrace.process_custom_jvp_call` and `..._vjp_call` in
+    jax/_src/interpreters/partial_eval.py; None (no sharing) when they do not look as expected.
     """
     params = eqn.params
     try:
@@ -585,7 +592,8 @@ def custom_rule_key(eqn: Any) -> tuple[Any, ...] | None:
         trace = _freevars(thunk.f)["fn"]
         inside = _freevars(trace)
         rule = inside["jvp"] if "jvp" in inside else inside["fwd"]
-        key = (eqn.primitive, eqn.ctx, tuple(inside["in_avals"]), params["num_consts"], params["symbolic_zeros"])
+        key: tuple[Any, ...] = (eqn.primitive, eqn.ctx, tuple(inside["in_avals"]))
+        key += (params["num_consts"], params["symbolic_zeros"])
         key += (_wrapped_key(rule),)
         if "bwd" in params:
             key += (_wrapped_key(params["bwd"]),)
@@ -601,7 +609,7 @@ def _freevars(function: Any) -> dict[str, Any]:
 
 
 def _wrapped_key(wrapped: Any) -> tuple[Any, ...]:
-    """A WrappedFun as (function, transformations with their arguments), without the thunks that hand results around."""
+    """A WrappedFun as (function, transformations with their arguments), without result thunks."""
     if wrapped.params:
         raise ValueError("keyword arguments")
     parts: list[Any] = [wrapped.f]

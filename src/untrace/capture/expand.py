@@ -4,7 +4,8 @@ A library may bind primitives of its own (equinox, lineax and so diffrax and opt
 `jax.extend.core.Primitive`). The equation of such a primitive is replaced by the equations of the
 function that its *lowering* traces (`mlir.lower_fun`: what a jitted program runs), or, where the
 lowering is written in MLIR, of its `impl`. They are spliced in place, not called, because that is
-what lowering does: the StableHLO stays the same.
+what lowering does: the StableHLO stays the same, but for operations whose results nobody uses (JAX
+removes those from plain equations, and cannot look into a library's).
 
 What the program *computes* is kept; how it *transforms* is kept in this way:
 

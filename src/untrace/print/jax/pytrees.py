@@ -12,6 +12,7 @@ import collections
 import keyword
 import types
 import unicodedata
+import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -205,7 +206,9 @@ def _candidates(
         return
     for name in _attribute_names(node, key, child):
         try:
-            given = getattr(node, name)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # an attribute on its way out is not written
+                given = getattr(node, name)
         except Exception:
             continue
         yield Attribute(expr, name), given

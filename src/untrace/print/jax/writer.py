@@ -41,6 +41,7 @@ class ModuleWriter:
         self.forced = forced
         self.standalone = standalone
         self.callables: dict[int, Expr] = {}  # Python functions of callbacks, by identity
+        self.being_written: set[int] = set()  # functions inside whose definition we are
         self.kept: list[Any] = []  # ids are only unique while the objects live
         self._functions: dict[int, str] = {}
         self._by_body: dict[Any, str] = {}

@@ -24,7 +24,13 @@ def custom_jvp_call(
     module = w.module
     module.modules.add("jax")
     if num_consts and closes_naturally(call_jaxpr, num_consts, w.equation.inputs):
-        return _closed_over(w, operands, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros)
+        # A rule that calls its own function would be written into itself for ever: there the constants are passed.
+        if id(call_jaxpr) not in module.being_written:
+            module.being_written.add(id(call_jaxpr))
+            try:
+                return _closed_over(w, operands, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros)
+            finally:
+                module.being_written.discard(id(call_jaxpr))
 
     def build(name: str) -> Iterator[Statement]:
         yield module.define(call_jaxpr, name, [Text("jax.custom_jvp")])
@@ -74,8 +80,9 @@ def _jvp_rule(
     names = ["_"] * consts
     primals = [w.bind_parameter(v, f"x{i}" if count > 1 else "x").id for i, v in enumerate(jvp.params[: count - consts])]
     tangents = [w.bind_parameter(v, n + "_dot").id for n, v in zip(primals, jvp.params[count - consts :], strict=True)]
-    body.append(Unpack([*names, *primals], Name(w.scope.fresh("primals"))))
-    body.append(Unpack([*names, *tangents], Name(w.scope.fresh("tangents"))))
+    given, given_dots = w.scope.fresh("primals"), w.scope.fresh("tangents")
+    body.append(Unpack([*names, *primals], Name(given)))
+    body.append(Unpack([*names, *tangents], Name(given_dots)))
     if symbolic:
         module.helper("_instantiate")
         body.extend(Assign([t], Call("_instantiate", [Name(t)])) for t in tangents)
@@ -83,21 +90,23 @@ def _jvp_rule(
     results = [w.atom(r) for r in jvp.results]
     outs = len(primal.results)
     fresh = iter(results[outs:])
-    dots = [_zero(w, primal.results[i].aval) if zeros[i] else next(fresh) for i in range(outs)]
+    dots = [_zero(w, results[i], primal.results[i].aval, symbolic) if zeros[i] else next(fresh) for i in range(outs)]
     body.append(Return(Tuple([_pack(results[:outs]), _pack(dots)])))
     decorator: Expr = Attribute(Name(name), "defjvp")
     if symbolic:
         module.modules.add("functools")
         decorator = Call("functools.partial", [decorator], [("symbolic_zeros", Text("True"))])
-    return Def(rule_name, [Parameter("primals"), Parameter("tangents")], body, [decorator])
+    return Def(rule_name, [Parameter(given), Parameter(given_dots)], body, [decorator])
 
 
 def _symbolic(symbolic_zeros: bool) -> list[tuple[str, Expr]]:
     return [("symbolic_zeros", Text("True"))] if symbolic_zeros else []
 
 
-def _zero(w: Any, aval: Any) -> Expr:
-    """A zero tangent of a primal of type `aval`."""
+def _zero(w: Any, primal: Expr, aval: Any, symbolic: bool) -> Expr:
+    """A zero tangent of a primal of type `aval`: a symbolic one where the rule deals in those."""
+    if symbolic:
+        return w.jax("custom_derivatives.zero_from_primal", primal, symbolic_zeros=True)
     w.module.modules.add("np")
     tangent = jax_compat.tangent_aval(aval)
     return Call("np.zeros", [w.source(tuple(tangent.shape)), w.module.values.dtype(tangent.dtype)])

@@ -89,3 +89,10 @@ def iota(w: Any, *dynamic: Any, dtype: Any, shape: Any, dimension: int, sharding
     if len(shape) == 1:
         return w.lax("iota", dtype, shape[0])
     return w.lax("broadcasted_iota", dtype, shape, dimension)
+
+
+@rule("empty")
+def empty(w: Any, *, shape: Any, dtype: Any, out_sharding: Any) -> Any:
+    if out_sharding is not None:
+        return DECLINE
+    return w.lax("empty", shape, w.module.values.dtype(dtype))
