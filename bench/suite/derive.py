@@ -17,7 +17,10 @@ def is_inexact(leaf: Any) -> bool:
 def gradient(fn: Callable[..., Any]) -> Callable[..., list[Any]]:
     """A function: the derivative of the sum of all inexact outputs by every inexact argument leaf.
 
-    It takes what `fn` takes and returns the cotangents in the order of the leaves.
+    It takes what `fn` takes and returns the cotangents in the order of the leaves. `fn` is jitted
+    before it is differentiated: without that JAX differentiates the small jitted functions of
+    `jax.numpy` one by one, which are gone from the traced program, and then adds cotangents in
+    another order. So the derivative is that of the traced program.
     """
 
     def derivative(*args: Any, **kwargs: Any) -> list[Any]:
@@ -32,7 +35,7 @@ def gradient(fn: Callable[..., Any]) -> Callable[..., list[Any]]:
             out = jax.tree_util.tree_leaves(fn(*new_args, **new_kwargs))
             return [leaf for leaf in out if is_inexact(leaf)]
 
-        out, pull_back = jax.vjp(of_chosen, *[leaves[index] for index in chosen])
+        out, pull_back = jax.vjp(jax.jit(of_chosen), *[leaves[index] for index in chosen])
         return list(pull_back([jnp.ones_like(leaf) for leaf in out]))
 
     return derivative
@@ -48,10 +51,15 @@ def batched(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def batch(tree: Any) -> Any:
-    """Every leaf stacked with a second one; the floats of the second are an eighth larger."""
+    """Every leaf stacked with a second one; the floats of the second are an eighth larger.
+
+    Weakly typed leaves stay weak; both of theirs are the same.
+    """
 
     def stack(leaf: Any) -> Any:
-        leaf = jnp.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
+        leaf = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+        if leaf.weak_type:  # `stack` would make it strong, and another program of it
+            return jnp.broadcast_to(leaf, (2, *leaf.shape))
         other = leaf * jnp.asarray(1.125, leaf.dtype) if is_inexact(leaf) else leaf
         return jnp.stack([leaf, other])
 

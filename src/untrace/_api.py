@@ -16,7 +16,6 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import OptionError, OutputExistsError, ProofError
-from untrace.capture.expand import expand_library_primitives
 from untrace.capture.function import Captured, program_of, trace
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry, entry_of
@@ -184,9 +183,7 @@ def _write_and_prove(
 ) -> Decompiled:
     with _deep_recursion(), _no_collections():
         start = time.perf_counter()
-        expanded, notes = expand_library_primitives(captured.jaxpr, JAX.user_names())
-        captured.expanded, captured.notes = expanded, tuple(notes)
-        program = program_of(captured, name, entry)
+        program = program_of(captured, name, entry, JAX.user_names())
         timings["write"] = time.perf_counter() - start
         forced: frozenset[int] = frozenset()
         for _ in range(_ROUNDS):

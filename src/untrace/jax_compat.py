@@ -526,15 +526,17 @@ def effect_kind(effect: Any) -> Any:
 
 
 _CONTEXT_FIELDS = (
-    "compute_type", "threefry_partitionable", "cur_abstract_mesh", "cur_layout_mode",
+    "compute_type", "threefry_partitionable", "cur_layout_mode",
     "remove_size_one_mesh_axis", "no_collectives", "xla_metadata",
 )  # fmt: skip
 
 
 def same_context(left: Any, right: Any) -> bool:
-    """Whether two equations were bound under the same settings (compute type, mesh, metadata...).
+    """Whether two equations were bound under the same settings (compute type, metadata...).
 
-    `JaxprEqnContext` is interned, so identity nearly always answers; the fields differ by JAX line.
+    `JaxprEqnContext` is interned, so identity nearly always answers; the fields differ by JAX line. The mesh of the
+    context is left out: it acts through the types of values alone, and those are compared; a jaxpr from JAX's trace
+    cache can carry the context of its first caller.
     """
     if left is right:
         return True
@@ -987,6 +989,13 @@ def call_transpose_rule(
 def evaluate_closed(closed: Any, args: Sequence[Any]) -> list[Any]:
     """The results of a ClosedJaxpr; under a trace, its equations are recorded one by one."""
     return list(jex_core.jaxpr_as_fun(closed)(*args))
+
+
+def with_unused_dropped(eqn: Any, used: set[Any]) -> Any:
+    """`eqn` with its results that are not in `used` marked as dropped."""
+    if all(v in used for v in eqn.outvars):
+        return eqn
+    return eqn.replace(outvars=[v if v in used else DROP_TYPE(v.aval) for v in eqn.outvars])
 
 
 def is_dropped(var: Any) -> bool:

@@ -62,7 +62,7 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     with importer.inside_rule() as allowed:
         trace = (lambda: jax_compat.custom_jvp_rule(eqn)) if allowed else None
         rule, out_zeros = _guarded(importer, name, "jvp", trace) or (None, ())
-        out["jvp"] = rule and importer.function(rule, name + "_jvp")
+        out["jvp"] = rule and importer.function(importer.expand(rule), name + "_jvp")
         out["out_zeros"] = out_zeros
     return out
 
@@ -93,8 +93,8 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
         if rules is not None:
             fwd, forwards, bwd, zeros = rules
             out.update(
-                fwd=importer.function(fwd, name + "_fwd"),
-                bwd=importer.function(bwd, name + "_bwd"),
+                fwd=importer.function(importer.expand(fwd), name + "_fwd"),
+                bwd=importer.function(importer.expand(bwd), name + "_bwd"),
                 res_forwards=forwards,
                 ct_zeros=zeros,
             )

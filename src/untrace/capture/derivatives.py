@@ -77,7 +77,7 @@ class LibraryRules:
             return None
         mask = tuple(linear) if any(linear) else ()
         for entry in self._entries:
-            if entry.linear == mask and _same_application(entry.like, eqn):
+            if entry.linear == mask and _same_application(entry.like, eqn, bool(mask)):
                 return entry.result
         entry = _Entry(eqn, mask)
         self._entries.append(entry)
@@ -301,15 +301,17 @@ def _has_loops(closed: Any) -> bool:
     return False
 
 
-def _same_application(a: Any, b: Any) -> bool:
-    """Whether two equations apply the same primitive with the same parameters to the same types."""
+def _same_application(a: Any, b: Any, results: bool) -> bool:
+    """Whether two equations apply the same primitive with the same parameters to the same types.
+
+    results: whether they must use the same results as well.
+    """
     if a.primitive is not b.primitive or a.params.keys() != b.params.keys():
         return False
     if [str(v.aval) for v in a.invars] != [str(v.aval) for v in b.invars]:
         return False
-    if [jax_compat.is_dropped(v) for v in a.outvars] != [
-        jax_compat.is_dropped(v) for v in b.outvars
-    ]:
+    dropped = [[jax_compat.is_dropped(v) for v in eqn.outvars] for eqn in (a, b)]
+    if results and dropped[0] != dropped[1]:
         return False
     return all(_same_param(k, a.params[k], b.params[k]) for k in a.params)
 

@@ -127,6 +127,7 @@ class Expander:
     def _rebuild(self, closed: Any, has_home: bool, tangent: Sequence[bool] = ()) -> Any:
         jaxpr, _ = jax_compat.open_jaxpr(closed)
         moving = {v for v, t in zip(jaxpr.invars, tangent, strict=False) if t}
+        used = _used(jaxpr) if moving else set()
         if not has_home or jax_compat.is_open(closed):
             has_home = False
         eqns: list[Any] = []
@@ -142,6 +143,7 @@ class Expander:
             )
             if any(linear):
                 moving.update(eqn.outvars)
+                eqn = jax_compat.with_unused_dropped(eqn, used)
             body = self._expansion(eqn, linear)
             if body is not None and not has_home and jax_compat.open_jaxpr(body)[1]:
                 body = self._expansion(eqn, linear, wrap=True)
@@ -246,6 +248,12 @@ class Expander:
             return self._jaxpr(closed, has_home=True)
         self._failures[name] = reason
         return None
+
+
+def _used(jaxpr: Any) -> set[Any]:
+    """The variables of a jaxpr that an equation or the result reads."""
+    atoms = [*jaxpr.outvars, *[v for e in jaxpr.eqns for v in e.invars]]
+    return {v for v in atoms if type(v) is not jax_compat.LITERAL_TYPE}
 
 
 def implementations(eqn: Any) -> list[Callable[..., list[Any]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import CaptureError
+from untrace.capture.expand import expand_library_primitives
 from untrace.capture.jaxpr import Importer
 from untrace.ir.nodes import Program
 
@@ -65,9 +66,10 @@ def trace(
     return Captured(jaxpr, jaxpr, (), dynamic_args, dynamic_kwargs, static, out_example, str(name))
 
 
-def program_of(captured: Captured, name: str, signature: Any) -> Program:
-    """The Program of what was traced."""
-    importer = Importer()
+def program_of(captured: Captured, name: str, signature: Any, keep_primitives: Collection[str] = ()) -> Program:
+    """The Program of what was traced, without library primitives but those in `keep_primitives`."""
+    captured.expanded, captured.notes = expand_library_primitives(captured.jaxpr, keep_primitives)
+    importer = Importer(keep_primitives)
     entry = importer.function(captured.expanded, name)
     return Program(entry, signature, (*captured.notes, *importer.notes))
 

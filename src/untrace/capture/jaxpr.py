@@ -7,13 +7,14 @@ afterwards; the rules of `custom_jvp` and `custom_vjp`, which JAX keeps as closu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from untrace import jax_compat
 from untrace.capture import custom_rules
+from untrace.capture.expand import expand_library_primitives
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Primitive, Value
 
 # Parameter types that can never hold a jaxpr: most parameters, so they are passed over first.
@@ -23,7 +24,8 @@ _PLAIN = {int, float, bool, str, type(None), np.dtype, np.int64, complex, bytes}
 class Importer:
     """Converts jaxprs, each once. `notes` collects sentences for the proof."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_primitives: Collection[str] = ()) -> None:
+        self._keep_primitives = keep_primitives
         self._functions: dict[int, Function] = {}
         self._constants: dict[int, Constant] = {}
         self._primitives: dict[int, Primitive] = {}
@@ -47,6 +49,13 @@ class Importer:
         if found is not None and found["depth"] > custom_rules.MAX_DEPTH and self.depth < custom_rules.MAX_DEPTH:
             return None
         return found
+
+    def expand(self, closed: Any) -> Any:
+        """A rule's jaxpr without library primitives, as the program's own jaxpr is already."""
+        expanded, notes = expand_library_primitives(closed, self._keep_primitives)
+        for note in notes:
+            self.note(note)
+        return expanded
 
     def note(self, sentence: str) -> None:
         if sentence not in self.notes:

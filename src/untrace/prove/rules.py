@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from untrace import jax_compat
+from untrace.capture.expand import expand_library_primitives
 
 if TYPE_CHECKING:
     from untrace.prove.compare import Comparer, Difference
@@ -64,11 +65,14 @@ def _trace(eqn: Any) -> Traced:
     try:
         if eqn.primitive.name == "custom_jvp_call":
             jaxpr, zeros = jax_compat.custom_jvp_rule(eqn)
+            jaxpr, _ = expand_library_primitives(jaxpr)
             return Traced((("jvp", jaxpr),), (tuple(zeros),))
         if eqn.primitive.name == "linear_call":
             transpose, consts = eqn.params["transpose_thunk"]()
             return Traced((("transpose", transpose),), (len(consts),))
         forward, forwards, backward, zeros = jax_compat.custom_vjp_rules(eqn)
+        # A rule can bind library primitives that the program itself no longer has.
+        forward, backward = expand_library_primitives(forward)[0], expand_library_primitives(backward)[0]
         return Traced((("fwd", forward), ("bwd", backward)), (tuple(forwards), tuple(zeros)))
     except Exception as error:  # a rule is user code: anything may be raised
         return Traced(error=f"{type(error).__name__}: {error}")

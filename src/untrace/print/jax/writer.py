@@ -191,6 +191,7 @@ class FunctionWriter:
         self.offset = 0  # of the constants among a loop's operands, while a nested function is written
         self._body: Sequence[Equation] = ()
         self._at = 0
+        self.retreating = False  # whether the rule's first form of this equation was proven to be another one
         self._reason = ""  # why the rule of the current equation could not write it
         self._results: Sequence[Any] = ()
 
@@ -290,11 +291,12 @@ class FunctionWriter:
             function = find(callee.name)
             expr = rules.DECLINE
             self._reason = ""
-            if forced and id(equation.origin) in forced:
+            self.retreating = bool(forced) and id(equation.origin) in forced
+            if self.retreating:
                 try:
                     expr = self.bind(equation, operands)
                 except UnsupportedPrimitiveError:
-                    pass  # it cannot be bound: the rule's form stays, and the proof says what it is worth
+                    pass  # the rule may know another exact form; if not, the proof says what its first one is worth
             if function is not None and expr is rules.DECLINE:
                 expr = self._by_rule(function, operands, equation.params)
             if expr is rules.DECLINE:

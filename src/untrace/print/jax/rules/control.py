@@ -133,7 +133,8 @@ def scan(w: Any, *operands: Any, jaxpr: Function, length: int, reverse: bool, un
     xs = len(operands) - consts - carries
     inputs = w.equation.inputs
     natural = (
-        not any(v for v in extra.values())
+        not w.retreating
+        and not any(v for v in extra.values())
         and closes_naturally(jaxpr, consts, inputs)
         and not any(r is p for r, p in zip(jaxpr.results[:carries], jaxpr.params[consts : consts + carries], strict=True))
         and not any(r is p for r in jaxpr.results[carries:] for p in jaxpr.params[consts + carries :])
