@@ -6,8 +6,9 @@ a new JAX line means changes here and nowhere else. Supported lines: 0.10 and 0.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -65,9 +66,30 @@ def custom_jvp_rule(eqn: Any) -> tuple[Any, list[bool]]:
     thunk = params["jvp_jaxpr_fun"]
     call = getattr(thunk, "call_wrapped", thunk)
     n = len(eqn.invars) - params["num_consts"]
-    with eqn.ctx.manager:  # the mesh, among others, under which the equation was traced
+    with tracing_context(eqn):
         jaxpr, consts, out_zeros = call(*([False] * n))
     return close_jaxpr(jaxpr, consts), list(out_zeros)
+
+
+@contextlib.contextmanager
+def tracing_context(eqn: Any) -> Iterator[None]:
+    """The settings under which an equation was traced: mesh, named axes, and whether values say over which they vary.
+
+    Inside shard_map a rule may use its axes; without them it could not be traced on its own. Source:
+    `_shard_map_staging`, jax/_src/shard_map.py.
+    """
+    from jax._src import config, core
+
+    mesh = getattr(eqn.ctx, "cur_abstract_mesh", None)
+    manual = tuple(getattr(mesh, "manual_axes", ()) or ()) if mesh is not None else ()
+    varies = any(varying_axes(v.aval) for v in (*eqn.invars, *eqn.outvars))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(eqn.ctx.manager)
+        if manual:
+            sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+            stack.enter_context(core.extend_axis_env_nd([(name, sizes[name]) for name in manual]))
+            stack.enter_context(config._check_vma(varies))
+        yield
 
 
 def close_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
@@ -86,7 +108,7 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool]]:
     n_consts = params["num_consts"]
     n = len(eqn.invars) - n_consts
     thunk = params["fwd_jaxpr_thunk"]
-    with eqn.ctx.manager:
+    with tracing_context(eqn):
         fwd_jaxpr, consts = getattr(thunk, "call_wrapped", thunk)(*([True] * n))
     fwd = close_jaxpr(fwd_jaxpr, consts)
     _, res_tree, forwards = params["out_trees"]()
@@ -114,7 +136,7 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool]]:
         zeros[:] = [o is None or type(o) is ad_util.Zero for o in outs]
         return [o for o, zero in zip(outs, zeros, strict=True) if not zero]
 
-    with eqn.ctx.manager:
+    with tracing_context(eqn):
         closed = _trace_flat(backward, [*res_avals, *ct_avals])
     return fwd, list(forwards), closed, list(zeros)
 
