@@ -106,7 +106,7 @@ def check_function(
     first, second = stablehlo(original), stablehlo(lowered)
     if first != second:
         raise Mismatch("stablehlo", _first_difference(first, second))
-    _compare_types(
+    compare_types(
         jax.eval_shape(function, *args, **kwargs), jax.eval_shape(written, *args, **kwargs)
     )
     expected_run = _attempt(original.compile)
@@ -239,7 +239,7 @@ def _class_names(tree: Any) -> str:
     return str(jax.tree_util.tree_structure(tree))
 
 
-def _compare_types(expected: Any, got: Any) -> None:
+def compare_types(expected: Any, got: Any) -> None:
     """Same pytrees, shapes, dtypes and weak types of the results."""
     if jax.tree_util.tree_structure(expected) != jax.tree_util.tree_structure(got):
         raise Mismatch("tree", f"{_class_names(got)} instead of {_class_names(expected)}")
@@ -288,8 +288,8 @@ def _compare_gradients(
             for i, x in zip(places, floats, strict=True):
                 full[i] = x
             a, k = jax.tree_util.tree_unflatten(tree, full)
-            outs = [x for x in jax.tree_util.tree_leaves(f(*a, **k)) if _is_inexact(x)]
-            return sum((jnp.sum(x.astype(jnp.float32)) for x in outs), jnp.float32(0))
+            outs = [x for x in map(jnp.asarray, jax.tree_util.tree_leaves(f(*a, **k))) if _is_inexact(x)]
+            return sum((jnp.sum(x.real.astype(jnp.float32)) for x in outs), jnp.float32(0))
 
         return scalar
 

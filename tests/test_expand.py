@@ -294,7 +294,7 @@ def test_square_solves_are_custom_linear_solves(order: int) -> None:
 
 
 def test_a_batched_check_is_refused_and_not_wrong() -> None:
-    """equinox makes one condition of a whole batch; written out, JAX would have to batch the check."""
+    """equinox makes one condition of a whole batch; JAX would have to batch the check."""
     function = _solve("LU")
     _, new, notes = expanded(function, MATRIX, X)
     assert any("a check which raises an error message cannot be batched" in n for n in notes)

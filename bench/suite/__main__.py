@@ -50,11 +50,17 @@ def dynamic(case: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(arg for index, arg in enumerate(args) if index not in case.static_argnums)
 
 
+def dynamic_keywords(case: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments that are not static."""
+    return {name: arg for name, arg in kwargs.items() if name not in case.static_argnames}
+
+
 def check_case(case: Any, trace_only: bool) -> set[str]:
     """The primitives that a case reaches, once JAX has run all its forms. Raises what JAX raises,
     `AssertionError` where the case claims what is not so.
     """
     import jax
+
     from suite.derive import batch, batched, gradient
 
     context = jax.enable_x64(True) if case.x64 else contextlib.nullcontext()
@@ -78,7 +84,9 @@ def check_case(case: Any, trace_only: bool) -> set[str]:
                 if case.lowers:
                     lowered = traced.lower()
                 if case.runs and not trace_only:
-                    jax.block_until_ready(lowered.compile()(*dynamic(case, form_args), **form_kwargs))
+                    compiled = lowered.compile()
+                    out = compiled(*dynamic(case, form_args), **dynamic_keywords(case, form_kwargs))
+                    jax.block_until_ready(out)
                     jax.effects_barrier()
             except Exception as error:
                 error.add_note(f"in the form {form!r} of case {case.name!r}")
@@ -133,6 +141,7 @@ def main() -> int:
     cheap = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     os.environ["XLA_FLAGS"] = f"{flags} {cheap} --xla_force_host_platform_device_count=4"
     import jax
+
     from suite import all_cases
     from suite.required import required_names
 

@@ -25,7 +25,10 @@ def mesh_2d() -> Mesh:
     return jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 
 
-def sharded(fn, in_specs=P("i"), out_specs=P("i"), size=4, **options):
+ALONG_I = P("i")
+
+
+def sharded(fn, in_specs=ALONG_I, out_specs=ALONG_I, size=4, **options):
     """`fn` under `shard_map` over `size` devices."""
     return jax.shard_map(fn, mesh=mesh(size), in_specs=in_specs, out_specs=out_specs, **options)
 
@@ -153,8 +156,12 @@ def pmap_out_axes_and_static() -> Program:
             return a * n + b, b
 
         mapped = jax.pmap(
-            each, static_broadcasted_argnums=2, in_axes=(1, None, None), out_axes=(0, None),
-            devices=jax.devices()[:2], axis_name="q",
+            each,
+            static_broadcasted_argnums=2,
+            in_axes=(1, None, None),
+            out_axes=(0, None),
+            devices=jax.devices()[:2],
+            axis_name="q",
         )
         return mapped(x, y, 3)
 
@@ -177,9 +184,7 @@ def shard_psum_checked() -> Program:
 
 @case("psum", devices=4)
 def shard_psum_groups() -> Program:
-    fn = sharded(
-        lambda v: lax.psum(v, "i", axis_index_groups=[[0, 1], [2, 3]]), check_vma=False
-    )
+    fn = sharded(lambda v: lax.psum(v, "i", axis_index_groups=[[0, 1], [2, 3]]), check_vma=False)
     return fn, (vector(8),)
 
 
@@ -340,9 +345,7 @@ def shard_partial_auto() -> Program:
     def each(v):
         return v * lax.axis_size("x") + lax.psum(v, "x")
 
-    fn = jax.shard_map(
-        each, mesh=mesh_2d(), in_specs=P("x"), out_specs=P("x"), axis_names={"x"}
-    )
+    fn = jax.shard_map(each, mesh=mesh_2d(), in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
     return jax.jit(fn), (jnp.arange(16.0).reshape(4, 4),)
 
 
@@ -357,7 +360,9 @@ def shard_nested_in_scan() -> Program:
 
 @case("shard_map", devices=4)
 def shard_decorated() -> Program:
-    @functools.partial(jax.shard_map, mesh=mesh_2d(), in_specs=(P("x", "y"), P("y")), out_specs=P("x"))
+    specs = {"in_specs": (P("x", "y"), P("y")), "out_specs": P("x")}
+
+    @functools.partial(jax.shard_map, mesh=mesh_2d(), **specs)
     def matvec(a, v):
         return lax.psum(a @ v, "y")
 

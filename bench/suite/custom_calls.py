@@ -199,7 +199,8 @@ def custom_root_scalar() -> Program:
         def solve(f, guess):
             return lax.fori_loop(0, 20, lambda i, x: x - f(x) / (2 * x + 1e-3), guess)
 
-        return lax.custom_root(lambda x: x * x - c, jnp.float32(1.0), solve, lambda g, y: y / g(1.0))
+        start = jnp.float32(1.0)
+        return lax.custom_root(lambda x: x * x - c, start, solve, lambda g, y: y / g(1.0))
 
     return fn, (jnp.float32(2.0),)
 
@@ -357,9 +358,7 @@ def copy_in_cond() -> Program:
 
 def empty_scalar():
     """The primitive `empty2`: an uninitialised scalar, which the CPU fills with zero."""
-    return primitives.empty2_p.bind(
-        dtype=np.dtype("float32"), memory_space=jax.memory.Space.Device
-    )
+    return primitives.empty2_p.bind(dtype=np.dtype("float32"), memory_space=jax.memory.Space.Device)
 
 
 @case("empty2")

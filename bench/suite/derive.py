@@ -58,7 +58,7 @@ def batch(tree: Any) -> Any:
 
     def stack(leaf: Any) -> Any:
         leaf = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
-        if leaf.weak_type:  # `stack` would make it strong, and another program of it
+        if getattr(leaf, "weak_type", False):  # keys have none; `stack` would make it strong, and another program of it
             return jnp.broadcast_to(leaf, (2, *leaf.shape))
         other = leaf * jnp.asarray(1.125, leaf.dtype) if is_inexact(leaf) else leaf
         return jnp.stack([leaf, other])

@@ -43,7 +43,8 @@ for _name in FLOAT8:
 def dtype_int4_uint4() -> Program:
     def fn(a, b):
         wide = a.astype(jnp.int8) * 2
-        return wide, wide.astype(jnp.int4), b.astype(jnp.float32) + 0.5, a, jnp.asarray(3, jnp.uint4)
+        three = jnp.asarray(3, jnp.uint4)
+        return wide, wide.astype(jnp.int4), b.astype(jnp.float32) + 0.5, a, three
 
     return fn, (jnp.array([-8, 0, 7], jnp.int4), jnp.array([0, 9, 15], jnp.uint4))
 
@@ -51,9 +52,7 @@ def dtype_int4_uint4() -> Program:
 @case("dot_general")
 def dtype_int8_dot() -> Program:
     def fn(a, b):
-        return lax.dot_general(
-            a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32
-        )
+        return lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
 
     return fn, (jnp.ones((2, 3), jnp.int8) * 100, jnp.ones((3, 2), jnp.int8) * -100)
 
@@ -188,7 +187,7 @@ def integer_operations() -> Program:
             a << 2,
             lax.shift_right_logical(a, jnp.int8(1)),
             lax.rem(a, jnp.int8(5)),
-            a ** 3,
+            a**3,
             jnp.sign(a),
             lax.mulhi(u, u) if hasattr(lax, "mulhi") else u,
         )

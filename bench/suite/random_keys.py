@@ -203,8 +203,10 @@ def threefry_in_cond() -> Program:
 @case("rng_bit_generator", vmap=False)
 def rng_bits_each_algorithm() -> Program:
     def fn(key):
-        outs = [lax.rng_bit_generator(key, (3,), jnp.uint32, algorithm=a)
-                for a in (lax.RandomAlgorithm.RNG_DEFAULT, lax.RandomAlgorithm.RNG_PHILOX)]
+        outs = [
+            lax.rng_bit_generator(key, (3,), jnp.uint32, algorithm=a)
+            for a in (lax.RandomAlgorithm.RNG_DEFAULT, lax.RandomAlgorithm.RNG_PHILOX)
+        ]
         return outs, lax.rng_bit_generator(key, (2, 2), jnp.uint8)
 
     return fn, (jnp.arange(4, dtype=jnp.uint32),)

@@ -147,8 +147,12 @@ def barrier_in_scan() -> Program:
 @case("optimization_barrier", "cond")
 def barrier_in_cond() -> Program:
     def fn(p, x):
-        return lax.cond(p, lambda v: lax.optimization_barrier({"a": v, "n": v.sum()}),
-                        lambda v: {"a": v, "n": v[0]}, x)
+        return lax.cond(
+            p,
+            lambda v: lax.optimization_barrier({"a": v, "n": v.sum()}),
+            lambda v: {"a": v, "n": v[0]},
+            x,
+        )
 
     return fn, (jnp.bool_(True), vector())
 

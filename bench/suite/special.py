@@ -38,9 +38,7 @@ def three(name: str, fn, args, *, grad: bool = False, vmap: bool = True, primiti
     name_in_jaxpr = primitive or name
     for suffix, build in (("plain", lambda: (fn, args())), ("scan", in_scan), ("cond", in_cond)):
         extra = () if suffix == "plain" else (suffix,)
-        register_case(
-            Case(f"{name}_{suffix}", "special", (name_in_jaxpr, *extra), build, **chosen)
-        )
+        register_case(Case(f"{name}_{suffix}", "special", (name_in_jaxpr, *extra), build, **chosen))
 
 
 three("clz", lax.clz, lambda: (jnp.asarray(INTEGERS),))
@@ -55,8 +53,12 @@ three(
     lambda x: lax.reduce(x, np.int8(0), lax.bitwise_xor, (0,)),
     lambda: (jnp.asarray(INTEGERS),),
 )
-three("reduce_xor_bool", lambda x: lax.reduce(x > 1, np.bool_(False), lax.bitwise_xor, (0,)),
-      lambda: (jnp.asarray(INTEGERS),), primitive="reduce_xor")
+three(
+    "reduce_xor_bool",
+    lambda x: lax.reduce(x > 1, np.bool_(False), lax.bitwise_xor, (0,)),
+    lambda: (jnp.asarray(INTEGERS),),
+    primitive="reduce_xor",
+)
 three("eq_to", lambda x, y: primitives.eq_to_p.bind(x, y), lambda: (vector(), -vector()))
 three("le_to", lambda x, y: primitives.le_to_p.bind(x, y), lambda: (vector(), -vector()))
 three("lt_to", lambda x, y: primitives.lt_to_p.bind(x, y), lambda: (vector(), -vector()))
@@ -93,9 +95,14 @@ three(
     lambda: (matrix(4, 4),),
     primitive="tridiagonal",
 )
-three("jnp_select_and_scatter_max_pool", lambda x: jax.grad(lambda v: lax.reduce_window(
-    v, -np.inf, lax.max, (2,), (2,), "VALID").sum())(x), lambda: (vector(),),
-    primitive="select_and_scatter_add")
+three(
+    "jnp_select_and_scatter_max_pool",
+    lambda x: jax.grad(lambda v: lax.reduce_window(v, -np.inf, lax.max, (2,), (2,), "VALID").sum())(
+        x
+    ),
+    lambda: (vector(),),
+    primitive="select_and_scatter_add",
+)
 
 
 def select_and_scatter(x, source):
@@ -116,9 +123,7 @@ def select_and_scatter(x, source):
     )
 
 
-three(
-    "select_and_scatter", select_and_scatter, lambda: (vector(), vector(3)), vmap=False
-)
+three("select_and_scatter", select_and_scatter, lambda: (vector(), vector(3)), vmap=False)
 
 
 def log2_of(x):
@@ -137,6 +142,7 @@ def _has(name: str) -> bool:
 
 if _has("one_minus_square"):
     three("one_minus_square", lambda x: lax.one_minus_square(x), lambda: (vector(),), grad=True)
+
 
 def _polynomial(coefficients, x):
     """`sum(c[i] * x ** i)` by the primitive, whatever the order of its arguments is."""
@@ -234,7 +240,12 @@ def reduce_precision_both() -> Program:
 def convolutions() -> Program:
     def fn(x, w):
         return lax.conv_general_dilated(
-            x, w, (1, 2), "SAME", rhs_dilation=(2, 1), feature_group_count=2,
+            x,
+            w,
+            (1, 2),
+            "SAME",
+            rhs_dilation=(2, 1),
+            feature_group_count=2,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
 

@@ -119,6 +119,10 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool]]:
     if len(res_avals) != res_tree.num_leaves:
         raise ValueError(f"{len(res_avals)} residuals where the rule has {res_tree.num_leaves}")
     ct_avals = [core_cotangent(v.aval) for v in eqn.outvars]
+    # A residual that is a literal is a Python value to the rule (a flag it may branch on), not an array.
+    fresh_vars = iter(fwd_jaxpr.outvars)
+    fixed = [next(fresh_vars) if f is None else None for f in forwards]
+    fixed_values = {i: v.val for i, v in enumerate(fixed) if type(v) is LITERAL_TYPE}
     zeros: list[bool] = []
     bwd = params["bwd"]
     call = getattr(bwd, "call_wrapped", bwd)
@@ -724,20 +728,24 @@ def _policy_types() -> tuple[type, ...]:
 
     from jax._src import ad_checkpoint  # the dataclasses have no public name
 
-    names = ("SaveOnlyTheseNames", "SaveAnyNamesButThese")
+    names = ("SaveOnlyTheseNames", "SaveAnyNamesButThese", "DotsSaveable")
     return (types.FunctionType, *(getattr(ad_checkpoint, n) for n in names if hasattr(ad_checkpoint, n)))
 
 
 POLICY_TYPES = _policy_types()
 
 
-def policy_call(policy: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
-    """(maker, args, kwargs) of a policy that a function of `jax.checkpoint_policies` made; None for a plain one.
+def policy_call(policy: Any) -> tuple[str, tuple[Any, ...] | None, dict[str, Any]] | None:
+    """(name, args, kwargs) of a policy in `jax.checkpoint_policies`, args None for one that is there as it is, else those
+    of the function there that made it; None for a user's own.
 
     A maker returns a closure: its free variables are the maker's parameters, by name.
     """
     import inspect
 
+    for name, value in vars(jax.checkpoint_policies).items():
+        if value is policy and name.isidentifier():
+            return name, None, {}
     kind = type(policy).__name__
     if kind == "SaveOnlyTheseNames":
         return "save_only_these_names", tuple(sorted(policy.saveable_names)), {}
@@ -1037,3 +1045,38 @@ def primitive_label(eqn: Any) -> str:
 def typeof(value: Any) -> Any:
     """The abstract value of an array."""
     return jax.typeof(value)
+
+
+def ffi_layouts(layouts: Any) -> tuple[Any, ...] | None:
+    """The `input_layouts`/`output_layouts` arguments behind an ffi_call's: minor-to-major orders turned round."""
+    if any(layout is not None and not isinstance(layout, tuple) for layout in layouts):
+        return None
+    return tuple(None if layout is None else tuple(reversed(layout)) for layout in layouts)
+
+
+def ffi_attribute(value: Any) -> Any:
+    """An attribute as `ffi_call` takes it, from what the equation keeps (arrays and dicts are made hashable there)."""
+    return composite_attribute(value)
+
+
+def composite_attribute(value: Any) -> Any:
+    """An attribute as it was given, from the hashable stand-in that an equation keeps for arrays and dicts."""
+    for name in ("val", "array"):
+        inner = getattr(value, name, None)
+        if inner is not None and type(value).__module__.startswith("jax._src"):
+            return inner
+    if type(value).__name__ == "FrozenDict":
+        return dict(value.items())
+    return value
+
+
+def is_flat_call(in_tree: Any, out_tree: Any, count: int) -> bool:
+    """Whether a custom_vmap call takes `count` plain positional arguments and gives one result or a tuple of them.
+
+    Its `in_tree` is (closed-over values, arguments).
+    """
+    leaf = jax.tree_util.tree_structure(0)
+    consts, args = in_tree.children()
+    flat = not consts.num_leaves and args.num_nodes == count + 1 and args.num_leaves == count
+    tuples = jax.tree_util.tree_structure((0,) * out_tree.num_leaves)
+    return flat and (out_tree == leaf or (out_tree == tuples and out_tree.num_leaves != 1))

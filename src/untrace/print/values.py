@@ -58,6 +58,8 @@ class Values:
         if isinstance(value, jax.core.Tracer):
             raise Unwritable("a tracer that escaped from another trace")
         if isinstance(value, enum.Enum):
+            if not (value.name or "").isidentifier():
+                raise Unwritable(f"{value!r}, which is no single member of its enum")
             return self.path_to(type(value), f".{value.name}")
         if isinstance(value, np.integer):  # np.int64 in axes and dims: equal to, and hashed like, the Python int
             return self.source(int(value))
@@ -101,6 +103,8 @@ class Values:
             name = getattr(value, "__qualname__", None) or repr(value)
             raise Unwritable(f"{getattr(value, '__module__', '?')}.{name} has no public path")
         module = path.rpartition(".")[0]
+        if not module:
+            return Text(path + suffix)  # a builtin
         # `import jax` does not load what lies below jax.experimental.
         self.modules.add(module if module.startswith("jax.experimental") else path.split(".")[0])
         return Text(path + suffix)

@@ -137,3 +137,16 @@ def _primitive(name, function, *args):
                 return eqn.primitive
             stack.extend(getattr(p, "jaxpr", p) for p in eqn.params.values() if hasattr(p, "eqns"))
     raise LookupError(name)
+
+
+@helper("jax")
+def _call(primitive, function, *args):
+    """Calls `function` through a call primitive of JAX."""
+    import jax.extend.linear_util
+
+    def flat(*args):
+        out = function(*args)
+        return list(out) if isinstance(out, tuple) else [out]
+
+    info = jax.api_util.debug_info("call", function, args, {})
+    return primitive.bind(*args, subfuns=(jax.extend.linear_util.wrap_init(flat, debug_info=info),))

@@ -106,9 +106,9 @@ def io_callback(w: Any, *operands: Any, **params: Any) -> Any:
     if info.option_clash:
         return DECLINE
     args, kwargs = _arguments(w, info, operands)
-    w.importing("from jax.experimental import io_callback")
+    w.module.modules.add("jax.experimental")
     options = _options(w, {"sharding": info.sharding, "ordered": info.ordered})
-    return Call("io_callback", [_function(w, info), _results(w, info), *args], [*options, *kwargs])
+    return Call("jax.experimental.io_callback", [_function(w, info), _results(w, info), *args], [*options, *kwargs])
 
 
 @rule("debug_callback")

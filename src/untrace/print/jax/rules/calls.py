@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from untrace import jax_compat
 from untrace.ir.nodes import Function
 from untrace.print.rules import DECLINE, Whole, rule
-from untrace.print.tree import Call, Expr, Name, Statement, Text
+from untrace.print.jax.rules.callbacks import callable_name
+from untrace.print.tree import Assign, Attribute, Call, Expr, Name, Statement, Text, Tuple
+from untrace.print.values import Unwritable
+
+
+class Spaced(Assign):
+    """A module-level statement that stands apart from the definition before it."""
+
+    __slots__ = ()
+
+    def lines(self, indent: str) -> Iterator[str]:
+        yield ""
+        yield ""
+        yield from super().lines(indent)
 
 
 def result(function: Function, call: Expr) -> Any:
@@ -74,13 +89,108 @@ def checkpoint(
     if prevent_cse is not True:
         options.append(("prevent_cse", w.source(prevent_cse)))
     if policy is not None:
-        options.append(("policy", w.source(policy)))
+        options.append(("policy", _policy(w, policy)))
     hint = jax_compat.function_name(jaxpr.jaxpr)
     if hint and hint != "<lambda>":
         jaxpr.name = hint
     function = Name(w.module.function(jaxpr))
     w.module.modules.add("jax")
     return result(jaxpr, Call(Call("jax.checkpoint", [function], options), operands))
+
+
+def _policy(w: Any, policy: Any) -> Expr:
+    """A policy of JAX by its name, a user's own like the callable of a callback."""
+    try:
+        return w.source(policy)
+    except Unwritable:
+        return callable_name(w, policy)
+
+
+@rule("call", "core_call", "closed_call", "core_closed_call")
+def closed_call(w: Any, *operands: Any, call_jaxpr: Function, **params: Any) -> Any:
+    """A call that is no jit: bound with the written function, as JAX's own interpreters bind it."""
+    if any(v is not None for v in params.values()):
+        return DECLINE
+    place = w.module.primitive(w.equation.callee.object)
+    w.module.helper("_call")
+    return w.call("_call", place, Name(w.module.function(call_jaxpr)), *operands)
+
+
+@rule("composite")
+def composite(w: Any, *operands: Any, jaxpr: Function, name: str, attributes: Any, version: int) -> Any:
+    kwargs = [("name", w.source(name))]
+    if version:
+        kwargs.append(("version", w.source(version)))
+    w.module.modules.add("lax")
+    call = Call("lax.composite", [Name(w.module.function(jaxpr))], kwargs)
+    if any(not k.isidentifier() for k, _ in attributes):
+        return DECLINE
+    given = [(k, w.source(jax_compat.composite_attribute(v))) for k, v in attributes]
+    return result(jaxpr, Call(call, operands, given))
+
+
+@rule("ffi_call")
+def ffi_call(
+    w: Any,
+    *operands: Any,
+    target_name: str,
+    result_avals: Any,
+    vmap_method: Any,
+    has_side_effect: bool,
+    input_layouts: Any,
+    output_layouts: Any,
+    input_output_aliases: Any,
+    custom_call_api_version: int,
+    legacy_backend_config: Any,
+    attributes: Any,
+) -> Any:
+    """`jax.ffi.ffi_call(target, result types, ...)(*operands, **attributes)`. Source: jax/_src/ffi.py."""
+    w.importing("import jax.ffi")
+    several = len(result_avals) != 1
+    results = Tuple([w.aval(a) for a in result_avals]) if several else w.aval(result_avals[0])
+    options: dict[str, Any] = {}
+    if has_side_effect:
+        options["has_side_effect"] = True
+    if vmap_method is not None:
+        options["vmap_method"] = vmap_method
+    # The primitive has layouts minor to major, the function takes them major to minor.
+    for key, layouts in (("input_layouts", input_layouts), ("output_layouts", output_layouts)):
+        turned = jax_compat.ffi_layouts(layouts)
+        if turned is None:
+            return DECLINE
+        options[key] = turned if several or key == "input_layouts" else turned[0]
+    if input_output_aliases:
+        options["input_output_aliases"] = dict(input_output_aliases)
+    if custom_call_api_version != 4:
+        options["custom_call_api_version"] = custom_call_api_version
+    if legacy_backend_config is not None:
+        options["legacy_backend_config"] = legacy_backend_config
+    given = [(k, _attribute(w, jax_compat.ffi_attribute(v))) for k, v in attributes]
+    call = Call(w.jax("ffi.ffi_call", target_name, results, **options), operands, given)
+    return call if several else Whole(call)
+
+
+def _attribute(w: Any, value: Any) -> Expr:
+    """An FFI attribute: a NumPy scalar's type is part of it."""
+    return w.module.values.numpy_scalar(value) if isinstance(value, np.generic) else w.source(value)
+
+
+@rule("custom_vmap_call")
+def custom_vmap_call(w: Any, *operands: Any, call: Function, rule: Any, in_tree: Any, out_tree: Any) -> Any:
+    """A function with its own batching rule, which is Python and is written like the callable of a callback."""
+    if not jax_compat.is_flat_call(in_tree, out_tree, len(operands)):
+        return DECLINE  # the rule takes pytrees that the flat function does not have
+    w.importing("import jax.custom_batching")
+
+    def build(name: str) -> Iterator[Statement]:
+        if getattr(rule, "__qualname__", "").startswith("sequential_vmap."):
+            yield w.module.define(call, name, [Text("jax.custom_batching.sequential_vmap")])
+            return
+        yield w.module.define(call, name, [Text("jax.custom_batching.custom_vmap")])
+        yield Spaced([], Call(Attribute(Name(name), "def_vmap"), [callable_name(w, rule)]))
+
+    name = w.module.named(("custom_vmap", id(call)), jax_compat.function_name(call.jaxpr) or "fn", build)
+    return result(call, Call(name, operands))
 
 
 @rule("name")

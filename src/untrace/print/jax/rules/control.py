@@ -68,7 +68,7 @@ def _forwards_alike(branches: Sequence[Function]) -> bool:
         places = {_index(b.params, a) for b, a in zip(branches, atoms, strict=True)}
         if len(places) == 1 and None not in places:
             return True
-    return not branches[0].results
+    return False
 
 
 def _index(params: Sequence[Value], atom: Any) -> int | None:

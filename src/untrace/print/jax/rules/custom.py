@@ -7,7 +7,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Function, Literal
-from untrace.print.jax.rules.calls import result
+from untrace.print.jax.rules.calls import Spaced, result
 from untrace.print.jax.rules.control import closes_naturally
 from untrace.print.names import identifier
 from untrace.print.rules import DECLINE, rule
@@ -147,17 +147,6 @@ def custom_vjp_call(
 
     name = module.named(("custom_vjp", id(call_jaxpr)), call_jaxpr.name, build)
     return result(call_jaxpr, Call(name, operands))
-
-
-class Spaced(Assign):
-    """A module-level statement that stands apart from the definition before it."""
-
-    __slots__ = ()
-
-    def lines(self, indent: str) -> Iterator[str]:
-        yield ""
-        yield ""
-        yield from super().lines(indent)
 
 
 def _fwd(

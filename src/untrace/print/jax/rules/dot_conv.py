@@ -60,3 +60,26 @@ def conv_general_dilated(
 @rule("fft")
 def fft(w: Any, x: Any, *, fft_type: Any, fft_lengths: Any) -> Any:
     return w.lax("fft", x, fft_type, fft_lengths)
+
+
+@rule("ragged_dot_general")
+def ragged_dot_general(
+    w: Any,
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    *,
+    ragged_dot_dimension_numbers: Any,
+    precision: Any,
+    preferred_element_type: Any,
+    group_offset: Any,
+    out_sharding: Any = None,
+) -> Any:
+    if out_sharding is not None or group_offset is not None:
+        return DECLINE
+    kwargs: dict[str, Any] = {}
+    if precision is not None:
+        kwargs["precision"] = precision
+    if preferred_element_type is not None:
+        kwargs["preferred_element_type"] = w.module.values.dtype(preferred_element_type)
+    return w.lax("ragged_dot_general", lhs, rhs, group_sizes, ragged_dot_dimension_numbers, **kwargs)

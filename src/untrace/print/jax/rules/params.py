@@ -122,8 +122,16 @@ def policy(values: Values, policy: Any) -> Expr:
     if made is None:
         return values.path_to(policy)
     maker, args, kwargs = made
+    if args is None:
+        return Text(f"jax.checkpoint_policies.{maker}")
     named = [(k, values.source(v)) for k, v in kwargs.items()]
     return Call(f"jax.checkpoint_policies.{maker}", [values.source(a) for a in args], named)
+
+
+@_writer(type(jax.sharding.PartitionSpec.UNCONSTRAINED))
+def unconstrained(values: Values, value: Any) -> Expr:
+    values.modules.add("jax")
+    return Text("jax.sharding.PartitionSpec.UNCONSTRAINED")
 
 
 @_writer(functools.partial)

@@ -6,7 +6,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.print.rules import DECLINE, rule
-from untrace.print.tree import Call, Expr, Text
+from untrace.print.tree import Attribute, Call, Expr, Text
 
 
 def _impl(w: Any, impl: Any) -> Expr:
@@ -86,3 +86,14 @@ def rng_bit_generator(w: Any, key: Any, *, shape: Any, dtype: Any, algorithm: An
     if out_sharding is not None:
         return DECLINE
     return w.lax("rng_bit_generator", key, shape, w.module.values.dtype(dtype), algorithm)
+
+
+@rule("iota_2x32_shape")
+def iota_2x32_shape(w: Any, *, shape: Any) -> Any:
+    """The counters of threefry. The primitive has no public name, but threefry's public implementation binds it."""
+    w.module.helper("_primitive")
+    w.importing("import jax.extend.random")
+    w.module.modules.add("np")
+    bits = Text("lambda key: jax.extend.random.threefry_prng_impl.random_bits(key, 32, (1,))")
+    primitive = w.call("_primitive", "iota_2x32_shape", bits, Text("np.zeros(2, np.uint32)"))
+    return Call(Attribute(primitive, "bind"), [], [("shape", w.source(tuple(shape)))])

@@ -22,6 +22,18 @@ def new_ref(w: Any, x: Any, *, memory_space: Any, kind: Any = None, pin: bool = 
     return w.jax("new_ref", x, **kwargs)
 
 
+@rule("empty_ref")
+def empty_ref(w: Any, *, ty: Any, memory_space: Any) -> Any:
+    kwargs = {} if memory_space is None else {"memory_space": memory_space}
+    return w.jax("ref.empty_ref", w.aval(ty), **kwargs)
+
+
+@rule("broadcast_to")
+def broadcast_to(w: Any, x: Any, *, shape: Any) -> Any:
+    """The broadcast of an index of a reference; it lowers like `jnp.broadcast_to`."""
+    return w.jnp("broadcast_to", x, shape)
+
+
 @rule("freeze")
 def freeze(w: Any, ref: Any) -> Any:
     return w.jax("ref.freeze", ref)
