@@ -51,6 +51,7 @@ class Run:
                 gradients=not options.no_gradients,
                 again=not options.no_again,
                 fixpoint=not options.no_fixpoint,
+                same_text=options.same_text,
             )
         except roundtrip.Mismatch as error:
             return error
@@ -133,6 +134,9 @@ def main() -> int:
     parser.add_argument("--failures", metavar="DIR", help="where to save failing programs")
     for name in ("gradients", "again", "fixpoint"):
         parser.add_argument(f"--no-{name}", action="store_true")
+    parser.add_argument(
+        "--same-text", action="store_true", help="decompiling the text must give that text again"
+    )
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", options.x64)
     with tempfile.TemporaryDirectory(prefix="untrace_fuzz_") as directory:

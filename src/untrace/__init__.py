@@ -1,22 +1,46 @@
 """untrace: any JAX function back as a Python module that is proven to be the same program."""
 
-from untrace._api import Decompiled, decompile, from_jaxpr, rule
-from untrace._errors import (
-    CaptureError,
-    OptionError,
-    OutputExistsError,
-    ProofError,
-    TypeStringError,
-    UnsupportedPrimitiveError,
-    UntraceError,
-)
-from untrace.prove.report import Proof
-try:
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from untrace._api import Decompiled, decompile, from_jaxpr, rule
+    from untrace._errors import (
+        CaptureError,
+        OptionError,
+        OutputExistsError,
+        ProofError,
+        TypeStringError,
+        UnsupportedPrimitiveError,
+        UntraceError,
+    )
+    from untrace.prove.report import Proof
     from untrace.prove.verify import verify
-except ImportError: pass
 
 __version__ = "0.1.0"
 __all__ = [
-    "CaptureError", "Decompiled", "OptionError", "OutputExistsError", "Proof", "ProofError", "TypeStringError",
-    "UnsupportedPrimitiveError", "UntraceError", "decompile", "from_jaxpr", "rule", "verify",
+    "CaptureError", "Decompiled", "OptionError", "OutputExistsError", "Proof", "ProofError",
+    "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "decompile", "from_jaxpr",
+    "rule", "verify",
 ]  # fmt: skip
+
+_HOMES = {
+    "Proof": "untrace.prove.report",
+    "verify": "untrace.prove.verify",
+    **dict.fromkeys(("Decompiled", "decompile", "from_jaxpr", "rule"), "untrace._api"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first used: `untrace --help` need not wait for JAX."""
+    if name not in __all__:
+        raise AttributeError(f"module 'untrace' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES.get(name, "untrace._errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -93,7 +93,12 @@ def compare_runs(
     found: dict[int, LeafDifference] = {}
     count = 0
     for number, inputs in enumerate(sample_inputs(leaves, samples=samples, seed=seed)):
-        outs, others = jax.tree_util.tree_leaves(f(*inputs)), jax.tree_util.tree_leaves(g(*inputs))
+        outs, others = _outcome(f, inputs), _outcome(g, inputs)
+        if outs is None and others is None:
+            continue  # a program may refuse an input (a solver that does not converge): then both must
+        if outs is None or others is None:
+            text = "raises in one and not in the other"
+            return RunComparison((LeafDifference("output", type_difference=text),), count + 1)
         count += 1
         if len(outs) != len(others):
             text = f"{len(outs)} leaves in one, {len(others)} in the other"
@@ -101,7 +106,18 @@ def compare_runs(
         for i, (x, y) in enumerate(zip(outs, others, strict=True)):
             path = paths[i] if paths is not None else f"output {i}"
             update_difference(found, i, path, number, x, y, inputs)
+    if not count:
+        # Nothing was compared. The first error says more than a sentence of ours.
+        jax.block_until_ready(f(*next(iter(sample_inputs(leaves, samples=1, seed=seed)))))
     return RunComparison(tuple(found[i] for i in sorted(found)), count)
+
+
+def _outcome(function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any] | None:
+    """The leaves of `function(*inputs)`; None where running it raises."""
+    try:
+        return jax.block_until_ready(jax.tree_util.tree_leaves(function(*inputs)))
+    except Exception:  # the user's program: a callback of it may raise anything
+        return None
 
 
 def update_difference(
