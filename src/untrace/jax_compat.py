@@ -131,7 +131,7 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool]]:
         for store in getattr(bwd, "stores", ()):
             if store is not None:
                 store.reset()
-        outs = call(*args)
+        outs = call(*[fixed_values.get(i, a) for i, a in enumerate(args)])
         if isinstance(outs, tuple) and len(outs) == 2 and isinstance(outs[0], (list, tuple)):
             outs, logs = outs  # 0.12 returns (cotangents, log entries of `defvjp_with_logs`)
             if logs:
@@ -1070,6 +1070,11 @@ def composite_attribute(value: Any) -> Any:
     return value
 
 
+def batching_rule(rule: Any) -> Any:
+    """The user's function behind the rule of a custom_vmap equation."""
+    return getattr(rule, "rule", rule)
+
+
 def is_flat_call(in_tree: Any, out_tree: Any, count: int) -> bool:
     """Whether a custom_vmap call takes `count` plain positional arguments and gives one result or a tuple of them.
 
@@ -1080,3 +1085,15 @@ def is_flat_call(in_tree: Any, out_tree: Any, count: int) -> bool:
     flat = not consts.num_leaves and args.num_nodes == count + 1 and args.num_leaves == count
     tuples = jax.tree_util.tree_structure((0,) * out_tree.num_leaves)
     return flat and (out_tree == leaf or (out_tree == tuples and out_tree.num_leaves != 1))
+
+
+def composite_attributes(attributes: Any) -> list[tuple[str, Any]]:
+    """(name, value) of a composite's attributes, which 0.10 keeps flattened as (name, leaves, tree)."""
+    found = []
+    for name, *value in attributes:
+        if len(value) == 2:
+            leaves, tree = value
+            found.append((name, jax.tree_util.tree_unflatten(tree, [composite_attribute(x) for x in leaves])))
+        else:
+            found.append((name, composite_attribute(value[0])))
+    return found

@@ -209,6 +209,15 @@ class FunctionWriter:
         uses = sum(a is atom for e in self._body[self._at :] for a in e.inputs)
         return before if uses == 1 and not any(a is atom for a in self._results) else None
 
+    def is_live(self, output: Value | None) -> bool:
+        """Whether a result or an effect of this function depends on `output`, of its current equation."""
+        live = {id(r) for r in self._results}
+        for equation in reversed(self._body[self._at + 1 :]):
+            effects = equation.origin is not None and equation.origin.effects
+            if effects or any(id(o) in live for o in equation.outputs):
+                live.update(id(a) for a in equation.inputs)
+        return id(output) in live
+
     def _just_written(self, equation: Equation) -> bool:
         return bool(self.statements) and self.statements[-1].origin is equation.origin
 

@@ -11,7 +11,7 @@ from untrace import jax_compat
 from untrace.ir.nodes import Function
 from untrace.print.rules import DECLINE, Whole, rule
 from untrace.print.jax.rules.callbacks import callable_name
-from untrace.print.tree import Assign, Attribute, Call, Expr, Name, Statement, Text, Tuple
+from untrace.print.tree import Assign, Attribute, Call, Expr, Lambda, Name, Star, Statement, Text, Tuple
 from untrace.print.values import Unwritable
 
 
@@ -116,16 +116,35 @@ def closed_call(w: Any, *operands: Any, call_jaxpr: Function, **params: Any) -> 
     return w.call("_call", place, Name(w.module.function(call_jaxpr)), *operands)
 
 
+@rule("remat_opt")
+def remat_opt(w: Any, *operands: Any, fwd_jaxpr: Function, num_consts: int, num_res: int, fun_jaxpr_thunk: Any) -> Any:
+    """The forward rule of a custom_vjp that JAX may skip under remat: its body is called, which computes the same."""
+    return result(fwd_jaxpr, Call(w.module.function(fwd_jaxpr), operands))
+
+
+@rule("custom_lin")
+def custom_lin(w: Any, *operands: Any, **params: Any) -> Any:
+    """The linear part of a custom_vjp under forward mode, which JAX itself refuses to run: only dead ones have a meaning."""
+    if any(w.is_live(o) for o in w.equation.outputs):
+        raise Unwritable("JAX cannot run it: it is what a custom_vjp function leaves behind under forward-mode differentiation")
+    w.module.modules.add("jnp")
+    return Tuple([Call("jnp.zeros", [w.source(tuple(a.shape)), w.module.values.dtype(a.dtype)]) for a in w.out_avals])
+
+
 @rule("composite")
-def composite(w: Any, *operands: Any, jaxpr: Function, name: str, attributes: Any, version: int) -> Any:
+def composite(w: Any, *operands: Any, name: str, attributes: Any, version: int, **bodies: Function) -> Any:
+    (jaxpr,) = bodies.values()  # `jaxpr`, or `call_jaxpr` on 0.12
     kwargs = [("name", w.source(name))]
     if version:
         kwargs.append(("version", w.source(version)))
     w.module.modules.add("lax")
-    call = Call("lax.composite", [Name(w.module.function(jaxpr))], kwargs)
-    if any(not k.isidentifier() for k, _ in attributes):
+    function: Expr = Name(w.module.function(jaxpr))
+    if attributes:  # the decomposition is given them too; in the jaxpr they have done their work
+        function = Lambda(["*operands", "**attributes"], Call(function, [Star(Name("operands"))]))
+    call = Call("lax.composite", [function], kwargs)
+    given = [(k, w.source(v)) for k, v in jax_compat.composite_attributes(attributes)]
+    if any(not k.isidentifier() for k, _ in given):
         return DECLINE
-    given = [(k, w.source(jax_compat.composite_attribute(v))) for k, v in attributes]
     return result(jaxpr, Call(call, operands, given))
 
 
@@ -187,7 +206,7 @@ def custom_vmap_call(w: Any, *operands: Any, call: Function, rule: Any, in_tree:
             yield w.module.define(call, name, [Text("jax.custom_batching.sequential_vmap")])
             return
         yield w.module.define(call, name, [Text("jax.custom_batching.custom_vmap")])
-        yield Spaced([], Call(Attribute(Name(name), "def_vmap"), [callable_name(w, rule)]))
+        yield Spaced([], Call(Attribute(Name(name), "def_vmap"), [callable_name(w, jax_compat.batching_rule(rule))]))
 
     name = w.module.named(("custom_vmap", id(call)), jax_compat.function_name(call.jaxpr) or "fn", build)
     return result(call, Call(name, operands))

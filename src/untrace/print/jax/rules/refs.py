@@ -23,8 +23,10 @@ def new_ref(w: Any, x: Any, *, memory_space: Any, kind: Any = None, pin: bool = 
 
 
 @rule("empty_ref")
-def empty_ref(w: Any, *, ty: Any, memory_space: Any) -> Any:
+def empty_ref(w: Any, *, ty: Any, memory_space: Any, pin: bool = False) -> Any:
     kwargs = {} if memory_space is None else {"memory_space": memory_space}
+    if pin:
+        kwargs["pin"] = True
     return w.jax("ref.empty_ref", w.aval(ty), **kwargs)
 
 
