@@ -58,7 +58,8 @@ def batch(tree: Any) -> Any:
 
     def stack(leaf: Any) -> Any:
         leaf = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
-        if getattr(leaf, "weak_type", False):  # keys have none; `stack` would make it strong, and another program of it
+        # `stack` would make a weak type strong, and another program of it. Keys have no such flag.
+        if getattr(leaf, "weak_type", False):
             return jnp.broadcast_to(leaf, (2, *leaf.shape))
         other = leaf * jnp.asarray(1.125, leaf.dtype) if is_inexact(leaf) else leaf
         return jnp.stack([leaf, other])

@@ -37,7 +37,7 @@ The function gets the writer, the operands as expressions and every parameter by
 """
 
 
-@dataclass
+@dataclass(eq=False)
 class Decompiled:
     """A JAX function as text, and what was proven of it. Calling it runs the *text*, not the original.
 

@@ -1097,3 +1097,7 @@ def composite_attributes(attributes: Any) -> list[tuple[str, Any]]:
         else:
             found.append((name, composite_attribute(value[0])))
     return found
+
+
+def is_jax_array(value: Any) -> bool:
+    return isinstance(value, jax.Array)

@@ -82,6 +82,20 @@ def _is_square(eqn: Any, moving: Sequence[int]) -> bool:
     return bool(vector) and vector == solution
 
 
+def _without_checks(closed: Any, primitive: Any) -> Any:
+    """A transposed solve that does not raise, for a solve that was asked not to (`throw` is the last argument).
+
+    JAX batches a solve and its transpose together, and the check of the transpose could not be batched.
+    """
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    eqns = []
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is primitive and eqn.params["static"][-1] is True:
+            eqn = eqn.replace(params={**eqn.params, "static": (*eqn.params["static"][:-1], False)})
+        eqns.append(eqn)
+    return jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
+
+
 def _solver(
     eqn: Any, implementation: Any, rule: Any, moving: Sequence[int], tree: Any, plain: Expander
 ) -> Callable[..., list[Any]]:
@@ -103,7 +117,10 @@ def _solver(
     given = [jax_compat.core_cotangent(v.aval) for v in eqn.outvars[:count]]
     # Expanded here and now: a transposed solve has a transposed solve of its own, and so on for
     # ever.
-    back = plain.closed(jax_compat.trace_on_avals(transposed, [*avals, *given], eqn.ctx))
+    traced = jax_compat.trace_on_avals(transposed, [*avals, *given], eqn.ctx)
+    if eqn.params["static"][-1] is False:
+        traced = _without_checks(traced, eqn.primitive)
+    back = plain.closed(traced)
 
     def linear_solve(*operands: Any) -> list[Any]:
         operator = _arguments(eqn, operands)[0]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from untrace import jax_compat
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Function, Program, Value
 from untrace.print.jax.results import Rebuilt, rebuild
@@ -54,8 +55,15 @@ def _flat(module: ModuleWriter, function: Function, name: str) -> Def:
     w = module.writer()
     params = [Parameter(w.bind_parameter(p).id) for p in function.params]
     w.equations(function.equations, function.results)
-    w.statements.append(Return(Tuple([w.atom(r) for r in function.results])))
+    w.statements.append(Return(Tuple([_array(w, r) for r in function.results])))
     return Def(name, params, w.statements)
+
+
+def _array(w: FunctionWriter, result: Any) -> Expr:
+    """A result as a JAX array, also where it is a constant: without `jax.jit` it would be a Python or NumPy number."""
+    if type(result) is Value or not jax_compat.is_shaped_array(result.aval) or result.aval.dtype == jax_compat.FLOAT0:
+        return w.atom(result)
+    return w.atom(result) if jax_compat.is_key(getattr(result, "value", None)) else w.jnp("asarray", w.atom(result))
 
 
 def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: PytreeEntry) -> list[Statement]:
@@ -100,6 +108,6 @@ def _used_inputs(function: Function) -> frozenset[int]:
 
 
 def _result(module: ModuleWriter, w: FunctionWriter, entry: PytreeEntry, program: Program) -> Rebuilt:
-    leaves: list[Expr] = [w.atom(r) for r in program.entry.results]
+    leaves = [_array(w, r) for r in program.entry.results]
     inputs = [(a.root, a.example) for a in entry.signature.arguments]
     return rebuild(entry.result, leaves, inputs, module.standalone, lambda base: module.scope.fresh(identifier(base, "Node")))

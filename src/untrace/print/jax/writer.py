@@ -125,6 +125,10 @@ class ModuleWriter:
         found = self._constants_by_bits.get(key)
         if found is None:
             expr = self.values.scalar(array[()], dtype, True) if weak and not array.ndim else self.values.array(array)
+            if not array.ndim and not weak and jax_compat.is_jax_array(value):
+                # A NumPy scalar would be a literal to JAX, and some equations on literals are folded away.
+                self.modules.add("jnp")
+                expr = Call("jnp.asarray", [expr])
             if array.nbytes > SMALL_BYTES and type(expr) is Call and expr.func in ("np.array",) or len(expr.flat()) > 8000:
                 self.helper("_constants")
                 name = self.scope.fresh("const")
@@ -137,6 +141,9 @@ class ModuleWriter:
             if weak and array.ndim:
                 found = self._module_name("weak", self._weakly_typed(found, dtype))
             self._constants_by_bits[key] = found
+        elif array.ndim:
+            # Another array with the same values: JAX tells constants apart by identity, and lowers each.
+            found = self._module_name("const", Call(Attribute(found, "copy"), []))
         return found
 
     def _weakly_typed(self, array: Expr, dtype: Any) -> Expr:
@@ -397,6 +404,9 @@ class FunctionWriter:
             return self.jaxpr(value)
         if type(value) is tuple:
             return Tuple([self.parameter(v) for v in value])
+        if isinstance(value, np.dtype):  # a `bind` takes dtypes as they are, not what stands for them elsewhere
+            self.module.modules.add("jnp")
+            return Call("jnp.dtype", [Text(repr(value.name))])
         return self.source(value)
 
     def jaxpr(self, function: Function) -> Expr:

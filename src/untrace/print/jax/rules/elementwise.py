@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.lax
 
+from untrace.ir.nodes import Value
 from untrace.print.rules import DECLINE, rule
 from untrace.print.tree import Call
 
@@ -88,7 +89,9 @@ def select_n(w: Any, which: Any, *cases: Any) -> Any:
 @rule("convert_element_type")
 def convert_element_type(w: Any, x: Any, *, new_dtype: Any, weak_type: bool, sharding: Any) -> Any:
     aval = w.avals[0]
-    # The public function drops a conversion that changes nothing, and makes no weak type.
+    if type(w.equation.inputs[0]) is not Value:
+        return DECLINE  # the public function converts a constant right away
+    # It also drops a conversion that changes nothing, and makes no weak type.
     if weak_type or (aval.dtype == new_dtype and not aval.weak_type):
         return DECLINE
     if sharding is not None:
