@@ -213,23 +213,25 @@ def as_json(rows: Sequence[Row], about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Progress:
-    """Says on standard error how far a run is, every few seconds."""
+    """Says on standard error how far a run is, every few seconds, and calls `save(rows)` then."""
 
-    def __init__(self, total: int) -> None:
-        self.total, self.done, self.failed = total, 0, 0
+    def __init__(self, total: int, save: Callable[[list[Row]], None] = lambda rows: None) -> None:
+        self.total, self.save = total, save
+        self.rows: list[Row] = []
         self.start = self.last = time.monotonic()
 
     def __call__(self, row: Row) -> None:
-        self.done += 1
-        self.failed += row.outcome == "failed"
+        self.rows.append(row)
         now = time.monotonic()
-        if now - self.last > 15 or self.done == self.total:
+        if now - self.last > 15 or len(self.rows) == self.total:
             self.last = now
+            failed = sum(row.outcome == "failed" for row in self.rows)
             print(
-                f"{self.done}/{self.total} cases, {self.failed} failed, {now - self.start:.0f} s",
+                f"{len(self.rows)}/{self.total} cases, {failed} failed, {now - self.start:.0f} s",
                 file=sys.stderr,
                 flush=True,
             )
+            self.save(self.rows)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -280,10 +282,15 @@ def main() -> int:
         failed = {(row["part"], row["name"]) for row in rows if row["outcome"] == "failed"}
         cases = [case for case in cases if (case.part, case.name) in failed]
     print(f"JAX {version}, {len(cases)} of {len(everything)} cases, style {options.style}")
-    rows = run_cases(cases, make_worker, options.jobs, Progress(len(cases)))
+    about = {"jax": version, "style": options.style, "x64": options.x64}
+
+    def save(rows: list[Row]) -> None:
+        seconds = time.monotonic() - start
+        write_json(options.json, as_json(rows, {**about, "seconds": seconds}))
+
+    rows = run_cases(cases, make_worker, options.jobs, Progress(len(cases), save))
+    save(rows)
     seconds = time.monotonic() - start
-    about = {"jax": version, "style": options.style, "x64": options.x64, "seconds": seconds}
-    write_json(options.json, as_json(rows, about))
     print(f"{seconds:.0f} s")
     print_report(rows, options.failures)
     return 1 if any(row.outcome == "failed" for row in rows) else 0

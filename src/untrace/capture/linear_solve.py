@@ -7,7 +7,7 @@ solves keep lineax's own rule (`derivatives.py`).
 
 `custom_linear_solve` lowers to the equations of its `solve`, all of them, and is differentiable any
 number of times, in both modes, and batched. What is lost: lineax checks every tangent solve for
-success and raises; here only the primal solve (when it was asked to) and the transposed ones do.
+success and raises; here only solves that were asked to (`throw=True`) and their transposes do.
 """
 
 from __future__ import annotations
