@@ -55,12 +55,12 @@ def linear_solve_of(
         function = _solver(
             eqn, implementation, rule, moving, jax.tree_util.tree_structure(vector), plain
         )
-        jax_compat.trace_on_avals(function, [v.aval for v in eqn.invars], eqn.ctx)
+        closed = jax_compat.trace_on_avals(function, [v.aval for v in eqn.invars], eqn.ctx)
     except (
         Exception
     ):  # another version of lineax, or an operator that JAX cannot transpose: its own rule then
         return None
-    return function
+    return lambda *operands: jax_compat.evaluate_closed(closed, operands)
 
 
 def _arguments(eqn: Any, operands: Sequence[Any]) -> tuple[Any, ...]:

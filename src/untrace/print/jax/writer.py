@@ -125,7 +125,7 @@ class ModuleWriter:
         found = self._constants_by_bits.get(key)
         if found is None:
             expr = self.values.scalar(array[()], dtype, True) if weak and not array.ndim else self.values.array(array)
-            if not array.ndim and not weak and jax_compat.is_jax_array(value):
+            if not array.ndim and jax_compat.is_jax_array(value):
                 # A NumPy scalar would be a literal to JAX, and some equations on literals are folded away.
                 self.modules.add("jnp")
                 expr = Call("jnp.asarray", [expr])
@@ -144,6 +144,9 @@ class ModuleWriter:
         elif array.ndim:
             # Another array with the same values: JAX tells constants apart by identity, and lowers each.
             found = self._module_name("const", Call(Attribute(found, "copy"), []))
+        elif jax_compat.is_jax_array(value):
+            self.modules.add("jnp")
+            found = self._module_name("const", Call("jnp.copy", [found]))
         return found
 
     def _weakly_typed(self, array: Expr, dtype: Any) -> Expr:
