@@ -281,7 +281,7 @@ class _Scope:
 
 
 def _literal(value: Any, module: Callable[[str], str]) -> ast.expr:
-    """`value` as an expression; `module(name)` gives the alias of a module. Raises NotEmbeddable."""
+    """`value` as an expression; `module(name)` is the alias of a module. Raises NotEmbeddable."""
     kind = type(value)
     if isinstance(value, types.MethodType) or (
         callable(value) and kind.__name__ == "builtin_function_or_method"

@@ -46,8 +46,8 @@ _OPEN_BODIES = {"checkpoint", "remat2", "shard_map", "pallas_call", "run_state",
 # `unvmap_any` makes one condition of a whole batch, so that an `error_if` needs no batched host
 # callback.
 _UNBATCHED = (
-    "under vmap it reduces each example by itself, so that a check which raises an error message "
-    "cannot be batched"
+    "under vmap it reduces each example by itself, so that a check which raises an error cannot be "
+    "batched (it is refused, or raises for every batch)"
 )
 _LOST = {
     "nonbatchable": "vmap over it is no longer refused",
@@ -92,7 +92,7 @@ class Expander:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One sentence for each primitive that was replaced or could not be, in alphabetical order."""
+        """One sentence for each primitive that was replaced or could not be, by name."""
         notes = []
         for (name, library, how), count in sorted(self._counts.items()):
             times = "" if count == 1 else f" ({count} times)"
@@ -257,7 +257,7 @@ def _used(jaxpr: Any) -> set[Any]:
 
 
 def implementations(eqn: Any) -> list[Callable[..., list[Any]]]:
-    """Functions of the flat operands that compute an equation's results, the most faithful first."""
+    """Functions of the flat operands that compute the results, the most faithful first."""
     params, primitive = eqn.params, eqn.primitive
     found: list[Callable[..., list[Any]]] = []
     lowering = jax_compat.lowering_function(primitive)

@@ -83,9 +83,10 @@ def _is_square(eqn: Any, moving: Sequence[int]) -> bool:
 
 
 def _without_checks(closed: Any, primitive: Any) -> Any:
-    """A transposed solve that does not raise, for a solve that was asked not to (`throw` is the last argument).
+    """A transposed solve that does not raise, for a solve that was asked not to.
 
-    JAX batches a solve and its transpose together, and the check of the transpose could not be batched.
+    JAX batches a solve and its transpose together, and the check of the transpose could not be
+    batched. lineax's `throw` is the last argument.
     """
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     eqns = []
