@@ -55,7 +55,10 @@ def test_the_written_example_computes_the_gradient(make_readme: ModuleType) -> N
     expected = jax.jit(jax.grad(before["loss"]))((w, b), x, target)
     actual = jax.jit(after["grad_loss"])((w, b), x, target)
     for e, a in zip(expected, actual, strict=True):
-        np.testing.assert_array_equal(e, a)
+        if f"from JAX {jax.__version__}." in written:
+            np.testing.assert_array_equal(e, a)
+        else:  # another line of JAX has another gradient of tanh, in the last bits
+            np.testing.assert_allclose(e, a, rtol=1e-5)
 
 
 def test_the_code_in_the_readme_runs(
