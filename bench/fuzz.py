@@ -104,7 +104,9 @@ class Run:
             folder = Path(self.options.failures)
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / (re.sub(r"\W+", "_", kind)[:60] + ".py")
-            comment = f"# {name}\n" + "".join(f"# {line}\n" for line in self.details[kind].splitlines())
+            comment = f"# {name}\n" + "".join(
+                f"# {line}\n" for line in self.details[kind].splitlines()
+            )
             path.write_text(comment + small.source(), encoding="utf-8")
 
     def summary(self) -> str:

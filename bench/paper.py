@@ -107,10 +107,12 @@ def sort(devices: int, numbers: int) -> Application:
         return merged.at[at_left].set(left).at[at_right].set(right)
 
     def map_reduce_sort(values: Any) -> Any:
-        parts = list(jax.pmap(jnp.sort)(values.reshape(devices, -1)))
+        parts = jax.pmap(jnp.sort)(values.reshape(devices, -1))
+        # Slices, not `parts[i]`: of an array that lives on several devices JAX takes the latter
+        # from one device when it runs, and from all of them when it traces.
         while len(parts) > 1:
-            parts = [merge(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
-        return parts[0]
+            parts = jax.vmap(merge)(parts[::2], parts[1::2])
+        return parts.reshape(-1)
 
     values = jax.random.permutation(jax.random.key(1), jnp.arange(float(numbers)))
     return Application(map_reduce_sort, (values,), lambda fn: fn(values))

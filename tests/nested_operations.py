@@ -59,7 +59,9 @@ def scan(w: Writer) -> Statement:
     n, m = len(carries), len(slices)
     # `scan` wants f(carry, x) -> (carry, y); the block takes and returns flat values.
     cut = f"lambda c, x: (lambda out: (out[:{n}], out[{n}:]))({{f0}}(*c, *x))"
-    options = w.choose(["", "", ", reverse=True", ", unroll=2", ", unroll=True", ", _split_transpose=True"])
+    options = w.choose(
+        ["", "", ", reverse=True", ", unroll=2", ", unroll=True", ", _split_transpose=True"]
+    )
     xs = f"({_places(n, m)})" if m else "()"
     template = f"lax.scan({cut}, ({_places(0, n)}), {xs}, length={length}{options})"
     return Statement(template, operands, blocks=(inner,))
@@ -74,7 +76,8 @@ def while_loop(w: Writer) -> Statement:
     condition = w.block((INDEX, *carries), [Type((), "bool")])
     more = w.choose(["", " & {f1}(*c)[0]"])
     test = f"lambda c: (c[0] < jnp.minimum({{0}}, 4)){more}"
-    template = f"lax.while_loop({test}, lambda c: (c[0] + 1, *{{f0}}(*c)), (0, {_places(1, len(carries))}))"
+    step = "lambda c: (c[0] + 1, *{f0}(*c))"
+    template = f"lax.while_loop({test}, {step}, (0, {_places(1, len(carries))}))"
     return Statement(template, (limit.name, *operands), blocks=(inner, condition))
 
 
@@ -106,17 +109,31 @@ def for_loop(w: Writer) -> Statement:
 
 
 def definition(w: Writer) -> Statement | None:
-    """A function that later statements call: jitted under any name, checkpointed, batched, plain."""
+    """A function that later statements call: jitted under any name, checkpointed, scoped."""
     from strategies import NAMES
 
     types = _types(w, 1, 3)
     inner = w.block(types)
     lines = ["{f0}.__name__ = " + _text(w.choose(NAMES))] if w.chance(2) else []
     wrappers = ["jax.jit({f0})"] * 4
-    wrappers += ["jax.jit({f0}, inline=True)", "jax.jit({f0}, keep_unused=True)", "jax.checkpoint({f0})"]
-    wrappers += ["jax.checkpoint({f0}, policy=jax.checkpoint_policies.dots_saveable)", "jax.jit(jax.jit({f0}))"]
-    wrappers += ["jax.checkpoint({f0}, prevent_cse=False)", "jax.named_scope(" + _text(w.choose(NAMES)) + ")({f0})"]
-    wrappers += ["jax.checkpoint(jax.jit({f0}))", "jax.jit({f0}, donate_argnums=0)", "jax.named_call({f0})"]
+    wrappers += [
+        "jax.jit({f0}, inline=True)",
+        "jax.jit({f0}, keep_unused=True)",
+        "jax.checkpoint({f0})",
+    ]
+    wrappers += [
+        "jax.checkpoint({f0}, policy=jax.checkpoint_policies.dots_saveable)",
+        "jax.jit(jax.jit({f0}))",
+    ]
+    wrappers += [
+        "jax.checkpoint({f0}, prevent_cse=False)",
+        "jax.named_scope(" + _text(w.choose(NAMES)) + ")({f0})",
+    ]
+    wrappers += [
+        "jax.checkpoint(jax.jit({f0}))",
+        "jax.jit({f0}, donate_argnums=0)",
+        "jax.named_call({f0})",
+    ]
     lines.append("{f0} = " + w.choose(wrappers))
     return _define(w, Statement("\n".join(lines), blocks=(inner,), defines=True), inner, types)
 
@@ -145,19 +162,22 @@ def custom_derivative(w: Writer) -> Statement | None:
         lines = head + "{f0}_plain = {f0}\n{f0} = jax.custom_jvp({f0})\n"
         lines += f"{{f0}}.defjvp(lambda xs, ts: {rule})"
     else:
-        residuals = w.choose(["xs", "(xs, {f0}_plain(*xs))", "(xs, {f1}(*xs)[0])", "(xs, jnp.sin(xs[0]))"])
+        residuals = w.choose(
+            ["xs", "(xs, {f0}_plain(*xs))", "(xs, {f1}(*xs)[0])", "(xs, jnp.sin(xs[0]))"]
+        )
         lines = head + "{f0}_plain = {f0}\n{f0} = jax.custom_vjp({f0})\n"
         saved = "res" if residuals == "xs" else "res[0]"
         extra = "1" if residuals == "xs" else "jnp.sum(res[1])"
         parts = ", ".join(_cotangent(i, t, saved, extra) for i, t in enumerate(types))
-        lines += f"{{f0}}.defvjp(lambda *xs: ({{f0}}_plain(*xs), {residuals}), lambda res, ct: ({parts},))"
+        forward = f"lambda *xs: ({{f0}}_plain(*xs), {residuals})"
+        lines += f"{{f0}}.defvjp({forward}, lambda res, ct: ({parts},))"
     if w.chance(3):
         lines += "\n{f0} = jax.jit({f0})"
     return _define(w, Statement(lines, blocks=(inner, scale), defines=True), inner, types)
 
 
 def _cotangent(index: int, type_: Type, saved: str, extra: str) -> str:
-    """The cotangent of one argument of a custom_vjp rule: linear in `ct`, of the argument's type."""
+    """The cotangent of an argument in a custom_vjp rule: linear in `ct`, of the argument's type."""
     value = f"fit(ct, {type_.shape}, {type_.dtype!r}) * {saved}[{index}] * {extra}"
     return f"({value}).astype({type_.dtype!r})"
 
@@ -169,7 +189,10 @@ def batched(w: Writer) -> Statement:
     axes = [w.choose([0, 0, None]) for _ in types]
     if all(a is None for a in axes):
         axes[0] = 0
-    full = [t if a is None else Type((size, *t.shape), t.dtype) for t, a in zip(types, axes, strict=True)]
+    full = [
+        t if a is None else Type((size, *t.shape), t.dtype)
+        for t, a in zip(types, axes, strict=True)
+    ]
     operands = tuple(w.made(t).name for t in full)
     names = f"({_places(0, len(operands))})"
     inner = w.block(types)
@@ -177,7 +200,11 @@ def batched(w: Writer) -> Statement:
         axis = _text(w.choose(["i", "batch axis", '"""\nimport os', "jnp", "lambda"]))
         collective = w.choose(["lax.psum", "lax.pmax", "lax.all_gather", "lax.pmean"])
         call = f"lambda *x: {collective}({{f0}}(*x)[0], {axis}) + lax.axis_index({axis})"
-        return Statement(f"jax.vmap({call}, {tuple(axes)}, axis_name={axis})(*{names})", operands, blocks=(inner,))
+        return Statement(
+            f"jax.vmap({call}, {tuple(axes)}, axis_name={axis})(*{names})",
+            operands,
+            blocks=(inner,),
+        )
     out = w.choose(["0", "0", "-1"])
     return Statement(f"jax.vmap({{f0}}, {tuple(axes)}, {out})(*{names})", operands, blocks=(inner,))
 
@@ -205,7 +232,7 @@ def differentiated(w: Writer) -> Statement:
         f"jax.value_and_grad({scalar}, {every})(*{names})",
         f"jax.jvp({floats}, {names}, {names})",
         f"jax.jvp({function}, {names}, {names})[0]",
-        f"(lambda p: p[1](jax.tree_util.tree_map(jnp.ones_like, p[0])))(jax.vjp({floats}, *{names}))",
+        f"(lambda p: p[1](jax.tree.map(jnp.ones_like, p[0])))(jax.vjp({floats}, *{names}))",
         f"(lambda p: p[1](*{names}))(jax.linearize({floats}, *{names}))",
         f"jax.hessian({scalar})(*{names})",
         f"jax.jacrev({scalar})(*{names})",
@@ -219,7 +246,9 @@ def differentiated(w: Writer) -> Statement:
 def custom_reduction(w: Writer) -> Statement:
     """`lax.reduce` and `reduce_window` with a function, `linear_call`, `custom_root`."""
     x = w.value("float", min_rank=1)
-    function = w.choose(["lambda a, b: a + b * 2", "lambda a, b: jnp.where(a > b, a, b)", "jnp.hypot"])
+    function = w.choose(
+        ["lambda a, b: a + b * 2", "lambda a, b: jnp.where(a > b, a, b)", "jnp.hypot"]
+    )
     start = w.made(Type((), x.type.dtype))
     ones = (1,) * len(x.type.shape)
     options = [

@@ -33,10 +33,13 @@ UNARY = {
     "jnp.square jnp.log jnp.sign jnp.tanh",
 }
 BINARY = "+ - * / // % ** < <= > >= == != & | ^ << >>".split()
-BINARY_FUNCTIONS = "jnp.maximum jnp.minimum jnp.arctan2 jnp.power jnp.logaddexp jnp.hypot " \
-    "jnp.nextafter jnp.copysign jnp.logical_and jnp.logical_xor jnp.fmod jnp.remainder " \
-    "jnp.float_power jnp.heaviside jnp.gcd jnp.ldexp jnp.right_shift lax.shift_right_logical".split()
-REDUCTIONS = "sum max min prod mean any all var argmax argmin std count_nonzero nansum ptp".split()
+BINARY_FUNCTIONS = (
+    "jnp.maximum jnp.minimum jnp.arctan2 jnp.power jnp.logaddexp jnp.hypot "
+    "jnp.nextafter jnp.copysign jnp.logical_and jnp.logical_xor jnp.fmod jnp.remainder "
+    "jnp.float_power jnp.heaviside jnp.gcd jnp.ldexp jnp.right_shift "
+    "lax.shift_right_logical".split()
+)
+REDUCTIONS = "sum max min prod mean any all var argmax argmin std nansum ptp".split()
 CUMULATIVE = "jnp.cumsum jnp.cumprod lax.cummax lax.cummin lax.cumlogsumexp".split()
 
 
@@ -91,7 +94,12 @@ def shaping(w: Writer) -> Statement:
     """Reshape, transpose, broadcast, reverse, repeat: one value in, one out."""
     x = w.value(min_rank=w.choose([0, 1, 2]))
     shape = x.type.shape
-    options = ["jnp.ravel({0})", "{0}[None]", "{0}[..., None]", "jnp.broadcast_to({0}, (2, *{0}.shape))"]
+    options = [
+        "jnp.ravel({0})",
+        "{0}[None]",
+        "{0}[..., None]",
+        "jnp.broadcast_to({0}, (2, *{0}.shape))",
+    ]
     options += ["jnp.atleast_2d({0})", "jnp.squeeze({0})", "jnp.ones_like({0})"]
     options += ["lax.broadcast_in_dim({0}, (*{0}.shape, 2), tuple(range({0}.ndim)))"]
     if shape:
@@ -100,10 +108,23 @@ def shaping(w: Writer) -> Statement:
         options += [f"jnp.repeat({{0}}, 2, axis={axis})", f"jnp.moveaxis({{0}}, {axis}, 0)"]
         options += ["{0}.T", "jnp.tile({0}, 2)", "{0}[::-1]", "{0}[1:]", "{0}[:-1:2]", "{0}[-1]"]
         options += [f"jnp.split({{0}}, [1], axis={axis})", "lax.reshape({0}, ({0}.size,))"]
-        options += ["jnp.diff({0})", f"jnp.delete({{0}}, 0, axis={axis})", "jnp.array_split({0}, 2)"]
+        options += [
+            "jnp.diff({0})",
+            f"jnp.delete({{0}}, 0, axis={axis})",
+            "jnp.array_split({0}, 2)",
+        ]
     if len(shape) > 1:
-        options += ["jnp.tril({0})", "jnp.diagonal({0})", "lax.transpose({0}, tuple(range({0}.ndim))[::-1])"]
-        options += ["{0}[:, ::-1]", "{0}[..., 0]", "lax.reshape({0}, ({0}.size,), (1, 0))", "jnp.trace({0})"]
+        options += [
+            "jnp.tril({0})",
+            "jnp.diagonal({0})",
+            "lax.transpose({0}, tuple(range({0}.ndim))[::-1])",
+        ]
+        options += [
+            "{0}[:, ::-1]",
+            "{0}[..., 0]",
+            "lax.reshape({0}, ({0}.size,), (1, 0))",
+            "jnp.trace({0})",
+        ]
     return Statement(w.choose(options), (x.name,))
 
 
@@ -117,8 +138,16 @@ def joining(w: Writer) -> Statement:
     names = (x.name, y.name, z.name, mask.name)
     rank = len(shape)
     options = ["jnp.where({3}, {0}, {1})", "jnp.where({3}, {0}, 0)", "jnp.clip({0}, {1}, {2})"]
-    options += ["jnp.stack([{0}, {1}, {0}])", "lax.select_n({3}, {0}, {1})", "lax.clamp({1}, {0}, {2})"]
-    options += ["jnp.stack([{0}, {1}], axis=-1)", "jnp.clip({0}, 0)", "jnp.where({3}, {0}, jnp.nan)"]
+    options += [
+        "jnp.stack([{0}, {1}, {0}])",
+        "lax.select_n({3}, {0}, {1})",
+        "lax.clamp({1}, {0}, {2})",
+    ]
+    options += [
+        "jnp.stack([{0}, {1}], axis=-1)",
+        "jnp.clip({0}, 0)",
+        "jnp.where({3}, {0}, jnp.nan)",
+    ]
     if rank:
         options += ["jnp.concatenate([{0}, {1}, {2}])", "jnp.concatenate([{0}, {1}], axis=-1)"]
         options += ["jnp.pad({0}, 1)", "jnp.hstack([{0}, {1}])", "jnp.append({0}, {1})"]
@@ -149,15 +178,32 @@ def indexing(w: Writer) -> Statement:
     options += ["{0}.at[{2}].apply(jnp.tanh)", "{0}.at[{2}].get(mode='fill', fill_value=1)"]
     options += ["jnp.take({0}, {2}, axis=0)", "jnp.where({3}, {0}.T, {4}).T"]
     options += [f"jnp.take({{0}}, {{2}}, axis=-1, mode='{w.choose(['fill', 'clip', 'wrap'])}')"]
-    options += ["jnp.take_along_axis({0}.ravel(), {2}.ravel(), 0)", "jnp.searchsorted(jnp.sort({0}.ravel()), {4})"]
+    options += [
+        "jnp.take_along_axis({0}.ravel(), {2}.ravel(), 0)",
+        "jnp.searchsorted(jnp.sort({0}.ravel()), {4})",
+    ]
     starts = ", ".join(["{1}"] * len(sizes))
-    options += [f"lax.dynamic_slice({{0}}, ({starts},), {sizes})", "lax.dynamic_index_in_dim({0}, {1}, 0, False)"]
+    options += [
+        f"lax.dynamic_slice({{0}}, ({starts},), {sizes})",
+        "lax.dynamic_index_in_dim({0}, {1}, 0, False)",
+    ]
     options += [f"lax.dynamic_update_slice({{0}}, {{5}}[None], ({starts},))"]
     options += ["lax.dynamic_slice_in_dim({0}, {1}, 1)", "jnp.nonzero({3}, size=2, fill_value=-1)"]
-    options += ["jax.ops.segment_sum({0}, jnp.arange({0}.shape[0]) % 2, 2)", "jnp.bincount({2}.ravel() & 3, length=4)"]
+    options += [
+        "jax.ops.segment_sum({0}, jnp.arange({0}.shape[0]) % 2, 2)",
+        "jnp.bincount({2}.ravel() & 3, length=4)",
+    ]
     if len(x.type.shape) > 1:
-        options += ["{0}[{2}, {1}]", "{0}[:, {1}]", "{0}[{1}, 1:]", f"{{0}}.at[{{2}}, {{1}}].{write}({{4}})"]
-        options += [f"{{0}}.at[..., {{1}}].{write}({{4}})", "{0}[jnp.array([1, 0]), jnp.array([0, 1])]"]
+        options += [
+            "{0}[{2}, {1}]",
+            "{0}[:, {1}]",
+            "{0}[{1}, 1:]",
+            f"{{0}}.at[{{2}}, {{1}}].{write}({{4}})",
+        ]
+        options += [
+            f"{{0}}.at[..., {{1}}].{write}({{4}})",
+            "{0}[jnp.array([1, 0]), jnp.array([0, 1])]",
+        ]
     return Statement(w.choose(options), names)
 
 
@@ -183,18 +229,42 @@ def product(w: Writer) -> Statement:
     vector = w.made(Type((k,), dtype))
     precision = w.choose(["None", "'highest'", "lax.Precision.HIGH"])
     wanted = w.choose(["None", "'float32'"])
+    square = "({0} @ {0}.T + 3 * jnp.eye({0}.shape[0], dtype={0}.dtype))"  # positive definite
     options = ["{0} @ {1}", "jnp.dot({0}, {3})", "jnp.einsum('ij,jk->ki', {0}, {1})", "{2} @ {1}"]
-    options += ["jnp.einsum('bij,ij->b', {2}, {0})", "jnp.outer({3}, {3})", "jnp.tensordot({0}, {1}, 1)"]
+    options += [
+        "jnp.einsum('bij,ij->b', {2}, {0})",
+        "jnp.outer({3}, {3})",
+        "jnp.tensordot({0}, {1}, 1)",
+    ]
     options += [f"jnp.matmul({{0}}, {{1}}, precision={precision}, preferred_element_type={wanted})"]
-    options += ["lax.dot_general({2}, {2}, (((2,), (2,)), ((0,), (0,))))", "jnp.vdot({3}, {3})", "jnp.kron({0}, {1})"]
-    options += ["lax.dot_general({0}, {1}, (((1,), (0,)), ((), ())), preferred_element_type='float32')"]
-    options += ["jnp.convolve({3}, {3})", "lax.conv_general_dilated({2}, {2}[:, :, :1], (1,), 'SAME')"]
-    options += ["lax.conv({2}[..., None], {2}[..., None], (1, 1), 'SAME')", "jnp.fft.fft({0})", "jnp.fft.irfft({0})"]
-    options += ["jnp.linalg.cholesky({0} @ {0}.T + 3 * jnp.eye({0}.shape[0], dtype={0}.dtype))", "jnp.linalg.norm({0})"]
-    options += ["jnp.linalg.qr({0})", "jnp.linalg.solve({0} @ {0}.T + 3 * jnp.eye({0}.shape[0], dtype={0}.dtype), {0})"]
-    options += ["jax.scipy.linalg.solve_triangular({0} @ {0}.T + jnp.eye({0}.shape[0], dtype={0}.dtype), {0}, lower=True)"]
-    options += ["lax.reduce_window({0}, 0.0, lax.add, (1, 2), (1, 1), 'SAME')", "jnp.cross({0}[:, :3], {0}[:, :3])"]
-    options += ["lax.reduce_window({0}, -jnp.inf, lax.max, (2, 1), (1, 1), 'VALID')", "jnp.linalg.slogdet({0} @ {0}.T)"]
+    options += [
+        "lax.dot_general({2}, {2}, (((2,), (2,)), ((0,), (0,))))",
+        "jnp.vdot({3}, {3})",
+        "jnp.kron({0}, {1})",
+    ]
+    options += [
+        "lax.dot_general({0}, {1}, (((1,), (0,)), ((), ())), preferred_element_type='float32')"
+    ]
+    options += [
+        "jnp.convolve({3}, {3})",
+        "lax.conv_general_dilated({2}, {2}[:, :, :1], (1,), 'SAME')",
+    ]
+    options += [
+        "lax.conv({2}[..., None], {2}[..., None], (1, 1), 'SAME')",
+        "jnp.fft.fft({0})",
+        "jnp.fft.irfft({0})",
+    ]
+    options += [f"jnp.linalg.cholesky({square})", "jnp.linalg.norm({0})"]
+    options += ["jnp.linalg.qr({0})", f"jnp.linalg.solve({square}, {{0}})"]
+    options += [f"jax.scipy.linalg.solve_triangular({square}, {{0}}, lower=True)"]
+    options += [
+        "lax.reduce_window({0}, 0.0, lax.add, (1, 2), (1, 1), 'SAME')",
+        "jnp.cross({0}[:, :3], {0}[:, :3])",
+    ]
+    options += [
+        "lax.reduce_window({0}, -jnp.inf, lax.max, (2, 1), (1, 1), 'VALID')",
+        "jnp.linalg.slogdet({0} @ {0}.T)",
+    ]
     return Statement(w.choose(options), (a.name, b.name, batch.name, vector.name))
 
 
@@ -215,10 +285,25 @@ def creating(w: Writer) -> Statement:
     dtype = w.dtype()
     value = w.choose(["0", "1", "-0.0", "float('nan')", "2.5", "-float('inf')", "1e-40", "True"])
     options = [f"jnp.full({shape}, {value}, {dtype!r})", f"jnp.zeros({shape}, {dtype!r})"]
-    options += [f"jnp.arange({w.integer(0, 5)}, dtype={dtype!r})", f"jnp.eye(2, 3, dtype={dtype!r})"]
-    options += [f"lax.full({shape}, {value}, {dtype!r})", f"jnp.asarray({value})", "lax.iota('int32', 4)"]
-    options += ["lax.broadcasted_iota('int32', (2, 3), 1)", "jnp.linspace(0, 1, 4)", "jnp.array([1.5, -0.0])"]
-    options += ["jnp.meshgrid(jnp.arange(2), jnp.arange(3.0))", "jnp.tri(3)", "jnp.array(np.array([3, 1, 2], 'int32'))"]
+    options += [
+        f"jnp.arange({w.integer(0, 5)}, dtype={dtype!r})",
+        f"jnp.eye(2, 3, dtype={dtype!r})",
+    ]
+    options += [
+        f"lax.full({shape}, {value}, {dtype!r})",
+        f"jnp.asarray({value})",
+        "lax.iota('int32', 4)",
+    ]
+    options += [
+        "lax.broadcasted_iota('int32', (2, 3), 1)",
+        "jnp.linspace(0, 1, 4)",
+        "jnp.array([1.5, -0.0])",
+    ]
+    options += [
+        "jnp.meshgrid(jnp.arange(2), jnp.arange(3.0))",
+        "jnp.tri(3)",
+        "jnp.array(np.array([3, 1, 2], 'int32'))",
+    ]
     return Statement(w.choose(options), ())
 
 
@@ -236,12 +321,29 @@ def randomness(w: Writer) -> Statement:
     shape = w.shape()
     kind = w.choose(["float32", "float32", "bfloat16", "float16"])
     options = ["jax.random.split({0})", "jax.random.split({0}, 3)", "jax.random.fold_in({0}, {1})"]
-    options += [f"jax.random.normal({{0}}, {shape}, {kind!r})", f"jax.random.uniform({{0}}, {shape}, {kind!r})"]
-    options += [f"jax.random.bits({{0}}, {shape}, 'uint8')", f"jax.random.bernoulli({{0}}, 0.3, {shape})"]
+    options += [
+        f"jax.random.normal({{0}}, {shape}, {kind!r})",
+        f"jax.random.uniform({{0}}, {shape}, {kind!r})",
+    ]
+    options += [
+        f"jax.random.bits({{0}}, {shape}, 'uint8')",
+        f"jax.random.bernoulli({{0}}, 0.3, {shape})",
+    ]
     options += [f"jax.random.randint({{0}}, {shape}, -3, 9)", "jax.random.permutation({0}, 5)"]
-    options += ["jax.random.categorical({0}, jnp.ones((3, 2)))", "jax.random.key_data({0})", "jax.random.clone({0})"]
-    options += [f"jax.random.gumbel({{0}}, {shape})", "jax.random.gamma({0}, 2.0)", "jnp.stack([{0}, {0}])"]
-    options += [f"jax.random.truncated_normal({{0}}, -1, 1, {shape})", "jax.random.choice({0}, 5, (2,))"]
+    options += [
+        "jax.random.categorical({0}, jnp.ones((3, 2)))",
+        "jax.random.key_data({0})",
+        "jax.random.clone({0})",
+    ]
+    options += [
+        f"jax.random.gumbel({{0}}, {shape})",
+        "jax.random.gamma({0}, 2.0)",
+        "jnp.stack([{0}, {0}])",
+    ]
+    options += [
+        f"jax.random.truncated_normal({{0}}, -1, 1, {shape})",
+        "jax.random.choice({0}, 5, (2,))",
+    ]
     return Statement(w.choose(options), (key.name, data.name))
 
 

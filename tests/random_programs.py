@@ -278,7 +278,7 @@ def sample(type_: Type, rng: np.random.Generator) -> Any:
             numbers = np.where(edge, rng.choice(EDGES, type_.shape), numbers)
             if dtype.kind == "c":
                 numbers = numbers + 1j * rng.normal(size=type_.shape)
-        elif dtype == bool:
+        elif dtype.kind == "b":
             numbers = numbers > 0
         else:
             info = jnp.iinfo(dtype)
@@ -351,9 +351,7 @@ def _smaller(program: Program) -> Iterator[Program]:
     used = set(program.operands).union(*(s.used() for s in program.statements))
     for i, constant in enumerate(program.constants):
         if not constant.bound() & used:
-            yield replace(
-                program, constants=(*program.constants[:i], *program.constants[i + 1 :])
-            )
+            yield replace(program, constants=(*program.constants[:i], *program.constants[i + 1 :]))
     for i, param in enumerate(program.params):
         if not used.intersection(leaf.name for leaf in param.leaves):
             yield replace(program, params=(*program.params[:i], *program.params[i + 1 :]))

@@ -29,7 +29,18 @@ KEYS = ["key<fry>", "key<fry>", "key<fry>", "key<rbg>"]
 
 # Names that programs give their functions: some are data of the worst kind.
 NAMES = ["f", "step", "loss", "lambda", "list", "jnp", "jax", "lax", "np", "class", "größe", "a b"]
-NAMES += ['"""\nimport os', "x\ny", "", "__init__", "print", "f'{x}'", "\\", "2fast", "None", "main"]
+NAMES += [
+    '"""\nimport os',
+    "x\ny",
+    "",
+    "__init__",
+    "print",
+    "f'{x}'",
+    "\\",
+    "2fast",
+    "None",
+    "main",
+]
 
 # Kinds of values that `Writer.pick` looks for.
 FLOAT = "float"

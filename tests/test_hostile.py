@@ -1,6 +1,7 @@
 """Names inside a program are data: whatever they hold, the text stays a module of the same program.
 
-In every case the text parses, imports only what it may, does nothing but define, and is proven. The names carry a canary that would set an environment variable.
+In every case the text parses, imports only what it may, does nothing but define, and is proven. The
+names carry a canary that would set an environment variable.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ NAMES = {
     "form feed": f"f\f{ATTACK}",
     "line separator": f"f\u2028{ATTACK}\u2029{ATTACK}\x85{ATTACK}",
     "backslash": "f\\",
-    "backslash quote": "\\\"\"\"\\'",
+    "backslash quote": '\\"""\\\'',
     "braces": "{f} {0} {}",
     "percent": "%s %d %%",
     "null": "f\0g",
@@ -150,7 +151,9 @@ def test_all_names_at_once(tmp_path: Path) -> None:
     roundtrip.check_function(function, (X,), {}, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["newline", "docstring end", "jnp", "keyword", "braces", "surrogate"])
+@pytest.mark.parametrize(
+    "name", ["newline", "docstring end", "jnp", "keyword", "braces", "surrogate"]
+)
 def test_checkpoint_name(name: str, tmp_path: Path) -> None:
     from jax.ad_checkpoint import checkpoint_name
 

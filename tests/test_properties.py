@@ -6,7 +6,6 @@ A small, fixed number of examples; `UNTRACE_EXAMPLES=500 pytest tests/test_prope
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -40,7 +39,7 @@ def _check(program: Program) -> None:
         try:
             roundtrip.check(program, Path(directory))
         except roundtrip.Refused:
-            return  # a program that JAX does not take promises nothing; see the test of their number
+            return  # see test_few_random_programs_are_refused
 
 
 @SETTINGS
@@ -115,7 +114,6 @@ def test_a_seed_gives_one_program() -> None:
     first = seeded_program("again:3", size=5)
     random_programs.forget(first.module())
     assert seeded_program("again:3", size=5).source() == first.source()
-    assert hashlib.sha256(first.source().encode()).hexdigest()
 
 
 def test_few_random_programs_are_refused() -> None:

@@ -133,9 +133,10 @@ class LibraryRules:
         """Whether `jax.jvp` of the implementation and the library's rule trace to the same jaxpr.
 
         Of an implementation with loops the rule is kept without asking: its derivative is iterated
-        as well.
+        as well. So is that of one which does not read all operands: `custom_jvp` keeps them alive,
+        as the library's primitive did, where JAX would remove what computes them.
         """
-        if _has_loops(implementation):
+        if _has_loops(implementation) or _ignores_operands(implementation):
             return False
         eqn, has, theirs = entry.like, entry.varied, entry.traced
         keep = [jax_compat.has_tangent(v.aval) for v in eqn.outvars]
@@ -286,6 +287,13 @@ def _without_copies(closed: Any) -> Any:
         else:
             eqns.append(eqn.replace(invars=invars))
     return jax_compat.rebuilt_jaxpr(closed, eqns, jax_compat.substituted(jaxpr.outvars, substitute))
+
+
+def _ignores_operands(closed: Any) -> bool:
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    atoms = [*jaxpr.outvars, *[v for e in jaxpr.eqns for v in e.invars]]
+    read = {v for v in atoms if type(v) is not jax_compat.LITERAL_TYPE}
+    return not read.issuperset(jaxpr.invars)
 
 
 def _has_loops(closed: Any) -> bool:
