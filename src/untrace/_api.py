@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import sys
@@ -17,6 +18,8 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import OptionError, OutputExistsError, ProofError
 from untrace.capture.function import Captured, program_of, trace
+from untrace.ir.nodes import walk_functions
+from untrace.lift import lift
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry, entry_of
 from untrace.print.jax.module import Written, write_module
@@ -26,7 +29,7 @@ from untrace.prove import retrace
 from untrace.prove.load import LoadedText, load_text, save_arrays
 from untrace.prove.report import Proof
 
-STYLES = ("exact",)
+STYLES = ("exact", "idiomatic")
 __all__ = ["Decompiled", "decompile", "from_jaxpr", "rule"]
 
 rule = JAX.user_rule
@@ -43,7 +46,9 @@ class Decompiled:
 
     `source`: a whole importable module. `name`: its entry function. `proof`: `print(d.proof)` reads as one line.
     `jaxpr`: the captured ClosedJaxpr of the original. `timings`: seconds of each step (capture, write, load, retrace,
-    compare). `arrays`: the constants over 1 KB, which `save` puts into an `.npz` beside the module.
+    compare). `arrays`: the constants over 1 KB, which `save` puts into an `.npz` beside the module. `callables`: Python
+    functions (of callbacks, policies) that have no text, by the name of what stands for each in the module; calling
+    this object uses them, a saved module needs `module.NAME.function = ...` before its first call.
     """
 
     source: str
@@ -53,6 +58,7 @@ class Decompiled:
     arrays: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
     timings: dict[str, float] = field(repr=False, default_factory=dict)
     notes: tuple[str, ...] = ()
+    callables: dict[str, Callable[..., Any]] = field(repr=False, default_factory=dict)
     _origins: list[Any] = field(repr=False, default_factory=list)
     _module: LoadedText | None = field(repr=False, default=None)
 
@@ -60,7 +66,7 @@ class Decompiled:
     def module(self) -> LoadedText:
         """The text as an executed module (compiled once)."""
         if self._module is None:
-            self._module = load_text(self.source, self.name, self.arrays)
+            self._module = load_text(self.source, self.name, self.arrays, self.callables)
         return self._module
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -151,7 +157,7 @@ def decompile(
         captured = trace(fn, args, kwargs, nums, names)
         timings = {"capture": time.perf_counter() - start}
         entry = entry_of(fn, captured, args, kwargs, nums, names)
-        return _write_and_prove(captured, entry, captured.name, standalone, prove, timings)
+        return _write_and_prove(captured, entry, captured.name, standalone, prove, timings, style)
 
     return decompile_on
 
@@ -179,25 +185,42 @@ _ROUNDS = 12
 
 
 def _write_and_prove(
-    captured: Captured, entry: PytreeEntry | FlatEntry, name: str, standalone: bool, prove: bool, timings: dict[str, float]
+    captured: Captured, entry: PytreeEntry | FlatEntry, name: str, standalone: bool, prove: bool, timings: dict[str, float], style: str = "exact"
 ) -> Decompiled:
     with _deep_recursion(), _no_collections():
         start = time.perf_counter()
         program = program_of(captured, name, entry, JAX.user_names())
         timings["write"] = time.perf_counter() - start
+        idiomatic = style == "idiomatic"
+        plain = [(f, f.equations) for f in walk_functions(program.entry)] if idiomatic else []
         forced: frozenset[int] = frozenset()
+        refused: frozenset[int] = frozenset()
+        lifted = False
         for _ in range(_ROUNDS):
             start = time.perf_counter()
-            written = write_module(program, _docstring(captured, name), forced, standalone)
+            if idiomatic and not lifted:
+                for function, equations in plain:
+                    function.equations = equations
+                lift(program, refused)
+                lifted = True
+            timings["lift"] = timings.get("lift", 0.0) + time.perf_counter() - start
+            start = time.perf_counter()
+            written = write_module(program, _docstring(captured, name), forced, standalone, idiomatic)
             timings["write"] += time.perf_counter() - start
             if not prove:
                 return _decompiled(written, captured, Proof("unproven", "prove=False"), program.notes, timings, None)
             outcome = retrace.prove_text(written, captured, timings)
             # Of each chain of suspects the innermost that was not tried yet.
-            suspects = {next((i for i in chain if i not in forced), None) for chain in outcome.suspects} - {None}
+            tried = forced & refused if idiomatic else forced
+            suspects = {next((i for i in chain if i not in tried), None) for chain in outcome.suspects} - {None}
             if outcome.proof is not None or not suspects:
                 break
-            forced |= suspects
+            # First the lift of a suspect is taken back; if its exact form is wrong as well, it becomes a `bind`.
+            if idiomatic and not suspects <= refused:
+                refused |= suspects
+                lifted = False
+            else:
+                forced |= suspects
         proof = outcome.proof
         if proof is None and outcome.module is not None:
             proof = retrace.weaker(outcome.module, written, captured, outcome.why)
@@ -214,9 +237,12 @@ def _decompiled(
     written: Written, captured: Captured, proof: Proof, notes: Sequence[str], timings: dict[str, float], module: Any
 ) -> Decompiled:
     every = tuple(dict.fromkeys((*notes, *written.notes)))
+    # What the text has to be given, or leaves out, is part of what was proven.
+    proof = dataclasses.replace(proof, notes=tuple(dict.fromkeys((*proof.notes, *written.notes))))
     return Decompiled(
-        written.source, written.name, proof, captured.jaxpr, written.arrays, timings, every, written.origins, module
-    )
+        written.source, written.name, proof, captured.jaxpr, written.arrays, timings, every,
+        written.callables, written.origins, module,
+    )  # fmt: skip
 
 
 def _docstring(captured: Captured, name: str) -> str:

@@ -1101,3 +1101,50 @@ def composite_attributes(attributes: Any) -> list[tuple[str, Any]]:
 
 def is_jax_array(value: Any) -> bool:
     return isinstance(value, jax.Array)
+
+
+def trace_settings() -> tuple[Any, ...]:
+    """The settings of JAX that change what a library function traces to."""
+    config = jax.config
+    names = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion",
+             "jax_numpy_rank_promotion", "jax_softmax_custom_jvp", "jax_random_seed_offset",
+             "jax_threefry_partitionable", "jax_default_prng_impl", "jax_debug_nans")  # fmt: skip
+    return tuple(getattr(config, name, None) for name in names)
+
+
+def jaxpr_name(closed: Any) -> str:
+    """The name of the Python function that a jaxpr was traced from, "" where JAX does not know."""
+    if closed is None:
+        return ""
+    jaxpr, _ = open_jaxpr(closed)
+    info = getattr(jaxpr, "debug_info", None)
+    return getattr(info, "func_name", None) or ""
+
+
+# ---------------------------------------------------------------- checkify
+
+# The kinds of errors that a written module can make again; `BatchedError` stands in no program.
+_CHECK_ERRORS = ("DivisionByZeroError", "NaNError", "OOBError", "FailedCheckError")
+
+
+def check_key(value: Any) -> tuple[str, tuple[Any, ...]] | None:
+    """(name of the kind of error, types of its payload) of a key in an error of checkify: `ErrorEffect`, which is private."""
+    from jax._src import checkify
+
+    if type(value) is not checkify.ErrorEffect or value.error_type.__name__ not in _CHECK_ERRORS:
+        return None
+    return value.error_type.__name__, tuple(value.shape_dtypes)
+
+
+def check_error(treedef: Any) -> tuple[str, tuple[Any, ...] | None, list[Any]] | None:
+    """(name, metadata without the traceback or None, children) of the structure of an exception of checkify."""
+    from jax._src import checkify
+
+    found = treedef.node_data() if isinstance(treedef, jax.tree_util.PyTreeDef) else None
+    if found is None or not (isinstance(found[0], type) and issubclass(found[0], checkify.JaxException)):
+        return None
+    kind, data = found
+    if kind.__name__ not in _CHECK_ERRORS:
+        return None
+    children = [jax.tree_util.tree_unflatten(child, [0] * child.num_leaves) for child in treedef.children()]
+    return kind.__name__, tuple(data[1:]) if isinstance(data, tuple) else None, children

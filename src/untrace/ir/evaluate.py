@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Value
+from untrace.ir.nodes import Equation, Function, Library, Value
 
 
 def evaluate(function: Function, *args: Any) -> list[Any]:
@@ -21,7 +21,9 @@ def evaluate(function: Function, *args: Any) -> list[Any]:
         return env[atom] if type(atom) is Value else atom.value
 
     for equation in function.equations:
-        outputs = _bind(equation, [read(a) for a in equation.inputs])
+        inputs = [read(a) for a in equation.inputs]
+        callee = equation.callee
+        outputs = evaluate(callee.body, *inputs) if type(callee) is Library else _bind(equation, inputs)
         for value, out in zip(equation.outputs, outputs, strict=True):
             if value is not None:
                 env[value] = out

@@ -3,7 +3,7 @@
     Program   one entry function, its signature and pytrees, and where it came from
     Function  flat single-assignment equations between parameters and results
     Equation  a call: outputs = callee(*inputs, **params)
-    callee    a Primitive (of JAX or of a library); passes may put other callees there
+    callee    a Primitive (of JAX or of a library), or what a pass found there: a Library function, a Local one
 
 Functions stand inside `params` where JAX keeps jaxprs (`jaxpr`, `branches`, `call_jaxpr`, ...). A jaxpr that is
 shared by identity is one Function, so sharing survives every pass and is printed once.
@@ -60,6 +60,35 @@ class Primitive:
         self.name: str = object.name
 
 
+class Slot:
+    """The place of input number `index` of an equation in the arguments of a Library callee."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int):
+        self.index = index
+
+    def __repr__(self) -> str:
+        return f"Slot({self.index})"
+
+
+class Library:
+    """A callee that is a public function of JAX, with the equations that it stands for.
+
+    `name`: its path (`jnp.mean`, `operator.add`; see `lift.library`). `args`, `kwargs`: its arguments, with a Slot where an
+    input of the equation goes; tuples, lists and slices may hold Slots. `body`: what it does, so that a
+    target without this function can write that.
+    """
+
+    __slots__ = ("name", "args", "kwargs", "body")
+
+    def __init__(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], body: Function):
+        self.name = name
+        self.args = args
+        self.kwargs = kwargs
+        self.body = body
+
+
 class Equation:
     """`outputs = callee(*inputs, **params)`.
 
@@ -71,7 +100,7 @@ class Equation:
 
     def __init__(
         self,
-        callee: Primitive,
+        callee: Primitive | Library,
         inputs: Sequence[Atom],
         outputs: Sequence[Value | None],
         params: Mapping[str, Any],

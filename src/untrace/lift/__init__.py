@@ -1,0 +1,20 @@
+"""Passes that raise the level of a Program, `Program -> Program`, in one readable list.
+
+Each leaves the program meaning the same (`ir.evaluate` is the oracle of their tests), and what a pass finds is proven
+once more when the written text is traced as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from untrace.ir.nodes import Program
+from untrace.lift import idioms as _idioms  # noqa: F401  (registers the idioms)
+from untrace.lift.engine import Lifter
+from untrace.lift.prune import prune
+
+
+def lift(program: Program, refused: Mapping[int, int] | frozenset[int] = frozenset()) -> Program:
+    """The idiomatic form of `program`, in place. `refused`: ids of jaxpr equations to leave as they are."""
+    program = prune(program)  # first: a dead equation that reads a value would keep it from being lifted
+    return Lifter(refused).lift(program)

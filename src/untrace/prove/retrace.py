@@ -36,7 +36,7 @@ def prove_text(written: Written, captured: Captured, timings: dict[str, float]) 
     """Loads and re-traces `written`, and compares; see Outcome."""
     start = time.perf_counter()
     try:
-        module = load_text(written.source, written.name, written.arrays)
+        module = load_text(written.source, written.name, written.arrays, written.callables)
     except Exception as error:  # whatever a wrong text raises
         return Outcome(None, None, f"the text does not load: {type(error).__name__}: {str(error)[:300]}")
     loaded = time.perf_counter()
@@ -71,6 +71,7 @@ def _blamed(error: Exception, module: LoadedText, written: Written) -> tuple[int
         if frame.filename == path and frame.lineno and frame.lineno <= len(written.origins):
             origin = written.origins[frame.lineno - 1]
             if origin is not None:
+                ids.extend([id(inner) for inner in written.folded.get(id(origin), ())])
                 ids.append(id(origin))
     return tuple(dict.fromkeys(reversed(ids)))
 

@@ -23,18 +23,28 @@ _ORDER = ["dataclasses", "functools", "math", "operator", "os", "sys", "typing",
 
 @dataclass(slots=True)
 class Written:
-    """The text of a module. `arrays` go into the `.npz`; `origins[i]` is the jaxpr equation behind line i + 1, or None."""
+    """The text of a module. `arrays` go into the `.npz`; `origins[i]` is the jaxpr equation behind line i + 1, or None.
+
+    `callables`: Python functions without text, by the name of the function of the module that stands for each.
+    """
 
     source: str
     name: str
     arrays: dict[str, np.ndarray]
     origins: list[Any] = field(repr=False)
     notes: tuple[str, ...] = ()
+    callables: dict[str, Any] = field(default_factory=dict)
 
 
-def write_module(program: Program, docstring: str, forced: frozenset[int] = frozenset(), standalone: bool = False) -> Written:
+def write_module(
+    program: Program,
+    docstring: str,
+    forced: frozenset[int] = frozenset(),
+    standalone: bool = False,
+    idiomatic: bool = False,
+) -> Written:
     """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express."""
-    module = ModuleWriter(forced, standalone)
+    module = ModuleWriter(forced, standalone, idiomatic)
     name, definitions = entry.write_entry(module, program)
     lines: list[str] = []
     origins: list[Any] = []
@@ -66,7 +76,7 @@ def write_module(program: Program, docstring: str, forced: frozenset[int] = froz
                 emit("", "")
             _print([statement], lines, origins)
     emit("")
-    return Written("\n".join(lines), name, module.large, origins, tuple(module.notes))
+    return Written("\n".join(lines), name, module.large, origins, tuple(module.notes), module.missing)
 
 
 def _import_lines(module: ModuleWriter) -> tuple[list[str], list[str]]:

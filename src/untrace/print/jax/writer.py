@@ -14,9 +14,10 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
+from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Value, functions_in
 from untrace.print import rules
 from untrace.print.jax import runtime
+from untrace.print.jax.library import library_call
 from untrace.print.names import Scope, identifier
 from untrace.print.tree import Assign, Attribute, Call, Def, Expr, Name, Parameter, Return, Statement, Text, Tuple, Unpack
 from untrace.print.values import SMALL_BYTES, Unwritable, Values
@@ -26,9 +27,14 @@ class ModuleWriter:
     """Collects what one module needs: functions in order, constants, helpers, imports.
 
     `forced`: ids of jaxpr equations that must be written as a `bind` (their rule was tried and taken back).
+    `idiomatic`: values without a name of their own stand inside the expression that uses them.
     """
 
-    def __init__(self, forced: frozenset[int] = frozenset(), standalone: bool = False):
+    def __init__(
+        self, forced: frozenset[int] = frozenset(), standalone: bool = False, idiomatic: bool = False
+    ):
+        self.idiomatic = idiomatic
+        self.folded: dict[int, tuple[Any, ...]] = {}  # id of a jaxpr equation -> those whose expressions stand in its own
         self.scope = Scope()
         self.modules: set[str] = set()
         self.values = Values(self.modules)
@@ -41,6 +47,8 @@ class ModuleWriter:
         self.forced = forced
         self.standalone = standalone
         self.callables: dict[int, Expr] = {}  # Python functions of callbacks, by identity
+        self.missing: dict[str, Callable[..., Any]] = {}  # those without text: name of the stand-in -> function
+        self.twins: dict[Any, Name] = {}  # classes that stand for a library's, by class
         self.being_written: set[int] = set()  # functions inside whose definition we are
         self.kept: list[Any] = []  # ids are only unique while the objects live
         self._functions: dict[int, str] = {}
@@ -195,7 +203,7 @@ class FunctionWriter:
     def __init__(self, module: ModuleWriter, scope: Scope):
         self.module = module
         self.scope = scope
-        self.names: dict[Value, Name] = {}
+        self.names: dict[Value, Expr] = {}
         self.statements: list[Statement] = []
         self.equation: Equation = None  # type: ignore[assignment]
         self.offset = 0  # of the constants among a loop's operands, while a nested function is written
@@ -204,6 +212,8 @@ class FunctionWriter:
         self.retreating = False  # whether the rule's first form of this equation was proven to be another one
         self._reason = ""  # why the rule of the current equation could not write it
         self._results: Sequence[Any] = ()
+        self._folding: frozenset[Any] | set[Any] = frozenset()
+        self._made: dict[Any, Any] = {}  # value that may be folded -> the jaxpr equation that computes it
 
     def nested(self) -> FunctionWriter:
         """A writer for a function inside this one, which sees this one's variables."""
@@ -234,7 +244,8 @@ class FunctionWriter:
     # ------------------------------------------------------------ names and operands
 
     def bind_parameter(self, value: Value, hint: str | None = None) -> Name:
-        name = self.names[value] = Name(self.scope.fresh(hint or value.hint or "x"))
+        base = value.hint if self.module.idiomatic and value.hint else hint or value.hint or "x"
+        name = self.names[value] = Name(self.scope.fresh(identifier(base, "x")))
         return name
 
     def atom(self, atom: Any) -> Expr:
@@ -300,6 +311,8 @@ class FunctionWriter:
         forced = self.module.forced
         literal = self.module.literal
         constant = self.module.constant
+        if self.module.idiomatic:
+            self._folding = foldable(equations, results)
         for self._at, equation in enumerate(equations):
             self.equation = equation
             operands = [
@@ -307,6 +320,9 @@ class FunctionWriter:
                 for a in equation.inputs
             ]
             callee = equation.callee
+            if type(callee) is Library:
+                self._statement(equation, library_call(self, equation, operands))
+                continue
             function = find(callee.name)
             expr = rules.DECLINE
             self._reason = ""
@@ -320,34 +336,55 @@ class FunctionWriter:
                 expr = self._by_rule(function, operands, equation.params)
             if expr is rules.DECLINE:
                 expr = self.bind(equation, operands)
-            outputs = equation.outputs
             if type(expr) is rules.Groups:
                 self._groups(expr, equation)
-                continue
-            if len(outputs) == 1 and (type(expr) is rules.Whole or not callee.object.multiple_results):
-                if type(expr) is rules.Whole:
-                    expr = expr.expr
-                output = outputs[0]
-                if output is None:
-                    statements.append(Assign((), expr, equation.origin))
-                else:
-                    name = self.scope.fresh(_base(callee.name))
-                    names[output] = Name(name)
-                    statements.append(Assign((name,), expr, equation.origin))
-                continue
-            if all(o is None for o in outputs):
-                statements.append(Assign((), expr, equation.origin))
-                continue
-            base = _base(callee.name)
-            targets = []
-            for output in outputs:
-                if output is None:
-                    targets.append("_")
-                else:
-                    name = self.scope.fresh(base)
-                    names[output] = Name(name)
-                    targets.append(name)
-            statements.append(Unpack(targets, expr, equation.origin))
+            elif type(expr) is rules.Whole and len(equation.outputs) == 1:
+                self._statement(equation, expr.expr)
+            else:
+                self._statement(equation, expr, callee.object.multiple_results)
+
+    def _statement(self, equation: Equation, expr: Expr, several: bool = False) -> None:
+        """`names = expr`, or nothing yet where `expr` will stand in the one expression that needs it.
+
+        `several`: the value unpacks into the results also where there is only one.
+        """
+        outputs = equation.outputs
+        if all(o is None for o in outputs):
+            self.statements.append(Assign((), expr, equation.origin))
+            return
+        single = len(outputs) == 1 and not several
+        output = outputs[0]
+        if single and output in self._folding and len(expr.flat()) <= _FOLDED_WIDTH:
+            self.names[output] = expr
+            self._note_folded(equation)
+            return
+        base = _base(equation.callee.name)
+        targets = ["_" if o is None else self._target(o, base) for o in outputs]
+        make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
+        self.statements.append(make(targets, expr, equation.origin))
+        self._note_folded(equation)
+
+    def _target(self, output: Value, base: str) -> str:
+        name = self.scope.fresh(identifier(output.hint, base) if output.hint else base)
+        self.names[output] = Name(name)
+        return name
+
+    def _note_folded(self, equation: Equation) -> None:
+        """Remembers which equations stand in the expression of this one: a wrong one is looked for among them."""
+        if not self._folding:
+            return
+        folded = self.module.folded
+        inside: list[Any] = []
+        for atom in equation.inputs:
+            if atom in self._folding and atom in self._made and type(self.names[atom]) is not Name:
+                origin = self._made[atom]
+                inside.append(origin)
+                inside.extend(folded.get(id(origin), ()))
+        if inside:
+            folded[id(equation.origin)] = tuple(inside)
+        for output in equation.outputs:
+            if output in self._folding:
+                self._made[output] = equation.origin
 
     def _by_rule(self, function: rules.Rule, operands: Sequence[Expr], params: Any) -> Any:
         """What the rule gives, DECLINE included: for a value without source, and for parameters that it does not know."""
@@ -367,10 +404,7 @@ class FunctionWriter:
         for size in value.sizes:
             names = []
             for output in [next(outputs) for _ in range(size)]:
-                name = "_" if output is None else self.scope.fresh(base)
-                if output is not None:
-                    self.names[output] = Name(name)
-                names.append(name)
+                names.append("_" if output is None else self._target(output, base))
             if not names or all(n == "_" for n in names):
                 groups.append("_")
             elif size == 1:
@@ -459,11 +493,41 @@ def _unsupported(equation: Equation, why: str) -> str:
 _BASES: dict[str, str] = {}
 
 
+# A longer expression gets a name of its own: nested deeper, a line would need reading twice.
+_FOLDED_WIDTH = 44
+
+
+def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
+    """Values that may stand in the expression that uses them: used once, not named by the author, and
+    needed by a plain call (not by a loop, whose body would compute them again and again)."""
+    uses: dict[Any, int] = {}
+    plain: set[Any] = set()
+    for equation in equations:
+        simple = type(equation.callee) is Library or equation.callee.name in ("jit", "pjit")
+        if not simple:
+            simple = not any(functions_in(v) for v in equation.params.values())
+        for atom in equation.inputs:
+            uses[atom] = uses.get(atom, 0) + 1
+            if simple:
+                plain.add(atom)
+    for atom in results:
+        uses[atom] = uses.get(atom, 0) + 1
+        plain.add(atom)
+    found = set()
+    for equation in equations:
+        if len(equation.outputs) == 1 and not equation.origin.effects:
+            output = equation.outputs[0]
+            if output is not None and output.hint is None and uses.get(output) == 1 and output in plain:
+                found.add(output)
+    return found
+
+
 def _base(name: str) -> str:
     """The base of a result's name, from its primitive: `reduce_sum` -> `total`... kept short and readable."""
     found = _BASES.get(name)
     if found is None:
-        short = _SHORT.get(name) or name.removeprefix("reduce_").removesuffix("_p")
+        short = _SHORT.get(name) or name.rpartition(".")[2].removeprefix("reduce_").removesuffix("_p")
+        short = _SHORT.get(short, short)
         found = _BASES[name] = identifier(short, "out")
     return found
 
@@ -479,5 +543,10 @@ _SHORT = {
     "dynamic_update_index": "update", "bitcast_convert_type": "bitcast", "shift_right_logical": "shift",
     "shift_left": "shift", "shift_right_arithmetic": "shift", "checkpoint": "out", "remat2": "out", "cond": "branch",
     "and": "both", "or": "either", "not": "negation", "xor": "differs", "sort": "ordered", "slice": "part",
+    "sum": "total", "any": "some", "all": "every", "add_": "total", "truediv": "ratio", "matmul": "product",
+    "getitem": "part", "floordiv": "quotient", "mod": "remainder", "and_": "both", "or_": "either", "invert": "negation",
+    "operator.add": "total", "operator.sub": "difference", "operator.mul": "product", "T": "transposed", "mT": "transposed",
+    "einsum": "product", "astype": "cast", "select": "chosen", "zeros": "zeros", "ones": "ones", "full": "filled",
+    "broadcast_to": "broadcast", "power": "power",
     "complex": "z", "eq": "equal", "ne": "unequal", "lt": "less", "le": "at_most", "gt": "greater", "ge": "at_least",
 }  # fmt: skip

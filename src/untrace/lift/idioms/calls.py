@@ -1,0 +1,322 @@
+"""Library functions that JAX keeps as a call: `jit[name=_where]`, `custom_jvp_call[name=relu]`.
+
+The name of the call says which public function to try; what is static in it is read off its body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from untrace import jax_compat
+from untrace.ir.nodes import Equation
+from untrace.lift.engine import Guess, Matcher, idiom
+from untrace.lift.idioms.reductions import axis_arguments
+
+Reader = Callable[[Matcher, Equation, Any], Iterator[Guess]]
+_READERS: dict[str, Reader] = {}
+
+
+def reader(*names: str) -> Callable[[Reader], Reader]:
+    """Registers how the arguments of library calls of these names are read; gets the call's jaxpr."""
+
+    def register(function: Reader) -> Reader:
+        for name in names:
+            _READERS[name] = function
+        return function
+
+    return register
+
+
+# The calls whose operands are all their arguments, in order.
+_PLAIN = {
+    "_where": "jnp.where", "remainder": "operator.mod", "floor_divide": "operator.floordiv", "silu": "jax.nn.silu",
+    "relu": "jax.nn.relu", "relu6": "jax.nn.relu6", "gelu": "jax.nn.gelu", "elu": "jax.nn.elu", "selu": "jax.nn.selu",
+    "celu": "jax.nn.celu", "leaky_relu": "jax.nn.leaky_relu", "mish": "jax.nn.mish", "hard_tanh": "jax.nn.hard_tanh",
+    "soft_sign": "jax.nn.soft_sign", "squareplus": "jax.nn.squareplus", "log_sigmoid": "jax.nn.log_sigmoid",
+    "softplus": "jax.nn.softplus", "hard_sigmoid": "jax.nn.hard_sigmoid", "hard_silu": "jax.nn.hard_silu",
+    "logaddexp": "jnp.logaddexp", "logaddexp2": "jnp.logaddexp2", "nan_to_num": "jnp.nan_to_num", "outer": "jnp.outer",
+    "inv": "jnp.linalg.inv", "solve": "jnp.linalg.solve", "det": "jnp.linalg.det", "slogdet": "jnp.linalg.slogdet",
+    "trace": "jnp.trace", "kron": "jnp.kron", "tril": "jnp.tril", "triu": "jnp.triu", "isclose": "jnp.isclose",
+    "allclose": "jnp.allclose", "sinc": "jnp.sinc", "cross": "jnp.cross", "hypot": "jnp.hypot", "ravel": "jnp.ravel",
+    "float_power": "jnp.float_power", "deg2rad": "jnp.deg2rad", "rad2deg": "jnp.rad2deg", "vdot": "jnp.vdot",
+    "cosh": "jnp.cosh", "sinh": "jnp.sinh", "fmod": "jnp.fmod", "fmax": "jnp.fmax", "fmin": "jnp.fmin",
+    "heaviside": "jnp.heaviside", "square": "jnp.square", "power": "operator.pow", "multi_dot": "jnp.linalg.multi_dot",
+    "logit": "jax.scipy.special.logit", "xlogy": "jax.scipy.special.xlogy", "xlog1py": "jax.scipy.special.xlog1py",
+    "entr": "jax.scipy.special.entr", "ndtr": "jax.scipy.special.ndtr", "ndtri": "jax.scipy.special.ndtri",
+    "log_ndtr": "jax.scipy.special.log_ndtr", "expit": "jax.scipy.special.expit", "betaln": "jax.scipy.special.betaln",
+    "absolute": "jnp.abs", "i0": "jnp.i0", "i0e": "jax.scipy.special.i0e", "erf": "jax.scipy.special.erf",
+    "log2": "jnp.log2", "log10": "jnp.log10", "isposinf": "jnp.isposinf", "isneginf": "jnp.isneginf", "arctan2": "jnp.arctan2",
+    "divmod": "jnp.divmod", "ldexp": "jnp.ldexp", "frexp": "jnp.frexp", "modf": "jnp.modf", "copysign": "jnp.copysign",
+    "right_shift": "operator.rshift", "bitwise_count": "jnp.bitwise_count", "digitize": "jnp.digitize",
+    "fold_in": "jax.random.fold_in", "_normalize": "jax.nn.standardize", "dot_product_attention": "jax.nn.dot_product_attention",
+}  # fmt: skip
+_FOR_FLOATS = {"_uniform": "jax.random.uniform", "_normal": "jax.random.normal"}
+
+
+@idiom("jit", "pjit", "custom_jvp_call", "custom_vjp_call")
+def _named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    params = equation.origin.params
+    closed = params.get("jaxpr") or params.get("call_jaxpr")
+    name = str(params.get("name") or jax_compat.jaxpr_name(closed) or "")
+    if closed is None or not name:
+        return
+    plain = _PLAIN.get(name)
+    if plain is not None:
+        yield Guess(plain, tuple(equation.inputs))
+    read = _READERS.get(name)
+    if read is not None:
+        jaxpr, _ = jax_compat.open_jaxpr(closed)
+        yield from read(m, equation, jaxpr)
+
+
+def _first(jaxpr: Any, *names: str) -> Any:
+    """The first equation of one of these primitives, also inside inner calls; None where there is none."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in names:
+            return eqn
+        for key in ("jaxpr", "call_jaxpr"):
+            inner = eqn.params.get(key)
+            if inner is not None:
+                found = _first(jax_compat.open_jaxpr(inner)[0], *names)
+                if found is not None:
+                    return found
+    return None
+
+
+def _out(equation: Equation) -> Any:
+    return equation.origin.outvars[0].aval
+
+
+@reader("clip")
+def _clip(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    x, *bounds = equation.inputs
+    yield Guess("jnp.clip", (x, *bounds))
+    if len(bounds) == 1:
+        yield Guess("jnp.clip", (x,), {"min": bounds[0]})
+        yield Guess("jnp.clip", (x,), {"max": bounds[0]})
+
+
+@reader("_var", "_std", "std", "var")
+def _var(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    inside = _first(jaxpr, "reduce_sum")
+    if inside is None:
+        return
+    rank = len(x.aval.shape)
+    keepdims = len(_out(equation).shape) == rank
+    for kwargs in axis_arguments(inside.params["axes"], rank, keepdims and rank > 0):
+        for name in ("var", "std"):
+            yield Guess("method." + name, (x,), kwargs)
+            yield Guess("method." + name, (x,), {**kwargs, "ddof": 1})
+
+
+@reader("norm")
+def _norm(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    rank = len(x.aval.shape)
+    yield Guess("jnp.linalg.norm", (x,))
+    inside = _first(jaxpr, "reduce_sum", "reduce_max", "reduce_min")
+    if inside is not None:
+        keepdims = len(_out(equation).shape) == rank
+        for kwargs in axis_arguments(inside.params["axes"], rank, keepdims):
+            yield Guess("jnp.linalg.norm", (x,), kwargs)
+            yield Guess("jnp.linalg.norm", (x,), {"ord": 1, **kwargs})
+
+
+@reader("softmax", "log_softmax", "_softmax", "logsumexp", "standardize", "_reduce_logsumexp", "_reduce_logmeanexp")
+def _along_axis(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    name = equation.origin.params.get("name", "").removeprefix("_").removeprefix("reduce_")
+    inside = _first(jaxpr, "reduce_max", "reduce_sum", "reduce_mean")
+    rank = len(x.aval.shape)
+    if inside is not None:
+        keepdims = name.startswith("log") and name != "log_softmax" and len(_out(equation).shape) == rank
+        for kwargs in axis_arguments(inside.params["axes"], rank, keepdims):
+            yield Guess("jax.nn." + name, (x,), kwargs)
+
+
+@reader("_one_hot")
+def _one_hot(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    x, out = equation.inputs[0], _out(equation)
+    inside = _first(jaxpr, "iota")
+    if inside is not None:
+        size = int(inside.params["shape"][inside.params["dimension"]])
+        yield Guess("jax.nn.one_hot", (x, size))
+        yield Guess("jax.nn.one_hot", (x, size), {"dtype": out.dtype})
+
+
+@reader("_take", "take", "take_along_axis")
+def _take(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    x, index = equation.inputs[:2]
+    name = "jnp.take_along_axis" if equation.origin.params["name"] == "take_along_axis" else "jnp.take"
+    rank = len(x.aval.shape)
+    for axis in dict.fromkeys((0, rank - 1, *range(rank))):
+        yield Guess(name, (x, index), {"axis": axis - rank if axis == rank - 1 and axis else axis})
+        for mode in ("clip", "wrap", "fill"):
+            yield Guess(name, (x, index), {"axis": axis, "mode": mode})
+    yield Guess(name, (x, index))
+
+
+@reader("_roll_static", "_roll_dynamic", "roll")
+def _roll(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    join, part = _first(jaxpr, "concatenate"), _first(jaxpr, "slice")
+    if join is None or part is None:
+        return
+    axis = int(join.params["dimension"])
+    size = x.aval.shape[axis]
+    shift = size - int(part.params["start_indices"][axis])
+    shift = shift - size if shift > size // 2 else shift
+    yield Guess("jnp.roll", (x, shift), {"axis": axis})
+    yield Guess("jnp.roll", (x, shift))
+
+
+@idiom("reshape")
+def _roll_of_all(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    call = m.producer(equation.inputs[0], "jit", "pjit")
+    if call is not None and call.origin.params.get("name") == "_roll_static":
+        x = m.through(call.inputs[0], "reshape")
+        if x is not None:
+            for guess in _roll(m, call, jax_compat.open_jaxpr(call.origin.params["jaxpr"])[0]):
+                yield Guess("jnp.roll", (x, guess.args[1]))
+
+
+@reader("_pad")
+def _pad(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    x, *values = equation.inputs
+    inside = _first(jaxpr, "pad")
+    if inside is None:
+        return
+    widths = tuple((int(a), int(b)) for a, b, _ in inside.params["padding_config"])
+    options = list(dict.fromkeys([widths[0][0] if len({w for pair in widths for w in pair}) == 1 else widths, widths]))
+    for width in options:
+        yield Guess("jnp.pad", (x, width))
+        if values:
+            yield Guess("jnp.pad", (x, width), {"constant_values": values[0]})
+
+
+@reader("cumsum", "cumprod", "_cumsum", "cumulative_sum", "_cumulative_sum")
+def _cumulative(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    inside = _first(jaxpr, "cumsum", "cumprod")
+    if inside is not None:
+        name = inside.primitive.name
+        yield Guess("jnp." + name, (x,), {"axis": int(inside.params["axis"])})
+        yield Guess("jnp." + name, (x,))
+
+
+@reader("sort", "argsort", "_argsort", "_sort")
+def _sort(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    inside = _first(jaxpr, "sort")
+    name = equation.origin.params["name"].removeprefix("_")
+    if inside is not None:
+        axis = int(inside.params["dimension"])
+        rank = len(x.aval.shape)
+        yield Guess("jnp." + name, (x,))
+        yield Guess("jnp." + name, (x,), {"axis": axis if axis < rank - 1 else -1})
+        yield Guess("jnp." + name, (x,), {"axis": axis, "descending": True})
+
+
+@reader("searchsorted", "_searchsorted")
+def _searchsorted(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    a, v = equation.inputs[:2]
+    for kwargs in ({}, {"side": "right"}, {"method": "sort"}, {"method": "compare_all"}):
+        yield Guess("jnp.searchsorted", (a, v), kwargs)
+
+
+@reader("_uniform", "_normal", "_gumbel", "_exponential", "_laplace", "_truncated_normal", "_normal_real", "_cauchy")
+def _random(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    key, *rest = equation.inputs
+    out = _out(equation)
+    name = "jax.random." + equation.origin.params["name"].removeprefix("_").removesuffix("_real")
+    shape = tuple(int(n) for n in out.shape)
+    kwargs: dict[str, Any] = {} if str(out.dtype) == "float32" else {"dtype": out.dtype}
+    if name.endswith("uniform"):
+        if len(rest) == 2:
+            if not shape and not kwargs:
+                yield Guess(name, (key,))
+            yield Guess(name, (key, shape), kwargs)
+            yield Guess(name, (key, shape), {**kwargs, "maxval": rest[1]})
+            yield Guess(name, (key, shape), {**kwargs, "minval": rest[0]})
+            yield Guess(name, (key, shape), {**kwargs, "minval": rest[0], "maxval": rest[1]})
+        return
+    if name.endswith("truncated_normal"):
+        yield Guess(name, (key, *rest, shape), kwargs)
+        return
+    if not shape and not kwargs:
+        yield Guess(name, (key,))
+    yield Guess(name, (key, shape), kwargs)
+    yield Guess(name, (key, shape), {"dtype": out.dtype})
+
+
+@reader("_bernoulli")
+def _bernoulli(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    key, p = equation.inputs
+    shape = tuple(int(n) for n in _out(equation).shape)
+    yield Guess("jax.random.bernoulli", (key, p, shape))
+    yield Guess("jax.random.bernoulli", (key, p))
+
+
+@reader("_randint")
+def _randint(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    key, low, high = equation.inputs
+    out = _out(equation)
+    yield Guess("jax.random.randint", (key, tuple(out.shape), low, high))
+    yield Guess("jax.random.randint", (key, tuple(out.shape), low, high), {"dtype": out.dtype})
+
+
+@reader("_shuffle", "_permutation", "permutation", "_categorical", "categorical", "_choice")
+def _permutation(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    name = equation.origin.params["name"].removeprefix("_").replace("shuffle", "permutation")
+    yield Guess("jax.random." + name, tuple(equation.inputs))
+
+
+@reader("_linspace")
+def _linspace(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    yield Guess("jnp.linspace", (*equation.inputs, int(_out(equation).shape[0])))
+
+
+@reader("_einsum")
+def _einsum(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    from untrace.lift.idioms.linalg import _einsum as guesses
+
+    inside = [e for e in jaxpr.eqns if e.primitive.name == "dot_general"]
+    if len(inside) == 1 and len(equation.inputs) == 2:
+        left, right = equation.inputs
+        final = _first(jaxpr, "transpose")
+        order = [int(i) for i in final.params["permutation"]] if final is not None else None
+        numbers = inside[0].params["dimension_numbers"]
+        swapped = inside[0].invars[0] is jaxpr.invars[1]
+        pair = (right, left) if swapped else (left, right)
+        yield from guesses(numbers, *pair, {}, order)
+
+
+@reader("tril", "triu")
+def _triangle(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    name = "jnp." + equation.origin.params["name"]
+    offset = _first(jaxpr, "add")
+    yield Guess(name, (x,))
+    if offset is not None and type(offset.invars[1]) is jax_compat.LITERAL_TYPE:
+        k = int(offset.invars[1].val)
+        yield Guess(name, (x,), {"k": k})
+        yield Guess(name, (x,), {"k": k + 1})
+
+
+@reader("fft", "_fft")
+def _fft(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    for name in ("fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn"):
+        yield Guess("jnp.fft." + name, (x,))
+        for axis in range(len(x.aval.shape)):
+            yield Guess("jnp.fft." + name, (x,), {"axis": axis})
+
+
+@reader("top_k", "_top_k")
+def _top_k(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    inside = _first(jaxpr, "top_k")
+    if inside is not None:
+        yield Guess("lax.top_k", (equation.inputs[0], int(inside.params["k"])))
+

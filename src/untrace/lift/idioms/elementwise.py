@@ -1,0 +1,113 @@
+"""Operators and elementwise functions, with the broadcasts and conversions that `jnp` puts in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from untrace.ir.nodes import Equation, Literal
+from untrace.lift.engine import Guess, Matcher, idiom
+
+# Primitive -> calls to try, the likeliest first.
+_BINARY = {
+    "add": ("operator.add",), "sub": ("operator.sub",), "mul": ("operator.mul",),
+    "div": ("operator.truediv", "operator.floordiv", "jnp.divide"), "max": ("jnp.maximum",), "min": ("jnp.minimum",),
+    "pow": ("operator.pow", "jnp.power"), "rem": ("operator.mod", "jnp.fmod"), "atan2": ("jnp.arctan2",),
+    "and": ("operator.and_", "jnp.logical_and"), "or": ("operator.or_", "jnp.logical_or"),
+    "xor": ("operator.xor", "jnp.logical_xor"), "eq": ("operator.eq",), "ne": ("operator.ne",),
+    "lt": ("operator.lt",), "le": ("operator.le",), "gt": ("operator.gt",), "ge": ("operator.ge",),
+    "shift_left": ("operator.lshift",), "shift_right_arithmetic": ("operator.rshift",),
+    "shift_right_logical": ("operator.rshift", "jnp.right_shift"), "nextafter": ("jnp.nextafter",),
+    "complex": ("lax.complex",), "igamma": ("jax.scipy.special.gammainc",), "igammac": ("jax.scipy.special.gammaincc",),
+}  # fmt: skip
+
+_UNARY = {
+    "neg": "operator.neg", "exp": "jnp.exp", "log": "jnp.log", "tanh": "jnp.tanh", "sin": "jnp.sin", "cos": "jnp.cos",
+    "tan": "jnp.tan", "sqrt": "jnp.sqrt", "rsqrt": "lax.rsqrt", "abs": "jnp.abs", "sign": "jnp.sign",
+    "floor": "jnp.floor", "ceil": "jnp.ceil", "exp2": "jnp.exp2", "expm1": "jnp.expm1", "log1p": "jnp.log1p",
+    "asin": "jnp.arcsin", "acos": "jnp.arccos", "atan": "jnp.arctan", "sinh": "jnp.sinh", "cosh": "jnp.cosh",
+    "asinh": "jnp.arcsinh", "acosh": "jnp.arccosh", "atanh": "jnp.arctanh", "logistic": "jax.nn.sigmoid",
+    "square": "jnp.square", "is_finite": "jnp.isfinite", "real": "jnp.real", "imag": "jnp.imag", "conj": "jnp.conj",
+    "erf": "jax.scipy.special.erf", "erfc": "jax.scipy.special.erfc", "erf_inv": "jax.scipy.special.erfinv",
+    "lgamma": "jax.scipy.special.gammaln", "digamma": "jax.scipy.special.digamma", "cbrt": "jnp.cbrt",
+    "bessel_i0e": "jax.scipy.special.i0e", "bessel_i1e": "jax.scipy.special.i1e", "not": "operator.invert",
+    "stop_gradient": "lax.stop_gradient", "population_count": "jnp.bitwise_count",
+}  # fmt: skip
+
+# What `jnp` does to an operand before the operation: to its rank, its dtype, or both.
+_PREPARED = ("broadcast_in_dim", "convert_element_type", "reshape")
+
+
+def operands(m: Matcher, atom: Any) -> list[Any]:
+    """What a person may have written where `atom` is an operand: as far back as `jnp` itself can have prepared it."""
+    found = [atom]
+    if type(atom) is not Literal:
+        first = m.through(atom, *_PREPARED)
+        if first is not None and not (type(first) is Literal and m.producer(atom, "reshape")):
+            found.insert(0, first)
+            if type(first) is not Literal:
+                second = m.through(first, *_PREPARED)
+                if second is not None:
+                    found.insert(0, second)
+    return found
+
+
+def _binary(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    left, right = equation.inputs
+    paths = _BINARY[equation.callee.name]
+    if type(left) is Literal and type(right) is Literal:
+        return
+    lefts, rights = operands(m, left), operands(m, right)
+    for path in paths:
+        for a in lefts:
+            for b in rights:
+                yield Guess(path, (a, b))
+
+
+for _name in _BINARY:
+    idiom(_name)(_binary)
+
+
+@idiom(*_UNARY)
+def _unary(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    path = _UNARY[equation.callee.name]
+    for x in operands(m, equation.inputs[0]):
+        yield Guess(path, (x,))
+
+
+@idiom("integer_pow")
+def _integer_power(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    yield Guess("operator.pow", (equation.inputs[0], equation.origin.params["y"]))
+
+
+@idiom("round")
+def _round(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    yield Guess("jnp.round", (equation.inputs[0],))
+
+
+@idiom("ne")
+def _isnan(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    x, y = equation.inputs
+    if x is y:
+        yield Guess("jnp.isnan", (x,))
+
+
+@idiom("convert_element_type")
+def _astype(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    params = equation.origin.params
+    if type(x) is not Literal and not params["weak_type"] and params["sharding"] is None:
+        yield Guess("method.astype", (x, params["new_dtype"]))
+
+
+@idiom("clamp")
+def _clamp(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    low, x, high = equation.inputs
+    yield Guess("lax.clamp", (low, x, high))
+
+
+@idiom("select_n")
+def _where(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    which, *cases = equation.inputs
+    if len(cases) == 2:
+        yield Guess("lax.select", (which, cases[1], cases[0]))

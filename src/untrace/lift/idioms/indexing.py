@@ -1,0 +1,237 @@
+"""Indexing: `x[i]`, `x[..., 1:]`, `x[idx]`, `x.at[i].add(v)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from untrace.ir.nodes import Equation, Literal
+from untrace.lift.engine import Guess, Matcher, idiom
+
+
+def basic_index(equation: Equation, squeezed: tuple[int, ...] = ()) -> tuple[Any, ...] | None:
+    """The index of a static slice: `[1:, ..., ::2, 0]`; `squeezed` dimensions become integers."""
+    params = equation.origin.params
+    shape = equation.inputs[0].aval.shape
+    strides = params["strides"] or (1,) * len(shape)
+    index: list[Any] = []
+    for d, (start, stop, step, size) in enumerate(
+        zip(params["start_indices"], params["limit_indices"], strides, shape, strict=True)
+    ):
+        start, stop, step = int(start), int(stop), int(step)
+        if d in squeezed:
+            if stop - start != 1:
+                return None
+            index.append(start - size if start == size - 1 and size > 2 else start)
+        else:
+            index.append(_slice(start, stop, step, int(size)))
+    return shortened(index)
+
+
+def _slice(start: int, stop: int, step: int, size: int) -> slice:
+    first = None if start == 0 else start
+    last = None if stop == size or (step > 1 and size - stop < step and (stop - 1 - start) % step + size - stop < step) else stop
+    if last is not None and step == 1:
+        if start > 0 and size - stop < 3 and size - stop < start:
+            last = stop - size
+        elif start == 0 and size - stop <= 2 < stop:
+            last = stop - size
+    if first is not None and last is None and start >= size - 2 and size > 4:
+        first = start - size
+    return slice(first, last, None if step == 1 else step)
+
+
+def shortened(index: list[Any]) -> tuple[Any, ...]:
+    """Full slices at the end left out, many at the start as an ellipsis."""
+    full = slice(None)
+    while len(index) > 1 and index[-1] == full:
+        index.pop()
+        if not index:
+            break
+    else:
+        lead = 0
+        while lead < len(index) and index[lead] == full:
+            lead += 1
+        if lead >= 2:
+            index = [Ellipsis, *index[lead:]]
+    return tuple(index)
+
+
+def _full(equation: Equation, squeezed: tuple[int, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    index = basic_index(equation, squeezed)
+    if index is not None:
+        yield index
+
+
+@idiom("squeeze")
+def _integer_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    inside = m.producer(equation.inputs[0], "slice", "dynamic_slice")
+    if inside is None:
+        return
+    axes = tuple(int(d) for d in equation.origin.params["dimensions"])
+    if inside.callee.name == "slice":
+        for index in _full(inside, axes):
+            yield Guess("operator.getitem", (inside.inputs[0], _single(index)))
+        return
+    yield from _dynamic(m, inside, axes)
+
+
+def _single(index: tuple[Any, ...]) -> Any:
+    return index[0] if len(index) == 1 else index
+
+
+@idiom("slice")
+def _slice_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    for index in _full(equation):
+        yield Guess("operator.getitem", (equation.inputs[0], _single(index)))
+
+
+@idiom("dynamic_slice")
+def _dynamic_slice(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    x, *starts = equation.inputs
+    sizes = tuple(int(s) for s in equation.origin.params["slice_sizes"])
+    shape = tuple(x.aval.shape)
+    moving = [d for d in range(len(shape)) if sizes[d] != shape[d]]
+    if len(moving) == 1:
+        d = moving[0]
+        start = _unwrapped(m, starts[d])
+        for s in start:
+            yield Guess("lax.dynamic_slice_in_dim", (x, s, sizes[d]), {"axis": d} if d else {})
+    yield Guess("lax.dynamic_slice", (x, tuple(s for s in starts), sizes))
+
+
+def _unwrapped(m: Matcher, start: Any) -> list[Any]:
+    """The index before negative ones were made positive: `select_n(i < 0, i, i + n)`; and as it is."""
+    found = [start]
+    chosen = m.producer(start, "select_n")
+    if chosen is not None and len(chosen.inputs) == 3:
+        found.insert(0, chosen.inputs[1])
+        inner = m.through(chosen.inputs[1], "convert_element_type")
+        if inner is not None:
+            found.insert(0, inner)
+    return found
+
+
+def _dynamic(m: Matcher, inside: Equation, squeezed: tuple[int, ...]) -> Iterator[Guess]:
+    """`x[i]`, `x[i, 1:]` with an index that is known at run time only."""
+    x, *starts = inside.inputs
+    sizes = inside.origin.params["slice_sizes"]
+    shape = x.aval.shape
+    if any(d not in squeezed and sizes[d] != shape[d] for d in range(len(shape))):
+        return
+    choices = []
+    for d in range(len(shape)):
+        if d in squeezed:
+            choices.append(_unwrapped(m, starts[d])[0])
+        else:
+            choices.append(slice(None))
+    yield Guess("operator.getitem", (x, _single(shortened(choices))))
+    if len(squeezed) == 1:
+        d = squeezed[0]
+        for start in _unwrapped(m, starts[d]):
+            yield Guess("lax.dynamic_index_in_dim", (x, start), {"axis": d, "keepdims": False})
+
+
+@idiom("dynamic_update_slice")
+def _dynamic_update(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    x, update, *starts = equation.inputs
+    shape, sizes = x.aval.shape, update.aval.shape
+    moving = [d for d in range(len(shape)) if sizes[d] != shape[d]]
+    inner = m.through(update, "broadcast_in_dim", "reshape")
+    if len(moving) == 1:
+        d = moving[0]
+        for start in _unwrapped(m, starts[d]):
+            if sizes[d] == 1:
+                for value in ([inner] if inner is not None else []) + [update]:
+                    yield Guess("lax.dynamic_update_index_in_dim", (x, value, start), {"axis": d})
+            yield Guess("lax.dynamic_update_slice_in_dim", (x, update, start), {"axis": d})
+    yield Guess("lax.dynamic_update_slice", (x, update, tuple(starts)))
+
+
+def _index_array(m: Matcher, atom: Any) -> list[Any]:
+    """Index arrays that `jnp` may have turned into the indices of a gather: most prepared first."""
+    found: list[Any] = []
+    step = atom
+    for _ in range(4):
+        chosen = m.producer(step, "select_n")
+        if chosen is not None and len(chosen.inputs) == 3:
+            step = chosen.inputs[1]
+            found.append(step)
+            continue
+        before = m.through(step, "broadcast_in_dim", "reshape", "convert_element_type")
+        if before is None:
+            break
+        step = before
+        found.append(step)
+    return found[::-1]
+
+
+@idiom("gather")
+def _array_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    x, indices = equation.inputs
+    numbers = equation.origin.params["dimension_numbers"]
+    if len(numbers.start_index_map) > 1:
+        yield from _several_arrays(m, equation)
+        return
+    if not numbers.start_index_map:
+        return
+    axis = int(numbers.start_index_map[0])
+    rank = len(x.aval.shape)
+    for index in _index_array(m, indices):
+        if len(index.aval.shape) == 0 and type(index) is Literal:
+            index = int(index.value)
+        yield Guess("operator.getitem", (x, _single(shortened([*[slice(None)] * axis, index]))))
+        yield Guess("jnp.take", (x, index), {"axis": axis - rank if axis == rank - 1 and axis else axis})
+        if rank == len(getattr(getattr(index, "aval", None), "shape", ())):
+            yield Guess("jnp.take_along_axis", (x, index, axis))
+
+
+def _several_arrays(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """`x[i, j]`: the indices are joined along a last axis."""
+    x, indices = equation.inputs
+    axes = [int(a) for a in equation.origin.params["dimension_numbers"].start_index_map]
+    joined = m.producer(indices, "concatenate")
+    if joined is None or len(joined.inputs) != len(axes) or axes != list(range(len(axes))):
+        return
+    parts = [_index_array(m, part) for part in joined.inputs]
+    if all(parts):
+        yield Guess("operator.getitem", (x, tuple(p[0] for p in parts)))
+        yield Guess("operator.getitem", (x, tuple(p[-1] for p in parts)))
+
+
+_SCATTERS = {"scatter": "set", "scatter-add": "add", "scatter-mul": "multiply", "scatter-min": "min", "scatter-max": "max",
+             "scatter_add": "add", "scatter_mul": "multiply", "scatter_min": "min", "scatter_max": "max"}  # fmt: skip
+
+
+@idiom(*_SCATTERS)
+def _at(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    x, indices, updates = equation.inputs
+    path = "at." + _SCATTERS[equation.callee.name]
+    numbers = equation.origin.params["dimension_numbers"]
+    axes = [int(a) for a in numbers.scatter_dims_to_operand_dims]
+    values = [updates]
+    inner = m.through(updates, "broadcast_in_dim", "convert_element_type", "reshape")
+    if inner is not None:
+        values.insert(0, inner)
+        second = m.through(inner, "convert_element_type", "broadcast_in_dim")
+        if second is not None:
+            values.insert(0, second)
+    for index in _scatter_indices(m, indices, axes, x):
+        for value in values:
+            yield Guess(path, (x, index, value))
+
+
+def _scatter_indices(m: Matcher, indices: Any, axes: list[int], x: Any) -> Iterator[Any]:
+    if len(axes) == 1:
+        for array in _index_array(m, indices) or []:
+            if type(array) is Literal:
+                array = int(array.value)
+            yield _single(shortened([*[slice(None)] * axes[0], array]))
+        return
+    joined = m.producer(indices, "concatenate")
+    if joined is None or len(joined.inputs) != len(axes) or axes != list(range(len(axes))):
+        return
+    parts = [_index_array(m, part) for part in joined.inputs]
+    if all(parts):
+        yield tuple(int(p[0].value) if type(p[0]) is Literal else p[0] for p in parts)
+        yield tuple(p[-1] for p in parts)

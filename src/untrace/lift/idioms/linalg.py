@@ -1,0 +1,104 @@
+"""Products of arrays: `@`, einsum, outer, tensordot; convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from untrace.ir.nodes import Equation, Literal
+from untrace.lift.engine import Guess, Matcher, idiom
+
+_LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
+
+
+@idiom("dot_general")
+def _product(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    left, right = equation.inputs
+    if type(left) is Literal or type(right) is Literal:
+        return
+    params = equation.origin.params
+    options: dict[str, Any] = {}
+    if params["precision"] is not None:
+        precision = params["precision"]
+        options["precision"] = precision[0] if isinstance(precision, tuple) and precision[0] == precision[1] else precision
+    for a, b in ((left, right), (right, left)):
+        if not options:
+            yield Guess("operator.matmul", (a, b))
+        yield Guess("jnp.matmul", (a, b), options)
+    yield Guess("jnp.dot", (left, right), options)
+    yield from _einsum(params["dimension_numbers"], left, right, options)
+    preferred = params["preferred_element_type"]
+    if preferred is not None:
+        with_type = {**options, "preferred_element_type": preferred}
+        yield Guess("jnp.matmul", (left, right), with_type)
+        yield from _einsum(params["dimension_numbers"], left, right, with_type)
+
+
+@idiom("transpose")
+def _permuted_product(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """`einsum` and `@` put the axes of the product in the order that was asked for."""
+    inside = m.producer(equation.inputs[0], "dot_general")
+    if inside is None or any(type(a) is Literal for a in inside.inputs):
+        return
+    left, right = inside.inputs
+    params = inside.origin.params
+    options = {}
+    if params["precision"] is not None:
+        precision = params["precision"]
+        options["precision"] = precision[0] if isinstance(precision, tuple) and precision[0] == precision[1] else precision
+    for a, b in ((left, right), (right, left)):
+        if not options:
+            yield Guess("operator.matmul", (a, b))
+    order = [int(i) for i in equation.origin.params["permutation"]]
+    yield from _einsum(params["dimension_numbers"], left, right, options, order)
+
+
+def _einsum(
+    numbers: Any, left: Any, right: Any, options: dict[str, Any], order: list[int] | None = None
+) -> Iterator[Guess]:
+    """The einsum of a dot_general: both operand orders, for jnp may swap them."""
+    (lc, rc), (lb, rb) = numbers
+    lrank, rrank = len(left.aval.shape), len(right.aval.shape)
+    if lrank + rrank > len(_LETTERS):
+        return
+    letters = iter(_LETTERS)
+    names: dict[int, str] = {}
+    for i in range(lrank):
+        names[i] = next(letters)
+    l_text = [names[i] for i in range(lrank)]
+    r_text: list[str] = [""] * rrank
+    for i, j in zip(lc, rc, strict=True):
+        r_text[j] = l_text[i]
+    for i, j in zip(lb, rb, strict=True):
+        r_text[j] = l_text[i]
+    for j in range(rrank):
+        r_text[j] = r_text[j] or next(letters)
+    out = [l_text[i] for i in lb]
+    out += [l_text[i] for i in range(lrank) if i not in lc and i not in lb]
+    out += [r_text[j] for j in range(rrank) if j not in rc and j not in rb]
+    if order is not None:
+        out = [out[i] for i in order]
+    for a, b in (((left, l_text), (right, r_text)), ((right, r_text), (left, l_text))):
+        spec = _renamed(f"{''.join(a[1])},{''.join(b[1])}->{''.join(out)}")
+        yield Guess("jnp.einsum", (spec, a[0], b[0]), options)
+
+
+def _renamed(spec: str) -> str:
+    """The same spec with letters in the order of their appearance: i, j, k, ..."""
+    letters = iter(_LETTERS)
+    names: dict[str, str] = {}
+    out = []
+    for c in spec:
+        if c.isalpha():
+            if c not in names:
+                names[c] = next(letters)
+            c = names[c]
+        out.append(c)
+    return "".join(out)
+
+
+@idiom("mul")
+def _outer(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    left, right = (m.through(a, "broadcast_in_dim", "reshape") for a in equation.inputs)
+    if left is not None and right is not None and type(left) is not Literal and type(right) is not Literal:
+        yield Guess("jnp.outer", (left, right))

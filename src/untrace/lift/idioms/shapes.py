@@ -1,0 +1,182 @@
+"""Shapes: reshape, transpose, new axes, broadcasting, joining, splitting, ranges and filled arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from untrace.ir.nodes import Equation, Literal
+from untrace.lift.engine import Guess, Matcher, idiom
+
+
+def _shape(atom: Any) -> tuple[int, ...]:
+    return tuple(atom.aval.shape)
+
+
+@idiom("reshape")
+def _reshape(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    if type(x) is Literal:
+        return
+    old, new = _shape(x), tuple(equation.origin.params["new_sizes"])
+    if len(new) == 1 and len(old) > 1:
+        yield Guess("method.ravel", (x,))
+    yield Guess("method.reshape", (x, *new))
+
+
+@idiom("transpose")
+def _transpose(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    order = tuple(int(i) for i in equation.origin.params["permutation"])
+    rank = len(order)
+    if rank >= 2 and order == tuple(reversed(range(rank))):
+        yield Guess("attribute.T", (x,))
+    if rank >= 2 and order == (*range(rank - 2), rank - 1, rank - 2):
+        yield Guess("attribute.mT", (x,))
+    moved = [i for i in range(rank) if order[i] != i]
+    if len(moved) == 2:
+        yield Guess("method.swapaxes", (x, *[a if a < 2 else a - rank for a in moved]))
+    yield Guess("method.transpose", (x, *order))
+
+
+@idiom("broadcast_in_dim")
+def _broadcast(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    x = equation.inputs[0] if equation.inputs else None
+    params = equation.origin.params
+    shape = tuple(params["shape"])
+    dims = tuple(int(d) for d in params["broadcast_dimensions"])
+    if x is None or len(equation.inputs) > 1:
+        return
+    if type(x) is Literal:
+        dtype = x.aval.dtype
+        if not np.ndim(x.value):
+            yield from _filled(x, shape, dtype, equation.outputs[0].aval)
+        return
+    inside = _shape(x)
+    if not inside:
+        dtype = x.aval.dtype
+        yield Guess("jnp.broadcast_to", (x, shape))
+        yield Guess("jnp.full", (shape, x))
+        return
+    grown = [d for d in range(len(shape)) if d not in dims]
+    if all(shape[d] == n for d, n in zip(dims, inside, strict=True)) and all(shape[d] == 1 for d in grown):
+        yield Guess("operator.getitem", (x, _new_axes(dims, len(shape))))
+        if len(grown) == 1:
+            yield Guess("jnp.expand_dims", (x, grown[0]))
+        yield Guess("jnp.expand_dims", (x, tuple(grown)))
+    yield Guess("jnp.broadcast_to", (x, shape))
+    yield Guess("lax.broadcast_in_dim", (x, shape, dims))
+
+
+def _new_axes(dims: tuple[int, ...], rank: int) -> tuple[Any, ...]:
+    """`[:, None]`, `[..., None, :]`: an index with None for each new axis, short where an ellipsis says it."""
+    index: list[Any] = [slice(None) if d in dims else None for d in range(rank)]
+    while index and index[-1] is not None:
+        index.pop()
+    lead = 0
+    while lead < len(index) and index[lead] is not None:
+        lead += 1
+    if lead > 2 and len(index) == rank:
+        index = [Ellipsis, *index[lead:]]
+    return tuple(index)
+
+
+def _filled(x: Literal, shape: tuple[int, ...], dtype: Any, aval: Any) -> Iterator[Guess]:
+    value = np.asarray(x.value).astype(dtype) if isinstance(dtype, np.dtype) else None
+    if value is None:
+        return
+    named = {} if dtype.name == "float32" else {"dtype": dtype}
+    if value.tobytes() == np.zeros((), dtype).tobytes():
+        yield Guess("jnp.zeros", (shape,), named)
+        yield Guess("jnp.zeros", (shape,), {"dtype": dtype})
+    if value.tobytes() == np.ones((), dtype).tobytes():
+        yield Guess("jnp.ones", (shape,), named)
+        yield Guess("jnp.ones", (shape,), {"dtype": dtype})
+    yield Guess("jnp.full", (shape, x))
+    yield Guess("jnp.full", (shape, x), {"dtype": dtype})
+
+
+@idiom("iota")
+def _arange(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    params = equation.origin.params
+    shape, dtype = tuple(params["shape"]), params["dtype"]
+    if len(shape) == 1:
+        yield Guess("jnp.arange", (shape[0],))
+        yield Guess("jnp.arange", (shape[0],), {"dtype": dtype})
+    yield Guess("lax.broadcasted_iota", (dtype, shape, int(params["dimension"])))
+
+
+@idiom("convert_element_type")
+def _eye(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    if m.producer(equation.inputs[0], "eq") is None:
+        return
+    shape = _shape(equation.outputs[0])
+    dtype = equation.origin.params["new_dtype"]
+    if len(shape) != 2:
+        return
+    sizes = (shape[0],) if shape[0] == shape[1] else shape
+    yield Guess("jnp.eye", sizes)
+    yield Guess("jnp.eye", sizes, {"dtype": dtype})
+
+
+@idiom("concatenate")
+def _concatenate(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    axis = int(equation.origin.params["dimension"])
+    arrays = list(equation.inputs)
+    if any(type(a) is Literal for a in arrays):
+        return
+    rank = len(_shape(equation.outputs[0]))
+    inner = [m.through(a, "broadcast_in_dim", "reshape") for a in arrays]
+    if all(i is not None for i in inner):
+        yield Guess("jnp.stack", (inner,), _axis(axis))
+        if axis == rank - 1 and axis:
+            yield Guess("jnp.stack", (inner,), {"axis": -1})
+    if axis == rank - 1 and axis:
+        yield Guess("jnp.concatenate", (arrays,), {"axis": -1})
+    yield Guess("jnp.concatenate", (arrays,), _axis(axis))
+    if rank == 1:
+        yield Guess("jnp.append", tuple(arrays)) if len(arrays) == 2 else Guess("jnp.hstack", (arrays,))
+
+
+def _axis(axis: int) -> dict[str, int]:
+    return {"axis": axis} if axis else {}
+
+
+@idiom("stack")
+def _stack(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    axis = int(equation.origin.params["axis"])
+    if axis == len(_shape(equation.outputs[0])) - 1 and axis:
+        yield Guess("jnp.stack", (list(equation.inputs),), {"axis": -1})
+    yield Guess("jnp.stack", (list(equation.inputs),), _axis(axis))
+
+
+@idiom("split")
+def _split(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    params = equation.origin.params
+    sizes, axis = [int(s) for s in params["sizes"]], int(params["axis"])
+    x = equation.inputs[0]
+    named = {"axis": -1} if axis and axis == len(_shape(x)) - 1 else _axis(axis)
+    if len(set(sizes)) == 1:
+        yield Guess("jnp.split", (x, len(sizes)), named)
+    yield Guess("jnp.split", (x, tuple(int(s) for s in np.cumsum(sizes)[:-1])), named)
+
+
+@idiom("squeeze")
+def _squeeze(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    axes = tuple(int(d) for d in equation.origin.params["dimensions"])
+    if len(axes) == sum(n == 1 for n in _shape(x)):
+        yield Guess("method.squeeze", (x,))
+    if len(axes) == 1:
+        yield Guess("method.squeeze", (x,), {"axis": axes[0]})
+    yield Guess("method.squeeze", (x,), {"axis": axes})
+
+
+@idiom("rev")
+def _flip(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    axes = tuple(int(d) for d in equation.origin.params["dimensions"])
+    if axes == (0,):
+        yield Guess("operator.getitem", (equation.inputs[0], slice(None, None, -1)))
+    yield Guess("jnp.flip", (equation.inputs[0],), {"axis": axes[0] if len(axes) == 1 else axes})

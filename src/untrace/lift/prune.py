@@ -1,0 +1,24 @@
+"""Dead equations taken out: those without an effect whose results nothing needs."""
+
+from __future__ import annotations
+
+from untrace.ir.nodes import Equation, Function, Program, walk_functions
+
+
+def prune(program: Program) -> Program:
+    for function in walk_functions(program.entry):
+        prune_function(function)
+    return program
+
+
+def prune_function(function: Function) -> None:
+    live = {id(r) for r in function.results}
+    kept: list[Equation] = []
+    for equation in reversed(function.equations):
+        effects = equation.origin is not None and equation.origin.effects
+        if effects or any(id(o) in live for o in equation.outputs if o is not None):
+            live.update([id(a) for a in equation.inputs])
+            kept.append(equation)
+    if len(kept) < len(function.equations):
+        kept.reverse()
+        function.equations = kept

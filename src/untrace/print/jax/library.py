@@ -1,0 +1,76 @@
+"""Library callees as Python: `jnp.mean(x, axis=-1)`, `x @ w`, `x[..., 1:]`, `x.at[i].add(v)`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from untrace.ir.nodes import Equation, Slot
+from untrace.print.tree import UNARY, Attribute, Binary, Call, Expr, List, Slice, Subscript, Text, Tuple, Unary
+
+_BINARY = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "and_": "&", "or_": "|", "xor": "^", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "lshift": "<<", "rshift": ">>",
+}  # fmt: skip
+_UNARY = {"neg": "-", "invert": "~"}
+
+
+def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
+    """The expression of an equation whose callee is a Library function. Raises Unwritable."""
+    callee = equation.callee
+    args = [_argument(w, a, operands) for a in callee.args]
+    kwargs = [(k, _argument(w, v, operands)) for k, v in callee.kwargs.items()]
+    kind, _, rest = callee.name.partition(".")
+    if kind == "operator":
+        if rest == "getitem":
+            return Subscript(args[0], args[1])
+        if rest in _UNARY:
+            return Unary(_UNARY[rest], args[0])
+        return Binary(args[0], _BINARY[rest], args[1])
+    if kind == "attribute":
+        return Attribute(args[0], rest)
+    if kind == "method":
+        return Call(Attribute(args[0], rest), args[1:], kwargs)
+    if kind == "at":
+        place = Subscript(Attribute(args[0], "at"), args[1])
+        return Call(Attribute(place, rest), args[2:], kwargs)
+    w.module.modules.add(kind)
+    return Call(callee.name, args, kwargs)
+
+
+def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
+    kind = type(value)
+    if kind is Slot:
+        return operands[value.index]
+    if kind is tuple:
+        return Tuple([_argument(w, v, operands) for v in value])
+    if kind is list:
+        return List([_argument(w, v, operands) for v in value])
+    if kind is slice:
+        parts = [None if v is None else _argument(w, v, operands) for v in (value.start, value.stop, value.step)]
+        return Slice(*parts)
+    if kind is float:
+        return number(w, value)
+    if value is Ellipsis:
+        return Text("...")
+    if isinstance(value, np.dtype):
+        return w.module.values.dtype(value)
+    return w.source(value)
+
+
+def number(w: Any, value: float) -> Expr:
+    """A Python float as a person writes it; infinities and NaN by their names in `jnp`."""
+    if math.isfinite(value):
+        text = repr(value)
+        if len(text) > 6 and text.endswith(".0"):
+            digits, zeros = text[:-2].rstrip("0"), len(text[:-2]) - len(text[:-2].rstrip("0"))
+            text = f"{digits}e{zeros}" if zeros > 3 else text
+        return Text(text, UNARY if text.startswith("-") else 14)
+    w.module.modules.add("jnp")
+    if value != value:
+        return Text("jnp.nan")
+    return Text("jnp.inf") if value > 0 else Text("-jnp.inf", UNARY)
