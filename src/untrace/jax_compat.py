@@ -68,7 +68,16 @@ def custom_jvp_rule(eqn: Any) -> tuple[Any, list[bool]]:
     n = len(eqn.invars) - params["num_consts"]
     with tracing_context(eqn):
         jaxpr, consts, out_zeros = call(*([False] * n))
-    return close_jaxpr(jaxpr, consts), list(out_zeros)
+    # The tangent of an integer says nothing, whether it is a symbolic zero or an array of float0.
+    outs = len(eqn.outvars)
+    tangents = iter(jaxpr.outvars[outs:])
+    given = [None if zero else next(tangents) for zero in out_zeros]
+    kept = [v for v in given if v is not None and getattr(v.aval, "dtype", None) != FLOAT0]
+    zeros = [v is None or getattr(v.aval, "dtype", None) == FLOAT0 for v in given]
+    closed = close_jaxpr(jaxpr, consts)
+    if len(kept) < len(jaxpr.outvars) - outs:
+        closed = _without_float0(rebuilt_jaxpr(closed, jaxpr.eqns, [*jaxpr.outvars[:outs], *kept]))
+    return closed, zeros
 
 
 @contextlib.contextmanager
@@ -137,12 +146,32 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool]]:
             if logs:
                 raise ValueError("the backward rule returns log entries")
         outs = list(outs)
-        zeros[:] = [o is None or type(o) is ad_util.Zero for o in outs]
+        # A cotangent of an integer says nothing, whether it is a symbolic zero or an array of float0.
+        zeros[:] = [o is None or type(o) is ad_util.Zero or dtype_of(o) == FLOAT0 for o in outs]
         return [o for o, zero in zip(outs, zeros, strict=True) if not zero]
 
     with tracing_context(eqn):
         closed = _trace_flat(backward, [*res_avals, *ct_avals])
-    return fwd, list(forwards), closed, list(zeros)
+    return fwd, list(forwards), _without_float0(closed), list(zeros)
+
+
+def _without_float0(closed: Any) -> Any:
+    """A jaxpr without equations that only give float0, which no public function can compute with.
+
+    Batching leaves them in a rule (a broadcast cotangent of an integer); nothing reads their results
+    but each other.
+    """
+    jaxpr, _ = open_jaxpr(closed)
+    needed = {v for v in jaxpr.outvars if type(v) is not LITERAL_TYPE}
+    kept = []
+    for eqn in reversed(jaxpr.eqns):
+        idle = eqn.outvars and all(getattr(v.aval, "dtype", None) == FLOAT0 for v in eqn.outvars)
+        if not idle or eqn.effects or any(v in needed for v in eqn.outvars):
+            needed.update(v for v in eqn.invars if type(v) is not LITERAL_TYPE)
+            kept.append(eqn)
+    if len(kept) == len(jaxpr.eqns):
+        return closed
+    return rebuilt_jaxpr(closed, kept[::-1], jaxpr.outvars)
 
 
 def core_cotangent(aval: Any) -> Any:
@@ -1148,3 +1177,108 @@ def check_error(treedef: Any) -> tuple[str, tuple[Any, ...] | None, list[Any]] |
         return None
     children = [jax.tree_util.tree_unflatten(child, [0] * child.num_leaves) for child in treedef.children()]
     return kind.__name__, tuple(data[1:]) if isinstance(data, tuple) else None, children
+
+
+# ---------------------------------------------------------------- provenance
+
+
+def equation_source(eqn: Any) -> tuple[Any, Any]:
+    """(traceback, name stack) of an equation; both are hashable, equal for equal places. (None, ()) without either."""
+    info = eqn.source_info
+    if info is None:
+        return None, ()
+    stack = getattr(info, "name_stack", None)
+    return info.traceback, stack.stack if stack is not None else ()
+
+
+def raw_frames(traceback: Any) -> tuple[Sequence[Any], Sequence[int]]:
+    """(code objects, instruction offsets in bytes) of jaxlib's traceback, innermost first; empty where there is none."""
+    return traceback.raw_frames() if traceback is not None else ((), ())
+
+
+def scope_names(stack: Any) -> tuple[str, ...]:
+    """The entries of a name stack as strings: scopes as they are, transformations as `jvp()`, `transpose()`, `vmap()`.
+
+    Source: `Scope` and `Transform`, jax/_src/source_info_util.py.
+    """
+    return tuple(f"{e.name}()" if type(e).__name__ == "Transform" else str(getattr(e, "name", e)) for e in stack)
+
+
+_FUNCTION_MODULES = (
+    ("jax.numpy", jax.numpy), ("jax.nn", "jax.nn"), ("jax.random", "jax.random"), ("jax.lax", jax.lax),
+    ("jax.numpy.linalg", "jax.numpy.linalg"), ("jax.numpy.fft", "jax.numpy.fft"), ("jax.nn.initializers", "jax.nn.initializers"),
+    ("jax.scipy.special", "jax.scipy.special"), ("jax.scipy.linalg", "jax.scipy.linalg"), ("jax.scipy.signal", "jax.scipy.signal"),
+    ("jax.scipy.stats", "jax.scipy.stats"), ("jax.scipy.stats.norm", "jax.scipy.stats.norm"), ("jax.lax.linalg", "jax.lax.linalg"),
+    ("jax.image", "jax.image"), ("jax.ops", "jax.ops"), ("jax", jax),
+)  # fmt: skip
+
+
+@functools.cache
+def _public_by_name() -> dict[str, tuple[str, str]]:
+    """`jax.numpy.mean` -> ("jax.numpy", "mean") for every public function; the first module that has it comes first."""
+    import importlib
+
+    found: dict[str, tuple[str, str]] = {}
+    for path, module in _FUNCTION_MODULES:
+        if isinstance(module, str):
+            try:
+                module = importlib.import_module(module)
+            except ImportError:
+                continue
+        for name in sorted(vars(module)):
+            if not name.startswith("_") and callable(vars(module)[name]):
+                found[f"{path}.{name}"] = (path, name)
+    return found
+
+
+@functools.cache
+def public_functions() -> dict[int, tuple[str, str]]:
+    """id of a code object -> (public module, name) of JAX's own functions, below their decorators.
+
+    The code objects live as long as the modules do.
+    """
+    import importlib
+
+    found: dict[int, tuple[str, str]] = {}
+    for path, name in _public_by_name().values():
+        function = vars(importlib.import_module(path))[name]
+        while function is not None:
+            code = getattr(function, "__code__", None)
+            if code is not None and code.co_name == getattr(function, "__name__", None):
+                found.setdefault(id(code), (path, name))
+            function = getattr(function, "__wrapped__", None) or getattr(function, "fun", None)
+    return found
+
+
+def public_function_named(dotted: str) -> tuple[str, str] | None:
+    """("jax.numpy", "add") of `jnp.add` as a user would write it; None for other names."""
+    head, _, name = dotted.rpartition(".")
+    for short, path in (("jnp", "jax.numpy"), ("lax", "jax.lax"), ("nn", "jax.nn"), ("random", "jax.random")):
+        if head == short or head.startswith(short + "."):
+            head = path + head[len(short) :]
+            break
+    return _public_by_name().get(f"{head}.{name}")
+
+
+def array_operation(code: Any) -> tuple[str, str] | None:
+    """("operator", "add") or ("method", "sum") for the functions behind operators and methods of arrays.
+
+    Source: jax/_src/numpy/array_methods.py, where `_operator_add` is `x + y` and `_sum` is `x.sum`.
+    """
+    file = code.co_filename
+    if not file.endswith(("numpy/array_methods.py", "numpy\\array_methods.py")) or "<locals>" in code.co_qualname:
+        return None
+    name = code.co_name
+    if name.startswith("_operator_"):
+        word = name.removeprefix("_operator_")
+        return "operator", word[1:] if word in _REFLECTED else word
+    if name in ("_getitem", "__getitem__"):
+        return "operator", "getitem"
+    if code.co_qualname.startswith("_IndexUpdateRef."):
+        return "at", name
+    return ("method", name.lstrip("_")) if name.startswith("_") else None
+
+
+_REFLECTED = frozenset(
+    "radd rsub rmul rtruediv rfloordiv rmod rpow rmatmul rand ror rxor rlshift rrshift rdivmod".split()
+)

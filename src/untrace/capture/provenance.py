@@ -1,0 +1,409 @@
+"""Where an equation came from: the user's frames, expressions and statements behind it.
+
+    Frame    one call on the stack: code object, instruction, exact line and column range, and the AST node there
+    Site     the frames of one equation from the traced function inwards, the library function entered below them,
+             name scopes, and whether it belongs to a forward or a backward pass
+    Target   a name that the author bound the value of an expression to
+
+JAX cuts its tracebacks at the function being traced, so a loop body's frames start at the body. Frames of JAX, NumPy,
+Python and untrace are cut out; those of third-party libraries stay, marked `library`. Source may be missing (REPL,
+`exec`) or have changed since: then `Frame.node` is None and there are no targets. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, NamedTuple
+
+from untrace import jax_compat
+from untrace.capture import syntax
+
+# JAX's own functions that start a trace: frames outside them belong to whoever asked for it.
+_ENTRIES = frozenset(
+    "make_jaxpr make_jaxpr_f trace_to_jaxpr trace_to_jaxpr_dynamic trace_to_jaxpr_nounits _create_pjit_jaxpr".split()
+)
+
+
+class Frame:
+    """One call: `code` stopped at instruction offset `lasti`. One object per (code, lasti) of a Provenance.
+
+    `function` is the qualified name; `library` says whether it belongs to a third-party library and not to the user.
+    """
+
+    __slots__ = ("code", "lasti", "file", "function", "library", "line", "end_line", "column", "end_column", "_node", "_targets")
+
+    def __init__(self, code: CodeType, lasti: int, library: bool, positions: Sequence[Any]):
+        self.code = code
+        self.lasti = lasti
+        self.file = code.co_filename
+        self.function: str = code.co_qualname
+        self.library = library
+        index = lasti // 2
+        position = positions[index] if 0 <= index < len(positions) else (None, None, None, None)
+        # Columns count UTF-8 bytes, as in `ast`; all are None where Python runs without them (-X no_debug_ranges).
+        self.line, self.end_line, self.column, self.end_column = position
+        self._node: Any = False
+        self._targets: Climb | None = None
+
+    @property
+    def node(self) -> ast.AST | None:
+        """The AST node whose range is the instruction's; None where the source is not to be had."""
+        if self._node is False:
+            self._node = syntax.node_at(self.code, (self.line, self.column, self.end_line, self.end_column))
+        return self._node
+
+    @property
+    def definition(self) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None:
+        """The AST node of the function that this frame runs."""
+        return syntax.definition(self.code)
+
+    @property
+    def name(self) -> str:
+        """The plain name of the function; `<lambda>`, `<listcomp>` as Python calls them."""
+        return self.code.co_name
+
+    def __repr__(self) -> str:
+        return f"Frame({os.path.basename(self.file)}:{self.line}:{self.column} {self.function})"
+
+
+class Site:
+    """Where one equation came from.
+
+    `frames`: outermost to innermost, the user's and those of third-party libraries. `scopes`: the entries of the name
+    stack as strings, transformations written `jvp()`. `phase`: "backward" below a transposition, else "forward".
+    """
+
+    __slots__ = ("frames", "scopes", "phase", "differentiated", "by_jvp", "_below", "_library")
+
+    def __init__(self, frames: tuple[Frame, ...], below: tuple[CodeType, ...], scopes: tuple[str, ...], by_jvp: bool):
+        self.frames = frames
+        self.scopes = scopes
+        self.differentiated = "jvp()" in scopes
+        self.phase = "backward" if "transpose()" in scopes else "forward"
+        self.by_jvp = by_jvp and self.differentiated  # primals and tangents were traced together
+        self._below = below
+        self._library: Any = False
+
+    @property
+    def frame(self) -> Frame | None:
+        """The innermost frame of the user's own code; where there is none, the innermost of a library."""
+        for frame in reversed(self.frames):
+            if not frame.library:
+                return frame
+        return self.frames[-1] if self.frames else None
+
+    @property
+    def user_frames(self) -> tuple[Frame, ...]:
+        return tuple(f for f in self.frames if not f.library)
+
+    @property
+    def library(self) -> tuple[str, str] | None:
+        """The first public function of JAX entered below the innermost frame, as ("jax.numpy", "mean").
+
+        An operator is ("operator", "add"), a method or property of an array ("method", "sum").
+        """
+        if self._library is False:
+            self._library = _library_function(self._below, self.frames)
+        return self._library
+
+    @property
+    def line(self) -> str:
+        """`file.py:12` of the user's statement; "" where there is none."""
+        frame = self.frame
+        return f"{os.path.basename(frame.file)}:{frame.line}" if frame is not None else ""
+
+    def __repr__(self) -> str:
+        return f"Site({list(self.frames)}, {self.phase}, {'/'.join(self.scopes)})"
+
+
+NOWHERE = Site((), (), (), False)
+
+
+class Target(NamedTuple):
+    """A name for a value, or for the part `path` of a tuple of values.
+
+    `kind`: "assign" (a name, attribute or key that it is bound to), "key" (its key in a dict display), "for" (a loop's
+    variable), and, weaker, "keyword" and "argument" (the parameter that it is passed for), "element" (of the list that
+    is bound to the name), "container" (of the structure that is bound to the name), "return" (the function's name).
+    """
+
+    name: str
+    path: tuple[int | str, ...]
+    kind: str
+
+    @property
+    def strong(self) -> bool:
+        return self.kind in ("assign", "key", "for")
+
+
+@dataclass(slots=True)
+class Climb:
+    """What becomes of an expression's value in its function: names, and its place in what is returned, if it is."""
+
+    targets: list[Target]
+    returned: bool
+    path: tuple[int | str, ...]
+
+
+class Provenance:
+    """Reads sites; caches per traceback, which equal calls share. One for a Program: it keeps code objects alive."""
+
+    def __init__(self) -> None:
+        self._chains: dict[Any, tuple[tuple[Frame, ...], tuple[CodeType, ...], bool]] = {}
+        self._sites: dict[Any, Site] = {}
+        self._by_key: dict[Any, Site] = {}
+        # Code objects compare by content, which is slow: their ids are the keys, and `_keep` holds them.
+        self._kinds: dict[int, str] = {}
+        self._frames: dict[tuple[int, int], Frame] = {}
+        self._positions: dict[int, list[Any]] = {}
+        self._keep: list[CodeType] = []
+
+    def site(self, eqn: Any) -> Site:
+        """The Site of a jaxpr equation; NOWHERE for None and for equations without source information."""
+        if eqn is None:
+            return NOWHERE
+        traceback, stack = jax_compat.equation_source(eqn)
+        key = (traceback, stack)
+        found = self._by_key.get(key)
+        if found is None:
+            frames, below, by_jvp = self._chain(traceback)
+            found = self._by_key[key] = Site(frames, below, jax_compat.scope_names(stack), by_jvp)
+        return found
+
+    def _chain(self, traceback: Any) -> tuple[tuple[Frame, ...], tuple[CodeType, ...], bool]:
+        found = self._chains.get(traceback)
+        if found is None:
+            found = self._chains[traceback] = self._read(traceback)
+        return found
+
+    def _read(self, traceback: Any) -> tuple[tuple[Frame, ...], tuple[CodeType, ...], bool]:
+        codes, offsets = jax_compat.raw_frames(traceback)
+        kinds = self._kinds
+        frames: list[Frame] = []
+        below: list[CodeType] = []
+        by_jvp = False
+        for code, lasti in zip(codes, offsets, strict=True):  # innermost first
+            kind = kinds.get(id(code))
+            if kind is None:
+                self._keep.append(code)
+                kind = kinds[id(code)] = _kind(code)
+            if kind == "jax" or kind == "jvp":
+                by_jvp = by_jvp or kind == "jvp"
+                if not frames:
+                    below.append(code)
+            elif kind == "entry":
+                break
+            elif kind != "cut":
+                frames.append(self._frame(code, lasti, kind == "library"))
+        frames.reverse()
+        below.reverse()
+        return tuple(frames), tuple(below), by_jvp
+
+    def _frame(self, code: CodeType, lasti: int, library: bool) -> Frame:
+        key = (id(code), lasti)
+        found = self._frames.get(key)
+        if found is None:
+            positions = self._positions.get(id(code))
+            if positions is None:
+                positions = self._positions[id(code)] = list(code.co_positions())
+            found = self._frames[key] = Frame(code, lasti, library, positions)
+        return found
+
+
+# ---------------------------------------------------------------- whose code it is
+
+
+def _folder(module: str) -> str:
+    spec = importlib.util.find_spec(module)
+    return os.path.dirname(spec.origin) + os.sep if spec is not None and spec.origin else "\0"
+
+
+_JAX = (_folder("jax"), _folder("jaxlib"))
+_CUT = (_folder("numpy"), _folder("untrace"))
+_STDLIB = tuple(os.path.join(sysconfig.get_path(p), "") for p in ("stdlib", "platstdlib"))
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_FILES: dict[str, str] = {}
+
+
+def _kind(code: CodeType) -> str:
+    """"user", "library", or "jax", "jvp" (where JAX computes tangents), "entry" and "cut" for frames that are left out."""
+    file = code.co_filename
+    kind = _FILES.get(file)
+    if kind is None:
+        kind = _FILES[file] = _file_kind(file)
+    if kind == "jax":
+        if code.co_name in _ENTRIES:
+            return "entry"
+        if code.co_qualname.startswith("JVPTrace."):
+            return "jvp"
+    return kind
+
+
+def _file_kind(file: str) -> str:
+    if file.startswith(_JAX):
+        return "jax"
+    if file.startswith(_CUT) or file.startswith(("<frozen ", "<__array_function__")):
+        return "cut"
+    if any(part in file for part in _INSTALLED) or file.startswith(("<@beartype", "<decorator-gen")):
+        return "library"
+    if file.startswith(_STDLIB):
+        return "cut"
+    return "user"
+
+
+# ---------------------------------------------------------------- which library function
+
+
+def _library_function(below: Sequence[CodeType], frames: Sequence[Frame]) -> tuple[str, str] | None:
+    public = jax_compat.public_functions()
+    for code in below:
+        found = public.get(id(code))
+        if found is not None:
+            return found
+        kind = jax_compat.array_operation(code)
+        if kind is not None:
+            return kind
+    # A jitted function is entered through C++, and ufuncs through one `__call__`: the user's own words say which.
+    node = frames[-1].node if frames else None
+    return jax_compat.public_function_named(syntax.dotted(node.func)) if isinstance(node, ast.Call) else None
+
+
+# ---------------------------------------------------------------- names
+
+
+def targets(site: Site) -> tuple[Target, ...]:
+    """Names for the value of the innermost expression of `site`, the author's own before weaker hints.
+
+    Where the expression is what its function returns, the caller's expression is the call, and its names follow, each
+    frame further out; the innermost names come first.
+    """
+    found: list[Target] = []
+    path: tuple[int | str, ...] = ()
+    for frame in reversed(site.frames):
+        climb = climbed(frame, path)
+        found.extend(climb.targets)
+        if not climb.returned:
+            break
+        path = climb.path
+    return tuple(sorted(found, key=lambda t: not t.strong))
+
+
+def climbed(frame: Frame, path: tuple[int | str, ...] = ()) -> Climb:
+    """What becomes of the value (of the part `path` of it) that `frame` is computing; see Climb."""
+    if path:
+        return _climb(frame, path)
+    if frame._targets is None:
+        frame._targets = _climb(frame, ())
+    return frame._targets
+
+
+def _climb(frame: Frame, path: tuple[int | str, ...]) -> Climb:
+    try:
+        node = frame.node
+        return Climb([], False, ()) if node is None else _climb_node(frame, node, path)
+    except (RecursionError, AttributeError, TypeError):  # an AST of a Python that we do not know
+        return Climb([], False, ())
+
+
+def _climb_node(frame: Frame, node: ast.AST, path: tuple[int | str, ...]) -> Climb:
+    found: list[Target] = []
+
+    def done(*more: Target) -> Climb:
+        return Climb([*found, *more], False, ())
+
+    if isinstance(node, ast.AugAssign):
+        return done(*_bound(node.target, path))
+    if isinstance(getattr(node, "ctx", None), ast.Store):  # `first, second = array` unpacks at the targets
+        return done(*_bound(node, path))
+    while True:
+        parent, field, index = syntax.parent(frame.code, node)
+        match parent:
+            case ast.Assign():
+                for target in parent.targets:
+                    found.extend(_bound(target, path))
+                return done()
+            case ast.AnnAssign():
+                return done(*_bound(parent.target, path))
+            case ast.NamedExpr():
+                return done(*_bound(parent.target, path))
+            case ast.For() | ast.comprehension() if field == "iter":
+                return done(*(t._replace(kind="for") for t in _bound(parent.target, path[1:])))
+            case ast.Return():
+                name = frame.name
+                plain = not name.startswith(("<", "__")) and "*" not in path
+                return Climb([*found, *([Target(name, path, "return")] if plain else [])], True, path)
+            case ast.Lambda() if field == "body":
+                return Climb(found, True, path)
+            case ast.Tuple() | ast.List():
+                path = (index, *path)
+            case ast.Dict() if field == "values":
+                key = parent.keys[index]
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    found.append(Target(key.value, path, "key"))
+                    path = (key.value, *path)
+                else:
+                    path = ("?", *path)
+            case ast.IfExp() if field != "test":
+                pass
+            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp() if field == "elt":
+                path = ("*", *path)
+                if parent in syntax.roots(frame.code):  # before 3.12 a comprehension is a function of its own
+                    return Climb(found, True, path)
+            case ast.Subscript() if field == "value" and path and _constant(parent.slice) == path[0]:
+                path = path[1:]
+            case ast.keyword() if parent.arg:
+                return done(Target(parent.arg, path, "keyword"))
+            case ast.Call() if field == "args":
+                name = syntax.parameter(frame.code, parent, index)
+                if isinstance(parent.func, ast.Name) and parent.func.id in ("tuple", "list") and index == 0:
+                    pass
+                else:
+                    return done(*([Target(name, path, "argument")] if name else []))
+            case _:
+                return done()
+        node = parent
+
+
+def _constant(node: ast.AST) -> Any:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def _bound(target: ast.AST, path: tuple[int | str, ...]) -> list[Target]:
+    """Names that an assignment to `target` gives to the part `path` of the value."""
+    while isinstance(target, (ast.Tuple, ast.List)) and path:
+        first, path = path[0], path[1:]
+        starred = next((i for i, e in enumerate(target.elts) if isinstance(e, ast.Starred)), None)
+        if type(first) is not int or first >= len(target.elts) or (starred is not None and first >= starred):
+            return []
+        target = target.elts[first]
+    match target:
+        case ast.Tuple() | ast.List():
+            found = []
+            for i, element in enumerate(target.elts):
+                if isinstance(element, ast.Starred):
+                    break
+                found.extend(t._replace(path=(i, *t.path)) for t in _bound(element, ()))
+            return found
+        case ast.Starred():
+            return []
+        case ast.Name():
+            name = target.id
+        case ast.Attribute():
+            name = target.attr
+        case ast.Subscript():
+            key = _constant(target.slice)
+            if isinstance(key, str):
+                name = key
+            else:  # `hs[i] = h`
+                return [t._replace(kind="element") for t in _bound(target.value, path)]
+        case _:
+            return []
+    if "*" in path:
+        return [Target(name, path, "element")]
+    return [Target(name, path, "container" if path else "assign")]

@@ -1,0 +1,213 @@
+"""Source behind code objects: parsed once per file, looked up by exact position.
+
+Everything answers None (or nothing) where the source is missing or no longer fits; nothing raises.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from types import CodeType
+from typing import Any
+
+Position = tuple[Any, Any, Any, Any]  # line, column, end line, end column, as `ast` counts them
+Parent = tuple[ast.AST | None, str, int]  # the node around it, in which field of that, and where in a list
+
+# Longer files are parsed one function at a time: those of libraries take longer to parse than all the rest.
+_WHOLE_FILE_LINES = 400
+
+
+class _Tree:
+    """A parsed piece of a file: nodes by position, and parents."""
+
+    def __init__(self, tree: ast.AST, shift: int = 0):
+        self.nodes: dict[Position, ast.AST] = {}
+        self.parents: dict[ast.AST, Parent] = {}
+        self.functions: dict[int, list[ast.AST]] = {}  # by the line at which the code object starts
+        self.by_name: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        self.shift = shift
+        self._walk(tree)
+
+    def _walk(self, root: ast.AST) -> None:
+        nodes, parents, shift = self.nodes, self.parents, self.shift
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            for field, value in ast.iter_fields(node):
+                children = value if type(value) is list else (value,)
+                for index, child in enumerate(children):
+                    if not isinstance(child, ast.AST):
+                        continue
+                    stack.append(child)
+                    line = getattr(child, "lineno", None)
+                    # Contexts and operators are shared objects of `ast`: those have no position and no parent.
+                    if line is None:
+                        if isinstance(child, ast.comprehension):
+                            parents[child] = (node, field, index)
+                        continue
+                    parents[child] = (node, field, index)
+                    key = (line + shift, child.col_offset, child.end_lineno + shift, child.end_col_offset)
+                    if isinstance(child, (ast.expr, ast.AugAssign)):
+                        nodes.setdefault(key, child)
+                    if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                        self.by_name.setdefault(child.name, []).append(child)
+                        line = child.decorator_list[0].lineno if child.decorator_list else line
+                        self.functions.setdefault(line + shift, []).append(child)
+                    elif isinstance(child, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+                        self.functions.setdefault(line + shift, []).append(child)
+
+
+class _File:
+    def __init__(self, lines: list[str]):
+        self.lines = lines
+        self.whole: _Tree | None | bool = False
+        self.blocks: dict[int, _Tree | None] = {}
+        self.keep: list[CodeType] = []
+
+    def tree(self, code: CodeType) -> _Tree | None:
+        if len(self.lines) > _WHOLE_FILE_LINES and self.whole is False and not code.co_name.startswith("<"):
+            found: Any = self.blocks.get(id(code), False)
+            if found is False:
+                self.keep.append(code)
+                found = self.blocks[id(code)] = self._block(code)
+            if found is not None:
+                return found
+        if self.whole is False:
+            self.whole = _parse("".join(self.lines), 0)
+        return self.whole  # type: ignore[return-value]
+
+    def _block(self, code: CodeType) -> _Tree | None:
+        first, last = code.co_firstlineno, _last_line(code)
+        lines = self.lines[first - 1 : last]
+        if not lines or not (1 <= first <= len(self.lines)):
+            return None
+        if lines[0][:1].isspace():
+            return _parse("if True:\n" + "".join(lines), first - 2)
+        return _parse("".join(lines), first - 1)
+
+
+def _last_line(code: CodeType) -> int:
+    last = code.co_firstlineno
+    for _, end, _, _ in code.co_positions():
+        if end is not None and end > last:
+            last = end
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            last = max(last, _last_line(const))
+    return last
+
+
+def _parse(text: str, shift: int) -> _Tree | None:
+    try:
+        return _Tree(ast.parse(text), shift)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+_FILES: dict[str, _File] = {}
+_CODES: dict[int, tuple[CodeType, _Tree | None]] = {}
+
+
+def _tree(code: CodeType) -> _Tree | None:
+    found = _CODES.get(id(code))
+    if found is not None and found[0] is code:
+        return found[1]
+    tree = _load(code)
+    if len(_CODES) > 20_000:  # a long-lived process; the trees themselves stay with their files
+        _CODES.clear()
+    _CODES[id(code)] = (code, tree)
+    return tree
+
+
+def _load(code: CodeType) -> _Tree | None:
+    name = code.co_filename
+    try:
+        linecache.checkcache(name)
+        lines = linecache.getlines(name)
+    except Exception:  # a loader of someone else's
+        return None
+    if not lines:
+        return None
+    file = _FILES.get(name)
+    if file is None or file.lines is not lines and file.lines != lines:
+        file = _FILES[name] = _File(lines)
+    return file.tree(code)
+
+
+def node_at(code: CodeType, position: Position) -> ast.AST | None:
+    """The outermost expression (or augmented assignment) at exactly this position."""
+    if None in position:
+        return None
+    tree = _tree(code)
+    return None if tree is None else tree.nodes.get(position)
+
+
+def parent(code: CodeType, node: ast.AST) -> Parent:
+    """(the node around `node`, the field of it, the place in that field's list)."""
+    tree = _tree(code)
+    return (None, "", 0) if tree is None else tree.parents.get(node, (None, "", 0))
+
+
+def definition(code: CodeType) -> Any:
+    """The FunctionDef, Lambda or comprehension of a code object; None where that is not certain."""
+    tree = _tree(code)
+    if tree is None:
+        return None
+    found = tree.functions.get(code.co_firstlineno, ())
+    if code.co_name.startswith("<"):
+        kind = _KINDS.get(code.co_name)
+        matching = [n for n in found if kind is not None and isinstance(n, kind)]
+        if len(matching) > 1:
+            matching = [n for n in matching if _arguments(n) == code.co_varnames[: len(_arguments(n))]] or matching
+    else:
+        matching = [n for n in found if getattr(n, "name", None) == code.co_name]
+    return matching[0] if len(matching) == 1 else None
+
+
+def roots(code: CodeType) -> list[ast.AST]:
+    """The nodes that a code object of its own runs: for a comprehension before Python 3.12."""
+    found = definition(code)
+    return [] if found is None else [found]
+
+
+_KINDS: dict[str, type] = {
+    "<lambda>": ast.Lambda, "<listcomp>": ast.ListComp, "<setcomp>": ast.SetComp, "<dictcomp>": ast.DictComp,
+    "<genexpr>": ast.GeneratorExp,
+}  # fmt: skip
+
+
+def _arguments(node: Any) -> tuple[str, ...]:
+    arguments = getattr(node, "args", None)
+    if not isinstance(arguments, ast.arguments):
+        return ()
+    return tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
+
+
+def parameter(code: CodeType, call: ast.Call, index: int) -> str | None:
+    """The parameter that positional argument `index` of `call` is passed for, where the file defines the callee once."""
+    if any(isinstance(a, ast.Starred) for a in call.args[: index + 1]):
+        return None
+    tree = _tree(code)
+    callee = call.func
+    if tree is None:
+        return None
+    if isinstance(callee, ast.Name):
+        name, bound = callee.id, 0
+    elif isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name) and callee.value.id == "self":
+        name, bound = callee.attr, 1
+    else:
+        return None
+    found = tree.by_name.get(name, ())
+    if len(found) != 1:
+        return None
+    names = [a.arg for a in (*found[0].args.posonlyargs, *found[0].args.args)]
+    return names[index + bound] if index + bound < len(names) else None
+
+
+def dotted(node: ast.AST) -> str:
+    """`jnp.linalg.norm` of an attribute chain; "" for other expressions."""
+    words = []
+    while isinstance(node, ast.Attribute):
+        words.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(words)]) if isinstance(node, ast.Name) else ""
