@@ -345,17 +345,40 @@ def ulp_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def stablehlo(lowered: Any) -> str:
-    """The StableHLO of a `jax.stages.Lowered` without locations, module and symbol names."""
+    """The StableHLO of a `jax.stages.Lowered` without locations, module and symbol names.
+
+    Private functions with one and the same text count as one.
+    """
     text = re.sub(r"\s*loc\((?:[^()]|\([^()]*\))*\)", "", lowered.as_text())
     text = re.sub(r"^#loc.*\n?", "", text, flags=re.MULTILINE)
     text = re.sub(r"module @[\w.$-]+", "module @m", text)
     text = re.sub(r'jax\.(?:result_info|arg_info|buffer_donor_info) = "[^"]*",? ?', "", text)
     text = re.sub(r" \{\}", "", text)
     text = re.sub(r"\b\d{12,}\b", "POINTER", text)  # addresses of callbacks
+    text = merge_equal_functions(text)
     names: dict[str, str] = {}
     for name in re.findall(r'func\.func (?:public |private )?@("[^"]+"|[\w.$-]+)', text):
         names.setdefault(name, f"f{len(names)}")
     return re.sub(r'@("[^"]+"|[\w.$-]+)', lambda m: "@" + names.get(m.group(1), m.group(1)), text)
+
+
+def merge_equal_functions(text: str) -> str:
+    """StableHLO with one private function for all that are equal but for their names.
+
+    Which of them JAX shares depends on its caches: the rules by which it lowers a primitive call
+    functions of `jax.numpy`, and the program's own calls of these share the result.
+    """
+    while True:
+        first: dict[str, str] = {}
+        renamed: dict[str, str] = {}
+        for name, body in re.findall(r"(?ms)^  func\.func private @([\w.$-]+)(.*?)^  }\n", text):
+            if first.setdefault(body, name) != name:
+                renamed[name] = first[body]
+        if not renamed:
+            return text
+        for name in renamed:
+            text = re.sub(rf"(?ms)^  func\.func private @{re.escape(name)}\(.*?^  }}\n", "", text)
+        text = re.sub(r"@([\w.$-]+)", lambda m: "@" + renamed.get(m.group(1), m.group(1)), text)
 
 
 # ------------------------------------------------------------------------- output

@@ -11,7 +11,8 @@ Part 1 is `jax._src.internal_test_util.test_harnesses`, as the installed JAX has
 A case passes when untrace writes it, the saved text imports (nothing but jax, numpy and the
 standard library), jitted it gives the same bits (any NaN equal to any NaN), dtypes, weak types,
 pytree and printed text as the original, and it lowers to the same StableHLO once locations, module
-and symbol names are stripped. Cases that JAX itself cannot trace or run on the CPU are excluded
+and symbol names are stripped (and equal private functions, which JAX shares or not by its caches,
+are one). Cases that JAX itself cannot trace or run on the CPU are excluded
 and listed with its reason. Both sides are compiled without XLA's costly optimisations unless
 `--optimise` asks for them. The last line reads `N passed, M failed, K skipped`; the exit status is
 1 where anything failed.

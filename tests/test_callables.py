@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
+import untrace
 from untrace import jax_compat
 from untrace.capture.callables import CallableSource, describe_callable, stand_in
 from untrace.capture.callbacks import CallbackInfo, Operand, callback_of, is_callback
@@ -232,9 +235,98 @@ def test_an_edited_file_is_not_believed(tmp_path: Any, monkeypatch: Any) -> None
 
 def test_a_stand_in_says_what_is_missing() -> None:
     namespace: dict[str, Any] = {}
-    exec(stand_in("host", 'it may change \'x\'\n"""'), namespace)
-    with pytest.raises(NotImplementedError, match="host is a Python function that could not be"):
-        namespace["host"](1, k=2)
+    reason = "it may change 'x'\n\"\"\"\nimport os" + ", and more" * 20
+    exec(stand_in("host", reason), namespace)
+    host = namespace["host"]
+    assert "change 'x'?" in host.__doc__ and "os" not in namespace
+    with pytest.raises(NotImplementedError, match="set host.function to the Python function"):
+        host(1, k=2)
+    host.function = lambda x, k: x + k
+    assert host(1, k=2) == 3
+
+
+# ---------------------------------------------------------------- the user's own modules
+
+USER_MODULE = """
+calls = []
+
+class Counter:
+    def add(self, x):
+        calls.append(x)
+        return x
+
+counter = Counter()
+
+def remember(x):
+    calls.append(x)
+    return x
+
+class Tools:
+    @staticmethod
+    def note(x):
+        calls.append(x)
+
+def inner():
+    def f(x):
+        calls.append(x)
+    return f
+"""
+
+
+@pytest.fixture
+def user_module(tmp_path: Any, monkeypatch: Any) -> Any:
+    import importlib
+
+    (tmp_path / "my_callbacks.py").write_text(USER_MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("my_callbacks")
+    del sys.modules["my_callbacks"]
+
+
+def test_functions_with_state_are_imported_from_the_users_module(user_module: Any) -> None:
+    """Also a method of an object that the module has; without permission they are parameters."""
+    for function, name in (
+        (user_module.remember, "remember"),
+        (user_module.counter.add, "counter.add"),
+        (user_module.Tools.note, "Tools.note"),
+    ):
+        source = describe_callable(function, from_user_modules=True)
+        assert (source.kind, source.module, source.name) == ("import", "my_callbacks", name)
+        assert source.reason
+        assert describe_callable(function).kind == "parameter"
+
+
+def test_what_another_program_could_not_import_is_a_parameter(user_module: Any) -> None:
+    """Functions in functions, objects of nowhere, files that the search path does not lead to."""
+    for function in (user_module.inner(), user_module.Counter().add):
+        assert describe_callable(function, from_user_modules=True).kind == "parameter"
+    user_module.__file__ = os.devnull
+    assert describe_callable(user_module.remember, from_user_modules=True).kind == "parameter"
+
+
+def test_a_written_module_imports_or_is_given_what_has_no_text(user_module: Any, tmp_path: Any) -> None:
+    """Imported where it may be, set by its reader where not; `Decompiled` itself just runs."""
+
+    def fn(x: Any) -> Any:
+        return io_callback(user_module.counter.add, SHAPE, x) + 1
+
+    imported = untrace.decompile(fn)(X)
+    assert "from my_callbacks import counter" in imported.source
+    assert np.array_equal(imported(X), X + 1) and not imported.callables
+    alone = untrace.decompile(fn, standalone=True)(X)
+    assert "my_callbacks" not in alone.source.replace("my_callbacks.Counter", "")
+    assert any("set add.function of the module" in note for note in alone.proof.notes)
+    assert list(alone.callables) == ["add"]
+    assert np.array_equal(alone(X), X + 1) and len(user_module.calls) == 2
+    alone.save(tmp_path / "saved_alone.py")
+    spec = importlib.util.spec_from_file_location("saved_alone", tmp_path / "saved_alone.py")
+    assert spec is not None and spec.loader is not None
+    saved = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(saved)
+    with pytest.raises(Exception, match="set add.function to the Python function"):
+        jax.block_until_ready(jax.jit(saved.fn)(X))
+    saved.add.function = lambda x: x * 2  # not too late, though the function is compiled
+    assert np.array_equal(jax.jit(saved.fn)(X), X * 2 + 1)
 
 
 # ---------------------------------------------------------------- equations

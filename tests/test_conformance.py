@@ -17,11 +17,13 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import checkify
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 sys.path.append(str(BENCH))
 
 import _check  # noqa: E402
+import _common  # noqa: E402
 import conformance  # noqa: E402
 import peers  # noqa: E402
 from _worker import CORPUS, SUITE, CaseName, Row, Worker, sample  # noqa: E402
@@ -53,16 +55,7 @@ def suite(worker: Worker) -> list[CaseName]:
 
 
 # What does not come back, and why. Strict: a case here that passes must leave the list.
-KNOWN_FAILURES = {
-    "custom_rules/custom_lin_alive": "what forward mode leaves of a custom_vjp; JAX itself cannot lower it",
-    "custom_calls/custom_vmap_pytrees_in_cond": "a batching rule over pytrees has no text yet",
-    "callbacks/io_callback_ordered": "its callable closes over a counter, which no text can hold",
-    "refs/ref_run_state": "run_state has no public function",
-    "refs/ref_run_state_of_loop": "run_state has no public function",
-    "transforms/transform_checkify": "its result is a dict with keys that no module has",
-}
-if jax.__version_info__ >= (0, 12):
-    KNOWN_FAILURES["sparse/bcoo_structure"] = "its StableHLO shares two equal private functions otherwise"
+KNOWN_FAILURES: dict[str, str] = {}
 
 
 def check(worker: Worker, cases: list[CaseName]) -> None:
@@ -208,6 +201,28 @@ def test_of_a_peer_only_leaves_are_compared(tmp_path: Path) -> None:
     text = HEAD + "import ml_dtypes\ndef f(x):\n    return x * 2.0\n"
     assert row_of(text, tmp_path).outcome == "failed"
     assert row_of(text, tmp_path, flat=True).outcome == "passed"
+
+
+def test_equal_private_functions_are_one() -> None:
+    """Their number says what JAX remembered; another body is another function."""
+    head = "module @m {\n  func.func public @main() {\n    call @a()\n    call @b()\n  }\n"
+    one = "  func.func private @a() {\n    return\n  }\n"
+    same, other = one.replace("@a", "@b"), one.replace("@a", "@b").replace("return", "stop")
+    merged = _common.merge_equal_functions(head + one + same + "}\n")
+    assert merged == head.replace("@b", "@a") + one + "}\n"
+    assert _common.merge_equal_functions(head + one + other + "}\n") == head + one + other + "}\n"
+
+
+def test_what_jax_refuses_to_lower_is_excluded_with_its_reason() -> None:
+    """Only while it refuses: a JAX that lowers the case makes it a fault of the suite."""
+
+    def refused(x: jax.Array) -> jax.Array:
+        checkify.check(x > 0, "")
+        return x
+
+    assert "Cannot abstractly evaluate a checkify.check" in _check.refusal(refused, (1.0,))
+    with pytest.raises(AssertionError, match="this JAX lowers the case"):
+        _check.refusal(jnp.sin, (1.0,))
 
 
 def test_what_jax_cannot_run_is_excluded(tmp_path: Path) -> None:

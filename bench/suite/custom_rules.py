@@ -387,7 +387,7 @@ def custom_lin_dead_in_scan() -> Program:
     return fn, (vector(),)
 
 
-@case("custom_lin", runs=False, lowers=False)
+@case("custom_lin", runs=False, lowers=False, refused=True)
 def custom_lin_alive() -> Program:
     """Traces, but JAX refuses to run it: forward mode does not exist for a custom_vjp function."""
     return lambda x: jax.jvp(clip_gradient, (x,), (x,)), (vector(),)

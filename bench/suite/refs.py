@@ -232,7 +232,7 @@ def ref_gradient_accumulator() -> Program:
     return fn, (vector(),)
 
 
-@case("run_state", vmap=True)
+@case("run_state")
 def ref_run_state() -> Program:
     from jax.experimental.pallas import run_state
 

@@ -33,6 +33,8 @@ class Case:
     jax: the oldest JAX that can trace it, as numbers; `before` is the first that no longer can.
     runs: False where JAX itself traces the program but cannot run it on CPU; `notes` says why.
     lowers: False where JAX itself cannot even lower it.
+    refused: what JAX traces here has no meaning that it could lower, and nothing that a text could
+        say; the case is excluded with JAX's reason, and fails on a JAX that lowers it.
     deterministic: False where two runs of the original may differ.
     prints: its effects (prints, host calls) matter beside its results.
     """
@@ -52,6 +54,7 @@ class Case:
     static_argnames: tuple[str, ...] = ()
     runs: bool = True
     lowers: bool = True
+    refused: bool = False
     deterministic: bool = True
     prints: bool = False
     notes: str = ""

@@ -149,6 +149,79 @@ def transform_checkify() -> Program:
     return fn, (vector(), jnp.int32(2))
 
 
+@case()
+def transform_checkify_every_kind() -> Program:
+    """All four kinds of errors. Not batched: 0.10 numbers its checks anew in every trace."""
+    from jax.experimental import checkify
+
+    def f(x, i):
+        checkify.check(jnp.all(x > 0), "not {}", x.min())
+        return jnp.log(x)[i] / x, 7 // i
+
+    def fn(x, i):
+        error, out = checkify.checkify(f, errors=checkify.all_checks)(x, i)
+        return error, out
+
+    return fn, (vector(), jnp.int32(2))
+
+
+@case("scan")
+def transform_checkify_in_scan() -> Program:
+    from jax.experimental import checkify
+
+    def fn(x):
+        def body(c, v):
+            checkify.check(c < 100, "at {c}", c=c)
+            return c + v, c
+
+        error, out = checkify.checkify(lambda y: lax.scan(body, jnp.float32(0), y))(x)
+        return out, error
+
+    return fn, (vector(),)
+
+
+@case("check", lowers=False, runs=False)
+def transform_check_left_alone() -> Program:
+    """A check that nobody makes functional: JAX traces it, and refuses to lower it."""
+    from jax.experimental import checkify
+
+    def fn(x):
+        checkify.check(x[0] < 10, "too large: {x}", x=x[0])
+        return x * 2
+
+    return fn, (vector(),)
+
+
+@case("check", "scan", lowers=False, runs=False)
+def transform_check_in_scan() -> Program:
+    from jax.experimental import checkify
+
+    def fn(x):
+        def body(c, v):
+            checkify.check(c < 100, "at {c}", c=c)
+            return c + v, c
+
+        return lax.scan(body, jnp.float32(0), x)
+
+    return fn, (vector(),)
+
+
+@case("check", "jit", lowers=False, runs=False)
+def transform_check_of_error() -> Program:
+    from jax.experimental import checkify
+
+    def f(x):
+        checkify.debug_check(x[0] < 10, "too large: {x}", x=x[0])
+        return jnp.log(x)
+
+    def fn(x):
+        error, out = checkify.checkify(jax.jit(f), errors=checkify.all_checks)(x)
+        checkify.check_error(error)
+        return jax.jit(f)(out)
+
+    return fn, (vector(),)
+
+
 @case(vmap=True)
 def transform_eval_shape_and_disable_jit() -> Program:
     def fn(x):

@@ -106,8 +106,9 @@ def close_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
     return jex_core.ClosedJaxpr(jaxpr, list(consts)) if jex_core.ClosedJaxpr is not JAXPR_TYPES[1] or consts else jaxpr
 
 
-def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool]]:
-    """(fwd ClosedJaxpr, residual forwards, bwd ClosedJaxpr, which cotangents out are zeros).
+def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool], list[bool]]:
+    """(fwd ClosedJaxpr, residual forwards, bwd ClosedJaxpr, which cotangents out are zeros, which
+    operands the rule lets differentiation go through).
 
     Source: `fwd_jaxpr_thunk`, `bwd` and `out_trees` of custom_vjp_call, jax/_src/custom_derivatives.py
     """
@@ -118,7 +119,9 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool]]:
     n = len(eqn.invars) - n_consts
     thunk = params["fwd_jaxpr_thunk"]
     with tracing_context(eqn):
-        fwd_jaxpr, consts = getattr(thunk, "call_wrapped", thunk)(*([True] * n))
+        (fwd_jaxpr, consts), perturbed = _forward_rule(
+            getattr(thunk, "call_wrapped", thunk), eqn.invars[n_consts:], params["symbolic_zeros"]
+        )
     fwd = close_jaxpr(fwd_jaxpr, consts)
     _, res_tree, forwards = params["out_trees"]()
     # `forwards` counts all operands of the equation, constants first.
@@ -152,7 +155,37 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool]]:
 
     with tracing_context(eqn):
         closed = _trace_flat(backward, [*res_avals, *ct_avals])
-    return fwd, list(forwards), _without_float0(closed), list(zeros)
+    return fwd, list(forwards), _without_float0(closed), list(zeros), perturbed
+
+
+def _forward_rule(thunk: Any, operands: Sequence[Any], symbolic: bool) -> tuple[Any, list[bool]]:
+    """(what `thunk` gives for the most perturbed operands that it takes, which those are).
+
+    With symbolic zeros a rule is told which operands are differentiated, and may refuse some (as
+    equinox's `filter_custom_vjp` does for all arguments but the first). Raises what the rule raises
+    where it takes no operand at all.
+    """
+    every = [True] * len(operands)
+    if not symbolic:
+        return thunk(*every), every
+    floats = [has_tangent(v.aval) for v in operands]
+    alone = [[i == j for j in range(len(every))] for i, f in enumerate(floats) if f]
+    try:
+        return thunk(*every), every
+    except Exception as error:  # the rule is user code: anything may be raised
+        refusal = error
+    taken = [False] * len(every)
+    for mask in [floats, *(alone if len(alone) > 1 else ())]:
+        try:
+            found = thunk(*mask)
+        except Exception:
+            continue
+        if mask is floats:
+            return found, floats
+        taken = [a or b for a, b in zip(taken, mask, strict=True)]
+    if not any(taken):
+        raise refusal
+    return thunk(*taken), taken
 
 
 def _without_float0(closed: Any) -> Any:

@@ -8,11 +8,13 @@
              function's own source file, and the file's function is compiled and compared with the
              callable first: a file that was edited since it was imported is refused. What the
              function reads (closure cells, globals, defaults) must be embeddable too;
+* import     of the user's own module, where that can be imported and the caller allows it (a
+             standalone module imports nothing of the kind);
 * parameter  neither: the module gets a named hook that raises until it is given, and `reason`
              says why.
 
 State is not embedded: a callback that changes what it closes over (`seen.append(x)`, `nonlocal
-count`) would change a copy, so it becomes a parameter.
+count`) would change a copy, so it is imported or becomes a parameter.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ import builtins
 import dataclasses
 import functools
 import importlib
+import importlib.machinery
+import os
 import sys
+import textwrap
 import types
 from collections.abc import Callable, Collection
 from typing import Any, Literal
@@ -71,11 +76,17 @@ class CallableSource:
     notes: tuple[str, ...] = ()
 
 
-def describe_callable(function: Callable[..., Any], taken: Collection[str] = ()) -> CallableSource:
+def describe_callable(
+    function: Callable[..., Any],
+    taken: Collection[str] = (),
+    *,
+    from_user_modules: bool = False,
+) -> CallableSource:
     """How a written module can have `function`; never raises.
 
     taken: identifiers that the module uses already. The names of `definitions` avoid them, and the
-    standard aliases (`np`, `jnp`, `jax`, `lax`), which keep their meaning.
+    standard aliases (`np`, `jnp`, `jax`, `lax`), which keep their meaning. from_user_modules:
+    whether it may be imported from where it was defined.
     """
     found = public_location(function)
     if found is not None:
@@ -86,17 +97,40 @@ def describe_callable(function: Callable[..., Any], taken: Collection[str] = ())
     try:
         return _embed(function, name, taken)
     except NotEmbeddable as error:
-        return CallableSource("parameter", name, reason=str(error))
+        reason = str(error)
     except (OSError, SyntaxError, RecursionError, ValueError) as error:
-        return CallableSource("parameter", name, reason=f"its source could not be read ({error})")
+        reason = f"its source could not be read ({error})"
+    found = user_location(function) if from_user_modules else None
+    if found is not None:
+        return CallableSource("import", found[1], module=found[0], reason=reason)
+    return CallableSource("parameter", name, reason=reason)
 
 
 def stand_in(name: str, reason: str) -> str:
-    """Source of a function `name` that takes anything and raises NotImplementedError: `reason`."""
-    first = f"{name} is a Python function that could not be written into this module: "
-    parts = (first, reason, ". Pass the function itself instead.")
-    lines = "".join(f"        {part!r}\n" for part in parts)
-    return f"def {name}(*args, **kwargs):\n    raise NotImplementedError(\n{lines}    )"
+    """Source of a function `name` that calls `name.function`, which the reader has to set.
+
+    It asks for it at every call, so that it can be set at any time before the first one, also
+    after the written function was compiled.
+    """
+    sentence = f"Calls `{name}.function`, a Python function that could not be written: {reason}."
+    return (
+        f"def {name}(*args, **kwargs):\n"
+        f"{_docstring(sentence)}\n"
+        f"    if {name}.function is None:\n"
+        f'        raise NotImplementedError("set {name}.function to the Python function")\n'
+        f"    return {name}.function(*args, **kwargs)\n"
+        "\n\n"
+        f"{name}.function = None  # to be set before the first call"
+    )
+
+
+def _docstring(sentence: str) -> str:
+    """A sentence with data from outside as a docstring that nothing in it can end."""
+    plain = "".join(c if c.isprintable() and c not in '\\"' else "?" for c in sentence)
+    if len(plain) <= 78:
+        return f'    """{plain}"""'
+    lines = textwrap.wrap(plain, 80, break_long_words=True)
+    return "\n".join([f'    """{lines[0]}', *(f"    {line}" for line in lines[1:]), '    """'])
 
 
 # ---------------------------------------------------------------- public places
@@ -137,6 +171,48 @@ def _lookup(module: str, qualname: str) -> Any:
     for part in qualname.split("."):
         found = getattr(found, "__dict__", {}).get(part)
     return found
+
+
+def user_location(function: Any) -> tuple[str, str] | None:
+    """(module, qualified name) from which another program can import this very function, or None.
+
+    A method of an object that the function's module has is found too: `counter.add`.
+    """
+    owner = getattr(function, "__self__", None) if isinstance(function, types.MethodType) else None
+    inner = function.__func__ if owner is not None else function
+    module, path = getattr(inner, "__module__", None), getattr(inner, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(path, str) or not _can_import(module):
+        return None
+    if owner is not None and not isinstance(owner, type):
+        holders = vars(sys.modules[module]).items()
+        names = sorted(n for n, v in holders if v is owner and n.isidentifier())
+        return (module, f"{names[0]}.{function.__name__}") if names else None
+    first, *rest = path.split(".")
+    found = vars(sys.modules[module]).get(first)
+    for part in rest:
+        found = getattr(found, part, None)
+    return (module, path) if found is function else None
+
+
+def _can_import(name: str) -> bool:
+    """Whether another program that looks in the same places finds this very module."""
+    words = name.split(".")
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if words[0] in ("__main__", "jax", "jaxlib") or file is None:
+        return False
+    if not all(word.isidentifier() and not _is_keyword(word) for word in words):
+        return False
+    path: Any = None
+    for count in range(1, len(words) + 1):
+        # Not `importlib.util.find_spec`: that believes what is loaded, also from a bare file.
+        part = ".".join(words[:count])
+        spec = importlib.machinery.PathFinder.find_spec(part, path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    origin = spec.origin
+    return origin is not None and os.path.realpath(origin) == os.path.realpath(file)
 
 
 # ---------------------------------------------------------------- embedding

@@ -8,6 +8,8 @@ import os
 import tempfile
 import types
 import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +20,13 @@ class LoadedText(types.ModuleType):
     """A module made from text; its large constants live in a temporary folder as long as it does."""
 
 
-def load_text(source: str, name: str, arrays: dict[str, np.ndarray]) -> LoadedText:
-    """The module that `source` defines, executed once. `arrays` stand where the saved module has its `.npz`."""
+def load_text(
+    source: str, name: str, arrays: dict[str, np.ndarray], callables: Mapping[str, Callable[..., Any]] = {}  # noqa: B006
+) -> LoadedText:
+    """The module that `source` defines, executed once. `arrays` stand where the saved module has its `.npz`.
+
+    `callables`: what the module's functions that stand for Python functions without text shall call.
+    """
     module = LoadedText(name)
     if arrays:
         folder = tempfile.TemporaryDirectory(prefix="untrace_")
@@ -33,6 +40,8 @@ def load_text(source: str, name: str, arrays: dict[str, np.ndarray]) -> LoadedTe
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     weakref.finalize(module, linecache.cache.pop, path, None)
     exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+    for stand_in, function in callables.items():
+        getattr(module, stand_in).function = function
     return module
 
 

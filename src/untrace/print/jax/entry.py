@@ -110,4 +110,5 @@ def _used_inputs(function: Function) -> frozenset[int]:
 def _result(module: ModuleWriter, w: FunctionWriter, entry: PytreeEntry, program: Program) -> Rebuilt:
     leaves = [_array(w, r) for r in program.entry.results]
     inputs = [(a.root, a.example) for a in entry.signature.arguments]
-    return rebuild(entry.result, leaves, inputs, module.standalone, lambda base: module.scope.fresh(identifier(base, "Node")))
+    fresh = lambda base: module.scope.fresh(identifier(base, "Node"))  # noqa: E731
+    return rebuild(entry.result, leaves, inputs, module.standalone, fresh, module.twins)

@@ -68,21 +68,40 @@ def rebuild(
     inputs: Sequence[tuple[Expr, Any]],
     standalone: bool,
     fresh: Callable[[str], str],
+    known: dict[Any, Name] | None = None,
 ) -> Rebuilt:
     """The pytree of `example` with `leaves` (in flatten order) in it, as an expression.
 
     `example`: the result with any leaves (ShapeDtypeStructs). `inputs`: (expression, example) of
     each argument; the expression must still be valid where the result is built. `fresh(base)`
     gives a free name of the module that no inner name hides. With `standalone` only JAX, NumPy
-    and the standard library are imported. Raises UnsupportedPrimitiveError for a dict key that
+    and the standard library are imported. `known` holds the twins that the module has already, and
+    gets the new ones. Raises UnsupportedPrimitiveError for a dict key that
     has no source form and comes from no argument.
     """
-    builder = _Builder(inputs, standalone, fresh)
+    builder = _Builder(inputs, standalone, fresh, {} if known is None else known)
     node = builder.read(example)
     if node.count != len(leaves):
         raise ValueError(f"{len(leaves)} leaves for a tree of {node.count}")
     builder.out.value = builder.build(node, leaves)
     return builder.out
+
+
+def rebuilt(w: Any, example: Any, leaves: Sequence[Expr]) -> Expr:
+    """The pytree of `example` with these leaves inside the function that `w` writes."""
+
+    def fresh(base: str) -> str:
+        return w.module.scope.fresh(identifier(base, "Node"))
+
+    made = rebuild(example, leaves, (), w.module.standalone, fresh, w.module.twins)
+    w.statements.extend(made.statements)
+    w.module.definitions.extend(made.definitions)
+    w.module.imports.update(made.imports)
+    w.module.modules.update(made.modules)
+    for helper in made.helpers:
+        w.module.helper(helper)
+    w.module.notes.extend(made.notes)
+    return made.value
 
 
 @dataclass(slots=True)
@@ -104,15 +123,19 @@ class _Builder:
         inputs: Sequence[tuple[Expr, Any]],
         standalone: bool,
         fresh: Callable[[str], str],
+        known: dict[Any, Name],
     ):
         self.out = Rebuilt()
         self.standalone, self.fresh = standalone, fresh
         self.inputs = inputs
         self._subtrees: list[tuple[Expr, Any, Any]] | None = None
-        self._imported: dict[twins.Place, Expr] = {}
-        self._twins: dict[Any, Name] = {}
+        # By place, and by class: what the module has already.
+        self._imported: dict[Any, Any] = known
+        self._twins: dict[Any, Any] = known
         self._looked_up: dict[Any, Name] = {}
-        self.metadata = twins.Metadata(self.out.modules, self._refer, self._write_tree)
+        self.metadata = twins.Metadata(
+            self.out.modules, self._refer, self._write_tree, self._helper
+        )
         # The same writer, whose names and imports are thrown away: it answers whether something
         # can be written.
         self._trial = twins.Metadata(set(), self._could_refer, lambda example: Text("None"))

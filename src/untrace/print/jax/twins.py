@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
+from untrace.print.jax import check_errors
 from untrace.print.jax.pytrees import (
     Branches,
     branches,
@@ -144,6 +145,7 @@ def place_of(value: Any) -> Place | None:
     candidates = [".".join(words[:n]) for n in range(1, len(words) + 1)]
     if words[0] == "jax":
         candidates += ["jax.tree_util", "jax.experimental.sparse", "jax.sharding"]
+        candidates += ["jax.experimental.checkify"]
     for name in candidates:
         if any(word.startswith("_") for word in name.split(".")) and name != module:
             continue
@@ -191,7 +193,7 @@ class Metadata(Values):
 
     `refer(value, otherwise)` gives an object of a library, or `otherwise` where that is not
     loaded; it raises Unwritable for an object that no module has. `tree(example)` writes a pytree,
-    for metadata that holds treedefs.
+    for metadata that holds treedefs. `need(name)` says that the module needs a helper.
     """
 
     def __init__(
@@ -199,9 +201,10 @@ class Metadata(Values):
         modules: set[str],
         refer: Callable[[Any, type | None], Expr],
         tree: Callable[[Any], Expr],
+        need: Callable[[str], Any] = lambda name: None,
     ):
         super().__init__(modules)
-        self.refer, self.tree = refer, tree
+        self.refer, self.tree, self.need = refer, tree, need
 
     def source(self, value: Any) -> Expr:
         if type(value) is str:
@@ -209,6 +212,9 @@ class Metadata(Values):
         return super().source(value)
 
     def _other(self, value: Any) -> Expr:
+        error = check_errors.source(value, self.source, self.tree, self.need, self.modules)
+        if error is not None:
+            return error
         if isinstance(value, jax.tree_util.PyTreeDef):
             self.modules.add("jax")
             example = jax.tree.unflatten(value, [0] * value.num_leaves)
@@ -371,6 +377,7 @@ class TwinClass(Statement):
 
     def lines(self, indent: str) -> Iterator[str]:
         inner = indent + "    "
+        yield from ("", "")
         if issubclass(self._cls, tuple):
             yield f"{indent}class {self.name}(typing.NamedTuple):"
         else:

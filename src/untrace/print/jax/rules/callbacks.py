@@ -1,20 +1,25 @@
 """Host callbacks and debugging effects, written as the public call that made them.
 
 A Python callable is no part of a jaxpr. It is imported where it has a public place, copied where its source is
-self-contained, and otherwise a function of the module that raises until the reader puts the real one in its place.
+self-contained, imported from the user's module where that is possible and allowed, and otherwise a function of the
+module that calls what the reader sets: `add.function = counter.add`. In this process `Decompiled` sets it.
 Source: jax/_src/callback.py, jax/_src/debugging.py.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from untrace.capture.callables import describe_callable, stand_in
+import jax
+
+from untrace.capture.callables import CallableSource, describe_callable, stand_in
 from untrace.capture.callbacks import CallbackInfo, Operand, callback_of
+from untrace.print.jax.results import rebuilt
 from untrace.print.rules import DECLINE, rule
-from untrace.print.tree import Call, Dict, Expr, Lambda, Lines, List, Name, Text, Tuple
+from untrace.print.tree import Attribute, Call, Dict, Expr, Lambda, Lines, List, Name, Text, Tuple
 
 
 def callable_name(w: Any, function: Callable[..., Any]) -> Expr:
@@ -28,26 +33,48 @@ def callable_name(w: Any, function: Callable[..., Any]) -> Expr:
 
 
 def _define(module: Any, function: Callable[..., Any]) -> Expr:
-    source = describe_callable(function, module.scope.names())
+    taken = module.scope.names()
+    source = describe_callable(function, taken, from_user_modules=not module.standalone)
     if source.kind == "import":
-        module.modules.add(source.module)
-        return Text(f"{source.module}.{source.name}")
+        return _imported(module, source)
     definitions: Sequence[str] = source.definitions
     if source.kind == "parameter":
         definitions = [stand_in(source.name, source.reason)]
+        module.missing[source.name] = function
         module.notes.append(
-            f"the Python function {source.name} could not be written ({source.reason}): "
-            f"the module has a {source.name} that raises; put the real one in its place"
+            f"the Python function {_described(function)} could not be written ({source.reason}): "
+            f"set {source.name}.function of the module to it before the first call"
         )
     module.notes.extend(source.notes)
-    for name, alias in source.imports:
-        module.imports.add(f"import {name}" if alias == name else f"import {name} as {alias}")
+    module.modules.update(alias for _, alias in source.imports)  # `np` and the like, spelled as everywhere
     for text in definitions:
         for node in ast.parse(text).body:
             for name in _bound_names(node):
                 module.scope.claim_parameter(name)
         module.definitions.append(Lines("\n\n" + text))
     return Name(source.name)
+
+
+def _imported(module: Any, source: CallableSource) -> Expr:
+    """A function of a public module, or of the user's own, under a name that nothing hides."""
+    if not source.reason:
+        module.modules.add(source.module)
+        return Text(f"{source.module}.{source.name}")
+    first, *rest = source.name.split(".")
+    name = module.scope.fresh(first)
+    module.imports.add(f"from {source.module} import {first}{'' if name == first else f' as {name}'}")
+    module.notes.append(f"the Python function {source.name} is imported from {source.module}, for {source.reason}")
+    found: Expr = Name(name)
+    for part in rest:
+        found = Attribute(found, part)
+    return found
+
+
+def _described(function: Callable[..., Any]) -> str:
+    """A callable in words: its name, and where it was defined."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return f"{name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})" if code is not None else str(name)
 
 
 def _bound_names(node: ast.stmt) -> list[str]:
@@ -145,6 +172,23 @@ def debug_print(w: Any, *operands: Any, **params: Any) -> Any:
         thunk = Lambda([], call)
         return Call("_with_printoptions", [thunk], [(k, w.source(v)) for k, v in info.print_options.items()])
     return call
+
+
+@rule("check")
+def check(w: Any, *operands: Any, err_tree: Any, debug: bool) -> Any:
+    """`checkify.check`, as the call that raises an error value: `checkify.check_error(error)`."""
+    error = jax.tree.unflatten(err_tree, [0] * err_tree.num_leaves)
+    w.importing("from jax.experimental import checkify")
+    built = rebuilt(w, error, operands)
+    if not debug:
+        return Call("checkify.check_error", [built])
+    w.module.modules.update(("jax", "np"))
+    w.module.helper("_primitive")
+    # `debug_check` makes the error itself; the primitive takes one, and has no public name.
+    found = Lambda(["x"], Call("checkify.check", [Name("x"), Text('""')]))
+    primitive = Call("_primitive", [Text('"check"'), found, Call("np.bool_", [Text("True")])])
+    options = [("err_tree", Call("jax.tree.structure", [built])), ("debug", Text("True"))]
+    return Call(Attribute(primitive, "bind"), operands, options)
 
 
 @rule("call_hi_primitive")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.nodes import Function
-from untrace.print.rules import DECLINE, Whole, rule
+from untrace.print.jax.pytrees import unpack
+from untrace.print.jax.results import rebuilt
 from untrace.print.jax.rules.callbacks import callable_name
-from untrace.print.tree import Assign, Attribute, Call, Expr, Lambda, Name, Star, Statement, Text, Tuple
+from untrace.print.rules import DECLINE, Whole, rule
+from untrace.print.tree import (
+    Assign, Attribute, Call, Def, Expr, Lambda, Name, Parameter, Return, Star, Statement, Text, Tuple,
+)  # fmt: skip
 from untrace.print.values import Unwritable
 
 
@@ -196,20 +201,61 @@ def _attribute(w: Any, value: Any) -> Expr:
 
 @rule("custom_vmap_call")
 def custom_vmap_call(w: Any, *operands: Any, call: Function, rule: Any, in_tree: Any, out_tree: Any) -> Any:
-    """A function with its own batching rule, which is Python and is written like the callable of a callback."""
-    if not jax_compat.is_flat_call(in_tree, out_tree, len(operands)):
-        return DECLINE  # the rule takes pytrees that the flat function does not have
+    """A function with its own batching rule, which is Python and is written like the callable of a callback.
+
+    The rule is given the pytrees that the function was called with, so the written function takes and returns them.
+    """
+    if in_tree.children()[0].num_leaves:
+        return DECLINE  # closed-over values, which JAX itself lifts into the operands: there is no call that does
     w.importing("import jax.custom_batching")
+    flat = jax_compat.is_flat_call(in_tree, out_tree, len(operands))
+    arguments = jax.tree.unflatten(in_tree, range(len(operands)))[1]
+
+    def define(name: str, decorator: str) -> Statement:
+        decorators = [Text(decorator)]
+        return w.module.define(call, name, decorators) if flat else _with_trees(w, call, name, decorators, arguments, out_tree)
 
     def build(name: str) -> Iterator[Statement]:
         if getattr(rule, "__qualname__", "").startswith("sequential_vmap."):
-            yield w.module.define(call, name, [Text("jax.custom_batching.sequential_vmap")])
+            yield define(name, "jax.custom_batching.sequential_vmap")
             return
-        yield w.module.define(call, name, [Text("jax.custom_batching.custom_vmap")])
+        yield define(name, "jax.custom_batching.custom_vmap")
+        # A rule that calls its own function keeps the original one: the text is good for these shapes only.
         yield Spaced([], Call(Attribute(Name(name), "def_vmap"), [callable_name(w, jax_compat.batching_rule(rule))]))
 
-    name = w.module.named(("custom_vmap", id(call)), jax_compat.function_name(call.jaxpr) or "fn", build)
-    return result(call, Call(name, operands))
+    hint = jax_compat.function_name(call.jaxpr) or "fn"
+    name = w.module.named(("custom_vmap", id(call), in_tree, out_tree), hint, build)
+    if flat:
+        return result(call, Call(name, operands))
+    given, start = [], 0
+    for argument in arguments:
+        count = len(jax.tree.leaves(argument))
+        given.append(rebuilt(w, argument, operands[start : start + count]))
+        start += count
+    w.module.modules.add("jax")
+    return Call("jax.tree.leaves", [Call(name, given)])
+
+
+def _with_trees(
+    w: Any, function: Function, name: str, decorators: Sequence[Expr], arguments: Sequence[Any], out_tree: Any
+) -> Def:
+    """`def name(tree, x): ...` for a function of flat values: its arguments taken apart, its result put together."""
+    inner = w.module.writer()
+    hints = ["x" if jax.tree_util.all_leaves([a]) else "tree" for a in arguments]
+    parameters = [inner.scope.fresh(hint) for hint in hints]
+    leaves: list[Expr] = []
+    for parameter, example in zip(parameters, arguments, strict=True):
+        bind, found = unpack(example, Name(parameter), lambda _: inner.scope.fresh("leaf"))
+        inner.statements.extend(bind)
+        leaves.extend(found)
+    if any("jax.tree." in line for s in inner.statements for line in s.lines("")):
+        w.module.modules.add("jax")
+    inner.names.update(zip(function.params, leaves, strict=True))
+    inner.equations(function.equations, function.results)
+    example = jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves)
+    out = rebuilt(inner, example, [inner.atom(r) for r in function.results])
+    inner.statements.append(Return(out))
+    return Def(name, [Parameter(p) for p in parameters], inner.statements, decorators)
 
 
 @rule("name")

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
+from untrace.ir.nodes import Function
 from untrace.print.rules import DECLINE, rule
-from untrace.print.tree import Call, Expr, Slice, Subscript, Text, Tuple
+from untrace.print.tree import Call, Def, Expr, Name, Parameter, Slice, Subscript, Text, Tuple, Unpack
 
 
 @rule("new_ref")
@@ -28,6 +29,30 @@ def empty_ref(w: Any, *, ty: Any, memory_space: Any, pin: bool = False) -> Any:
     if pin:
         kwargs["pin"] = True
     return w.jax("ref.empty_ref", w.aval(ty), **kwargs)
+
+
+@rule("run_state")
+def run_state(w: Any, *operands: Any, jaxpr: Function, which_linear: Any, is_initialized: Any) -> Any:
+    """`pl.run_state(body)((a, b))`: `body` writes to references that start with these values.
+
+    A reference without a first value has no public form. Which operands are linear means nothing to what is computed,
+    and is lost (then the proof is of a lower level). Source: jax/_src/state/discharge.py.
+    """
+    if not all(is_initialized):
+        return DECLINE
+    w.module.modules.add("pl")
+    name = w.module.named(("run_state", id(jaxpr)), "body", lambda written: [_body(w, jaxpr, written)])
+    return Call(Call("pl.run_state", [Name(name)]), [Tuple(operands)])
+
+
+def _body(w: Any, function: Function, name: str) -> Def:
+    """A function of a tuple of references, which returns nothing."""
+    inner = w.module.writer()
+    targets = [inner.bind_parameter(p, "ref").id for p in function.params]
+    whole = inner.scope.fresh("refs")
+    inner.statements.append(Unpack(targets, Name(whole)))
+    inner.equations(function.equations, function.results)
+    return Def(name, [Parameter(whole)], inner.statements)
 
 
 @rule("broadcast_to")
