@@ -47,23 +47,25 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     """
     params = eqn.params
     key = jax_compat.rule_key(eqn, params["jvp_jaxpr_fun"])
-    found = importer.known_rule(key)
+    found = importer.rules.get(key)
     if found is not None:
         return found
     name = jax_compat.function_name(params["call_jaxpr"]) or "custom_jvp"
     out = importer.rules[key] = {
-        "depth": importer.depth + 1,
         "call_jaxpr": importer.function(params["call_jaxpr"], name),
         "num_consts": params["num_consts"],
         "symbolic_zeros": params["symbolic_zeros"],
         "jvp": None,
         "out_zeros": (),
     }
-    with importer.inside_rule() as allowed:
-        trace = (lambda: jax_compat.custom_jvp_rule(eqn)) if allowed else None
+
+    def trace_rule(allowed: bool) -> None:
+        trace = (lambda: importer.expander.jvp_of(eqn)) if allowed else None
         rule, out_zeros = _guarded(importer, name, "jvp", trace) or (None, ())
-        out["jvp"] = rule and importer.function(importer.expand(rule), name + "_jvp")
+        out["jvp"] = rule and importer.function(rule, name + "_jvp")
         out["out_zeros"] = out_zeros
+
+    importer.later(trace_rule)
     return out
 
 
@@ -72,32 +74,37 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     """{call_jaxpr, fwd, bwd: Functions (fwd and bwd None where they cannot be traced), res_forwards, ct_zeros, ...}.
 
     `fwd` maps the primals to (residuals that are not inputs, primals out); `res_forwards[i]` is the index of the input
-    that residual i is, or None; `bwd` maps (all residuals, cotangents) to the cotangents whose `ct_zeros` is False.
+    that residual i is, or None; `bwd` maps (all residuals, cotangents) to the cotangents whose `ct_zeros` is False;
+    operands whose `perturbed` is False must not be differentiated.
     """
     params = eqn.params
     key = jax_compat.rule_key(eqn, params["fwd_jaxpr_thunk"], params["bwd"])
-    found = importer.known_rule(key)
+    found = importer.rules.get(key)
     if found is not None:
         return found
     name = jax_compat.function_name(params["call_jaxpr"]) or "custom_vjp"
     out = importer.rules[key] = {
-        "depth": importer.depth + 1,
         "call_jaxpr": importer.function(params["call_jaxpr"], name),
         "num_consts": params["num_consts"],
         "symbolic_zeros": params["symbolic_zeros"],
         "fwd": None,
         "bwd": None,
     }
-    with importer.inside_rule() as allowed:
-        rules = _guarded(importer, name, "vjp", (lambda: jax_compat.custom_vjp_rules(eqn)) if allowed else None)
+
+    def trace_rules(allowed: bool) -> None:
+        trace = (lambda: importer.expander.vjp_of(eqn)) if allowed else None
+        rules = _guarded(importer, name, "vjp", trace)
         if rules is not None:
-            fwd, forwards, bwd, zeros = rules
+            fwd, forwards, bwd, zeros, perturbed = rules
             out.update(
-                fwd=importer.function(importer.expand(fwd), name + "_fwd"),
-                bwd=importer.function(importer.expand(bwd), name + "_bwd"),
+                fwd=importer.function(fwd, name + "_fwd"),
+                bwd=importer.function(bwd, name + "_bwd"),
                 res_forwards=forwards,
                 ct_zeros=zeros,
+                perturbed=perturbed,
             )
+
+    importer.later(trace_rules)
     return out
 
 
@@ -117,8 +124,6 @@ def _guarded(importer: Importer, name: str, kind: str, trace: Callable[[], Any] 
             "it is left out, so differentiating through it raises an error"
         )
         return None
-
-
 
 
 @capture("pallas_call")

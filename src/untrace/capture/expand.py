@@ -89,6 +89,7 @@ class Expander:
         self._alive: list[Any] = []  # ids are only unique while the objects live
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._failures: dict[str, str] = {}
+        self._traced_rules: dict[int, tuple[Any, Exception | None]] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -113,6 +114,41 @@ class Expander:
         are tangents.
         """
         return self._rebuild(closed, has_home=True, tangent=tangent)
+
+    # ------------------------------------------------------------ derivative rules of an equation
+
+    def jvp_of(self, eqn: Any) -> tuple[Any, list[bool]]:
+        """`jax_compat.custom_jvp_rule`, expanded. Raises what the rule raises."""
+
+        def trace() -> Any:
+            closed, zeros = jax_compat.custom_jvp_rule(eqn)
+            return self.closed(closed), zeros
+
+        return self._once(eqn.params["jvp_jaxpr_fun"], trace)
+
+    def vjp_of(self, eqn: Any) -> tuple[Any, list[int | None], Any, list[bool], list[bool]]:
+        """`jax_compat.custom_vjp_rules`, expanded. Raises what the rules raise."""
+
+        def trace() -> Any:
+            forward, forwards, backward, *rest = jax_compat.custom_vjp_rules(eqn)
+            return self.closed(forward), forwards, self.closed(backward), *rest
+
+        return self._once(eqn.params["fwd_jaxpr_thunk"], trace)
+
+    def _once(self, rule: Any, trace: Callable[[], Any]) -> Any:
+        """A rule is traced when it is captured, and again when it is compared: the second time for
+        nothing, and some forget their trees on the way.
+        """
+        if id(rule) not in self._traced_rules:
+            self._alive.append(rule)
+            try:
+                self._traced_rules[id(rule)] = trace(), None
+            except Exception as error:  # a rule is user code: anything may be raised
+                self._traced_rules[id(rule)] = None, error
+        found, refusal = self._traced_rules[id(rule)]
+        if refusal is not None:
+            raise refusal
+        return found
 
     # ------------------------------------------------------------ one jaxpr
 

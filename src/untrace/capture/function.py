@@ -10,7 +10,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import CaptureError
-from untrace.capture.expand import expand_library_primitives
+from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
 from untrace.ir.nodes import Program
 
@@ -30,6 +30,7 @@ class Captured:
     static: dict[int | str, Any]
     out_example: Any
     name: str
+    expander: Any = None  # what replaced the library primitives, for those inside derivative rules
 
 
 def trace(
@@ -68,10 +69,12 @@ def trace(
 
 def program_of(captured: Captured, name: str, signature: Any, keep_primitives: Collection[str] = ()) -> Program:
     """The Program of what was traced, without library primitives but those in `keep_primitives`."""
-    captured.expanded, captured.notes = expand_library_primitives(captured.jaxpr, keep_primitives)
-    importer = Importer(keep_primitives)
-    entry = importer.function(captured.expanded, name)
-    return Program(entry, signature, (*captured.notes, *importer.notes))
+    captured.expander = Expander(keep_primitives)
+    captured.expanded = captured.expander.closed(captured.jaxpr)
+    captured.notes = captured.expander.notes
+    importer = Importer(captured.expander)
+    entry = importer.program(captured.expanded, name)
+    return Program(entry, signature, tuple(importer.notes))
 
 
 def _check_arguments(

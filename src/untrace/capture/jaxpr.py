@@ -6,15 +6,15 @@ afterwards; the rules of `custom_jvp` and `custom_vjp`, which JAX keeps as closu
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from untrace import jax_compat
 from untrace.capture import custom_rules
-from untrace.capture.expand import expand_library_primitives
+from untrace.capture.expand import Expander
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Primitive, Value
 
 # Parameter types that can never hold a jaxpr: most parameters, so they are passed over first.
@@ -22,44 +22,48 @@ _PLAIN = {int, float, bool, str, type(None), np.dtype, np.int64, complex, bytes}
 
 
 class Importer:
-    """Converts jaxprs, each once. `notes` collects sentences for the proof."""
+    """Converts jaxprs, each once."""
 
-    def __init__(self, keep_primitives: Collection[str] = ()) -> None:
-        self._keep_primitives = keep_primitives
+    def __init__(self, expander: Expander | None = None) -> None:
+        # The program's own: what it has replaced is then seen to be the same thing inside a rule.
+        self.expander = expander or Expander()
         self._functions: dict[int, Function] = {}
         self._constants: dict[int, Constant] = {}
         self._primitives: dict[int, Primitive] = {}
         self._keep: list[Any] = []  # ids are only unique while the objects live
-        self.notes: list[str] = []
-        self.depth = 0
-        self.rules: dict[Any, dict[str, Any]] = {}  # captured custom rules; filled while they are traced
+        self._later: deque[tuple[int, Callable[[bool], None]]] = deque()
+        self._depth = 0
+        self._notes: list[str] = []
+        self.rules: dict[Any, dict[str, Any]] = {}  # captured custom rules, by `jax_compat.rule_key`
 
-    @contextlib.contextmanager
-    def inside_rule(self) -> Iterator[bool]:
-        """Counts how deep in derivative rules the capture is; gives whether one more rule may be captured."""
-        self.depth += 1
-        try:
-            yield self.depth <= custom_rules.MAX_DEPTH
-        finally:
-            self.depth -= 1
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for the proof."""
+        return [*self.expander.notes, *self._notes]
 
-    def known_rule(self, key: Any) -> dict[str, Any] | None:
-        """What was captured for a custom function; not where that was too deep for its rules and here is not."""
-        found = self.rules.get(key)
-        if found is not None and found["depth"] > custom_rules.MAX_DEPTH and self.depth < custom_rules.MAX_DEPTH:
-            return None
-        return found
+    def program(self, closed: Any, name: str) -> Function:
+        """The Function of a whole program, with its derivative rules, theirs, and so on.
 
-    def expand(self, closed: Any) -> Any:
-        """A rule's jaxpr without library primitives, as the program's own jaxpr is already."""
-        expanded, notes = expand_library_primitives(closed, self._keep_primitives)
-        for note in notes:
-            self.note(note)
-        return expanded
+        The rules are captured level by level: a function that is met both in the program and deep inside
+        rules is one Function, and must have the rules that the program needs.
+        """
+        entry = self.function(closed, name)
+        while self._later:
+            self._depth, work = self._later.popleft()
+            work(self._depth <= custom_rules.MAX_DEPTH)
+        self._depth = 0
+        return entry
+
+    def later(self, work: Callable[[bool], None]) -> None:
+        """Puts off `work(allowed)`, the capture of a rule, until everything on this level is captured.
+
+        allowed: whether rules this deep inside rules are captured at all.
+        """
+        self._later.append((self._depth + 1, work))
 
     def note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
+        if sentence not in self._notes:
+            self._notes.append(sentence)
 
     def function(self, closed: Any, name: str) -> Function:
         """The Function of a ClosedJaxpr (or an open Jaxpr without constants); the same one for the same object."""

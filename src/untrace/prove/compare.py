@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from untrace import jax_compat
+from untrace.capture.expand import Expander
 from untrace.prove import rules
 from untrace.prove.values import Values, same_constant
 
@@ -97,9 +98,13 @@ class Comparison:
         return self.difference is None
 
 
-def compare(original: Any, written: Any) -> Comparison:
-    """Compares two ClosedJaxprs (see the module's docstring for what may differ)."""
-    comparer = Comparer()
+def compare(original: Any, written: Any, expander: Expander | None = None) -> Comparison:
+    """Compares two ClosedJaxprs (see the module's docstring for what may differ).
+
+    expander: what replaced the library primitives of the original, if anything did.
+    """
+    expander = expander or Expander()
+    comparer = Comparer(expander)
     difference = comparer.difference(original, written)
     if difference is not None:
         # JAX's elimination also looks into sub-jaxprs and may change how many operands they take.
@@ -108,7 +113,7 @@ def compare(original: Any, written: Any) -> Comparison:
         except Exception:  # a primitive of a library can have a broken rule
             pair = None
         if pair is not None:
-            again = Comparer()
+            again = Comparer(expander)
             if again.same(*pair):
                 comparer, difference = again, None
     notes = tuple(comparer.notes)
@@ -176,6 +181,7 @@ class Side:
 class Comparer:
     """One comparison: what was found equal is remembered by identity."""
 
+    expander: Expander = field(default_factory=Expander)
     notes: dict[str, None] = field(default_factory=dict)
     rule_depth: int = 0
 
@@ -184,7 +190,7 @@ class Comparer:
         self._closures: dict[tuple[int, ...], Pairs | None] = {}
         self._keep: list[Any] = []  # ids stay unique only while the objects live
         self._constants: dict[tuple[int, int], bool] = {}
-        self.traced_rules = rules.TracedRules()
+        self.traced_rules = rules.TracedRules(self.expander)
         self.values = Values(self.same)
 
     def note(self, text: str) -> None:

@@ -49,7 +49,7 @@ def prove_text(written: Written, captured: Captured, timings: dict[str, float]) 
         return Outcome(module, None, why, (_blamed(error, module, written),))
     traced = time.perf_counter()
     timings["retrace"] = timings.get("retrace", 0.0) + traced - loaded
-    comparison = compare(captured.expanded, again)
+    comparison = compare(captured.expanded, again, captured.expander)
     timings["compare"] = timings.get("compare", 0.0) + time.perf_counter() - traced
     difference = comparison.difference
     if difference is not None:

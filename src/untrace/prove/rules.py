@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from untrace import jax_compat
-from untrace.capture.expand import expand_library_primitives
+from untrace.capture.expand import Expander
 
 if TYPE_CHECKING:
     from untrace.prove.compare import Comparer, Difference
@@ -39,6 +39,8 @@ class Traced:
 class TracedRules:
     """Rules that were traced, each once, and the pairs that were compared."""
 
+    # A rule can bind library primitives that the program itself no longer has.
+    expander: Expander = field(default_factory=Expander)
     _traced: dict[Any, Traced] = field(default_factory=dict)
     _keep: list[Any] = field(default_factory=list)
     known: dict[Any, str | None] = field(default_factory=dict)
@@ -49,7 +51,7 @@ class TracedRules:
     def of(self, eqn: Any) -> Traced:
         key = self.key(eqn)
         if key not in self._traced:
-            self._traced[key] = _trace(eqn)
+            self._traced[key] = _trace(eqn, self.expander)
         return self._traced[key]
 
     def key(self, eqn: Any) -> Any:
@@ -61,19 +63,17 @@ class TracedRules:
         return key
 
 
-def _trace(eqn: Any) -> Traced:
+def _trace(eqn: Any, expander: Expander) -> Traced:
     try:
         if eqn.primitive.name == "custom_jvp_call":
-            jaxpr, zeros = jax_compat.custom_jvp_rule(eqn)
-            jaxpr, _ = expand_library_primitives(jaxpr)
+            jaxpr, zeros = expander.jvp_of(eqn)
             return Traced((("jvp", jaxpr),), (tuple(zeros),))
         if eqn.primitive.name == "linear_call":
             transpose, consts = eqn.params["transpose_thunk"]()
             return Traced((("transpose", transpose),), (len(consts),))
-        forward, forwards, backward, zeros = jax_compat.custom_vjp_rules(eqn)
-        # A rule can bind library primitives that the program itself no longer has.
-        forward, backward = expand_library_primitives(forward)[0], expand_library_primitives(backward)[0]
-        return Traced((("fwd", forward), ("bwd", backward)), (tuple(forwards), tuple(zeros)))
+        forward, forwards, backward, *zeros_and_perturbed = expander.vjp_of(eqn)
+        layout = (tuple(forwards), *map(tuple, zeros_and_perturbed))
+        return Traced((("fwd", forward), ("bwd", backward)), layout)
     except Exception as error:  # a rule is user code: anything may be raised
         return Traced(error=f"{type(error).__name__}: {error}")
 

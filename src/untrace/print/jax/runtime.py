@@ -54,7 +54,7 @@ def text(name: str) -> str:
 
 # Module-level state of helpers, as the written module spells it.
 _BEFORE = {
-    "_jaxpr": ("_JAXPRS = {}", "", ""),
+    "_jaxpr": ("_JAXPRS = {}", "_NOTHING = jax.jit(lambda: ())", "", ""),
 }
 
 
@@ -69,13 +69,15 @@ def _constants(name, dtype):
 @helper("jax")
 def _jaxpr(function, *avals):
     """The jaxpr of `function` on abstract values; a jaxpr traced before is the same object again."""
-    key = function, avals
+    # The first is another object under other settings, and after `jax.clear_caches()`.
+    key = _NOTHING.trace().jaxpr, function, avals
     if key not in _JAXPRS:
         _JAXPRS[key] = jax.make_jaxpr(function)(*avals)
     return _JAXPRS[key]
 
 
 _JAXPRS: dict[Any, Any] = {}
+_NOTHING = jax.jit(lambda: ())
 
 
 @helper("jax", "lax")
@@ -118,6 +120,14 @@ def _instantiate(value):
     if isinstance(value, jax.custom_derivatives.SymbolicZero):
         return jnp.zeros(value.shape, value.dtype)
     return value
+
+
+@helper()
+def _unperturbed(argument):
+    """The value of an argument of a derivative rule that nothing may be differentiated by."""
+    if argument.perturbed:
+        raise ValueError("this argument of a function with its own derivative rule cannot be differentiated")
+    return argument.value
 
 
 @helper("np")

@@ -19,7 +19,6 @@ from untrace.print.tree import (
 @rule("custom_jvp_call")
 def custom_jvp_call(
     w: Any, *operands: Any, call_jaxpr: Function, jvp: Function | None, num_consts: int, symbolic_zeros: bool, out_zeros: Any,
-    depth: int,
 ) -> Any:
     module = w.module
     module.modules.add("jax")
@@ -127,7 +126,7 @@ def custom_vjp_call(
     symbolic_zeros: bool,
     res_forwards: Sequence[int | None] = (),
     ct_zeros: Sequence[bool] = (),
-    depth: int = 0,
+    perturbed: Sequence[bool] = (),
 ) -> Any:
     module = w.module
     module.modules.add("jax")
@@ -135,7 +134,7 @@ def custom_vjp_call(
     def build(name: str) -> Iterator[Statement]:
         yield module.define(call_jaxpr, name, [Text("jax.custom_vjp")])
         if fwd is not None and bwd is not None:
-            forward = _fwd(module, name, call_jaxpr, fwd, num_consts, symbolic_zeros, res_forwards)
+            forward = _fwd(module, name, call_jaxpr, fwd, num_consts, symbolic_zeros, res_forwards, perturbed)
             backward = _bwd(module, name, call_jaxpr, bwd, num_consts, symbolic_zeros, len(res_forwards), ct_zeros)
             yield forward
             yield backward
@@ -150,14 +149,20 @@ def custom_vjp_call(
 
 
 def _fwd(
-    module: Any, name: str, primal: Function, fwd: Function, consts: int, symbolic: bool, forwards: Sequence[int | None]
+    module: Any, name: str, primal: Function, fwd: Function, consts: int, symbolic: bool, forwards: Sequence[int | None],
+    perturbed: Sequence[bool],
 ) -> Def:
     w = module.writer()
     count = len(primal.params)
     unused = [w.scope.fresh("closed") for _ in range(consts)]
     names = [w.bind_parameter(v, f"x{i}" if count > 1 else "x").id for i, v in enumerate(fwd.params)]
     if symbolic:
-        w.statements.extend(Assign([n], Attribute(Name(n), "value")) for n in [*unused, *names])
+        allowed = [*[True] * consts, *perturbed]
+        if not all(allowed):
+            module.helper("_unperturbed")
+        for n, free in zip([*unused, *names], allowed, strict=True):
+            value = Attribute(Name(n), "value") if free else Call("_unperturbed", [Name(n)])
+            w.statements.append(Assign([n], value))
     w.equations(fwd.equations, fwd.results)
     results = [w.atom(r) for r in fwd.results]
     outs = len(primal.results)
