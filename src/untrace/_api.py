@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
 
 from untrace import jax_compat
-from untrace._errors import OptionError, OutputExistsError, ProofError
-from untrace.capture.function import Captured, program_of, trace
-from untrace.ir.nodes import walk_functions
-from untrace.lift import lift
-from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
-from untrace.print.jax.entry import FlatEntry, PytreeEntry, entry_of
-from untrace.print.jax.module import Written, write_module
+from untrace._errors import OptionError, OutputExistsError
+from untrace._pipeline import STYLES, Options, Result, write_and_prove
+from untrace.capture.function import Captured, trace
+from untrace.print.jax.entry import FlatEntry, entry_of
 from untrace.print.jax.signature import static_arguments
 from untrace.print.rules import JAX
-from untrace.prove import retrace
 from untrace.prove.load import LoadedText, load_text, save_arrays
 from untrace.prove.report import Proof
 
-STYLES = ("exact", "idiomatic")
 __all__ = ["Decompiled", "decompile", "from_jaxpr", "rule"]
 
 rule = JAX.user_rule
@@ -137,32 +129,52 @@ def decompile(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     prove: bool = True,
+    simplify: bool = True,
+    comments: str = "some",
 ) -> Callable[..., Decompiled]:
     """A function of `fn`'s arguments that gives its source: `decompile(fn)(*args, **kwargs) -> Decompiled`.
 
     Arguments are arrays, pytrees of them, or `jax.ShapeDtypeStruct`s; only shapes and dtypes matter.
 
-    style: "exact", one statement per equation.
+    style: "idiomatic", names, functions and library calls come back; "exact", one statement per equation.
     standalone: pytree classes of libraries are not imported but replaced by twins that the module defines.
     static_argnums, static_argnames: arguments with fixed Python values, as in `jax.jit`.
     prove: trace the written text again and compare; `False` leaves `proof.level` "unproven".
+    simplify: in idiomatic style, rewrites that keep every bit (no `* 1.0`); without them the proof is the same jaxpr.
+    comments: "full", "some" or "none": shapes and places of the original source beside the statements.
 
     Raises OptionError, CaptureError (the function cannot be traced), UnsupportedPrimitiveError, ProofError.
     """
-    if style not in STYLES:
-        raise OptionError(f"style={style!r} is not known; this version has {', '.join(map(repr, STYLES))}")
+    options = _options(style, standalone, prove, simplify, comments)
+
     def decompile_on(*args: Any, **kwargs: Any) -> Decompiled:
         start = time.perf_counter()
         nums, names = static_arguments(fn, args, static_argnums, static_argnames)
         captured = trace(fn, args, kwargs, nums, names)
         timings = {"capture": time.perf_counter() - start}
         entry = entry_of(fn, captured, args, kwargs, nums, names)
-        return _write_and_prove(captured, entry, captured.name, standalone, prove, timings, style)
+        return _decompiled(captured, write_and_prove(captured, entry, captured.name, options, timings), timings)
 
     return decompile_on
 
 
-def from_jaxpr(closed_jaxpr: Any, *, name: str = "decompiled", prove: bool = True) -> Decompiled:
+def _options(style: str, standalone: bool, prove: bool, simplify: bool, comments: str) -> Options:
+    """Raises OptionError for a word that is not known."""
+    for what, value, known in (("style", style, STYLES), ("comments", comments, ("full", "some", "none"))):
+        if value not in known:
+            raise OptionError(f"{what}={value!r} is not known; this version has {', '.join(map(repr, known))}")
+    return Options(style, standalone, prove, simplify, comments)
+
+
+def from_jaxpr(
+    closed_jaxpr: Any,
+    *,
+    name: str = "decompiled",
+    style: str = "exact",
+    prove: bool = True,
+    simplify: bool = True,
+    comments: str = "some",
+) -> Decompiled:
     """The source of a ClosedJaxpr: a function of its flat inputs that returns the tuple of its outputs.
 
     Raises CaptureError where `closed_jaxpr` is no jaxpr, UnsupportedPrimitiveError, ProofError.
@@ -177,102 +189,17 @@ def from_jaxpr(closed_jaxpr: Any, *, name: str = "decompiled", prove: bool = Tru
     avals = tuple(v.aval for v in jaxpr.invars)
     outs = tuple(v.aval for v in jaxpr.outvars)
     captured = Captured(closed_jaxpr, closed_jaxpr, (), avals, {}, {}, outs, name)
-    return _write_and_prove(captured, FlatEntry(), name, False, prove, {"capture": 0.0})
+    options = _options(style, False, prove, simplify, comments)
+    timings = {"capture": 0.0}
+    return _decompiled(captured, write_and_prove(captured, FlatEntry(), name, options, timings), timings)
 
 
-# How often statements that did not come back as they were are written again as a `bind`.
-_ROUNDS = 12
-
-
-def _write_and_prove(
-    captured: Captured, entry: PytreeEntry | FlatEntry, name: str, standalone: bool, prove: bool, timings: dict[str, float], style: str = "exact"
-) -> Decompiled:
-    with _deep_recursion(), _no_collections():
-        start = time.perf_counter()
-        program = program_of(captured, name, entry, JAX.user_names())
-        timings["write"] = time.perf_counter() - start
-        idiomatic = style == "idiomatic"
-        plain = [(f, f.equations) for f in walk_functions(program.entry)] if idiomatic else []
-        forced: frozenset[int] = frozenset()
-        refused: frozenset[int] = frozenset()
-        lifted = False
-        for _ in range(_ROUNDS):
-            start = time.perf_counter()
-            if idiomatic and not lifted:
-                for function, equations in plain:
-                    function.equations = equations
-                lift(program, refused)
-                lifted = True
-            timings["lift"] = timings.get("lift", 0.0) + time.perf_counter() - start
-            start = time.perf_counter()
-            written = write_module(program, _docstring(captured, name), forced, standalone, idiomatic)
-            timings["write"] += time.perf_counter() - start
-            if not prove:
-                return _decompiled(written, captured, Proof("unproven", "prove=False"), program.notes, timings, None)
-            outcome = retrace.prove_text(written, captured, timings)
-            # Of each chain of suspects the innermost that was not tried yet.
-            tried = forced & refused if idiomatic else forced
-            suspects = {next((i for i in chain if i not in tried), None) for chain in outcome.suspects} - {None}
-            if outcome.proof is not None or not suspects:
-                break
-            # First the lift of a suspect is taken back; if its exact form is wrong as well, it becomes a `bind`.
-            if idiomatic and not suspects <= refused:
-                refused |= suspects
-                lifted = False
-            else:
-                forced |= suspects
-        proof = outcome.proof
-        if proof is None and outcome.module is not None:
-            proof = retrace.weaker(outcome.module, written, captured, outcome.why)
-        if proof is None or not proof.at_least("bits"):
-            raise ProofError(
-                f"the text written for {name} is not proven to be the same program: "
-                f"{proof.detail if proof else outcome.why}\n"
-                "This is a bug of untrace. With prove=False you get the text all the same."
-            )
-        return _decompiled(written, captured, proof, program.notes, timings, outcome.module)
-
-
-def _decompiled(
-    written: Written, captured: Captured, proof: Proof, notes: Sequence[str], timings: dict[str, float], module: Any
-) -> Decompiled:
-    every = tuple(dict.fromkeys((*notes, *written.notes)))
+def _decompiled(captured: Captured, result: Result, timings: dict[str, float]) -> Decompiled:
+    written = result.written
+    every = tuple(dict.fromkeys((*result.notes, *written.notes)))
     # What the text has to be given, or leaves out, is part of what was proven.
-    proof = dataclasses.replace(proof, notes=tuple(dict.fromkeys((*proof.notes, *written.notes))))
+    proof = dataclasses.replace(result.proof, notes=tuple(dict.fromkeys((*result.proof.notes, *written.notes))))
     return Decompiled(
         written.source, written.name, proof, captured.jaxpr, written.arrays, timings, every,
-        written.callables, written.origins, module,
+        written.callables, written.origins, result.module,
     )  # fmt: skip
-
-
-def _docstring(captured: Captured, name: str) -> str:
-    from untrace import __version__
-
-    where = jax_compat.function_source(captured.jaxpr)
-    lines = [f"`{name}`{f' ({where})' if where else ''}, written back by untrace {__version__} from JAX {jax.__version__}."]
-    return "\n".join([*lines, *(["", *captured.notes] if captured.notes else [])])
-
-
-class _no_collections:
-    """Puts off the cyclic garbage collector, which would walk all live nodes again and again: a third of the time."""
-
-    def __enter__(self) -> None:
-        self._was_enabled = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *exc: object) -> None:
-        if self._was_enabled:
-            gc.enable()
-
-
-class _deep_recursion:
-    """Lets nested programs nest: writing and comparing recurse once for each level of nesting."""
-
-    def __enter__(self) -> None:
-        self._limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(max(self._limit, 20_000))
-
-    def __exit__(self, *exc: object) -> None:
-        sys.setrecursionlimit(self._limit)
-
-

@@ -1315,3 +1315,40 @@ def array_operation(code: Any) -> tuple[str, str] | None:
 _REFLECTED = frozenset(
     "radd rsub rmul rtruediv rfloordiv rmod rpow rmatmul rand ror rxor rlshift rrshift rdivmod".split()
 )
+
+
+def literal(value: Any, aval: Any) -> Any:
+    """A Literal operand of a jaxpr's equation: `value` is a NumPy scalar of `aval`'s dtype."""
+    return LITERAL_TYPE(value, aval)
+
+
+def is_key_dtype(dtype: Any) -> bool:
+    """Whether `dtype` is that of typed PRNG keys."""
+    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def argument_names(closed: Any) -> Sequence[str] | None:
+    """The names that JAX keeps of a jaxpr's inputs, as paths (`params['w']`), "" for values that were closed over.
+
+    None where there are none (after a transformation). Source: DebugInfo, jax/_src/core.py.
+    """
+    jaxpr, _ = open_jaxpr(closed)
+    names = getattr(getattr(jaxpr, "debug_info", None), "arg_names", None)
+    return [n or "" for n in names] if names is not None and len(names) == len(jaxpr.invars) else None
+
+
+def result_paths(closed: Any) -> Sequence[str] | None:
+    """Where the outputs of a jaxpr stand in what its function returned, as paths (`result[0]['x']`); None if not known."""
+    jaxpr, _ = open_jaxpr(closed)
+    paths = getattr(getattr(jaxpr, "debug_info", None), "result_paths", None)
+    return list(paths) if paths is not None and len(paths) == len(jaxpr.outvars) and all(paths) else None
+
+
+def function_place(closed: Any) -> tuple[str, int, str] | None:
+    """(file, line, name) of the function that a jaxpr was traced from; None where JAX does not know."""
+    import re
+
+    jaxpr, _ = open_jaxpr(closed)
+    info = getattr(jaxpr, "debug_info", None)
+    match = re.match(r"(.*) at (.*):(\d+)$", getattr(info, "func_src_info", None) or "", re.DOTALL)
+    return (match.group(2), int(match.group(3)), match.group(1)) if match else None

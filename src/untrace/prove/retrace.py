@@ -32,8 +32,14 @@ class Outcome:
     suspects: tuple[tuple[int, ...], ...] = ()
 
 
-def prove_text(written: Written, captured: Captured, timings: dict[str, float]) -> Outcome:
-    """Loads and re-traces `written`, and compares; see Outcome."""
+def prove_text(
+    written: Written, captured: Captured, timings: dict[str, float], target: Any = None, simplifications: str = ""
+) -> Outcome:
+    """Loads and re-traces `written`, and compares; see Outcome.
+
+    target: the jaxpr that the text must come back as, where that is not the captured one but what was made of it by
+    `simplifications` (named in words): then `target` is compared with the original as well.
+    """
     start = time.perf_counter()
     try:
         module = load_text(written.source, written.name, written.arrays, written.callables)
@@ -49,13 +55,21 @@ def prove_text(written: Written, captured: Captured, timings: dict[str, float]) 
         return Outcome(module, None, why, (_blamed(error, module, written),))
     traced = time.perf_counter()
     timings["retrace"] = timings.get("retrace", 0.0) + traced - loaded
-    comparison = compare(captured.expanded, again, captured.expander)
+    target = captured.expanded if target is None else target
+    comparison = compare(target, again, captured.expander)
     timings["compare"] = timings.get("compare", 0.0) + time.perf_counter() - traced
     difference = comparison.difference
     if difference is not None:
         paths = difference.all_paths or (difference.path,)
         suspects = tuple(tuple(id(eqn) for eqn in reversed(path)) for path in paths)
         return Outcome(module, None, difference.why, suspects)
+    if target is not captured.expanded:
+        start = time.perf_counter()
+        function = jax.extend.core.jaxpr_as_fun(target)
+        why = f"same jaxpr but for {simplifications}"
+        proof = weaker_of(function, captured, why, (*captured.notes, *comparison.notes))
+        timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
+        return Outcome(module, proof if proof.at_least("bits") else None, proof.detail)
     if captured.expanded is captured.jaxpr:
         count = len(captured.jaxpr.eqns)
         detail = f"{count} equation{'' if count == 1 else 's'}"
@@ -93,20 +107,26 @@ def whole_call(function: Any, captured: Captured) -> Any:
 
 def weaker(module: LoadedText, written: Written, captured: Captured, why: str) -> Proof:
     """The level below `jaxpr` that holds: the same StableHLO, or the same bits on sampled inputs."""
-    from untrace.prove import hlo, run
-
     function = whole_call(getattr(module, written.name), captured)
-    original = jax.extend.core.jaxpr_as_fun(captured.jaxpr)
-    args, tree = jax.tree_util.tree_flatten((captured.args, captured.kwargs))
+    _, tree = jax.tree_util.tree_flatten((captured.args, captured.kwargs))
 
     def text(*leaves: Any) -> Any:
         positional, named = jax.tree_util.tree_unflatten(tree, leaves)
         return jax.tree_util.tree_leaves(function(*positional, **named))
 
+    return weaker_of(text, captured, why, captured.notes)
+
+
+def weaker_of(function: Any, captured: Captured, why: str, notes: tuple[str, ...]) -> Proof:
+    """The level below `jaxpr` at which a function of flat leaves is the captured program."""
+    from untrace.prove import hlo, run
+
+    original = jax.extend.core.jaxpr_as_fun(captured.jaxpr)
+    args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
     try:
-        same = hlo.same_stablehlo(original, text, args) or hlo.same_optimised(original, text, args)
+        same = hlo.same_stablehlo(original, function, args) or hlo.same_optimised(original, function, args)
     except Exception:  # a program that JAX traces but cannot lower here
         same = False
     if same:
-        return Proof("hlo", why, captured.notes)
-    return run.weaker_proof(original, text, args, why, captured.notes)
+        return Proof("hlo", why, notes)
+    return run.weaker_proof(original, function, args, why, notes)

@@ -34,6 +34,8 @@ class Written:
     origins: list[Any] = field(repr=False)
     notes: tuple[str, ...] = ()
     callables: dict[str, Any] = field(default_factory=dict)
+    # Id of a jaxpr equation -> those whose expressions stand inside its own.
+    folded: dict[int, tuple[Any, ...]] = field(repr=False, default_factory=dict)
 
 
 def write_module(
@@ -76,7 +78,9 @@ def write_module(
                 emit("", "")
             _print([statement], lines, origins)
     emit("")
-    return Written("\n".join(lines), name, module.large, origins, tuple(module.notes), module.missing)
+    return Written(
+        "\n".join(lines), name, module.large, origins, tuple(module.notes), module.missing, module.folded
+    )
 
 
 def _import_lines(module: ModuleWriter) -> tuple[list[str], list[str]]:

@@ -1,0 +1,198 @@
+"""From a captured program to a proven text: lift, write, prove, and take back what was wrong."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from untrace import jax_compat
+from untrace._errors import ProofError
+from untrace.capture.function import Captured, program_of
+from untrace.ir.nodes import Program, walk_functions
+from untrace.lift import lift
+from untrace.lift.simplify import NEUTRAL, described, simplified
+from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
+from untrace.print.jax.entry import FlatEntry, PytreeEntry
+from untrace.print.jax.module import Written, write_module
+from untrace.print.rules import JAX
+from untrace.prove import retrace
+from untrace.prove.compare import count_equations
+from untrace.prove.report import Proof
+
+STYLES = ("idiomatic", "exact")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a program is written; see `untrace.decompile`."""
+
+    style: str = "idiomatic"
+    standalone: bool = False
+    prove: bool = True
+    simplify: bool = True
+    comments: str = "some"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    written: Written
+    proof: Proof
+    notes: tuple[str, ...]
+    module: Any
+
+
+# How often what did not come back as it was is written again: as its exact form first, then as a `bind`.
+_ROUNDS = 12
+# Above this many equations only those simplifications are made whose proof needs no compilation.
+_MOST_COMPILED = 3000
+
+
+def write_and_prove(
+    captured: Captured, entry: PytreeEntry | FlatEntry, name: str, options: Options, timings: dict[str, float]
+) -> Result:
+    """The text of `captured` at the strongest level that can be proven. Raises ProofError below `bits`.
+
+    The most readable form is tried first; one that is not proven gives way to the next plainer one.
+    """
+    with _deep_recursion(), _no_collections():
+        start = time.perf_counter()
+        program = program_of(captured, name, entry, JAX.user_names())
+        timings["write"] = time.perf_counter() - start
+        result = None
+        for target, words in _targets(captured, options):
+            if target is not captured.expanded:
+                program = _program_of_target(captured, program, target, name)
+            attempt = _Attempt(captured, program, name, options, timings, target, words)
+            result = attempt.run(options.style == "idiomatic")
+            if result is not None:
+                break
+        if result is None and options.style == "idiomatic":
+            program = program_of(captured, name, entry, JAX.user_names())
+            attempt = _Attempt(captured, program, name, options, timings, captured.expanded, "")
+            result = attempt.run(idiomatic=False)
+        if result is None:
+            raise ProofError(
+                f"the text written for {name} is not proven to be the same program: {attempt.why}\n"
+                "This is a bug of untrace. With prove=False you get the text all the same."
+            )
+        return result
+
+
+def _targets(captured: Captured, options: Options) -> Iterator[tuple[Any, str]]:
+    """The jaxprs that the text may be proven to be, the simplest first, with the simplifications in words."""
+    if options.style == "idiomatic" and options.simplify and options.prove:
+        small = count_equations(captured.expanded) <= _MOST_COMPILED
+        for only in (None, NEUTRAL) if small else (NEUTRAL,):
+            target, counts = simplified(captured.expanded, only)
+            if target is not captured.expanded:
+                yield target, described(counts)
+                if set(counts) <= NEUTRAL:
+                    break
+    yield captured.expanded, ""
+
+
+def _program_of_target(captured: Captured, program: Program, target: Any, name: str) -> Program:
+    from untrace.capture.jaxpr import Importer
+
+    importer = Importer(captured.expander)
+    entry = importer.program(target, name)
+    return Program(entry, program.signature, tuple(importer.notes))
+
+
+@dataclass
+class _Attempt:
+    """One form of a program: written, proven, and written again where a statement was wrong. `why`: what failed last."""
+
+    captured: Captured
+    program: Program
+    name: str
+    options: Options
+    timings: dict[str, float]
+    target: Any
+    simplifications: str
+    why: str = ""
+
+    def run(self, idiomatic: bool) -> Result | None:
+        captured, program, timings = self.captured, self.program, self.timings
+        plain = [(f, f.equations) for f in walk_functions(program.entry)] if idiomatic else []
+        forced: frozenset[int] = frozenset()
+        refused: frozenset[int] = frozenset()
+        lifted = not idiomatic
+        for _ in range(_ROUNDS):
+            if not lifted:
+                start = time.perf_counter()
+                for function, equations in plain:
+                    function.equations = equations
+                lift(program, refused)
+                lifted = True
+                self._spent("lift", start)
+            start = time.perf_counter()
+            options = self.options
+            written = write_module(
+                program, _docstring(captured, self.name), forced, options.standalone, idiomatic
+            )
+            self._spent("write", start)
+            if not options.prove:
+                return Result(written, Proof("unproven", "prove=False"), program.notes, None)
+            target = None if self.target is captured.expanded else self.target
+            outcome = retrace.prove_text(written, captured, timings, target, self.simplifications)
+            self.why = outcome.why
+            if outcome.proof is not None:
+                break
+            # Of each chain of suspects the innermost that was not tried yet.
+            tried = forced & refused if idiomatic else forced
+            suspects = {next((i for i in chain if i not in tried), None) for chain in outcome.suspects} - {None}
+            if not suspects:
+                break
+            # First the lift of a suspect is taken back; if its exact form is wrong as well, it becomes a `bind`.
+            if idiomatic and not suspects <= refused:
+                refused |= suspects
+                lifted = False
+            else:
+                forced |= suspects
+        proof = outcome.proof
+        if proof is None and outcome.module is not None and self.target is captured.expanded:
+            proof = retrace.weaker(outcome.module, written, captured, outcome.why)
+        if proof is None or not proof.at_least("bits"):
+            return None
+        return Result(written, proof, program.notes, outcome.module)
+
+    def _spent(self, step: str, start: float) -> None:
+        self.timings[step] = self.timings.get(step, 0.0) + time.perf_counter() - start
+
+
+def _docstring(captured: Captured, name: str) -> str:
+    from untrace import __version__
+
+    where = jax_compat.function_source(captured.jaxpr)
+    lines = [f"`{name}`{f' ({where})' if where else ''}, written back by untrace {__version__} from JAX {jax.__version__}."]
+    return "\n".join([*lines, *(["", *captured.notes] if captured.notes else [])])
+
+
+class _no_collections:
+    """Puts off the cyclic garbage collector, which would walk all live nodes again and again: a third of the time."""
+
+    def __enter__(self) -> None:
+        self._was_enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *exc: object) -> None:
+        if self._was_enabled:
+            gc.enable()
+
+
+class _deep_recursion:
+    """Lets nested programs nest: writing and comparing recurse once for each level of nesting."""
+
+    def __enter__(self) -> None:
+        self._limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(self._limit, 20_000))
+
+    def __exit__(self, *exc: object) -> None:
+        sys.setrecursionlimit(self._limit)
