@@ -13,6 +13,7 @@ Python and untrace are cut out; those of third-party libraries stay, marked `lib
 from __future__ import annotations
 
 import ast
+import dis
 import importlib.util
 import os
 import sysconfig
@@ -136,6 +137,7 @@ class Target(NamedTuple):
     name: str
     path: tuple[int | str, ...]
     kind: str
+    library: bool = False  # whether the name stands in a third-party library's code
 
     @property
     def strong(self) -> bool:
@@ -281,17 +283,17 @@ def targets(site: Site) -> tuple[Target, ...]:
     """Names for the value of the innermost expression of `site`, the author's own before weaker hints.
 
     Where the expression is what its function returns, the caller's expression is the call, and its names follow, each
-    frame further out; the innermost names come first.
+    frame further out. The innermost names come first; strong ones before weak ones, and the user's before a library's.
     """
     found: list[Target] = []
     path: tuple[int | str, ...] = ()
     for frame in reversed(site.frames):
         climb = climbed(frame, path)
-        found.extend(climb.targets)
+        found.extend([t._replace(library=True) for t in climb.targets] if frame.library else climb.targets)
         if not climb.returned:
             break
         path = climb.path
-    return tuple(sorted(found, key=lambda t: not t.strong))
+    return tuple(sorted(found, key=lambda t: (not t.strong, t.library)))
 
 
 def climbed(frame: Frame, path: tuple[int | str, ...] = ()) -> Climb:
@@ -315,6 +317,11 @@ def _climb_node(frame: Frame, node: ast.AST, path: tuple[int | str, ...]) -> Cli
     found: list[Target] = []
 
     def done(*more: Target) -> Climb:
+        # A name that is returned at the end: what the caller calls it comes after the name itself.
+        for target in more:
+            place = syntax.returned(frame.code, target.name, node) if target.kind == "assign" else None
+            if place is not None and not target.path:
+                return Climb([*found, *more], True, place)
         return Climb([*found, *more], False, ())
 
     if isinstance(node, ast.AugAssign):
@@ -325,18 +332,16 @@ def _climb_node(frame: Frame, node: ast.AST, path: tuple[int | str, ...]) -> Cli
         parent, field, index = syntax.parent(frame.code, node)
         match parent:
             case ast.Assign():
-                for target in parent.targets:
-                    found.extend(_bound(target, path))
-                return done()
+                return done(*[t for target in parent.targets for t in _bound(target, path)])
             case ast.AnnAssign():
                 return done(*_bound(parent.target, path))
             case ast.NamedExpr():
                 return done(*_bound(parent.target, path))
-            case ast.For() | ast.comprehension() if field == "iter":
+            case ast.For() | ast.comprehension() if field == "iter" and (path or _iterates(frame)):
                 return done(*(t._replace(kind="for") for t in _bound(parent.target, path[1:])))
             case ast.Return():
                 name = frame.name
-                plain = not name.startswith(("<", "__")) and "*" not in path
+                plain = not name.startswith(("<", "__")) and not path
                 return Climb([*found, *([Target(name, path, "return")] if plain else [])], True, path)
             case ast.Lambda() if field == "body":
                 return Climb(found, True, path)
@@ -370,13 +375,19 @@ def _climb_node(frame: Frame, node: ast.AST, path: tuple[int | str, ...]) -> Cli
         node = parent
 
 
+def _iterates(frame: Frame) -> bool:
+    """Whether the frame is taking elements of the value of its expression, and not computing it."""
+    instruction = frame.code.co_code[frame.lasti]
+    return dis.opname[instruction] in ("GET_ITER", "FOR_ITER")
+
+
 def _constant(node: ast.AST) -> Any:
     return node.value if isinstance(node, ast.Constant) else None
 
 
 def _bound(target: ast.AST, path: tuple[int | str, ...]) -> list[Target]:
     """Names that an assignment to `target` gives to the part `path` of the value."""
-    while isinstance(target, (ast.Tuple, ast.List)) and path:
+    while isinstance(target, (ast.Tuple, ast.List)) and path and path[0] != "*":
         first, path = path[0], path[1:]
         starred = next((i for i, e in enumerate(target.elts) if isinstance(e, ast.Starred)), None)
         if type(first) is not int or first >= len(target.elts) or (starred is not None and first >= starred):

@@ -25,6 +25,7 @@ class _Tree:
         self.parents: dict[ast.AST, Parent] = {}
         self.functions: dict[int, list[ast.AST]] = {}  # by the line at which the code object starts
         self.by_name: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        self.returns: dict[ast.AST, _Returns] = {}
         self.shift = shift
         self._walk(tree)
 
@@ -72,18 +73,46 @@ class _File:
                 found = self.blocks[id(code)] = self._block(code)
             if found is not None:
                 return found
+        return self.parsed()
+
+    def parsed(self) -> _Tree | None:
+        """The tree of the whole file."""
         if self.whole is False:
             self.whole = _parse("".join(self.lines), 0)
         return self.whole  # type: ignore[return-value]
 
+    def around(self, first: int) -> _Tree | None:
+        """The tree of the definition that starts at a line: up to the next line that is indented as little."""
+        found: Any = self.blocks.get(-first, False)
+        if found is False:
+            indent = _indent(self.lines[first - 1])
+            last, started = first, False
+            while last < len(self.lines):
+                text = self.lines[last]
+                if text.strip() and not text.lstrip().startswith(("#", ")")) and _indent(text) <= indent:
+                    if started:
+                        break
+                    started = not text.lstrip().startswith("@") or started
+                elif text.strip():
+                    started = True
+                last += 1
+            found = self.blocks[-first] = self._lines_between(first, last)
+        return found
+
     def _block(self, code: CodeType) -> _Tree | None:
-        first, last = code.co_firstlineno, _last_line(code)
+        return self._lines_between(code.co_firstlineno, _last_line(code))
+
+    def _lines_between(self, first: int, last: int) -> _Tree | None:
         lines = self.lines[first - 1 : last]
         if not lines or not (1 <= first <= len(self.lines)):
             return None
         if lines[0][:1].isspace():
             return _parse("if True:\n" + "".join(lines), first - 2)
         return _parse("".join(lines), first - 1)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _last_line(code: CodeType) -> int:
@@ -120,18 +149,23 @@ def _tree(code: CodeType) -> _Tree | None:
 
 
 def _load(code: CodeType) -> _Tree | None:
-    name = code.co_filename
+    lines = _lines(code.co_filename)
+    return _file(code.co_filename, lines).tree(code) if lines else None
+
+
+def _lines(name: str) -> list[str]:
     try:
         linecache.checkcache(name)
-        lines = linecache.getlines(name)
+        return linecache.getlines(name)
     except Exception:  # a loader of someone else's
-        return None
-    if not lines:
-        return None
+        return []
+
+
+def _file(name: str, lines: list[str]) -> _File:
     file = _FILES.get(name)
     if file is None or file.lines is not lines and file.lines != lines:
         file = _FILES[name] = _File(lines)
-    return file.tree(code)
+    return file
 
 
 def node_at(code: CodeType, position: Position) -> ast.AST | None:
@@ -168,6 +202,62 @@ def roots(code: CodeType) -> list[ast.AST]:
     """The nodes that a code object of its own runs: for a comprehension before Python 3.12."""
     found = definition(code)
     return [] if found is None else [found]
+
+
+def returned(code: CodeType, name: str, node: ast.AST) -> tuple[int | str, ...] | None:
+    """Where a local `name`, assigned from `node`, stands in what its function returns: () for the whole of it.
+
+    None where it is not returned, or assigned again further down.
+    """
+    function = definition(code)
+    tree = _tree(code)
+    if tree is None or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    facts = tree.returns.get(function)
+    if facts is None:
+        facts = tree.returns[function] = _returns(function)
+    place = facts.places.get(name)
+    if place is None or facts.last_store.get(name, (0, 0)) > (node.end_lineno or 0, node.end_col_offset or 0):
+        # The store of this very statement stands before its value, so a later one is another statement's.
+        return None
+    return place
+
+
+class _Returns:
+    __slots__ = ("places", "last_store")
+
+    def __init__(self) -> None:
+        self.places: dict[str, tuple[int | str, ...]] = {}
+        self.last_store: dict[str, tuple[int, int]] = {}
+
+
+def _returns(function: ast.FunctionDef | ast.AsyncFunctionDef) -> _Returns:
+    facts = _Returns()
+    stack: list[ast.AST] = list(function.body)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            continue
+        if isinstance(node, ast.Return) and node.value is not None:
+            for name, path in _names_in(node.value, ()):
+                facts.places.setdefault(name, path)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            at = (node.lineno, node.col_offset)
+            facts.last_store[node.id] = max(at, facts.last_store.get(node.id, at))
+        stack.extend(ast.iter_child_nodes(node))
+    return facts
+
+
+def _names_in(value: ast.AST, path: tuple[int | str, ...]) -> list[tuple[str, tuple[int | str, ...]]]:
+    match value:
+        case ast.Name():
+            return [(value.id, path)]
+        case ast.Tuple() | ast.List():
+            return [found for i, e in enumerate(value.elts) for found in _names_in(e, (*path, i))]
+        case ast.Dict():
+            keys = [k.value if isinstance(k, ast.Constant) else "?" for k in value.keys]
+            return [found for k, v in zip(keys, value.values, strict=True) for found in _names_in(v, (*path, k))]
+    return []
 
 
 _KINDS: dict[str, type] = {
@@ -211,3 +301,19 @@ def dotted(node: ast.AST) -> str:
         words.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(words)]) if isinstance(node, ast.Name) else ""
+
+
+def function_at(file: str, line: int, name: str) -> Any:
+    """The FunctionDef or Lambda that starts at a line of a file; None where that is not certain."""
+    lines = _lines(file)
+    if not lines or not 0 < line <= len(lines):
+        return None
+    known = _file(file, lines)
+    if known.whole is False and len(lines) > _WHOLE_FILE_LINES and not name.startswith("<"):
+        tree = known.around(line)
+    else:
+        tree = known.parsed()
+    found = [] if tree is None else tree.functions.get(line, [])
+    kind: Any = ast.Lambda if name.startswith("<") else (ast.FunctionDef, ast.AsyncFunctionDef)
+    matching = [n for n in found if isinstance(n, kind) and getattr(n, "name", name) == name]
+    return matching[0] if len(matching) == 1 else None

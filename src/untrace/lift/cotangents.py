@@ -1,0 +1,132 @@
+"""Which primal value a cotangent belongs to, from the forward equations with the same frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from untrace.ir.nodes import Equation, Value
+
+_SUMS = frozenset(("add_any", "add"))
+
+
+def d(name: str) -> str:
+    """The name of the cotangent of `name`, of at most 40 characters."""
+    return f"d_{name}"[:40]
+
+
+class _Forward:
+    """One expression of the forward pass: what went in, what came out."""
+
+    __slots__ = ("inputs", "outputs")
+
+    def __init__(self, inputs: list[Value], outputs: list[Value]):
+        self.inputs = inputs
+        self.outputs = outputs
+
+
+class Cotangents:
+    """Remembers forward expressions by their frames, and the primal of every cotangent found."""
+
+    def __init__(self) -> None:
+        self._forward: dict[tuple[Any, ...], list[_Forward]] = {}
+        self._primal: dict[int, Value] = {}
+        self._done: set[int] = set()  # primals that have a cotangent already
+        self._keep: list[Any] = []
+        self._alias: dict[int, Value] = {}  # a parameter -> what is passed for it
+        self._slices: dict[int, Value] = {}  # a stacked output of a loop -> the value of its body
+
+    def same(self, param: Value, operand: Value) -> None:
+        """Remembers that a parameter stands for `operand`."""
+        if param is not operand:
+            self._alias.setdefault(id(param), operand)
+            self._keep.append(param)
+
+    def stacked(self, output: Value, value: Value) -> None:
+        """Remembers that a loop's output holds, slice by slice, `value` of its body."""
+        self._slices[id(output)] = value
+        self._keep.append(output)
+
+    def slice_of(self, value: Value) -> Value | None:
+        return self._slices.get(id(self._root(value)))
+
+    def _root(self, value: Value) -> Value:
+        for _ in range(32):
+            further = self._alias.get(id(value))
+            if further is None:
+                return value
+            value = further
+        return value
+
+    def record(self, frames: tuple[Any, ...], equations: Sequence[Equation], results: Sequence[Value]) -> None:
+        """Adds one forward expression."""
+        if not frames:
+            return
+        made = {id(o) for e in equations for o in e.outputs if o is not None}
+        inputs: list[Value] = []
+        for equation in equations:
+            for atom in equation.inputs:
+                if type(atom) is Value and id(atom) not in made and not any(atom is i for i in inputs):
+                    inputs.append(atom)
+        self._forward.setdefault(frames, []).append(_Forward(inputs, list(results)))
+
+    def primal_name(
+        self, equation: Equation, index: int, frames: tuple[Any, ...], leaves: bool, inputs: Sequence[Value]
+    ) -> str | None:
+        """The name of the primal that output `index` is the cotangent of; None where it is not certain.
+
+        leaves: whether the output leaves its group: what stays inside is the cotangent of no named value.
+        """
+        output = equation.outputs[index]
+        if output is None:
+            return None
+        primal = self._of_sum(equation, inputs)
+        if primal is None and leaves:
+            primal = self._operand(equation, frames, output, inputs)
+        if primal is None:
+            return self._of_result(frames, output)
+        self._primal[id(output)] = primal
+        self._done.add(id(self._root(primal)))
+        self._keep.append(output)
+        return primal.hint
+
+    def _of_sum(self, equation: Equation, inputs: Sequence[Value]) -> Value | None:
+        """A sum of cotangents is the cotangent of what they are cotangents of."""
+        if equation.callee.name not in _SUMS:
+            return None
+        found = [p for p in (self.primal_of(a) for a in inputs) if p is not None]
+        return found[0] if found and _same(found[0], inputs[0]) else None
+
+    def primal_of(self, value: Value) -> Value | None:
+        """The primal that a value was found to be the cotangent of."""
+        return self._primal.get(id(value)) or self._primal.get(id(self._root(value)))
+
+    def _operand(
+        self, equation: Equation, frames: tuple[Any, ...], output: Value, inputs: Sequence[Value]
+    ) -> Value | None:
+        """The input of the forward expression with the output's type; the operand that the backward one does not use."""
+        for forward in reversed(self._forward.get(frames, ())):
+            fitting = [p for p in forward.inputs if _same(p, output)]
+            # A loop uses its constants again on the way back; an operation uses the other operand.
+            used = {id(self._root(a)) for a in inputs} if len(equation.outputs) == 1 else set()
+            free = [p for p in fitting if id(self._root(p)) not in used] or fitting
+            fresh = [p for p in free if id(self._root(p)) not in self._done]
+            if fresh:
+                return fresh[0]
+            if free and len(self._forward[frames]) == 1:
+                return free[0]
+        return None
+
+    def _of_result(self, frames: tuple[Any, ...], output: Value) -> str | None:
+        for forward in reversed(self._forward.get(frames, ())):
+            for result in forward.outputs:
+                if _same(result, output):
+                    return result.hint
+        return None
+
+
+def _same(left: Value, right: Value) -> bool:
+    return left.aval is right.aval or (
+        getattr(left.aval, "shape", None) == getattr(right.aval, "shape", None)
+        and getattr(left.aval, "dtype", None) == getattr(right.aval, "dtype", None)
+    )

@@ -1,0 +1,564 @@
+"""Names for every value of a Program: the author's, else a derived one, else a short word for what it is.
+
+`name_values` sets `Value.hint` and `Function.name`; it changes nothing else. Order of preference for a result:
+
+    1. the name that the author bound the whole value of the expression to (`provenance.targets`), innermost first
+    2. in a backward pass `d_` and the name of the primal value that it is the cotangent of; for a tangent `..._dot`
+    3. what it becomes: the parameter that it is passed for, the list that it goes into
+    4. a name made from that of its operand (`x_t`), a word for the operation (`mean`, `mask`)
+
+An expression often takes several equations. Those with the same frames that follow each other are one *group*, and the
+value that leaves the group is the expression's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from untrace import jax_compat
+from untrace.capture.provenance import Provenance, Site, Target, targets
+from untrace.ir.nodes import Equation, Function, Literal, Program, Value, functions_in
+from untrace.lift import cotangents, parameters, words
+
+
+def name_values(program: Program) -> Program:
+    """Sets the hints of all values and functions of `program`; gives the same Program."""
+    Namer(provenance_of(program)).name(program.entry)
+    return program
+
+
+def provenance_of(program: Program) -> Provenance:
+    """The Provenance of a Program, made once."""
+    found = program.extra.get("provenance")
+    if found is None:
+        found = program.extra["provenance"] = Provenance()
+    return found
+
+
+class Group:
+    """Equations of one expression: their Site, where they begin and end, and which of their outputs leave them."""
+
+    __slots__ = ("site", "start", "stop", "results", "turn", "total", "alike", "phase")
+
+    def __init__(self, site: Site, start: int, phase: str):
+        self.site = site
+        self.start = start
+        self.stop = start
+        self.results: list[Value] = []
+        self.turn = 0  # how many groups of the very same expression stand just before this one
+        self.total = 0  # how many values leave all of those together
+        self.alike = False  # and whether the same operation makes each of them
+        self.phase = phase
+
+
+class Namer:
+    def __init__(self, provenance: Provenance):
+        self.provenance = provenance
+        self.cotangents = cotangents.Cotangents()
+        self._targets: dict[tuple[Any, ...], tuple[Target, ...]] = {}
+        self._named: set[int] = set()
+        self._coined: set[int] = set()  # values whose names were derived from others'
+        self._tangents: set[int] = set()
+        self._carries: dict[int, Value] = {}  # id of what a loop starts from -> the carry of its body
+        self._wanted: dict[int, str] = {}  # id of a function's result -> the caller's name for it
+
+    # ------------------------------------------------------------ functions
+
+    def name(
+        self,
+        function: Function,
+        phase: str = "forward",
+        differentiated: bool = False,
+        wanted: Sequence[str | None] = (),
+    ) -> None:
+        """Names what is inside a function, its parameters first where nobody has yet.
+
+        wanted: what the caller calls its results, which counts where the function itself has no name for them.
+        """
+        if id(function) in self._named:
+            return
+        self._named.add(id(function))
+        self._name_parameters(function)
+        for result, name in zip(function.results, wanted, strict=False):
+            if name is not None and type(result) is Value:
+                self._wanted.setdefault(id(result), name)
+        equations = function.equations
+        groups, sites = self._groups(function, phase, differentiated)
+        for group in groups:
+            if group.phase != "backward":
+                self.cotangents.record(group.site.frames, equations[group.start : group.stop], group.results)
+            for at in range(group.start, group.stop):
+                equation = equations[at]
+                site = sites[at]
+                if not any(functions_in(v) for v in equation.params.values()):
+                    self._name_outputs(equation, group)
+                    continue
+                self._name_inner(equation, group, site.differentiated or differentiated)
+                self._name_outputs(equation, group)
+
+    def _name_parameters(self, function: Function, given: Sequence[str | None] = ()) -> None:
+        """`given`: names for parameters for which the function itself has none."""
+        names: list[str | None] = [None] * len(function.params)
+        if function.jaxpr is not None:
+            own, _ = parameters.function_names(function.jaxpr)
+            offset = len(function.params) - len(own)
+            if offset >= 0:
+                names[offset:] = own
+        for i, value in enumerate(function.params):
+            if value.hint is None:
+                value.hint = names[i] or (given[i] if i < len(given) else None) or "x"
+
+    # ------------------------------------------------------------ groups
+
+    def _groups(self, function: Function, phase: str, differentiated: bool) -> tuple[list[Group], list[Site]]:
+        """The groups of a function in order, every equation in one; with the Site of each equation."""
+        equations = function.equations
+        site_of = self.provenance.site
+        sites = [site_of(e.origin) for e in equations]
+        groups: list[Group] = []
+        group: Group | None = None
+        first: Any = None
+        member = [0] * len(equations)
+        for at, (equation, site) in enumerate(zip(equations, sites, strict=True)):
+            here = _phase(site, phase)
+            same = group is not None and site.frames == group.site.frames and here == group.phase and site.frames
+            again = same and site is group.site and equation.callee.name == first  # type: ignore[union-attr]
+            if not same or again:
+                turn = group.turn + 1 if again else 0  # type: ignore[union-attr]
+                group = Group(site, at, here)
+                group.turn = turn
+                groups.append(group)
+                first = equation.callee.name
+            group.stop = at + 1  # type: ignore[union-attr]
+            member[at] = len(groups) - 1
+        self._results_of_groups(function, groups, member, differentiated)
+        return groups, sites
+
+    def _results_of_groups(self, function: Function, groups: list[Group], member: list[int], differentiated: bool) -> None:
+        """Sets which values of each group are its expression's: the rest are steps on the way, or residuals."""
+        equations = function.equations
+        made: dict[int, int] = {}  # id of a value -> its group
+        forward: set[int] = set()  # used by another group of a forward pass
+        backward: set[int] = set()
+        for at, equation in enumerate(equations):
+            here = member[at]
+            used = backward if groups[here].phase == "backward" else forward
+            for atom in equation.inputs:
+                if type(atom) is Value and made.get(id(atom), here) != here:
+                    used.add(id(atom))
+            for output in equation.outputs:
+                if output is not None:
+                    made[id(output)] = here
+        returned = {id(r) for r in function.results if type(r) is Value}
+        for group in groups:
+            outputs = [o for e in equations[group.start : group.stop] for o in e.outputs if o is not None]
+            leaving = [o for o in outputs if id(o) in forward]
+            if group.phase == "backward":
+                leaving = [o for o in outputs if id(o) in backward or id(o) in returned or id(o) in forward]
+            elif not leaving:
+                leaving = [o for o in outputs if id(o) in returned]
+                # The body of a differentiated loop returns residuals as well; the primal value was computed first.
+                if differentiated:
+                    leaving = leaving[:1]
+                leaving = leaving or [o for o in outputs if id(o) in backward][:1] or outputs[-1:]
+            group.results = leaving
+        run: list[Group] = []
+        for group in groups:
+            run = [*run, group] if group.turn else [group]
+            if 0 < group.turn < 64 or len(group.results) > 1:
+                total = sum(len(g.results) for g in run)
+                leaving_run = {id(r) for g in run for r in g.results}
+                kinds = {e.callee.name for g in run for e in equations[g.start : g.stop] for o in e.outputs if id(o) in leaving_run}
+                for one in run:
+                    one.total, one.alike = total, len(kinds) == 1
+
+    # ------------------------------------------------------------ results of equations
+
+    def _name_outputs(self, equation: Equation, group: Group) -> None:
+        self._remember_origins(equation)
+        unnamed = [o for o in equation.outputs if o is not None and o.hint is None]
+        if not unnamed:
+            return
+        if group.phase == "backward":
+            self._name_cotangents(equation, group)
+            return
+        found = self._targets_of(group.site)
+        results = {id(r) for r in group.results}
+        leaving = [o for o in unnamed if id(o) in results]
+        if leaving:
+            self._name_results(equation, group, found, leaving)
+        for i, output in enumerate(equation.outputs):
+            if output is not None and output.hint is None:
+                output.hint = self._word(equation, i, group, leaving)
+        if group.site.by_jvp:
+            self._mark_tangents(equation, group)
+
+    def _name_results(
+        self, equation: Equation, group: Group, found: Sequence[Target], leaving: list[Value]
+    ) -> None:
+        strong = [t for t in found if t.strong and _usable(t.name)]
+        if len(equation.outputs) > 1:
+            for output, name in zip(equation.outputs, self._by_place(equation, strong), strict=True):
+                if output is not None and output.hint is None and name is not None:
+                    output.hint = name
+            return
+        output = leaving[-1]
+        wanted = self._wanted.get(id(output))
+        if wanted is not None and not strong:
+            output.hint = wanted
+            return
+        chosen = strong or [t for t in found if _usable(t.name) and t.kind != "container"]
+        if not chosen:
+            return
+        first = chosen[0]
+        if first.path and first.path != ("*",) and first.kind not in ("key", "keyword", "argument"):
+            # `q, k, v = split(...)`, one equation for each: the first to leave is the first name.
+            split = [t for t in found if len(t.path) == 1 and t.kind == first.kind and t.library == first.library]
+            turn = next((i for i, r in enumerate(group.results) if r is output), 0) + group.turn
+            if len(split) != group.total or not group.alike or turn >= len(split) or not _usable(split[turn].name):
+                return
+            first = split[turn]
+        elif output is not group.results[-1] and not group.site.by_jvp and len(group.results) > 1:
+            return
+        name = words.clean(first.name)
+        if first.kind == "element":
+            name = words.singular(name)
+        output.hint = name
+
+    def _targets_of(self, site: Site) -> tuple[Target, ...]:
+        found = self._targets.get(site.frames)
+        if found is None:
+            found = self._targets[site.frames] = targets(site)
+        return found
+
+    def _by_place(self, equation: Equation, found: Sequence[Target]) -> list[str | None]:
+        """Names for the outputs of an equation with several, by where each stands in the value of the expression."""
+        count = len(equation.outputs)
+        names: list[str | None] = [None] * count
+        if not found:
+            return names
+        places = _places(equation)
+        if places is None:
+            places = _guessed_places(equation)
+        for i, place in enumerate(places):
+            for target in found:
+                size = len(target.path)
+                if place is None or place[:size] != target.path:
+                    continue
+                rest = [p for p in place[size:] if isinstance(p, str)]
+                if len(place) == size:
+                    names[i] = words.clean(target.name)
+                elif rest and _usable(rest[-1]):
+                    names[i] = words.clean(rest[-1])
+                break
+        return names
+
+    def _word(self, equation: Equation, index: int, group: Group, leaving: list[Value]) -> str:
+        """A name without the author's help for output `index` of an equation."""
+        output = equation.outputs[index]
+        inner = _inner_result(equation, index)
+        if inner is not None:
+            return inner
+        if len(equation.outputs) == 1:
+            made = words.derived(equation, self._coined)
+            if made is not None:
+                self._coined.add(id(output))
+                return words.clean(made)
+        names = [equation.callee.name.rpartition(".")[2]]
+        if names[0] == "broadcast_in_dim" and type(equation.inputs[0]) is Literal:
+            names.insert(0, _constant_word(equation))
+        label = equation.params.get("name")
+        if isinstance(label, str) and names[0] in ("jit", "pjit"):
+            names.insert(0, label)
+        if output is not None and leaving and output is leaving[-1] and len(group.site.frames):
+            library = group.site.library
+            if library is not None:
+                names.insert(0, library[1])
+        self._coined.add(id(output))
+        return words.noun(names, output.aval if output is not None else None)
+
+    # ------------------------------------------------------------ derivatives
+
+    def _name_cotangents(self, equation: Equation, group: Group) -> None:
+        statement = next((t for t in self._targets_of(group.site) if t.strong and _usable(t.name)), None)
+        results = {id(r) for r in group.results}
+        inputs = [a for a in equation.inputs if type(a) is Value]
+        for i, output in enumerate(equation.outputs):
+            if output is None or output.hint is not None:
+                continue
+            if not inputs and equation.callee.name in ("broadcast_in_dim", "full"):
+                output.hint = words.noun([_constant_word(equation), equation.callee.name], output.aval)
+                continue
+            base = self.cotangents.primal_name(equation, i, group.site.frames, id(output) in results, inputs)
+            if base is None:
+                inner = _inner_result(equation, i)
+                if inner is not None:
+                    output.hint = inner
+                    continue
+                wanted = self._wanted.get(id(output))
+                if wanted is not None:
+                    output.hint = wanted
+                    continue
+            if base is None and statement is not None:
+                base = words.clean(statement.name)
+            if base is None:
+                base = words.noun([equation.callee.name.rpartition(".")[2]], output.aval)
+            output.hint = cotangents.d(base)
+
+    def _remember_origins(self, equation: Equation) -> None:
+        """Residuals: a stacked output of a loop is, slice by slice, a value of its body."""
+        if equation.callee.name != "scan" or equation.origin is None:
+            return
+        body = equation.params.get("jaxpr")
+        if type(body) is not Function or len(body.results) != len(equation.outputs):
+            return
+        _, carries = jax_compat.scan_counts(equation.origin)
+        for output, result in zip(equation.outputs[carries:], body.results[carries:], strict=True):
+            if output is not None and type(result) is Value:
+                self.cotangents.stacked(output, result)
+
+    def _mark_tangents(self, equation: Equation, group: Group) -> None:
+        """`x_dot` for what depends on tangents: where JAX pushes them forward, the last value of a group is one."""
+        outputs = [o for o in equation.outputs if o is not None]
+        if any(id(a) in self._tangents for a in equation.inputs):
+            tangent = outputs
+        elif len(group.results) > 1 and len(outputs) == 1 and outputs[0] is group.results[-1]:
+            first = group.results[0]
+            same = getattr(first.aval, "shape", None) == getattr(outputs[0].aval, "shape", None)
+            tangent = outputs if same and group.turn == 0 else []
+        else:
+            tangent = []
+        for output in tangent:
+            self._tangents.add(id(output))
+            if not output.hint.endswith("_dot"):
+                output.hint = words.clean(f"{output.hint}_dot")
+
+    # ------------------------------------------------------------ inner functions
+
+    def _name_inner(self, equation: Equation, group: Group, differentiated: bool) -> None:
+        kind = equation.callee.name
+        phase = group.phase
+        results = self._names_of_results(equation, group)
+        for key, value in equation.params.items():
+            functions = functions_in(value)
+            for place, function in enumerate(functions):
+                if id(function) in self._named:
+                    continue
+                role = key if len(functions) == 1 else f"{key}_{place}"
+                function.name = _function_name(function, kind, role, phase)
+                operands = _operands(equation, key, function)
+                backward_loop = kind == "scan" and phase == "backward"
+                names = self._operand_names(equation, operands, function, phase)
+                same = len(function.results) == len(equation.outputs)
+                if backward_loop:
+                    known = self._name_backward_carry(equation, group, function)
+                self._name_parameters(function, names)
+                self.name(function, phase, differentiated, results if same else ())
+                if backward_loop:
+                    _carry_after_results(equation, function, known)
+                elif kind == "scan":
+                    self._name_initial(equation, function)
+
+    def _name_initial(self, equation: Equation, function: Function) -> None:
+        """`initial_hidden` for what a loop starts from, where the author gave only the carry a name."""
+        if equation.origin is None:
+            return
+        consts, carries = jax_compat.scan_counts(equation.origin)
+        for i in range(consts, consts + carries):
+            operand, param = equation.inputs[i], function.params[i]
+            if type(operand) is Value:
+                self._carries.setdefault(id(operand), param)
+                if id(operand) in self._coined and param.hint not in (None, "x"):
+                    self._coined.discard(id(operand))
+                    operand.hint = words.clean(f"initial_{param.hint}")
+
+    def _name_backward_carry(self, equation: Equation, group: Group, function: Function) -> int:
+        """The carry of a backward loop holds cotangents: those of the forward loop's operands, which come out at the end.
+
+        Gives a bit set of the carries for which that could be told.
+        """
+        consts, carries = jax_compat.scan_counts(equation.origin)
+        known = 0
+        inputs = [a for a in equation.inputs if type(a) is Value]
+        for i, (param, output) in enumerate(
+            zip(function.params[consts : consts + carries], equation.outputs, strict=False)
+        ):
+            if output is None:
+                continue
+            base = self.cotangents.primal_name(equation, i, group.site.frames, True, inputs)
+            if base is not None:
+                known |= 1 << i
+                output.hint = output.hint or cotangents.d(base)
+                primal = self.cotangents.primal_of(output)
+                carry = self._carries.get(id(primal))
+                param.hint = cotangents.d(carry.hint) if carry is not None and carry.hint else output.hint
+                self.cotangents.same(param, output)
+        return known
+
+    def _names_of_results(self, equation: Equation, group: Group) -> list[str | None]:
+        """What the author calls the outputs of a call; one slice of them, where a loop stacks them."""
+        strong = [t for t in self._targets_of(group.site) if t.strong and _usable(t.name)]
+        if len(equation.outputs) == 1 and equation.callee.name != "scan":
+            whole = [t for t in strong if not t.path or t.kind == "key"]
+            names: list[str | None] = [words.clean(whole[0].name) if whole else self._wanted.get(id(equation.outputs[0]))]
+        else:
+            names = self._by_place(equation, strong)
+        if equation.callee.name == "scan" and equation.origin is not None:
+            _, carries = jax_compat.scan_counts(equation.origin)
+            names[carries:] = [words.singular(n) if n is not None else None for n in names[carries:]]
+            names[:carries] = [None] * carries
+        if group.phase == "backward":
+            return [None] * len(names)
+        return names
+
+    def _operand_names(
+        self, equation: Equation, operands: Sequence[Any], function: Function, phase: str
+    ) -> list[str | None]:
+        """Names for the parameters of an inner function, after what is passed for them and after its definition."""
+        names = [a.hint if type(a) is Value else None for a in operands]
+        if not names:
+            return []
+        loop = equation.callee.name == "scan" and equation.origin is not None
+        if not loop:
+            for param, operand in zip(function.params, operands, strict=True):
+                if type(operand) is Value:
+                    self.cotangents.same(param, operand)
+            return names
+        consts, carries = jax_compat.scan_counts(equation.origin)
+        for param, operand in zip(function.params[:consts], operands[:consts], strict=True):
+            if type(operand) is Value:
+                self.cotangents.same(param, operand)
+        for i in range(consts + carries, len(names)):
+            operand = operands[i]
+            residual = self.cotangents.slice_of(operand) if type(operand) is Value else None
+            if residual is not None:
+                self.cotangents.same(function.params[i], residual)
+                names[i] = residual.hint
+            elif names[i] is not None:
+                names[i] = words.singular(names[i])
+        if phase != "backward":
+            _after_definition(names, function, consts, carries)
+        return names
+
+
+def _phase(site: Site, inherited: str) -> str:
+    """Forward or backward; a recomputation inside a backward pass is forward code."""
+    if site.phase == "backward":
+        return "forward" if "rematted_computation" in site.scopes else "backward"
+    return "forward" if "rematted_computation" in site.scopes else inherited
+
+
+def _usable(name: str) -> bool:
+    return bool(name.strip("_"))
+
+
+def _places(equation: Equation) -> list[parameters.Path | None] | None:
+    """Where each output stands in the value that the call returned, from what JAX knows of the called function."""
+    for value in equation.params.values():
+        for function in functions_in(value):
+            if len(function.results) != len(equation.outputs) or function.jaxpr is None:
+                continue
+            paths = jax_compat.result_paths(function.jaxpr)
+            if paths is not None and jax_compat.argument_names(function.jaxpr) is not None and len(paths) == len(equation.outputs):
+                return [parameters.parse_path(p)[1:] for p in paths]
+    return None
+
+
+def _guessed_places(equation: Equation) -> list[parameters.Path | None]:
+    """The same where JAX does not know: a scan returns (carry, outputs), other calls a tuple."""
+    count = len(equation.outputs)
+    if equation.callee.name != "scan":
+        return [(i,) for i in range(count)]
+    _, carries = jax_compat.scan_counts(equation.origin)
+    carry: list[parameters.Path | None] = [(0,)] if carries == 1 else [(0, i) for i in range(carries)]
+    stacked = count - carries
+    # After differentiation residuals follow the outputs, which come first.
+    return [*carry, *([(1,)] if stacked else []), *([None] * (stacked - 1))]
+
+
+def _inner_result(equation: Equation, index: int) -> str | None:
+    """The name inside the called function of what comes out as output `index`."""
+    for value in equation.params.values():
+        for function in functions_in(value):
+            if len(function.results) != len(equation.outputs):
+                continue
+            result = function.results[index]
+            if type(result) is not Value or not result.hint:
+                continue
+            if equation.callee.name == "scan":
+                consts, carries = jax_compat.scan_counts(equation.origin)
+                if index < carries:
+                    return function.params[consts + index].hint if consts + index < len(function.params) else None
+                return words.plural(result.hint)
+            return result.hint
+    return None
+
+
+def _operands(equation: Equation, key: str, function: Function) -> list[Any]:
+    """What an equation passes for each parameter of one of its functions; empty where that is not known."""
+    inputs = list(equation.inputs)
+    kind = equation.callee.name
+    count = len(function.params)
+    if kind == "while":
+        body = equation.params.get("body_jaxpr")
+        carries = len(body.results) if type(body) is Function else 0
+        carry = inputs[len(inputs) - carries :]
+        consts = inputs[: len(inputs) - carries]
+        own = count - carries
+        inputs = [*(consts[:own] if key == "cond_jaxpr" else consts[len(consts) - own :]), *carry]
+    elif kind == "cond":
+        inputs = inputs[1:]
+    return inputs if len(inputs) == count else []
+
+
+def _carry_after_results(equation: Equation, function: Function, known: int) -> None:
+    """A cotangent that a backward loop sums up is named where it is added to."""
+    consts, carries = jax_compat.scan_counts(equation.origin)
+    for i, (param, result) in enumerate(zip(function.params[consts : consts + carries], function.results, strict=False)):
+        if not known >> i & 1 and type(result) is Value and result.hint and result.hint.startswith("d_"):
+            param.hint = result.hint
+
+
+def _constant_word(equation: Equation) -> str:
+    """What an equation on literals alone makes: zeros, ones."""
+    value = next((a.value for a in equation.inputs if type(a) is Literal), None)
+    try:
+        return {0.0: "zeros", 1.0: "ones"}.get(float(value), equation.callee.name)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return equation.callee.name
+
+
+def _after_definition(names: list[str | None], function: Function, consts: int, carries: int) -> None:
+    """After a transformation JAX has forgotten the names: `def step(hidden, x)` still says what carry and slices are."""
+    if function.jaxpr is None or jax_compat.argument_names(function.jaxpr) is not None:
+        return
+    _, definition = parameters.function_names(function.jaxpr)
+    own = parameters.positional(definition)
+    if len(own) != 2:
+        return
+    if len(own[0]) == carries:
+        names[consts : consts + carries] = own[0]
+    slices = len(names) - consts - carries
+    if len(own[1]) <= slices:
+        names[consts + carries : consts + carries + len(own[1])] = own[1]
+
+
+_ROLES = {
+    ("scan", "jaxpr"): "scan_step", ("while", "cond_jaxpr"): "loop_condition", ("while", "body_jaxpr"): "loop_body",
+    ("cond", "branches_0"): "branch_0", ("cond", "branches_1"): "branch_1",
+}  # fmt: skip
+
+
+def _function_name(function: Function, kind: str, role: str, phase: str) -> str:
+    """The author's name of a function; for a lambda what it is to the equation. `_bwd` follows in a backward pass."""
+    own = jax_compat.function_name(function.jaxpr) if function.jaxpr is not None else ""
+    own = own.rpartition(".")[2].strip("_") if not own.startswith("<") else ""
+    if not own or own in ("wrapped", "wrapper", "fun", "f_wrapped", "scanned_fun", "call_wrapped", "while_body_fun"):
+        own = _ROLES.get((kind, role)) or (role if kind == "cond" else "inner")
+        if own.startswith("branches_"):
+            own = own.replace("branches", "branch")
+    name = words.clean(own, "inner")
+    return f"{name}_bwd" if phase == "backward" and kind in ("scan", "while") else name
+
+

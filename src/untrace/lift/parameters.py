@@ -1,0 +1,149 @@
+"""What the author called a function's parameters, leaf by leaf: `w, b = params` makes `params[0]` a `w`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from untrace import jax_compat
+from untrace.capture import syntax
+from untrace.lift.words import clean, singular
+
+Path = tuple[int | str, ...]
+_STEP = re.compile(r"\.([^\W\d]\w*)|\[(\d+)\]|\['([^']*)'\]|\[\"([^\"]*)\"\]")
+
+
+def parse_path(text: str) -> Path:
+    """`params['w'][0].mean` -> ("params", "w", 0, "mean"); what it cannot read ends it."""
+    head = re.match(r"[^\W\d]\w*", text)
+    if head is None:
+        return ()
+    path: list[int | str] = [head.group()]
+    at = head.end()
+    while match := _STEP.match(text, at):
+        attribute, index, single, double = match.groups()
+        path.append(int(index) if index is not None else attribute or single or double or "")
+        at = match.end()
+    return tuple(path)
+
+
+def leaf_names(paths: Sequence[Path], function: ast.AST | None) -> list[str | None]:
+    """A name for each path, of the function's own where it unpacks them; None for the empty path.
+
+    Two leaves with the same last key get the key before it as well (`query_kernel`, `key_kernel`), up to the whole path.
+    """
+    unpacked = _unpacked(function) if function is not None else {}
+    names: list[str | None] = []
+    for path in paths:
+        found = unpacked.get(path)
+        names.append(clean(found) if found is not None else _last_words(path, 1))
+    count = Counter(n for n in names if n is not None)
+    for depth in (2, 3, 4):
+        clashing = [i for i, n in enumerate(names) if n is not None and count[n] > 1 and unpacked.get(paths[i]) is None]
+        if not clashing:
+            break
+        for i in clashing:
+            names[i] = _last_words(paths[i], depth)
+        count = Counter(n for n in names if n is not None)
+    return names
+
+
+def _last_words(path: Path, depth: int) -> str | None:
+    """The last `depth` keys of a path as one name; numbers count with the word before them."""
+    if not path:
+        return None
+    words: list[str] = []
+    for step in reversed(path):
+        words.append(str(step))
+        if sum(not w.isdigit() for w in words) >= depth:
+            break
+    words.reverse()
+    if len(words) > 1 and words[1].isdigit() and not words[0].isdigit():
+        words[0] = singular(words[0])
+    # Keys that libraries put around every leaf say nothing.
+    useful = [w for w in words if w not in ("value", "raw_value")] or words
+    return clean("_".join(useful), "x")
+
+
+def function_names(closed: Any) -> tuple[list[str | None], ast.AST | None]:
+    """(names of a jaxpr's inputs as its function knows them, None where it has none; the function's AST node)."""
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    place = jax_compat.function_place(closed)
+    function = None
+    if place is not None:
+        function = syntax.function_at(*place)
+    names = jax_compat.argument_names(closed)
+    if names is None:
+        return [None] * len(jaxpr.invars), function
+    return leaf_names([parse_path(n) for n in names], function), function
+
+
+def positional(function: ast.AST | None) -> list[list[str]]:
+    """For each positional parameter of a function its names: those it is unpacked into, else its own."""
+    arguments = getattr(function, "args", None)
+    if not isinstance(arguments, ast.arguments):
+        return []
+    unpacked = _unpacked(function)
+    found = []
+    for argument in (*arguments.posonlyargs, *arguments.args):
+        parts = sorted((p[1], n) for p, n in unpacked.items() if len(p) == 2 and p[0] == argument.arg and type(p[1]) is int)
+        whole = [i for i, _ in parts] == list(range(len(parts))) and parts
+        found.append([clean(n) for _, n in parts] if whole else [clean(argument.arg)])
+    return found
+
+
+def _unpacked(function: ast.AST) -> dict[Path, str]:
+    """{path of a parameter's part: the local name that it is bound to first}, from plain assignments in the function."""
+    found: dict[Path, str] = {}
+    body = getattr(function, "body", ())
+    arguments = getattr(function, "args", None)
+    if not isinstance(body, list) or not isinstance(arguments, ast.arguments):
+        return found
+    roots: dict[str, Path] = {
+        a.arg: (a.arg,) for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    }
+
+    def bind(target: ast.AST, path: Path) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            for i, element in enumerate(target.elts):
+                if isinstance(element, ast.Starred):
+                    return
+                bind(element, (*path, i))
+        elif isinstance(target, ast.Name) and len(path) > 1 and not target.id.startswith("_"):
+            found.setdefault(path, target.id)
+            if target.id not in roots:
+                roots[target.id] = path
+
+    for statement in body:
+        if isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                values = statement.value
+                if isinstance(target, ast.Tuple) and isinstance(values, ast.Tuple) and len(target.elts) == len(values.elts):
+                    pairs = list(zip(target.elts, values.elts, strict=True))
+                else:
+                    pairs = [(target, values)]
+                for left, right in pairs:
+                    path = _path_of(right, roots)
+                    if path is not None:
+                        bind(left, path)
+    return found
+
+
+def _path_of(node: ast.AST, roots: dict[str, Path]) -> Path | None:
+    steps: list[int | str] = []
+    while True:
+        match node:
+            case ast.Name():
+                root = roots.get(node.id)
+                return None if root is None else (*root, *reversed(steps))
+            case ast.Attribute():
+                steps.append(node.attr)
+                node = node.value
+            case ast.Subscript(slice=ast.Constant(value=int() | str() as key)):
+                steps.append(key)
+                node = node.value
+            case _:
+                return None
