@@ -15,7 +15,7 @@ or `Whole(expression)` where the call gives its only result bare.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace.print.tree import Expr
@@ -44,13 +44,17 @@ class Groups:
     """The call's value is a tuple of groups of results, as of `lax.scan`: `carry, ys = ...`.
 
     `sizes`: results per group; a group of one is bare, an empty group is dropped. A single group is the value itself.
+    `bases`: for each result, the base of its name where it has no hint. `skip`: how many results the call does not
+    give at all, those before all others (the counter of a `fori_loop`): nothing may need them.
     """
 
-    __slots__ = ("expr", "sizes")
+    __slots__ = ("expr", "sizes", "bases", "skip")
 
-    def __init__(self, expr: Expr, sizes: tuple[int, ...]):
+    def __init__(self, expr: Expr, sizes: tuple[int, ...], bases: Sequence[str] = (), skip: int = 0):
         self.expr = expr
         self.sizes = sizes
+        self.bases = bases
+        self.skip = skip
 
 
 class RuleTable:

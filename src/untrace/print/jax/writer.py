@@ -141,7 +141,7 @@ class ModuleWriter:
                 self.helper("_constants")
                 name = self.scope.fresh("const")
                 self.large[name] = array
-                expr = Call("_constants", [Text(repr(name)), self.values.dtype(array.dtype)])
+                expr = Call("_constants", [Text(quoted(name)), self.values.dtype(array.dtype)])
                 self.constants.append(Assign([name], expr))
                 found = Name(name)
             else:
@@ -398,12 +398,13 @@ class FunctionWriter:
         return rules.DECLINE
 
     def _groups(self, value: rules.Groups, equation: Equation) -> None:
-        base = _base(equation.callee.name)
-        outputs = iter(equation.outputs)
+        outputs = equation.outputs[value.skip :]
+        bases = value.bases or [_base(equation.callee.name)] * len(outputs)
+        pairs = iter(zip(outputs, bases, strict=True))
         groups = []
         for size in value.sizes:
             names = []
-            for output in [next(outputs) for _ in range(size)]:
+            for output, base in [next(pairs) for _ in range(size)]:
                 names.append("_" if output is None else self._target(output, base))
             if not names or all(n == "_" for n in names):
                 groups.append("_")
@@ -443,7 +444,7 @@ class FunctionWriter:
             return Tuple([self.parameter(v) for v in value])
         if isinstance(value, np.dtype):  # a `bind` takes dtypes as they are, not what stands for them elsewhere
             self.module.modules.add("jnp")
-            return Call("jnp.dtype", [Text(repr(value.name))])
+            return Call("jnp.dtype", [Text(quoted(value.name))])
         return self.source(value)
 
     def jaxpr(self, function: Function) -> Expr:

@@ -12,6 +12,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Literal, Value
+from untrace.print.jax import loops
 from untrace.print.jax.rules.calls import result
 from untrace.print.rules import DECLINE, Groups, rule
 from untrace.print.tree import Call, Def, Expr, List, Name, Parameter, Return, Text, Tuple, Unpack
@@ -127,6 +128,10 @@ def _group(atoms: Sequence[Expr]) -> Expr:
 
 @rule("scan")
 def scan(w: Any, *operands: Any, jaxpr: Function, length: int, reverse: bool, unroll: int, **params: Any) -> Any:
+    if w.module.idiomatic and not w.retreating:
+        found = loops.scan(w, operands, jaxpr, length, reverse, unroll, params)
+        if found is not None:
+            return found
     consts, carries = jax_compat.scan_counts(w.equation.origin)
     extra = {k: v for k, v in params.items() if k not in ("num_consts", "num_carry", "ft_in", "ft_out", "linear")}
     outs = len(jaxpr.results)
@@ -194,6 +199,10 @@ def while_(
     body_nconsts: int,
     **params: Any,
 ) -> Any:
+    if w.module.idiomatic and not w.retreating:
+        found = loops.while_(w, operands, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, params)
+        if found is not None:
+            return found
     inputs = w.equation.inputs
     carries = len(operands) - cond_nconsts - body_nconsts
     forwarded = [r is p for r, p in zip(body_jaxpr.results, body_jaxpr.params[body_nconsts:], strict=True)]

@@ -1,0 +1,218 @@
+"""Functions inside a function, in idiomatic style: what they close over, how their parameters come apart, their names.
+
+A nested function closes over the values that JAX handed to its jaxpr as constants: whatever their order, the proof
+takes them for the same (`prove.closures`). Its own variables may have the names of variables around it that it does
+not use, as an author's would.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from untrace import jax_compat
+from untrace.ir.nodes import Equation, Function, Library, Literal, Value
+from untrace.print.names import Scope, identifier
+from untrace.print.tree import Assign, Def, Expr, Lambda, Lines, Name, Parameter, Return, Statement, Text, Tuple
+
+# A lambda longer than this is written as a function with a name.
+_LAMBDA_WIDTH = 56
+_WORD = re.compile(r"[A-Za-z_]\w*")
+# Names that JAX's own functions and Python give: they say nothing about the program.
+_NAMELESS = frozenset({"", "<lambda>", "<unknown>", "<unnamed function>", "f", "fun", "scanned_fun", "while_body_fun"})
+
+
+class Body:
+    """A nested function while it is written: `writer` writes its statements, `params` are its parameters so far."""
+
+    def __init__(self, w: Any, name: str, closed: Iterable[tuple[Value, Expr]]):
+        self.outer = w
+        self.name = name
+        pairs = list(closed)
+        scope = Scope(w.module.scope)
+        for word in sorted({word for _, expr in pairs for word in _WORD.findall(expr.flat())}):
+            scope.claim_parameter(word)
+        self.writer = type(w)(w.module, scope)
+        self.writer.names.update(pairs)
+        self.params: list[Parameter] = []
+
+    def parameter(self, values: Sequence[Value], names: Sequence[str], whole: str, used: set[Value], empty: str = "_") -> None:
+        """Adds one parameter for `values`: itself for one, else a tuple that is taken apart first.
+
+        `names`: bases of names, where a value has no hint. Values that nothing uses are `_`; a parameter of none is `empty`.
+        """
+        inner = self.writer
+        if len(values) == 1 and values[0] in used:
+            self.params.append(Parameter(inner.bind_parameter(values[0], names[0]).id))
+        elif not any(v in used for v in values):
+            self.params.append(Parameter(empty))
+            for value in values:
+                inner.names[value] = Name(empty)
+        else:
+            packed = inner.scope.fresh(identifier(whole, "carry"))
+            self.params.append(Parameter(packed))
+            targets = []
+            for value, base in zip(values, names, strict=True):
+                if value in used:
+                    targets.append(inner.bind_parameter(value, base).id)
+                else:
+                    inner.names[value] = Name("_")
+                    targets.append("_")
+            inner.statements.append(Assign(targets, Name(packed)))
+
+    def name_of(self, value: Value) -> str:
+        """The identifier of a parameter, "" where nothing uses it."""
+        expr = self.writer.names.get(value)
+        return expr.id if type(expr) is Name and not expr.id.startswith("_") else ""
+
+    def finish(self, value: Expr) -> Expr:
+        """What a call is given for this function: a lambda, or the name of the function that now stands before it."""
+        inner = self.writer
+        w = self.outer
+        if not inner.statements:
+            expr = Lambda([p.name for p in self.params], value)
+            if len(expr.flat()) <= _LAMBDA_WIDTH:
+                return expr
+        self.define(value)
+        return Name(self.name)
+
+    def define(self, value: Expr, decorators: Sequence[Expr] = ()) -> None:
+        """Puts the definition, with blank lines around it, where the outer function now stands."""
+        self.name = self.outer.scope.fresh(self.name)
+        body = [*self.writer.statements, BareReturn(value)]
+        put_definition(self.outer.statements, Def(self.name, self.params, body, decorators))
+
+
+class BareReturn(Return):
+    """`return a, b` without brackets, where it fits on one line."""
+
+    __slots__ = ()
+
+    def lines(self, indent: str) -> Any:
+        value = self.value
+        if type(value) is Tuple and len(value.elements) > 1:
+            line = f"{indent}return {value.flat()[1:-1]}"
+            if len(line) <= 96:
+                yield line
+                return
+        yield from super().lines(indent)
+
+
+def put_definition(statements: list[Statement], *definitions: Statement) -> None:
+    """Appends definitions with a blank line before and after each, as the community's formatter has them."""
+    for definition in definitions:
+        last = statements[-1] if statements else None
+        if last is not None and not (type(last) is Lines and last.text == ""):
+            statements.append(Lines(""))
+        statements.extend([definition, Lines("")])
+
+
+# ------------------------------------------------------------------ names
+
+
+def function_hint(function: Function, fallback: str, equation: Equation | None = None) -> str:
+    """The author's name of a nested function, else `fallback`; with `_bwd` in a backward pass."""
+    name = jax_compat.function_name(function.jaxpr) if function.jaxpr is not None else ""
+    if name in _NAMELESS or name.startswith("_"):
+        name = fallback
+    if equation is not None and is_backward(equation) and not name.endswith("_bwd"):
+        name += "_bwd"
+    return identifier(name, fallback)
+
+
+def is_backward(equation: Equation) -> bool:
+    """Whether an equation comes from the transposition of a linear function."""
+    if equation.origin is None:
+        return False
+    _, stack = jax_compat.equation_source(equation.origin)
+    return "transpose()" in jax_compat.scope_names(stack)
+
+
+def argument_words(function: Function, skip: int) -> list[tuple[str, str]]:
+    """(root, own name) of each parameter after the first `skip`, from the names that JAX keeps: `carry['h']` gives
+    ("carry", "h"), `machine[1]` gives ("machine", ""), `x` gives ("x", "x"). Empty strings where it keeps none."""
+    paths = jax_compat.argument_names(function.jaxpr) if function.jaxpr is not None else None
+    count = len(function.params) - skip
+    if paths is None or len(paths) != len(function.params):
+        return [("", "")] * count
+    return [_words(path) for path in paths[skip:]]
+
+
+def _words(path: str) -> tuple[str, str]:
+    found = re.match(r"([A-Za-z_]\w*)(.*)$", path, re.DOTALL)
+    if found is None:
+        return "", ""
+    root, rest = found.groups()
+    if not rest:
+        return root, root
+    leaf = re.search(r"(?:\.|\[')([A-Za-z_]\w*)(?:'\])?$", rest)
+    return root, leaf.group(1) if leaf else ""
+
+
+def root_name(words: Sequence[tuple[str, str]], fallback: str) -> str:
+    """The author's name for a tuple of parameters, where all its parts agree on one."""
+    roots = {root for root, _ in words}
+    return roots.pop() if len(roots) == 1 and "" not in roots else fallback
+
+
+def hint_of(*atoms: Any) -> str:
+    """The first hint among some values, "" without one."""
+    for atom in atoms:
+        if type(atom) is Value and atom.hint and not atom.hint.startswith("_"):
+            return atom.hint
+    return ""
+
+
+def singular(name: str) -> str:
+    """`sequences` -> `sequence`: the name of one element."""
+    return name[:-1] if len(name) > 2 and name.endswith("s") and not name.endswith(("ss", "us", "is")) else name
+
+
+def plural(name: str) -> str:
+    if not name or name.endswith("s") or not name[-1].isalpha():
+        return name
+    return name + ("es" if name.endswith(("x", "ch", "sh")) else "s")
+
+
+# ------------------------------------------------------------------ what a body does
+
+
+def used_values(*functions: Function) -> set[Value]:
+    """Values that some equation or result of these functions reads."""
+    found: set[Value] = set()
+    for function in functions:
+        for equation in function.equations:
+            found.update(a for a in equation.inputs if type(a) is Value)
+        found.update(a for a in function.results if type(a) is Value)
+    return found
+
+
+def plain_equation(equation: Equation) -> Equation:
+    """The primitive's equation behind a lift of a single equation; the equation itself otherwise."""
+    if type(equation.callee) is Library and len(equation.callee.body.equations) == 1:
+        return plain_equation(equation.callee.body.equations[0])
+    return equation
+
+
+def group(atoms: Sequence[Expr]) -> Expr:
+    """The values of one part of a carry: None, the value itself, or a tuple."""
+    if not atoms:
+        return Text("None")
+    return atoms[0] if len(atoms) == 1 else Tuple(atoms)
+
+
+def closes_simply(function: Function, count: int, outside: Sequence[Any]) -> bool:
+    """Whether a Python function may close over the first `count` parameters: distinct variables or arrays outside.
+
+    (A closed-over number would become part of the equations that use it; one variable under two names, one constant.)
+    """
+    used = used_values(function)
+    atoms = [a for p, a in zip(function.params[:count], outside, strict=False) if p in used]
+    return not any(type(a) is Literal for a in atoms) and len({id(a) for a in atoms}) == len(atoms)
+
+
+def same_weak_types(atoms: Sequence[Any], params: Sequence[Value]) -> bool:
+    """Whether values outside have the weak types of the carry inside: otherwise JAX would convert them."""
+    pairs = zip(atoms, params, strict=True)
+    return all(getattr(a.aval, "weak_type", False) == getattr(p.aval, "weak_type", False) for a, p in pairs)
