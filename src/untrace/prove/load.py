@@ -1,7 +1,12 @@
-"""Runs written text as a fresh module, registered with `linecache` so that debuggers and tracebacks show its lines."""
+"""Runs written text as a fresh module, registered with `linecache` so that debuggers and tracebacks show its lines.
+
+The text is also a real file while the module lives: debuggers set breakpoints by file name and line in real files only.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import linecache
 import os
@@ -17,7 +22,7 @@ _COUNT = itertools.count(1)
 
 
 class LoadedText(types.ModuleType):
-    """A module made from text; its large constants live in a temporary folder as long as it does."""
+    """A module made from text; its file and its large constants are there as long as it is."""
 
 
 def load_text(
@@ -28,13 +33,12 @@ def load_text(
     `callables`: what the module's functions that stand for Python functions without text shall call.
     """
     module = LoadedText(name)
-    if arrays:
-        folder = tempfile.TemporaryDirectory(prefix="untrace_")
-        weakref.finalize(module, folder.cleanup)
-        path = os.path.join(folder.name, f"{name}.py")
-        save_arrays(os.path.join(folder.name, f"{name}.npz"), arrays)
-    else:
-        path = f"<untrace {name} {next(_COUNT)}>"
+    try:
+        path = _file(module, source, name, arrays)
+    except OSError:
+        if arrays:
+            raise
+        path = f"<untrace {name} {next(_COUNT)}>"  # no place for files: all but breakpoints by file name still works
     module.__file__ = path
     # No modification time: linecache then keeps the entry without asking the disk.
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
@@ -43,6 +47,29 @@ def load_text(
     for stand_in, function in callables.items():
         getattr(module, stand_in).function = function
     return module
+
+
+@functools.cache
+def _folder(process: int) -> tempfile.TemporaryDirectory[str]:
+    """The folder of this process for the files of its modules; removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="untrace_")
+
+
+def _file(module: LoadedText, source: str, name: str, arrays: dict[str, np.ndarray]) -> str:
+    """The path of a new file with the text, and beside it the `.npz`; both go with the module."""
+    stem = os.path.join(_folder(os.getpid()).name, f"{name}_{next(_COUNT)}")
+    with open(stem + ".py", "w", encoding="utf-8", newline="\n") as file:
+        file.write(source)
+    weakref.finalize(module, _remove, stem + ".py")
+    if arrays:
+        save_arrays(stem + ".npz", arrays)
+        weakref.finalize(module, _remove, stem + ".npz")
+    return stem + ".py"
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):  # gone with its folder, or taken away by someone
+        os.unlink(path)
 
 
 def save_arrays(path: str, arrays: dict[str, np.ndarray]) -> None:

@@ -10,6 +10,7 @@ import functools
 import inspect
 import os
 import textwrap
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -58,12 +59,24 @@ _BEFORE = {
 }
 
 
-@helper("functools", "os", "np")
+@helper("functools", "os", "zipfile", "np")
 @functools.cache
 def _constants(name, dtype):
-    """An array of the .npz file beside this module, read when it is first asked for."""
-    with np.load(os.path.splitext(__file__)[0] + ".npz", allow_pickle=False) as arrays:
-        return arrays[name].view(dtype)
+    """An array of the .npz file beside this module, mapped into memory: what is used of it is read when it is used."""
+    path = os.path.splitext(__file__)[0] + ".npz"
+    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        entry = archive.getinfo(name + ".npy")
+        if entry.compress_type != zipfile.ZIP_STORED:  # someone has saved it again, compressed
+            with np.load(path, allow_pickle=False) as arrays:
+                return arrays[name].view(dtype)
+        file.seek(entry.header_offset + 26)  # the lengths of the name and of the extra field, which come before the data
+        lengths = file.read(4)
+        file.seek(int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little"), os.SEEK_CUR)
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, in_fortran_order, stored = read_header(file)
+        order = "F" if in_fortran_order else "C"
+        return np.memmap(file, stored, "r", file.tell(), shape, order).view(np.ndarray).view(dtype)
 
 
 @helper("jax")
@@ -128,6 +141,47 @@ def _unperturbed(argument):
     if argument.perturbed:
         raise ValueError("this argument of a function with its own derivative rule cannot be differentiated")
     return argument.value
+
+
+@helper("jax", "jnp", "lax")
+def _unvmap(reduce, x):
+    """`reduce(x)`; under vmap that of the whole batch, one result for all examples."""
+    import jax.custom_batching
+
+    def whole_batch(size, in_batched, batch):
+        return _unvmap(reduce, batch), False
+
+    function = jax.custom_batching.custom_vmap(lambda x: reduce(x))
+    function.def_vmap(whole_batch)
+    return function(x)
+
+
+@helper("jax", "jnp", "lax")
+def _select_if_batched(pred, x, y):
+    """`x`; under a vmap that maps over `pred`, `x` where `pred` and else `y`."""
+    import jax.custom_batching
+
+    def select(size, in_batched, pred, x, y):
+        if not any(in_batched):
+            return x, False
+        several = [v if b else jnp.broadcast_to(v, (size, *v.shape)) for v, b in zip((x, y), in_batched[1:])]
+        if in_batched[0]:
+            return jax.vmap(lax.select)(pred, *several), True
+        return _select_if_batched(pred, *several), True
+
+    function = jax.custom_batching.custom_vmap(lambda pred, x, y: x)
+    function.def_vmap(select)
+    return function(pred, x, y)
+
+
+@helper("jax", "jnp")
+def _true_unless_batched(pred):
+    """True; under a vmap that maps over `pred`, `pred`."""
+    import jax.custom_batching
+
+    function = jax.custom_batching.custom_vmap(lambda pred: jnp.full(pred.shape, True))
+    function.def_vmap(lambda size, in_batched, pred: (pred, True) if in_batched[0] else (_true_unless_batched(pred), False))
+    return function(pred)
 
 
 @helper("np")
