@@ -111,6 +111,12 @@ def test_standalone_imports_no_library() -> None:
             untrace.CaptureError,
             "It needs a concrete value where JAX has an abstract one",
         ),
+        (
+            lambda: untrace.decompile(lambda x, n: sum(x for _ in range(n)))(1.0, 3),
+            untrace.CaptureError,
+            "It needs a concrete value where JAX has an abstract one",
+        ),
+        (lambda: untrace.decompile(lambda x: x.foo)(1.0), untrace.CaptureError, "by JAX (test_api.py:"),
         (lambda: untrace.decompile(scaled)(X), untrace.CaptureError, "missing 1 required keyword-only argument"),
         (lambda: untrace.from_jaxpr(3), untrace.CaptureError, "from_jaxpr needs a ClosedJaxpr"),
         (lambda: untrace.decompile(jnp.sin)(X).to("cobol"), untrace.OptionError, "the target 'cobol' is not there"),
@@ -451,3 +457,8 @@ def test_a_regular_constant_is_written_as_what_it_is(array: Any, text: str) -> N
     assert text in decompiled.source
     assert not decompiled.arrays
     assert np.array_equal(decompiled(1), array + 1)
+
+
+def test_the_package_runs_as_a_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "untrace", "--version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and untrace.__version__ in done.stdout

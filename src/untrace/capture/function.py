@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,12 +101,29 @@ def _name(function: Any) -> str:
     return getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
 
 
+# JAX's errors for a value that is not known while tracing; not all are ConcretizationTypeErrors.
+_ABSTRACT = (
+    jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError,
+    jax.errors.TracerArrayConversionError, jax.errors.NonConcreteBooleanIndexError,
+)  # fmt: skip
+
+
 def _explain(function: Any, error: Exception) -> str:
     first = str(error).strip() or type(error).__name__
     hint = ""
-    if isinstance(error, jax.errors.ConcretizationTypeError):
+    if isinstance(error, _ABSTRACT):
         hint = (
             " It needs a concrete value where JAX has an abstract one: make that argument static "
-            "(static_argnums or static_argnames)."
+            "(static_argnums or static_argnames; on the command line --static)."
         )
-    return f"{_name(function)} could not be traced by JAX.{hint}\nJAX says ({type(error).__name__}): {first}"
+    place = _user_place(error)
+    where = f" ({place})" if place else ""
+    return f"{_name(function)} could not be traced by JAX{where}.{hint}\nJAX says ({type(error).__name__}): {first}"
+
+
+def _user_place(error: Exception) -> str:
+    """`model.py:12`, the innermost line of the user's on the way to an error; "" where there is none."""
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    libraries = (os.path.dirname(jax.__file__), ours, "<frozen")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(libraries)]
+    return f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
