@@ -26,9 +26,9 @@ _NAMELESS = frozenset({"", "<lambda>", "<unknown>", "<unnamed function>", "f", "
 class Body:
     """A nested function while it is written: `writer` writes its statements, `params` are its parameters so far."""
 
-    def __init__(self, w: Any, name: str, closed: Iterable[tuple[Value, Expr]]):
+    def __init__(self, w: Any, function: Function, fallback: str, closed: Iterable[tuple[Value, Expr]]):
         self.outer = w
-        self.name = name
+        self.name, self.authored = function_hint(function, fallback, w.equation)
         pairs = list(closed)
         scope = Scope(w.module.scope)
         for word in sorted({word for _, expr in pairs for word in _WORD.findall(expr.flat())}):
@@ -67,10 +67,8 @@ class Body:
         return expr.id if type(expr) is Name and not expr.id.startswith("_") else ""
 
     def finish(self, value: Expr) -> Expr:
-        """What a call is given for this function: a lambda, or the name of the function that now stands before it."""
-        inner = self.writer
-        w = self.outer
-        if not inner.statements:
+        """What a call is given for this function: its name, now defined before the call, or a lambda where it had none."""
+        if not self.writer.statements and not self.authored:
             expr = Lambda([p.name for p in self.params], value)
             if len(expr.flat()) <= _LAMBDA_WIDTH:
                 return expr
@@ -111,14 +109,14 @@ def put_definition(statements: list[Statement], *definitions: Statement) -> None
 # ------------------------------------------------------------------ names
 
 
-def function_hint(function: Function, fallback: str, equation: Equation | None = None) -> str:
-    """The author's name of a nested function, else `fallback`; with `_bwd` in a backward pass."""
+def function_hint(function: Function, fallback: str, equation: Equation) -> tuple[str, bool]:
+    """The name of a nested function, `_bwd` after it in a backward pass, and whether it is its author's."""
     name = jax_compat.function_name(function.jaxpr) if function.jaxpr is not None else ""
-    if name in _NAMELESS or name.startswith("_"):
-        name = fallback
-    if equation is not None and is_backward(equation) and not name.endswith("_bwd"):
+    authored = name not in _NAMELESS and not name.startswith("_")
+    name = identifier(name if authored else fallback, fallback)
+    if is_backward(equation) and not name.endswith("_bwd"):
         name += "_bwd"
-    return identifier(name, fallback)
+    return name, authored
 
 
 def is_backward(equation: Equation) -> bool:

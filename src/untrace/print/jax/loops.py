@@ -13,7 +13,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Literal, Value
 from untrace.print.jax.bodies import (
-    Body, argument_words, closes_simply, function_hint, group, hint_of, plain_equation, plural, root_name,
+    Body, argument_words, closes_simply, group, hint_of, plain_equation, plural, root_name,
     same_weak_types, singular, used_values,
 )  # fmt: skip
 from untrace.print.rules import Groups
@@ -45,7 +45,7 @@ def scan(
             return found
     plain_map = not carries and bool(xs) and not reverse and unroll == 1 and len(jaxpr.results) > 0
     fallback = "one" if plain_map else "step"
-    body = Body(w, function_hint(jaxpr, fallback, w.equation), zip(jaxpr.params[:consts], operands, strict=False))
+    body = Body(w, jaxpr, fallback, zip(jaxpr.params[:consts], operands, strict=False))
     words = argument_words(jaxpr, consts)
     used = used_values(jaxpr)
     if not plain_map:
@@ -107,12 +107,12 @@ def while_(
     whole = root_name(words, "state")
     names = _state_names(state, body_jaxpr.results, init, w.equation.outputs, words, seen)
     closed = zip(cond_jaxpr.params[:cond_nconsts], operands, strict=False)
-    check = Body(w, function_hint(cond_jaxpr, "keep_going", w.equation), closed)
+    check = Body(w, cond_jaxpr, "keep_going", closed)
     check.parameter(seen, [hint_of(s) or n for s, n in zip(state, names, strict=True)], whole, read)
     check.writer.equations(cond_jaxpr.equations, cond_jaxpr.results)
     condition = check.finish(check.writer.atom(cond_jaxpr.results[0]))
     closed = zip(body_jaxpr.params[:body_nconsts], operands[cond_nconsts:], strict=False)
-    body = Body(w, function_hint(body_jaxpr, "body", w.equation), closed)
+    body = Body(w, body_jaxpr, "body", closed)
     body.parameter(state, names, whole, used_values(body_jaxpr))
     body.writer.equations(body_jaxpr.equations, body_jaxpr.results)
     function = body.finish(group([body.writer.atom(r) for r in body_jaxpr.results]))
@@ -184,7 +184,7 @@ def _fori(
     counter = jaxpr.params[consts]
     equations = [e for e in jaxpr.equations if e is not step]
     used = used_values(Function(jaxpr.name, (), equations, results))
-    body = Body(w, function_hint(jaxpr, "body", equation), zip(jaxpr.params[:consts], operands, strict=False))
+    body = Body(w, jaxpr, "body", zip(jaxpr.params[:consts], operands, strict=False))
     body.parameter([counter], [words[0][1] or "i"], "i", used)
     names = _state_names(state, results, init, outputs, words[skipped:])
     body.parameter(state, names, root_name(words[skipped:], "state"), used, "_state")

@@ -12,6 +12,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Literal, Value
+from untrace.print.jax import branches as branches_
 from untrace.print.jax import loops
 from untrace.print.jax.rules.calls import result
 from untrace.print.rules import DECLINE, Groups, rule
@@ -27,6 +28,10 @@ def cond(w: Any, index: Any, *operands: Any, branches: Sequence[Function], **par
     if selector is None or any(type(a) is Literal for a in w.equation.inputs[1:]):
         return DECLINE
     kind = selector.callee.name
+    if w.module.idiomatic and not w.retreating:
+        found = branches_.cond(w, selector, operands, branches)
+        if found is not None:
+            return found
     functions: list[Expr] = [Name(w.module.function(b)) for b in branches]
     if kind == "convert_element_type" and len(branches) == 2 and str(selector.inputs[0].aval.dtype) == "bool":
         w.statements.pop()
