@@ -1,0 +1,75 @@
+"""`lax.cond` and `lax.switch` as a person writes them: branches beside the call, over the values around them.
+
+`cond` gives what the rule of the primitive should return, or None where the exact form must do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from untrace.ir.nodes import Equation, Function, Literal
+from untrace.print.jax.bodies import Body, argument_words, hint_of, used_values
+from untrace.print.rules import Whole
+from untrace.print.tree import Expr, List, Tuple
+
+
+def cond(w: Any, selector: Equation, operands: Sequence[Expr], branches: Sequence[Function]) -> Any:
+    """`lax.cond(x > 0, if_true, if_false, *given)`, or `lax.switch(index, [...], *given)`.
+
+    `selector`: the equation just before, which makes the index out of the bool or number that the author gave.
+    """
+    kind, source = selector.callee.name, selector.inputs[0]
+    predicate = kind == "convert_element_type" and len(branches) == 2 and str(source.aval.dtype) == "bool"
+    if not predicate:
+        if kind != "clamp" or not _is_number(source, 0) or not _is_number(selector.inputs[2], len(branches) - 1):
+            return None
+        source = selector.inputs[1]
+    w.statements.pop()
+    inputs = w.equation.inputs[1:]
+    explicit = _explicit(inputs, branches)
+    taken = [i for i, e in enumerate(explicit) if e]
+    given = [operands[i] for i in taken]
+    functions: list[Expr] = []
+    for place, branch in enumerate(branches):
+        fallback = ("false_branch", "true_branch")[place] if predicate else f"branch_{place}"
+        closed = [(p, o) for p, o, e in zip(branch.params, operands, explicit, strict=True) if not e]
+        body = Body(w, branch, fallback, closed)
+        words = argument_words(branch, 0)
+        used = used_values(branch)
+        for i in taken:
+            param = branch.params[i]
+            base = words[i][1] or words[i][0] or hint_of(param, inputs[i]) or "x"
+            body.parameter([param], [base], base, used, "_" if len(taken) == 1 else body.writer.scope.fresh("_" + base))
+        body.writer.equations(branch.equations, branch.results)
+        functions.append(body.finish(_results([body.writer.atom(r) for r in branch.results])))
+    if predicate:
+        made = w.lax("cond", w.atom(source), functions[1], functions[0], *given)
+    else:
+        made = w.lax("switch", w.atom(source), List(functions), *given)
+    return Whole(made) if len(branches[0].results) == 1 else made
+
+
+def _results(values: Sequence[Expr]) -> Expr:
+    return values[0] if len(values) == 1 else Tuple(values)
+
+
+def _is_number(atom: Any, value: int) -> bool:
+    return type(atom) is Literal and atom.value == value
+
+
+def _explicit(inputs: Sequence[Any], branches: Sequence[Function]) -> list[bool]:
+    """Which operands are passed and not closed over: those that the author passed, as far as JAX has kept that, numbers,
+    and variables that stand there twice (as closed-over values they would become one)."""
+    count = len(inputs)
+    passed = 0
+    for branch in branches:
+        words = argument_words(branch, 0)
+        named = [bool(root) for root, _ in words]
+        if any(named):
+            passed = max(passed, count - named.index(True))
+    times = Counter(id(a) for a in inputs)
+    return [
+        i >= count - passed or type(a) is Literal or times[id(a)] > 1 for i, a in enumerate(inputs)
+    ]
