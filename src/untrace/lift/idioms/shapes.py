@@ -156,6 +156,8 @@ def _stack(m: Matcher, equation: Equation) -> Iterator[Guess]:
 def _split(m: Matcher, equation: Equation) -> Iterator[Guess]:
     params = equation.origin.params
     sizes, axis = [int(s) for s in params["sizes"]], int(params["axis"])
+    if len(sizes) == 1:  # a list of one: no call gives its only part bare
+        return
     x = equation.inputs[0]
     named = {"axis": -1} if axis and axis == len(_shape(x)) - 1 else _axis(axis)
     if len(set(sizes)) == 1:
