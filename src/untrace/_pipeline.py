@@ -23,6 +23,7 @@ from untrace.print.jax.module import Written, write_module
 from untrace.print.rules import JAX
 from untrace.prove import retrace
 from untrace.prove.compare import count_equations
+from untrace.prove.load import restate
 from untrace.prove.report import Proof
 
 STYLES = ("idiomatic", "exact")
@@ -53,6 +54,13 @@ _ROUNDS = 12
 _MOST_COMPILED = 3000
 
 
+# What a function is called that a transformation of JAX gave, by the first words of its summary.
+_NAMES = {
+    "Gradient": "grad_{}", "Value and gradient": "{}_and_grad", "Vectorized version": "batched_{}",
+    "Jacobian": "jacobian_{}", "Hessian": "hessian_{}",
+}  # fmt: skip
+
+
 def write_and_prove(
     captured: Captured, entry: PytreeEntry | FlatEntry, name: str, options: Options, timings: dict[str, float]
 ) -> Result:
@@ -60,6 +68,8 @@ def write_and_prove(
 
     The most readable form is tried first; one that is not proven gives way to the next plainer one.
     """
+    if options.style == "idiomatic" and captured.summary:
+        name = _NAMES[captured.summary.split(" of ")[0]].format(name)
     with _deep_recursion(), _no_collections():
         start = time.perf_counter()
         program = program_of(captured, name, entry, JAX.user_names())
@@ -134,9 +144,8 @@ class _Attempt:
                 self._spent("lift", start)
             start = time.perf_counter()
             options = self.options
-            written = write_module(
-                program, _docstring(captured, self.name), forced, options.standalone, idiomatic
-            )
+            head = _docstring(captured, self.name, idiomatic)
+            written = write_module(program, head, forced, options.standalone, idiomatic, options.comments)
             self._spent("write", start)
             if not options.prove:
                 return Result(written, Proof("unproven", "prove=False"), program.notes, None)
@@ -161,18 +170,25 @@ class _Attempt:
             proof = retrace.weaker(outcome.module, written, captured, outcome.why)
         if proof is None or not proof.at_least("bits"):
             return None
+        written.with_docstring(_docstring(captured, self.name, idiomatic, proof.sentence), head)
+        restate(outcome.module, written.source)
         return Result(written, proof, program.notes, outcome.module)
 
     def _spent(self, step: str, start: float) -> None:
         self.timings[step] = self.timings.get(step, 0.0) + time.perf_counter() - start
 
 
-def _docstring(captured: Captured, name: str) -> str:
+def _docstring(captured: Captured, name: str, idiomatic: bool, proven: str = "") -> str:
     from untrace import __version__
 
     where = jax_compat.function_source(captured.jaxpr)
-    lines = [f"`{name}`{f' ({where})' if where else ''}, written back by untrace {__version__} from JAX {jax.__version__}."]
-    return "\n".join([*lines, *(["", *captured.notes] if captured.notes else [])])
+    where = f" ({where})" if where else ""
+    notes = ["", *captured.notes] if captured.notes else []
+    if not idiomatic:
+        return "\n".join([f"`{name}`{where}, written back by untrace {__version__} from JAX {jax.__version__}.", *notes])
+    what = captured.summary or f"`{name}`"
+    state = " · ".join([f"untrace {__version__}", f"jax {jax.__version__}", proven or "unproven"])
+    return "\n".join([f"{what}{where}.", "", state, *notes])
 
 
 class _no_collections:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -803,7 +805,6 @@ def policy_call(policy: Any) -> tuple[str, tuple[Any, ...] | None, dict[str, Any
 
     A maker returns a closure: its free variables are the maker's parameters, by name.
     """
-    import inspect
 
     for name, value in vars(jax.checkpoint_policies).items():
         if value is policy and name.isidentifier():
@@ -991,7 +992,6 @@ def _static_key(arg: Any) -> Any:
 def function_source(closed: Any) -> str:
     """`model.py:6` of the function that a jaxpr was traced from, without its folders; "" where JAX does not know."""
     import os
-    import re
 
     jaxpr, _ = open_jaxpr(closed)
     info = getattr(jaxpr, "debug_info", None)
@@ -1346,9 +1346,61 @@ def result_paths(closed: Any) -> Sequence[str] | None:
 
 def function_place(closed: Any) -> tuple[str, int, str] | None:
     """(file, line, name) of the function that a jaxpr was traced from; None where JAX does not know."""
-    import re
 
     jaxpr, _ = open_jaxpr(closed)
     info = getattr(jaxpr, "debug_info", None)
     match = re.match(r"(.*) at (.*):(\d+)$", getattr(info, "func_src_info", None) or "", re.DOTALL)
     return (match.group(2), int(match.group(3)), match.group(1)) if match else None
+
+
+def copy_of_scalar(var: Any, value: Any, like: Any) -> Any:
+    """An equation that binds `var`, a jaxpr's constant, to a copy of a literal; None where `value` cannot be one.
+
+    Lowering gives a copy no operation of its own. `like`: an equation whose context and source it has.
+    """
+    import numpy as np
+
+    aval = var.aval
+    if not is_shaped_array(aval) or aval.shape or aval.weak_type or is_tracer(value) or is_ref(value):
+        return None
+    if is_key(value) or aval.dtype == FLOAT0:
+        return None
+    scalar = np.asarray(value)[()]
+    closed = jax.make_jaxpr(lambda: jex_core.primitives.copy_p.bind(scalar))()
+    (eqn,) = closed.jaxpr.eqns
+    if type(eqn.invars[0]) is not LITERAL_TYPE:
+        return None
+    return eqn.replace(outvars=[var], ctx=like.ctx, source_info=like.source_info)
+
+
+# What the docstrings begin with that JAX gives to transformed functions (jax/_src/api.py).
+_TRANSFORMED = ("Gradient of", "Value and gradient of", "Vectorized version of", "Jacobian of", "Hessian of")
+
+
+def transformation(function: Any) -> str:
+    """"Gradient of `loss` with respect to positional argument(s) 0" of what `jax.grad` gave; "" of a plain function."""
+    code = getattr(function, "__code__", None)
+    doc = getattr(function, "__doc__", None)
+    name = getattr(function, "__name__", None)
+    if code is None or not isinstance(doc, str) or not isinstance(name, str) or not doc.startswith(_TRANSFORMED):
+        return ""
+    if not _is_jax_module(_module_of(code)):
+        return ""
+    sentence = " ".join(doc.split()).split(". ")[0].rstrip(".")
+    head, _, rest = sentence.partition(" of ")
+    if not rest.startswith(name):
+        return ""
+    rest, _, numbers = rest[len(name) :].partition(" with respect to positional argument(s) ")
+    names = list(inspect.signature(function).parameters) if numbers else []
+    places = [int(n) for n in re.findall(r"\d+", numbers)]
+    if places and all(p < len(names) for p in places):
+        rest = f"{rest} with respect to " + ", ".join(f"`{names[p]}`" for p in places)
+    return f"{head} of `{name}`{rest}"
+
+
+def _module_of(code: Any) -> str:
+    """`jax._src.api` for code that stands in JAX's own folder."""
+    import os
+
+    folder = os.path.dirname(os.path.abspath(jax.__file__))
+    return "jax" if os.path.abspath(code.co_filename).startswith(folder + os.sep) else ""

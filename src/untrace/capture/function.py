@@ -32,6 +32,7 @@ class Captured:
     static: dict[int | str, Any]
     out_example: Any
     name: str
+    summary: str = ""  # "Gradient of `loss` with respect to params"; "" of a function that is no transformation's
     expander: Any = None  # what replaced the library primitives, for those inside derivative rules
 
 
@@ -66,7 +67,7 @@ def trace(
     except Exception as error:  # whatever the user's function raises while it is traced
         raise CaptureError(_explain(function, error)) from error
     name = getattr(function, "__name__", None) or type(function).__name__
-    return Captured(jaxpr, jaxpr, (), dynamic_args, dynamic_kwargs, static, out_example, str(name))
+    return Captured(jaxpr, jaxpr, (), dynamic_args, dynamic_kwargs, static, out_example, str(name), jax_compat.transformation(function))
 
 
 def program_of(captured: Captured, name: str, signature: Any, keep_primitives: Collection[str] = ()) -> Program:

@@ -34,28 +34,37 @@ class _Tree:
         stack = [root]
         while stack:
             node = stack.pop()
-            for field, value in ast.iter_fields(node):
-                children = value if type(value) is list else (value,)
-                for index, child in enumerate(children):
-                    if not isinstance(child, ast.AST):
+            for field in node._fields:
+                value = getattr(node, field, None)
+                for index, child in enumerate(value) if type(value) is list else ((0, value),):
+                    kind = type(child)
+                    if kind in _LEAVES and field != "iter" or not isinstance(child, ast.AST):
                         continue
                     stack.append(child)
-                    line = getattr(child, "lineno", None)
-                    # Contexts and operators are shared objects of `ast`: those have no position and no parent.
-                    if line is None:
-                        if isinstance(child, ast.comprehension):
-                            parents[child] = (node, field, index)
-                        continue
                     parents[child] = (node, field, index)
-                    key = (line + shift, child.col_offset, child.end_lineno + shift, child.end_col_offset)
-                    if isinstance(child, (ast.expr, ast.AugAssign)):
-                        nodes.setdefault(key, child)
-                    if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                        self.by_name.setdefault(child.name, []).append(child)
-                        line = child.decorator_list[0].lineno if child.decorator_list else line
-                        self.functions.setdefault(line + shift, []).append(child)
-                    elif isinstance(child, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-                        self.functions.setdefault(line + shift, []).append(child)
+                    if kind in _WITHOUT_POSITION:
+                        continue
+                    line = child.lineno + shift  # type: ignore[attr-defined]
+                    if isinstance(child, ast.expr) or kind is ast.AugAssign:
+                        end = child.end_lineno + shift  # type: ignore[attr-defined]
+                        nodes.setdefault((line, child.col_offset, end, child.end_col_offset), child)  # type: ignore[attr-defined]
+                    if kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
+                        self.by_name.setdefault(child.name, []).append(child)  # type: ignore[attr-defined]
+                        decorators = child.decorator_list  # type: ignore[attr-defined]
+                        line = decorators[0].lineno + shift if decorators else line
+                        self.functions.setdefault(line, []).append(child)
+                    elif kind in _INLINE:
+                        self.functions.setdefault(line, []).append(child)
+
+
+# What computes nothing by itself, or has no position: operators and contexts are shared objects of `ast`.
+_LEAVES = frozenset(
+    (ast.Name, ast.Constant, ast.arg, ast.alias, ast.Pass, ast.Import, ast.ImportFrom, ast.Load, ast.Store, ast.Del)
+    + tuple(v for v in vars(ast).values() if isinstance(v, type) and issubclass(v, (ast.operator, ast.unaryop, ast.cmpop, ast.boolop)))
+    + tuple(v for v in vars(ast).values() if isinstance(v, type) and issubclass(v, (ast.type_ignore,)))
+)
+_WITHOUT_POSITION = frozenset((ast.comprehension, ast.arguments, ast.withitem, ast.match_case))
+_INLINE = frozenset((ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))
 
 
 class _File:
@@ -317,3 +326,11 @@ def function_at(file: str, line: int, name: str) -> Any:
     kind: Any = ast.Lambda if name.startswith("<") else (ast.FunctionDef, ast.AsyncFunctionDef)
     matching = [n for n in found if isinstance(n, kind) and getattr(n, "name", name) == name]
     return matching[0] if len(matching) == 1 else None
+
+
+def source_line(file: str, number: int) -> str:
+    """One line of a source file as Python last read it; "" where there is none."""
+    try:
+        return linecache.getline(file, number)
+    except Exception:  # a loader of someone else's
+        return ""

@@ -18,13 +18,17 @@ from typing import Any
 
 
 class Value:
-    """A variable: bound once, by a Function's parameter or an Equation's output. `aval` is JAX's abstract value."""
+    """A variable: bound once, by a Function's parameter or an Equation's output. `aval` is JAX's abstract value.
 
-    __slots__ = ("aval", "hint")
+    `hint` is a name for it; `named` says that the author bound it to that name, in a statement of its own.
+    """
+
+    __slots__ = ("aval", "hint", "named")
 
     def __init__(self, aval: Any, hint: str | None = None):
         self.aval = aval
         self.hint = hint
+        self.named = False
 
 
 class Literal:
@@ -89,18 +93,31 @@ class Library:
         self.body = body
 
 
+class Local:
+    """A callee that is a function of the program itself: a call that the author made. Several calls may share `body`,
+    which must be complete when this is made. `effects`: whether it does more than compute its results.
+    """
+
+    __slots__ = ("body", "effects")
+    name = "local call"  # of no primitive; the function's own is `body.name`
+
+    def __init__(self, body: Function):
+        self.body = body
+        self.effects = any(e.effects for e in body.equations)
+
+
 class Equation:
     """`outputs = callee(*inputs, **params)`.
 
     `outputs` holds None where the program drops a result. `params` maps names to plain values, or to Functions
-    where JAX has jaxprs. `origin` is the jaxpr equation it came from (provenance), or None.
+    where JAX has jaxprs. `origin` is the jaxpr equation it came from (provenance), or None (a call of a Local).
     """
 
     __slots__ = ("callee", "inputs", "outputs", "params", "origin")
 
     def __init__(
         self,
-        callee: Primitive | Library,
+        callee: Primitive | Library | Local,
         inputs: Sequence[Atom],
         outputs: Sequence[Value | None],
         params: Mapping[str, Any],
@@ -111,6 +128,13 @@ class Equation:
         self.outputs = outputs
         self.params = params
         self.origin = origin
+
+    @property
+    def effects(self) -> bool:
+        """Whether it does more than compute its results."""
+        if type(self.callee) is Local:
+            return self.callee.effects
+        return self.origin is not None and bool(self.origin.effects)
 
 
 class Function:
@@ -182,6 +206,8 @@ def walk_functions(entry: Function) -> list[Function]:
         seen.add(id(function))
         stack.append((function, True))
         for equation in reversed(function.equations):
+            if type(equation.callee) is Local and id(equation.callee.body) not in seen:
+                stack.append((equation.callee.body, False))
             for value in equation.params.values():
                 stack.extend((f, False) for f in functions_in(value) if id(f) not in seen)
     return order

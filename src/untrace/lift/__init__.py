@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from untrace.ir.nodes import Program
 from untrace.lift import idioms as _idioms  # noqa: F401  (registers the idioms)
 from untrace.lift.engine import Lifter
+from untrace.lift.names import name_values
 from untrace.lift.prune import prune
 
 
 def lift(program: Program, refused: Mapping[int, int] | frozenset[int] = frozenset()) -> Program:
     """The idiomatic form of `program`, in place. `refused`: ids of jaxpr equations to leave as they are."""
     program = prune(program)  # first: a dead equation that reads a value would keep it from being lifted
+    program = name_values(program)  # while every equation still says where it came from
     return Lifter(refused).lift(program)

@@ -69,7 +69,9 @@ class Simplifier:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
         body = _Body(self, jaxpr, outermost)
         for eqn in jaxpr.eqns:
-            body.add(self._with_params(eqn))
+            new = self._with_params(eqn)
+            body.changed = body.changed or new is not eqn
+            body.add(new)
         if not body.changed:
             return closed
         outvars = jax_compat.substituted(jaxpr.outvars, body.substitute)

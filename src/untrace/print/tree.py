@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-WIDTH = 96
+WIDTH = 88  # the community's formatters' own
 
 # Binding strengths, weakest first (https://docs.python.org/3/reference/expressions.html).
 LAMBDA, TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, UNARY, POWER, ATOM = range(15)
@@ -60,6 +60,12 @@ class Text(Expr):
 
     def flat(self) -> str:
         return self.text
+
+
+def quoted(value: str) -> str:
+    """A string literal, double-quoted where that needs no more escapes; pure ASCII."""
+    text = ascii(value)
+    return f'"{text[1:-1]}"' if text[0] == "'" and '"' not in text else text
 
 
 class Attribute(Expr):
@@ -172,6 +178,11 @@ class Subscript(Expr):
             inner = inner[1:-1]
         return f"{wrap(self.value, ATOM)}[{inner}]"
 
+    def items(self):
+        index = self.index
+        several = type(index) is Tuple and len(index.elements) > 1
+        return wrap(self.value, ATOM) + "[", [("", e) for e in index.elements] if several else [("", index)], "]"
+
 
 class Slice(Expr):
     """`start:stop:step` inside a Subscript; None leaves a part out."""
@@ -223,7 +234,18 @@ class Binary(Expr):
         tight = s == POWER or s == COMPARE  # ** binds rightwards; comparisons would chain
         left = wrap(self.left, s + 1 if tight else s)
         right = wrap(self.right, s if s == POWER else s + 1)
+        if s == POWER and _is_simple(self.left) and _is_simple(self.right) and right[0] != "(":
+            return f"{left}**{right}"  # as the community's formatters write it
         return f"{left} {self.op} {right}"
+
+
+def _is_simple(expr: Expr) -> bool:
+    """A name, a number or an attribute of a name, with or without a sign."""
+    if type(expr) is Unary:
+        expr = expr.value
+    while type(expr) is Attribute:
+        expr = expr.value
+    return type(expr) is Name or (type(expr) is Text and "(" not in expr.text)
 
 
 def wrap(expr: Expr, least: int) -> str:
@@ -232,9 +254,17 @@ def wrap(expr: Expr, least: int) -> str:
     return text if expr.strength >= least else f"({text})"
 
 
-def lines_of(prefix: str, expr: Expr, suffix: str, indent: str, width: int = WIDTH) -> Iterator[str]:
-    """Lines of `prefix + expr + suffix`, each starting with `indent`."""
+def lines_of(
+    prefix: str, expr: Expr, suffix: str, indent: str, width: int = WIDTH, bracketed: bool = False
+) -> Iterator[str]:
+    """Lines of `prefix + expr + suffix`, each starting with `indent`.
+
+    `bracketed`: the expression stands inside brackets already, so that it may be broken without some of its own.
+    """
     line = f"{indent}{prefix}{expr.flat()}{suffix}"
+    if len(line) > width and type(expr) is Binary:
+        yield from _operation_lines(prefix, expr, suffix, indent, width, bracketed)
+        return
     broken = expr.items() if len(line) > width else None
     if broken is None or not broken[1]:
         yield line
@@ -247,6 +277,7 @@ def lines_of(prefix: str, expr: Expr, suffix: str, indent: str, width: int = WID
         return
     yield f"{indent}{prefix}{opening}"
     inner = indent + "    "
+    width = max(width, WIDTH)
     one_line = inner + ", ".join([f"{p}{e.flat()}" for p, e in pairs])
     # Without a trailing comma a single tuple element would change meaning, so those go one a line.
     if len(one_line) <= width and (type(expr) is not Tuple or len(pairs) > 1):
@@ -255,12 +286,69 @@ def lines_of(prefix: str, expr: Expr, suffix: str, indent: str, width: int = WID
         yield from _filled([f"{p}{e.flat()}" for p, e in pairs], inner, width)
     else:
         for p, e in pairs:
-            yield from lines_of(p, e, ",", inner, width)
+            yield from lines_of(p, e, ",", inner, width, bracketed=not p)
     yield f"{indent}{closing}{suffix}"
+
+
+def _operation_lines(
+    prefix: str, expr: Binary, suffix: str, indent: str, width: int, bracketed: bool
+) -> Iterator[str]:
+    """A chain of operators of one strength, each at the head of a line; or its last call broken, where there is but one."""
+    operands: list[tuple[str, Expr, int]] = []
+    node: Expr = expr
+    strength = expr.strength
+    while type(node) is Binary and node.strength == strength and strength not in (POWER, COMPARE):
+        operands.append((node.op + " ", node.right, strength + 1))
+        node = node.left
+    if not operands:
+        assert type(node) is Binary
+        operands.append((node.op + " ", node.right, strength if strength == POWER else strength + 1))
+        node = node.left
+        operands.append(("", node, strength + 1))
+    else:
+        operands.append(("", node, strength))
+    operands.reverse()
+    last = operands[-1][1]
+    head = f"{prefix}{wrap(operands[0][1], operands[0][2])} {operands[-1][0]}"
+    if len(operands) == 2 and last.strength == ATOM and last.items() and last.items()[1]:
+        opening = last.items()[0]
+        if len(indent) + len(head) + len(opening) <= width:
+            yield from lines_of(head, last, suffix, indent, width)
+            return
+    inner = indent if bracketed else indent + "    "
+    if not bracketed:
+        yield f"{indent}{prefix}("
+        whole = inner + expr.flat()
+        if len(whole) <= width:
+            yield whole
+            yield f"{indent}){suffix}"
+            return
+    for place, (op, operand, least) in enumerate(operands):
+        end = suffix if bracketed and place == len(operands) - 1 else ""
+        start = (prefix if bracketed and not place else "") + op
+        if operand.strength >= least:
+            yield from lines_of(start, operand, end, inner, width, bracketed=not start)
+        else:
+            line = f"{inner}{start}({operand.flat()}){end}"
+            if len(line) <= width:
+                yield line
+            else:
+                yield f"{inner}{start}("
+                yield from lines_of("", operand, "", inner + "    ", width, bracketed=True)
+                yield f"{inner}){end}"
+    if not bracketed:
+        yield f"{indent}){suffix}"
 
 
 def _filled(items: Sequence[str], indent: str, width: int) -> Iterator[str]:
     """Short atoms, as many on a line as fit (a hundred operands one a line help nobody)."""
+    line = indent + ", ".join(items)
+    if len(line) <= width:
+        yield line if len(items) > 1 else line + ","
+        return
+    if len(items) <= 12:
+        yield from (f"{indent}{item}," for item in items)
+        return
     line = indent
     for item in items:
         if len(line) + len(item) + 1 > width and line.strip():
@@ -283,11 +371,16 @@ class Statement:
 
 
 class Assign(Statement):
-    """`targets = value`; no targets make an expression statement; `comment` must be one clean line."""
+    """`targets = value`; no targets make an expression statement. A target is a name, or a tuple of names.
+
+    `comment` stands at the end of the statement; it must be one clean line.
+    """
 
     __slots__ = ("targets", "value", "comment")
 
-    def __init__(self, targets: Sequence[str], value: Expr, origin: object = None, comment: str = ""):
+    def __init__(
+        self, targets: Sequence[str | Tuple], value: Expr, origin: object = None, comment: str = ""
+    ):
         self.targets = targets
         self.value = value
         self.origin = origin
@@ -295,19 +388,22 @@ class Assign(Statement):
 
     def lines(self, indent: str) -> Iterator[str]:
         targets = self.targets
-        if not targets:
-            head = ""
-        elif len(targets) == 1:
-            head = targets[0] + " = "
-        else:
-            head = ", ".join(targets) + " = "
-        if len(indent) + len(head) > WIDTH - 20 and len(targets) > 1:
-            yield indent + "("
-            yield from _filled(targets, indent + "    ", WIDTH)
-            indent_head = ") = "
-            yield from lines_of(indent_head, self.value, "", indent)
+        head = "".join([t if type(t) is str else t.flat() for t in targets[:1]])
+        if len(targets) > 1:
+            head = ", ".join([t if type(t) is str else t.flat() for t in targets])
+        head = head + " = " if targets else ""
+        if len(targets) > 1 and not self._fits(indent, head):
+            whole = Tuple([Text(t) if type(t) is str else t for t in targets])
+            *first, last = lines_of("", whole, "", indent, len(indent) + 1)
+            yield from first
+            yield from lines_of(last[len(indent) :] + " = ", self.value, "", indent)
             return
-        yield from lines_of(head, self.value, f"  # {self.comment}" if self.comment else "", indent)
+        yield from lines_of(head, self.value, "", indent)
+
+    def _fits(self, indent: str, head: str) -> bool:
+        broken = self.value.items()
+        opening = broken[0] if broken and broken[1] else self.value.flat()
+        return len(indent) + len(head) + len(opening) <= WIDTH
 
 
 class Unpack(Statement):

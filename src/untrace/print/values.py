@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
-from untrace.print.tree import UNARY, Call, Dict, Expr, List, Subscript, Text, Tuple
+from untrace.print.tree import UNARY, Call, Dict, Expr, List, Subscript, Text, Tuple, quoted
 
 SMALL_BYTES = 1024
 
@@ -82,7 +82,7 @@ class Values:
         if isinstance(value, int):
             return Text(repr(int(value)), UNARY if value < 0 else 14)
         if isinstance(value, str):
-            return Text(repr(str(value)))
+            return Text(quoted(str(value)))
         if callable(value):
             return self.path_to(value)
         raise Unwritable(f"a {type(value).__module__}.{type(value).__qualname__} has no source form")
@@ -178,7 +178,7 @@ class Values:
         if items is not None:
             return Call("np.array", [items], [("dtype", dtype)])
         # Bits that no decimal gives back (a NaN's payload, a custom float type): the bytes themselves.
-        raw = Call("np.frombuffer", [Call("bytes.fromhex", [Text(repr(data.hex()))])], [("dtype", dtype)])
+        raw = Call("np.frombuffer", [Call("bytes.fromhex", [Text(quoted(data.hex()))])], [("dtype", dtype)])
         return Call(Text(raw.flat() + ".reshape"), [shape])
 
     def _items(self, array: np.ndarray) -> Expr | None:
@@ -269,8 +269,13 @@ def _float(values: Values, value: Any) -> Expr:
     return Text(text, UNARY if text.startswith("-") else 14)
 
 
-@writes(str, bytes)
-def _string(values: Values, value: Any) -> Expr:
+@writes(str)
+def _string(values: Values, value: str) -> Expr:
+    return Text(quoted(value))
+
+
+@writes(bytes)
+def _bytes(values: Values, value: bytes) -> Expr:
     return Text(ascii(value))
 
 

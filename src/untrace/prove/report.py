@@ -48,6 +48,11 @@ class Proof:
                 line += f" (and {len(self.notes) - 1} more)"
         return line
 
+    @property
+    def sentence(self) -> str:
+        """What was proven, without how: `proven: same jaxpr`."""
+        return _WORDS[self.level]
+
     def at_least(self, level: str) -> bool:
         """Whether this proof is `level` or stronger; ValueError for a level that does not exist."""
         return _rank(self.level) >= _rank(level)

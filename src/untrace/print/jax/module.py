@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from untrace.ir.nodes import Program
+from untrace.lift.names import provenance_of
 from untrace.print.jax import entry, runtime
+from untrace.print.jax.layout import Layout
 from untrace.print.jax.writer import ModuleWriter
-from untrace.print.tree import Assign, Def, Statement, Unpack, docstring_lines
+from untrace.print.tree import WIDTH, Assign, Def, Statement, Unpack, docstring_lines
 
 # How a written module spells its imports; the rest is `import name`.
 _IMPORTS = {
@@ -37,6 +39,14 @@ class Written:
     # Id of a jaxpr equation -> those whose expressions stand inside its own.
     folded: dict[int, tuple[Any, ...]] = field(repr=False, default_factory=dict)
 
+    def with_docstring(self, docstring: str, old: str) -> None:
+        """Puts another docstring of as many lines in the place of `old`."""
+        before, after = (list(docstring_lines(d, "")) for d in (old, docstring))
+        if len(before) == len(after):
+            lines = self.source.split("\n")
+            lines[: len(before)] = after
+            self.source = "\n".join(lines)
+
 
 def write_module(
     program: Program,
@@ -44,6 +54,7 @@ def write_module(
     forced: frozenset[int] = frozenset(),
     standalone: bool = False,
     idiomatic: bool = False,
+    comments: str = "none",
 ) -> Written:
     """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express."""
     module = ModuleWriter(forced, standalone, idiomatic)
@@ -72,10 +83,13 @@ def write_module(
     for helper in module.helpers:
         if helper != "_constants":
             emit("", "", *runtime.text(helper).split("\n"))
+    layout = Layout(provenance_of(program), comments) if idiomatic else None
     for statement in [*module.definitions, *definitions]:
         if id(statement) not in constants:
             if type(statement) is Def:
                 emit("", "")
+                if layout is not None:
+                    statement.body = layout.arrange(statement.body)
             _print([statement], lines, origins)
     emit("")
     return Written(
@@ -100,9 +114,19 @@ def _print(statements: list[Statement], lines: list[str], origins: list[Any], in
             _print_def(statement, lines, origins, indent)
             continue
         new = list(statement.lines(indent))
+        if type(statement) is Assign and statement.comment:
+            new[-1] = _commented(new[-1], statement.comment)
         lines.extend(new)
         origin = statement.origin if type(statement) in (Assign, Unpack) else None
         origins.extend([origin] * len(new))
+
+
+def _commented(line: str, comment: str) -> str:
+    """A comment that does not fit loses its first words, and goes at last: the code comes first."""
+    words = comment.split("  ")
+    while words and len(line) + 4 + len("  ".join(words)) > WIDTH:
+        words.pop(0)
+    return f"{line}  # {'  '.join(words)}" if words else line
 
 
 def _print_def(statement: Def, lines: list[str], origins: list[Any], indent: str) -> None:

@@ -31,6 +31,7 @@ from untrace.print.tree import (
     Text,
     Tuple,
     Unpack,
+    quoted,
 )
 from untrace.print.values import Unwritable, Values
 
@@ -267,11 +268,7 @@ def key_source(key: Any) -> Expr | None:
 
 
 def string(text: str) -> Text:
-    """A string literal, double-quoted where that needs no more escapes; pure ASCII."""
-    single = ascii(str(text))
-    if single[0] == "'" and '"' not in single:
-        return Text(f'"{single[1:-1]}"')
-    return Text(single)
+    return Text(quoted(str(text)))
 
 
 # ---------------------------------------------------------------- unpacking

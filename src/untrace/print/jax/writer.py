@@ -7,19 +7,21 @@ written as a `bind` of the imported primitive object, which is always the same e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Value, functions_in
+from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Local, Value, functions_in
 from untrace.print import rules
 from untrace.print.jax import runtime
+from untrace.print.jax.bodies import BareReturn
 from untrace.print.jax.library import library_call
+from untrace.print.jax.local import local_call
 from untrace.print.names import Scope, identifier
-from untrace.print.tree import Assign, Attribute, Call, Def, Expr, Name, Parameter, Return, Statement, Text, Tuple, Unpack
+from untrace.print.tree import Assign, Attribute, Call, Def, Expr, Name, Parameter, Return, Statement, Text, Tuple, Unpack, quoted
 from untrace.print.values import SMALL_BYTES, Unwritable, Values
 
 
@@ -97,12 +99,19 @@ class ModuleWriter:
         """A writer for a module-level function."""
         return FunctionWriter(self, Scope(self.scope))
 
-    def define(self, function: Function, name: str, decorators: Sequence[Expr] = ()) -> Def:
-        """`def name(params): ...`, returning a tuple of the function's results (the bare result where it is one)."""
+    def define(
+        self, function: Function, name: str, decorators: Sequence[Expr] = (), fixed: Mapping[Value, Expr] = {}  # noqa: B006
+    ) -> Def:
+        """`def name(params): ...`, returning a tuple of the function's results (the bare result where it is one).
+
+        `fixed`: parameters that are no arguments, for they always have this value of the module.
+        """
         writer = self.writer()
-        params = [Parameter(writer.bind_parameter(p).id) for p in function.params]
+        writer.names.update(fixed)
+        params = [Parameter(writer.bind_parameter(p).id) for p in function.params if p not in fixed]
         writer.equations(function.equations, function.results)
-        writer.statements.append(Return(writer.results(function.results)))
+        made = BareReturn if self.idiomatic else Return
+        writer.statements.append(made(writer.results(function.results)))
         return Def(name, params, writer.statements, decorators)
 
     def constant(self, constant: Constant) -> Expr:
@@ -233,8 +242,7 @@ class FunctionWriter:
         """Whether a result or an effect of this function depends on `output`, of its current equation."""
         live = {id(r) for r in self._results}
         for equation in reversed(self._body[self._at + 1 :]):
-            effects = equation.origin is not None and equation.origin.effects
-            if effects or any(id(o) in live for o in equation.outputs):
+            if equation.effects or any(id(o) in live for o in equation.outputs):
                 live.update(id(a) for a in equation.inputs)
         return id(output) in live
 
@@ -323,6 +331,9 @@ class FunctionWriter:
             if type(callee) is Library:
                 self._statement(equation, library_call(self, equation, operands))
                 continue
+            if type(callee) is Local:
+                self._statement(equation, local_call(self, equation, operands))
+                continue
             function = find(callee.name)
             expr = rules.DECLINE
             self._reason = ""
@@ -354,7 +365,7 @@ class FunctionWriter:
             return
         single = len(outputs) == 1 and not several
         output = outputs[0]
-        if single and output in self._folding and len(expr.flat()) <= _FOLDED_WIDTH:
+        if single and output in self._folding and len(expr.flat()) <= _FOLDED_WIDTH and not self._stands(output):
             self.names[output] = expr
             self._note_folded(equation)
             return
@@ -363,6 +374,10 @@ class FunctionWriter:
         make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
         self.statements.append(make(targets, expr, equation.origin))
         self._note_folded(equation)
+
+    def _stands(self, output: Value) -> bool:
+        """Whether a value keeps the statement that its author gave it: not under a name with a number."""
+        return output.named and not self.scope.taken(identifier(output.hint, "x"))
 
     def _target(self, output: Value, base: str) -> str:
         name = self.scope.fresh(identifier(output.hint, base) if output.hint else base)
@@ -401,7 +416,7 @@ class FunctionWriter:
         outputs = equation.outputs[value.skip :]
         bases = value.bases or [_base(equation.callee.name)] * len(outputs)
         pairs = iter(zip(outputs, bases, strict=True))
-        groups = []
+        groups: list[str | Tuple] = []
         for size in value.sizes:
             names = []
             for output, base in [next(pairs) for _ in range(size)]:
@@ -410,8 +425,10 @@ class FunctionWriter:
                 groups.append("_")
             elif size == 1:
                 groups.append(names[0])
+            elif len(value.sizes) > 1:
+                groups.append(Tuple([Name(n) for n in names]))
             else:
-                groups.append(f"({', '.join(names)})" if len(value.sizes) > 1 else ", ".join(names))
+                groups.extend(names)
         if all(g == "_" for g in groups):
             groups = []
         self.statements.append(Assign(groups, value.expr, equation.origin))
@@ -499,7 +516,7 @@ _FOLDED_WIDTH = 44
 
 
 def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
-    """Values that may stand in the expression that uses them: used once, not named by the author, and
+    """Values that may stand in the expression that uses them: used once, and
     needed by a plain call (not by a loop, whose body would compute them again and again)."""
     uses: dict[Any, int] = {}
     plain: set[Any] = set()
@@ -516,9 +533,9 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
         plain.add(atom)
     found = set()
     for equation in equations:
-        if len(equation.outputs) == 1 and not equation.origin.effects:
+        if len(equation.outputs) == 1 and not equation.effects:
             output = equation.outputs[0]
-            if output is not None and output.hint is None and uses.get(output) == 1 and output in plain:
+            if output is not None and uses.get(output) == 1 and output in plain:
                 found.add(output)
     return found
 
@@ -546,7 +563,7 @@ _SHORT = {
     "and": "both", "or": "either", "not": "negation", "xor": "differs", "sort": "ordered", "slice": "part",
     "sum": "total", "any": "some", "all": "every", "add_": "total", "truediv": "ratio", "matmul": "product",
     "getitem": "part", "floordiv": "quotient", "mod": "remainder", "and_": "both", "or_": "either", "invert": "negation",
-    "operator.add": "total", "operator.sub": "difference", "operator.mul": "product", "T": "transposed", "mT": "transposed",
+    "local call": "out", "operator.add": "total", "operator.sub": "difference", "operator.mul": "product", "T": "transposed", "mT": "transposed",
     "einsum": "product", "astype": "cast", "select": "chosen", "zeros": "zeros", "ones": "ones", "full": "filled",
     "broadcast_to": "broadcast", "power": "power",
     "complex": "z", "eq": "equal", "ne": "unequal", "lt": "less", "le": "at_most", "gt": "greater", "ge": "at_least",

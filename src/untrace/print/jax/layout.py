@@ -1,0 +1,106 @@
+"""What stands between and beside the statements of a function: blank lines, sections, comments.
+
+Blank lines come where the author had them, and between the forward and the backward part of a gradient. A comment
+gives the type of a value and the place that it comes from, where that tells something new.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from untrace import jax_compat
+from untrace.capture.provenance import Provenance, Site
+from untrace.capture.syntax import source_line
+from untrace.print.tree import Assign, Def, Lines, Statement, Unpack
+
+_ASSIGNMENTS = (Assign, Unpack)
+
+
+class Layout:
+    """Arranges the bodies of one module. comments: "full", "some" or "none"."""
+
+    def __init__(self, provenance: Provenance, comments: str):
+        self._provenance = provenance
+        self._comments = comments
+
+    def arrange(self, body: Sequence[Statement], outermost: bool = True) -> list[Statement]:
+        """`body` with blank lines, section titles and comments, its nested functions arranged as well."""
+        phases = [self._phase(s) for s in body]
+        sections = outermost and "backward" in phases and any(p == "forward" for p in phases)
+        found: list[Statement] = []
+        section = ""
+        last: Site | None = None
+        for statement, phase in zip(body, phases, strict=True):
+            site = self._site(statement)
+            if _is_space(statement) and found and _is_space(found[-1]):
+                continue
+            if sections and phase and phase != section and (phase == "backward" or not section):
+                section = phase
+                found += [Lines(""), Lines(f"# {section}")] if found else [Lines(f"# {section}")]
+            elif type(statement) is Def:
+                if found and not _is_space(found[-1]):
+                    found.append(Lines(""))
+            elif found and type(found[-1]) is Def and not _is_space(statement):
+                found.append(Lines(""))
+            elif site is not None and last is not None and not _is_space(found[-1]) and self._paragraph(last, site):
+                found.append(Lines(""))
+            if type(statement) is Def:
+                statement.body = self.arrange(statement.body, outermost=False)
+            elif site is not None:
+                self._comment(statement, site, last, phase)
+                last = site
+            found.append(statement)
+        return found
+
+    def _site(self, statement: Statement) -> Site | None:
+        origin = statement.origin if type(statement) in _ASSIGNMENTS else None
+        if origin is None:
+            return None
+        site = self._provenance.site(origin)
+        return site if site.user_frames else None
+
+    def _phase(self, statement: Statement) -> str:
+        if type(statement) not in _ASSIGNMENTS or statement.origin is None:
+            return ""
+        site = self._provenance.site(statement.origin)
+        return "backward" if site.phase == "backward" else "forward"
+
+    @staticmethod
+    def _paragraph(last: Site, site: Site) -> bool:
+        """Whether the author left an empty line between two statements of one function."""
+        before, after = last.user_frames[-1], site.user_frames[-1]
+        if before.code is not after.code or not before.end_line or not after.line:
+            return False
+        between = range(before.end_line + 1, after.line)
+        return len(between) < 40 and any(not source_line(after.file, n).strip() for n in between)
+
+    def _comment(self, statement: Any, site: Site, last: Site | None, phase: str) -> None:
+        if self._comments == "none":
+            return
+        frame = site.user_frames[-1]
+        place = f"{os.path.basename(frame.file)}:{frame.line}" if frame.line and os.path.isabs(frame.file) else ""
+        previous = last.user_frames[-1] if last is not None else None
+        new_place = previous is None or previous.file != frame.file or previous.line != frame.line
+        full = self._comments == "full"
+        words = []
+        if full or (phase == "backward" and new_place):
+            kinds = [_type(v.aval) for v in statement.origin.outvars[:1]] if len(statement.targets) == 1 else []
+            words += kinds
+            if place and (full or new_place):
+                words.append(place)
+        if not words or type(statement) is not Assign:
+            return
+        text = "  ".join(words)
+        if text.isprintable() and len(text) < 60:
+            statement.comment = text
+
+
+def _is_space(statement: Statement) -> bool:
+    return type(statement) is Lines
+
+
+def _type(aval: Any) -> str:
+    return str(aval.str_short(short_dtypes=True)) if jax_compat.is_shaped_array(aval) else ""
+
