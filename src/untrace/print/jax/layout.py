@@ -6,13 +6,13 @@ gives the type of a value and the place that it comes from, where that tells som
 
 from __future__ import annotations
 
+import linecache
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site
-from untrace.capture.syntax import source_line
 from untrace.print.tree import Assign, Def, Lines, Statement, Unpack
 
 _ASSIGNMENTS = (Assign, Unpack)
@@ -74,7 +74,7 @@ class Layout:
         if before.code is not after.code or not before.end_line or not after.line:
             return False
         between = range(before.end_line + 1, after.line)
-        return len(between) < 40 and any(not source_line(after.file, n).strip() for n in between)
+        return len(between) < 40 and any(not linecache.getline(after.file, n).strip() for n in between)
 
     def _comment(self, statement: Any, site: Site, last: Site | None, phase: str) -> None:
         if self._comments == "none":
