@@ -302,13 +302,36 @@ def test_solves_can_be_batched() -> None:
     np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_batched_check_is_refused_and_not_wrong() -> None:
-    """equinox makes one condition of a whole batch; JAX runs both branches, and so the check."""
+def test_a_check_is_one_condition_of_the_whole_batch() -> None:
+    """JAX would turn it into a selection, run both branches, and so raise for every batch."""
     eqx = pytest.importorskip("equinox")
-    _, new, notes = expanded(lambda x: eqx.error_if(x, x > 100, "x is too large"), 1.0)
-    assert any("a check which raises an error cannot be batched" in n for n in notes)
-    with pytest.raises(Exception, match="x is too large|vmap is only supported"):
-        jax.block_until_ready(jax.vmap(as_function(new))(X))
+    _, new, _ = expanded(lambda x: eqx.error_if(x * 2, x > 100, "x is too large"), 1.0)
+    function = jax.vmap(jax.vmap(as_function(new)))
+    np.testing.assert_array_equal(function(X[None]), X[None] * 2)
+    with pytest.raises(Exception, match="x is too large"):
+        jax.block_until_ready(function(X[None] * 100))
+
+
+@pytest.mark.parametrize("mapped", [(0, None, None), (None, 0, None), (None, None, 0), (0, 0, 0)])
+def test_selections_of_equinox_are_batched_as_it_does(mapped: tuple[int | None, ...]) -> None:
+    """`select_if_vmap` ignores its condition unless that is mapped."""
+    pytest.importorskip("equinox")
+    from equinox.internal._loop.common import _select_if_vmap
+
+    def function(pred: Any, x: Any, y: Any) -> Any:
+        return _select_if_vmap(pred, jnp.sin(x), y * 3, makes_false_steps=False)
+
+    whole = (np.array([True, False, True]), X, X + 10)
+    one = (np.array(False), X[1], X[2])
+    args = [w if m == 0 else o for w, o, m in zip(whole, one, mapped, strict=True)]
+    _, new, _ = expanded(function, *one)
+
+    def both(f: Callable[..., Any]) -> Any:
+        tangent = lambda p, x, y: jax.jvp(lambda x, y: f(p, x, y), (x, y), (x, y))  # noqa: E731
+        gradient = lambda p, x, y: jax.grad(lambda x, y: f(p, x, y) ** 2, (0, 1))(x, y)  # noqa: E731
+        return [jax.vmap(g, in_axes=mapped)(*args) for g in (f, tangent, gradient)]
+
+    jax.tree.map(np.testing.assert_array_equal, both(as_function(new)), both(function))
 
 
 def test_least_squares_keeps_the_rule_of_lineax() -> None:

@@ -122,7 +122,7 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool], 
     thunk = params["fwd_jaxpr_thunk"]
     with tracing_context(eqn):
         (fwd_jaxpr, consts), perturbed = _forward_rule(
-            getattr(thunk, "call_wrapped", thunk), eqn.invars[n_consts:], params["symbolic_zeros"]
+            _not_memoized(thunk), eqn.invars[n_consts:], params["symbolic_zeros"]
         )
     fwd = close_jaxpr(fwd_jaxpr, consts)
     _, res_tree, forwards = params["out_trees"]()
@@ -158,6 +158,24 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool], 
     with tracing_context(eqn):
         closed = _trace_flat(backward, [*res_avals, *ct_avals])
     return fwd, list(forwards), _without_float0(closed), list(zeros), perturbed
+
+
+def _not_memoized(thunk: Any) -> Any:
+    """The function that traces a forward rule: its result alone is remembered, but its trees are of the last call.
+
+    Source: `_memoize` in jax/_src/interpreters/partial_eval.py.
+    """
+    from jax._src import core
+
+    inner = _freevars(thunk.f).get("fn") if hasattr(thunk, "f") else None
+    if not callable(inner):
+        return getattr(thunk, "call_wrapped", thunk)
+
+    def call(*zeros: bool) -> Any:
+        with core.set_current_trace(None):
+            return inner(*zeros)
+
+    return call
 
 
 def _forward_rule(thunk: Any, operands: Sequence[Any], symbolic: bool) -> tuple[Any, list[bool]]:

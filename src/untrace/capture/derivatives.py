@@ -296,11 +296,14 @@ def _ignores_operands(closed: Any) -> bool:
     return not read.issuperset(jaxpr.invars)
 
 
+_ITERATED = {"while", "scan", "custom_linear_solve", "pure_callback", "custom_vmap_call"}
+
+
 def _has_loops(closed: Any) -> bool:
-    """Whether a jaxpr has loops, solves or callbacks, at any depth."""
+    """Whether a jaxpr has loops, solves, callbacks or own batching rules, at any depth."""
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name in ("while", "scan", "custom_linear_solve", "pure_callback"):
+        if eqn.primitive.name in _ITERATED:
             return True
         for value in eqn.params.values():
             parts = value if isinstance(value, (tuple, list)) else (value,)

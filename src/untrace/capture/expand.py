@@ -15,8 +15,8 @@ What the program *computes* is kept; how it *transforms* is kept in this way:
   `linear_solve.py` and `derivatives.py`);
 * refusals (`nonbatchable`, `nondifferentiable_backward`, a missing rule) are lost, and the notes
   say so;
-* batching: the implementation is batched by JAX's rules, and the notes say so where the library has
-  its own.
+* batching: the implementation is batched by JAX's rules; where the library's own give other values,
+  it is a function with a batching rule (see `batching.py`).
 
 JAX 0.12 has primitives that are objects (`call_hi_primitive[_prim=...]`, jax/_src/hijax.py). The
 public call that makes the same equation is found by `hi_primitives.hi_primitive_call`; only where
@@ -33,6 +33,7 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
+from untrace.capture.batching import batched_function
 from untrace.capture.derivatives import LibraryRules
 from untrace.capture.hi_primitives import hi_primitive_call
 
@@ -42,20 +43,11 @@ _PLAIN = {int, float, bool, str, type(None), np.dtype, np.int64, complex, bytes}
 # class).
 _OPEN_BODIES = {"checkpoint", "remat2", "shard_map", "pallas_call", "run_state", "xla_pmap"}
 
-# What is lost of a primitive whose implementation alone is not the whole story. Under vmap
-# `unvmap_any` makes one condition of a whole batch, so that an `error_if` needs no batched host
-# callback.
-_UNBATCHED = (
-    "under vmap it reduces each example by itself, so that a check which raises an error cannot be "
-    "batched (it is refused, or raises for every batch)"
-)
+# What is lost of a primitive whose implementation alone is not the whole story.
 _LOST = {
     "nonbatchable": "vmap over it is no longer refused",
     "nontraceable": "transforming it is no longer refused",
     "nondifferentiable_backward": "reverse-mode differentiation through it is no longer refused",
-    "unvmap_any": _UNBATCHED,
-    "unvmap_all": _UNBATCHED,
-    "unvmap_max": _UNBATCHED,
 }
 
 
@@ -163,7 +155,7 @@ class Expander:
     def _rebuild(self, closed: Any, has_home: bool, tangent: Sequence[bool] = ()) -> Any:
         jaxpr, _ = jax_compat.open_jaxpr(closed)
         moving = {v for v, t in zip(jaxpr.invars, tangent, strict=False) if t}
-        used = _used(jaxpr) if moving else set()
+        used = self._used(jaxpr) if moving else None
         if not has_home or jax_compat.is_open(closed):
             has_home = False
         eqns: list[Any] = []
@@ -180,14 +172,17 @@ class Expander:
             if any(linear):
                 moving.update(eqn.outvars)
                 eqn = jax_compat.with_unused_dropped(eqn, used)
-            body = self._expansion(eqn, linear)
-            if body is not None and not has_home and jax_compat.open_jaxpr(body)[1]:
-                body = self._expansion(eqn, linear, wrap=True)
+            if used is None and self._may_expand(eqn):
+                used = self._used(jaxpr)
+            body = self._expansion(eqn, linear, used)
+            copies, own = _constants(body, eqn)
+            if own and not has_home:
+                body = self._expansion(eqn, linear, used, wrap=True)
+                copies, own = _constants(body, eqn)
             if body is not None:
-                inner, inner_consts = jax_compat.open_jaxpr(body)
-                constvars += inner.constvars
-                consts += inner_consts
-                eqns += _spliced(eqn, inner, substitute)
+                constvars += [var for var, _ in own]
+                consts += [value for _, value in own]
+                eqns += [*copies, *_spliced(eqn, jax_compat.open_jaxpr(body)[0], substitute)]
                 changed = True
                 continue
             new = self._with_params(eqn)
@@ -243,14 +238,33 @@ class Expander:
             self._library[id(primitive)] = found
         return found
 
-    def _expansion(self, eqn: Any, linear: Sequence[bool], wrap: bool = False) -> Any:
+    def _used(self, jaxpr: Any) -> set[Any]:
+        """The variables of a jaxpr that a result or an equation reads, but for library equations
+        whose own results nobody reads.
+        """
+        literal = jax_compat.LITERAL_TYPE
+        used = {v for v in jaxpr.outvars if type(v) is not literal}
+        for eqn in reversed(jaxpr.eqns):
+            idle = not eqn.effects and used.isdisjoint(eqn.outvars) and self._may_expand(eqn)
+            if not idle:
+                used.update(v for v in eqn.invars if type(v) is not literal)
+        return used
+
+    def _may_expand(self, eqn: Any) -> bool:
+        return jax_compat.hi_primitive(eqn) is not None or self.is_library(eqn.primitive)
+
+    def _expansion(
+        self, eqn: Any, linear: Sequence[bool], used: Collection[Any] | None, wrap: bool = False
+    ) -> Any:
         """ClosedJaxpr that `eqn` stands for, itself expanded; None where the equation stays as it
         is.
 
-        `linear`: which operands are tangents, in a derivative rule. `wrap`: as one call of a jitted
-        function, which can hold constants where an open jaxpr cannot.
+        `linear`: which operands are tangents, in a derivative rule. `used`: the variables that are
+        read, where any may be expanded. `wrap`: as one call of a jitted function, which can hold
+        constants where an open jaxpr cannot.
         """
         primitive = eqn.primitive
+        keeps_rule = True
         prim = jax_compat.hi_primitive(eqn)
         if prim is not None:
             name = jax_compat.primitive_label(eqn)
@@ -264,7 +278,12 @@ class Expander:
             candidates = [jax_compat.hi_primitive_function(prim)]
         elif self.is_library(primitive):
             name, library = primitive.name, jax_compat.library_of(primitive)
-            candidates = implementations(eqn)
+            moving = any(linear) or self._rules is None
+            batched = batched_function(eqn, moving)
+            if batched is not None:
+                candidates, keeps_rule = [batched], not moving
+            else:
+                candidates = implementations(eqn)
         else:
             return None
         reason = "it has neither a traceable lowering nor an `impl`"
@@ -272,11 +291,14 @@ class Expander:
             if wrap:
                 function = jax.jit(function)
             try:
-                closed = _traced(function, eqn)
-                custom = self._rules and self._rules.function_for(eqn, closed, linear)
-                how = ""
-                if custom:
-                    closed, how = _traced(custom[0], eqn), custom[1]
+                # Weak types are put right outside of what keeps a rule: what is inside stays alive.
+                closed = _traced(function, eqn, ())
+                custom = None
+                if self._rules and keeps_rule:
+                    custom = self._rules.function_for(eqn, closed, linear)
+                if custom or not _has_types_of(closed, eqn):
+                    closed = _traced(custom[0] if custom else function, eqn, used)
+                how = custom[1] if custom else ""
             except Exception as error:  # the library's code: anything may be raised
                 reason = f"{type(error).__name__}: {_first_line(error)}"
                 continue
@@ -284,12 +306,6 @@ class Expander:
             return self._jaxpr(closed, has_home=True)
         self._failures[name] = reason
         return None
-
-
-def _used(jaxpr: Any) -> set[Any]:
-    """The variables of a jaxpr that an equation or the result reads."""
-    atoms = [*jaxpr.outvars, *[v for e in jaxpr.eqns for v in e.invars]]
-    return {v for v in atoms if type(v) is not jax_compat.LITERAL_TYPE}
 
 
 def implementations(eqn: Any) -> list[Callable[..., list[Any]]]:
@@ -310,13 +326,17 @@ def _as_list(result: Any, several: bool) -> list[Any]:
     return list(result) if several else [result]
 
 
-def _traced(function: Callable[..., list[Any]], eqn: Any) -> Any:
+def _traced(
+    function: Callable[..., list[Any]], eqn: Any, used: Collection[Any] | None = None
+) -> Any:
     """ClosedJaxpr of `function` on the equation's operands, with the equation's result types.
 
     Raises TypeError where the implementation's types are not those of the primitive (but for weak
-    types, which are put right: a value's weak type decides how later code promotes it).
+    types of results in `used`, which are put right: a value's weak type decides how later code
+    promotes it).
     """
     avals = [v.aval for v in eqn.outvars]
+    read = [used is None or v in used for v in eqn.outvars]
 
     def run(*args: Any) -> list[Any]:
         results = list(function(*args))
@@ -327,11 +347,37 @@ def _traced(function: Callable[..., list[Any]], eqn: Any) -> Any:
             if np.shape(result) != shape or jax_compat.dtype_of(result) != dtype:
                 raise TypeError(f"result {i} is not of the primitive's type {aval}")
             weak = bool(getattr(aval, "weak_type", False))
-            if jax_compat.is_weak(result) != weak:
+            if read[i] and jax_compat.is_weak(result) != weak:
                 results[i] = jax_compat.with_weak_type(result, weak)
         return results
 
     return jax_compat.trace_on_avals(run, [v.aval for v in eqn.invars], eqn.ctx)
+
+
+def _has_types_of(closed: Any, eqn: Any) -> bool:
+    """Whether the results of a jaxpr are weakly typed where those of `eqn` are."""
+    outs = [(v.aval, w.aval) for v, w in zip(jax_compat.open_jaxpr(closed)[0].outvars, eqn.outvars, strict=True)]
+    return all(getattr(a, "weak_type", 0) == getattr(b, "weak_type", 0) for a, b in outs)
+
+
+def _constants(body: Any, eqn: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
+    """(equations that copy the scalar constants of `body`, its other constants and their values).
+
+    Lowering puts the constants of an inlined function where it stands, and those of a program at
+    the program's beginning.
+    """
+    copies: list[Any] = []
+    own: list[tuple[Any, Any]] = []
+    if body is None:
+        return copies, own
+    jaxpr, consts = jax_compat.open_jaxpr(body)
+    for var, value in zip(jaxpr.constvars, consts, strict=True):
+        copy = jax_compat.copy_of_scalar(var, value, eqn)
+        if copy is None:
+            own.append((var, value))
+        else:
+            copies.append(copy)
+    return copies, own
 
 
 def _spliced(eqn: Any, inner: Any, substitute: dict[Any, Any]) -> list[Any]:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
+from untrace.capture.batching import helper_of
 from untrace.ir.nodes import Function
 from untrace.print.jax.pytrees import unpack
 from untrace.print.jax.results import rebuilt
@@ -208,6 +209,13 @@ def custom_vmap_call(w: Any, *operands: Any, call: Function, rule: Any, in_tree:
     if in_tree.children()[0].num_leaves:
         return DECLINE  # closed-over values, which JAX itself lifts into the operands: there is no call that does
     w.importing("import jax.custom_batching")
+    ours = helper_of(jax_compat.batching_rule(rule))
+    if ours is not None:
+        helper, reduction = ours
+        if reduction is None:
+            return Whole(w.call(w.module.helper(helper).text, *operands))
+        w.module.modules.add("jnp")
+        return Whole(w.call(w.module.helper(helper).text, Text(f"jnp.{reduction.__name__}"), *operands))
     flat = jax_compat.is_flat_call(in_tree, out_tree, len(operands))
     arguments = jax.tree.unflatten(in_tree, range(len(operands)))[1]
 

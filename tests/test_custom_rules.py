@@ -1,0 +1,149 @@
+"""Functions with their own derivative rules keep them, however they are reached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import untrace
+from untrace import jax_compat
+
+X = np.array([1.0, 2.0, 4.0], np.float32)
+
+
+
+@jax.custom_jvp
+def tripled(x: Any) -> Any:
+    return x * 3
+
+
+@tripled.defjvp
+def _tripled_jvp(primals: Any, tangents: Any) -> Any:
+    return tripled(*primals), tangents[0] * 30
+
+
+shared = jax.jit(lambda x: tripled(x) + 1)
+
+
+@jax.custom_jvp
+def outer(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+@outer.defjvp
+def _outer_jvp(primals: Any, tangents: Any) -> Any:
+    return outer(*primals), middle(*primals) * tangents[0]
+
+
+@jax.custom_jvp
+def middle(x: Any) -> Any:
+    return jnp.cos(x)
+
+
+@middle.defjvp
+def _middle_jvp(primals: Any, tangents: Any) -> Any:
+    return middle(*primals), shared(primals[0]) * tangents[0]
+
+
+def test_a_function_met_deep_in_rules_first_has_its_own_rule() -> None:
+    """`shared` stands in a rule of a rule, where rules end, and later in the program itself."""
+    d = untrace.decompile(lambda x: outer(x) + shared(x))(1.5)
+    assert d.proof.level == "jaxpr"
+    assert float(jax.grad(d)(1.5)) == float(jax.grad(lambda x: outer(x) + shared(x))(1.5))
+
+
+def test_cotangents_of_integers_that_were_batched() -> None:
+    """A mapped rule hands out arrays of float0, with which no public function can compute."""
+
+    @jax.custom_vjp
+    def pick(x: Any, i: Any) -> Any:
+        return x[i]
+
+    def fwd(x: Any, i: Any) -> Any:
+        return pick(x, i), (x, i)
+
+    def bwd(residuals: Any, ct: Any) -> Any:
+        x, i = residuals
+        _, back = jax.vjp(jax.vmap(lambda x, i: x * i, in_axes=(0, None)), x, i)
+        return back(jnp.broadcast_to(ct, x.shape))
+
+    pick.defvjp(fwd, bwd)
+    d = untrace.decompile(pick)(X, 1)
+    assert d.proof.level == "jaxpr"
+    np.testing.assert_array_equal(jax.grad(d)(X, 1), jax.grad(pick)(X, 1))
+
+
+def test_tangents_of_integers_that_were_given() -> None:
+    @jax.custom_jvp
+    def both(x: Any, i: Any) -> Any:
+        return x * 2, i + 1
+
+    @both.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        zeros = np.zeros(np.shape(primals[1]), jax.dtypes.float0)
+        return both(*primals), (tangents[0] * 5, zeros)
+
+    d = untrace.decompile(both)(X, np.int32(1))
+    assert d.proof.level == "jaxpr"
+    ours, theirs = (jax.jvp(lambda x, f=f: f(x, np.int32(1))[0], (X,), (X,)) for f in (d, both))
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def refusing() -> Any:
+    """A rule with symbolic zeros that refuses to be differentiated by its second argument."""
+
+    @jax.custom_vjp
+    def scaled(x: Any, s: Any) -> Any:
+        return x * s
+
+    def fwd(x: Any, s: Any) -> Any:
+        assert not s.perturbed
+        return scaled(x.value, s.value), (s.value, x.perturbed)
+
+    def bwd(residuals: Any, ct: Any) -> Any:
+        s, perturbed = residuals
+        return (ct * s * 7 if perturbed else None), None
+
+    scaled.defvjp(fwd, bwd, symbolic_zeros=True)
+    return scaled
+
+
+def test_a_rule_that_refuses_an_argument_keeps_the_rest() -> None:
+    function = refusing()
+    d = untrace.decompile(function)(2.0, 3.0)
+    assert d.proof.level == "jaxpr", d.proof
+    assert not any("left out" in note for note in d.notes)
+    assert float(jax.grad(d)(2.0, 3.0)) == float(jax.grad(function)(2.0, 3.0)) == 21
+    with pytest.raises(ValueError, match="cannot be differentiated"):
+        jax.grad(d, argnums=1)(2.0, 3.0)
+
+
+def test_the_same_refusing_rule_twice_is_traced_once() -> None:
+    """A refused attempt resets what the rule left behind in JAX; it must not be asked for again."""
+    function = refusing()
+    closed = jax.make_jaxpr(function)(2.0, 3.0)
+    from untrace.capture.expand import Expander
+
+    expander = Expander()
+    (eqn,) = jax_compat.open_jaxpr(closed)[0].eqns
+    assert expander.vjp_of(eqn) is expander.vjp_of(eqn)
+
+
+def test_written_jaxprs_follow_the_caches() -> None:
+    """A jaxpr that outlives `jax.clear_caches()` has other inner functions than those traced anew."""
+
+    def function(x: Any) -> Any:
+        solve = lambda matvec, b: jnp.where(b > 1, b / 2, b * 0.5)  # noqa: E731
+        solved = jax.lax.custom_linear_solve(lambda v: v * 2, x, solve, solve)
+        return jnp.where(x > 1, solved, x)
+
+    d = untrace.decompile(function)(1.5)
+    assert "_jaxpr(" in d.source
+    jax.jit(d).lower(1.5)
+    jax.clear_caches()
+    texts = [jax.jit(f).lower(1.5).as_text().count("func.func") for f in (d, function)]
+    assert texts[0] == texts[1]
