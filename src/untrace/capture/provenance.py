@@ -191,10 +191,7 @@ class Provenance:
         below: list[CodeType] = []
         by_jvp = False
         for code, lasti in zip(codes, offsets, strict=True):  # innermost first
-            kind = kinds.get(id(code))
-            if kind is None:
-                self._keep.append(code)
-                kind = kinds[id(code)] = _kind(code)
+            kind = kinds.get(id(code)) or self.kind(code)
             if kind == "jax" or kind == "jvp":
                 by_jvp = by_jvp or kind == "jvp"
                 if not frames:
@@ -206,6 +203,14 @@ class Provenance:
         frames.reverse()
         below.reverse()
         return tuple(frames), tuple(below), by_jvp
+
+    def kind(self, code: CodeType) -> str:
+        """Whose code it is, see `_kind`; "user" and "library" are the kinds that Frames are made of."""
+        found = self._kinds.get(id(code))
+        if found is None:
+            self._keep.append(code)
+            found = self._kinds[id(code)] = _kind(code)
+        return found
 
     def _frame(self, code: CodeType, lasti: int, library: bool) -> Frame:
         key = (id(code), lasti)

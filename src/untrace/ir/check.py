@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from untrace._errors import UntraceError
-from untrace.ir.nodes import Constant, Equation, Function, Literal, Value, walk_functions
+from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Value, walk_functions
 
 
 class MalformedProgram(UntraceError):
@@ -22,8 +22,22 @@ def check(entry: Function) -> None:
             for output in equation.outputs:
                 if output is not None:
                     _bind(output, bound, function, equation)
+            if type(equation.callee) is Local:
+                _fits(equation, function)
         for atom in function.results:
             _use(atom, bound, function, None)
+
+
+def _fits(equation: Equation, function: Function) -> None:
+    """A call of a local function passes and takes what the function has, type by type."""
+    body = equation.callee.body
+    pairs = [("arguments", equation.inputs, body.params), ("results", equation.outputs, body.results)]
+    for what, outside, inside in pairs:
+        if len(outside) != len(inside):
+            raise MalformedProgram(f"{_place(function, equation)} has {len(outside)} {what} for {len(inside)} of {body.name!r}")
+        for a, b in zip(outside, inside, strict=True):
+            if a is not None and (a.aval.shape, a.aval.dtype) != (b.aval.shape, b.aval.dtype):
+                raise MalformedProgram(f"{_place(function, equation)} has {what} of other types than {body.name!r}")
 
 
 def _bind(value: Value, bound: set[int], function: Function, equation: Equation | None) -> None:

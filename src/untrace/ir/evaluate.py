@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Library, Value
+from untrace.ir.nodes import Equation, Function, Library, Local, Value
 
 
 def evaluate(function: Function, *args: Any) -> list[Any]:
@@ -23,7 +23,7 @@ def evaluate(function: Function, *args: Any) -> list[Any]:
     for equation in function.equations:
         inputs = [read(a) for a in equation.inputs]
         callee = equation.callee
-        outputs = evaluate(callee.body, *inputs) if type(callee) is Library else _bind(equation, inputs)
+        outputs = evaluate(callee.body, *inputs) if type(callee) in (Library, Local) else _bind(equation, inputs)
         for value, out in zip(equation.outputs, outputs, strict=True):
             if value is not None:
                 env[value] = out

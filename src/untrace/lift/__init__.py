@@ -12,6 +12,7 @@ from untrace.ir.nodes import Program
 from untrace.lift import idioms as _idioms  # noqa: F401  (registers the idioms)
 from untrace.lift.engine import Lifter
 from untrace.lift.names import name_values
+from untrace.lift.outline import outline
 from untrace.lift.prune import prune
 
 
@@ -19,4 +20,5 @@ def lift(program: Program, refused: Mapping[int, int] | frozenset[int] = frozens
     """The idiomatic form of `program`, in place. `refused`: ids of jaxpr equations to leave as they are."""
     program = prune(program)  # first: a dead equation that reads a value would keep it from being lifted
     program = name_values(program)  # while every equation still says where it came from
+    program = outline(program, refused)  # before lifting: what JAX calls a function should not hide whose it is
     return Lifter(refused).lift(program)

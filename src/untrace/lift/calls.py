@@ -1,0 +1,159 @@
+"""Which calls the author made: the equations of a function as a tree of activations, read off their frames.
+
+JAX traces a call by running it, so the equations of one call follow each other, and their frames say which function
+was entered from where. What frames do not say is where one turn of a Python loop ends and the next begins: there the
+instruction goes back. So for two neighbouring equations the first frame in which they differ is looked at; where it
+goes back and no loop of its own explains that, it is a new call from the innermost loop around it.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any
+
+from untrace import jax_compat
+from untrace.capture.provenance import Frame, Provenance, Site
+from untrace.ir.nodes import Equation
+
+# Functions of JAX that differentiate what they are given: what is transposed belongs to who called them.
+_GRADIENTS = frozenset("value_and_grad_f grad_f vjp _vjp linearize jacfun vjp_fun backward_pass backward_pass3".split())
+
+
+class Call:
+    """One activation of a function: `frame` is where in the caller it was called, `callee` the first frame inside.
+
+    `items`: places of equations and inner Calls, in order.
+    """
+
+    __slots__ = ("frame", "callee", "items")
+
+    def __init__(self, frame: Frame | None, callee: Frame | None):
+        self.frame = frame
+        self.callee = callee
+        self.items: list[int | Call] = []
+
+
+def call_tree(equations: Sequence[Equation], provenance: Provenance) -> Call:
+    """The calls inside a function; the root stands for the function itself."""
+    return _Reader(provenance).read(equations)
+
+
+class _Reader:
+    def __init__(self, provenance: Provenance):
+        self.provenance = provenance
+        self._loops: dict[int, list[tuple[int, int]]] = {}
+        self._depths: dict[Any, int] = {}
+
+    def read(self, equations: Sequence[Equation]) -> Call:
+        site_of = self.provenance.site
+        sites = [site_of(e.origin) for e in equations]
+        root = Call(None, None)
+        own = self._own_depth(sites)
+        stack = [root]  # open activations; stack[i] runs frame own + i - 1 of the chain
+        before: Any = None
+        chain: Sequence[Frame] = ()
+        waiting: list[int] = []  # equations from nowhere, which belong to whatever goes on around them
+        for at, site in enumerate(sites):
+            frames: Sequence[Frame] = site.frames
+            if len(frames) <= own:
+                if not frames:
+                    waiting.append(at)
+                    continue
+            if site.phase == "backward":
+                frames = frames[: max(own, self._gradient_depth(equations[at], site)) + 1]
+            shared = self._shared(chain, frames, before, equations[at])
+            depth = max(1, shared - own)  # how many activations go on, the root among them
+            del stack[depth:]
+            stack[-1].items.extend(waiting)
+            waiting.clear()
+            for i in range(own + depth, len(frames)):
+                call = Call(frames[i - 1] if i else None, frames[i])
+                stack[-1].items.append(call)
+                stack.append(call)
+            stack[-1].items.append(at)
+            chain, before = frames, equations[at]
+        root.items.extend(waiting)
+        return root
+
+    def _own_depth(self, sites: Sequence[Site]) -> int:
+        """How many leading frames belong to the function itself; -1 + 1 = 0 where the first are of several functions."""
+        firsts = {id(s.frames[0].code) for s in sites if s.frames}
+        return 0 if len(firsts) == 1 else -1
+
+    def _shared(self, old: Sequence[Frame], new: Sequence[Frame], before: Any, equation: Equation) -> int:
+        """How many activations two neighbouring equations have in common (1: that of the first frame)."""
+        depth = 0
+        for left, right in zip(old, new, strict=False):
+            if left.code is not right.code:
+                return depth
+            depth += 1
+            if left.lasti != right.lasti:
+                if left.lasti < right.lasti:
+                    return depth
+                return self._turned(before, equation, depth)
+        if len(old) != len(new):
+            return depth  # one of them is deeper inside an expression of the other's frame
+        return self._turned(before, equation, depth) if depth else 0
+
+    def _turned(self, before: Equation, equation: Equation, depth: int) -> int:
+        """The same for frames that are equal or go back: by all frames, JAX's own among them."""
+        if jax_compat.equation_source(before.origin)[0] is jax_compat.equation_source(equation.origin)[0]:
+            return depth  # one call of a jitted function that JAX inlined: all its equations share one traceback
+        left, right = self._raw(before), self._raw(equation)
+        limit = 0  # how many frames are of the same functions, as far as all those around them are at the same place
+        for a, b in zip(left, right, strict=False):
+            if a[0] is not b[0]:
+                break
+            limit += 1
+            if a[1] != b[1]:
+                if a[1] < b[1]:
+                    return self._visible(left[:limit], depth)
+                break
+        for i in range(limit - 1, -1, -1):
+            here, there = left[i][1], right[i][1]
+            if any(start <= here <= stop and start <= there <= stop for start, stop in self._loops_of(left[i][0])):
+                return self._visible(left[: i + 1], depth)  # the innermost loop that holds both places took a turn
+        if limit == len(left) == len(right) and left[-1][1] == right[-1][1]:
+            return depth
+        return self._visible(left[: max(limit - 1, 0)], depth)
+
+    def _visible(self, frames: Sequence[tuple[CodeType, int]], depth: int) -> int:
+        """How many of these frames are not JAX's."""
+        return min(depth, sum(self._is_visible(code) for code, _ in frames))
+
+    def _is_visible(self, code: CodeType) -> bool:
+        return self.provenance.kind(code) in ("user", "library")
+
+    def _raw(self, equation: Equation) -> list[tuple[CodeType, int]]:
+        traceback, _ = jax_compat.equation_source(equation.origin)
+        codes, offsets = jax_compat.raw_frames(traceback)
+        chain = list(zip(codes, offsets, strict=True))
+        stop = next((i for i, (code, _) in enumerate(chain) if self.provenance.kind(code) == "entry"), len(chain))
+        return chain[:stop][::-1]
+
+    def _loops_of(self, code: CodeType) -> list[tuple[int, int]]:
+        found = self._loops.get(id(code))
+        if found is None:
+            found = self._loops[id(code)] = [
+                (i.argval, i.offset)
+                for i in dis.get_instructions(code)
+                if "BACKWARD" in i.opname and isinstance(i.argval, int)
+            ]
+        return found
+
+    def _gradient_depth(self, equation: Equation, site: Site) -> int:
+        """The place in the chain of the frame that asked for the gradient; -1 where that was the whole function's."""
+        traceback, _ = jax_compat.equation_source(equation.origin)
+        found = self._depths.get(traceback)
+        if found is None:
+            count = 0
+            for code, _ in self._raw(equation):
+                if code.co_name in _GRADIENTS and not self._is_visible(code):
+                    break
+                count += self._is_visible(code)
+            else:
+                count = 1
+            found = self._depths[traceback] = count - 1
+        return found

@@ -1,0 +1,435 @@
+"""Functions: the equations of a call that the author made become a call of a local function.
+
+Which calls there were is read off the frames (`calls`). Each is one interval of the equations of its caller, so taking
+it out changes no order. Calls of the same code with the same body, up to names, share one function.
+
+A call stays where it is ("folded back") where a function would not help a reader: very small ones, wrappers around one
+other call, the whole of the caller, and those that need many values from around them or give many back. So are calls
+that hold an equation of `refused`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from untrace.capture.provenance import Frame, climbed
+from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Program, Value, walk_functions
+from untrace.lift import words
+from untrace.lift.calls import Call, call_tree
+from untrace.lift.names import provenance_of
+from untrace.prove.compare import Comparer
+
+# What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
+_MOST_INPUTS, _MOST_OUTPUTS, _MOST_RESIDUALS = 10, 8, 3
+_TINY, _SMALL = 1, 3  # equations: always folded back; folded back where called once
+_BIG_LIBRARY = 10  # a library's own helper of at least as many equations is a function
+
+
+def outline(program: Program, refused: Iterable[int] = (), paths: dict[Value, tuple[Any, ...]] | None = None) -> Program:
+    """Puts calls of local functions into the functions of `program`, in place.
+
+    `refused`: ids of jaxpr equations that must not be in one. `paths`: where in the arguments an input of the entry stands.
+    """
+    Outliner(program, refused, paths or {}).outline()
+    return program
+
+
+class Piece:
+    """A Call with what it reads and makes. Values made inside are numbered in order; `key` is equal for equal bodies."""
+
+    __slots__ = ("call", "items", "start", "stop", "inputs", "values", "numbers", "key", "shape", "scan")
+
+    def __init__(self, call: Call):
+        self.call = call
+        self.items: list[int | Piece] = []
+        self.start = self.stop = 0  # the interval of equations
+        self.inputs: list[Value] = []
+        self.values: list[Value] = []
+        self.numbers: dict[Value, int] = {}
+        self.key: Any = None
+        self.shape: Shape = None  # type: ignore[assignment]
+        self.scan: Scan = None  # type: ignore[assignment]
+
+
+class Shape:
+    """Pieces with equal bodies: one function, if it is to be one."""
+
+    __slots__ = ("pieces", "kept", "uses", "results", "function")
+
+    def __init__(self, piece: Piece):
+        self.pieces = [piece]
+        self.kept = True
+        self.uses = 0
+        self.results: list[int] = []
+        self.function: Function | None = None
+
+
+class Scan:
+    """One function that is being outlined, and how far each of its values is needed."""
+
+    def __init__(self, function: Function, outliner: Outliner):
+        self.function = function
+        self.equations = function.equations
+        self.root = call_tree(function.equations, outliner.provenance)
+        end = len(self.equations)
+        self.last_use: dict[Value, int] = {}
+        self.last_forward: dict[Value, int] = {}
+        site_of = outliner.provenance.site
+        for at, equation in enumerate(self.equations):
+            forward = site_of(equation.origin).phase == "forward"
+            for atom in equation.inputs:
+                if type(atom) is Value:
+                    self.last_use[atom] = at
+                    if forward:
+                        self.last_forward[atom] = at
+        for atom in function.results:
+            if type(atom) is Value:
+                self.last_use[atom] = self.last_forward[atom] = end
+        self.pieces: list[int | Piece] = []
+
+    def needed(self, piece: Piece) -> list[int]:
+        """Numbers of the values that something after the piece uses."""
+        last, stop = self.last_use, piece.stop
+        return [i for i, v in enumerate(piece.values) if last.get(v, -1) >= stop]
+
+
+class Outliner:
+    def __init__(self, program: Program, refused: Iterable[int], paths: dict[Value, tuple[Any, ...]]):
+        self.program = program
+        self.refused = frozenset(refused)
+        self.paths = paths
+        self.provenance = provenance_of(program)
+        self.comparer = Comparer()
+        self.shapes: dict[Any, list[Shape]] = {}
+
+    def outline(self) -> None:
+        scans = [Scan(f, self) for f in walk_functions(self.program.entry)]
+        for scan in scans:
+            scan.pieces, _ = self._pieces(scan.root, scan)
+        every = [shape for bucket in self.shapes.values() for shape in bucket]
+        for shape in every:
+            shape.results = self._results(shape)
+        for scan in scans:
+            self._fold_whole(scan.pieces)
+        for shape in every:
+            shape.kept = shape.kept and self._is_readable(shape)
+        for scan in scans:
+            self._count(scan.pieces, set())
+        for shape in every:
+            shape.kept = shape.kept and (shape.uses > 1 or self._size(shape.pieces[0]) > _SMALL)
+        for scan in scans:
+            if any(type(i) is Piece for i in scan.pieces):
+                scan.function.equations = self._emit(scan.pieces, scan, {}, frozenset())
+
+    # ------------------------------------------------------------ equal bodies
+
+    def _pieces(self, call: Call, scan: Scan) -> tuple[list[int | Piece], int]:
+        items: list[int | Piece] = []
+        stop = 0
+        for item in call.items:
+            if type(item) is Call:
+                inner, stop = self._pieces(item, scan)
+                items.append(self._piece(item, inner, scan, stop))
+            else:
+                items.append(item)
+                stop = item + 1
+        return items, stop
+
+    def _piece(self, call: Call, items: list[int | Piece], scan: Scan, stop: int) -> Piece:
+        piece = Piece(call)
+        piece.items, piece.stop, piece.scan = items, stop, scan
+        piece.start = items[0] if type(items[0]) is int else items[0].start
+        numbers, values, inputs = piece.numbers, piece.values, piece.inputs
+        places: dict[Value, int] = {}
+        keys: list[Any] = [id(call.callee.code)]
+
+        def reference(atom: Any) -> Any:
+            kind = type(atom)
+            if kind is Value:
+                number = numbers.get(atom)
+                if number is None:
+                    place = places.get(atom)
+                    if place is None:
+                        place = places[atom] = len(inputs)
+                        inputs.append(atom)
+                    return -1 - place
+                return number
+            if kind is Literal:
+                return repr(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
+            return Constant, id(atom)
+
+        def make(value: Value) -> None:
+            numbers[value] = len(values)
+            values.append(value)
+
+        for item in items:
+            if type(item) is Piece:
+                keys.append((id(item.shape), tuple([reference(a) for a in item.inputs])))
+                for value in item.values:
+                    make(value)
+                continue
+            equation = scan.equations[item]
+            outs = tuple([None if o is None else _type_key(o.aval) for o in equation.outputs])
+            keys.append((id(equation.callee.object), tuple([reference(a) for a in equation.inputs]), outs))
+            for output in equation.outputs:
+                if output is not None:
+                    make(output)
+        piece.key = (tuple(keys), tuple([_type_key(a.aval) for a in inputs]))
+        bucket = self.shapes.setdefault(piece.key, [])
+        for shape in bucket:
+            if self._same_params(shape.pieces[0], piece):
+                shape.pieces.append(piece)
+                piece.shape = shape
+                return piece
+        piece.shape = Shape(piece)
+        bucket.append(piece.shape)
+        return piece
+
+    def _same_params(self, left: Piece, right: Piece) -> bool:
+        for a, b in zip(left.items, right.items, strict=True):
+            if type(a) is int:
+                ours, theirs = left.scan.equations[a].origin, right.scan.equations[b].origin
+                if ours is not theirs and ours.params and self.comparer.differing_param(ours, theirs) is not None:
+                    return False
+        return True
+
+    def _results(self, shape: Shape) -> list[int]:
+        """What any of the calls needs, in the order in which the author returns it, as far as that is known."""
+        numbers = sorted({n for piece in shape.pieces for n in piece.scan.needed(piece)})
+        piece = shape.pieces[0]
+        if len(numbers) > _MOST_OUTPUTS:
+            return numbers  # too many for a function in any case
+        ways = [self._returned(piece, piece.values[n]) for n in numbers]
+        if len(set(ways)) == len(ways) and all(w is not None and all(type(s) is int for s in w) for w in ways):
+            return [n for _, n in sorted(zip(ways, numbers, strict=True))]  # type: ignore[type-var]
+        return numbers
+
+    def _returned(self, piece: Piece, value: Value) -> tuple[Any, ...] | None:
+        """Where in what the function of `piece` returns `value` stands; None where that is not known."""
+        maker = next((e for e in reversed(piece.scan.equations[piece.start : piece.stop]) if value in e.outputs), None)
+        if maker is None:
+            return None
+        frames = self.provenance.site(maker.origin).frames
+        inner = next((i for i, f in enumerate(frames) if f.code is piece.call.callee.code), len(frames))
+        way: tuple[Any, ...] = ()
+        for frame in reversed(frames[inner:]):
+            climb = climbed(frame, way)
+            if not climb.returned:
+                return None
+            way = climb.path
+        return way if inner < len(frames) else None
+
+    # ------------------------------------------------------------ which of them are worth a function
+
+    def _fold_whole(self, items: list[int | Piece]) -> None:
+        """A call that is all that its caller does is folded back, the wrappers of libraries among them."""
+        while len(items) == 1 and type(items[0]) is Piece:
+            items[0].shape.kept = False
+            items = items[0].items
+
+    def _is_readable(self, shape: Shape) -> bool:
+        piece = shape.pieces[0]
+        if len(shape.results) > _MOST_OUTPUTS or not shape.results or self._size(piece) <= _TINY:
+            return False
+        if not self._is_function(piece) or self._is_wrapper(piece):
+            return False
+        for one in shape.pieces:
+            if self._width(one.inputs) > _MOST_INPUTS or self._residuals(one) > _MOST_RESIDUALS:
+                return False
+            equations = one.scan.equations[one.start : one.stop]
+            if self.refused and any(id(e.origin) in self.refused for e in equations):
+                return False
+        return True
+
+    def _is_function(self, piece: Piece) -> bool:
+        callee, caller = piece.call.callee, piece.call.frame
+        name = callee.name
+        if name.startswith("<"):
+            return False
+        if not callee.library:
+            return True
+        if _is_module_call(callee):
+            return True
+        if name.startswith("_") or "wrap" in name:
+            return False
+        return caller is None or not caller.library or self._size(piece) >= _BIG_LIBRARY
+
+    def _is_wrapper(self, piece: Piece) -> bool:
+        """Whether it does nothing but make one other call, whose name says more."""
+        if len(piece.items) != 1 or type(piece.items[0]) is int:
+            return False
+        inner = piece.items[0]
+        while not self._is_function(inner):
+            if len(inner.items) != 1 or type(inner.items[0]) is int:
+                return False
+            inner = inner.items[0]
+        if not piece.call.callee.library:
+            inner.shape.kept = inner.shape.kept and len(inner.shape.pieces) > len(piece.shape.pieces)
+            return False
+        return not _is_module_call(piece.call.callee) or _is_module_call(inner.call.callee)
+
+    def _width(self, inputs: Sequence[Value]) -> int:
+        trees = set()
+        count = 0
+        for value in inputs:
+            path = self.paths.get(value)
+            if path is None:
+                count += 1
+            else:
+                trees.add(path[0])
+        return count + len(trees)
+
+    def _residuals(self, piece: Piece) -> int:
+        last, stop = piece.scan.last_forward, piece.stop
+        return sum(last.get(piece.values[n], -1) < stop for n in piece.scan.needed(piece))
+
+    def _size(self, piece: Piece) -> int:
+        return piece.stop - piece.start
+
+    def _count(self, items: Sequence[int | Piece], seen: set[int]) -> None:
+        """Counts calls as they will stand in the text: those inside a shared function once."""
+        for item in items:
+            if type(item) is Piece:
+                shape = item.shape
+                shape.uses += 1
+                if not shape.kept:
+                    self._count(item.items, seen)
+                elif id(shape) not in seen:
+                    seen.add(id(shape))
+                    self._count(item.items, seen)
+
+    # ------------------------------------------------------------ the new equations
+
+    def _emit(
+        self, items: Sequence[int | Piece], scan: Scan, known: dict[Value, Value], results: frozenset[Value]
+    ) -> list[Equation]:
+        """The equations of `items` in a function where `known` values go by other objects and `results` are returned."""
+        new: list[Equation] = []
+        for item in items:
+            if type(item) is int:
+                new.append(_renamed(scan.equations[item], known))
+            elif not item.shape.kept:
+                new.extend(self._emit(item.items, scan, known, results))
+            else:
+                new.append(self._call(item, scan, known, results))
+        return new
+
+    def _call(self, piece: Piece, scan: Scan, known: dict[Value, Value], results: frozenset[Value]) -> Equation:
+        shape = piece.shape
+        body = shape.function or self._define(shape)
+        needed = set(scan.needed(piece))
+        outputs: list[Value | None] = []
+        for number in shape.results:
+            value = piece.values[number]
+            if number not in needed and value not in results:
+                outputs.append(None)
+                continue
+            name = self._name_in_caller(piece, value)
+            outer = known.get(value, value)
+            if name is not None:
+                outer.hint = name
+            outputs.append(outer)
+        inputs = [known.get(a, a) for a in piece.inputs]
+        return Equation(Local(body), inputs, outputs, {}, None)
+
+    def _define(self, shape: Shape) -> Function:
+        piece = shape.pieces[0]
+        params = [Value(a.aval, a.hint) for a in piece.inputs]
+        for value, hint in zip(params, self._parameter_names(piece), strict=True):
+            value.hint = hint or value.hint
+        results = [piece.values[n] for n in shape.results]
+        inner = [Value(r.aval, r.hint) for r in results]
+        known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
+        equations = self._emit(piece.items, piece.scan, known, frozenset(results))
+        shape.function = Function(function_name(piece.call), params, equations, inner)
+        return shape.function
+
+    # ------------------------------------------------------------ names
+
+    def _name_in_caller(self, piece: Piece, value: Value) -> str | None:
+        """What the caller calls a value that the call gives back."""
+        way = self._returned(piece, value)
+        if way is None or piece.call.frame is None:
+            return None
+        strong = [t for t in climbed(piece.call.frame, way).targets if t.strong and not t.path and t.name.strip("_")]
+        return words.clean(strong[0].name) if strong else None
+
+    def _parameter_names(self, piece: Piece) -> list[str | None]:
+        """The author's names of the parameters, where the call passes a variable that an input is named after."""
+        import ast
+
+        names: list[str | None] = [None] * len(piece.inputs)
+        frame = piece.call.frame
+        node = frame.node if frame is not None else None
+        definition = piece.call.callee.definition
+        arguments = getattr(definition, "args", None)
+        if not isinstance(node, ast.Call) or not isinstance(arguments, ast.arguments):
+            return names
+        own = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+        if own[:1] == ["self"]:
+            own = own[1:]
+        passed = dict(zip(own, node.args, strict=False))
+        passed.update({k.arg: k.value for k in node.keywords if k.arg is not None})
+        left = [i for i, a in enumerate(piece.inputs) if a not in self.paths]
+        open_ = []
+        for name, value in passed.items():
+            if isinstance(value, ast.Name):
+                found = [i for i in left if piece.inputs[i].hint == value.id]
+                if len(found) == 1:
+                    names[found[0]] = words.clean(name)
+                    left.remove(found[0])
+                    continue
+            if not isinstance(value, ast.Constant):
+                open_.append(name)
+        if len(left) == 1 and len(open_) == 1:
+            names[left[0]] = words.clean(open_[0])
+        return names
+
+
+def _renamed(equation: Equation, known: dict[Value, Value]) -> Equation:
+    """The equation with `known` values replaced; the very same object where it has none."""
+    if not known or not any(a in known for a in equation.inputs) and not any(o in known for o in equation.outputs):
+        return equation
+    inputs = [known.get(a, a) for a in equation.inputs]  # type: ignore[call-overload]
+    outputs = [known.get(o, o) for o in equation.outputs]  # type: ignore[call-overload]
+    return Equation(equation.callee, inputs, outputs, equation.params, equation.origin)
+
+
+def _type_key(aval: Any) -> Any:
+    shape = getattr(aval, "shape", None)
+    return (shape, aval.dtype, getattr(aval, "weak_type", None)) if shape is not None else type(aval).__name__
+
+
+def _is_module_call(frame: Frame) -> bool:
+    """`Dense.__call__`: a layer of a library; not `_Wrapped.__call__`."""
+    owner = _owner(frame)
+    return frame.name == "__call__" and owner is not None and not owner.startswith("_") and "Wrap" not in owner
+
+
+def _owner(frame: Frame) -> str | None:
+    """The class of a method, by its qualified name."""
+    words_ = frame.function.split(".")
+    return words_[-2] if len(words_) > 1 and words_[-2] != "<locals>" else None
+
+
+def function_name(call: Call) -> str:
+    """`attention` for `Attention.__call__`, else the method's or the function's own name; for a library the caller's word."""
+    import ast
+
+    frame = call.callee
+    owner = _owner(frame)
+    name = frame.name
+    if name.startswith("__") and owner is not None:
+        return words.clean(snake_case(owner), "inner")
+    node = call.frame.node if call.frame is not None and frame.library and not call.frame.library else None
+    if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+    return words.clean(name.strip("_") or "inner", "inner")
+
+
+def snake_case(name: str) -> str:
+    """`RMSNorm` -> `rms_norm`, `SwiGLU` -> `swi_glu`, `Conv2d` -> `conv2d`."""
+    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name.strip("_"))
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
