@@ -14,7 +14,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Library, Literal, Value
 from untrace.print.names import Scope, identifier
-from untrace.print.tree import Assign, Def, Expr, Lambda, Lines, Name, Parameter, Return, Statement, Text, Tuple
+from untrace.print.tree import WIDTH, Assign, Def, Expr, Lambda, Lines, Name, Parameter, Return, Statement, Text, Tuple
 
 # A lambda longer than this is written as a function with a name.
 _LAMBDA_WIDTH = 56
@@ -91,7 +91,7 @@ class BareReturn(Return):
         value = self.value
         if type(value) is Tuple and len(value.elements) > 1:
             line = f"{indent}return {value.flat()[1:-1]}"
-            if len(line) <= 96:
+            if len(line) <= WIDTH:
                 yield line
                 return
         yield from super().lines(indent)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
 from untrace import jax_compat
-from untrace.ir.nodes import Function, Literal
+from untrace.ir.nodes import Constant, Function, Literal
+from untrace.print.jax import roles
 from untrace.print.jax.rules.calls import Spaced, result
 from untrace.print.jax.rules.control import closes_naturally
 from untrace.print.names import identifier
@@ -14,6 +18,7 @@ from untrace.print.rules import DECLINE, rule
 from untrace.print.tree import (
     Assign, Attribute, Call, Def, Expr, Lambda, Name, Parameter, Return, Star, Statement, Text, Tuple, Unpack,
 )  # fmt: skip
+from untrace.print.values import SMALL_BYTES
 
 
 @rule("custom_jvp_call")
@@ -22,6 +27,8 @@ def custom_jvp_call(
 ) -> Any:
     module = w.module
     module.modules.add("jax")
+    if module.idiomatic:
+        roles.name_jvp_rule(call_jaxpr, jvp, num_consts)
     if num_consts and closes_naturally(call_jaxpr, num_consts, w.equation.inputs):
         # A rule that calls its own function would be written into itself for ever: there the constants are passed.
         if id(call_jaxpr) not in module.being_written:
@@ -130,9 +137,23 @@ def custom_vjp_call(
 ) -> Any:
     module = w.module
     module.modules.add("jax")
+    if module.idiomatic:
+        roles.name_vjp_rule(call_jaxpr, fwd, bwd, num_consts, res_forwards)
+
+    key: tuple[Any, ...] = ("custom_vjp", id(call_jaxpr))
+    if num_consts and _closes_over_constants(w, call_jaxpr, num_consts, res_forwards):
+        # As the original did: constants of the module are no arguments.
+        constants = w.equation.inputs[:num_consts]
+        key += tuple(_constant_key(module, a) for a in constants)
+        fixed = {p: w.atom(a) for p, a in zip(call_jaxpr.params[:num_consts], constants, strict=True)}
+        operands = operands[num_consts:]
+        res_forwards = [None if f is None else f - num_consts for f in res_forwards]
+        num_consts = 0
+    else:
+        fixed = {}
 
     def build(name: str) -> Iterator[Statement]:
-        yield module.define(call_jaxpr, name, [Text("jax.custom_vjp")])
+        yield module.define(call_jaxpr, name, [Text("jax.custom_vjp")], fixed)
         if fwd is not None and bwd is not None:
             forward = _fwd(module, name, call_jaxpr, fwd, num_consts, symbolic_zeros, res_forwards, perturbed)
             backward = _bwd(module, name, call_jaxpr, bwd, num_consts, symbolic_zeros, len(res_forwards), ct_zeros)
@@ -144,8 +165,26 @@ def custom_vjp_call(
             missing = module.helper("_no_rule")
             yield Spaced([], Call(Attribute(Name(name), "defvjp"), [missing, missing], _symbolic(symbolic_zeros)))
 
-    name = module.named(("custom_vjp", id(call_jaxpr)), call_jaxpr.name, build)
+    name = module.named(key, call_jaxpr.name, build)
     return result(call_jaxpr, Call(name, operands))
+
+
+def _constant_key(module: Any, constant: Constant) -> Any:
+    """What two constants share that are one to a function: their bits where they are few, else the object."""
+    value = constant.value
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)) and not jax_compat.is_key(value) and value.nbytes <= SMALL_BYTES:
+        array = np.asarray(value)
+        return array.dtype.name, array.shape, array.tobytes()
+    module.kept.append(constant)
+    return id(constant)
+
+
+def _closes_over_constants(w: Any, primal: Function, consts: int, forwards: Sequence[int | None]) -> bool:
+    """Whether a function that reads the constants of the module would give the same constants to the equation."""
+    operands = w.equation.inputs
+    if not all(type(a) is Constant for a in operands[:consts]) or any(f is not None and f < consts for f in forwards):
+        return False
+    return closes_naturally(primal, consts, operands)
 
 
 def _fwd(
@@ -153,7 +192,7 @@ def _fwd(
     perturbed: Sequence[bool],
 ) -> Def:
     w = module.writer()
-    count = len(primal.params)
+    count = len(fwd.params) + consts
     unused = [w.scope.fresh("closed") for _ in range(consts)]
     names = [w.bind_parameter(v, f"x{i}" if count > 1 else "x").id for i, v in enumerate(fwd.params)]
     if symbolic:
