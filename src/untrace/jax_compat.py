@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -1422,3 +1423,19 @@ def _module_of(code: Any) -> str:
 
     folder = os.path.dirname(os.path.abspath(jax.__file__))
     return "jax" if os.path.abspath(code.co_filename).startswith(folder + os.sep) else ""
+
+
+def is_library_jaxpr(closed: Any) -> bool:
+    """Whether a jaxpr was traced from a function of JAX itself."""
+    import os
+
+    jaxpr, _ = open_jaxpr(closed)
+    info = getattr(jaxpr, "debug_info", None)
+    match = re.search(r" at (.*):\d+$", getattr(info, "func_src_info", None) or "")
+    return bool(match) and match.group(1).startswith(os.path.dirname(os.path.abspath(jax.__file__)) + os.sep)
+
+
+def is_from_jax(closed: Any) -> bool:
+    """Whether a jaxpr was traced from a function of JAX's own source; the jaxpr's debug info says so."""
+    info = getattr(open_jaxpr(closed)[0], "debug_info", None)
+    return f"{os.sep}jax{os.sep}_src{os.sep}" in (getattr(info, "func_src_info", None) or "")

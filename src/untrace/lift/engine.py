@@ -12,26 +12,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-
 from untrace import jax_compat
-from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Program, Slot, Value, walk_functions
-from untrace.lift import library
-from untrace.lift.scalars import python_scalar
+from untrace.capture.provenance import Provenance, Site
+from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Local, Program, Slot, Value, walk_functions
+from untrace.lift.patterns import MOST_PATTERNS, PATTERNS, NotAScalar, Pattern, pattern_of, template
 from untrace.prove.compare import Comparer
 
 
 @dataclass(slots=True)
 class Guess:
-    """A call that may be what the equations up to the anchor do. Arguments are atoms of the IR or plain values."""
+    """A call that may be what the equations up to the anchor do. Arguments are atoms of the IR or plain values.
+
+    `anchors`: where the call has several results that different equations compute, those equations, in that order.
+    """
 
     path: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    anchors: Sequence[Equation] = ()
 
 
 Idiom = Callable[["Matcher", Equation], Iterator[Guess]]
 IDIOMS: dict[str, list[Idiom]] = {}
+# Tried at every equation, before and after those of its primitive.
+FIRST: list[Idiom] = []
+LAST: list[Idiom] = []
 
 
 def idiom(*anchors: str) -> Callable[[Idiom], Idiom]:
@@ -45,17 +50,6 @@ def idiom(*anchors: str) -> Callable[[Idiom], Idiom]:
     return register
 
 
-@dataclass(slots=True)
-class Pattern:
-    """What a call traces to: its equations, by the variables that they bind, and its inputs and outputs."""
-
-    inputs: dict[Any, int]
-    consts: dict[Any, Any]
-    made_by: dict[Any, tuple[Any, int]]
-    outvars: Sequence[Any]
-    size: int
-
-
 class Lifter:
     """Lifts the functions of one program. Patterns are remembered here, and with them every failed guess.
 
@@ -65,8 +59,9 @@ class Lifter:
     def __init__(self, refused: Mapping[int, int] | frozenset[int] = frozenset()):
         self.refused = refused
         self.comparer = Comparer()
-        self.patterns = _PATTERNS.setdefault(jax_compat.trace_settings(), {})
-        if len(self.patterns) > _MOST_PATTERNS:
+        self.provenance = Provenance()
+        self.patterns = PATTERNS.setdefault(jax_compat.trace_settings(), {})
+        if len(self.patterns) > MOST_PATTERNS:
             self.patterns.clear()
 
     def lift(self, program: Program) -> Program:
@@ -80,12 +75,11 @@ class Lifter:
         find = IDIOMS.get
         for place in range(len(equations) - 1, -1, -1):
             equation = equations[place]
-            if id(equation) in matcher.consumed or type(equation.callee) is Library:
+            if id(equation) in matcher.consumed or type(equation.callee) in (Library, Local):
                 continue
-            idioms = find(equation.callee.name)
-            if idioms is None or not matcher.free(equation):
+            if not matcher.free(equation):
                 continue
-            for guess_from in idioms:
+            for guess_from in (*FIRST, *find(equation.callee.name, ()), *LAST):
                 if any(matcher.try_guess(guess, equation) for guess in guess_from(matcher, equation)):
                     break
         if matcher.replaced:
@@ -110,7 +104,7 @@ class Matcher:
         selectors = set()
         for equation in function.equations:
             for output in equation.outputs:
-                if output is not None:
+                if output is not None and type(equation.callee) is not Local:
                     self.made[output] = equation
             for atom in equation.inputs:
                 uses[atom] = uses.get(atom, 0) + 1
@@ -119,6 +113,9 @@ class Matcher:
         for atom in function.results:
             uses[atom] = uses.get(atom, 0) + 1
         self._selectors = selectors
+        self._users: dict[Value, list[Equation]] | None = None
+        self._positions: dict[int, int] = {}
+        self._defined: dict[Any, int] = {}
 
     # ------------------------------------------------------------ what idioms may ask for
 
@@ -143,6 +140,33 @@ class Matcher:
         equation = self.producer(atom, *names)
         return None if equation is None or len(equation.inputs) != 1 else equation.inputs[0]
 
+    def users(self, atom: Any) -> list[Equation]:
+        """The equations that read `atom` and that no lift has taken in."""
+        if self._users is None:
+            self._users = {}
+            for equation in self.equations:
+                for operand in equation.inputs:
+                    if type(operand) is Value:
+                        self._users.setdefault(operand, []).append(equation)
+        return [e for e in self._users.get(atom, ()) if id(e) not in self.consumed]
+
+    def is_used_outside(self, output: Any, group: Sequence[Equation]) -> bool:
+        """Whether anything but the equations of `group` needs `output`."""
+        inside = sum(a is output for e in group for a in e.inputs)
+        return self.uses.get(output, 0) != inside
+
+    def site(self, equation: Equation) -> Site:
+        """Where the equation came from."""
+        return self.lifter.provenance.site(equation.origin)
+
+    def position(self, equation: Equation) -> int:
+        """Where the equation stands in its function."""
+        if not self._positions:
+            for i, e in enumerate(self.equations):
+                self._positions[id(e)] = i
+                self._defined.update((o, i) for o in e.outputs if o is not None)
+        return self._positions[id(equation)]
+
     # ------------------------------------------------------------ proof of one guess
 
     def try_guess(self, guess: Guess, anchor: Equation) -> bool:
@@ -150,22 +174,35 @@ class Matcher:
         inputs: list[Any] = []
         places: dict[int, int] = {}
         try:
-            args = tuple([_template(a, inputs, places) for a in guess.args])
-            kwargs = {k: _template(v, inputs, places) for k, v in guess.kwargs.items()}
-        except _NotAScalar:
+            args = tuple([template(a, inputs, places) for a in guess.args])
+            kwargs = {k: template(v, inputs, places) for k, v in guess.kwargs.items()}
+        except NotAScalar:
             return False
-        pattern = _pattern(self.lifter.patterns, guess.path, args, kwargs, inputs)
+        if inputs and not _traceable(guess.path, args, inputs):
+            return False
+        pattern = pattern_of(self.lifter.patterns, guess.path, args, kwargs, inputs)
         if pattern is None:
             return False
-        group = self._lay_over(pattern, inputs, anchor)
+        anchors = guess.anchors or (anchor,)
+        group = self._lay_over(pattern, inputs, anchors)
         if group is None:
             return False
-        self._replace(guess.path, args, kwargs, inputs, group, anchor)
+        place = anchors[0] if len(anchors) == 1 else min(anchors, key=self.position)
+        if len(anchors) > 1 and not self._before(inputs, place):
+            return False
+        self._replace(guess.path, args, kwargs, inputs, group, anchors, place)
         return True
 
-    def _lay_over(self, pattern: Pattern, inputs: list[Any], anchor: Equation) -> list[Equation] | None:
+    def _before(self, inputs: Sequence[Any], place: Equation) -> bool:
+        """Whether the inputs are there before `place`, where a call with results of several equations is to stand."""
+        position = self.position(place)
+        return all(self._defined.get(a, -1) < position for a in inputs)
+
+    def _lay_over(
+        self, pattern: Pattern, inputs: list[Any], anchors: Sequence[Equation]
+    ) -> list[Equation] | None:
         """The equations that a pattern's stand for, or None."""
-        outputs = anchor.outputs
+        outputs: Sequence[Any] = anchors[0].outputs if len(anchors) == 1 else [o for e in anchors for o in e.outputs]
         if len(pattern.outvars) != len(outputs):
             return None
         comparer = self.lifter.comparer
@@ -205,8 +242,10 @@ class Matcher:
         if not matched:
             return None
         group = list(matched.values())
-        if len(group) > 1:
-            if not all(self.free(e) for e in group) or not self._closed(group, anchor):
+        if len(group) > 1 or len(anchors) > 1:
+            if any(id(e) not in taken for e in anchors):
+                return None
+            if not all(self.free(e) for e in group) or not self._closed(group, anchors):
                 return None
         return group
 
@@ -223,14 +262,14 @@ class Matcher:
             return True
         return self.lifter.comparer.differing_param(eqn, origin) is None
 
-    def _closed(self, group: list[Equation], anchor: Equation) -> bool:
-        """Whether nothing outside the group needs a value from inside, but for the anchor's results."""
+    def _closed(self, group: list[Equation], anchors: Sequence[Equation]) -> bool:
+        """Whether nothing outside the group needs a value from inside, but for the anchors' results."""
         inside: dict[Any, int] = {}
         for equation in group:
             for atom in equation.inputs:
                 inside[atom] = inside.get(atom, 0) + 1
         for equation in group:
-            if equation is anchor:
+            if any(equation is a for a in anchors):
                 continue
             for output in equation.outputs:
                 if output is not None and self.uses.get(output, 0) != inside.get(output, 0):
@@ -238,7 +277,14 @@ class Matcher:
         return True
 
     def _replace(
-        self, path: str, args: Any, kwargs: Any, inputs: list[Any], group: list[Equation], anchor: Equation
+        self,
+        path: str,
+        args: Any,
+        kwargs: Any,
+        inputs: list[Any],
+        group: list[Equation],
+        anchors: Sequence[Equation],
+        place: Equation,
     ) -> None:
         uses = self.uses
         for equation in group:
@@ -249,10 +295,16 @@ class Matcher:
             uses[atom] = uses.get(atom, 0) + 1
         order = {id(e) for e in group}
         body_equations = group if len(group) == 1 else [e for e in self._from(group) if id(e) in order]
-        body = Function(path, inputs, body_equations, [o for o in anchor.outputs if o is not None])
-        lifted = Equation(Library(path, args, kwargs, body), inputs, anchor.outputs, {}, anchor.origin)
-        self.replaced[id(anchor)] = lifted
-        for output in anchor.outputs:
+        outputs = [o for e in anchors for o in e.outputs]
+        results = outputs
+        if None in outputs:  # the body computes them all the same
+            whole = {id(e): _with_all_outputs(e) for e in anchors}
+            body_equations = [whole.get(id(e), e) for e in body_equations]
+            results = [o for e in anchors for o in whole[id(e)].outputs]
+        body = Function(path, inputs, body_equations, results)
+        lifted = Equation(Library(path, args, kwargs, body), inputs, outputs, {}, place.origin)
+        self.replaced[id(place)] = lifted
+        for output in outputs:
             if output is not None:
                 self.made[output] = lifted
 
@@ -261,7 +313,7 @@ class Matcher:
         order: list[Equation] = []
         seen: set[int] = set()
         members = {id(e) for e in group}
-        stack = [(group[0], False)]
+        stack = [(e, False) for e in group]
         while stack:
             equation, done = stack.pop()
             if done:
@@ -278,6 +330,18 @@ class Matcher:
         return order
 
 
+# Spellings whose first argument must be an array of JAX: a module's constants are NumPy's.
+_OF_ARRAYS = ("method", "attribute", "at", "unpack")
+
+
+def _traceable(path: str, args: Sequence[Any], inputs: Sequence[Any]) -> bool:
+    """Whether the call, as it will be written, is one of JAX and not of NumPy."""
+    kind = path.partition(".")[0]
+    if kind in _OF_ARRAYS or path == "operator.getitem":
+        return type(args[0]) is Slot and type(inputs[args[0].index]) is Value
+    return kind != "operator" or any(type(a) is Value for a in inputs)
+
+
 def _same_type(left: Any, right: Any) -> bool:
     """Shape, dtype and weak type agree; axes over which a value varies (in `shard_map`) are not the call's business."""
     return (
@@ -288,96 +352,13 @@ def _same_type(left: Any, right: Any) -> bool:
     )
 
 
+def _with_all_outputs(equation: Equation) -> Equation:
+    pairs = zip(equation.outputs, equation.origin.outvars, strict=True)
+    outputs = [Value(var.aval) if output is None else output for output, var in pairs]
+    return Equation(equation.callee, equation.inputs, outputs, equation.params, equation.origin)
+
+
 def _same_literal(var: Any, atom: Literal) -> bool:
     from untrace.prove.values import same_constant
 
     return same_constant(var.val, var.aval, atom.value, atom.aval)
-
-
-class _NotAScalar(Exception):
-    pass
-
-
-def _template(value: Any, inputs: list[Any], places: dict[int, int]) -> Any:
-    """`value` with a Slot for each atom; literals become plain numbers."""
-    kind = type(value)
-    if kind is Value or kind is Constant:
-        place = places.get(id(value))
-        if place is None:
-            place = places[id(value)] = len(inputs)
-            inputs.append(value)
-        return Slot(place)
-    if kind is Literal:
-        scalar = python_scalar(value.value, value.aval)
-        if scalar is None:
-            raise _NotAScalar
-        return scalar
-    if kind is tuple or kind is list:
-        return kind([_template(v, inputs, places) for v in value])
-    if kind is slice:
-        parts = (value.start, value.stop, value.step)
-        return slice(*[_template(v, inputs, places) for v in parts])
-    return value
-
-
-def fill(value: Any, inputs: Sequence[Any]) -> Any:
-    """A template with its Slots replaced by `inputs`."""
-    kind = type(value)
-    if kind is Slot:
-        return inputs[value.index]
-    if kind is tuple or kind is list:
-        return kind([fill(v, inputs) for v in value])
-    if kind is slice:
-        return slice(*[fill(v, inputs) for v in (value.start, value.stop, value.step)])
-    return value
-
-
-# By the settings of JAX under which they were traced.
-_PATTERNS: dict[Any, dict[Any, Pattern | None]] = {}
-_MOST_PATTERNS = 20_000
-
-
-def _key(value: Any) -> Any:
-    """A hashable stand-in for a template; 1, True and 1.0 differ, and so do 0.0 and -0.0."""
-    kind = type(value)
-    if kind is Slot:
-        return value.index, Slot
-    if kind is tuple or kind is list:
-        return (kind, *[_key(v) for v in value])
-    if kind is slice:
-        return slice, _key(value.start), _key(value.stop), _key(value.step)
-    return (kind, repr(value)) if kind is float or kind is complex else (kind, value)
-
-
-def _pattern(
-    patterns: dict[Any, Pattern | None], path: str, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Any]
-) -> Pattern | None:
-    key = (path, _key(args), *[(k, _key(v)) for k, v in kwargs.items()], *[a.aval for a in inputs])
-    try:
-        found = patterns.get(key, False)
-    except TypeError:  # an argument that has no hash is no static argument of JAX either
-        return None
-    if found is False:
-        found = patterns[key] = _trace(path, args, kwargs, [a.aval for a in inputs])
-    return found  # type: ignore[return-value]
-
-
-def _trace(path: str, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list[Any]) -> Pattern | None:
-    function = library.resolve(path)
-    if function is None or not all(jax_compat.is_shaped_array(a) for a in avals):
-        return None
-
-    def call(*inputs: Any) -> Any:
-        return function(*fill(args, inputs), **{k: fill(v, inputs) for k, v in kwargs.items()})
-
-    structs = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
-    try:
-        closed = jax.make_jaxpr(call)(*structs)
-    except Exception:  # a guess need not even be a legal call
-        return None
-    jaxpr, consts = jax_compat.open_jaxpr(closed)
-    if not jaxpr.eqns:
-        return None
-    made_by = {out: (eqn, i) for eqn in jaxpr.eqns for i, out in enumerate(eqn.outvars)}
-    inputs = {v: i for i, v in enumerate(jaxpr.invars)}
-    return Pattern(inputs, dict(zip(jaxpr.constvars, consts, strict=True)), made_by, jaxpr.outvars, len(jaxpr.eqns))

@@ -13,4 +13,5 @@ from untrace.lift.idioms import (  # noqa: F401  (each registers its idioms)
     linalg,
     shapes,
     elementwise,
+    written,
 )

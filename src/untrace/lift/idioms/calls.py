@@ -10,6 +10,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Equation
+from untrace.lift import library, signatures
 from untrace.lift.engine import Guess, Matcher, idiom
 from untrace.lift.idioms.reductions import axis_arguments
 
@@ -66,8 +67,13 @@ def _named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
         yield Guess(plain, tuple(equation.inputs))
     read = _READERS.get(name)
     if read is not None:
-        jaxpr, _ = jax_compat.open_jaxpr(closed)
-        yield from read(m, equation, jaxpr)
+        yield from read(m, equation, jax_compat.open_jaxpr(closed)[0])
+    if jax_compat.is_from_jax(closed):
+        facts = signatures.Facts(
+            jax_compat.open_jaxpr(closed)[0].eqns, [a.aval for a in equation.inputs], [v.aval for v in equation.origin.outvars]
+        )
+        for path in library.named(name):
+            yield from signatures.guesses(path, equation.inputs, facts)
 
 
 def _first(jaxpr: Any, *names: str) -> Any:

@@ -38,6 +38,8 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     if kind == "at":
         place = Subscript(Attribute(args[0], "at"), args[1])
         return Call(Attribute(place, rest), args[2:], kwargs)
+    if kind == "unpack":
+        return args[0]
     w.module.modules.add(kind)
     return Call(callee.name, args, kwargs)
 

@@ -1,0 +1,142 @@
+"""The library function that the author's line calls, as provenance tells it.
+
+All equations that one call left behind share the place in the user's code and the function entered there. Their outer
+inputs are its arguments; what else was written there as a literal (`axis=-1`) is taken over, and the rest is guessed from
+the function's signature. What stands in the source is only a guess here, too: the trace of the call decides.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from untrace.capture.provenance import Site
+from untrace.ir.nodes import Constant, Equation, Value
+from untrace.lift import library, signatures
+from untrace.lift.engine import FIRST, LAST, Guess, Matcher
+
+# A call that leaves more equations than this is a whole algorithm, which the first guess finds or none.
+_MOST_EQUATIONS = 60
+_MOST_INPUTS = 4
+
+
+def _call(m: Matcher, equation: Equation) -> tuple[str, Site] | None:
+    """(path, site) of the library function that made the equation; None for operators and methods."""
+    if equation.origin is None:
+        return None
+    site = m.site(equation)
+    entered = site.library
+    if entered is None or site.phase == "backward" or "." not in entered[0] and entered[0] != "jax":
+        return None
+    return library.public(*entered), site
+
+
+def _group(m: Matcher, equation: Equation, path: str, site: Site) -> list[Equation]:
+    """The equations that the same call left before `equation`, in order; `equation` is the last."""
+    frames, scopes = site.frames, site.scopes
+    here = m.position(equation)
+    group = [equation]
+    for place in range(here - 1, max(here - _MOST_EQUATIONS, -1), -1):
+        before = m.equations[place]
+        if before.origin is None:
+            break
+        other = m.site(before)
+        if other.frames != frames or other.scopes != scopes or other.library != site.library:
+            break
+        group.append(before)
+    group.reverse()
+    # A loop of the author's makes the same call again and again: only its last round.
+    starts = [i for i, e in enumerate(group) if _trace(e) == _trace(group[0])]
+    return group[starts[-1] :]
+
+
+def _trace(equation: Equation) -> Any:
+    return equation.origin.source_info.traceback
+
+
+def _is_last(m: Matcher, equation: Equation, site: Site) -> bool:
+    place = m.position(equation) + 1
+    if place == len(m.equations) or m.equations[place].origin is None:
+        return True
+    other = m.site(m.equations[place])
+    return other.frames != site.frames or other.scopes != site.scopes or other.library != site.library
+
+
+def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """The call that left several equations; tried at the last of them, before the idioms of its primitive."""
+    if not m.position(equation):
+        return
+    call = _call(m, equation)
+    if call is None or not _is_last(m, equation, call[1]):
+        return
+    group = _group(m, equation, *call)
+    if len(group) > 1:
+        yield from _guesses(m, *call, group)
+
+
+def _single(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """The call that left this one equation; tried where no idiom of its primitive fits."""
+    call = _call(m, equation)
+    if call is not None:
+        yield from _guesses(m, *call, [equation])
+
+
+FIRST.append(_several)
+LAST.append(_single)
+
+
+def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> Iterator[Guess]:
+    inside = {o for e in group for o in e.outputs}
+    inputs: dict[Any, None] = {}
+    constants: dict[Any, None] = {}
+    for equation in group:
+        for atom in equation.inputs:
+            if type(atom) is Value and atom not in inside:
+                inputs[atom] = None
+            elif type(atom) is Constant:
+                constants[atom] = None
+    if len(inputs) + len(constants) > _MOST_INPUTS:
+        return
+    anchors = [e for e in group if any(o is not None and m.is_used_outside(o, group) for o in e.outputs)]
+    if not anchors or anchors[-1] is not group[-1]:
+        return
+    facts = signatures.Facts(
+        [e.origin for e in group], [a.aval for a in inputs], [v.aval for e in anchors for v in e.origin.outvars]
+    )
+    given = _given(path, site)
+    several = tuple(anchors) if len(anchors) > 1 else ()
+    orders = [[*inputs, *constants], *([[*inputs]] if constants else [])]
+    for operands in orders:
+        for order in itertools.islice(itertools.permutations(operands), 6):
+            for known in ([given, {}] if given else [{}]):
+                found = signatures.guesses(path, order, facts, known)
+                for guess in found if list(order) == operands else itertools.islice(found, 6):
+                    yield Guess(guess.path, guess.args, guess.kwargs, several)
+
+
+def _given(path: str, site: Site) -> dict[str, Any]:
+    """The literal arguments of the call that stands at the innermost frame, by the names of their parameters."""
+    node = site.frames[-1].node if site.frames else None
+    if not isinstance(node, ast.Call):
+        return {}
+    found: dict[str, Any] = {}
+    parameters = signatures.parameters(path) or ()
+    for parameter, argument in zip(parameters, node.args, strict=False):
+        if parameter.kind is parameter.VAR_POSITIONAL or isinstance(argument, ast.Starred):
+            break
+        found.update(_literal(parameter.name, argument))
+    for keyword in node.keywords:
+        if keyword.arg is not None:
+            found.update(_literal(keyword.arg, keyword.value))
+    return found
+
+
+def _literal(name: str, node: ast.AST) -> dict[str, Any]:
+    try:
+        value = ast.literal_eval(node)
+        hash(value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return {}
+    return {} if isinstance(value, (bytes, str)) and len(str(value)) > 40 else {name: value}

@@ -1,0 +1,281 @@
+"""Calls to try of a library function of which only the name and the operands are known.
+
+The function's own signature says which parameters are arrays and which are static; what a static one may have been is read
+off the equations that the call left behind (`Facts`): axes that were reduced, small integers, shapes of results. A
+parameter is known by its name, for JAX uses the same names throughout; what is not in `_VALUES` keeps its default.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace.ir.nodes import Literal
+from untrace.lift import library
+from untrace.lift.engine import Guess
+from untrace.lift.scalars import python_scalar
+
+# Of one function; each costs a trace, once per types of the operands.
+_MOST_GUESSES = 60
+
+
+class Facts:
+    """What equations say about the static arguments of the call that made them.
+
+    `eqns`: jaxpr equations, looked into where they hold jaxprs. `inputs`, `outputs`: avals of the call.
+    """
+
+    def __init__(self, eqns: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]):
+        self._eqns = eqns
+        self.inputs = inputs
+        self.outputs = outputs
+
+    @cached_property
+    def equations(self) -> list[Any]:
+        found: list[Any] = []
+        stack = list(reversed(self._eqns))
+        while stack and len(found) < 300:
+            eqn = stack.pop()
+            found.append(eqn)
+            for value in eqn.params.values():
+                inner = value if type(value) in (tuple, list) else (value,)
+                for jaxpr in inner:
+                    if jax_compat.is_jaxpr(jaxpr):
+                        stack.extend(reversed(jax_compat.open_jaxpr(jaxpr)[0].eqns))
+        return found
+
+    @property
+    def rank(self) -> int:
+        return max((len(a.shape) for a in self.inputs if hasattr(a, "shape")), default=0)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.outputs[0].shape)
+
+    @cached_property
+    def axes(self) -> list[Any]:
+        """Axes, alone and together, last ones negative as people write them."""
+        found: dict[Any, None] = {}
+        for eqn in self.equations:
+            rank = len(getattr(eqn.invars[0].aval, "shape", ())) if eqn.invars else 0
+            for key in ("axes", "axis", "dimension", "dimensions", "concat_dimension"):
+                value = eqn.params.get(key)
+                if value is None:
+                    continue
+                axes = (value,) if isinstance(value, (int, np.integer)) else value
+                if not isinstance(axes, (tuple, list)) or not all(isinstance(a, (int, np.integer)) for a in axes):
+                    continue
+                several = tuple(int(a) for a in axes)
+                if len(several) == 1:
+                    axis = several[0]
+                    if axis == rank - 1:
+                        found[-1] = None
+                    found[axis] = None
+                elif several:
+                    if several == tuple(range(rank - len(several), rank)):
+                        found[tuple(range(-len(several), 0))] = None
+                    found[several] = None
+        return list(found) or [-1, *range(self.rank)][: self.rank + 1]
+
+    @cached_property
+    def numbers(self) -> list[Any]:
+        """Scalar literals in the equations, as Python numbers, by their first appearance."""
+        found: dict[str, Any] = {}
+        for eqn in self.equations:
+            for atom in eqn.invars:
+                if type(atom) is jax_compat.LITERAL_TYPE and not np.shape(atom.val):
+                    number = python_scalar(atom.val, atom.aval)
+                    if number is not None and type(number) in (int, float):
+                        found.setdefault(repr(number), number)
+        return list(found.values())[:12]
+
+    @cached_property
+    def integers(self) -> list[int]:
+        found = [int(n) for n in self.numbers if n == n and abs(n) < 1e6 and int(n) == n]
+        return list(dict.fromkeys([*found, *[n + 1 for n in found], 1, -1, 2]))
+
+    @cached_property
+    def floats(self) -> list[Any]:
+        return [n for n in self.numbers if type(n) is float] or self.numbers
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        return list(dict.fromkeys(int(n) for a in self.outputs for n in getattr(a, "shape", ())))
+
+    @cached_property
+    def ratios(self) -> list[int]:
+        """How much longer the result is than the operand, over all and along each axis."""
+        before, after = self.inputs[0].shape if self.inputs else (), self.shape
+        pairs = list(zip(before, after, strict=False)) if len(before) == len(after) else []
+        total = int(np.prod(after)) // max(int(np.prod(before)), 1)
+        return list(dict.fromkeys([*[b // a for a, b in pairs if a and b != a], total]))
+
+    def params(self, name: str) -> list[Any]:
+        """The values of one parameter in all equations."""
+        found: list[Any] = []
+        for eqn in self.equations:
+            value = eqn.params.get(name)
+            value = value[0] if isinstance(value, tuple) and len(value) == 2 and value[0] == value[1] else value
+            if value is not None and value not in found:
+                found.append(value)
+        return found
+
+
+_STRINGS = {
+    "mode": ("fill", "clip", "wrap", "promise_in_bounds", "same", "valid", "edge", "reflect", "symmetric", "drop", "reduced"),
+    "side": ("right",), "indexing": ("ij",), "norm": ("ortho", "forward"), "method": ("sort", "compare_all", "scan_unrolled",
+    "nearest", "linear", "bilinear", "cubic", "lower", "higher", "midpoint", "gumbel"), "ord": (1, 2, np.inf, -np.inf, "fro", "nuc"),
+    "UPLO": ("U",), "trans": (1, 2), "assume_a": ("pos", "sym", "her"), "decimals": (1, 2, 3, 4), "ddof": (1,),
+}  # fmt: skip
+
+_VALUES: dict[str, Callable[[Facts], Iterable[Any]]] = {
+    "axis": lambda f: f.axes, "axes": lambda f: f.axes, "dimension": lambda f: f.axes, "shape": lambda f: [f.shape],
+    "dtype": lambda f: [f.outputs[0].dtype], "num_classes": lambda f: f.sizes[::-1], "size": lambda f: f.sizes,
+    "num": lambda f: f.sizes, "length": lambda f: f.sizes, "num_segments": lambda f: f.sizes, "N": lambda f: f.sizes,
+    "M": lambda f: f.sizes[::-1], "k": lambda f: [*f.integers, *f.sizes[::-1]], "n": lambda f: [*f.sizes[::-1], *f.integers],
+    "offset": lambda f: f.integers, "repeats": lambda f: f.ratios, "reps": lambda f: [*f.ratios, *f.params("reps")],
+    "total_repeat_length": lambda f: f.sizes, "bins": lambda f: [n - 1 for n in f.sizes], "s": lambda f: [f.shape],
+    "indices_or_sections": lambda f: [len(f.outputs)], "operand_axis": lambda f: f.axes, "shift": lambda f: f.integers,
+    "precision": lambda f: f.params("precision"), "preferred_element_type": lambda f: f.params("preferred_element_type"),
+    **dict.fromkeys(
+        ("epsilon", "eps", "negative_slope", "alpha", "rtol", "atol", "rcond", "fill_value", "constant_values", "initial",
+         "lower", "upper", "minval", "maxval", "p", "q", "loc", "scale", "nan", "posinf", "neginf", "tol", "b"),
+        lambda f: f.floats,
+    ),
+    **{name: (lambda values: lambda f: values)(values) for name, values in _STRINGS.items()},
+}  # fmt: skip
+# Static though a function may also take an array there, as long as there are operands enough for the others.
+_ARRAYS_TOO = frozenset(
+    {"fill_value", "initial", "minval", "maxval", "lower", "upper", "p", "q", "loc", "scale", "b", "alpha", "negative_slope",
+     "shift", "k", "n", "epsilon", "eps", "rtol", "atol", "rcond", "repeats", "bins", "constant_values", "M", "N", "nan",
+     "posinf", "neginf", "tol", "side", "s"}
+)  # fmt: skip
+_LISTS = frozenset({"arrays", "tup", "seq", "operands"})
+
+
+@cache
+def parameters(path: str) -> tuple[inspect.Parameter, ...] | None:
+    function = library.resolve(path)
+    if function is None or isinstance(function, type):
+        return None
+    try:
+        return tuple(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None
+
+
+def guesses(path: str, operands: Sequence[Any], facts: Facts, given: Mapping[str, Any] | None = None) -> Iterator[Guess]:
+    """Calls of the function at `path` with these operands (atoms), the shortest first.
+
+    given: arguments that are known, by the name of the parameter.
+    """
+    known = parameters(path)
+    if known is not None:
+        yield from itertools.islice(_guesses(path, known, operands, facts, dict(given or {})), _MOST_GUESSES)
+
+
+def _guesses(
+    path: str, parameters: Sequence[inspect.Parameter], operands: Sequence[Any], facts: Facts, given: dict[str, Any]
+) -> Iterator[Guess]:
+    first = parameters[0] if parameters else None
+    if first is not None and first.name == "subscripts":
+        return  # einsum: its letters are read elsewhere
+    if first is not None and (first.kind is first.VAR_POSITIONAL or first.name in _LISTS):
+        several: tuple[Any, ...] = (list(operands),) if first.name in _LISTS else tuple(operands)
+        for options in _options(parameters[1:], facts, given):
+            yield Guess(path, several, options)
+        return
+    for count in _counts(operands):
+        bound = _bound(parameters, operands[:count], facts, given)
+        if bound is None:
+            continue
+        args, choices, rest = bound
+        for values in itertools.product(*choices):
+            filled = iter(values)
+            positional = tuple([next(filled) if a is _CHOICE else a for a in args])
+            for options in _options(rest, facts, given):
+                yield Guess(path, positional, options)
+
+
+def _counts(operands: Sequence[Any]) -> Iterator[int]:
+    """How many of the operands were written: literals at the end may be defaults."""
+    written = len(operands)
+    while written and type(operands[written - 1]) is Literal:
+        written -= 1
+    yield from range(written, len(operands) + 1)
+
+
+_CHOICE = object()
+
+
+def _bound(
+    parameters: Sequence[inspect.Parameter], operands: Sequence[Any], facts: Facts, given: Mapping[str, Any]
+) -> tuple[list[Any], list[list[Any]], list[inspect.Parameter]] | None:
+    """(positional arguments, choices for those that are _CHOICE, parameters that are left); None where they do not fit."""
+    args: list[Any] = []
+    choices: list[list[Any]] = []
+    left = list(operands)
+    rest: list[inspect.Parameter] = []
+    named = False  # once a parameter is left out, the others go by name
+    for parameter in parameters:
+        name = parameter.name
+        required = parameter.default is parameter.empty
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        if name in given and not required:
+            named = True
+            continue
+        static = name in _VALUES and (name not in _ARRAYS_TOO or not left)
+        if left and not static and not named and parameter.kind is not parameter.KEYWORD_ONLY:
+            args.append(left.pop(0))
+        elif required:
+            if named or parameter.kind is parameter.KEYWORD_ONLY or name not in _VALUES and name not in given:
+                return None
+            values = [given[name]] if name in given else list(_VALUES[name](facts))[:6]
+            args.append(_CHOICE)
+            choices.append(values)
+        elif left and name == "shape":
+            args.append(_CHOICE)
+            choices.append([facts.shape])
+        else:
+            rest.append(parameter)
+            named = named or bool(left)
+    if left:
+        # What remains goes by name, in order: `jnp.clip(x, max=1)`.
+        return None
+    return args, choices, rest
+
+
+def _options(
+    parameters: Sequence[inspect.Parameter], facts: Facts, given: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Keyword arguments to try: none, then one, then two at a time."""
+    fixed = {k: v for k, v in given.items() if any(p.name == k for p in parameters)}
+    known = {p.name for p in parameters}
+    fixed.update({k: v for k, v in given.items() if k not in known})
+    choices: list[list[tuple[str, Any]]] = []
+    for parameter in parameters:
+        name, default = parameter.name, parameter.default
+        if name in fixed or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        if default is True or default is False:
+            if name == "keepdims" and len(facts.shape) != facts.rank:
+                continue
+            choices.append([(name, not default)])
+        elif name in _VALUES:
+            values = [v for v in _VALUES[name](facts) if v is not default and not (type(v) is type(default) and v == default)]
+            if values:
+                choices.append([(name, v) for v in values[:6]])
+    yield fixed
+    for group in choices:
+        for choice in group:
+            yield {**fixed, **dict([choice])}
+    for one, two in itertools.combinations(choices, 2):
+        for pair in itertools.product(one, two):
+            yield {**fixed, **dict(pair)}
