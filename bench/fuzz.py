@@ -8,13 +8,18 @@ gradients, determinism (see `tests/roundtrip.py`). Example I of a run can be had
 kind of failure is printed and, with `--failures DIR`, saved as a file that runs by itself.
 The last line reads `N passed, M failed, K skipped`; skipped are programs that JAX itself refuses.
 The exit status is 1 where anything failed.
+
+The examples run in a process of their own, for XLA crashes on some programs. Then a second process
+compiles and runs the original alone: where that dies too, the example is skipped, else it failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import json
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -40,6 +45,19 @@ class Run:
         self.details: dict[str, str] = {}
         self.refusals: collections.Counter[str] = collections.Counter()
         self.start = time.perf_counter()
+
+    def load(self, path: Path) -> int:
+        """Takes over the counts of a process that died, which `save` left; the next example."""
+        data = json.loads(path.read_text())
+        for name in ("counts", "kinds", "refusals"):
+            getattr(self, name).update(data[name])
+        return data["next"]
+
+    def save(self, path: Path, following: int) -> None:
+        """Leaves the counts in a file, before each example."""
+        names = ("counts", "kinds", "refusals")
+        data = {name: dict(getattr(self, name)) for name in names}
+        path.write_text(json.dumps({**data, "next": following}))
 
     def failure(self, program: random_programs.Program) -> roundtrip.Mismatch | None:
         """What is wrong with a program, None where nothing is; raises Refused."""
@@ -139,16 +157,66 @@ def main() -> int:
     parser.add_argument(
         "--same-text", action="store_true", help="decompiling the text must give that text again"
     )
+    parser.add_argument("--state", help=argparse.SUPPRESS)  # of the process that runs examples
+    parser.add_argument("--original", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.original:
+        return run_original(options)
+    if options.state:
+        return run_examples(options)
+    return watch(options)
+
+
+def run_original(options: argparse.Namespace) -> int:
+    """Compiles and runs one example without untrace."""
+    jax.config.update("jax_enable_x64", options.x64)
+    text = f"{options.seed}:{options.start}"
+    program = strategies.seeded_program(text, options.size, options.x64)
+    module = program.module()
+    args, kwargs = program.arguments(module)
+    jax.block_until_ready(jax.jit(module.program)(*args, **kwargs))
+    return 0
+
+
+def watch(options: argparse.Namespace) -> int:
+    """Runs the examples in processes of their own, going on behind an example that kills one."""
+    command = [sys.executable, __file__, *sys.argv[1:]]
+    with tempfile.TemporaryDirectory(prefix="untrace_fuzz_") as directory:
+        state = Path(directory) / "state.json"
+        Run(options, Path(directory)).save(state, options.start)
+        while True:
+            done = subprocess.run([*command, "--state", str(state)])
+            if done.returncode >= 0:
+                return done.returncode
+            run = Run(options, Path(directory))
+            index = run.load(state)
+            one = ["--original", "--start", str(index)]
+            alone = subprocess.run([*command, *one])
+            name = f"{options.seed}:{index}"
+            if alone.returncode < 0:
+                run.counts["skipped"] += 1
+                run.refusals["the original alone kills the process"] += 1
+                print(f"skipped {name}: the original kills the process too", file=sys.stderr)
+            else:
+                run.counts["failed"] += 1
+                run.kinds[f"{name} killed the process with signal {-done.returncode}"] += 1
+                print(f"\nFAILED {name}: signal {-done.returncode}", file=sys.stderr)
+            run.save(state, index + 1)
+
+
+def run_examples(options: argparse.Namespace) -> int:
+    """Runs the examples from the one on that the state file names."""
     jax.config.update("jax_enable_x64", options.x64)
     with tempfile.TemporaryDirectory(prefix="untrace_fuzz_") as directory:
-        run = Run(options, Path(directory))
-
-        for index in range(options.start, options.start + options.examples):
+        run, state = Run(options, Path(directory)), Path(options.state)
+        for index in range(run.load(state), options.start + options.examples):
+            run.save(state, index)
             text = f"{options.seed}:{index}"
             run.example(strategies.seeded_program(text, options.size, options.x64), text)
     for kind, program in sorted(run.smallest.items(), key=lambda item: -run.kinds[item[0]]):
         print(f"\n{run.kinds[kind]} failed: {run.details[kind]}\n{body(program)}")
+    for kind in sorted(run.kinds.keys() - run.smallest.keys()):  # of a process that died later
+        print(f"\n{run.kinds[kind]} failed: {kind}")
     for reason, count in run.refusals.most_common(5):
         print(f"{count} skipped: {reason}")
     print(run.summary())

@@ -394,7 +394,8 @@ def written_program(below: Callable[[int], int], size: int = 10, wide: bool = Fa
         keyword = bool(i) and (params[-1].keyword or writer.chance(4))
         name = f"arg{i}"
         if hostile:
-            name = writer.choose([n for n in PARAM_NAMES if n not in {p.name for p in params}])
+            taken = {p.name for p in params}
+            name = writer.choose([n for n in PARAM_NAMES if not {n, f"{n}_"} & taken])
             if name in ("jnp", "jax", "lax", "np"):  # the body needs these names itself
                 name = f"{name}_"
         params.append(_draw_param(writer, name, keyword))
