@@ -27,12 +27,12 @@ _TINY, _SMALL = 1, 3  # equations: always folded back; folded back where called 
 _BIG_LIBRARY = 10  # a library's own helper of at least as many equations is a function
 
 
-def outline(program: Program, refused: Iterable[int] = (), paths: dict[Value, tuple[Any, ...]] | None = None) -> Program:
+def outline(program: Program, refused: Iterable[int] = ()) -> Program:
     """Puts calls of local functions into the functions of `program`, in place.
 
-    `refused`: ids of jaxpr equations that must not be in one. `paths`: where in the arguments an input of the entry stands.
+    `refused`: ids of jaxpr equations that must not be in one.
     """
-    Outliner(program, refused, paths or {}).outline()
+    Outliner(program, refused).outline()
     return program
 
 
@@ -96,10 +96,13 @@ class Scan:
 
 
 class Outliner:
-    def __init__(self, program: Program, refused: Iterable[int], paths: dict[Value, tuple[Any, ...]]):
+    def __init__(self, program: Program, refused: Iterable[int]):
         self.program = program
         self.refused = frozenset(refused)
-        self.paths = paths
+        # Which argument of the entry an input is a part of: a local function can take parts of one tree together.
+        roots = getattr(program.signature, "roots", list)()
+        count = {root: roots.count(root) for root in set(roots)}
+        self.trees = {p: r for p, r in zip(program.entry.params, roots, strict=False) if count[r] > 1}
         self.provenance = provenance_of(program)
         self.comparer = Comparer()
         self.shapes: dict[Any, list[Shape]] = {}
@@ -271,15 +274,8 @@ class Outliner:
         return not _is_module_call(piece.call.callee) or _is_module_call(inner.call.callee)
 
     def _width(self, inputs: Sequence[Value]) -> int:
-        trees = set()
-        count = 0
-        for value in inputs:
-            path = self.paths.get(value)
-            if path is None:
-                count += 1
-            else:
-                trees.add(path[0])
-        return count + len(trees)
+        roots = [self.trees.get(value) for value in inputs]
+        return roots.count(None) + len(set(roots) - {None})
 
     def _residuals(self, piece: Piece) -> int:
         last, stop = piece.scan.last_forward, piece.stop
@@ -337,13 +333,15 @@ class Outliner:
     def _define(self, shape: Shape) -> Function:
         piece = shape.pieces[0]
         params = [Value(a.aval, a.hint) for a in piece.inputs]
-        for value, hint in zip(params, self._parameter_names(piece), strict=True):
+        names, unmatched = self._parameter_names(piece)
+        for value, hint in zip(params, names, strict=True):
             value.hint = hint or value.hint
         results = [piece.values[n] for n in shape.results]
         inner = [Value(r.aval, r.hint) for r in results]
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, piece.scan, known, frozenset(results))
         shape.function = Function(function_name(piece.call), params, equations, inner)
+        shape.function.extra.update(calls=shape.uses, unmatched=unmatched)
         return shape.function
 
     # ------------------------------------------------------------ names
@@ -356,8 +354,9 @@ class Outliner:
         strong = [t for t in climbed(piece.call.frame, way).targets if t.strong and not t.path and t.name.strip("_")]
         return words.clean(strong[0].name) if strong else None
 
-    def _parameter_names(self, piece: Piece) -> list[str | None]:
-        """The author's names of the parameters, where the call passes a variable that an input is named after."""
+    def _parameter_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
+        """(the author's names of the parameters, where the call passes a variable that an input is named after; the names
+        of those parameters of the author's that are none of these)."""
         import ast
 
         names: list[str | None] = [None] * len(piece.inputs)
@@ -366,13 +365,13 @@ class Outliner:
         definition = piece.call.callee.definition
         arguments = getattr(definition, "args", None)
         if not isinstance(node, ast.Call) or not isinstance(arguments, ast.arguments):
-            return names
+            return names, []
         own = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
         if own[:1] == ["self"]:
             own = own[1:]
         passed = dict(zip(own, node.args, strict=False))
         passed.update({k.arg: k.value for k in node.keywords if k.arg is not None})
-        left = [i for i, a in enumerate(piece.inputs) if a not in self.paths]
+        left = [i for i, a in enumerate(piece.inputs) if a not in self.trees]
         open_ = []
         for name, value in passed.items():
             if isinstance(value, ast.Name):
@@ -384,8 +383,8 @@ class Outliner:
             if not isinstance(value, ast.Constant):
                 open_.append(name)
         if len(left) == 1 and len(open_) == 1:
-            names[left[0]] = words.clean(open_[0])
-        return names
+            names[left[0]] = words.clean(open_.pop())
+        return names, [words.clean(n) for n in open_]
 
 
 def _renamed(equation: Equation, known: dict[Value, Value]) -> Equation:

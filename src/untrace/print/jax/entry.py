@@ -6,11 +6,14 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from untrace import jax_compat
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Function, Program, Value
+from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
 from untrace.print.jax.results import Rebuilt, rebuild
-from untrace.print.jax.signature import Signature, signature_parameters, unpack_arguments
+from untrace.print.jax.signature import Argument, Signature, signature_parameters, unpack_arguments
 from untrace.print.jax.writer import FunctionWriter, ModuleWriter
 from untrace.print.names import identifier
 from untrace.print.tree import Def, Expr, Parameter, Return, Statement, Tuple
@@ -22,6 +25,10 @@ class PytreeEntry:
 
     signature: Signature
     result: Any
+
+    def roots(self) -> list[int]:
+        """For each input of the program, which of the arguments it is a part of."""
+        return [i for i, a in enumerate(self.signature.arguments) for _ in jax.tree.leaves(a.example)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +80,12 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
         w.scope.claim_parameter(parameter.name)
     module.modules.update(signature.modules)
     w.statements.extend(signature.checks)
-    statements, leaves = unpack_arguments(signature.arguments, _fresh(w), _used_inputs(function))
-    w.statements.extend(statements)
-    w.names.update(zip(function.params, leaves, strict=True))
+    if module.idiomatic:
+        _bind_arguments(w, signature.arguments, function)
+    else:
+        statements, leaves = unpack_arguments(signature.arguments, _fresh(w), _used_inputs(function))
+        w.statements.extend(statements)
+        w.names.update(zip(function.params, leaves, strict=True))
     w.equations(function.equations, function.results)
     result = _result(module, w, entry, program)
     w.statements.extend(result.statements)
@@ -93,6 +103,25 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
         forwarder = signature.forwarder(name, inner)
     definition = Def(inner, signature.parameters, w.statements)
     return [definition] if forwarder is None else [definition, forwarder]
+
+
+def _bind_arguments(w: FunctionWriter, arguments: Sequence[Argument], function: Function) -> None:
+    """The leaves of the arguments where they read best: see `leaves`."""
+    used = _used_inputs(function)
+    known: list[tuple[Value, Leaf]] = []
+    first = 0
+    for argument in arguments:
+        values = function.params[first : first + len(jax.tree.leaves(argument.example))]
+        leaves = reach(argument.example, argument.root)
+        if leaves is not None:
+            known.extend(zip(values, leaves, strict=True))
+        else:
+            needed = frozenset(i - first for i in used)
+            statements, expressions = unpack_arguments([argument], _fresh(w), needed)
+            w.statements.extend(statements)
+            w.names.update(zip(values, expressions, strict=True))
+        first += len(values)
+    bind_leaves(w, known, function.equations, function.results, lambda value, leaf: value.hint or last_word(leaf))
 
 
 def _fresh(w: FunctionWriter) -> Callable[[str], str]:

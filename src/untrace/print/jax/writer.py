@@ -53,6 +53,8 @@ class ModuleWriter:
         self.twins: dict[Any, Name] = {}  # classes that stand for a library's, by class
         self.being_written: set[int] = set()  # functions inside whose definition we are
         self.kept: list[Any] = []  # ids are only unique while the objects live
+        self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
+        self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self._functions: dict[int, str] = {}
         self._by_body: dict[Any, str] = {}
         self._constants: dict[int, Expr] = {}

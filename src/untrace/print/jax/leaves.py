@@ -1,0 +1,264 @@
+"""Leaves of pytrees in idiomatic text: written where they are used, or unpacked once under a short name.
+
+    x @ params["dense"]["kernel"]         used once, and short
+    w, b = params                         used several times, or the whole of a tuple
+    attention(params["attention"], x)     a local function that needs several leaves of one sub-tree gets the sub-tree
+
+A leaf is a root (a variable) and the steps from there. Nothing here changes the program: an access costs nothing when it
+is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from untrace import jax_compat
+from untrace.ir.nodes import Equation, Function, Local, Value, functions_in
+from untrace.print.jax.pytrees import access, branches, labelled
+from untrace.print.names import identifier
+from untrace.print.tree import WIDTH, Assign, Attribute, Expr, Name, Statement, Subscript, Text, Tuple, Unpack
+
+Step = tuple[str, str]  # ("item", the key as source) or ("attribute", its name)
+
+# A longer way to a leaf gets a name even where it is used only once.
+_LONGEST = 48
+
+
+class Leaf(Expr):
+    """`root[...].x`: a part of a pytree. `siblings`: how many children its tuple or list has, itself among them; else 0."""
+
+    __slots__ = ("root", "steps", "siblings")
+
+    def __init__(self, root: Name, steps: tuple[Step, ...], siblings: int = 0):
+        self.root = root
+        self.steps = steps
+        self.siblings = siblings
+
+    def prefix(self, count: int) -> Expr:
+        """The way to the sub-tree after the first `count` steps."""
+        expr: Expr = self.root
+        for kind, text in self.steps[:count]:
+            expr = Subscript(expr, Text(text)) if kind == "item" else Attribute(expr, text)
+        return expr
+
+    def flat(self) -> str:
+        return self.prefix(len(self.steps)).flat()
+
+
+class Bare(Tuple):
+    """A tuple without brackets, on the right of an assignment."""
+
+    __slots__ = ()
+
+    def flat(self) -> str:
+        return ", ".join([e.flat() for e in self.elements])
+
+
+def reach(example: Any, root: Expr) -> list[Leaf] | None:
+    """The leaves of an argument in flatten order; None where one cannot be reached by keys and attributes."""
+    start, steps = _split(root)
+    if start is None:
+        return None
+    tree, distinct = labelled(example)
+    found: list[Leaf] = []
+    stack = [(tree, steps, 0)]
+    while stack:
+        node, way, siblings = stack.pop()
+        level = branches(node)
+        if level is None:
+            found.append(Leaf(start, way, siblings))
+            continue
+        reached = access(node, Name("x"), level, distinct)
+        if reached is None:
+            return None
+        children = []
+        count = len(level.children) if type(node) in (tuple, list) else 0
+        for item in reached:
+            if item is not None:
+                _, more = _split(item[0])
+                children.append((item[1], way + more, count))
+        stack.extend(reversed(children))
+    return found if len(found) == len(jax.tree.leaves(example)) else None
+
+
+def _split(expr: Expr) -> tuple[Name | None, tuple[Step, ...]]:
+    """An access as its variable and the steps."""
+    steps: list[Step] = []
+    while type(expr) is not Name:
+        if type(expr) is Subscript:
+            steps.append(("item", expr.index.flat()))
+        elif type(expr) is Attribute:
+            steps.append(("attribute", expr.name))
+        else:
+            return None, ()
+        expr = expr.value
+    return expr, tuple(reversed(steps))
+
+
+# ---------------------------------------------------------------- sub-trees as arguments
+
+
+class Layout:
+    """How the parameters of a local function are grouped: `packs` are (places of parameters, ways to them from the tree)."""
+
+    __slots__ = ("packs",)
+
+    def __init__(self, packs: list[tuple[list[int], list[tuple[Step, ...]]]]):
+        self.packs = packs
+
+    def trees(self, operands: Sequence[Leaf | None]) -> list[Expr] | None:
+        """The sub-tree for each pack, where these operands are grouped in the same way; else None."""
+        found = []
+        for places, ways in self.packs:
+            tree = None
+            for place, way in zip(places, ways, strict=True):
+                leaf = operands[place]
+                if leaf is None or leaf.steps[len(leaf.steps) - len(way) :] != way or len(leaf.steps) < len(way):
+                    return None
+                above = (leaf.root.id, leaf.steps[: len(leaf.steps) - len(way)])
+                if tree is not None and tree[0] != above:
+                    return None
+                tree = (above, leaf.prefix(len(above[1])))
+            found.append(tree[1])
+        return found
+
+
+def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> Layout:
+    """The layout of a local function, chosen where it is called first."""
+    found = module.layouts.get(id(body))
+    if found is None:
+        packs = []
+        roots: dict[str, list[int]] = {}
+        for place, leaf in enumerate(operands):
+            if leaf is not None:
+                roots.setdefault(leaf.root.id, []).append(place)
+        for places in roots.values():
+            packs.extend(_packs(places, operands, 0, body.extra.get("calls", 1) > 1))
+        module.kept.append(body)
+        found = module.layouts[id(body)] = Layout(packs)
+    return found
+
+
+def _packs(places: list[int], operands: Sequence[Any], depth: int, shared: bool) -> list[Any]:
+    if len(places) < 2:
+        return []
+    ways = [operands[p].steps for p in places]
+    common = depth
+    while all(len(w) > common for w in ways) and len({w[common] for w in ways}) == 1:
+        common += 1
+    if common == 0 and shared:
+        # What the calls of a shared function have in common lies further down.
+        parts: dict[Step, list[int]] = {}
+        for place, way in zip(places, ways, strict=True):
+            if way:
+                parts.setdefault(way[0], []).append(place)
+        return [pack for part in parts.values() for pack in _packs(part, operands, 1, shared)]
+    if any(len(w) == common for w in ways):
+        return []
+    return [(places, [w[common:] for w in ways])]
+
+
+# ---------------------------------------------------------------- names for leaves
+
+
+def bind_leaves(
+    w: Any,
+    leaves: Sequence[tuple[Value, Leaf]],
+    equations: Sequence[Equation],
+    results: Sequence[Any],
+    hint: Callable[[Value, Leaf], str],
+) -> None:
+    """Gives each leaf its expression in the function that `w` writes, and unpacks those that are used several times."""
+    known = dict(leaves)
+    uses: dict[Value, int] = {}
+    _count_uses(w.module, equations, results, known, uses)
+    bound: list[tuple[Value, Leaf]] = []
+    for value, leaf in leaves:
+        count = uses.get(value, 0)
+        if not leaf.steps:
+            w.names[value] = leaf.root
+            w.module.leaf_of[id(leaf.root)] = leaf
+            w.module.kept.append(leaf.root)
+        elif count > 1 or count == 1 and len(leaf.flat()) > _LONGEST:
+            bound.append((value, leaf))
+        else:
+            w.names[value] = leaf
+    w.statements.extend(_unpacking(w, bound, hint))
+
+
+def _count_uses(
+    module: Any, equations: Sequence[Equation], results: Sequence[Any], known: dict[Value, Leaf], uses: dict[Value, int]
+) -> None:
+    """Adds how often each leaf is named, not counting calls that get the tree around it."""
+    for equation in equations:
+        inside: dict[int, int] = {}
+        if type(equation.callee) is Local:
+            operands = [known.get(a) if type(a) is Value else None for a in equation.inputs]
+            layout = layout_of(module, equation.callee.body, operands)
+            if layout.trees(operands) is not None:
+                inside = {place: 0 for places, _ in layout.packs for place in places}
+        elif equation.callee.name == "scan":
+            inside = _uses_in_loop(module, equation, known)
+        elif any(functions_in(v) for v in equation.params.values()) and equation.callee.name in ("while", "cond"):
+            inside = dict.fromkeys(range(len(equation.inputs)), 2)
+        for place, atom in enumerate(equation.inputs):
+            if type(atom) is Value and atom in known:
+                uses[atom] = uses.get(atom, 0) + inside.get(place, 1)
+    for atom in results:
+        if type(atom) is Value and atom in known:
+            uses[atom] = uses.get(atom, 0) + 1
+
+
+def _uses_in_loop(module: Any, equation: Equation, known: dict[Value, Leaf]) -> dict[int, int]:
+    """What a loop closes over gets a name outside, unless its body only passes it on with the rest of its tree."""
+    body = equation.params.get("jaxpr")
+    if type(body) is not Function or equation.origin is None:
+        return {}
+    consts, _ = jax_compat.scan_counts(equation.origin)
+    inner = {
+        param: known[atom]
+        for param, atom in zip(body.params[:consts], equation.inputs[:consts], strict=True)
+        if type(atom) is Value and atom in known
+    }
+    uses: dict[Value, int] = {}
+    _count_uses(module, body.equations, body.results, inner, uses)
+    return {i: 2 * min(1, uses.get(p, 0)) for i, p in enumerate(body.params[:consts]) if p in inner}
+
+
+def _unpacking(w: Any, bound: Sequence[tuple[Value, Leaf]], hint: Callable[[Value, Leaf], str]) -> list[Statement]:
+    """Statements that bind leaves: those of one node together."""
+    by_node: dict[Any, list[tuple[Value, Leaf]]] = {}
+    for value, leaf in bound:
+        by_node.setdefault((leaf.root.id, leaf.steps[:-1]), []).append((value, leaf))
+    statements: list[Statement] = []
+    for group in by_node.values():
+        names = []
+        for value, leaf in group:
+            name = Name(w.scope.fresh(identifier(hint(value, leaf), "x")))
+            w.names[value] = name
+            w.module.leaf_of[id(name)] = leaf
+            w.module.kept.append(name)
+            names.append(name.id)
+        leaves = [leaf for _, leaf in group]
+        whole = all(leaf.steps[-1] == ("item", str(i)) for i, leaf in enumerate(leaves))
+        if whole and leaves[0].siblings == len(group):
+            statements.append(Unpack(names, leaves[0].prefix(len(leaves[0].steps) - 1)))
+            continue
+        line = len(", ".join(names)) + sum(len(leaf.flat()) + 2 for leaf in leaves) + 8
+        if 1 < len(group) <= 4 and line <= WIDTH:
+            statements.append(Assign(names, Bare(leaves)))
+        else:
+            statements.extend([Assign([n], leaf) for n, leaf in zip(names, leaves, strict=True)])
+    return statements
+
+
+def last_word(leaf: Leaf) -> str:
+    """The last step of a way that reads as a name; numbers count with the list they are in."""
+    for kind, text in reversed(leaf.steps):
+        word = text.strip("'\"") if kind == "item" else text
+        if word[:1].isalpha() and word.isidentifier() and word not in ("value", "raw_value"):
+            return word
+    return leaf.root.id
