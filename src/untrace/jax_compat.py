@@ -189,24 +189,76 @@ def _forward_rule(thunk: Any, operands: Sequence[Any], symbolic: bool) -> tuple[
     every = [True] * len(operands)
     if not symbolic:
         return thunk(*every), every
-    floats = [has_tangent(v.aval) for v in operands]
-    alone = [[i == j for j in range(len(every))] for i, f in enumerate(floats) if f]
     try:
         return thunk(*every), every
     except Exception as error:  # the rule is user code: anything may be raised
         refusal = error
-    taken = [False] * len(every)
-    for mask in [floats, *(alone if len(alone) > 1 else ())]:
+    taken: set[int] = set()
+    found: Any = None
+    # The rule's trees are those of its last call, which a refused one forgets.
+    stores = _stores(thunk)
+    trees: list[Any] = []
+    # Halves of halves: what is refused mostly stands together, and a rule that is taken is traced whole.
+    pieces = [[i for i, v in enumerate(operands) if has_tangent(v.aval)]]
+    while pieces:
+        piece = pieces.pop()
+        wanted = taken.union(piece)
         try:
-            found = thunk(*mask)
+            found = thunk(*[i in wanted for i in range(len(every))])
         except Exception:
-            continue
-        if mask is floats:
-            return found, floats
-        taken = [a or b for a, b in zip(taken, mask, strict=True)]
-    if not any(taken):
+            if len(piece) > 1:
+                middle = len(piece) // 2
+                pieces += [piece[middle:], piece[:middle]]
+        else:
+            taken = wanted
+            trees = [_stored(store) for store in stores]
+    if not taken:
         raise refusal
-    return thunk(*taken), taken
+    for store, tree in zip(stores, trees, strict=True):
+        store.reset()
+        if tree is not _NOTHING:
+            store.store(tree)
+    return found, [i in taken for i in range(len(every))]
+
+
+_NOTHING: Any = object()
+
+
+def _stored(store: Any) -> Any:
+    try:
+        return store.val
+    except Exception:  # StoreException: it is empty
+        return _NOTHING
+
+
+def _stores(value: Any) -> list[Any]:
+    """Where the `WrappedFun`s inside a thunk keep what they found out besides their result, in a fixed order.
+
+    A program that was evaluated from its jaxpr has thunks in thunks. Source: jax/_src/linear_util.py.
+    """
+    from jax._src import linear_util as lu
+
+    found: list[Any] = []
+    seen: set[int] = set()
+    todo = [value]
+    while todo:
+        value = todo.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, lu.WrappedFun):
+            found += [s for s in value.stores if s is not None]
+            todo.append(value.f)
+            todo += [a for _, args in value.transforms for a in args if callable(a)]
+        elif isinstance(value, functools.partial):
+            todo += [value.func, *[a for a in value.args if callable(a)]]
+        elif str(getattr(value, "__module__", "")).startswith(("jax._src.", __name__)):
+            for cell in getattr(value, "__closure__", None) or ():
+                try:
+                    todo.append(cell.cell_contents)
+                except ValueError:  # not filled yet
+                    continue
+    return found
 
 
 def _without_float0(closed: Any) -> Any:
@@ -1439,3 +1491,13 @@ def is_from_jax(closed: Any) -> bool:
     """Whether a jaxpr was traced from a function of JAX's own source; the jaxpr's debug info says so."""
     info = getattr(open_jaxpr(closed)[0], "debug_info", None)
     return f"{os.sep}jax{os.sep}_src{os.sep}" in (getattr(info, "func_src_info", None) or "")
+
+
+def fresh_variable(like: Any) -> Any:
+    """A new variable of a jaxpr, of the type of `like`."""
+    return type(like)(like.aval) if type(like) is not DROP_TYPE else like
+
+
+def is_canonical(dtype: Any) -> bool:
+    """Whether JAX keeps arrays of this dtype as they are (without 64-bit mode it narrows some; float0 is none of its own)."""
+    return dtype != FLOAT0 and jax.dtypes.canonicalize_dtype(dtype) == dtype

@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Library, Literal, Value
+from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Value
 from untrace.print.names import Scope, identifier
 from untrace.print.tree import WIDTH, Assign, Def, Expr, Lambda, Lines, Name, Parameter, Return, Statement, Text, Tuple
 
@@ -207,7 +209,14 @@ def closes_simply(function: Function, count: int, outside: Sequence[Any]) -> boo
     """
     used = used_values(function)
     atoms = [a for p, a in zip(function.params[:count], outside, strict=False) if p in used]
-    return not any(type(a) is Literal for a in atoms) and len({id(a) for a in atoms}) == len(atoms)
+    return not any(map(is_number, atoms)) and len({id(a) for a in atoms}) == len(atoms)
+
+
+def is_number(atom: Any) -> bool:
+    """Whether JAX would make a literal of `atom`: a number, or a NumPy array without axes."""
+    if type(atom) is Constant:
+        return not np.ndim(atom.value) and not jax_compat.is_jax_array(atom.value)
+    return type(atom) is Literal
 
 
 def same_weak_types(atoms: Sequence[Any], params: Sequence[Value]) -> bool:

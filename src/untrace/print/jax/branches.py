@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Function, Literal
-from untrace.print.jax.bodies import Body, argument_words, hint_of, used_values
+from untrace.print.jax.bodies import Body, argument_words, hint_of, is_number, used_values
 from untrace.print.rules import Whole
 from untrace.print.tree import Expr, List, Tuple
 
@@ -71,5 +71,5 @@ def _explicit(inputs: Sequence[Any], branches: Sequence[Function]) -> list[bool]
             passed = max(passed, count - named.index(True))
     times = Counter(id(a) for a in inputs)
     return [
-        i >= count - passed or type(a) is Literal or times[id(a)] > 1 for i, a in enumerate(inputs)
+        i >= count - passed or is_number(a) or times[id(a)] > 1 for i, a in enumerate(inputs)
     ]

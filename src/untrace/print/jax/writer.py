@@ -54,6 +54,7 @@ class ModuleWriter:
         self.being_written: set[int] = set()  # functions inside whose definition we are
         self.kept: list[Any] = []  # ids are only unique while the objects live
         self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
+        self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self._functions: dict[int, str] = {}
         self._by_body: dict[Any, str] = {}
@@ -152,11 +153,11 @@ class ModuleWriter:
                 self.helper("_constants")
                 name = self.scope.fresh("const")
                 self.large[name] = array
-                expr = Call("_constants", [Text(quoted(name)), self.values.dtype(array.dtype)])
+                expr = self._as_array(Call("_constants", [Text(quoted(name)), self.values.dtype(array.dtype)]), array)
                 self.constants.append(Assign([name], expr))
                 found = Name(name)
             else:
-                found = self._module_name("const", expr)
+                found = self._module_name("const", self._as_array(expr, array))
             if weak and array.ndim:
                 found = self._module_name("weak", self._weakly_typed(found, dtype))
             self._constants_by_bits[key] = found
@@ -167,6 +168,15 @@ class ModuleWriter:
             self.modules.add("jnp")
             found = self._module_name("const", Call("jnp.copy", [found]))
         return found
+
+    def _as_array(self, expr: Expr, array: np.ndarray) -> Expr:
+        """In idiomatic style an array of JAX: what Python's operators do with NumPy's own would never be traced."""
+        if not self.idiomatic or not array.ndim or not jax_compat.is_canonical(array.dtype):
+            return expr
+        self.modules.add("jnp")
+        if type(expr) is Call and expr.func == "np.array":
+            return Call("jnp.array", expr.args, expr.kwargs)
+        return Call("jnp.asarray", [expr])
 
     def _weakly_typed(self, array: Expr, dtype: Any) -> Expr:
         """An array with a weak type, which only the primitive itself gives to what is no Python scalar."""
