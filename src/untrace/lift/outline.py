@@ -4,8 +4,8 @@ Which calls there were is read off the frames (`calls`). Each is one interval of
 it out changes no order. Calls of the same code with the same body, up to names, share one function.
 
 A call stays where it is ("folded back") where a function would not help a reader: very small ones, wrappers around one
-other call, the whole of the caller, and those that need many values from around them or give many back. So are calls
-that hold an equation of `refused`.
+other call, the whole of the caller, and those that need many values from around them or give many back. So is the
+innermost call around an equation of `refused`.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ class Piece:
 class Shape:
     """Pieces with equal bodies: one function, if it is to be one."""
 
-    __slots__ = ("pieces", "kept", "uses", "results", "function")
+    __slots__ = ("pieces", "kept", "refused", "uses", "results", "function")
 
     def __init__(self, piece: Piece):
         self.pieces = [piece]
         self.kept = True
+        self.refused = False
         self.uses = 0
         self.results: list[int] = []
         self.function: Function | None = None
@@ -211,18 +212,14 @@ class Outliner:
 
     def _returned(self, piece: Piece, value: Value) -> tuple[Any, ...] | None:
         """Where in what the function of `piece` returns `value` stands; None where that is not known."""
-        maker = next((e for e in reversed(piece.scan.equations[piece.start : piece.stop]) if value in e.outputs), None)
-        if maker is None:
-            return None
-        frames = self.provenance.site(maker.origin).frames
-        inner = next((i for i, f in enumerate(frames) if f.code is piece.call.callee.code), len(frames))
+        frames = self._frames_inside(piece, value)
         way: tuple[Any, ...] = ()
-        for frame in reversed(frames[inner:]):
+        for frame in reversed(frames):
             climb = climbed(frame, way)
             if not climb.returned:
                 return None
             way = climb.path
-        return way if inner < len(frames) else None
+        return way if frames else None
 
     # ------------------------------------------------------------ which of them are worth a function
 
@@ -241,10 +238,20 @@ class Outliner:
         for one in shape.pieces:
             if self._width(one.inputs) > _MOST_INPUTS or self._residuals(one) > _MOST_RESIDUALS:
                 return False
-            equations = one.scan.equations[one.start : one.stop]
-            if self.refused and any(id(e.origin) in self.refused for e in equations):
+            if self.refused and self._holds_refused(one):
+                shape.refused = True
                 return False
         return True
+
+    def _holds_refused(self, piece: Piece) -> bool:
+        """Whether it is the innermost function around a refused equation."""
+        for item in piece.items:
+            if type(item) is int:
+                if id(piece.scan.equations[item].origin) in self.refused:
+                    return True
+            elif not item.shape.kept and not item.shape.refused and self._holds_refused(item):
+                return True
+        return False
 
     def _is_function(self, piece: Piece) -> bool:
         callee, caller = piece.call.callee, piece.call.frame
@@ -337,14 +344,36 @@ class Outliner:
         for value, hint in zip(params, names, strict=True):
             value.hint = hint or value.hint
         results = [piece.values[n] for n in shape.results]
-        inner = [Value(r.aval, r.hint) for r in results]
+        inner = [Value(r.aval, self._name_inside(piece, r)) for r in results]
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, piece.scan, known, frozenset(results))
         shape.function = Function(function_name(piece.call), params, equations, inner)
-        shape.function.extra.update(calls=shape.uses, unmatched=unmatched)
+        shape.function.extra.update(calls=shape.uses, unmatched=unmatched, definition=_own_parameters(piece.call.callee))
         return shape.function
 
     # ------------------------------------------------------------ names
+
+    def _name_inside(self, piece: Piece, value: Value) -> str | None:
+        """What the called function itself calls a value that it gives back: not the name that it has outside."""
+        frames = self._frames_inside(piece, value)
+        way: tuple[Any, ...] = ()
+        for frame in reversed(frames):
+            climb = climbed(frame, way)
+            strong = [t for t in climb.targets if t.strong and not t.path and t.name.strip("_")]
+            if strong:
+                return words.clean(strong[0].name)
+            if not climb.returned:
+                return value.hint
+            way = climb.path
+        return None
+
+    def _frames_inside(self, piece: Piece, value: Value) -> Sequence[Frame]:
+        """The frames of the equation that makes `value`, from the called function inwards."""
+        maker = next((e for e in reversed(piece.scan.equations[piece.start : piece.stop]) if value in e.outputs), None)
+        if maker is None:
+            return ()
+        frames = self.provenance.site(maker.origin).frames
+        return frames[next((i for i, f in enumerate(frames) if f.code is piece.call.callee.code), len(frames)) :]
 
     def _name_in_caller(self, piece: Piece, value: Value) -> str | None:
         """What the caller calls a value that the call gives back."""
@@ -366,9 +395,7 @@ class Outliner:
         arguments = getattr(definition, "args", None)
         if not isinstance(node, ast.Call) or not isinstance(arguments, ast.arguments):
             return names, []
-        own = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
-        if own[:1] == ["self"]:
-            own = own[1:]
+        own = _own_parameters(piece.call.callee)
         passed = dict(zip(own, node.args, strict=False))
         passed.update({k.arg: k.value for k in node.keywords if k.arg is not None})
         left = [i for i, a in enumerate(piece.inputs) if a not in self.trees]
@@ -385,6 +412,12 @@ class Outliner:
         if len(left) == 1 and len(open_) == 1:
             names[left[0]] = words.clean(open_.pop())
         return names, [words.clean(n) for n in open_]
+
+
+def _own_parameters(frame: Frame) -> list[str]:
+    """The author's names of the positional parameters, without `self`."""
+    own = list(frame.code.co_varnames[: frame.code.co_argcount])
+    return own[1:] if own[:1] == ["self"] else own
 
 
 def _renamed(equation: Equation, known: dict[Value, Value]) -> Equation:

@@ -5,13 +5,13 @@ A function that needs several leaves of one tree takes the tree (`leaves`), the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
 from untrace.print.names import identifier
-from untrace.print.tree import Call, Def, Expr, Name, Parameter, Return, Statement
+from untrace.print.tree import Call, Def, Expr, Name, Parameter, Return
 
 
 def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
@@ -20,10 +20,10 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     leaves = [leaf_behind(w, o) for o in operands]
     layout = layout_of(w.module, body, leaves)
     trees = layout.trees(leaves)
-    if not layout.packs or trees is None:
-        return Call(w.module.function(body), operands)
+    if trees is None:  # another way of calling it than everywhere else: then with the leaves one by one
+        layout, trees = Layout([]), []
     order = _order(body, layout)
-    name = w.module.named(("local", id(body)), body.name, lambda n: _definition(w.module, body, layout, order, leaves, n))
+    name = _written(w.module, body, layout, order, leaves)
     return Call(name, [trees[-1 - i] if i < 0 else operands[i] for i in order])
 
 
@@ -33,20 +33,52 @@ def leaf_behind(w: Any, operand: Expr) -> Leaf | None:
 
 
 def _order(body: Function, layout: Layout) -> list[int]:
-    """Arguments in the order of the written parameters: -1 - i for pack i, else the place of a parameter."""
+    """Arguments in the author's order, trees first: -1 - i for pack i, else the place of a parameter."""
     packed = {place for places, _ in layout.packs for place in places}
-    return [*(-1 - i for i in range(len(layout.packs))), *(i for i in range(len(body.params)) if i not in packed)]
+    own = body.extra.get("definition", ())
+    hints = [p.hint for p in body.params]
+    # A parameter that none of the author's names fits stays in front, in the order of use.
+    rest = [i for i in range(len(hints)) if i not in packed]
+    packs = [-1 - i for i in range(len(layout.packs))]
+    unmatched = body.extra.get("unmatched", ())
+    hints = {i: hints[i] for i in rest}
+    if len(packs) == 1 and len(unmatched) == 1:
+        hints[-1] = unmatched[0]
+    return sorted([*packs, *rest], key=lambda i: own.index(hints[i]) if hints.get(i) in own else -1)
+
+
+def _written(module: Any, body: Function, layout: Layout, order: Sequence[int], leaves: Sequence[Leaf | None]) -> str:
+    """The name of the written function; that of another one with the same text where there is one.
+
+    Functions that differ in types only (of another number of heads, say) are one function in Python.
+    """
+    key = ("local", id(body), len(layout.packs))
+    found = module.locals.get(key)
+    if found is None:
+        definition = _definition(module, body, layout, order, leaves, "")
+        definition.name = hint = identifier(body.name, "fn")
+        text = "\n".join(definition.lines(""))
+        found = module.locals.get(text)
+        if found is None:
+            found = module.locals[text] = definition.name = module.scope.fresh(hint)
+            module.definitions.append(definition)
+        module.locals[key] = found
+        module.kept.append(body)
+    return found
 
 
 def _definition(
     module: Any, body: Function, layout: Layout, order: Sequence[int], leaves: Sequence[Leaf | None], name: str
-) -> Iterator[Statement]:
+) -> Def:
     w = module.writer()
     params: list[Parameter] = []
     bound: list[tuple[Value, Leaf]] = []
     for i in order:
         if i >= 0:
-            params.append(Parameter(w.bind_parameter(body.params[i]).id))
+            leaf = leaves[i]
+            hint = last_word(leaf) if leaf is not None and leaf.steps else body.params[i].hint or "x"
+            name_ = w.names[body.params[i]] = Name(w.scope.fresh(identifier(hint, "x")))
+            params.append(Parameter(name_.id))
             continue
         places, ways = layout.packs[-1 - i]
         root = Name(w.scope.fresh(_pack_name(body, layout, leaves[places[0]], len(ways[0]))))
@@ -54,11 +86,10 @@ def _definition(
         for place, way in zip(places, ways, strict=True):
             leaf = leaves[place]
             bound.append((body.params[place], Leaf(root, way, leaf.siblings if leaf is not None else 0)))
-    order_in_tree = sorted(bound, key=lambda pair: (pair[1].root.id, body.params.index(pair[0])))
-    bind_leaves(w, order_in_tree, body.equations, body.results, lambda value, leaf: last_word(leaf) if len(leaf.steps) else "x")
+    bind_leaves(w, bound, body.equations, body.results, lambda value, leaf: last_word(leaf))
     w.equations(body.equations, body.results)
     w.statements.append(Return(w.results(body.results)))
-    yield Def(name, params, w.statements)
+    return Def(name, params, w.statements)
 
 
 def _pack_name(body: Function, layout: Layout, leaf: Any, below: int) -> str:
