@@ -7,6 +7,8 @@ names carry a canary that would set an environment variable.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -311,3 +313,35 @@ def test_from_jaxpr(name: str, tmp_path: Path) -> None:
         _, text = roundtrip.saved(decompiled, tmp_path)
         roundtrip.check_text(text)
         assert decompiled.name.isidentifier()
+
+
+def test_names_of_modules_that_callbacks_come_from(tmp_path: Path) -> None:
+    """An argument, an inner function and a key may be called like a module that the text imports."""
+    import copy
+    import reprlib
+
+    def program(reprlib_: Any, io: Any, zipfile: Any) -> Any:
+        def inner(x: Any) -> Any:
+            return jax.pure_callback(copy.copy, jax.ShapeDtypeStruct((), np.float32), x)
+
+        inner.__name__ = "copy"
+        jax.debug.callback(reprlib.repr, reprlib_)
+        return {"copy": jax.jit(inner)(io), "table": zipfile @ TABLE}
+
+    program.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("reprlib", "io", "zipfile")]
+    )
+    args = (jnp.float32(0.001), jnp.float32(2.5), jnp.ones((2, 40)))
+    decompiled = untrace.decompile(program)(*args)
+    assert decompiled.proof.level == "jaxpr"
+    decompiled.save(tmp_path / "modules.py")
+    spec = importlib.util.spec_from_file_location("modules", tmp_path / "modules.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    expected, got = program(*args), getattr(module, decompiled.name)(*args)
+    assert got["copy"] == expected["copy"] == 2.5
+    assert np.array_equal(got["table"], expected["table"])
+
+
+TABLE = np.linspace(0, 1, 1600, dtype=np.float32).reshape(40, 40)

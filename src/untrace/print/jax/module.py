@@ -20,7 +20,7 @@ _IMPORTS = {
     "pl": "from jax.experimental import pallas as pl", "pltpu": "from jax.experimental.pallas import tpu as pltpu",
     "sparse": "from jax.experimental import sparse",
 }  # fmt: skip
-_ORDER = ["dataclasses", "functools", "math", "operator", "os", "sys", "typing", "zipfile", "jax", "jnp", "np", "lax", "pl", "pltpu", "sparse"]
+_ORDER = ["dataclasses", "functools", "io", "math", "operator", "os", "sys", "typing", "zipfile", "jax", "jnp", "np", "lax", "pl", "pltpu", "sparse"]
 
 
 @dataclass(slots=True)

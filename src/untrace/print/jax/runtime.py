@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import os
 import textwrap
 import zipfile
@@ -59,24 +60,25 @@ _BEFORE = {
 }
 
 
-@helper("functools", "os", "zipfile", "np")
+@helper("functools", "io", "os", "zipfile", "np")
 @functools.cache
 def _constants(name, dtype):
     """An array of the .npz file beside this module, mapped into memory: what is used of it is read when it is used."""
     path = os.path.splitext(__file__)[0] + ".npz"
-    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+    with zipfile.ZipFile(path) as archive:
         entry = archive.getinfo(name + ".npy")
-        if entry.compress_type != zipfile.ZIP_STORED:  # someone has saved it again, compressed
-            with np.load(path, allow_pickle=False) as arrays:
-                return arrays[name].view(dtype)
-        file.seek(entry.header_offset + 26)  # the lengths of the name and of the extra field, which come before the data
-        lengths = file.read(4)
-        file.seek(int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little"), os.SEEK_CUR)
-        version = np.lib.format.read_magic(file)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, in_fortran_order, stored = read_header(file)
-        order = "F" if in_fortran_order else "C"
-        return np.memmap(file, stored, "r", file.tell(), shape, order).view(np.ndarray).view(dtype)
+    if entry.compress_type != zipfile.ZIP_STORED:  # someone has saved it again, compressed
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays[name].view(dtype)
+    whole = np.memmap(path, np.uint8, "r")
+    start = entry.header_offset + 30  # behind it are a name and a field, and these are their lengths
+    start += sum(int.from_bytes(whole[start - n : start - n + 2].tobytes(), "little") for n in (4, 2))
+    header = io.BytesIO(whole[start : start + 65536].tobytes())
+    version = np.lib.format.read_magic(header)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, in_fortran_order, stored = read_header(header)
+    data = whole[start + header.tell() : start + entry.file_size].view(np.ndarray).view(stored)
+    return data.reshape(shape, order="F" if in_fortran_order else "C").view(dtype)
 
 
 @helper("jax")

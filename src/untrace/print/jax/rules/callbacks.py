@@ -57,13 +57,20 @@ def _define(module: Any, function: Callable[..., Any]) -> Expr:
 
 def _imported(module: Any, source: CallableSource) -> Expr:
     """A function of a public module, or of the user's own, under a name that nothing hides."""
-    if not source.reason:
+    root, *inside = source.module.split(".")
+    if root == "builtins":
+        return Text(source.name)
+    if root == "jax":
         module.modules.add(source.module)
         return Text(f"{source.module}.{source.name}")
+    if root == "numpy" and not inside:
+        module.modules.add("np")
+        return Text(f"np.{source.name}")
     first, *rest = source.name.split(".")
     name = module.scope.fresh(first)
     module.imports.add(f"from {source.module} import {first}{'' if name == first else f' as {name}'}")
-    module.notes.append(f"the Python function {source.name} is imported from {source.module}, for {source.reason}")
+    if source.reason:
+        module.notes.append(f"the Python function {source.name} is imported from {source.module}, for {source.reason}")
     found: Expr = Name(name)
     for part in rest:
         found = Attribute(found, part)
