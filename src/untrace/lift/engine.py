@@ -14,7 +14,9 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site
-from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Local, Program, Slot, Value, walk_functions
+from untrace.ir.nodes import (
+    Constant, Equation, Function, Library, Literal, Local, Primitive, Program, Slot, Value, walk_functions,
+)  # fmt: skip
 from untrace.lift.patterns import MOST_PATTERNS, PATTERNS, NotAScalar, Pattern, pattern_of, template
 from untrace.prove.compare import Comparer
 
@@ -159,6 +161,13 @@ class Matcher:
         """Where the equation came from."""
         return self.lifter.provenance.site(equation.origin)
 
+    def same_call(self, left: Equation, right: Equation) -> bool:
+        """Whether one call of the author's may have made both equations: False only where provenance says so."""
+        if left.origin is None or right.origin is None:
+            return False
+        one, other = self.site(left), self.site(right)
+        return one.frames == other.frames and one.library == other.library or not one.frames or not other.frames
+
     def position(self, equation: Equation) -> int:
         """Where the equation stands in its function."""
         if not self._positions:
@@ -177,8 +186,6 @@ class Matcher:
             args = tuple([template(a, inputs, places) for a in guess.args])
             kwargs = {k: template(v, inputs, places) for k, v in guess.kwargs.items()}
         except NotAScalar:
-            return False
-        if inputs and not _traceable(guess.path, args, inputs):
             return False
         pattern = pattern_of(self.lifter.patterns, guess.path, args, kwargs, inputs)
         if pattern is None:
@@ -330,18 +337,6 @@ class Matcher:
         return order
 
 
-# Spellings whose first argument must be an array of JAX: a module's constants are NumPy's.
-_OF_ARRAYS = ("method", "attribute", "at", "unpack")
-
-
-def _traceable(path: str, args: Sequence[Any], inputs: Sequence[Any]) -> bool:
-    """Whether the call, as it will be written, is one of JAX and not of NumPy."""
-    kind = path.partition(".")[0]
-    if kind in _OF_ARRAYS or path == "operator.getitem":
-        return type(args[0]) is Slot and type(inputs[args[0].index]) is Value
-    return kind != "operator" or any(type(a) is Value for a in inputs)
-
-
 def _same_type(left: Any, right: Any) -> bool:
     """Shape, dtype and weak type agree; axes over which a value varies (in `shard_map`) are not the call's business."""
     return (
@@ -362,3 +357,14 @@ def _same_literal(var: Any, atom: Literal) -> bool:
     from untrace.prove.values import same_constant
 
     return same_constant(var.val, var.aval, atom.value, atom.aval)
+
+
+def is_public_call(eqn: Any) -> bool:
+    """Whether a jaxpr's equation is, as it stands, a call of a public function that an idiom knows."""
+    inputs = [Literal(v.val, v.aval) if type(v) is jax_compat.LITERAL_TYPE else Value(v.aval) for v in eqn.invars]
+    outputs = [None if type(v) is jax_compat.DROP_TYPE else Value(v.aval) for v in eqn.outvars]
+    params = [v for v in inputs if type(v) is Value]
+    equation = Equation(Primitive(eqn.primitive), inputs, outputs, eqn.params, eqn)
+    function = Function("call", params, [equation], [o for o in outputs if o is not None])
+    Lifter().lift_function(function)
+    return type(function.equations[0].callee) is Library

@@ -116,6 +116,18 @@ class Facts:
         total = int(np.prod(after)) // max(int(np.prod(before)), 1)
         return list(dict.fromkeys([*[b // a for a, b in pairs if a and b != a], total]))
 
+    @cached_property
+    def widths(self) -> list[Any]:
+        """What padding alike on both sides adds."""
+        before = self.inputs[0].shape if self.inputs else ()
+        if len(before) != len(self.shape):
+            return []
+        added = [(b - a, (b - a) // 2, b - a - (b - a) // 2) for a, b in zip(before, self.shape, strict=True)]
+        pairs = tuple((half, rest) for _, half, rest in added)
+        whole = [pairs[0][0]] if len({n for pair in pairs for n in pair}) == 1 else []
+        sides = [tuple((0, n) for n, _, _ in added), tuple((n, 0) for n, _, _ in added)]
+        return [*whole, pairs, *sides]
+
     def params(self, name: str) -> list[Any]:
         """The values of one parameter in all equations."""
         found: list[Any] = []
@@ -140,7 +152,7 @@ _VALUES: dict[str, Callable[[Facts], Iterable[Any]]] = {
     "num": lambda f: f.sizes, "length": lambda f: f.sizes, "num_segments": lambda f: f.sizes, "N": lambda f: f.sizes,
     "M": lambda f: f.sizes[::-1], "k": lambda f: [*f.integers, *f.sizes[::-1]], "n": lambda f: [*f.sizes[::-1], *f.integers],
     "offset": lambda f: f.integers, "repeats": lambda f: f.ratios, "reps": lambda f: [*f.ratios, *f.params("reps")],
-    "total_repeat_length": lambda f: f.sizes, "bins": lambda f: [n - 1 for n in f.sizes], "s": lambda f: [f.shape],
+    "pad_width": lambda f: f.widths, "total_repeat_length": lambda f: f.sizes, "bins": lambda f: [n - 1 for n in f.sizes], "s": lambda f: [f.shape],
     "indices_or_sections": lambda f: [len(f.outputs)], "operand_axis": lambda f: f.axes, "shift": lambda f: f.integers,
     "precision": lambda f: f.params("precision"), "preferred_element_type": lambda f: f.params("preferred_element_type"),
     **dict.fromkeys(
@@ -156,6 +168,8 @@ _ARRAYS_TOO = frozenset(
      "shift", "k", "n", "epsilon", "eps", "rtol", "atol", "rcond", "repeats", "bins", "constant_values", "M", "N", "nan",
      "posinf", "neginf", "tol", "side", "s"}
 )  # fmt: skip
+# Arrays that go by name, last.
+_NAMED_ARRAYS = frozenset({"where", "weights", "b", "mask", "bias", "initial", "fill_value", "fweights", "aweights"})
 _LISTS = frozenset({"arrays", "tup", "seq", "operands"})
 
 
@@ -195,11 +209,11 @@ def _guesses(
         bound = _bound(parameters, operands[:count], facts, given)
         if bound is None:
             continue
-        args, choices, rest = bound
+        args, choices, rest, by_name = bound
         for values in itertools.product(*choices):
             filled = iter(values)
             positional = tuple([next(filled) if a is _CHOICE else a for a in args])
-            for options in _options(rest, facts, given):
+            for options in _options(rest, facts, {**given, **by_name}):
                 yield Guess(path, positional, options)
 
 
@@ -216,12 +230,14 @@ _CHOICE = object()
 
 def _bound(
     parameters: Sequence[inspect.Parameter], operands: Sequence[Any], facts: Facts, given: Mapping[str, Any]
-) -> tuple[list[Any], list[list[Any]], list[inspect.Parameter]] | None:
-    """(positional arguments, choices for those that are _CHOICE, parameters that are left); None where they do not fit."""
+) -> tuple[list[Any], list[list[Any]], list[inspect.Parameter], dict[str, Any]] | None:
+    """(positional arguments, choices for those that are _CHOICE, parameters that are left, arrays by name); None where
+    the operands do not fit."""
     args: list[Any] = []
     choices: list[list[Any]] = []
     left = list(operands)
     rest: list[inspect.Parameter] = []
+    by_name: dict[str, Any] = {}
     named = False  # once a parameter is left out, the others go by name
     for parameter in parameters:
         name = parameter.name
@@ -232,7 +248,7 @@ def _bound(
             named = True
             continue
         static = name in _VALUES and (name not in _ARRAYS_TOO or not left)
-        if left and not static and not named and parameter.kind is not parameter.KEYWORD_ONLY:
+        if left and not static and not named and (required or name not in _NAMED_ARRAYS) and parameter.kind is not parameter.KEYWORD_ONLY:
             args.append(left.pop(0))
         elif required:
             if named or parameter.kind is parameter.KEYWORD_ONLY or name not in _VALUES and name not in given:
@@ -246,10 +262,12 @@ def _bound(
         else:
             rest.append(parameter)
             named = named or bool(left)
+    for parameter in rest:
+        if left and parameter.name in _NAMED_ARRAYS:
+            by_name[parameter.name] = left.pop(0)
     if left:
-        # What remains goes by name, in order: `jnp.clip(x, max=1)`.
         return None
-    return args, choices, rest
+    return args, choices, [p for p in rest if p.name not in by_name], by_name
 
 
 def _options(
@@ -265,7 +283,7 @@ def _options(
         if name in fixed or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         if default is True or default is False:
-            if name == "keepdims" and len(facts.shape) != facts.rank:
+            if name == "keepdims" and default is (len(facts.shape) == facts.rank):
                 continue
             choices.append([(name, not default)])
         elif name in _VALUES:

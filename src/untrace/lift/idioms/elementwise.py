@@ -31,24 +31,28 @@ _UNARY = {
     "erf": "jax.scipy.special.erf", "erfc": "jax.scipy.special.erfc", "erf_inv": "jax.scipy.special.erfinv",
     "lgamma": "jax.scipy.special.gammaln", "digamma": "jax.scipy.special.digamma", "cbrt": "jnp.cbrt",
     "bessel_i0e": "jax.scipy.special.i0e", "bessel_i1e": "jax.scipy.special.i1e", "not": "operator.invert",
-    "stop_gradient": "lax.stop_gradient", "population_count": "jnp.bitwise_count",
+    "regularized_incomplete_beta": "jax.scipy.special.betainc", "stop_gradient": "lax.stop_gradient", "population_count": "jnp.bitwise_count",
 }  # fmt: skip
 
 # What `jnp` does to an operand before the operation: to its rank, its dtype, or both.
 _PREPARED = ("broadcast_in_dim", "convert_element_type", "reshape")
 
 
-def operands(m: Matcher, atom: Any) -> list[Any]:
-    """What a person may have written where `atom` is an operand: as far back as `jnp` itself can have prepared it."""
+def operands(m: Matcher, atom: Any, anchor: Equation) -> list[Any]:
+    """What a person may have written where `atom` is an operand of `anchor`: as far back as `jnp` itself can have
+    prepared it, unless it is known that the person did (`x[:, None] + y`)."""
     found = [atom]
-    if type(atom) is not Literal:
-        first = m.through(atom, *_PREPARED)
-        if first is not None and not (type(first) is Literal and m.producer(atom, "reshape")):
-            found.insert(0, first)
-            if type(first) is not Literal:
-                second = m.through(first, *_PREPARED)
-                if second is not None:
-                    found.insert(0, second)
+    for _ in range(2):
+        if type(atom) is Literal:
+            break
+        before = m.producer(atom, *_PREPARED)
+        if before is None or len(before.inputs) != 1:
+            break
+        inner = before.inputs[0]
+        if type(inner) is Literal and before.callee.name == "reshape" or not m.same_call(before, anchor):
+            break
+        found.insert(0, inner)
+        atom = inner
     return found
 
 
@@ -57,7 +61,7 @@ def _binary(m: Matcher, equation: Equation) -> Iterator[Guess]:
     paths = _BINARY[equation.callee.name]
     if type(left) is Literal and type(right) is Literal:
         return
-    lefts, rights = operands(m, left), operands(m, right)
+    lefts, rights = operands(m, left, equation), operands(m, right, equation)
     for path in paths:
         for a in lefts:
             for b in rights:
@@ -71,8 +75,21 @@ for _name in _BINARY:
 @idiom(*_UNARY)
 def _unary(m: Matcher, equation: Equation) -> Iterator[Guess]:
     path = _UNARY[equation.callee.name]
-    for x in operands(m, equation.inputs[0]):
+    for x in operands(m, equation.inputs[0], equation):
         yield Guess(path, (x,))
+
+
+@idiom("div")
+def _logarithm(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    log = m.producer(equation.inputs[0], "log")
+    if log is not None and m.producer(equation.inputs[1], "log") is not None:
+        yield Guess("jnp.log2", (log.inputs[0],))
+        yield Guess("jnp.log10", (log.inputs[0],))
+
+
+@idiom("copy", "copy_p")
+def _copy(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    yield Guess("method.copy", (equation.inputs[0],))
 
 
 @idiom("integer_pow")

@@ -64,6 +64,34 @@ def _full(equation: Equation, squeezed: tuple[int, ...] = ()) -> Iterator[tuple[
 
 
 @idiom("squeeze")
+def _unpacked(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """`a, b, c = x`, where JAX slices the parts off one after the other; tried at the last."""
+    inside = m.producer(equation.inputs[0], "slice")
+    if inside is None or tuple(equation.origin.params["dimensions"]) != (0,):
+        return
+    x = inside.inputs[0]
+    size = x.aval.shape[0] if x.aval.shape else 0
+    if int(inside.origin.params["start_indices"][0]) != size - 1 or not 1 < size <= 32:
+        return
+    parts: dict[int, Equation] = {}
+    for part in m.users(x):
+        users = m.users(part.outputs[0]) if part.callee.name == "slice" and len(part.outputs) == 1 else []
+        if len(users) == 1 and users[0].callee.name == "squeeze":
+            parts.setdefault(int(part.origin.params["start_indices"][0]), users[0])
+    if len(parts) == size:
+        yield Guess("unpack", (x,), anchors=[parts[i] for i in range(size)])
+
+
+@idiom("unstack")
+def _unstacked(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    x = equation.inputs[0]
+    axis = int(equation.origin.params["axis"])
+    if axis == 0:
+        yield Guess("unpack", (x,))
+    yield Guess("jnp.unstack", (x,), {"axis": axis})
+
+
+@idiom("squeeze")
 def _integer_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
     inside = m.producer(equation.inputs[0], "slice", "dynamic_slice")
     if inside is None:
@@ -82,8 +110,17 @@ def _single(index: tuple[Any, ...]) -> Any:
 
 @idiom("slice")
 def _slice_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    x = equation.inputs[0]
     for index in _full(equation):
-        yield Guess("operator.getitem", (equation.inputs[0], _single(index)))
+        yield Guess("operator.getitem", (x, _single(index)))
+    params = equation.origin.params  # what JAX's own functions slice with comes back as them only
+    starts, limits = params["start_indices"], params["limit_indices"]
+    cut = [d for d, n in enumerate(x.aval.shape) if (starts[d], limits[d]) != (0, n)]
+    if len(cut) == 1 and params["strides"] is not None:
+        axis = cut[0]
+        stride = int(params["strides"][axis])
+        options = {**({} if stride == 1 else {"stride": stride}), **({"axis": axis} if axis else {})}
+        yield Guess("lax.slice_in_dim", (x, int(starts[axis]), int(limits[axis])), options)
 
 
 @idiom("dynamic_slice")
@@ -117,14 +154,18 @@ def _dynamic(m: Matcher, inside: Equation, squeezed: tuple[int, ...]) -> Iterato
     x, *starts = inside.inputs
     sizes = inside.origin.params["slice_sizes"]
     shape = x.aval.shape
-    if any(d not in squeezed and sizes[d] != shape[d] for d in range(len(shape))):
-        return
-    choices = []
+    choices: list[Any] = []
     for d in range(len(shape)):
+        start = _unwrapped(m, starts[d])[0]
         if d in squeezed:
-            choices.append(_unwrapped(m, starts[d])[0])
-        else:
+            choices.append(int(start.value) if type(start) is Literal else start)
+        elif sizes[d] == shape[d]:
             choices.append(slice(None))
+        elif type(start) is Literal:
+            first = int(start.value)
+            choices.append(_slice(first, first + int(sizes[d]), 1, int(shape[d])))
+        else:
+            return
     yield Guess("operator.getitem", (x, _single(shortened(choices))))
     if len(squeezed) == 1:
         d = squeezed[0]
@@ -177,13 +218,30 @@ def _array_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     axis = int(numbers.start_index_map[0])
     rank = len(x.aval.shape)
+    options = _mode(equation)
     for index in _index_array(m, indices):
         if len(index.aval.shape) == 0 and type(index) is Literal:
             index = int(index.value)
-        yield Guess("operator.getitem", (x, _single(shortened([*[slice(None)] * axis, index]))))
+        where = _single(shortened([*[slice(None)] * axis, index]))
+        yield Guess("operator.getitem", (x, where))
         yield Guess("jnp.take", (x, index), {"axis": axis - rank if axis == rank - 1 and axis else axis})
         if rank == len(getattr(getattr(index, "aval", None), "shape", ())):
             yield Guess("jnp.take_along_axis", (x, index, axis))
+        for named in options:
+            yield Guess("at.get", (x, where), named)
+
+
+def _mode(equation: Equation) -> list[dict[str, Any]]:
+    """Keyword arguments of `x.at[i].get`, `x.at[i].add`: what an equation says of indices that are out of bounds, ..."""
+    params = equation.origin.params
+    flags = {name: True for name in ("unique_indices", "indices_are_sorted") if params[name]}
+    mode = str(params["mode"]).rpartition(".")[2].lower()
+    mode = {"fill_or_drop": "fill" if equation.callee.name == "gather" else "drop"}.get(mode, mode)
+    modes: list[dict[str, Any]] = [{}, {"mode": mode}]
+    value = params.get("fill_value")
+    if value is not None:
+        modes.append({"mode": mode, "fill_value": value.item() if hasattr(value, "item") else value})
+    return [{**named, **flags} for named in modes if named or flags]
 
 
 def _several_arrays(m: Matcher, equation: Equation) -> Iterator[Guess]:
@@ -216,9 +274,44 @@ def _at(m: Matcher, equation: Equation) -> Iterator[Guess]:
         second = m.through(inner, "convert_element_type", "broadcast_in_dim")
         if second is not None:
             values.insert(0, second)
-    for index in _scatter_indices(m, indices, axes, x):
-        for value in values:
-            yield Guess(path, (x, index, value))
+    index = _static_index(m, equation, axes)
+    for where in ([] if index is None else [index], _scatter_indices(m, indices, axes, x)):
+        for index in where:
+            for value in values:
+                yield Guess(path, (x, index, value))
+                for named in _mode(equation):
+                    yield Guess(path, (x, index, value), named)
+
+
+def _static_index(m: Matcher, equation: Equation, axes: list[int]) -> Any:
+    """The index `[1:, 2]` of a scatter whose indices are literals; None where they are not."""
+    x, indices, updates = equation.inputs
+    joined = m.producer(indices, "concatenate")
+    starts = [_start(m, part) for part in (joined.inputs if joined is not None else [indices])]
+    if len(starts) != len(axes) or None in starts:
+        return None
+    numbers = equation.origin.params["dimension_numbers"]
+    window = iter(numbers.update_window_dims)
+    index: list[Any] = []
+    for d, size in enumerate(x.aval.shape):
+        width = 1 if d in numbers.inserted_window_dims else int(updates.aval.shape[next(window)])
+        start = starts[axes.index(d)] if d in axes else 0
+        if d in numbers.inserted_window_dims:
+            index.append(start)
+        else:
+            index.append(_slice(start, start + width, 1, int(size)))
+    return _single(shortened(index))
+
+
+def _start(m: Matcher, atom: Any) -> int | None:
+    """The literal that is broadcast to `atom`."""
+    for _ in range(3):
+        if type(atom) is Literal:
+            return int(atom.value)
+        atom = m.through(atom, "broadcast_in_dim", "reshape")
+        if atom is None:
+            break
+    return None
 
 
 def _scatter_indices(m: Matcher, indices: Any, axes: list[int], x: Any) -> Iterator[Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from jax import lax
+
 from untrace.ir.nodes import Equation, Literal
 from untrace.lift.engine import Guess, Matcher, idiom
 
@@ -17,21 +19,67 @@ def _product(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if type(left) is Literal or type(right) is Literal:
         return
     params = equation.origin.params
-    options: dict[str, Any] = {}
-    if params["precision"] is not None:
-        precision = params["precision"]
-        options["precision"] = precision[0] if isinstance(precision, tuple) and precision[0] == precision[1] else precision
+    options = _precision(params["precision"])
     for a, b in ((left, right), (right, left)):
         if not options:
             yield Guess("operator.matmul", (a, b))
         yield Guess("jnp.matmul", (a, b), options)
     yield Guess("jnp.dot", (left, right), options)
+    if params["preferred_element_type"] is None:
+        yield Guess("lax.dot", (left, right), options)
     yield from _einsum(params["dimension_numbers"], left, right, options)
     preferred = params["preferred_element_type"]
     if preferred is not None:
         with_type = {**options, "preferred_element_type": preferred}
         yield Guess("jnp.matmul", (left, right), with_type)
         yield from _einsum(params["dimension_numbers"], left, right, with_type)
+
+
+def _precision(precision: Any) -> dict[str, Any]:
+    """`precision="highest"`, where one holds for both operands."""
+    if precision is None:
+        return {}
+    if isinstance(precision, tuple) and precision[0] == precision[1]:
+        precision = precision[0]
+    name = getattr(precision, "name", None)
+    return {"precision": name.lower() if isinstance(precision, lax.Precision) else precision}
+
+
+@idiom("conv_general_dilated")
+def _convolution(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    left, right = equation.inputs
+    params = equation.origin.params
+    numbers = params["dimension_numbers"]
+    rank = len(numbers.lhs_spec) - 2
+    strides = tuple(int(s) for s in params["window_strides"])
+    spatial = "".join("DHW"[-rank:]) if 0 < rank <= 3 else ""
+    named: dict[str, Any] = {}
+    if spatial:
+        named["dimension_numbers"] = (
+            _layout(numbers.lhs_spec, "NC" + spatial), _layout(numbers.rhs_spec, "OI" + spatial), _layout(numbers.out_spec, "NC" + spatial)
+        )  # fmt: skip
+        if named["dimension_numbers"] == ("NC" + spatial, "OI" + spatial, "NC" + spatial):
+            del named["dimension_numbers"]
+    for name in ("lhs_dilation", "rhs_dilation"):
+        if any(n != 1 for n in params[name]):
+            named[name] = tuple(int(n) for n in params[name])
+    for name in ("feature_group_count", "batch_group_count"):
+        if params[name] != 1:
+            named[name] = int(params[name])
+    named.update(_precision(params["precision"]))
+    if params["preferred_element_type"] is not None:
+        named["preferred_element_type"] = params["preferred_element_type"]
+    pairs = tuple((int(a), int(b)) for a, b in params["padding"])
+    for padding in ("SAME", "VALID", pairs) if "lhs_dilation" not in named else (pairs,):
+        yield Guess("lax.conv_general_dilated", (left, right, strides, padding), named)
+
+
+def _layout(spec: Any, letters: str) -> str:
+    """`NHWC` of the dimensions that batch, feature and space have."""
+    found = [""] * len(spec)
+    for letter, place in zip(letters, spec, strict=True):
+        found[int(place)] = letter
+    return "".join(found)
 
 
 @idiom("transpose")
@@ -42,10 +90,7 @@ def _permuted_product(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     left, right = inside.inputs
     params = inside.origin.params
-    options = {}
-    if params["precision"] is not None:
-        precision = params["precision"]
-        options["precision"] = precision[0] if isinstance(precision, tuple) and precision[0] == precision[1] else precision
+    options = _precision(params["precision"])
     for a, b in ((left, right), (right, left)):
         if not options:
             yield Guess("operator.matmul", (a, b))

@@ -106,14 +106,15 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
         [e.origin for e in group], [a.aval for a in inputs], [v.aval for e in anchors for v in e.origin.outvars]
     )
     given = _given(path, site)
-    several = tuple(anchors) if len(anchors) > 1 else ()
+    whole = list(itertools.permutations(anchors)) if 1 < len(anchors) < 4 else [tuple(anchors)]
     orders = [[*inputs, *constants], *([[*inputs]] if constants else [])]
     for operands in orders:
         for order in itertools.islice(itertools.permutations(operands), 6):
             for known in ([given, {}] if given else [{}]):
                 found = signatures.guesses(path, order, facts, known)
                 for guess in found if list(order) == operands else itertools.islice(found, 6):
-                    yield Guess(guess.path, guess.args, guess.kwargs, several)
+                    for several in whole:
+                        yield Guess(guess.path, guess.args, guess.kwargs, several if len(several) > 1 else ())
 
 
 def _given(path: str, site: Site) -> dict[str, Any]:
