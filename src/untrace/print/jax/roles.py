@@ -72,5 +72,6 @@ def call_name(equation: Equation, name: str) -> str:
     if is_backward(equation) or any(hint.startswith("d_") for hint in given):
         return name + "_bwd"
     _, stack = jax_compat.equation_source(equation.origin)
-    saves = "jvp()" in jax_compat.scope_names(stack) and len(equation.outputs) > 1
+    scopes = jax_compat.scope_names(stack)
+    saves = ("jvp()" in scopes or "rematted_computation" in scopes) and len(equation.outputs) > 1
     return name + "_fwd" if saves else name

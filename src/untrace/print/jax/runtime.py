@@ -95,6 +95,15 @@ _JAXPRS: dict[Any, Any] = {}
 _NOTHING = jax.jit(lambda: ())
 
 
+@helper("jax")
+def _recomputed(function, *args, prevent_cse=True, policy=None):
+    """Calls `function` as differentiation does what `jax.checkpoint` marked: its values are computed again here."""
+    from jax.extend.core import primitives
+
+    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+    return primitives.remat_p.bind(*args, jaxpr=jaxpr, prevent_cse=prevent_cse, differentiated=True, policy=policy)
+
+
 @helper("jax", "lax")
 def _scan_trees(consts, carry, xs, ys):
     """The parameters of a scan that say how many constants, carries, inputs and outputs it has."""

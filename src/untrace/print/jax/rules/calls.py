@@ -11,6 +11,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.capture.batching import helper_of
 from untrace.ir.nodes import Function
+from untrace.print.jax import remat, roles
 from untrace.print.jax.pytrees import unpack
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.rules.callbacks import callable_name
@@ -81,6 +82,8 @@ def jit(
     def build(written: str) -> Iterator[Statement]:
         yield w.module.define(jaxpr, written, [decorator])
 
+    if w.module.idiomatic:
+        name = roles.call_name(w.equation, name)
     written = w.module.named(key, "fn" if name == "<lambda>" else name, build)
     return result(jaxpr, Call(written, operands))
 
@@ -89,13 +92,18 @@ def jit(
 def checkpoint(
     w: Any, *operands: Any, jaxpr: Function, prevent_cse: Any, differentiated: bool, policy: Any, name: str = "", **rest: Any
 ) -> Any:
-    if differentiated or any(v is not None for v in rest.values()):
+    if any(v is not None for v in rest.values()):
+        return DECLINE
+    idiomatic = w.module.idiomatic and not w.retreating
+    if differentiated and not idiomatic:
         return DECLINE  # what differentiation left behind: `jax.checkpoint` makes only the undifferentiated form
     options: list[tuple[str, Expr]] = []
     if prevent_cse is not True:
         options.append(("prevent_cse", w.source(prevent_cse)))
     if policy is not None:
         options.append(("policy", _policy(w, policy)))
+    if idiomatic:
+        return remat.checkpoint(w, operands, jaxpr, options, differentiated)
     hint = jax_compat.function_name(jaxpr.jaxpr)
     if hint and hint != "<lambda>":
         jaxpr.name = hint
@@ -206,9 +214,6 @@ def custom_vmap_call(w: Any, *operands: Any, call: Function, rule: Any, in_tree:
 
     The rule is given the pytrees that the function was called with, so the written function takes and returns them.
     """
-    if in_tree.children()[0].num_leaves:
-        return DECLINE  # closed-over values, which JAX itself lifts into the operands: there is no call that does
-    w.importing("import jax.custom_batching")
     ours = helper_of(jax_compat.batching_rule(rule))
     if ours is not None:
         helper, reduction = ours
@@ -216,6 +221,9 @@ def custom_vmap_call(w: Any, *operands: Any, call: Function, rule: Any, in_tree:
             return Whole(w.call(w.module.helper(helper).text, *operands))
         w.module.modules.add("jnp")
         return Whole(w.call(w.module.helper(helper).text, Text(f"jnp.{reduction.__name__}"), *operands))
+    if in_tree.children()[0].num_leaves:
+        return DECLINE  # closed-over values, which JAX itself lifts into the operands: there is no call that does
+    w.importing("import jax.custom_batching")
     flat = jax_compat.is_flat_call(in_tree, out_tree, len(operands))
     arguments = jax.tree.unflatten(in_tree, range(len(operands)))[1]
 

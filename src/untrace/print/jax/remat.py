@@ -1,0 +1,53 @@
+"""`jax.checkpoint` in idiomatic style: a decorator on a function of the module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from untrace import jax_compat
+from untrace.ir.nodes import Function
+from untrace.print.jax.bodies import argument_words
+from untrace.print.jax.roles import call_name
+from untrace.print.names import identifier
+from untrace.print.rules import Whole
+from untrace.print.tree import Call, Expr, Name, Statement, Text
+
+
+def checkpoint(
+    w: Any,
+    operands: Sequence[Expr],
+    jaxpr: Function,
+    options: Sequence[tuple[str, Expr]],
+    differentiated: bool,
+) -> Any:
+    """The call of a checkpointed function. `options`: the keyword arguments that `jax.checkpoint` needs.
+
+    differentiated: what differentiation leaves behind; `jax.checkpoint` makes only the other form.
+    """
+    module = w.module
+    module.modules.add("jax")
+    own = jax_compat.function_name(jaxpr.jaxpr) if jaxpr.jaxpr is not None else ""
+    name = identifier(own if own and not own.startswith("<") else "checkpointed", "checkpointed")
+    for param, (_, word) in zip(jaxpr.params, argument_words(jaxpr, 0), strict=True):
+        if word and not param.hint:
+            param.hint = word
+    if differentiated:
+        name = call_name(w.equation, name)
+        decorators: list[Expr] = []
+    elif options:
+        module.modules.add("functools")
+        decorators = [Call("functools.partial", [Text("jax.checkpoint")], options)]
+    else:
+        decorators = [Text("jax.checkpoint")]
+
+    def build(written: str) -> Iterator[Statement]:
+        yield module.define(jaxpr, written, decorators)
+
+    key = ("checkpoint", id(jaxpr), tuple(d.flat() for d in decorators))
+    function = module.named(key, name, build)
+    if differentiated:
+        module.helper("_recomputed")
+        return Call("_recomputed", [Name(function), *operands], options)  # a list, also of one result
+    call = Call(function, operands)
+    return Whole(call) if len(jaxpr.results) == 1 else call
