@@ -161,24 +161,6 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool], 
     return fwd, list(forwards), _without_float0(closed), list(zeros), perturbed
 
 
-def _not_memoized(thunk: Any) -> Any:
-    """The function that traces a forward rule: its result alone is remembered, but its trees are of the last call.
-
-    Source: `_memoize` in jax/_src/interpreters/partial_eval.py.
-    """
-    from jax._src import core
-
-    inner = _freevars(thunk.f).get("fn") if hasattr(thunk, "f") else None
-    if not callable(inner):
-        return getattr(thunk, "call_wrapped", thunk)
-
-    def call(*zeros: bool) -> Any:
-        with core.set_current_trace(None):
-            return inner(*zeros)
-
-    return call
-
-
 def _forward_rule(thunk: Any, operands: Sequence[Any], symbolic: bool) -> tuple[Any, list[bool]]:
     """(what `thunk` gives for the most perturbed operands that it takes, which those are).
 
@@ -186,17 +168,23 @@ def _forward_rule(thunk: Any, operands: Sequence[Any], symbolic: bool) -> tuple[
     equinox's `filter_custom_vjp` does for all arguments but the first). Raises what the rule raises
     where it takes no operand at all.
     """
+    stores, memories = _kept_by(thunk)
+    trace = getattr(thunk, "call_wrapped", thunk)
+
+    def call(perturbed: Sequence[bool]) -> Any:
+        for memory in memories:  # else the result would come back without the trees
+            memory.clear()
+        return trace(*perturbed)
+
     every = [True] * len(operands)
     if not symbolic:
-        return thunk(*every), every
+        return call(every), every
     try:
-        return thunk(*every), every
+        return call(every), every
     except Exception as error:  # the rule is user code: anything may be raised
         refusal = error
     taken: set[int] = set()
     found: Any = None
-    # The rule's trees are those of its last call, which a refused one forgets.
-    stores = _stores(thunk)
     trees: list[Any] = []
     # Halves of halves: what is refused mostly stands together, and a rule that is taken is traced whole.
     pieces = [[i for i, v in enumerate(operands) if has_tangent(v.aval)]]
@@ -204,7 +192,7 @@ def _forward_rule(thunk: Any, operands: Sequence[Any], symbolic: bool) -> tuple[
         piece = pieces.pop()
         wanted = taken.union(piece)
         try:
-            found = thunk(*[i in wanted for i in range(len(every))])
+            found = call([i in wanted for i in range(len(every))])
         except Exception:
             if len(piece) > 1:
                 middle = len(piece) // 2
@@ -231,14 +219,16 @@ def _stored(store: Any) -> Any:
         return _NOTHING
 
 
-def _stores(value: Any) -> list[Any]:
-    """Where the `WrappedFun`s inside a thunk keep what they found out besides their result, in a fixed order.
+def _kept_by(value: Any) -> tuple[list[Any], list[dict[Any, Any]]]:
+    """(where the `WrappedFun`s inside a thunk keep what they found out besides their result, where it keeps results).
 
-    A program that was evaluated from its jaxpr has thunks in thunks. Source: jax/_src/linear_util.py.
+    A rule's trees are those of its last call, and a refused one forgets them. A program that was evaluated from
+    its jaxpr has thunks in thunks. Source: jax/_src/linear_util.py, `_memoize` in jax/_src/interpreters/partial_eval.py.
     """
     from jax._src import linear_util as lu
 
-    found: list[Any] = []
+    stores: list[Any] = []
+    memories: list[dict[Any, Any]] = []
     seen: set[int] = set()
     todo = [value]
     while todo:
@@ -247,17 +237,22 @@ def _stores(value: Any) -> list[Any]:
             continue
         seen.add(id(value))
         if isinstance(value, lu.WrappedFun):
-            found += [s for s in value.stores if s is not None]
+            stores += [s for s in value.stores if s is not None]
             todo.append(value.f)
             todo += [a for _, args in value.transforms for a in args if callable(a)]
-        elif isinstance(value, functools.partial):
-            todo += [value.func, *[a for a in value.args if callable(a)]]
-        elif str(getattr(value, "__module__", "")).startswith(("jax._src.", __name__)):
-            for cell in getattr(value, "__closure__", None) or ():
-                try:
-                    todo.append(cell.cell_contents)
-                except ValueError:  # not filled yet
-                    continue
+        elif str(getattr(value, "__module__", "")).startswith("jax._src.") and hasattr(value, "__closure__"):
+            free = _filled_cells(value)
+            if value.__name__ == "memoized" and type(free.get("cells")) is dict:
+                memories.append(free["cells"])
+            todo += free.values()
+    return stores, memories
+
+
+def _filled_cells(function: Any) -> dict[str, Any]:
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # a cell that is not filled yet
+            found[name] = cell.cell_contents
     return found
 
 

@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core
+
+from untrace import jax_compat
 
 _LOCATION = re.compile(r"\s*loc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\((?:[^()]|\([^()]*\))*\))*\)")
 _LOCATION_LINE = re.compile(r"^#loc.*\n?", re.M)
@@ -44,9 +47,14 @@ def stablehlo_difference(
     """The first line in which the StableHLO of two functions differs; None when it is the same."""
     try:
         left, right = (normalise_stablehlo(_lower(h, args).as_text()) for h in (f, g))
+        difference = _first_difference(left, right)
+        if difference is not None:
+            alive = [normalise_stablehlo(_lower_alive(h, args).as_text()) for h in (f, g)]
+            if alive[0] == alive[1]:
+                return None
     except Exception as error:  # lowering runs rules of any library
         return f"it cannot be lowered: {type(error).__name__}: {error}"
-    return _first_difference(left, right)
+    return difference
 
 
 def same_optimised(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[Any]) -> bool:
@@ -66,6 +74,13 @@ def same_optimised(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[
 def _lower(function: Callable[..., Any], args: Sequence[Any]) -> Any:
     # A function of its own: jit would remember a lowering with other argument names.
     return jax.jit(lambda *xs: function(*xs), keep_unused=True).lower(*args)
+
+
+def _lower_alive(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """`_lower` without dead code, as `jit` compiles it; but all arguments stay in their places."""
+    closed = jax_compat.without_dead_code(jax.make_jaxpr(lambda *xs: function(*xs))(*args))
+    flat = jax.extend.core.jaxpr_as_fun(closed)
+    return jax.jit(flat, keep_unused=True).lower(*jax.tree_util.tree_leaves(args))
 
 
 def normalise_stablehlo(text: str) -> str:
