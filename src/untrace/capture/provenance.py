@@ -13,11 +13,12 @@ Python and untrace are cut out; those of third-party libraries stay, marked `lib
 from __future__ import annotations
 
 import ast
+import contextlib
 import dis
 import importlib.util
 import os
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple
@@ -232,10 +233,31 @@ def _folder(module: str) -> str:
 
 
 _JAX = (_folder("jax"), _folder("jaxlib"))
-_CUT = (_folder("numpy"), _folder("untrace"))
+# PyTorch and torchax stand between an author's module and JAX: their frames say nothing about either.
+_CUT = (_folder("numpy"), _folder("untrace"), _folder("torch"), _folder("torchax"))
 _STDLIB = tuple(os.path.join(sysconfig.get_path(p), "") for p in ("stdlib", "platstdlib"))
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _FILES: dict[str, str] = {}
+_AUTHORS: set[str] = set()
+
+
+@contextlib.contextmanager
+def authors(files: Iterable[str]) -> Iterator[None]:
+    """Inside, these files count as the user's own, installed or not: a model's source is what is being written back."""
+    before = set(_AUTHORS)
+    _AUTHORS.update(files)
+    _FILES.clear()
+    try:
+        yield
+    finally:
+        _AUTHORS.clear()
+        _AUTHORS.update(before)
+        _FILES.clear()
+
+
+def is_library_internal(file: str) -> bool:
+    """Whether code of this file is JAX's, PyTorch's, NumPy's, Python's or untrace's own."""
+    return _file_kind(file) in ("jax", "cut")
 
 
 def _kind(code: CodeType) -> str:
@@ -253,6 +275,8 @@ def _kind(code: CodeType) -> str:
 
 
 def _file_kind(file: str) -> str:
+    if file in _AUTHORS:
+        return "user"
     if file.startswith(_JAX):
         return "jax"
     if file.startswith(_CUT) or file.startswith(("<frozen ", "<__array_function__")):

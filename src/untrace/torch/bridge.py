@@ -1,0 +1,195 @@
+"""torchax as the bridge from PyTorch to JAX.
+
+torchax runs PyTorch's own Python code on JAX arrays, operation by operation, so that JAX traces the author's `forward`
+itself and each equation knows the line and column that it came from. Only this file and `ops*` know torchax.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from untrace._errors import OptionError, UnsupportedPrimitiveError
+
+
+@functools.cache
+def torchax() -> Any:
+    """torchax, imported. Raises OptionError where the extra is not installed."""
+    try:
+        import torch
+    except ImportError as error:
+        raise OptionError(f"from_torch needs PyTorch and torchax: pip install 'untrace[torch]' ({error}).") from error
+    library = torch.library.Library("aten", "FRAGMENT")
+    with _missing_overloads(torch, library):
+        try:
+            import torchax
+            import torchax.interop
+            import torchax.tensor
+
+            torchax.tensor.Environment()  # fills the tables
+        except ImportError as error:
+            raise OptionError(f"from_torch needs torchax: pip install 'untrace[torch]' ({error}).") from error
+    return torchax
+
+
+@contextlib.contextmanager
+def _missing_overloads(torch: Any, library: Any) -> Iterator[None]:
+    """PyTorch 2.13 has no overloads for named dimensions any more, which torchax 0.0.13 still names in its tables.
+
+    While torchax is imported, each of those is defined, with a schema that nothing ever calls.
+    """
+    packet_class = type(torch.ops.aten.add)
+    original = packet_class.__getattr__
+
+    def get(packet: Any, name: str) -> Any:
+        try:
+            return original(packet, name)
+        except AttributeError:
+            if "dimname" not in name.lower() and "names" not in name.lower():
+                raise
+            library.define(f"{packet.__name__}.{name}(Tensor self) -> Tensor")
+            packet._overload_names = [*packet._overload_names, name]
+            return original(packet, name)
+
+    packet_class.__getattr__ = get
+    try:
+        yield
+    finally:
+        packet_class.__getattr__ = original
+
+
+@functools.cache
+def environment() -> Any:
+    """The torchax environment that modules are run in. One per process: its tables take a second to fill."""
+    library = torchax()
+    import torch
+    from torch.utils import _pytree as torch_pytree
+
+    from untrace.torch import ops
+
+    tensor = library.tensor
+
+    class Environment(tensor.Environment):  # type: ignore[misc, name-defined]
+        """torchax's, where every tensor is a JAX array, and a missing operation is an error of ours."""
+
+        def _should_use_torchax_tensor(self, device: Any) -> bool:
+            return True  # `torch.arange(n)` without a device is part of the program as well
+
+        def t2j_iso(self, torchtensors: Any) -> Any:
+            def own(x: Any) -> Any:
+                return x if isinstance(x, (tensor.Tensor, tensor.View)) else self.to_jax(x)
+
+            return super().t2j_iso(torch_pytree.tree_map_only(torch.Tensor, own, torchtensors))
+
+        def to_jax(self, value: Any) -> Any:
+            """A tensor of PyTorch that the module holds, as a constant of the program."""
+            return tensor.Tensor(array_of(value), self)
+
+        def dispatch(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+            try:
+                return super().dispatch(func, types, args, kwargs)
+            except tensor.OperatorNotFound as error:
+                if isinstance(func, torch._ops.OpOverload):  # of functions PyTorch knows what they are made of
+                    raise UnsupportedPrimitiveError(missing(func)) from error
+                raise
+
+    made = Environment()
+    for function, implementation, options in ops.table():
+        operator = library.ops.ops_registry.Operator(
+            function, implementation, is_jax_function=not options.get("tensors", False), is_user_defined=True,
+            needs_env=options.get("needs_env", False), is_view_op=False,
+        )  # fmt: skip
+        made._ops[function] = operator
+    return made
+
+
+def array_of(value: Any) -> Any:
+    """A CPU tensor as a JAX array of the same dtype (64-bit ones as JAX keeps them)."""
+    import jax.numpy as jnp
+
+    return jnp.asarray(numpy_of(value))
+
+
+def numpy_of(value: Any) -> Any:
+    """A CPU tensor as a NumPy array; bfloat16 as ml_dtypes has it."""
+    import ml_dtypes
+    import torch
+
+    value = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if value.dtype == torch.bfloat16:
+        return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return value.numpy()
+
+
+def tensor_of(value: Any) -> Any:
+    """An array as a tensor of PyTorch on the CPU."""
+    import numpy as np
+    import torch
+
+    array = np.array(value)
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def torch_op(*functions: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: teaches `from_torch` an operation, as a function of JAX arrays: `@untrace.torch_op(torch.foo)`.
+
+    functions: `torch.nn.functional.foo`, `torch.Tensor.foo`, or `torch.ops.aten.foo.default` as the error names it.
+    """
+
+    def register(implementation: Callable[..., Any]) -> Callable[..., Any]:
+        from untrace.torch import ops
+
+        for function in functions:
+            ops.ADDED.append((function, implementation, options))
+        environment.cache_clear()
+        return implementation
+
+    return register
+
+
+def missing(func: Any) -> str:
+    """The sentence for an operation that torchax does not have."""
+    name = str(func)
+    place, statement = _author_line()
+    where = f" in {place}: `{statement}`" if place else ""
+    return (
+        f"the PyTorch operation `{name}`{where} has no JAX form in torchax {torchax().__version__}.\n"
+        "To teach untrace what it is, register a function of JAX arrays with the same arguments:\n"
+        f"    @untrace.torch_op(torch.ops.{name})\n"
+        f"    def {name.split('.')[1]}(*args, **kwargs): return jnp.some_function(*args)"
+    )
+
+
+def author_place(error: BaseException) -> tuple[str, str]:
+    """(`model.py:12`, its text) of the innermost line of the author's that an exception passed through."""
+    import traceback
+
+    return _place([(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)][::-1])
+
+
+def _author_line() -> tuple[str, str]:
+    """The same for what is running now."""
+    import sys
+
+    frames = []
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        frames.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return _place(frames)
+
+
+def _place(frames: list[tuple[str, int]]) -> tuple[str, str]:
+    import linecache
+    import os
+
+    from untrace.capture.provenance import is_library_internal
+
+    for file, line in frames:
+        if not is_library_internal(file):
+            return f"{os.path.basename(file)}:{line}", linecache.getline(file, line).strip()
+    return "", ""

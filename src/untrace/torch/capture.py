@@ -1,0 +1,259 @@
+"""A PyTorch module and its inputs as a JAX function, with a mark on every equation that says which module call made it.
+
+The mark is a name scope: JAX keeps the stack of scopes with each equation, so the program itself stays flat, and state
+that modules hand to each other in Python (caches, lists) needs no care.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+import jax
+
+from untrace._errors import CaptureError, UntraceError
+from untrace.torch import state as states
+from untrace.torch import trees
+from untrace.torch.bridge import array_of, environment, torchax
+
+_SCOPE = "untrace_module_"
+
+
+@dataclass(slots=True)
+class ModuleCall:
+    """One call of a module while it was traced. `path`: its name in the model, as `named_modules` has it."""
+
+    number: int
+    module: Any
+    path: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+    @property
+    def kind(self) -> type:
+        return type(self.module)
+
+    @property
+    def code(self) -> CodeType | None:
+        """The code of its `forward`, below decorators."""
+        function = inspect.unwrap(type(self.module).forward)
+        return getattr(function, "__code__", None)
+
+
+@dataclass(slots=True)
+class Capture:
+    """A module as a JAX function of `(params, buffers, key, *inputs)`, each of the first three where it needs it.
+
+    `function`, `args`: for tracing. `calls`: every module call, by number. `inputs`: the names of the other arguments.
+    `changed`: names of buffers that come back new, beside the result.
+    """
+
+    module: Any
+    state: states.State
+    function: Any = None
+    args: tuple[Any, ...] = ()
+    names: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    calls: list[ModuleCall] = field(default_factory=list)
+    changed: tuple[str, ...] = ()
+    random: bool = False
+    fixed: dict[str, Any] = field(default_factory=dict)
+
+
+def capture(module: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Capture:
+    """Runs `module(*args, **kwargs)` once abstractly, to learn what it reads and changes. Raises CaptureError."""
+    import torch
+
+    torchax()
+    if not isinstance(module, torch.nn.Module):
+        raise CaptureError(f"from_torch needs a torch.nn.Module, not a {type(module).__name__}.")
+    found = Capture(module, states.read_state(module))
+    given = _bound(module, args, kwargs)
+    dynamic = {n: v for n, v in given if trees.has_tensor(v)}
+    found.inputs = tuple(dynamic)
+    found.fixed = {n: v for n, v in given if n not in dynamic}
+    values = [trees.plain(v, _array) for v in dynamic.values()]
+    runner = _Runner(found, args, kwargs, dict(given))
+    key = jax.random.key(0)
+    _explained(module, lambda: jax.eval_shape(runner.everything, found.state.params, found.state.buffers, key, *values))
+    found.random, found.changed = runner.random, runner.changed
+    used = runner.used_buffers
+    buffers = {}
+    for name in states.flat_names(found.state.buffers):
+        if name in used and (name not in found.state.unsaved or name in found.changed):
+            states.insert(buffers, tuple(name.split(".")), states.lookup(found.state.buffers, name))
+    leading: list[tuple[str, Any]] = [("params", found.state.params)]
+    if buffers:
+        leading.append(("buffers", buffers))
+    if found.random:
+        leading.append(("key", key))
+    taken = {n for n, _ in leading}
+    own = [n if n not in taken else n + "_in" for n in found.inputs]
+    found.names = (*[n for n, _ in leading], *own)
+    found.args = (*[v for _, v in leading], *values)
+    found.function = runner.function(found.names)
+    return found
+
+
+def _array(value: Any) -> Any:
+    return value if isinstance(value, jax.Array) else array_of(value)
+
+
+def _bound(module: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+    """(name of the parameter of `forward`, what is passed for it)."""
+    try:
+        signature = inspect.signature(module.forward)
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise CaptureError(f"{type(module).__name__} cannot be called with these arguments: {error}.") from error
+    except ValueError:
+        return [*[(f"x{i}", a) for i, a in enumerate(args)], *kwargs.items()]
+    found: list[tuple[str, Any]] = []
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            found += [(f"{name}_{i}", v) for i, v in enumerate(value)]
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            found += list(value.items())
+        else:
+            found.append((name, value))
+    return found
+
+
+class _Runner:
+    """Runs the module on JAX arrays."""
+
+    def __init__(self, capture: Capture, args: Sequence[Any], kwargs: dict[str, Any], given: dict[str, Any]):
+        self.capture = capture
+        self.args, self.kwargs = args, kwargs
+        self.random = False
+        self.changed: tuple[str, ...] = ()
+        self.used_buffers: set[str] = set()
+        self.given = given
+
+    def function(self, names: Sequence[str]) -> Any:
+        """A function with parameters of these names, as `jax.make_jaxpr` and the signature's printer read them."""
+        capture = self.capture
+        places = {n: i for i, n in enumerate(names)}
+        start = len(names) - len(capture.inputs)
+
+        def call(*values: Any) -> Any:
+            buffers = values[places["buffers"]] if "buffers" in places else {}
+            key = values[places["key"]] if "key" in places else None
+            return self.run(values[0], buffers, key, values[start:])
+
+        call.__name__ = function_name(type(capture.module))
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        call.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])  # type: ignore[attr-defined]
+        return call
+
+    def everything(self, params: Any, buffers: Any, key: Any, *inputs: Any) -> Any:
+        """For the first look: all buffers are inputs, and what happens to them is written down."""
+        return self.run(params, buffers, key, inputs, look=True)
+
+    def run(self, params: Any, buffers: Any, key: Any, inputs: Sequence[Any], look: bool = False) -> Any:
+        import torch
+
+        capture, state = self.capture, self.capture.state
+        env = environment()
+        tensor = torchax().tensor
+        self.capture.calls.clear()
+        wraps: dict[str, Any] = {}
+        for slots in state.slots:
+            try:
+                array = states.lookup(params if state.kinds[slots.name] == "params" else buffers, slots.name)
+            except KeyError:  # a buffer that does not change, or is not needed: a constant, still PyTorch's
+                array = array_of(states.current(state, slots))
+            wraps[slots.name] = tensor.Tensor(array, env)
+        before = {name: t._elem for name, t in wraps.items()}
+        values = dict(zip(capture.inputs, inputs, strict=True))
+        args, kwargs = self._arguments(values, lambda a: tensor.Tensor(a, env))
+        first_key = key if key is not None else jax.random.key(0)
+        env._property.content.autocast_dtype = None
+        with states.replaced(capture.module, state, wraps), env.override_property(prng=first_key):
+            with _marked(capture), torch.no_grad(), env:
+                out = capture.module(*args, **kwargs)
+            self.random = env.param.prng is not first_key
+            after = {s.name: states.current(state, s) for s in state.slots}
+        result = trees.plain(out, lambda t: env.t2j_iso(t) if isinstance(t, torch.Tensor) else t)
+        new = {n: env.t2j_iso(t) for n, t in after.items() if isinstance(t, torch.Tensor)}
+        buffers_out = {n: a for n, a in new.items() if a is not before[n]}
+        if look:
+            self.changed = tuple(n for n in buffers_out if state.kinds[n] == "buffers")
+            self.used_buffers = {n for n, k in state.kinds.items() if k == "buffers"}
+        if not self.changed:
+            return result
+        tree: dict[str, Any] = {}
+        for name in states.flat_names(buffers):
+            states.insert(tree, tuple(name.split(".")), new.get(name, before[name]))
+        return result, tree
+
+    def _arguments(self, values: dict[str, Any], wrap: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The call's arguments with the arrays of `values` in the places of tensors."""
+        by_id = {id(v): n for n, v in self.given.items()}
+
+        def one(value: Any) -> Any:
+            name = by_id.get(id(value))
+            return trees.rebuilt(value, values[name], wrap) if name in values else value
+
+        return [one(a) for a in self.args], {k: one(v) for k, v in self.kwargs.items()}
+
+
+@contextlib.contextmanager
+def _marked(capture: Capture) -> Iterator[None]:
+    """Every module's `forward` in a name scope of its own, numbered by call."""
+    paths: dict[int, tuple[str, ...]] = {}
+    modules = []
+    for name, module in capture.module.named_modules():
+        paths[id(module)] = tuple(name.split(".")) if name else ()
+        modules.append(module)
+
+    def marked(module: Any, forward: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            number = len(capture.calls)
+            capture.calls.append(ModuleCall(number, module, paths[id(module)], ()))
+            with jax.named_scope(f"{_SCOPE}{number}"):
+                return forward(*args, **kwargs)
+
+        return call
+
+    for module in modules:
+        if "forward" not in module.__dict__:
+            module.__dict__["forward"] = marked(module, module.forward)
+    yield  # `replaced` puts the modules back as they were
+
+
+def call_numbers(scopes: Sequence[str]) -> list[int]:
+    """The module calls around an equation, outermost first, from its name scopes."""
+    return [int(s[len(_SCOPE) :]) for s in scopes if s.startswith(_SCOPE)]
+
+
+def function_name(kind: type) -> str:
+    from untrace.lift.outline import snake_case
+    from untrace.print.names import identifier
+
+    return identifier(re.sub(r"\W", "_", snake_case(kind.__name__)), "module")
+
+
+def _explained(module: Any, work: Any) -> Any:
+    """`work()`, with what a module raises under JAX explained."""
+    from untrace.torch.bridge import author_place
+
+    try:
+        return work()
+    except UntraceError:
+        raise
+    except Exception as error:  # whatever the user's module raises while it is traced
+        name = type(module).__name__
+        place, statement = author_place(error)
+        where = f" at {place}: `{statement}`" if place else ""
+        hint = ""
+        if isinstance(error, (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError)):
+            hint = " A Python decision there depends on the values of a tensor, which JAX does not know while it traces."
+        raise CaptureError(
+            f"{name} could not be run on JAX arrays{where}.{hint}\nThe error was ({type(error).__name__}): {error}"
+        ) from error

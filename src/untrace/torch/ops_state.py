@@ -1,0 +1,177 @@
+"""Operations with state: running statistics, random numbers, recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
+    """(function of PyTorch, implementation, options)."""
+    import torch
+    from torch.nn import functional as F
+
+    return [
+        (F.batch_norm, batch_norm, {"tensors": True, "needs_env": True}),
+        (F.dropout, dropout, {"needs_env": True}),
+        (F.dropout2d, dropout2d, {"needs_env": True}),
+        (torch.dropout, _plain_dropout, {"needs_env": True}),
+        (torch.lstm, lstm, {"needs_env": True}),
+        (torch.gru, gru, {"needs_env": True}),
+        (torch.rnn_tanh, lambda *a, **k: rnn(jnp.tanh, *a, **k), {"needs_env": True}),
+        (torch.rnn_relu, lambda *a, **k: rnn(jax.nn.relu, *a, **k), {"needs_env": True}),
+    ]
+
+
+# ---------------------------------------------------------------- batch norm
+
+
+def batch_norm(
+    input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5, *, env: Any,
+) -> Any:  # fmt: skip
+    """New running statistics take the place of the old ones in the tensors that hold them."""
+    arrays = [None if t is None else env.t2j_iso(t) for t in (input, running_mean, running_var, weight, bias)]
+    out, mean, var = _batch_norm(*arrays, training, momentum, eps)
+    if training and running_mean is not None:
+        running_mean.apply_jax_(lambda _: mean)
+        running_var.apply_jax_(lambda _: var)
+    return env.j2t_iso(out)
+
+
+def _batch_norm(
+    x: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, Any, Any]:
+    def shaped(v: Any) -> Any:
+        return v.reshape(-1, *[1] * (x.ndim - 2))
+
+    mean, var = running_mean, running_var
+    if training:
+        axes = (0, *range(2, x.ndim))
+        count = x.size // x.shape[1]
+        mean, var = jnp.mean(x, axis=axes), jnp.var(x, axis=axes)
+        if running_mean is not None:
+            running_mean = (1 - momentum) * running_mean + momentum * mean
+            running_var = (1 - momentum) * running_var + momentum * var * (count / (count - 1))
+    out = (x - shaped(mean)) * lax.rsqrt(shaped(var) + eps)
+    if weight is not None:
+        out = out * shaped(weight)
+    if bias is not None:
+        out = out + shaped(bias)
+    return out.astype(x.dtype), running_mean, running_var
+
+
+# ---------------------------------------------------------------- dropout
+
+
+def dropped(x: Any, p: float, env: Any, shape: Any = None) -> Any:
+    """`x` with a share of `p` zeroed, the rest scaled up."""
+    keep = jax.random.bernoulli(env.get_and_rotate_prng_key(), 1 - p, x.shape if shape is None else shape)
+    return jnp.where(keep, x / (1 - p), 0)
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, *, env: Any) -> Any:
+    return dropped(input, p, env) if training and p > 0 else input
+
+
+def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, *, env: Any) -> Any:
+    if not training or p == 0:
+        return input
+    return dropped(input, p, env, (*input.shape[:2], *[1] * (input.ndim - 2)))
+
+
+def _plain_dropout(input: Any, p: float, train: bool, *, env: Any) -> Any:
+    return dropped(input, p, env) if train and p > 0 else input
+
+
+# ---------------------------------------------------------------- recurrent layers
+
+
+def _layers(
+    cell: Callable[..., Any], input: Any, states: tuple[Any, ...], weights: Any, has_biases: bool, num_layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool, env: Any,
+) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
+    """`cell(states, x, w_ih, w_hh, b_ih, b_hh) -> states`, the first of which is the output."""
+    x = input.swapaxes(0, 1) if batch_first and input.ndim == 3 else input
+    per = 4 if has_biases else 2
+    ways = 2 if bidirectional else 1
+    last: list[list[Any]] = [[] for _ in states]
+    for layer in range(num_layers):
+        outputs = []
+        for way in range(ways):
+            at = layer * ways + way
+            given = weights[at * per : at * per + per]
+
+            def step(carry: Any, x_t: Any, given: Any = given) -> Any:
+                new = cell(carry, x_t, *given)
+                return new, new[0]
+
+            final, hs = lax.scan(step, tuple(s[at] for s in states), x, reverse=way == 1)
+            outputs.append(hs)
+            for found, value in zip(last, final, strict=True):
+                found.append(value)
+        x = outputs[0] if ways == 1 else jnp.concatenate(outputs, axis=-1)
+        if dropout and train and layer < num_layers - 1:
+            x = dropped(x, dropout, env)
+    if batch_first and input.ndim == 3:
+        x = x.swapaxes(0, 1)
+    return x, tuple(jnp.stack(values) for values in last)
+
+
+def _gates(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any]:
+    left, right = x @ w_ih.T, h @ w_hh.T
+    return (left, right) if b_ih is None else (left + b_ih, right + b_hh)
+
+
+def _lstm_cell(state: Any, x: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
+    h, c = state
+    left, right = _gates(x, h, w_ih, w_hh, b_ih, b_hh)
+    i, f, g, o = jnp.split(left + right, 4, axis=-1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+def _gru_cell(state: Any, x: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
+    (h,) = state
+    left, right = _gates(x, h, w_ih, w_hh, b_ih, b_hh)
+    r_x, z_x, n_x = jnp.split(left, 3, axis=-1)
+    r_h, z_h, n_h = jnp.split(right, 3, axis=-1)
+    r, z = jax.nn.sigmoid(r_x + r_h), jax.nn.sigmoid(z_x + z_h)
+    n = jnp.tanh(n_x + r * n_h)
+    return ((1 - z) * n + z * h,)
+
+
+def lstm(
+    input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
+    batch_first: bool, *, env: Any,
+) -> Any:  # fmt: skip
+    out, (h, c) = _layers(
+        _lstm_cell, input, tuple(hx), params, has_biases, num_layers, dropout, train, bidirectional, batch_first, env
+    )
+    return out, h, c
+
+
+def gru(
+    input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
+    batch_first: bool, *, env: Any,
+) -> Any:  # fmt: skip
+    out, (h,) = _layers(
+        _gru_cell, input, (hx,), params, has_biases, num_layers, dropout, train, bidirectional, batch_first, env
+    )
+    return out, h
+
+
+def rnn(
+    activation: Callable[[Any], Any], input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool, *, env: Any,
+) -> Any:  # fmt: skip
+    def cell(state: Any, x: Any, *given: Any) -> Any:
+        left, right = _gates(x, state[0], *given) if len(given) == 4 else _gates(x, state[0], *given, None, None)
+        return (activation(left + right),)
+
+    out, (h,) = _layers(cell, input, (hx,), params, has_biases, num_layers, dropout, train, bidirectional, batch_first, env)
+    return out, h
