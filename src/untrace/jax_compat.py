@@ -123,7 +123,7 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool], 
     thunk = params["fwd_jaxpr_thunk"]
     with tracing_context(eqn):
         (fwd_jaxpr, consts), perturbed = _forward_rule(
-            _not_memoized(thunk), eqn.invars[n_consts:], params["symbolic_zeros"]
+            thunk, eqn.invars[n_consts:], params["symbolic_zeros"]
         )
     fwd = close_jaxpr(fwd_jaxpr, consts)
     _, res_tree, forwards = params["out_trees"]()
