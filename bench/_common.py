@@ -368,17 +368,18 @@ def merge_equal_functions(text: str) -> str:
     Which of them JAX shares depends on its caches: the rules by which it lowers a primitive call
     functions of `jax.numpy`, and the program's own calls of these share the result.
     """
+    symbol = r'@("[^"]+"|[\w.$-]+)'
     while True:
         first: dict[str, str] = {}
         renamed: dict[str, str] = {}
-        for name, body in re.findall(r"(?ms)^  func\.func private @([\w.$-]+)(.*?)^  }\n", text):
+        for name, body in re.findall(rf"(?ms)^  func\.func private {symbol}(.*?)^  }}\n", text):
             if first.setdefault(body, name) != name:
                 renamed[name] = first[body]
         if not renamed:
             return text
         for name in renamed:
             text = re.sub(rf"(?ms)^  func\.func private @{re.escape(name)}\(.*?^  }}\n", "", text)
-        text = re.sub(r"@([\w.$-]+)", lambda m: "@" + renamed.get(m.group(1), m.group(1)), text)
+        text = re.sub(symbol, lambda m: "@" + renamed.get(m.group(1), m.group(1)), text)
 
 
 # ------------------------------------------------------------------------- output
