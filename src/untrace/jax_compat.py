@@ -1303,44 +1303,48 @@ def scope_names(stack: Any) -> tuple[str, ...]:
     return tuple(f"{e.name}()" if type(e).__name__ == "Transform" else str(getattr(e, "name", e)) for e in stack)
 
 
+# Those that a program does not import it does not call either: none is imported for the sake of looking.
 _FUNCTION_MODULES = (
-    ("jax.numpy", jax.numpy), ("jax.nn", "jax.nn"), ("jax.random", "jax.random"), ("jax.lax", jax.lax),
-    ("jax.numpy.linalg", "jax.numpy.linalg"), ("jax.numpy.fft", "jax.numpy.fft"), ("jax.nn.initializers", "jax.nn.initializers"),
-    ("jax.scipy.special", "jax.scipy.special"), ("jax.scipy.linalg", "jax.scipy.linalg"), ("jax.scipy.signal", "jax.scipy.signal"),
-    ("jax.scipy.stats", "jax.scipy.stats"), ("jax.scipy.stats.norm", "jax.scipy.stats.norm"), ("jax.lax.linalg", "jax.lax.linalg"),
-    ("jax.image", "jax.image"), ("jax.ops", "jax.ops"), ("jax", jax),
+    "jax.numpy", "jax.nn", "jax.random", "jax.lax", "jax.numpy.linalg", "jax.numpy.fft", "jax.nn.initializers",
+    "jax.scipy.special", "jax.scipy.linalg", "jax.scipy.signal", "jax.scipy.stats", "jax.scipy.stats.norm",
+    "jax.lax.linalg", "jax.image", "jax.ops", "jax",
 )  # fmt: skip
 
 
+def _loaded_modules() -> tuple[str, ...]:
+    import sys
+
+    return tuple(path for path in _FUNCTION_MODULES if path in sys.modules)
+
+
 @functools.cache
-def _public_by_name() -> dict[str, tuple[str, str]]:
-    """`jax.numpy.mean` -> ("jax.numpy", "mean") for every public function; the first module that has it comes first."""
-    import importlib
+def _public_by_name(modules: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """`jax.numpy.mean` -> ("jax.numpy", "mean") for every public function of the modules."""
+    import sys
 
     found: dict[str, tuple[str, str]] = {}
-    for path, module in _FUNCTION_MODULES:
-        if isinstance(module, str):
-            try:
-                module = importlib.import_module(module)
-            except ImportError:
-                continue
-        for name in sorted(vars(module)):
-            if not name.startswith("_") and callable(vars(module)[name]):
+    for path in modules:
+        for name, value in sorted(vars(sys.modules[path]).items()):
+            if not name.startswith("_") and callable(value):
                 found[f"{path}.{name}"] = (path, name)
     return found
 
 
-@functools.cache
 def public_functions() -> dict[int, tuple[str, str]]:
     """id of a code object -> (public module, name) of JAX's own functions, below their decorators.
 
-    The code objects live as long as the modules do.
+    The code objects live as long as the modules do; the first module that has a function comes first.
     """
-    import importlib
+    return _public_functions(_loaded_modules())
+
+
+@functools.cache
+def _public_functions(modules: tuple[str, ...]) -> dict[int, tuple[str, str]]:
+    import sys
 
     found: dict[int, tuple[str, str]] = {}
-    for path, name in _public_by_name().values():
-        function = vars(importlib.import_module(path))[name]
+    for path, name in _public_by_name(modules).values():
+        function = vars(sys.modules[path])[name]
         while function is not None:
             code = getattr(function, "__code__", None)
             if code is not None and code.co_name == getattr(function, "__name__", None):
@@ -1356,7 +1360,7 @@ def public_function_named(dotted: str) -> tuple[str, str] | None:
         if head == short or head.startswith(short + "."):
             head = path + head[len(short) :]
             break
-    return _public_by_name().get(f"{head}.{name}")
+    return _public_by_name(_loaded_modules()).get(f"{head}.{name}")
 
 
 def array_operation(code: Any) -> tuple[str, str] | None:
@@ -1488,9 +1492,11 @@ def is_from_jax(closed: Any) -> bool:
     return f"{os.sep}jax{os.sep}_src{os.sep}" in (getattr(info, "func_src_info", None) or "")
 
 
-def fresh_variable(like: Any) -> Any:
-    """A new variable of a jaxpr, of the type of `like`."""
-    return type(like)(like.aval) if type(like) is not DROP_TYPE else like
+def fresh_variable(like: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """A new variable of a jaxpr, of the type of `like`, or of another shape of the same rank."""
+    if type(like) is DROP_TYPE:
+        return like
+    return type(like)(like.aval if shape is None else like.aval.update(shape=shape))
 
 
 def is_canonical(dtype: Any) -> bool:

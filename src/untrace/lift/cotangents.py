@@ -97,6 +97,11 @@ class Cotangents:
         found = [p for p in (self.primal_of(a) for a in inputs) if p is not None]
         return found[0] if found and _same(found[0], inputs[0]) else None
 
+    def set_primal(self, value: Value, primal: Value | None) -> None:
+        if primal is not None:
+            self._primal[id(value)] = primal
+            self._keep.append(value)
+
     def primal_of(self, value: Value) -> Value | None:
         """The primal that a value was found to be the cotangent of."""
         return self._primal.get(id(value)) or self._primal.get(id(self._root(value)))

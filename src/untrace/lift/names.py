@@ -39,15 +39,16 @@ def provenance_of(program: Program) -> Provenance:
 class Group:
     """Equations of one expression: their Site, where they begin and end, and which of their outputs leave them."""
 
-    __slots__ = ("site", "start", "stop", "results", "turn", "total", "alike", "phase")
+    __slots__ = ("site", "start", "stop", "results", "turn", "total", "alike", "ends", "phase")
 
-    def __init__(self, site: Site, start: int, phase: str):
+    def __init__(self, site: Site, start: int, stop: int, phase: str, turn: int):
         self.site = site
         self.start = start
-        self.stop = start
+        self.stop = stop
         self.results: list[Value] = []
-        self.turn = 0  # how many groups of the very same expression stand just before this one
+        self.turn = turn  # how many groups of the very same expression stand just before this one
         self.total = 0  # how many values leave all of those together
+        self.ends: tuple[Any, Any] = (None, None)  # the first and the last equation that results come from
         self.alike = False  # and whether the same operation makes each of them
         self.phase = phase
 
@@ -117,21 +118,25 @@ class Namer:
         site_of = self.provenance.site
         sites = [site_of(e.origin) for e in equations]
         groups: list[Group] = []
-        group: Group | None = None
-        first: Any = None
         member = [0] * len(equations)
-        for at, (equation, site) in enumerate(zip(equations, sites, strict=True)):
+        start = 0
+        while start < len(equations):
+            site = sites[start]
             here = _phase(site, phase)
-            same = group is not None and site.frames == group.site.frames and here == group.phase and site.frames
-            again = same and site is group.site and equation.callee.name == first  # type: ignore[union-attr]
-            if not same or again:
-                turn = group.turn + 1 if again else 0  # type: ignore[union-attr]
-                group = Group(site, at, here)
-                group.turn = turn
+            stop = start + 1
+            if site.frames:
+                while stop < len(equations) and sites[stop].frames == site.frames and _phase(sites[stop], phase) == here:
+                    stop += 1
+            # A loop of the user's repeats the very same equations: then each turn is a group of its own.
+            # Where JAX pushes tangents forward, it is they that follow their primals.
+            size = stop - start
+            if not site.by_jvp:
+                size = _period([(id(sites[i]), equations[i].callee.name) for i in range(start, stop)])
+            for turn, begin in enumerate(range(start, stop, size)):
+                group = Group(site, begin, begin + size, here, turn)
+                member[begin : begin + size] = [len(groups)] * size
                 groups.append(group)
-                first = equation.callee.name
-            group.stop = at + 1  # type: ignore[union-attr]
-            member[at] = len(groups) - 1
+            start = stop
         self._results_of_groups(function, groups, member, differentiated)
         return groups, sites
 
@@ -163,6 +168,13 @@ class Namer:
                     leaving = leaving[:1]
                 leaving = leaving or [o for o in outputs if id(o) in backward][:1] or outputs[-1:]
             group.results = leaving
+            if group.site.by_jvp:
+                ids = {id(r) for r in leaving}
+                makers = [e for e in equations[group.start : group.stop] if any(id(o) in ids for o in e.outputs)]
+                first = equations[group.start]
+                if makers and first is not makers[0] and first.callee.name == makers[-1].callee.name:
+                    makers.insert(0, first)  # a primal that nothing needs
+                group.ends = (makers[0], makers[-1]) if makers else (None, None)
         run: list[Group] = []
         for group in groups:
             run = [*run, group] if group.turn else [group]
@@ -202,6 +214,7 @@ class Namer:
             for output, name in zip(equation.outputs, self._by_place(equation, strong), strict=True):
                 if output is not None and output.hint is None and name is not None:
                     output.hint = name
+                    output.named = True
             return
         output = leaving[-1]
         wanted = self._wanted.get(id(output))
@@ -225,6 +238,7 @@ class Namer:
         if first.kind == "element":
             name = words.singular(name)
         output.hint = name
+        output.named = bool(strong) and not first.library
 
     def _targets_of(self, site: Site) -> tuple[Target, ...]:
         found = self._targets.get(site.frames)
@@ -241,6 +255,8 @@ class Namer:
         places = _places(equation)
         if places is None:
             places = _guessed_places(equation)
+            if places and not found[0].path and equation.callee.name != "scan":
+                places[0] = ()  # the primal value comes first, residuals and tangents after it
         for i, place in enumerate(places):
             for target in found:
                 size = len(target.path)
@@ -260,6 +276,10 @@ class Namer:
         inner = _inner_result(equation, index)
         if inner is not None:
             return inner
+        if leaving and output is leaving[-1] and group.site.frames and not group.site.frames[-1].library:
+            said = words.expression(group.site.frames[-1].node)
+            if said is not None and len(equation.outputs) == 1:
+                return said
         if len(equation.outputs) == 1:
             made = words.derived(equation, self._coined)
             if made is not None:
@@ -321,17 +341,26 @@ class Namer:
     def _mark_tangents(self, equation: Equation, group: Group) -> None:
         """`x_dot` for what depends on tangents: where JAX pushes them forward, the last value of a group is one."""
         outputs = [o for o in equation.outputs if o is not None]
-        if any(id(a) in self._tangents for a in equation.inputs):
-            tangent = outputs
-        elif len(group.results) > 1 and len(outputs) == 1 and outputs[0] is group.results[-1]:
-            first = group.results[0]
-            same = getattr(first.aval, "shape", None) == getattr(outputs[0].aval, "shape", None)
-            tangent = outputs if same and group.turn == 0 else []
+        half = len(outputs) // 2
+        called = [f for v in equation.params.values() for f in functions_in(v)]
+        if any(id(a) in self._tangents for a in equation.inputs) and not called:
+            tangents = outputs
+        elif called:
+            # What was a call of f is now one of its results and their tangents together.
+            pairs = list(zip(outputs[:half], outputs[half:], strict=False))
+            known = any(f.jaxpr is None or jax_compat.argument_names(f.jaxpr) is not None for f in called)
+            paired = len(outputs) == 2 * half and all(_alike(a, b) for a, b in pairs) and not known
+            tangents = outputs[half:] if paired else []
+            for primal, tangent in pairs if paired else ():
+                tangent.hint = primal.hint
         else:
-            tangent = []
-        for output in tangent:
+            first, last = group.ends
+            pairs = list(zip(first.outputs, outputs, strict=False)) if first is not None else []
+            same = equation is last and first is not last and all(_alike(a, b) for a, b in pairs)
+            tangents = outputs if same else []
+        for output in tangents:
             self._tangents.add(id(output))
-            if not output.hint.endswith("_dot"):
+            if "_dot" not in output.hint:
                 output.hint = words.clean(f"{output.hint}_dot")
 
     # ------------------------------------------------------------ inner functions
@@ -393,7 +422,7 @@ class Namer:
                 primal = self.cotangents.primal_of(output)
                 carry = self._carries.get(id(primal))
                 param.hint = cotangents.d(carry.hint) if carry is not None and carry.hint else output.hint
-                self.cotangents.same(param, output)
+                self.cotangents.set_primal(param, primal if carry is None else carry)
         return known
 
     def _names_of_results(self, equation: Equation, group: Group) -> list[str | None]:
@@ -442,11 +471,36 @@ class Namer:
         return names
 
 
+def _period(keys: Sequence[Any]) -> int:
+    """The length of the shortest piece that the whole of `keys` is repetitions of. Linear (Knuth, Morris and Pratt)."""
+    count = len(keys)
+    if count < 2 or keys[0] not in keys[1:]:
+        return count
+    border = [0] * count
+    length = 0
+    for i in range(1, count):
+        while length and keys[i] != keys[length]:
+            length = border[length - 1]
+        if keys[i] == keys[length]:
+            length += 1
+        border[i] = length
+    size = count - border[-1]
+    return size if count % size == 0 else count
+
+
 def _phase(site: Site, inherited: str) -> str:
     """Forward or backward; a recomputation inside a backward pass is forward code."""
     if site.phase == "backward":
         return "forward" if "rematted_computation" in site.scopes else "backward"
     return "forward" if "rematted_computation" in site.scopes else inherited
+
+
+def _alike(left: Value | None, right: Value | None) -> bool:
+    """Whether two values have the same type, but for a dimension of a batch of tangents."""
+    if left is None or right is None or getattr(left.aval, "dtype", 0) != getattr(right.aval, "dtype", 1):
+        return False
+    one, other = left.aval.shape, right.aval.shape
+    return one == other or one == other[1:] or one == other[:-1]
 
 
 def _usable(name: str) -> bool:

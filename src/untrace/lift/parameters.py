@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,15 +39,31 @@ def leaf_names(paths: Sequence[Path], function: ast.AST | None) -> list[str | No
     for path in paths:
         found = unpacked.get(path)
         names.append(clean(found) if found is not None else _last_words(path, 1))
-    count = Counter(n for n in names if n is not None)
     for depth in (2, 3, 4):
-        clashing = [i for i, n in enumerate(names) if n is not None and count[n] > 1 and unpacked.get(paths[i]) is None]
+        clashing = _clashing(names, paths, unpacked)
         if not clashing:
             break
         for i in clashing:
             names[i] = _last_words(paths[i], depth)
-        count = Counter(n for n in names if n is not None)
     return names
+
+
+def _clashing(names: list[str | None], paths: Sequence[Path], unpacked: dict[Path, str]) -> list[int]:
+    """Leaves that share a name with another one. Where several arguments have a leaf of that name (parameters and the
+    optimiser's state), the first argument's keeps it, if it is only one.
+    """
+    groups: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        if name is not None:
+            groups.setdefault(name, []).append(i)
+    found: list[int] = []
+    for group in groups.values():
+        if len(group) < 2:
+            continue
+        first = [i for i in group if paths[i][:1] == paths[group[0]][:1]]
+        keep = first[0] if len(first) == 1 else None
+        found.extend(i for i in group if i != keep and unpacked.get(paths[i]) is None)
+    return found
 
 
 def _last_words(path: Path, depth: int) -> str | None:

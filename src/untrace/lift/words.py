@@ -5,6 +5,7 @@ All are identifiers that hide no builtin and no module. Nothing here looks at pr
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Any
 
@@ -70,7 +71,7 @@ _SHAPES = frozenset("reshape squeeze broadcast_in_dim expand_dims".split())
 
 def clean(text: str, fallback: str = "value") -> str:
     """`text` (data from outside) as an identifier; a name that the module or Python needs gets an underscore."""
-    name = identifier(text, fallback)
+    name = identifier(text.lstrip("_"), fallback)
     return name + "_" if name in RESERVED else name
 
 
@@ -115,6 +116,33 @@ def derived(equation: Equation, coined: set[int]) -> str | None:
     else:
         return None
     return made if len(made) <= 28 else None
+
+
+def expression(node: ast.AST | None) -> str | None:
+    """A name for the value of a small expression of the author's: `mean[0]` -> `mean_0`, `x - mean` -> `x_centered`."""
+    match node:
+        case ast.Subscript(value=ast.Name(id=base), slice=ast.Constant(value=int() as index)) if index is not True:
+            return clean(f"{base}_{index}")
+        case ast.Subscript(slice=ast.Constant(value=str() as key)) if key.strip("_"):
+            return clean(key)
+        case ast.Attribute(value=ast.Name(id=base), attr="T" | "mT"):
+            return clean(f"{base}_t")
+        case ast.Attribute(value=ast.Name(id=base), attr=attr) if base not in ("self", "jnp"):
+            return clean(f"{base}_{attr}")
+        case ast.BinOp(left=ast.Name(id=base), op=ast.Sub(), right=right) if _is_mean(right):
+            return clean(f"{base}_centered")
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id=base)):
+            return clean(f"neg_{base}")
+    return None
+
+
+def _is_mean(node: ast.AST) -> bool:
+    match node:
+        case ast.Name(id=name):
+            return name == "mean" or name.endswith("_mean") or name.startswith("mean_")
+        case ast.Call(func=ast.Attribute(attr="mean")):
+            return True
+    return False
 
 
 def _short_dtype(value: Any) -> str:
