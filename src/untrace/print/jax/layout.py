@@ -38,7 +38,7 @@ class Layout:
                 continue
             if sections and phase and phase != section and (phase == "backward" or not section):
                 section = phase
-                found += [Lines(""), Lines(f"# {section}")] if found else [Lines(f"# {section}")]
+                found += [Lines("")] * bool(found and not _is_space(found[-1])) + [Lines(f"# {section}")]
             elif type(statement) is Def:
                 if found and not _is_space(found[-1]):
                     found.append(Lines(""))

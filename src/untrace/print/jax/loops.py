@@ -23,6 +23,22 @@ from untrace.print.tree import Expr, Text, Tuple
 _COUNTS = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear"})
 
 
+# Called with all their operands: the function stands in the module.
+_CALLS = frozenset({"checkpoint", "remat2", "remat", "custom_vjp_call", "custom_vjp_call_jaxpr"})
+
+
+def passed(equation: Equation) -> Sequence[Any]:
+    """The operands of a loop or a call that its statement passes, and no function inside it closes over."""
+    name, params = equation.callee.name, equation.params
+    if name == "scan":
+        return equation.inputs[jax_compat.scan_counts(equation.origin)[0] :]
+    if name == "while":
+        return equation.inputs[params["cond_nconsts"] + params["body_nconsts"] :]
+    if name == "custom_jvp_call":
+        return equation.inputs[params["num_consts"] :]
+    return equation.inputs if name in _CALLS else ()
+
+
 def scan(
     w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int, params: dict[str, Any]
 ) -> Groups | None:

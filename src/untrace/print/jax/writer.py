@@ -19,6 +19,7 @@ from untrace.print import rules
 from untrace.print.jax import runtime
 from untrace.print.jax.bodies import BareReturn
 from untrace.print.jax.library import library_call
+from untrace.print.jax.loops import passed
 from untrace.print.jax.local import local_call
 from untrace.print.names import Scope, identifier
 from untrace.print.tree import Assign, Attribute, Call, Def, Expr, Name, Parameter, Return, Statement, Text, Tuple, Unpack, quoted
@@ -529,7 +530,7 @@ _FOLDED_WIDTH = 44
 
 def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
     """Values that may stand in the expression that uses them: used once, and
-    needed by a plain call (not by a loop, whose body would compute them again and again)."""
+    needed by a plain call (not inside a loop, whose body would compute them again and again)."""
     uses: dict[Any, int] = {}
     plain: set[Any] = set()
     for equation in equations:
@@ -540,6 +541,8 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
             uses[atom] = uses.get(atom, 0) + 1
             if simple:
                 plain.add(atom)
+        if not simple:
+            plain.update(passed(equation))
     for atom in results:
         uses[atom] = uses.get(atom, 0) + 1
         plain.add(atom)
