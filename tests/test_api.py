@@ -461,4 +461,4 @@ def test_a_regular_constant_is_written_as_what_it_is(array: Any, text: str) -> N
 
 def test_the_package_runs_as_a_command() -> None:
     done = subprocess.run([sys.executable, "-m", "untrace", "--version"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and untrace.__version__ in done.stdout
+    assert done.returncode == 0 and done.stdout.startswith("untrace ")
