@@ -11,11 +11,12 @@ innermost call around an equation of `refused`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Frame, climbed
-from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Program, Value, walk_functions
+from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Program, Value, functions_in, walk_functions
 from untrace.lift import words
 from untrace.lift.calls import Call, call_tree
 from untrace.lift.names import provenance_of
@@ -56,13 +57,14 @@ class Piece:
 class Shape:
     """Pieces with equal bodies: one function, if it is to be one."""
 
-    __slots__ = ("pieces", "kept", "refused", "uses", "results", "function")
+    __slots__ = ("pieces", "kept", "refused", "uses", "results", "name", "function")
 
     def __init__(self, piece: Piece):
         self.pieces = [piece]
         self.kept = True
         self.refused = False
         self.uses = 0
+        self.name = ""
         self.results: list[int] = []
         self.function: Function | None = None
 
@@ -109,7 +111,8 @@ class Outliner:
         self.shapes: dict[Any, list[Shape]] = {}
 
     def outline(self) -> None:
-        scans = [Scan(f, self) for f in walk_functions(self.program.entry)]
+        backward = self._backward()
+        scans = [Scan(f, self) for f in walk_functions(self.program.entry) if id(f) not in backward]
         for scan in scans:
             scan.pieces, _ = self._pieces(scan.root, scan)
         every = [shape for bucket in self.shapes.values() for shape in bucket]
@@ -122,10 +125,22 @@ class Outliner:
         for scan in scans:
             self._count(scan.pieces, set())
         for shape in every:
-            shape.kept = shape.kept and (shape.uses > 1 or self._size(shape.pieces[0]) > _SMALL)
+            shape.kept = shape.kept and self._is_worth_it(shape)
+        self._name(every)
         for scan in scans:
             if any(type(i) is Piece for i in scan.pieces):
                 scan.function.equations = self._emit(scan.pieces, scan, {}, frozenset())
+
+    def _backward(self) -> set[int]:
+        """Ids of the functions that only transposed equations call: their own equations do not say so any more."""
+        forward: set[int] = {id(self.program.entry)}
+        every = walk_functions(self.program.entry)
+        for function in reversed(every):  # callers first
+            if id(function) in forward:
+                for equation in function.equations:
+                    if self.provenance.site(equation.origin).phase == "forward":
+                        forward.update(id(f) for value in equation.params.values() for f in functions_in(value))
+        return {id(f) for f in every} - forward
 
     # ------------------------------------------------------------ equal bodies
 
@@ -228,6 +243,13 @@ class Outliner:
         while len(items) == 1 and type(items[0]) is Piece:
             items[0].shape.kept = False
             items = items[0].items
+
+    def _is_worth_it(self, shape: Shape) -> bool:
+        """Whether it hides more than it costs: a call with many results is only another way of writing an assignment."""
+        size = self._size(shape.pieces[0])
+        if shape.uses > 1:
+            return len(shape.results) <= max(1, size // 2)
+        return size > _SMALL and len(shape.results) <= max(1, size // 4)
 
     def _is_readable(self, shape: Shape) -> bool:
         piece = shape.pieces[0]
@@ -347,11 +369,27 @@ class Outliner:
         inner = [Value(r.aval, self._name_inside(piece, r)) for r in results]
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, piece.scan, known, frozenset(results))
-        shape.function = Function(function_name(piece.call), params, equations, inner)
+        shape.function = Function(shape.name, params, equations, inner)
         shape.function.extra.update(calls=shape.uses, unmatched=unmatched, definition=_own_parameters(piece.call.callee))
         return shape.function
 
     # ------------------------------------------------------------ names
+
+    def _name(self, shapes: Sequence[Shape]) -> None:
+        """Names of the functions; of two with the same name, methods get that of their class in front."""
+        kept = [s for s in shapes if s.kept]
+        counts = Counter([self.program.entry.name])
+        for shape in kept:
+            shape.name = function_name(shape.pieces[0].call)
+            equations = shape.pieces[0].scan.equations[shape.pieces[0].start : shape.pieces[0].stop]
+            if any(self.provenance.site(e.origin).by_jvp for e in equations):
+                shape.name += "_jvp"  # values and their tangents
+            counts[shape.name] += 1
+        for shape in kept:
+            owner = _owner(shape.pieces[0].call.callee)
+            if counts[shape.name] > 1 and owner is not None:
+                longer = words.clean(f"{snake_case(owner)}_{shape.name}")
+                shape.name = longer if not shape.name.startswith(snake_case(owner)) else shape.name
 
     def _name_inside(self, piece: Piece, value: Value) -> str | None:
         """What the called function itself calls a value that it gives back: not the name that it has outside."""
@@ -398,7 +436,7 @@ class Outliner:
         own = _own_parameters(piece.call.callee)
         passed = dict(zip(own, node.args, strict=False))
         passed.update({k.arg: k.value for k in node.keywords if k.arg is not None})
-        left = [i for i, a in enumerate(piece.inputs) if a not in self.trees]
+        left = list(range(len(piece.inputs)))
         open_ = []
         for name, value in passed.items():
             if isinstance(value, ast.Name):
@@ -409,6 +447,7 @@ class Outliner:
                     continue
             if not isinstance(value, ast.Constant):
                 open_.append(name)
+        left = [i for i in left if piece.inputs[i] not in self.trees]
         if len(left) == 1 and len(open_) == 1:
             names[left[0]] = words.clean(open_.pop())
         return names, [words.clean(n) for n in open_]
@@ -451,6 +490,11 @@ def function_name(call: Call) -> str:
     import ast
 
     frame = call.callee
+    while frame.library and frame.name == "__call__" and len(call.items) == 1 and type(call.items[0]) is Call:
+        inner = call.items[0]  # a wrapper object around a method
+        if inner.callee.name.startswith("<") or inner.callee.name == "__call__":
+            break
+        call, frame = inner, inner.callee
     owner = _owner(frame)
     name = frame.name
     if name.startswith("__") and owner is not None:
