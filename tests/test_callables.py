@@ -491,3 +491,21 @@ def test_callback_of_tinygp() -> None:
     assert source.kind == "embed", source.reason
     with pytest.raises(ValueError, match="sorted"):
         run(source)(np.array([2.0, 1.0]))
+
+
+def test_a_stand_in_is_proven_to_stand_for_its_function() -> None:
+    """A policy, a callable object, a method: what the stand-in calls is the original's own object."""
+    state: list[Any] = []
+
+    def policy(primitive: Any, *args: Any, **params: Any) -> bool:
+        state.append(primitive)
+        return False
+
+    def fn(x: Any) -> Any:
+        y = io_callback(Meter().read, SHAPE, x)
+        return jax.checkpoint(jnp.sin, policy=policy)(y)
+
+    decompiled = untrace.decompile(fn)(X)
+    assert decompiled.callables.keys() == {"read", "policy"}
+    assert decompiled.proof.level == "jaxpr"
+    assert not any("taken to be the same" in note for note in decompiled.proof.notes)

@@ -138,6 +138,8 @@ class Values:
         # Where something came from: no part of what it is.
         if type(left).__name__ in ("DebugInfo", "Traceback") and type(right) is type(left):
             return True
+        # A stand-in calls what it was given, which is the original's own function here.
+        right = getattr(right, "function", right) if type(right) is types.FunctionType else right
         try:
             if bool(left == right):
                 return True
