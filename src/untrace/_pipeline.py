@@ -112,7 +112,7 @@ def _program_of_target(captured: Captured, program: Program, target: Any, name: 
 
     importer = Importer(captured.expander)
     entry = importer.program(target, name)
-    return Program(entry, program.signature, tuple(importer.notes))
+    return Program(entry, program.signature, tuple(importer.notes), extra=dict(captured.extra))
 
 
 @dataclass
@@ -182,11 +182,11 @@ def _docstring(captured: Captured, name: str, idiomatic: bool, proven: str = "")
     from untrace import __version__
 
     where = jax_compat.function_source(captured.jaxpr)
-    where = f" ({where})" if where else ""
+    where = f" ({where})" if where and "title" not in captured.extra else ""
     notes = ["", *captured.notes] if captured.notes else []
     if not idiomatic:
         return "\n".join([f"`{name}`{where}, written back by untrace {__version__} from JAX {jax.__version__}.", *notes])
-    what = captured.summary or f"`{name}`"
+    what = captured.extra.get("title") or captured.summary or f"`{name}`"
     state = " · ".join([f"untrace {__version__}", f"jax {jax.__version__}", proven or "unproven"])
     return "\n".join([f"{what}{where}.", "", state, *notes])
 

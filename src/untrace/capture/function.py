@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -34,6 +34,8 @@ class Captured:
     name: str
     summary: str = ""  # "Gradient of `loss` with respect to params"; "" of a function that is no transformation's
     expander: Any = None  # what replaced the library primitives, for those inside derivative rules
+    # What a capture of its own knows (`torch`): "title" for the docstring, "outline" and "layout" for the passes.
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def trace(
@@ -77,7 +79,7 @@ def program_of(captured: Captured, name: str, signature: Any, keep_primitives: C
     captured.notes = captured.expander.notes
     importer = Importer(captured.expander)
     entry = importer.program(captured.expanded, name)
-    return Program(entry, signature, tuple(importer.notes))
+    return Program(entry, signature, tuple(importer.notes), extra=dict(captured.extra))
 
 
 def _check_arguments(

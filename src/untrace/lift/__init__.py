@@ -20,5 +20,6 @@ def lift(program: Program, refused: Mapping[int, int] | frozenset[int] = frozens
     """The idiomatic form of `program`, in place. `refused`: ids of jaxpr equations to leave as they are."""
     program = prune(program)  # first: a dead equation that reads a value would keep it from being lifted
     program = name_values(program)  # while every equation still says where it came from
-    program = outline(program, refused)  # before lifting: what JAX calls a function should not hide whose it is
+    # A capture that knows the calls by itself brings its own pass.
+    program = program.extra.get("outline", outline)(program, refused)  # before lifting: what JAX calls a function should not hide whose it is
     return Lifter(refused).lift(program)

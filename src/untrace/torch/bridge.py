@@ -14,6 +14,9 @@ from typing import Any
 from untrace._errors import OptionError, UnsupportedPrimitiveError
 
 
+_FRAGMENT: Any = None
+
+
 @functools.cache
 def torchax() -> Any:
     """torchax, imported. Raises OptionError where the extra is not installed."""
@@ -21,8 +24,10 @@ def torchax() -> Any:
         import torch
     except ImportError as error:
         raise OptionError(f"from_torch needs PyTorch and torchax: pip install 'untrace[torch]' ({error}).") from error
-    library = torch.library.Library("aten", "FRAGMENT")
-    with _missing_overloads(torch, library):
+    # Kept for good: PyTorch takes the overloads back with the object, and then trips over what is left of them.
+    global _FRAGMENT
+    _FRAGMENT = torch.library.Library("aten", "FRAGMENT")
+    with _missing_overloads(torch, _FRAGMENT):
         try:
             import torchax
             import torchax.interop

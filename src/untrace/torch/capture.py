@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 
+from untrace import jax_compat
 from untrace._errors import CaptureError, UntraceError
 from untrace.torch import state as states
 from untrace.torch import trees
@@ -31,7 +32,7 @@ class ModuleCall:
     number: int
     module: Any
     path: tuple[str, ...]
-    arguments: tuple[str, ...]
+    arguments: tuple[tuple[str, Any], ...]  # (the author's parameter, the variable of the jaxpr that it got)
 
     @property
     def kind(self) -> type:
@@ -215,7 +216,7 @@ def _marked(capture: Capture) -> Iterator[None]:
     def marked(module: Any, forward: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             number = len(capture.calls)
-            capture.calls.append(ModuleCall(number, module, paths[id(module)], ()))
+            capture.calls.append(ModuleCall(number, module, paths[id(module)], _given(forward, args, kwargs)))
             with jax.named_scope(f"{_SCOPE}{number}"):
                 return forward(*args, **kwargs)
 
@@ -225,6 +226,31 @@ def _marked(capture: Capture) -> Iterator[None]:
         if "forward" not in module.__dict__:
             module.__dict__["forward"] = marked(module, module.forward)
     yield  # `replaced` puts the modules back as they were
+
+
+def _given(forward: Any, args: Any, kwargs: Any) -> tuple[tuple[str, Any], ...]:
+    """(parameter of `forward`, variable of the jaxpr) of each tensor that a module is called with."""
+    try:
+        bound = inspect.signature(forward).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return ()
+    found: list[tuple[str, Any]] = []
+
+    def look(name: str, value: Any) -> None:
+        if isinstance(value, (tuple, list)):
+            for i, item in enumerate(value):
+                look(f"{name}_{i}", item)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                look(str(key), item)
+        else:
+            var = jax_compat.tracer_variable(getattr(value, "_elem", None))
+            if var is not None:
+                found.append((name, var))
+
+    for name, value in bound.arguments.items():
+        look(name, value)
+    return tuple(found)
 
 
 def call_numbers(scopes: Sequence[str]) -> list[int]:

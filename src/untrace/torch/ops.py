@@ -44,6 +44,8 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (Tensor.repeat_interleave, repeat_interleave), (torch.repeat_interleave, repeat_interleave),
         (Tensor.masked_fill, masked_fill), (torch.masked_fill, masked_fill), (Tensor.pow, power), (torch.pow, power),
         (Tensor.__pow__, power), (torch.triu, triu), (torch.tril, tril), (Tensor.triu, triu), (Tensor.tril, tril),
+        (Tensor.__rpow__, lambda x, y: y**x), (Tensor.__rsub__, lambda x, y: y - x), (Tensor.__rdiv__, lambda x, y: y / x),
+        (Tensor.__rtruediv__, lambda x, y: y / x), (Tensor.__rfloordiv__, lambda x, y: y // x), (Tensor.__rmod__, lambda x, y: y % x),
         (torch.var, var), (Tensor.var, var), (torch.std, std), (Tensor.std, std),
     ]  # fmt: skip
     found: list[tuple[Any, Callable[..., Any], dict[str, Any]]] = [(f, i, {}) for f, i in own]

@@ -21,26 +21,26 @@ from untrace.print.jax.pytrees import access, branches, labelled
 from untrace.print.names import identifier
 from untrace.print.tree import WIDTH, Assign, Attribute, Expr, Name, Statement, Subscript, Text, Tuple, Unpack
 
-Step = tuple[str, str]  # ("item", the key as source) or ("attribute", its name)
+# ("item", the key as source, how many children the tuple or list has, 0 for a dict) or ("attribute", its name, 0).
+Step = tuple[str, str, int]
 
 # A longer way to a leaf gets a name even where it is used only once.
 _LONGEST = 48
 
 
 class Leaf(Expr):
-    """`root[...].x`: a part of a pytree. `siblings`: how many children its tuple or list has, itself among them; else 0."""
+    """`root[...].x`: a part of a pytree."""
 
-    __slots__ = ("root", "steps", "siblings")
+    __slots__ = ("root", "steps")
 
-    def __init__(self, root: Name, steps: tuple[Step, ...], siblings: int = 0):
+    def __init__(self, root: Name, steps: tuple[Step, ...]):
         self.root = root
         self.steps = steps
-        self.siblings = siblings
 
     def prefix(self, count: int) -> Expr:
         """The way to the sub-tree after the first `count` steps."""
         expr: Expr = self.root
-        for kind, text in self.steps[:count]:
+        for kind, text, _ in self.steps[:count]:
             expr = Subscript(expr, Text(text)) if kind == "item" else Attribute(expr, text)
         return expr
 
@@ -64,12 +64,12 @@ def reach(example: Any, root: Expr) -> list[Leaf] | None:
         return None
     tree, distinct = labelled(example)
     found: list[Leaf] = []
-    stack = [(tree, steps, 0)]
+    stack = [(tree, steps)]
     while stack:
-        node, way, siblings = stack.pop()
+        node, way = stack.pop()
         level = branches(node)
         if level is None:
-            found.append(Leaf(start, way, siblings))
+            found.append(Leaf(start, way))
             continue
         reached = access(node, Name("x"), level, distinct)
         if reached is None:
@@ -78,20 +78,20 @@ def reach(example: Any, root: Expr) -> list[Leaf] | None:
         count = len(level.children) if type(node) in (tuple, list) else 0
         for item in reached:
             if item is not None:
-                _, more = _split(item[0])
-                children.append((item[1], way + more, count))
+                _, more = _split(item[0], count)
+                children.append((item[1], way + more))
         stack.extend(reversed(children))
     return found if len(found) == len(jax.tree.leaves(example)) else None
 
 
-def _split(expr: Expr) -> tuple[Name | None, tuple[Step, ...]]:
+def _split(expr: Expr, count: int = 0) -> tuple[Name | None, tuple[Step, ...]]:
     """An access as its variable and the steps."""
     steps: list[Step] = []
     while type(expr) is not Name:
         if type(expr) is Subscript:
-            steps.append(("item", expr.index.flat()))
+            steps.append(("item", expr.index.flat(), count))
         elif type(expr) is Attribute:
-            steps.append(("attribute", expr.name))
+            steps.append(("attribute", expr.name, 0))
         else:
             return None, ()
         expr = expr.value
@@ -109,7 +109,7 @@ class Layout:
     def __init__(self, packs: list[tuple[list[int], list[tuple[Step, ...]]]]):
         self.packs = packs
 
-    def trees(self, operands: Sequence[Leaf | None]) -> list[Expr] | None:
+    def trees(self, operands: Sequence[Leaf | None]) -> list[Leaf] | None:
         """The sub-tree for each pack, where these operands are grouped in the same way; else None."""
         found = []
         for places, ways in self.packs:
@@ -121,7 +121,7 @@ class Layout:
                 above = (leaf.root.id, leaf.steps[: len(leaf.steps) - len(way)])
                 if tree is not None and tree[0] != above:
                     return None
-                tree = (above, leaf.prefix(len(above[1])))
+                tree = (above, Leaf(leaf.root, above[1]))
             found.append(tree[1])
         return found
 
@@ -129,6 +129,9 @@ class Layout:
 def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> Layout:
     """The layout of a local function, chosen where it is called first."""
     found = module.layouts.get(id(body))
+    if found is None and "packs" in body.extra:  # known from elsewhere
+        module.kept.append(body)
+        found = module.layouts[id(body)] = Layout(body.extra["packs"])
     if found is None:
         packs = []
         roots: dict[str, list[int]] = {}
@@ -151,10 +154,10 @@ def _packs(places: list[int], operands: Sequence[Any], depth: int, shared: bool)
         common += 1
     if common == 0 and shared:
         # What the calls of a shared function have in common lies further down.
-        parts: dict[Step, list[int]] = {}
+        parts: dict[tuple[Step, ...], list[int]] = {}
         for place, way in zip(places, ways, strict=True):
             if way:
-                parts.setdefault(way[0], []).append(place)
+                parts.setdefault(way[:1], []).append(place)
         return [pack for part in parts.values() for pack in _packs(part, operands, 1, shared)]
     if any(len(w) == common for w in ways):
         return []
@@ -243,8 +246,7 @@ def _unpacking(w: Any, bound: Sequence[tuple[Value, Leaf]], hint: Callable[[Valu
             w.module.kept.append(name)
             names.append(name.id)
         leaves = [leaf for _, leaf in group]
-        whole = all(leaf.steps[-1] == ("item", str(i)) for i, leaf in enumerate(leaves))
-        if whole and leaves[0].siblings == len(group):
+        if all(leaf.steps[-1] == ("item", str(i), len(group)) for i, leaf in enumerate(leaves)):
             statements.append(Unpack(names, leaves[0].prefix(len(leaves[0].steps) - 1)))
             continue
         line = len(", ".join(names)) + sum(len(leaf.flat()) + 2 for leaf in leaves) + 8
@@ -257,7 +259,7 @@ def _unpacking(w: Any, bound: Sequence[tuple[Value, Leaf]], hint: Callable[[Valu
 
 def last_word(leaf: Leaf) -> str:
     """The last step of a way that reads as a name; numbers count with the list they are in."""
-    for kind, text in reversed(leaf.steps):
+    for kind, text, _ in reversed(leaf.steps):
         word = text.strip("'\"") if kind == "item" else text
         if word[:1].isalpha() and word.isidentifier() and word not in ("value", "raw_value"):
             return word

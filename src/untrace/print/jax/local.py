@@ -11,7 +11,7 @@ from typing import Any
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
 from untrace.print.names import identifier
-from untrace.print.tree import Call, Def, Expr, Name, Parameter, Return
+from untrace.print.tree import Call, Def, Expr, Lines, Name, Parameter, Return
 
 
 def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
@@ -81,21 +81,25 @@ def _definition(
             params.append(Parameter(name_.id))
             continue
         places, ways = layout.packs[-1 - i]
-        root = Name(w.scope.fresh(_pack_name(body, layout, leaves[places[0]], len(ways[0]))))
+        root = Name(w.scope.fresh(_pack_name(body, layout, layout.packs[-1 - i], leaves[places[0]])))
         params.append(Parameter(root.id))
         for place, way in zip(places, ways, strict=True):
             leaf = leaves[place]
             bound.append((body.params[place], Leaf(root, way, leaf.siblings if leaf is not None else 0)))
+    if body.extra.get("head"):
+        w.statements.append(Lines(f"# {body.extra['head']}"))
     bind_leaves(w, bound, body.equations, body.results, lambda value, leaf: last_word(leaf))
     w.equations(body.equations, body.results)
     w.statements.append(Return(w.results(body.results)))
     return Def(name, params, w.statements)
 
 
-def _pack_name(body: Function, layout: Layout, leaf: Any, below: int) -> str:
+def _pack_name(body: Function, layout: Layout, pack: Any, leaf: Any) -> str:
     """The author's parameter where there is one for it, the root's own name, or the word before the leaves."""
+    if "pack_names" in body.extra:
+        return identifier(body.extra["pack_names"][layout.packs.index(pack)], "params")
     own = body.extra.get("unmatched", ())
     if len(layout.packs) == 1:
         return identifier(own[0], "params") if len(own) == 1 else "params"
-    above = Leaf(leaf.root, leaf.steps[: len(leaf.steps) - below])
+    above = Leaf(leaf.root, leaf.steps[: len(leaf.steps) - len(pack[1][0])])
     return identifier(last_word(above), "params")

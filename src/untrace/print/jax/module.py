@@ -83,7 +83,7 @@ def write_module(
     for helper in module.helpers:
         if helper != "_constants":
             emit("", "", *runtime.text(helper).split("\n"))
-    layout = Layout(provenance_of(program), comments) if idiomatic else None
+    layout = program.extra.get("layout", Layout)(provenance_of(program), comments) if idiomatic else None
     for statement in [*module.definitions, *definitions]:
         if id(statement) not in constants:
             if type(statement) is Def:

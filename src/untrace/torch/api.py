@@ -1,0 +1,58 @@
+"""`from_torch`: a PyTorch module as a JAX module with one function per module class."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+from untrace._api import Decompiled, _decompiled, _options
+from untrace._pipeline import write_and_prove
+from untrace.capture import provenance
+from untrace.capture.function import trace
+from untrace.print.jax.entry import entry_of
+from untrace.torch import capture as captures
+from untrace.torch.printing import TorchLayout
+from untrace.torch.structure import ModuleOutliner, head_of, is_function
+
+
+def from_torch(
+    module: Any, *, style: str = "idiomatic", prove: bool = True, simplify: bool = True, comments: str = "some"
+) -> Callable[..., Decompiled]:
+    """A function of the module's inputs (tensors of PyTorch) that gives the module as JAX source.
+
+    `untrace.from_torch(model)(tokens)` -> Decompiled, whose entry is `def model(params, tokens)`, with `buffers` where
+    the module has state and `key` where it draws random numbers. The module is taken in the mode it is in
+    (`model.eval()`, `model.train()`); new running statistics are returned beside the result. Options as of `decompile`.
+
+    Raises OptionError (the extra `untrace[torch]` is missing), CaptureError, UnsupportedPrimitiveError, ProofError.
+    """
+    options = _options(style, False, prove, simplify, comments)
+
+    def from_torch_on(*args: Any, **kwargs: Any) -> Decompiled:
+        start = time.perf_counter()
+        found = captures.capture(module, args, kwargs)
+        with provenance.authors(_files(module)):
+            captured = captures._explained(module, lambda: trace(found.function, found.args, {}))
+            captured.extra.update(
+                title=f"`{head_of(type(module)) or type(module).__name__}`", outline=ModuleOutliner(found), layout=TorchLayout
+            )
+            timings = {"capture": time.perf_counter() - start}
+            entry = entry_of(found.function, captured, found.args, {}, frozenset(), frozenset())
+            result = write_and_prove(captured, entry, captured.name, options, timings)
+        return _decompiled(captured, result, timings)
+
+    return from_torch_on
+
+
+def _files(module: Any) -> list[str]:
+    """The files of the author's: those of the module's classes, a library's models included, PyTorch's layers not."""
+    found: dict[str, None] = {}
+    for part in module.modules():
+        if is_function(part):
+            try:
+                found[inspect.getsourcefile(type(part)) or ""] = None
+            except TypeError:
+                pass
+    return [f for f in found if f]

@@ -1,0 +1,67 @@
+"""Comments of a module written from PyTorch: the author's statement beside the first statement that came from it."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from typing import Any
+
+from untrace.capture import syntax
+from untrace.capture.provenance import Frame, Site
+from untrace.print.jax.layout import Layout
+from untrace.print.tree import WIDTH, Assign, Return, Statement, Unpack
+from untrace.torch.structure import CallOrigin
+
+_LONGEST = 160
+
+
+class TorchLayout(Layout):
+    """Blank lines as in the author's source; PyTorch's statements as comments (`comments="none"` leaves them out)."""
+
+    def arrange(self, body: Any, outermost: bool = True) -> list[Statement]:
+        self._said: set[tuple[str, int]] = set()
+        return super().arrange(body, outermost)
+
+    def _site(self, statement: Statement) -> Site | None:
+        origin = statement.origin if type(statement) in (Assign, Unpack) else None
+        if type(origin) is CallOrigin:
+            return origin.site if origin.site.user_frames else None
+        return super()._site(statement)
+
+    def _comment(self, statement: Any, site: Site, last: Site | None, phase: str) -> None:
+        if self._comments == "none" or type(statement) is not Assign:
+            return
+        frame = site.user_frames[-1]
+        text, line = statement_of(frame)
+        if not text or (frame.file, line) in self._said and self._comments != "full":
+            return
+        self._said.add((frame.file, line))
+        width = max(len(x) for x in list(statement.lines("    "))[-1:])
+        room = WIDTH - width - 4
+        if len(text) > room:
+            text = text[: room - 1].rstrip() + "…" if room > 24 else ""
+        if text:
+            statement.comment = text
+
+
+def statement_of(frame: Frame) -> tuple[str, int]:
+    """(the author's statement that a frame is in, on one line, where it starts); ("", 0) where it is not to be had."""
+    node: Any = frame.node
+    try:
+        while node is not None and not isinstance(node, ast.stmt):
+            node = syntax.parent(frame.code, node)[0]
+    except (AttributeError, TypeError, RecursionError):
+        node = None
+    if node is None:
+        text, line = linecache.getline(frame.file, frame.line or 0), frame.line or 0
+    elif isinstance(node, (ast.For, ast.While, ast.If, ast.With, ast.FunctionDef)):
+        text, line = linecache.getline(frame.file, frame.line or 0), frame.line or 0
+    else:
+        line = node.lineno
+        lines = [linecache.getline(frame.file, n) for n in range(node.lineno, (node.end_lineno or node.lineno) + 1)]
+        text = ast.unparse(node) if len(lines) > 1 else lines[0]
+    text = " ".join(text.split("#")[0].split()) if "'" not in text and '"' not in text else " ".join(text.split())
+    return (text, line) if text.isprintable() and len(text) <= _LONGEST else ("", line)
+
+
+_ = Return

@@ -1,0 +1,428 @@
+"""The module tree as the call tree: the equations of a module's call become a call of its class's function.
+
+The marks of `capture` say which equations belong to which call, so nothing is guessed: each call is one interval of
+equations, and calls of one class with equal bodies share a function, which gets the sub-tree of parameters of its module.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from untrace import jax_compat
+from untrace.capture.provenance import Frame, Site, climbed
+from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Program, Value
+from untrace.lift import words
+from untrace.lift.names import provenance_of
+from untrace.print.tree import quoted
+from untrace.prove.compare import Comparer
+from untrace.torch.capture import Capture, ModuleCall, call_numbers, function_name
+
+Path = tuple[str, ...]
+
+
+class CallOrigin:
+    """Where a call of a module's function came from: the author's frames down to the call."""
+
+    def __init__(self, site: Site, source_info: Any):
+        self.site = site
+        self.source_info = source_info
+        self.outvars: tuple[Any, ...] = ()
+
+
+def is_function(module: Any) -> bool:
+    """Whether a module's class is written as a function: the author's own are, PyTorch's layers are not."""
+    kind = type(module).__module__
+    if kind.startswith("torch.nn."):
+        return kind.endswith((".transformer", ".activation")) and any(True for _ in module.children())
+    return True
+
+
+class Piece:
+    """One call of a module: its equations and inner calls, what they read from outside, what they make."""
+
+    __slots__ = ("call", "items", "start", "stop", "inputs", "values", "numbers", "key", "shape", "callee", "frame")
+
+    def __init__(self, call: ModuleCall):
+        self.call = call
+        self.items: list[int | Piece] = []
+        self.start = self.stop = 0
+        self.inputs: list[Value] = []
+        self.values: list[Value] = []
+        self.numbers: dict[Value, int] = {}
+        self.key: Any = None
+        self.shape: Shape = None  # type: ignore[assignment]
+        self.callee: Frame | None = None
+        self.frame: Frame | None = None
+
+
+class Shape:
+    """Calls with equal bodies: one function. `results`: numbers of the values that any of the calls gives back."""
+
+    __slots__ = ("pieces", "results", "function", "kept")
+
+    def __init__(self, piece: Piece):
+        self.pieces = [piece]
+        self.results: list[int] = []
+        self.function: Function | None = None
+        self.kept = True
+
+
+class ModuleOutliner:
+    """Outlines the module calls of one Program. Given to the pipeline in the place of `lift.outline`."""
+
+    def __init__(self, capture: Capture):
+        self.capture = capture
+        self.missing: list[str] = []  # what could not become a function
+
+    def __call__(self, program: Program, refused: Iterable[int] = (), paths: Any = None) -> Program:
+        _Outlining(self, program, frozenset(refused)).run()
+        return program
+
+
+class _Outlining:
+    def __init__(self, outliner: ModuleOutliner, program: Program, refused: frozenset[int]):
+        self.capture = outliner.capture
+        self.program = program
+        self.refused = refused
+        self.equations = program.entry.equations
+        self.provenance = provenance_of(program)
+        self.comparer = Comparer()
+        self.shapes: dict[Any, list[Shape]] = {}
+        self.leaves = self._leaves()
+        self.by_var = self._vars()
+
+    # ------------------------------------------------------------ inputs
+
+    def _leaves(self) -> dict[Value, tuple[str, Path]]:
+        """The entry's parameters that are the module's: ("params", ("layers", "0", "weight"))."""
+        import jax
+
+        found: dict[Value, tuple[str, Path]] = {}
+        values = iter(self.program.entry.params)
+        for name, tree in zip(self.capture.names, self.capture.args, strict=True):
+            for way, _ in jax.tree_util.tree_leaves_with_path(tree):
+                value = next(values)
+                if name in ("params", "buffers"):
+                    found[value] = (name, tuple(str(k.key) for k in way))
+        return found
+
+    def _vars(self) -> dict[int, Value]:
+        """Values by the id of the variable of the jaxpr that they were."""
+        found: dict[int, Value] = {}
+        for equation in self.equations:
+            if equation.origin is not None:
+                for value, var in zip(equation.outputs, equation.origin.outvars, strict=True):
+                    if value is not None:
+                        found[id(var)] = value
+        jaxpr = getattr(self.program.entry, "jaxpr", None)
+        if jaxpr is not None:
+            invars = jax_compat.open_jaxpr(jaxpr)[0].invars
+            found.update({id(v): p for v, p in zip(invars, self.program.entry.params, strict=False)})
+        return found
+
+    # ------------------------------------------------------------ the call tree
+
+    def run(self) -> None:
+        items = self._tree()
+        last: dict[Value, int] = {}
+        for at, equation in enumerate(self.equations):
+            for atom in equation.inputs:
+                if type(atom) is Value:
+                    last[atom] = at
+        for atom in self.program.entry.results:
+            if type(atom) is Value:
+                last[atom] = len(self.equations)
+        self.last = last
+        pieces = [self._piece(i) if type(i) is Piece else i for i in items]
+        for bucket in self.shapes.values():
+            for shape in bucket:
+                numbers = {n for p in shape.pieces for n in self._needed(p)}
+                shape.results = self._ordered(shape.pieces[0], sorted(numbers))
+        if any(type(i) is Piece for i in pieces):
+            self.program.entry.equations = self._emit(pieces, {}, (), frozenset())
+
+    def _tree(self) -> list[int | Piece]:
+        """Items of the entry; a call whose equations do not follow each other is left where they are."""
+        calls = self.capture.calls
+        chains: list[list[int]] = []
+        current: list[int] = []
+        for equation in self.equations:
+            site = self.provenance.site(equation.origin)
+            numbers = [n for n in call_numbers(site.scopes) if n and n < len(calls) and is_function(calls[n].module)]
+            current = numbers if numbers or call_numbers(site.scopes) else current
+            chains.append(current)
+        torn = self._torn(chains)
+        items: list[int | Piece] = []
+        stack: list[tuple[int, Piece]] = []
+        for at, chain in enumerate(chains):
+            chain = [n for n in chain if n not in torn]
+            depth = 0
+            while depth < len(stack) and depth < len(chain) and stack[depth][0] == chain[depth]:
+                depth += 1
+            del stack[depth:]
+            for number in chain[depth:]:
+                piece = Piece(calls[number])
+                (stack[-1][1].items if stack else items).append(piece)
+                stack.append((number, piece))
+            (stack[-1][1].items if stack else items).append(at)
+        return items
+
+    @staticmethod
+    def _torn(chains: list[list[int]]) -> set[int]:
+        spans: dict[int, list[int]] = {}
+        for at, chain in enumerate(chains):
+            for number in chain:
+                span = spans.setdefault(number, [at, at, 0])
+                span[1] = at
+                span[2] += 1
+        return {n for n, (first, last, count) in spans.items() if last - first + 1 != count}
+
+    def _piece(self, piece: Piece) -> Piece:
+        items = [self._piece(i) if type(i) is Piece else i for i in piece.items]
+        piece.items = items
+        first, last = items[0], items[-1]
+        piece.start = first.start if type(first) is Piece else first
+        piece.stop = last.stop if type(last) is Piece else last + 1
+        self._find_frames(piece)
+        numbers, values, inputs = piece.numbers, piece.values, piece.inputs
+        places: dict[Value, int] = {}
+        prefix = piece.call.path
+
+        def reference(atom: Any) -> Any:
+            if type(atom) is Value:
+                number = numbers.get(atom)
+                if number is not None:
+                    return number
+                place = places.get(atom)
+                if place is None:
+                    place = places[atom] = len(inputs)
+                    inputs.append(atom)
+                return -1 - place
+            if type(atom) is Literal:
+                return repr(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
+            return Constant, id(atom)
+
+        def make(value: Value) -> None:
+            numbers[value] = len(values)
+            values.append(value)
+
+        keys: list[Any] = [piece.call.kind]
+        for item in items:
+            if type(item) is Piece:
+                keys.append((id(item.shape), tuple([reference(a) for a in item.inputs])))
+                for value in item.values:
+                    make(value)
+                continue
+            equation = self.equations[item]
+            outs = tuple([None if o is None else _type_key(o.aval) for o in equation.outputs])
+            keys.append((id(equation.callee.object), tuple([reference(a) for a in equation.inputs]), outs))
+            for output in equation.outputs:
+                if output is not None:
+                    make(output)
+        ways = tuple([self._way(a, prefix) for a in inputs])
+        piece.key = (tuple(keys), tuple([_type_key(a.aval) for a in inputs]), ways)
+        bucket = self.shapes.setdefault(piece.key, [])
+        for shape in bucket:
+            if self._same_params(shape.pieces[0], piece):
+                shape.pieces.append(piece)
+                piece.shape = shape
+                return piece
+        piece.shape = Shape(piece)
+        bucket.append(piece.shape)
+        return piece
+
+    def _way(self, value: Value, prefix: Path) -> tuple[str, Path] | None:
+        """Where in its module a tensor stands; None for what is no tensor of this module."""
+        found = self.leaves.get(value)
+        if found is None or found[1][: len(prefix)] != prefix:
+            return None
+        return found[0], found[1][len(prefix) :]
+
+    def _same_params(self, left: Piece, right: Piece) -> bool:
+        for a, b in zip(left.items, right.items, strict=True):
+            if type(a) is int:
+                ours, theirs = self.equations[a].origin, self.equations[b].origin  # type: ignore[index]
+                if ours is not theirs and ours.params and self.comparer.differing_param(ours, theirs) is not None:
+                    return False
+        return True
+
+    def _needed(self, piece: Piece) -> list[int]:
+        last, stop = self.last, piece.stop
+        return [i for i, v in enumerate(piece.values) if last.get(v, -1) >= stop]
+
+    def _find_frames(self, piece: Piece) -> None:
+        """The frame that runs the module's `forward`, and the author's frame that called it."""
+        code = piece.call.code
+        for at in range(piece.start, piece.stop):
+            frames = self.provenance.site(self.equations[at].origin).frames
+            numbers = call_numbers(self.provenance.site(self.equations[at].origin).scopes)
+            # The same class may be around itself: count how often its code was entered before this call.
+            before = sum(
+                self.capture.calls[n].code is code for n in numbers if n < piece.call.number
+            )
+            found = [i for i, f in enumerate(frames) if f.code is code]
+            if len(found) > before:
+                index = found[before]
+                piece.callee = frames[index]
+                piece.frame = next((f for f in reversed(frames[:index]) if not f.library), None)
+                return
+
+    def _ordered(self, piece: Piece, numbers: list[int]) -> list[int]:
+        """Results in the order in which the author returns them, as far as that is known."""
+        ways = [self._returned(piece, piece.values[n]) for n in numbers]
+        if len(set(ways)) == len(ways) and all(w is not None and all(type(s) is int for s in w) for w in ways):
+            return [n for _, n in sorted(zip(ways, numbers, strict=True))]  # type: ignore[type-var]
+        return numbers
+
+    def _returned(self, piece: Piece, value: Value) -> tuple[Any, ...] | None:
+        """Where in what `forward` returns a value stands; None where that is not known."""
+        maker = next((e for e in reversed(self.equations[piece.start : piece.stop]) if value in e.outputs), None)
+        if maker is None or piece.callee is None:
+            return None
+        frames = self.provenance.site(maker.origin).frames
+        inner = next((i for i, f in enumerate(frames) if f.code is piece.callee.code), len(frames))
+        way: tuple[Any, ...] = ()
+        for frame in reversed(frames[inner:]):
+            climb = climbed(frame, way)
+            if not climb.returned:
+                return None
+            way = climb.path
+        return way if inner < len(frames) else None
+
+    # ------------------------------------------------------------ the new equations
+
+    def _emit(
+        self, items: list[int | Piece], known: dict[Value, Value], prefix: Path, results: frozenset[Value]
+    ) -> list[Equation]:
+        new: list[Equation] = []
+        for item in items:
+            if type(item) is int:
+                new.append(_renamed(self.equations[item], known))
+            elif self._refuses(item) or not item.shape.results:
+                new.extend(self._emit(item.items, known, prefix, results))
+            else:
+                new.append(self._call(item, known, results))
+        return new
+
+    def _refuses(self, piece: Piece) -> bool:
+        """What a proof took back is looked for in the functions: a refused equation of another call of a shared body
+        cannot be told apart there, so all calls of that body give up sharing it."""
+        return False
+
+    def _call(self, piece: Piece, known: dict[Value, Value], results: frozenset[Value]) -> Equation:
+        shape = piece.shape
+        body = shape.function or self._define(shape)
+        body.extra["calls"] = len(shape.pieces)
+        needed = set(self._needed(piece))
+        outputs: list[Value | None] = []
+        for number in shape.results:
+            value = piece.values[number]
+            if number not in needed and value not in results:
+                outputs.append(None)
+                continue
+            outer = known.get(value, value)
+            name = self._name_in_caller(piece, value)
+            if name is not None:
+                outer.hint, outer.named = name
+            outputs.append(outer)
+        inputs = [known.get(a, a) for a in piece.inputs]
+        return Equation(Local(body), inputs, outputs, {}, self._origin(piece))
+
+    def _origin(self, piece: Piece) -> CallOrigin | None:
+        origin = self.equations[piece.start].origin
+        if origin is None:
+            return None
+        site = self.provenance.site(origin)
+        frames = site.frames
+        if piece.frame is not None:
+            frames = frames[: next(i for i, f in enumerate(frames) if f is piece.frame) + 1] if piece.frame in frames else frames
+        return CallOrigin(Site(frames, (), site.scopes, False), origin.source_info)
+
+    def _define(self, shape: Shape) -> Function:
+        piece = shape.pieces[0]
+        names = self._parameter_names(piece)
+        params = [Value(a.aval, n or a.hint) for a, n in zip(piece.inputs, names, strict=True)]
+        results = [piece.values[n] for n in shape.results]
+        inner = [Value(r.aval, r.hint) for r in results]
+        for made, value in zip(inner, results, strict=True):
+            made.named = value.named
+        known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
+        equations = self._emit(piece.items, known, piece.call.path, frozenset(results))
+        function = Function(function_name(piece.call.kind), params, equations, inner)
+        packs: dict[str, tuple[list[int], list[Any]]] = {}
+        for place, value in enumerate(piece.inputs):
+            way = self._way(value, piece.call.path)
+            if way is not None:
+                places, ways = packs.setdefault(way[0], ([], []))
+                places.append(place)
+                ways.append(tuple(("item", quoted(k)) for k in way[1]))
+        order = sorted(packs, reverse=True)  # params before buffers
+        function.extra["packs"] = [packs[n] for n in order]
+        function.extra["pack_names"] = order
+        function.extra["definition"] = self._author_parameters(piece)
+        function.extra["head"] = head_of(piece.call.kind)
+        shape.function = function
+        return function
+
+    # ------------------------------------------------------------ names
+
+    def _author_parameters(self, piece: Piece) -> tuple[str, ...]:
+        definition = piece.callee.definition if piece.callee is not None else None
+        arguments = getattr(definition, "args", None)
+        if not isinstance(arguments, ast.arguments):
+            return ()
+        return tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs) if a.arg != "self")
+
+    def _parameter_names(self, piece: Piece) -> list[str | None]:
+        """The author's names for what the function gets, by what was passed to `forward`."""
+        given: dict[Value, str] = {}
+        for name, var in piece.call.arguments:
+            value = self.by_var.get(id(var))
+            if value is not None:
+                given.setdefault(value, name)
+        names: list[str | None] = []
+        for value in piece.inputs:
+            leaf = self.leaves.get(value)
+            if value in given:
+                names.append(words.clean(given[value]))
+            elif leaf is not None and self._way(value, piece.call.path) is None:
+                names.append(words.clean("_".join(leaf[1][-2:])))
+            else:
+                names.append(None)
+        return names
+
+    def _name_in_caller(self, piece: Piece, value: Value) -> tuple[str, bool] | None:
+        """What the caller calls a value that the call gives back, and whether in a statement of its own."""
+        way = self._returned(piece, value)
+        if way is None or piece.frame is None:
+            return None
+        strong = [t for t in climbed(piece.frame, way).targets if t.strong and not t.path and t.name.strip("_")]
+        return (words.clean(strong[0].name), strong[0].kind == "assign") if strong else None
+
+
+def head_of(kind: type) -> str:
+    """`class RMSNorm, llama.py:12`: fit to stand in a comment."""
+    import inspect
+
+    try:
+        file = os.path.basename(inspect.getsourcefile(kind) or "")
+        text = f"class {kind.__name__}, {file}:{inspect.getsourcelines(kind)[1]}"
+    except (OSError, TypeError):
+        text = f"class {kind.__name__}"
+    return text if text.isprintable() and len(text) < 90 else ""
+
+
+def _renamed(equation: Equation, known: dict[Value, Value]) -> Equation:
+    if not known or not any(a in known for a in equation.inputs) and not any(o in known for o in equation.outputs):
+        return equation
+    inputs = [known.get(a, a) for a in equation.inputs]  # type: ignore[call-overload]
+    outputs = [known.get(o, o) for o in equation.outputs]  # type: ignore[call-overload]
+    return Equation(equation.callee, inputs, outputs, equation.params, equation.origin)
+
+
+def _type_key(aval: Any) -> Any:
+    shape = getattr(aval, "shape", None)
+    return (shape, aval.dtype, getattr(aval, "weak_type", None)) if shape is not None else type(aval).__name__
