@@ -1486,12 +1486,6 @@ def is_library_jaxpr(closed: Any) -> bool:
     return bool(match) and match.group(1).startswith(os.path.dirname(os.path.abspath(jax.__file__)) + os.sep)
 
 
-def is_from_jax(closed: Any) -> bool:
-    """Whether a jaxpr was traced from a function of JAX's own source; the jaxpr's debug info says so."""
-    info = getattr(open_jaxpr(closed)[0], "debug_info", None)
-    return f"{os.sep}jax{os.sep}_src{os.sep}" in (getattr(info, "func_src_info", None) or "")
-
-
 def fresh_variable(like: Any, shape: tuple[int, ...] | None = None) -> Any:
     """A new variable of a jaxpr, of the type of `like`, or of another shape of the same rank."""
     if type(like) is DROP_TYPE:
@@ -1502,3 +1496,15 @@ def fresh_variable(like: Any, shape: tuple[int, ...] | None = None) -> Any:
 def is_canonical(dtype: Any) -> bool:
     """Whether JAX keeps arrays of this dtype as they are (without 64-bit mode it narrows some; float0 is none of its own)."""
     return dtype != FLOAT0 and jax.dtypes.canonicalize_dtype(dtype) == dtype
+
+
+def tracer_variable(value: Any) -> Any:
+    """The variable of the jaxpr being traced that a tracer stands for; None for other values. `val` in
+    `DynamicJaxprTracer`, jax/_src/interpreters/partial_eval.py: it is how one finds an argument again in the jaxpr."""
+    return getattr(value, "val", None) if isinstance(value, jax.core.Tracer) else None
+
+
+def has_typed_mesh(aval: Any) -> bool:
+    """Whether an abstract value's sharding is on a mesh with manual or explicit axes, which its type then depends on."""
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    return any(t.name in ("Manual", "Explicit") for t in getattr(mesh, "axis_types", None) or ())

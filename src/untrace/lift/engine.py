@@ -234,7 +234,7 @@ class Matcher:
                 continue
             eqn, index = pattern.made_by[var]
             ours = made.get(atom) if type(atom) is Value else None
-            if ours is None or id(ours) in consumed or ours.outputs[index] is not atom:
+            if ours is None or id(ours) in consumed or index >= len(ours.outputs) or ours.outputs[index] is not atom:
                 return None
             known = matched.get(id(eqn))
             if known is not None:

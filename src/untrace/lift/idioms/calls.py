@@ -68,7 +68,7 @@ def _named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
     read = _READERS.get(name)
     if read is not None:
         yield from read(m, equation, jax_compat.open_jaxpr(closed)[0])
-    if jax_compat.is_from_jax(closed):
+    if jax_compat.is_library_jaxpr(closed):
         facts = signatures.Facts(
             jax_compat.open_jaxpr(closed)[0].eqns, [a.aval for a in equation.inputs], [v.aval for v in equation.origin.outvars]
         )
