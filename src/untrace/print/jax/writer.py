@@ -517,6 +517,8 @@ def _unsupported(equation: Equation, why: str) -> str:
         f"cannot write the primitive `{name}` [{params}]{' from ' + where if where else ''}: {why}.\n"
         f"To teach untrace how it is written, register a rule:\n"
         f'    @untrace.rule("{name}")\n'
+    if jax_compat.has_typed_mesh(aval):  # inside shard_map, or under an explicit mesh
+        kwargs.append(("sharding", w.source(aval.sharding)))
         f"    def {identifier(name, 'primitive')}(w, *operands, **params): return w.jnp('some_function', *operands)"
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from untrace import jax_compat
 from untrace.ir.nodes import Function
 from untrace.print.jax.rules.calls import result
@@ -137,4 +139,7 @@ def device_put(w: Any, *operands: Any, devices: Any, srcs: Any, copy_semantics: 
 
 @rule("reshard")
 def reshard(w: Any, x: Any, *, dst_sharding: Any, concrete_mesh: Any) -> Any:
+    if concrete_mesh is not None and dst_sharding.mesh == concrete_mesh.abstract_mesh:
+        # Given the devices, JAX keeps them beside the abstract mesh of the sharding.
+        dst_sharding = jax.sharding.NamedSharding(concrete_mesh, dst_sharding.spec)
     return w.jax("sharding.reshard", x, dst_sharding)
