@@ -499,7 +499,8 @@ def jax_compat_struct(w: FunctionWriter, aval: Any) -> Expr:
         kwargs.append(("weak_type", Text("True")))
     vma = jax_compat.varying_axes(aval)
     if vma:
-        kwargs.append(("vma", w.source(frozenset(vma))))
+        varying = [("varying", w.source(frozenset(vma)))]
+        kwargs.append(("manual_axis_type", Call("jax.sharding.ManualAxisType", [], varying)))
     return Call("jax.ShapeDtypeStruct", [w.source(tuple(aval.shape)), w.module.values.dtype(aval.dtype)], kwargs)
 
 
