@@ -382,6 +382,23 @@ def merge_equal_functions(text: str) -> str:
         text = re.sub(symbol, lambda m: "@" + renamed.get(m.group(1), m.group(1)), text)
 
 
+def with_constants_inlined(text: str) -> str:
+    """StableHLO with every constant at its uses.
+
+    In which order the constants of a program stand follows from when JAX met them, and a constant
+    that no equation reads is met when it is returned or before: the order means nothing.
+    """
+    functions = re.split(r"(?m)^(?=  func\.func )", text)
+    return "".join(map(_inlined, functions))
+
+
+def _inlined(function: str) -> str:
+    pattern = r"(?m)^ *(%[\w#]+) = (stablehlo\.constant .*)\n"
+    values = dict(re.findall(pattern, function))
+    rest = re.sub(pattern, "", function)
+    return re.sub(r"%[\w#]+", lambda m: f"({values[m[0]]})" if m[0] in values else m[0], rest)
+
+
 # ------------------------------------------------------------------------- output
 
 

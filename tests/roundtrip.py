@@ -23,7 +23,7 @@ import numpy as np
 from random_programs import Program, forget
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
-from _common import compare_bits, host_leaves, stablehlo  # noqa: E402
+from _common import compare_bits, host_leaves, stablehlo, with_constants_inlined  # noqa: E402
 
 _serial = itertools.count()
 
@@ -109,7 +109,7 @@ def check_function(
     check_text(text, allowed)
     with _stage("lower"):
         lowered = jax.jit(written).lower(*args, **kwargs)
-    first, second = stablehlo(original), stablehlo(lowered)
+    first, second = (with_constants_inlined(stablehlo(side)) for side in (original, lowered))
     if first != second and not expanded:
         raise Mismatch("stablehlo", _first_difference(first, second))
     compare_types(
