@@ -16,7 +16,7 @@ def written(fn, *args, level="jaxpr", gradient=True):
     """The text of `fn`, after its proof, its results and its gradient were compared with the original's."""
     d = untrace.decompile(fn, style="idiomatic", simplify=False)(*args)
     assert d.proof.level == level, f"{d.proof}\n{d.source}"
-    assert_same(d(*args), fn(*args))
+    assert_same(jax.jit(d.__call__)(*args), jax.jit(fn)(*args))
     if gradient:
         assert_same(gradient_of(d, args), gradient_of(fn, args))
     return d.source
@@ -28,7 +28,7 @@ def gradient_of(fn, args):
         return sum(jnp.sum(jnp.sin(x)) for x in leaves)
 
     places = tuple(i for i, a in enumerate(args) if all(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(a)))
-    return jax.grad(total, argnums=places)(*args)
+    return jax.jit(jax.grad(total, argnums=places))(*args)
 
 
 def assert_same(left, right):
@@ -200,6 +200,20 @@ def test_reversed_map_stays_a_scan():
 
     source = written(program, X)
     assert "lax.scan(" in source and "reverse=True" in source
+
+
+def test_what_a_backward_loop_needs_stays_together():
+    def loss(weight, xs):
+        def step(hidden, x):
+            gate = jax.nn.sigmoid(x @ weight)
+            hidden = gate * jnp.tanh(hidden + x) + jnp.sin(hidden) * jnp.cos(x @ weight)
+            return hidden, hidden.sum()
+
+        return lax.scan(step, jnp.zeros(3), xs)[1].sum()
+
+    source = written(jax.grad(loss), W, X, gradient=False)
+    assert len(re.findall(r"^ +residuals = \(", source, re.MULTILINE)) == 1
+    assert "= residuals" in body_of(source, "step_bwd")
 
 
 # ------------------------------------------------------------------ fori_loop, while_loop

@@ -8,7 +8,7 @@ not use, as an author's would.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,29 +39,60 @@ class Body:
         self.writer.names.update(pairs)
         self.params: list[Parameter] = []
 
-    def parameter(self, values: Sequence[Value], names: Sequence[str], whole: str, used: set[Value], empty: str = "_") -> None:
+    def parameter(
+        self,
+        values: Sequence[Value],
+        names: Sequence[str],
+        whole: str,
+        used: set[Value],
+        empty: str = "_",
+        packs: Mapping[int, tuple[int, str]] | None = None,
+    ) -> None:
         """Adds one parameter for `values`: itself for one, else a tuple that is taken apart first.
 
-        `names`: bases of names, where a value has no hint. Values that nothing uses are `_`; a parameter of none is `empty`.
+        `names`: bases of names, where a value has no hint. Values that nothing uses are `_`; a parameter of none is
+        `empty`. `packs`: {first: (end, base of its name)}, runs of values that come in a tuple of their own.
         """
         inner = self.writer
+        whole_pack = (packs or {}).get(0, (0, ""))
         if len(values) == 1 and values[0] in used:
             self.params.append(Parameter(inner.bind_parameter(values[0], names[0]).id))
         elif not any(v in used for v in values):
             self.params.append(Parameter(empty))
             for value in values:
                 inner.names[value] = Name(empty)
+        elif values and whole_pack[0] == len(values):
+            self.params.append(Parameter(inner.scope.fresh(whole_pack[1])))
+            self._take_apart(self.params[-1].name, values, names, used, {})
         else:
-            packed = inner.scope.fresh(identifier(whole, "carry"))
-            self.params.append(Parameter(packed))
-            targets = []
-            for value, base in zip(values, names, strict=True):
-                if value in used:
-                    targets.append(inner.bind_parameter(value, base).id)
-                else:
-                    inner.names[value] = Name("_")
-                    targets.append("_")
-            inner.statements.append(Assign(targets, Name(packed)))
+            self.params.append(Parameter(inner.scope.fresh(identifier(whole, "carry"))))
+            self._take_apart(self.params[-1].name, values, names, used, packs or {})
+
+    def _take_apart(
+        self, packed: str, values: Sequence[Value], names: Sequence[str], used: set[Value], packs: Mapping[int, tuple[int, str]]
+    ) -> None:
+        """`a, b, residuals = packed`, and then `c, d = residuals`."""
+        inner = self.writer
+        targets: list[str] = []
+        later: list[tuple[str, int, int]] = []
+        place = 0
+        while place < len(values):
+            stop, pack = packs.get(place, (0, ""))
+            if pack:
+                targets.append(inner.scope.fresh(pack))
+                later.append((targets[-1], place, stop))
+                place = stop
+                continue
+            value = values[place]
+            if value in used:
+                targets.append(inner.bind_parameter(value, names[place]).id)
+            else:
+                inner.names[value] = Name("_")
+                targets.append("_")
+            place += 1
+        inner.statements.append(Assign(targets, Name(packed)))
+        for name, start, stop in later:
+            self._take_apart(name, values[start:stop], names[start:stop], used, {})
 
     def name_of(self, value: Value) -> str:
         """The identifier of a parameter, "" where nothing uses it."""

@@ -7,6 +7,7 @@ only forwards into a constant, drops an output that is an input), it gives None.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from untrace.print.jax.bodies import (
     same_weak_types, singular, used_values,
 )  # fmt: skip
 from untrace.print.rules import Groups
-from untrace.print.tree import Expr, Text, Tuple
+from untrace.print.tree import Assign, Expr, Name, Text, Tuple
 
 # Parameters of a scan that say how its operands are counted, not what it does.
 _COUNTS = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear"})
@@ -69,15 +70,17 @@ def scan(
         empty = "_" if xs else "_carry"
         body.parameter(state, names, root_name(words[:carries], "carry"), used, empty)
     names = _element_names(elements, xs, words[carries:])
-    body.parameter(elements, names, root_name(words[carries:], "inputs"), used)
+    given, packs_in = _packed_operands(w, xs, operands[consts + carries :])
+    body.parameter(elements, names, root_name(words[carries:], "inputs"), used, packs=packs_in)
     body.writer.equations(jaxpr.equations, jaxpr.results)
     results = [body.writer.atom(r) for r in jaxpr.results]
     outs = len(results) - carries
     bases = _result_names(w.equation.outputs, jaxpr.results, body, state)
     if plain_map:
         function = body.finish(group(results))
-        return Groups(w.lax("map", function, group(operands[consts:])), (outs,), bases)
-    function = body.finish(Tuple([group(results[:carries]), group(results[carries:])]))
+        return Groups(w.lax("map", function, group(given)), (outs,), bases)
+    packs = _residuals(w, carries)
+    function = body.finish(Tuple([group(results[:carries]), group(_packed_results(body, results, carries, packs))]))
     kwargs: dict[str, Any] = {}
     if not xs:
         kwargs["length"] = length
@@ -85,10 +88,10 @@ def scan(
         kwargs["reverse"] = True
     if unroll != 1:
         kwargs["unroll"] = unroll
-    given = [group(operands[consts : consts + carries])]
+    arguments = [group(operands[consts : consts + carries])]
     if xs:
-        given.append(group(operands[consts + carries :]))
-    return Groups(w.lax("scan", function, *given, **kwargs), (carries, outs), bases)
+        arguments.append(group(given))
+    return Groups(w.lax("scan", function, *arguments, **kwargs), (carries, outs), bases, packs=packs)
 
 
 def while_(
@@ -134,6 +137,91 @@ def while_(
     function = body.finish(group([body.writer.atom(r) for r in body_jaxpr.results]))
     bases = _result_names(w.equation.outputs, body_jaxpr.results, body, state)
     return Groups(w.lax("while_loop", condition, function, group(outside)), (len(init),), bases)
+
+
+# ------------------------------------------------------------------ residuals
+
+# So many values that a forward loop saves for one backward loop stay together in a tuple.
+_MANY = 4
+
+
+def _residuals(w: Any, carries: int) -> dict[int, tuple[int, str]]:
+    """{first: (end, name)}: stacked results that one later scan alone takes, as they stand."""
+    outputs = w.equation.outputs
+    if len(outputs) - carries < _MANY:
+        return {}
+    later, results = w.remaining()
+    uses: Counter[Any] = Counter(a for e in later for a in e.inputs)
+    uses.update(a for a in results if type(a) is Value)
+    found: dict[int, tuple[int, str]] = {}
+    for equation in later:
+        if equation.callee.name != "scan":
+            continue
+        consts, own = jax_compat.scan_counts(equation.origin)
+        xs = list(equation.inputs[consts + own :])
+        place = carries
+        while place < len(outputs):
+            stop = _run(outputs, place, xs, uses)
+            if stop - place >= _MANY:
+                found[place] = (stop, w.scope.fresh("residuals"))
+            place = max(stop, place + 1)
+    return found
+
+
+def _run(outputs: Sequence[Any], start: int, xs: Sequence[Any], uses: Counter[Any]) -> int:
+    """The end of the longest run of `outputs` from `start` that `xs` holds in the same order, and nothing else uses."""
+    first = outputs[start]
+    if first is None or first not in xs:
+        return start
+    at, stop = xs.index(first), start
+    while (
+        stop < len(outputs)
+        and at + stop - start < len(xs)
+        and outputs[stop] is not None
+        and outputs[stop] is xs[at + stop - start]
+        and uses[outputs[stop]] == 1
+    ):
+        stop += 1
+    return stop
+
+
+def _packed_operands(
+    w: Any, xs: Sequence[Any], operands: Sequence[Expr]
+) -> tuple[list[Expr], dict[int, tuple[int, str]]]:
+    """The operands with each tuple of residuals as a whole, and which of them those are: {first: (end, base)}."""
+    given: list[Expr] = []
+    packs: dict[int, tuple[int, str]] = {}
+    place = 0
+    while place < len(xs):
+        name, at, size = w.packed.get(xs[place], ("", 0, 0))
+        run = [w.packed.get(a, ("", 0, 0)) for a in xs[place : place + size]]
+        if name and at == 0 and run == [(name, i, size) for i in range(size)]:
+            given.append(Name(name))
+            packs[place] = (place + size, "residuals")
+            place += size
+        else:
+            given.append(operands[place])
+            place += 1
+    return given, packs
+
+
+def _packed_results(
+    body: Body, results: Sequence[Expr], carries: int, packs: dict[int, tuple[int, str]]
+) -> list[Expr]:
+    """The stacked results of a body, each tuple of residuals bound to a name first."""
+    found: list[Expr] = []
+    place = carries
+    while place < len(results):
+        stop, _ = packs.get(place, (0, ""))
+        if stop:
+            name = body.writer.scope.fresh("residuals")
+            body.writer.statements.append(Assign([name], Tuple(results[place:stop])))
+            found.append(Name(name))
+            place = stop
+        else:
+            found.append(results[place])
+            place += 1
+    return found
 
 
 # ------------------------------------------------------------------ fori_loop

@@ -20,9 +20,9 @@ from untrace.print.jax import runtime
 from untrace.print.jax.bodies import BareReturn
 from untrace.print.jax.library import library_call
 from untrace.print.jax.loops import passed
-from untrace.print.jax.local import local_call
+from untrace.print.jax.local import write_calls
 from untrace.print.names import Scope, identifier
-from untrace.print.tree import Assign, Attribute, Call, Def, Expr, Name, Parameter, Return, Statement, Text, Tuple, Unpack, quoted
+from untrace.print.tree import Assign, Attribute, Call, Def, Expr, Name, Parameter, Return, Statement, Subscript, Text, Tuple, Unpack, quoted
 from untrace.print.values import SMALL_BYTES, Unwritable, Values
 
 
@@ -232,6 +232,7 @@ class FunctionWriter:
         self._body: Sequence[Equation] = ()
         self._at = 0
         self.retreating = False  # whether the rule's first form of this equation was proven to be another one
+        self.packed: dict[Value, tuple[str, int, int]] = {}  # results kept in a tuple: its name, their place, its length
         self._reason = ""  # why the rule of the current equation could not write it
         self._results: Sequence[Any] = ()
         self._folding: frozenset[Any] | set[Any] = frozenset()
@@ -250,6 +251,10 @@ class FunctionWriter:
             return None
         uses = sum(a is atom for e in self._body[self._at :] for a in e.inputs)
         return before if uses == 1 and not any(a is atom for a in self._results) else None
+
+    def remaining(self) -> tuple[Sequence[Equation], Sequence[Any]]:
+        """The equations after the current one, and the results of this function."""
+        return self._body[self._at + 1 :], self._results
 
     def is_live(self, output: Value | None) -> bool:
         """Whether a result or an effect of this function depends on `output`, of its current equation."""
@@ -334,8 +339,14 @@ class FunctionWriter:
         constant = self.module.constant
         if self.module.idiomatic:
             self._folding = foldable(equations, results)
+        written = 0
         for self._at, equation in enumerate(equations):
+            if self._at < written:
+                continue
             self.equation = equation
+            if type(equation.callee) is Local:
+                written = self._at + write_calls(self, equations, self._at, results)
+                continue
             operands = [
                 names[a] if type(a) is Value else literal(a) if type(a) is Literal else constant(a)
                 for a in equation.inputs
@@ -343,9 +354,6 @@ class FunctionWriter:
             callee = equation.callee
             if type(callee) is Library:
                 self._statement(equation, library_call(self, equation, operands))
-                continue
-            if type(callee) is Local:
-                self._statement(equation, local_call(self, equation, operands))
                 continue
             function = find(callee.name)
             expr = rules.DECLINE
@@ -428,15 +436,26 @@ class FunctionWriter:
     def _groups(self, value: rules.Groups, equation: Equation) -> None:
         outputs = equation.outputs[value.skip :]
         bases = value.bases or [_base(equation.callee.name)] * len(outputs)
-        pairs = iter(zip(outputs, bases, strict=True))
         groups: list[str | Tuple] = []
+        place = 0
         for size in value.sizes:
             names = []
-            for output, base in [next(pairs) for _ in range(size)]:
-                names.append("_" if output is None else self._target(output, base))
+            end = place + size
+            while place < end:
+                stop, pack = value.packs.get(place, (0, ""))
+                if pack:
+                    names.append(pack)
+                    for i, output in enumerate(outputs[place:stop]):
+                        self.names[output] = Subscript(Name(pack), Text(str(i)))
+                        self.packed[output] = (pack, i, stop - place)
+                    place = stop
+                    continue
+                output = outputs[place]
+                names.append("_" if output is None else self._target(output, bases[place]))
+                place += 1
             if not names or all(n == "_" for n in names):
                 groups.append("_")
-            elif size == 1:
+            elif len(names) == 1:
                 groups.append(names[0])
             elif len(value.sizes) > 1:
                 groups.append(Tuple([Name(n) for n in names]))
@@ -445,6 +464,7 @@ class FunctionWriter:
         if all(g == "_" for g in groups):
             groups = []
         self.statements.append(Assign(groups, value.expr, equation.origin))
+        self._note_folded(equation)
 
     def bind(self, equation: Equation, operands: Sequence[Expr]) -> Expr:
         """`primitives.x_p.bind(*operands, **params)`: the very same equation."""
@@ -497,6 +517,8 @@ def jax_compat_struct(w: FunctionWriter, aval: Any) -> Expr:
     kwargs: list[tuple[str, Expr]] = []
     if aval.weak_type:
         kwargs.append(("weak_type", Text("True")))
+    if jax_compat.has_typed_mesh(aval):  # inside shard_map, or under an explicit mesh
+        kwargs.append(("sharding", w.source(aval.sharding)))
     vma = jax_compat.varying_axes(aval)
     if vma:
         varying = [("varying", w.source(frozenset(vma)))]
@@ -518,8 +540,6 @@ def _unsupported(equation: Equation, why: str) -> str:
         f"cannot write the primitive `{name}` [{params}]{' from ' + where if where else ''}: {why}.\n"
         f"To teach untrace how it is written, register a rule:\n"
         f'    @untrace.rule("{name}")\n'
-    if jax_compat.has_typed_mesh(aval):  # inside shard_map, or under an explicit mesh
-        kwargs.append(("sharding", w.source(aval.sharding)))
         f"    def {identifier(name, 'primitive')}(w, *operands, **params): return w.jnp('some_function', *operands)"
     )
 
