@@ -9,9 +9,87 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Function, Value
+from untrace.print.jax import reroll
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
 from untrace.print.names import identifier
-from untrace.print.tree import Call, Def, Expr, Lines, Name, Parameter, Return
+from untrace.print.tree import Assign, Call, Def, Expr, Lines, Name, Parameter, Return, Statement
+
+
+_LONGEST_RUN = 100
+
+
+def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequence[Any]) -> int:
+    """Writes the call at place `at`, with those after it where they make a loop; gives how many that were."""
+    count = reroll.run_length(equations, at)
+    if count > 1 and (w.uses is None or w.uses.equations is not equations):
+        w.uses = reroll.Uses(equations, results)
+    # One list may end and another begin within a run of calls.
+    for length in range(count, 1, -1) if count <= _LONGEST_RUN else (count,):
+        loop = _loop(w, equations[at : at + length], at, w.uses)
+        if loop is not None:
+            w.statements.extend(loop)
+            return length
+    equation = equations[at]
+    w._statement(equation, local_call(w, equation, [w.atom(a) for a in equation.inputs]))
+    return 1
+
+
+def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> list[Statement] | None:
+    """`x = x0`, `for layer in layers: x = f(layer, x)`; None where the calls are no such loop."""
+    carries = reroll.carries_of(run, start, uses)
+    body = run[0].callee.body
+    if not carries:
+        return None
+    atoms = [[w.atom(a) if i not in carries else None for i, a in enumerate(e.inputs)] for e in run]
+    leaves = [[None if o is None else leaf_behind(w, o) for o in turn] for turn in atoms]
+    layout = layout_of(w.module, body, leaves[0])
+    trees = [layout.trees(turn) for turn in leaves]
+    if any(t is None for t in trees):
+        return None
+    order = _order(body, layout)
+    elements: list[tuple[int, reroll.Element]] = []
+    args: list[Any] = []
+    for i in order:
+        turns = [t[-1 - i] for t in trees] if i < 0 else [t[i] for t in leaves]  # type: ignore[index]
+        if i in carries:
+            args.append(i)
+        elif i >= 0 and all(e.inputs[i] is run[0].inputs[i] for e in run):
+            args.append(atoms[0][i])
+        elif any(t is None for t in turns):
+            return None
+        elif len({(t.root.id, t.steps) for t in turns}) == 1:
+            args.append(turns[0])
+        else:
+            element = reroll.Element.of([(t.root, t.steps) for t in turns])
+            if element is None:
+                return None
+            elements.append((len(args), element))
+            args.append(None)
+    name = _written(w.module, body, layout, order, leaves[0])
+    target, iterable, parts = reroll.loop_head(w, [e for _, e in elements], len(run))
+    for (place, _), part in zip(elements, parts, strict=True):
+        args[place] = part
+    names = {place: _carry_name(w, run, place, output, start, uses) for place, output in carries.items()}
+    call = Call(name, [Name(names[a][0]) if type(a) is int else a for a in args])
+    statements: list[Statement] = [
+        Assign([name], w.atom(run[0].inputs[place])) for place, (name, is_new) in names.items() if is_new
+    ]
+    by_output = {output: names[place][0] for place, output in carries.items()}
+    for i, output in enumerate(run[-1].outputs):
+        if output is not None:
+            w.names[output] = Name(by_output[i])
+    targets = [by_output.get(i, "_") for i in range(len(run[-1].outputs))]
+    return [*statements, reroll.For(target, iterable, [Assign(targets, call)])]
+
+
+def _carry_name(w: Any, run: Sequence[Equation], place: int, output: int, start: int, uses: reroll.Uses) -> tuple[str, bool]:
+    """(the loop's variable for a carry, whether it is new): that of the initial value where nothing else needs it."""
+    initial = run[0].inputs[place]
+    expr = w.atom(initial)
+    if type(initial) is Value and type(expr) is Name and not uses.after(initial, start) and leaf_behind(w, expr) is None:
+        return expr.id, False
+    hint = run[-1].outputs[output].hint or run[0].callee.body.params[place].hint or "x"
+    return w.scope.fresh(identifier(hint, "x")), True
 
 
 def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
@@ -84,8 +162,7 @@ def _definition(
         root = Name(w.scope.fresh(_pack_name(body, layout, layout.packs[-1 - i], leaves[places[0]])))
         params.append(Parameter(root.id))
         for place, way in zip(places, ways, strict=True):
-            leaf = leaves[place]
-            bound.append((body.params[place], Leaf(root, way, leaf.siblings if leaf is not None else 0)))
+            bound.append((body.params[place], Leaf(root, way)))
     if body.extra.get("head"):
         w.statements.append(Lines(f"# {body.extra['head']}"))
     bind_leaves(w, bound, body.equations, body.results, lambda value, leaf: last_word(leaf))

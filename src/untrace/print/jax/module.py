@@ -11,6 +11,7 @@ from untrace.ir.nodes import Program
 from untrace.lift.names import provenance_of
 from untrace.print.jax import entry, runtime
 from untrace.print.jax.layout import Layout
+from untrace.print.jax.reroll import For
 from untrace.print.jax.writer import ModuleWriter
 from untrace.print.tree import WIDTH, Assign, Def, Statement, Unpack, docstring_lines
 
@@ -112,6 +113,12 @@ def _print(statements: list[Statement], lines: list[str], origins: list[Any], in
     for statement in statements:
         if type(statement) is Def:
             _print_def(statement, lines, origins, indent)
+            continue
+        if type(statement) is For:
+            head = list(statement.head(indent))
+            lines.extend(head)
+            origins.extend([None] * len(head))
+            _print(list(statement.body), lines, origins, indent + "    ")
             continue
         new = list(statement.lines(indent))
         if type(statement) is Assign and statement.comment:

@@ -233,6 +233,7 @@ class FunctionWriter:
         self._at = 0
         self.retreating = False  # whether the rule's first form of this equation was proven to be another one
         self.packed: dict[Value, tuple[str, int, int]] = {}  # results kept in a tuple: its name, their place, its length
+        self.uses: Any = None  # where values are used, once a loop over local functions wants to know
         self._reason = ""  # why the rule of the current equation could not write it
         self._results: Sequence[Any] = ()
         self._folding: frozenset[Any] | set[Any] = frozenset()

@@ -1,0 +1,174 @@
+"""Repetition: calls of one local function in a row become a Python loop over the parameters that differ.
+
+    x = block(params["blocks"][0], x)
+    x = block(params["blocks"][1], x)      ->      for layer in params["blocks"]: x = block(layer, x)
+
+Tracing unrolls the loop again, so the program stays the same. What a call gives back may only go into the next one; what
+else it is passed is the same every time, or stands at the same place in the elements of one list (or at keys in a row).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from untrace.ir.nodes import Equation, Local, Value
+from untrace.lift.words import clean, singular
+from untrace.print.jax.leaves import Leaf, Step
+from untrace.print.names import identifier
+from untrace.print.tree import Attribute, Call, Expr, Name, Slice, Statement, Subscript, Text, Tuple, lines_of
+
+
+class For(Statement):
+    """`for target in iterable:` and its body."""
+
+    __slots__ = ("target", "iterable", "body")
+
+    def __init__(self, target: str, iterable: Expr, body: Sequence[Statement]):
+        self.target, self.iterable, self.body, self.origin = target, iterable, body, None
+
+    def head(self, indent: str) -> Iterator[str]:
+        yield from lines_of(f"for {self.target} in ", self.iterable, ":", indent)
+
+    def lines(self, indent: str) -> Iterator[str]:
+        yield from self.head(indent)
+        for statement in self.body:
+            yield from statement.lines(indent + "    ")
+
+
+def run_length(equations: Sequence[Equation], start: int) -> int:
+    """How many equations from `start` on call the same local function."""
+    body = equations[start].callee.body
+    stop = start + 1
+    while stop < len(equations) and type(equations[stop].callee) is Local and equations[stop].callee.body is body:
+        stop += 1
+    return stop - start
+
+
+class Uses:
+    """Where the values of a function are used, by the place of the equation; results count as one more."""
+
+    def __init__(self, equations: Sequence[Equation], results: Sequence[Any]):
+        self.equations = equations
+        self.by_value: dict[Value, list[int]] = {}
+        for at, equation in enumerate(equations):
+            for atom in equation.inputs:
+                if type(atom) is Value:
+                    self.by_value.setdefault(atom, []).append(at)
+        for atom in results:
+            if type(atom) is Value:
+                self.by_value.setdefault(atom, []).append(len(equations))
+
+    def after(self, value: Value, place: int) -> bool:
+        uses = self.by_value.get(value, ())
+        return bool(uses) and uses[-1] > place
+
+
+def carries_of(run: Sequence[Equation], start: int, uses: Uses) -> dict[int, int] | None:
+    """{place of an input: the output of the call before that goes there}; None where the calls do anything else."""
+    first, second = run[0], run[1]
+    outputs = {id(o): i for i, o in enumerate(first.outputs) if o is not None}
+    carries = {p: outputs[id(a)] for p, a in enumerate(second.inputs) if id(a) in outputs}
+    if len(set(carries.values())) != len(carries):
+        return None
+    for turn, (before, after) in enumerate(zip(run, run[1:], strict=False)):
+        for place, output in carries.items():
+            if after.inputs[place] is not before.outputs[output] or before.outputs[output] is None:
+                return None
+        passed = set(carries.values())
+        for i, output in enumerate(before.outputs):
+            if output is None:
+                continue
+            if i not in passed or uses.by_value.get(output) != [start + turn + 1]:
+                return None
+    last = run[-1].outputs
+    if any(o is not None and i not in set(carries.values()) for i, o in enumerate(last)):
+        return None
+    return carries
+
+
+class Element:
+    """A part of the arguments that differs from turn to turn: the list that it is an element of, the keys, the way on."""
+
+    def __init__(self, root: Name, above: tuple[Step, ...], keys: list[Step], below: tuple[Step, ...]):
+        self.root, self.above, self.keys, self.below = root, above, keys, below
+
+    @property
+    def source(self) -> Any:
+        return self.root.id, self.above, tuple(self.keys)
+
+    @staticmethod
+    def of(ways: Sequence[tuple[Name, tuple[Step, ...]]]) -> Element | None:
+        """What a tree is in each turn, as elements of one list or dict; None where the ways differ in another manner."""
+        root, first = ways[0]
+        if any(r.id != root.id or len(s) != len(first) for r, s in ways):
+            return None
+        differing = [i for i in range(len(first)) if len({s[i] for _, s in ways}) > 1]
+        if len(differing) != 1:
+            return None
+        at = differing[0]
+        keys = [s[at] for _, s in ways]
+        if any(kind != "item" for kind, _, _ in keys):
+            return None
+        return Element(root, first[:at], keys, first[at + 1 :])
+
+    def iterable(self) -> Expr | None:
+        """The list, or the part of it that is gone through; None for keys that are no numbers in a row."""
+        if any(not count for _, _, count in self.keys):
+            return None
+        numbers = [int(text) for _, text, _ in self.keys]
+        start, stop, length = numbers[0], numbers[-1] + 1, self.keys[0][2]
+        whole = Leaf(self.root, self.above)
+        if numbers == list(range(length)):
+            return whole
+        if numbers == list(range(length))[::-1]:
+            return Call("reversed", [whole])
+        if numbers != list(range(start, stop)):
+            return None
+        return Subscript(whole, Slice(Text(str(start)) if start else None, Text(str(stop)) if stop < length else None))
+
+    def word(self) -> str:
+        """What one element is called: `layer` of `layers`."""
+        for kind, text, _ in reversed(self.above):
+            plain = text.strip("'\"") if kind == "item" else text
+            if plain.isidentifier():
+                return singular(plain)
+        word = singular(self.root.id)
+        return word if word != self.root.id else "layer"
+
+
+def loop_head(w: Any, elements: Sequence[Element], count: int) -> tuple[str, Expr, list[Expr]]:
+    """(the loop's variables, what it goes through, for each element the expression inside)."""
+    targets: dict[Any, Name] = {}  # by the list, or by the keys where those are gone through
+    iterables: list[Expr] = []
+    parts: list[Expr] = []
+    for element in elements:
+        iterable = element.iterable()
+        source = element.source if iterable is not None else tuple(element.keys)
+        if source not in targets:
+            word = "name" if element.keys[0][1][:1] in "'\"" else "i"
+            targets[source] = Name(_fresh(w, element.word() if iterable is not None else word))
+            iterables.append(iterable if iterable is not None else _keys([text for _, text, _ in element.keys]))
+        part: Expr = targets[source]
+        if iterable is None:
+            part = Subscript(Leaf(element.root, element.above), part)
+        for kind, text, _ in element.below:
+            part = Subscript(part, Text(text)) if kind == "item" else Attribute(part, text)
+        parts.append(part)
+    if not iterables:
+        return "_", Call("range", [Text(str(count))]), []
+    names = ", ".join(n.id for n in targets.values())
+    return names, iterables[0] if len(iterables) == 1 else Call("zip", iterables), parts
+
+
+def _keys(keys: Sequence[str]) -> Expr:
+    """The keys themselves: `range(12)`, `("layer_0", "layer_1")`."""
+    if list(keys) == [str(i) for i in range(len(keys))]:
+        return Call("range", [Text(str(len(keys)))])
+    return Tuple([Text(key) for key in keys])
+
+
+def _fresh(w: Any, word: str) -> str:
+    """A new name; where a function has the word already (`block`), the parameters are those of it."""
+    base = identifier(clean(word), "layer")
+    return w.scope.fresh(f"{base}_params" if w.scope.taken(base) else base)
