@@ -1,0 +1,185 @@
+"""Names of values: the author's, cotangents and tangents after their primal, words for the rest."""
+
+from __future__ import annotations
+
+import keyword
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from untrace.capture.function import program_of, trace
+from untrace.ir.nodes import Function, Value, walk_functions
+from untrace.lift import parameters, words
+from untrace.lift.names import name_values
+from untrace.print.names import RESERVED
+
+VECTOR = jnp.ones(4)
+MATRIX = jnp.ones((4, 4))
+
+
+def named(function: Any, *args: Any) -> list[Function]:
+    """The functions of a named program, the entry first."""
+    captured = trace(function, args, {})
+    program = name_values(program_of(captured, captured.name, None))
+    return list(reversed(walk_functions(program.entry)))
+
+
+def hints(function: Function) -> dict[str, list[Any]]:
+    """{primitive: [hints of its outputs, ...]} in program order."""
+    found: dict[str, list[Any]] = {}
+    for equation in function.equations:
+        found.setdefault(equation.callee.name, []).extend(o.hint for o in equation.outputs if o is not None)
+    return found
+
+
+def results(function: Function) -> list[str | None]:
+    return [r.hint if type(r) is Value else None for r in function.results]
+
+
+def model(params: Any, x: Any) -> Any:
+    w, b = params
+    hidden = jnp.tanh(x @ w + b)
+    centered = hidden - jnp.mean(hidden, axis=-1, keepdims=True)
+    return jnp.sum(centered**2)
+
+
+ARGS = ((jnp.ones((4, 5)), jnp.ones(5)), jnp.ones((3, 4)))
+
+
+def test_names_of_the_author():
+    entry, *_ = named(model, *ARGS)
+    assert [p.hint for p in entry.params] == ["w", "b", "x"]
+    found = hints(entry)
+    assert found["tanh"] == ["hidden"] and found["sub"] == ["centered"]
+    assert found["reduce_sum"][-1] == "model"
+
+
+def test_several_equations_of_one_expression_get_its_name_once():
+    def program(x):
+        mean = jnp.mean(x)
+        return mean + jnp.var(x)
+
+    entry, *_ = named(program, VECTOR)
+    outputs = [o.hint for e in entry.equations for o in e.outputs]
+    assert outputs.count("mean") == 1
+    assert entry.equations[1].outputs[0].hint == "mean"  # the division, not the sum
+
+
+def test_cotangents_are_named_after_their_primals():
+    entry, *_ = named(jax.value_and_grad(model), *ARGS)
+    assert results(entry) == ["model", "d_w", "d_b"]
+    every = {o.hint for e in entry.equations for o in e.outputs if o is not None}
+    assert {"hidden", "centered", "d_hidden", "d_centered"} <= every
+
+
+def test_an_unrolled_loop_of_the_users_names_every_turn():
+    def program(x):
+        for _ in range(3):
+            x = jnp.sin(x)
+        return x
+
+    entry, *_ = named(program, VECTOR)
+    assert hints(entry)["sin"] == ["x"] * 3
+
+
+def rnn(params: Any, xs: Any) -> Any:
+    def step(carry, x):
+        hidden, total = carry
+        hidden = jnp.tanh(x @ params["wx"] + hidden @ params["wh"])
+        return (hidden, total + hidden.sum()), hidden
+
+    (last, loss), states = jax.lax.scan(step, (jnp.zeros(4), 0.0), xs)
+    return loss + last.sum() + states.sum()
+
+
+RNN_ARGS = ({"wx": jnp.ones((3, 4)), "wh": MATRIX}, jnp.ones((6, 3)))
+
+
+def test_loops_have_the_names_of_their_body_and_of_their_caller():
+    entry, *rest = named(rnn, *RNN_ARGS)
+    assert hints(entry)["scan"] == ["last", "loss", "states"]
+    step = next(f for f in rest if f.name == "step")
+    assert [p.hint for p in step.params][-3:] == ["hidden", "total", "x"]
+    assert {"wx", "wh"} <= {p.hint for p in step.params}
+    assert "hidden" in hints(step)["tanh"]
+
+
+def test_the_gradient_of_a_loop():
+    entry, *rest = named(jax.grad(rnn), *RNN_ARGS)
+    assert results(entry) == ["d_wh", "d_wx"]
+    backward = next(f for f in rest if f.name == "step_bwd")
+    assert {"d_wx", "d_wh"} <= {p.hint for p in backward.params}
+    assert {"d_wx", "d_wh"} <= set(results(backward))
+
+
+def test_tangents_are_marked():
+    def program(x, v):
+        def inner(x):
+            y = jnp.sin(x)
+            return jnp.exp(y)
+
+        return jax.jvp(inner, (x,), (v,))
+
+    entry, *_ = named(program, VECTOR, VECTOR)
+    assert hints(entry)["sin"] == ["y"]
+    made = [o.hint for e in entry.equations for o in e.outputs]
+    assert "y_dot" in made
+    primal, tangent = results(entry)
+    assert tangent is not None and tangent.endswith("_dot") and not primal.endswith("_dot")
+
+
+def test_functions_of_control_flow():
+    def program(x):
+        grown = jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2), (0, x))[1]
+        chosen = jax.lax.cond(grown.sum() > 0, lambda a: a * 2.0, lambda a: a - 1.0, grown)
+        return chosen
+
+    entry, *rest = named(program, VECTOR)
+    assert {f.name for f in rest} >= {"loop_condition", "loop_body", "branch_0", "branch_1"}
+    assert hints(entry)["cond"] == ["chosen"]
+
+
+def test_leaves_of_pytrees():
+    paths = [parameters.parse_path(t) for t in ("params['a']['kernel']", "params['b']['kernel']", "x", "state.mu[0]")]
+    assert paths[0] == ("params", "a", "kernel") and paths[3] == ("state", "mu", 0)
+    assert parameters.leaf_names(paths, None) == ["a_kernel", "b_kernel", "x", "mu_0"]
+    optimiser = [parameters.parse_path(t) for t in ("params['w']", "state[0].mu['w']", "state[0].nu['w']")]
+    assert parameters.leaf_names(optimiser, None) == ["w", "mu_w", "nu_w"]
+    assert parameters.parse_path("'; import os") == ()
+
+
+def test_plurals():
+    for one, many in (("hidden", "hiddens"), ("x", "xs"), ("energy", "energies"), ("box", "boxes"), ("key", "keys")):
+        assert words.plural(one) == many
+        assert words.singular(many) == one
+    assert words.singular("loss") == "loss" and words.plural("states") == "states"
+
+
+@pytest.mark.parametrize("function,args", [(jax.grad(model), ARGS), (jax.grad(rnn), RNN_ARGS), (rnn, RNN_ARGS)])
+def test_every_value_has_a_legal_name(function, args):
+    for inner in named(function, *args):
+        values = [*inner.params, *(o for e in inner.equations for o in e.outputs if o is not None)]
+        for value in values:
+            hint = value.hint
+            assert hint and hint.isidentifier() and hint.isascii() and not keyword.iskeyword(hint)
+            assert hint not in RESERVED and len(hint) <= 41
+
+
+def test_hostile_names_stay_data():
+    def program(x):
+        return x["a\"]; import os #"] + jnp.sin(x["class"]) + x["jnp"]
+
+    entry, *_ = named(program, {"a\"]; import os #": VECTOR, "class": VECTOR, "jnp": VECTOR})
+    for value in entry.params:
+        assert value.hint.isidentifier() and not keyword.iskeyword(value.hint) and value.hint not in RESERVED
+
+
+def test_names_are_the_same_every_time():
+    def run():
+        return [
+            [o.hint for e in f.equations for o in e.outputs if o is not None] for f in named(jax.grad(rnn), *RNN_ARGS)
+        ]
+
+    assert run() == run()
