@@ -214,6 +214,19 @@ def test_equal_private_functions_are_one() -> None:
     assert _common.merge_equal_functions(head + one + other + "}\n") == head + one + other + "}\n"
 
 
+def test_the_order_of_constants_means_nothing() -> None:
+    """Their values do, and which of them is used where."""
+    constants = ["    %cst = stablehlo.constant dense<1.0>\n", "    %cst_0 = stablehlo.constant dense<2.0>\n"]
+    other = [line.replace("%cst ", "%x ").replace("_0", "").replace("%x", "%cst_0") for line in constants]
+    head = "module @m {\n  func.func public @main() {\n"
+    first = head + "".join(constants) + "    return %cst, %cst_0\n  }\n}\n"
+    second = head + "".join(reversed(other)) + "    return %cst_0, %cst\n  }\n}\n"
+    assert first != second
+    assert _common.with_constants_inlined(first) == _common.with_constants_inlined(second)
+    third = second.replace("return %cst_0, %cst", "return %cst, %cst_0")
+    assert _common.with_constants_inlined(first) != _common.with_constants_inlined(third)
+
+
 def test_what_jax_refuses_to_lower_is_excluded_with_its_reason() -> None:
     """Only while it refuses: a JAX that lowers the case makes it a fault of the suite."""
 
