@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from untrace import jax_compat
-from untrace.ir.nodes import Function
+from untrace.ir.nodes import Constant, Function
 from untrace.print.jax.rules.calls import result
+from untrace.print.jax.rules.control import closes_naturally
 from untrace.print.rules import DECLINE, Whole, rule
 from untrace.print.tree import Call, Name, Tuple
 
@@ -95,6 +96,16 @@ def reduce_scatter(
     return Whole(w.lax("psum_scatter", x, _axis(axis_name), **kwargs))
 
 
+def _closed_over(inputs: Sequence[Any], function: Function) -> int:
+    """How many of the first operands are constants that the mapped function closed over."""
+    count = 0
+    for atom, param in zip(inputs, function.params, strict=True):
+        if type(atom) is not Constant or jax_compat.has_typed_mesh(param.aval):
+            break
+        count += 1
+    return count if closes_naturally(function, count, inputs) else 0
+
+
 @rule("shard_map")
 def shard_map(
     w: Any,
@@ -107,15 +118,24 @@ def shard_map(
     newly_manual_axes: Any,
     **rest: Any,
 ) -> Any:
-    function = Name(w.module.function(jaxpr))
+    if any(jax_compat.is_auto_axes(s) for s in (*in_specs, *out_specs)):
+        return DECLINE
+    closed = _closed_over(w.equation.inputs, jaxpr)
+    if closed:  # they have no place in the mesh, as arguments have
+        atoms = w.equation.inputs[:closed]
+        fixed = {p: w.atom(a) for p, a in zip(jaxpr.params, atoms, strict=False)}
+        key = ("shard_map", id(jaxpr), *(e.flat() for e in fixed.values()))
+        name = w.module.named(key, jaxpr.name, lambda n: [w.module.define(jaxpr, n, (), fixed)])
+        operands, in_specs = operands[closed:], in_specs[closed:]
+    else:
+        name = w.module.function(jaxpr)
+    function = Name(name)
     kwargs: dict[str, Any] = {"mesh": mesh, "in_specs": tuple(in_specs)}
     kwargs["out_specs"] = out_specs[0] if len(jaxpr.results) == 1 else tuple(out_specs)
     if set(newly_manual_axes) != set(mesh.axis_names):
         kwargs["axis_names"] = frozenset(newly_manual_axes)
     if not check_vma:
         kwargs["check_vma"] = False
-    if any(jax_compat.is_auto_axes(s) for s in (*in_specs, *out_specs)):
-        return DECLINE
     return result(jaxpr, Call(w.jax("shard_map", function, **kwargs), operands))
 
 
