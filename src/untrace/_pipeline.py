@@ -98,7 +98,8 @@ def _targets(captured: Captured, options: Options) -> Iterator[tuple[Any, str]]:
     """The jaxprs that the text may be proven to be, the simplest first, with the simplifications in words."""
     if options.style == "idiomatic" and options.simplify and options.prove:
         small = count_equations(captured.expanded) <= _MOST_COMPILED
-        for only in (None, NEUTRAL) if small else (NEUTRAL,):
+        most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
+        for only in (most, NEUTRAL) if small else (NEUTRAL,):
             target, counts = simplified(captured.expanded, only)
             if target is not captured.expanded:
                 yield target, described(counts)

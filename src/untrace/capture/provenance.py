@@ -370,7 +370,7 @@ def _climb_node(frame: Frame, node: ast.AST, path: tuple[int | str, ...]) -> Cli
                 return done(*(t._replace(kind="for") for t in _bound(parent.target, path[1:])))
             case ast.Return():
                 name = frame.name
-                plain = not name.startswith(("<", "__")) and not path
+                plain = not name.startswith(("<", "__")) and name not in ("forward", "call") and not path
                 return Climb([*found, *([Target(name, path, "return")] if plain else [])], True, path)
             case ast.Lambda() if field == "body":
                 return Climb(found, True, path)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace._api import Decompiled, _decompiled, _options
 from untrace._pipeline import write_and_prove
 from untrace.capture import provenance
 from untrace.capture.function import trace
+from untrace.lift.simplify import REWRITES
 from untrace.print.jax.entry import entry_of
 from untrace.torch import capture as captures
+from untrace.torch import weights
+from untrace.torch.compare import against_torch
 from untrace.torch.printing import TorchLayout
 from untrace.torch.structure import ModuleOutliner, head_of, is_function
 
@@ -36,14 +41,40 @@ def from_torch(
         with provenance.authors(_files(module)):
             captured = captures._explained(module, lambda: trace(found.function, found.args, {}))
             captured.extra.update(
-                title=f"`{head_of(type(module)) or type(module).__name__}`", outline=ModuleOutliner(found), layout=TorchLayout
+                title=_title(module), outline=ModuleOutliner(found), layout=TorchLayout, simplifications=_SIMPLIFICATIONS
             )
             timings = {"capture": time.perf_counter() - start}
             entry = entry_of(found.function, captured, found.args, {}, frozenset(), frozenset())
             result = write_and_prove(captured, entry, captured.name, options, timings)
-        return _decompiled(captured, result, timings)
+        made = _decompiled(captured, result, timings)
+        start = time.perf_counter()
+        made.source = weights.with_loader(made.source, found.state, found.names, found.changed)
+        made._module = None
+        if prove:
+            agreement = against_torch(made, found, args, kwargs)
+            made.proof = dataclasses.replace(made.proof, notes=(*agreement.sentences(), *made.proof.notes))
+            made.source = _with_words(made.source, agreement.sentences())
+            made._module = None
+        timings["torch"] = time.perf_counter() - start
+        return made
 
     return from_torch_on
+
+
+# The author's own steps are kept: `x.transpose(1, 2) @ y` does not become one product of another layout.
+_SIMPLIFICATIONS = frozenset(f.__name__ for fs in REWRITES.values() for f in fs) - {"transposed_twice", "reshaped_twice"}
+
+
+def _with_words(source: str, sentences: Sequence[str]) -> str:
+    """The module's docstring with more sentences at its end."""
+    at = source.index('"""', 3)
+    lines = [line for s in sentences for line in textwrap.wrap(s, 88)]
+    return source[:at] + "".join(line + "\n" for line in lines) + source[at:]
+
+
+def _title(module: Any) -> str:
+    where = head_of(type(module)).partition(", ")[2]
+    return f"`{type(module).__name__}`{f' ({where})' if where else ''}, a PyTorch module, in JAX"
 
 
 def _files(module: Any) -> list[str]:

@@ -44,6 +44,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (Tensor.repeat_interleave, repeat_interleave), (torch.repeat_interleave, repeat_interleave),
         (Tensor.masked_fill, masked_fill), (torch.masked_fill, masked_fill), (Tensor.pow, power), (torch.pow, power),
         (Tensor.__pow__, power), (torch.triu, triu), (torch.tril, tril), (Tensor.triu, triu), (Tensor.tril, tril),
+        (torch.arange, arange), (torch.full, full), (torch.ones, ones), (torch.zeros, zeros),
         (Tensor.__rpow__, lambda x, y: y**x), (Tensor.__rsub__, lambda x, y: y - x), (Tensor.__rdiv__, lambda x, y: y / x),
         (Tensor.__rtruediv__, lambda x, y: y / x), (Tensor.__rfloordiv__, lambda x, y: y // x), (Tensor.__rmod__, lambda x, y: y % x),
         (torch.var, var), (Tensor.var, var), (torch.std, std), (Tensor.std, std),
@@ -202,7 +203,8 @@ def scaled_dot_product_attention(
         value = jnp.repeat(value, query.shape[-3] // value.shape[-3], axis=-3)
     scores = query @ key.swapaxes(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if is_causal:
-        mask = jnp.tril(jnp.ones(scores.shape[-2:], dtype=bool))
+        length, width = scores.shape[-2:]
+        mask = jnp.arange(length)[:, None] >= jnp.arange(width)
         scores = jnp.where(mask, scores, -jnp.inf)
     if attn_mask is not None:
         scores = jnp.where(attn_mask, scores, -jnp.inf) if attn_mask.dtype == bool else scores + attn_mask
@@ -347,3 +349,43 @@ def triu(input: Any, diagonal: int = 0) -> Any:
 
 def tril(input: Any, diagonal: int = 0) -> Any:
     return jnp.tril(input, diagonal)
+
+
+# ---------------------------------------------------------------- tensors out of nothing
+
+
+def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, **options: Any) -> Any:
+    bounds = (0, start) if end is None else (start, end)
+    if dtype is None:
+        whole = all(isinstance(b, int) for b in (*bounds, step))
+        kind: Any = jax.dtypes.canonicalize_dtype(jnp.int64) if whole else jnp.float32
+    else:
+        kind = jax.dtypes.canonicalize_dtype(_dtype(dtype))
+    if step == 1:
+        return jnp.arange(bounds[1], dtype=kind) if bounds[0] == 0 else jnp.arange(*bounds, dtype=kind)
+    return jnp.arange(*bounds, step, dtype=kind)
+
+
+def _shape(size: Any) -> tuple[int, ...]:
+    return tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else tuple(size)
+
+
+def _default(dtype: Any) -> Any:
+    import torch
+
+    return jax.dtypes.canonicalize_dtype(_dtype(dtype or torch.get_default_dtype()))
+
+
+def full(size: Any, fill_value: Any, *, dtype: Any = None, **options: Any) -> Any:
+    if dtype is None:
+        kinds = {bool: jnp.bool_, int: jax.dtypes.canonicalize_dtype(jnp.int64)}
+        return jnp.full(tuple(size), fill_value, kinds.get(type(fill_value), jnp.float32))
+    return jnp.full(tuple(size), fill_value, _default(dtype))
+
+
+def ones(*size: Any, dtype: Any = None, **options: Any) -> Any:
+    return jnp.ones(_shape(size), _default(dtype))
+
+
+def zeros(*size: Any, dtype: Any = None, **options: Any) -> Any:
+    return jnp.zeros(_shape(size), _default(dtype))

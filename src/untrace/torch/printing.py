@@ -9,7 +9,7 @@ from typing import Any
 from untrace.capture import syntax
 from untrace.capture.provenance import Frame, Site
 from untrace.print.jax.layout import Layout
-from untrace.print.tree import WIDTH, Assign, Return, Statement, Unpack
+from untrace.print.tree import WIDTH, Assign, Lines, Statement, Unpack
 from untrace.torch.structure import CallOrigin
 
 _LONGEST = 160
@@ -19,8 +19,17 @@ class TorchLayout(Layout):
     """Blank lines as in the author's source; PyTorch's statements as comments (`comments="none"` leaves them out)."""
 
     def arrange(self, body: Any, outermost: bool = True) -> list[Statement]:
-        self._said: set[tuple[str, int]] = set()
-        return super().arrange(body, outermost)
+        if outermost:
+            self._said: set[tuple[str, int]] = set()
+        found: list[Statement] = []
+        for statement in super().arrange(body, outermost):
+            if type(statement) is Assign and statement.comment:
+                room = WIDTH - len(list(statement.lines("    "))[-1]) - 2
+                if len(statement.comment) + 2 > room:
+                    found.append(Lines(f"# {statement.comment}"))
+                    statement.comment = ""
+            found.append(statement)
+        return found
 
     def _site(self, statement: Statement) -> Site | None:
         origin = statement.origin if type(statement) in (Assign, Unpack) else None
@@ -36,12 +45,7 @@ class TorchLayout(Layout):
         if not text or (frame.file, line) in self._said and self._comments != "full":
             return
         self._said.add((frame.file, line))
-        width = max(len(x) for x in list(statement.lines("    "))[-1:])
-        room = WIDTH - width - 4
-        if len(text) > room:
-            text = text[: room - 1].rstrip() + "…" if room > 24 else ""
-        if text:
-            statement.comment = text
+        statement.comment = text if len(text) < WIDTH - 6 else text[: WIDTH - 7].rstrip() + "…"
 
 
 def statement_of(frame: Frame) -> tuple[str, int]:
@@ -63,5 +67,3 @@ def statement_of(frame: Frame) -> tuple[str, int]:
     text = " ".join(text.split("#")[0].split()) if "'" not in text and '"' not in text else " ".join(text.split())
     return (text, line) if text.isprintable() and len(text) <= _LONGEST else ("", line)
 
-
-_ = Return

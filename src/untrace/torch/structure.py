@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterable
+from types import CodeType
 from typing import Any
 
 from untrace import jax_compat
@@ -40,12 +41,28 @@ def is_function(module: Any) -> bool:
     return True
 
 
+class HelperCall:
+    """One call of a function of the author's inside a module's `forward`."""
+
+    def __init__(self, code: CodeType, frame: Frame, path: Path, number: int):
+        self.code = code
+        self.frame = frame
+        self.kind = code
+        self.path = path
+        self.number = number
+        self.arguments: tuple[tuple[str, Any], ...] = ()
+
+
+# A helper of fewer equations is read faster where it stands.
+_SMALL = 3
+
+
 class Piece:
     """One call of a module: its equations and inner calls, what they read from outside, what they make."""
 
     __slots__ = ("call", "items", "start", "stop", "inputs", "values", "numbers", "key", "shape", "callee", "frame")
 
-    def __init__(self, call: ModuleCall):
+    def __init__(self, call: ModuleCall | HelperCall):
         self.call = call
         self.items: list[int | Piece] = []
         self.start = self.stop = 0
@@ -147,16 +164,18 @@ class _Outlining:
     def _tree(self) -> list[int | Piece]:
         """Items of the entry; a call whose equations do not follow each other is left where they are."""
         calls = self.capture.calls
-        chains: list[list[int]] = []
-        current: list[int] = []
+        chains: list[list[Any]] = []
+        current: list[Any] = []
         for equation in self.equations:
             site = self.provenance.site(equation.origin)
-            numbers = [n for n in call_numbers(site.scopes) if n and n < len(calls) and is_function(calls[n].module)]
-            current = numbers if numbers or call_numbers(site.scopes) else current
+            every = call_numbers(site.scopes)
+            if every:
+                current = [n for n in every if n and is_function(calls[n].module)]
+                current = [*current, *self._helpers(site, every, current)]
             chains.append(current)
         torn = self._torn(chains)
         items: list[int | Piece] = []
-        stack: list[tuple[int, Piece]] = []
+        stack: list[tuple[Any, Piece]] = []
         for at, chain in enumerate(chains):
             chain = [n for n in chain if n not in torn]
             depth = 0
@@ -164,20 +183,40 @@ class _Outlining:
                 depth += 1
             del stack[depth:]
             for number in chain[depth:]:
-                piece = Piece(calls[number])
+                if type(number) is int:
+                    piece = Piece(calls[number])
+                else:
+                    path = stack[-1][1].call.path if stack else ()
+                    piece = Piece(HelperCall(number[2], number[3], path, chain[0] if type(chain[0]) is int else 0))
                 (stack[-1][1].items if stack else items).append(piece)
                 stack.append((number, piece))
             (stack[-1][1].items if stack else items).append(at)
         return items
 
+    def _helpers(self, site: Site, every: list[int], own: list[int]) -> list[tuple[Any, ...]]:
+        """The author's functions entered inside the innermost module's `forward`, by where they were called from."""
+        module = self.capture.calls[own[-1] if own else 0]
+        before = sum(self.capture.calls[n].code is module.code for n in every if n < module.number)
+        found = [i for i, f in enumerate(site.frames) if f.code is module.code]
+        if len(found) <= before:
+            return []
+        inside = site.frames[found[before] :]
+        chain: list[tuple[Any, ...]] = []
+        for caller, callee in zip(inside, inside[1:], strict=False):
+            if callee.library or callee.name.startswith("<") or callee.name == "forward":
+                break
+            chain.append((id(caller.code), caller.lasti, callee.code, caller, own[-1] if own else 0))
+        return chain
+
     @staticmethod
-    def _torn(chains: list[list[int]]) -> set[int]:
-        spans: dict[int, list[int]] = {}
+    def _torn(chains: list[list[Any]]) -> set[Any]:
+        spans: dict[Any, list[int]] = {}
         for at, chain in enumerate(chains):
             for number in chain:
                 span = spans.setdefault(number, [at, at, 0])
                 span[1] = at
                 span[2] += 1
+        # A helper that is called again from the same place (in a loop) after something else is several calls.
         return {n for n, (first, last, count) in spans.items() if last - first + 1 != count}
 
     def _piece(self, piece: Piece) -> Piece:
@@ -256,6 +295,12 @@ class _Outlining:
     def _find_frames(self, piece: Piece) -> None:
         """The frame that runs the module's `forward`, and the author's frame that called it."""
         code = piece.call.code
+        if type(piece.call) is HelperCall:
+            frames = self.provenance.site(self.equations[piece.start].origin).frames
+            at = next((i for i, f in enumerate(frames) if f is piece.call.frame), None)
+            if at is not None and at + 1 < len(frames):
+                piece.frame, piece.callee = frames[at], frames[at + 1]
+            return
         for at in range(piece.start, piece.stop):
             frames = self.provenance.site(self.equations[at].origin).frames
             numbers = call_numbers(self.provenance.site(self.equations[at].origin).scopes)
@@ -301,16 +346,22 @@ class _Outlining:
         for item in items:
             if type(item) is int:
                 new.append(_renamed(self.equations[item], known))
-            elif self._refuses(item) or not item.shape.results:
+            elif not self._is_kept(item):
                 new.extend(self._emit(item.items, known, prefix, results))
             else:
                 new.append(self._call(item, known, results))
         return new
 
-    def _refuses(self, piece: Piece) -> bool:
-        """What a proof took back is looked for in the functions: a refused equation of another call of a shared body
-        cannot be told apart there, so all calls of that body give up sharing it."""
-        return False
+    @staticmethod
+    def _is_kept(piece: Piece) -> bool:
+        """Whether a call is written as one: module calls are, helpers where that is shorter."""
+        shape = piece.shape
+        if not shape.results:
+            return False
+        if type(piece.call) is ModuleCall:
+            return True
+        size = piece.stop - piece.start
+        return len(shape.results) <= 4 and size > (_SMALL if len(shape.pieces) > 1 else 2 * _SMALL)
 
     def _call(self, piece: Piece, known: dict[Value, Value], results: frozenset[Value]) -> Equation:
         shape = piece.shape
@@ -351,19 +402,21 @@ class _Outlining:
             made.named = value.named
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, known, piece.call.path, frozenset(results))
-        function = Function(function_name(piece.call.kind), params, equations, inner)
+        helper = type(piece.call) is HelperCall
+        name = words.clean(piece.call.code.co_name) if helper else function_name(piece.call.kind)
+        function = Function(name, params, equations, inner)
         packs: dict[str, tuple[list[int], list[Any]]] = {}
         for place, value in enumerate(piece.inputs):
             way = self._way(value, piece.call.path)
             if way is not None:
                 places, ways = packs.setdefault(way[0], ([], []))
                 places.append(place)
-                ways.append(tuple(("item", quoted(k)) for k in way[1]))
+                ways.append(tuple(("item", quoted(k), 0) for k in way[1]))  # a Leaf's steps
         order = sorted(packs, reverse=True)  # params before buffers
         function.extra["packs"] = [packs[n] for n in order]
         function.extra["pack_names"] = order
         function.extra["definition"] = self._author_parameters(piece)
-        function.extra["head"] = head_of(piece.call.kind)
+        function.extra["head"] = _head_of_code(piece.call.code) if helper else head_of(piece.call.kind)
         shape.function = function
         return function
 
@@ -378,7 +431,7 @@ class _Outlining:
 
     def _parameter_names(self, piece: Piece) -> list[str | None]:
         """The author's names for what the function gets, by what was passed to `forward`."""
-        given: dict[Value, str] = {}
+        given: dict[Value, str] = self._passed(piece) if type(piece.call) is HelperCall else {}
         for name, var in piece.call.arguments:
             value = self.by_var.get(id(var))
             if value is not None:
@@ -393,6 +446,27 @@ class _Outlining:
             else:
                 names.append(None)
         return names
+
+    def _passed(self, piece: Piece) -> dict[Value, str]:
+        """The parameters of a helper by the words of its call: `rotate(q, table)` passes the value that is called `q`."""
+        node = piece.frame.node if piece.frame is not None else None
+        own = list(self._author_parameters(piece))
+        if not isinstance(node, ast.Call):
+            return {}
+        pairs = [*zip(own, node.args, strict=False), *[(k.arg, k.value) for k in node.keywords]]
+        left = [a for a in piece.inputs if a not in self.leaves]
+        found: dict[Value, str] = {}
+        open_ = []
+        for name, value in pairs:
+            fitting = [a for a in left if isinstance(value, ast.Name) and a.hint == value.id]
+            if len(fitting) == 1 and name is not None:
+                found[fitting[0]] = name
+                left.remove(fitting[0])
+            elif name is not None and not isinstance(value, ast.Constant):
+                open_.append(name)
+        if len(left) == 1 and len(open_) == 1:
+            found[left[0]] = open_[0]
+        return found
 
     def _name_in_caller(self, piece: Piece, value: Value) -> tuple[str, bool] | None:
         """What the caller calls a value that the call gives back, and whether in a statement of its own."""
@@ -412,6 +486,11 @@ def head_of(kind: type) -> str:
         text = f"class {kind.__name__}, {file}:{inspect.getsourcelines(kind)[1]}"
     except (OSError, TypeError):
         text = f"class {kind.__name__}"
+    return text if text.isprintable() and len(text) < 90 else ""
+
+
+def _head_of_code(code: CodeType) -> str:
+    text = f"{code.co_qualname}, {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
     return text if text.isprintable() and len(text) < 90 else ""
 
 
