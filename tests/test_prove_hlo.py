@@ -73,3 +73,18 @@ def test_what_cannot_be_lowered_is_not_the_same():
 
     assert not hlo.same_stablehlo(fails, fails, [X])
     assert "never lowered" in hlo.stablehlo_difference(fails, jnp.sin, [X])
+
+
+def test_dead_results_of_inner_functions_do_not_count():
+    """`jit` removes them before it compiles; arguments nobody reads keep their places."""
+
+    @jax.jit
+    def with_more(x):
+        return x * 2, jnp.sin(x)
+
+    @jax.jit
+    def alone(x):
+        return x * 2
+
+    assert hlo.same_stablehlo(lambda x: with_more(x)[0], alone, [X])
+    assert not hlo.same_stablehlo(lambda x, y: x * 2, lambda x, y: y * 2, [X, X])
