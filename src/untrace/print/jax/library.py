@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from untrace.ir.nodes import Equation, Slot
+from untrace.ir.nodes import Equation, Library, Slot
 from untrace.print.tree import UNARY, Attribute, Binary, Call, Expr, List, Slice, Subscript, Text, Tuple, Unary
 
 _BINARY = {
@@ -76,3 +76,18 @@ def number(w: Any, value: float) -> Expr:
     if value != value:
         return Text("jnp.nan")
     return Text("jnp.inf") if value > 0 else Text("-jnp.inf", UNARY)
+
+
+def repeated_slots(callee: Library) -> list[int]:
+    """Inputs that stand in a call more than once."""
+    counts: dict[int, int] = {}
+    stack: list[Any] = [*callee.args, *callee.kwargs.values()]
+    while stack:
+        value = stack.pop()
+        if type(value) is Slot:
+            counts[value.index] = counts.get(value.index, 0) + 1
+        elif type(value) is tuple or type(value) is list:
+            stack.extend(value)
+        elif type(value) is slice:
+            stack += [value.start, value.stop, value.step]
+    return [index for index, count in counts.items() if count > 1]

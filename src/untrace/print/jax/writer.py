@@ -18,7 +18,7 @@ from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Loc
 from untrace.print import rules
 from untrace.print.jax import runtime
 from untrace.print.jax.bodies import BareReturn
-from untrace.print.jax.library import library_call
+from untrace.print.jax.library import library_call, repeated_slots
 from untrace.print.jax.loops import passed
 from untrace.print.jax.local import write_calls
 from untrace.print.names import Scope, identifier
@@ -567,6 +567,9 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
                 plain.add(atom)
         if not simple:
             plain.update(passed(equation))
+        elif type(equation.callee) is Library:  # `x * x` has one input, and would compute it twice
+            for index in repeated_slots(equation.callee):
+                uses[equation.inputs[index]] += 1
     for atom in results:
         uses[atom] = uses.get(atom, 0) + 1
         plain.add(atom)
