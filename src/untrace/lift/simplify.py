@@ -6,11 +6,14 @@ running both. Each rewrite is a named function that looks at one equation; each 
 
     x * 1.0, x / 1.0 -> x       exact for every x, NaN and -0.0 included
     op(x, broadcast(c)) -> op(x, c)        JAX broadcasts a scalar when it lowers the operation
+    op(x, broadcast(y)) -> op(x, y[..., None])    operations broadcast axes of size one
     transpose, reshape, broadcast, convert of themselves, or to the type that is there: composed or dropped
     -(-x) -> x
     sum over axes of size one of a sum -> a reshape     a sum is never -0.0, so adding it to 0.0 changes nothing
     add_any -> add       JAX lowers both to the same operation
     select_n(c, 0, x) -> jnp.where(c, x, 0)
+    split into one part -> the array
+    jit of a function of JAX that has no public name (a derivative of `jnp.var`) -> its equations
 
 `x + 0.0` is not among them: it turns -0.0 into 0.0.
 """
@@ -26,6 +29,7 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
+from untrace.lift.engine import is_public_call
 
 Literal = jax_compat.LITERAL_TYPE
 Rewrite = Callable[["_Body", Any], Any]
@@ -56,6 +60,7 @@ class Simplifier:
         self.counts: Counter[str] = Counter()
         self._memo: dict[int, Any] = {}
         self._alive: list[Any] = []
+        self._public: dict[Any, bool] = {}
 
     def simplify(self, closed: Any, outermost: bool = True) -> Any:
         """`closed`, simplified and without dead equations; the very same object where nothing was rewritten."""
@@ -68,10 +73,7 @@ class Simplifier:
     def _simplified(self, closed: Any, outermost: bool) -> Any:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
         body = _Body(self, jaxpr, outermost)
-        for eqn in jaxpr.eqns:
-            new = self._with_params(eqn)
-            body.changed = body.changed or new is not eqn
-            body.add(new)
+        self._add_all(body, jaxpr.eqns)
         if not body.changed:
             return closed
         outvars = jax_compat.substituted(jaxpr.outvars, body.substitute)
@@ -93,6 +95,52 @@ class Simplifier:
         return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
 
 
+    def _add_all(self, body: _Body, eqns: Sequence[Any]) -> None:
+        for eqn in eqns:
+            kind = self._library_call(eqn)
+            if kind == "inline":
+                self._inline(body, eqn)
+                continue
+            new = eqn if kind == "public" else self._with_params(eqn)
+            body.changed = body.changed or new is not eqn
+            body.add(new)
+
+    def _inline(self, body: _Body, eqn: Any) -> None:
+        """Puts the equations of a jitted function in the place of its call."""
+        inner, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
+        names = dict(zip(inner.invars, jax_compat.substituted(eqn.invars, body.substitute), strict=True))
+        fresh = []
+        for old in inner.eqns:
+            new = jax_compat.equation_inside(old, eqn, names)
+            outvars = [jax_compat.fresh_variable(v) for v in old.outvars]
+            names.update(zip(old.outvars, outvars, strict=True))
+            fresh.append(new.replace(outvars=outvars))
+        self.counts["inlined_library_function"] += 1
+        body.changed = True
+        self._add_all(body, fresh)
+        results = jax_compat.substituted(jax_compat.substituted(inner.outvars, names), body.substitute)
+        for outer, result in zip(eqn.outvars, results, strict=True):
+            body.substitute[outer] = result
+
+    def _library_call(self, eqn: Any) -> str:
+        """"public" for a call of a function of JAX that has a public form, "inline" for another call of one, else ""."""
+        if eqn.primitive.name not in ("jit", "pjit"):
+            return ""
+        closed = eqn.params["jaxpr"]
+        jaxpr, consts = jax_compat.open_jaxpr(closed)
+        if not jax_compat.is_library_jaxpr(closed) or consts or eqn.effects:
+            return ""
+        key = (id(closed), jax_compat.literal_key(eqn))
+        found = self._public.get(key)
+        if found is None:
+            self._alive.append(closed)
+            found = self._public[key] = is_public_call(eqn)
+        if found:
+            return "public"
+        whole = self.only is None and not any(type(v) is Literal for v in jaxpr.outvars)
+        return "inline" if whole and not any(v in jaxpr.invars for v in jaxpr.outvars) else ""
+
+
 class _Body:
     """One jaxpr while it is rewritten: the equations so far, and who made a variable."""
 
@@ -102,6 +150,7 @@ class _Body:
         self.made: dict[Any, Any] = {}
         self.substitute: dict[Any, Any] = {}
         self.changed = False
+        self.narrowed: dict[Any, Any] = {}  # broadcast variable -> the same with ones where it repeats
         self._inputs = set(jaxpr.invars) | set(jaxpr.constvars)
         # A result that becomes an input would be forwarded by JAX: another loop or call than before.
         self._fixed = set() if outermost else {v for v in jaxpr.outvars if type(v) is not Literal}
@@ -247,6 +296,30 @@ def scalar_operand(body: _Body, eqn: Any) -> Any:
     return None
 
 
+@rewrite("mul", "add", "sub", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or")
+def implicit_broadcast(body: _Body, eqn: Any) -> Any:
+    shape = tuple(eqn.outvars[0].aval.shape)
+    for place in (0, 1):
+        atom, other = eqn.invars[place], eqn.invars[1 - place]
+        wide = body.maker(atom, "broadcast_in_dim")
+        if wide is None or len(wide.invars) != 1 or type(wide.invars[0]) is Literal or not wide.invars[0].aval.shape:
+            continue
+        if type(other) is Literal or tuple(other.aval.shape) != shape or tuple(atom.aval.shape) != shape:
+            continue
+        inner = dict(zip(map(int, wide.params["broadcast_dimensions"]), wide.invars[0].aval.shape, strict=True))
+        narrow = tuple(inner.get(d, 1) for d in range(len(shape)))
+        if narrow == shape or wide.params["sharding"] is not None:
+            continue
+        if atom not in body.narrowed:
+            variable = body.narrowed[atom] = jax_compat.fresh_variable(atom, narrow)
+            params = {**wide.params, "shape": narrow}
+            body.add(wide.replace(params=params, outvars=[variable]))
+        variable = body.narrowed[atom]
+        variable = body.substitute.get(variable, variable)
+        return eqn.replace(invars=[variable, other] if place == 0 else [other, variable])
+    return None
+
+
 @rewrite("neg")
 def negated_twice(body: _Body, eqn: Any) -> Any:
     inner = body.maker(eqn.invars[0], "neg")
@@ -362,6 +435,51 @@ def where_with_scalar(body: _Body, eqn: Any) -> Any:
     return inner.replace(
         invars=jax_compat.substituted(inner.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
     )
+
+
+@rewrite("split")
+def split_into_one(body: _Body, eqn: Any) -> Any:
+    return eqn.invars[0] if len(eqn.outvars) == 1 else None
+
+
+@rewrite("convert_element_type")
+def converted_literal(body: _Body, eqn: Any) -> Any:
+    x = eqn.invars[0]
+    aval = eqn.outvars[0].aval
+    if type(x) is not Literal or np.shape(x.val) or not isinstance(aval.dtype, np.dtype):
+        return None
+    value = np.asarray(x.val)
+    if x.aval.dtype == aval.dtype:  # only a weak type becomes a strong one
+        return jax_compat.literal(value.astype(aval.dtype)[()], aval)
+    if value.dtype.kind not in "biuf" or aval.dtype.kind != "f" or not np.isfinite(value):
+        return None
+    # A whole number that both types have: no rounding, so nothing that NumPy and XLA could do differently.
+    if abs(float(value)) > 2**10 or float(value) != int(value) or (value == 0 and np.signbit(float(value))):
+        return None
+    return jax_compat.literal(value.astype(aval.dtype)[()], aval)
+
+
+@rewrite("gt", "lt", "ge", "le", "eq", "ne")
+def comparison_of_literals(body: _Body, eqn: Any) -> Any:
+    x, y = eqn.invars
+    aval = eqn.outvars[0].aval
+    # A weakly typed truth value cannot be written as a literal: Python's are strong to JAX.
+    if type(x) is not Literal or type(y) is not Literal or aval.shape or aval.weak_type:
+        return None
+    left, right = float(np.asarray(x.val)), float(np.asarray(y.val))
+    if max(abs(left), abs(right)) > 2**20 or left != left or right != right:
+        return None
+    found = {"gt": left > right, "lt": left < right, "ge": left >= right, "le": left <= right,
+             "eq": left == right, "ne": left != right}[eqn.primitive.name]  # fmt: skip
+    return jax_compat.literal(np.bool_(found), aval)
+
+
+@rewrite("select_n")
+def select_by_literal(body: _Body, eqn: Any) -> Any:
+    which, *cases = eqn.invars
+    if type(which) is not Literal or np.shape(which.val):
+        return None
+    return cases[int(np.asarray(which.val))]
 
 
 def simplified(closed: Any, only: frozenset[str] | None = None) -> tuple[Any, Counter[str]]:
