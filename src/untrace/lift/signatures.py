@@ -22,7 +22,7 @@ from untrace.lift.engine import Guess
 from untrace.lift.scalars import python_scalar
 
 # Of one function; each costs a trace, once per types of the operands.
-_MOST_GUESSES = 60
+_MOST_GUESSES = 24
 
 
 class Facts:

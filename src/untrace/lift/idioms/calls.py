@@ -155,12 +155,21 @@ def _one_hot(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
 @reader("_take", "take", "take_along_axis")
 def _take(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     x, index = equation.inputs[:2]
-    name = "jnp.take_along_axis" if equation.origin.params["name"] == "take_along_axis" else "jnp.take"
-    rank = len(x.aval.shape)
-    for axis in dict.fromkeys((0, rank - 1, *range(rank))):
-        yield Guess(name, (x, index), {"axis": axis - rank if axis == rank - 1 and axis else axis})
-        for mode in ("clip", "wrap", "fill"):
-            yield Guess(name, (x, index), {"axis": axis, "mode": mode})
+    inside = _first(jaxpr, "gather")
+    if inside is None:
+        return
+    along = equation.origin.params["name"] == "take_along_axis"
+    name = "jnp.take_along_axis" if along else "jnp.take"
+    shape, out = x.aval.shape, _out(equation).shape
+    rank = len(shape)
+    numbers = inside.params["dimension_numbers"]
+    axes = [d for d in range(rank) if not along or d >= len(out) or out[d] != shape[d]]
+    axes = [d for d in axes if d in numbers.collapsed_slice_dims] or axes
+    mode = str(inside.params["mode"]).rpartition(".")[2].lower().removesuffix("_or_drop")
+    for axis in reversed(axes):
+        named = {"axis": axis - rank if axis == rank - 1 and axis else axis}
+        yield Guess(name, (x, index), named)
+        yield Guess(name, (x, index), {**named, "mode": mode})
     yield Guess(name, (x, index))
 
 

@@ -10,7 +10,8 @@ from jax import lax
 from untrace.ir.nodes import Equation, Literal
 from untrace.lift.engine import Guess, Matcher, idiom
 
-_LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
+_LETTERS = "ijklmnopqrstuvwxyzacdef"
+_BATCHED = "bhg"
 
 
 @idiom("dot_general")
@@ -124,19 +125,19 @@ def _einsum(
     if order is not None:
         out = [out[i] for i in order]
     for a, b in (((left, l_text), (right, r_text)), ((right, r_text), (left, l_text))):
-        spec = _renamed(f"{''.join(a[1])},{''.join(b[1])}->{''.join(out)}")
+        spec = _renamed(f"{''.join(a[1])},{''.join(b[1])}->{''.join(out)}", "".join(l_text[i] for i in lb))
         yield Guess("jnp.einsum", (spec, a[0], b[0]), options)
 
 
-def _renamed(spec: str) -> str:
-    """The same spec with letters in the order of their appearance: i, j, k, ..."""
-    letters = iter(_LETTERS)
+def _renamed(spec: str, batch: str = "") -> str:
+    """The same spec with other letters in the order of their appearance: b, h, g for what is batched, else i, j, k, ..."""
+    plain, batched = iter(_LETTERS), iter(_BATCHED)
     names: dict[str, str] = {}
     out = []
     for c in spec:
         if c.isalpha():
             if c not in names:
-                names[c] = next(letters)
+                names[c] = next(batched) if c in batch and len(batch) <= len(_BATCHED) else next(plain)
             c = names[c]
         out.append(c)
     return "".join(out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -66,13 +67,11 @@ def _is_last(m: Matcher, equation: Equation, site: Site) -> bool:
 
 def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
     """The call that left several equations; tried at the last of them, before the idioms of its primitive."""
-    if not m.position(equation):
-        return
     call = _call(m, equation)
     if call is None or not _is_last(m, equation, call[1]):
         return
     group = _group(m, equation, *call)
-    if len(group) > 1:
+    if len(group) > 1 or call[0] == "jnp.einsum":
         yield from _guesses(m, *call, group)
 
 
@@ -106,6 +105,12 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
         [e.origin for e in group], [a.aval for a in inputs], [v.aval for e in anchors for v in e.origin.outvars]
     )
     given = _given(path, site)
+    spec = given.pop("subscripts", None) or _scope_of_einsum(path, site)  # the author's own letters
+    if spec is not None:
+        for order in itertools.permutations(inputs):
+            yield Guess(path, (spec, *order), given)
+            yield Guess(path, (spec, *order), {**given, **{"precision": p.name.lower() for p in facts.params("precision")}})
+        return
     whole = list(itertools.permutations(anchors)) if 1 < len(anchors) < 4 else [tuple(anchors)]
     orders = [[*inputs, *constants], *([[*inputs]] if constants else [])]
     for operands in orders:
@@ -115,6 +120,13 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
                 for guess in found if list(order) == operands else itertools.islice(found, 6):
                     for several in whole:
                         yield Guess(guess.path, guess.args, guess.kwargs, several if len(several) > 1 else ())
+
+
+def _scope_of_einsum(path: str, site: Site) -> str | None:
+    """The subscripts of an einsum, which JAX makes the name of a scope around what it does."""
+    if path != "jnp.einsum" or not site.scopes or not re.fullmatch(r"[A-Za-z.,]+(->[A-Za-z.]*)?", site.scopes[-1]):
+        return None
+    return site.scopes[-1]
 
 
 def _given(path: str, site: Site) -> dict[str, Any]:
