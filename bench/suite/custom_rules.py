@@ -376,6 +376,17 @@ def custom_lin_dead_in_jit() -> Program:
     return fn, (vector(),)
 
 
+@case("custom_lin", "jit")
+def custom_lin_dead_behind_a_call() -> Program:
+    """The tangent is a result of the inner function; it is the outer one that does not use it."""
+
+    def fn(x):
+        inner = jax.jit(lambda v: jax.jvp(clip_gradient, (v,), (v,)))
+        return inner(x)[0] + 1
+
+    return fn, (vector(),)
+
+
 @case("custom_lin", "scan")
 def custom_lin_dead_in_scan() -> Program:
     def fn(xs):

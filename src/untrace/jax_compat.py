@@ -1508,3 +1508,15 @@ def has_typed_mesh(aval: Any) -> bool:
     """Whether an abstract value's sharding is on a mesh with manual or explicit axes, which its type then depends on."""
     mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
     return any(t.name in ("Manual", "Explicit") for t in getattr(mesh, "axis_types", None) or ())
+
+
+def jaxprs_in(eqn: Any) -> list[Any]:
+    """The jaxprs among the parameters of an equation, those in tuples and lists too."""
+    found, stack = [], list(eqn.params.values())
+    while stack:
+        value = stack.pop()
+        if is_jaxpr(value):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            stack.extend(value)
+    return found

@@ -59,6 +59,7 @@ def write_module(
 ) -> Written:
     """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express."""
     module = ModuleWriter(forced, standalone, idiomatic)
+    module.program = program.entry.jaxpr
     name, definitions = entry.write_entry(module, program)
     lines: list[str] = []
     origins: list[Any] = []

@@ -52,6 +52,7 @@ class ModuleWriter:
         self.callables: dict[int, Expr] = {}  # Python functions of callbacks, by identity
         self.missing: dict[str, Callable[..., Any]] = {}  # those without text: name of the stand-in -> function
         self.twins: dict[Any, Name] = {}  # classes that stand for a library's, by class
+        self.program: Any = None  # the jaxpr of the whole program
         self.being_written: set[int] = set()  # functions inside whose definition we are
         self.kept: list[Any] = []  # ids are only unique while the objects live
         self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree

@@ -139,10 +139,27 @@ def remat_opt(w: Any, *operands: Any, fwd_jaxpr: Function, num_consts: int, num_
 @rule("custom_lin")
 def custom_lin(w: Any, *operands: Any, **params: Any) -> Any:
     """The linear part of a custom_vjp under forward mode, which JAX itself refuses to run: only dead ones have a meaning."""
-    if any(w.is_live(o) for o in w.equation.outputs):
+    if any(w.is_live(o) for o in w.equation.outputs) and not _is_dead_everywhere(w.module, "custom_lin"):
         raise Unwritable("JAX cannot run it: it is what a custom_vjp function leaves behind under forward-mode differentiation")
     w.module.modules.add("jnp")
     return Tuple([Call("jnp.zeros", [w.source(tuple(a.shape)), w.module.values.dtype(a.dtype)]) for a in w.out_avals])
+
+
+def _is_dead_everywhere(module: Any, name: str) -> bool:
+    """Whether no equation of this primitive is left when the whole program's dead code is gone, calls and loops included."""
+    if module.program is None:
+        return False
+    stack, seen = [jax_compat.without_dead_code(module.program)], set()
+    while stack:
+        jaxpr, _ = jax_compat.open_jaxpr(stack.pop())
+        if id(jaxpr) in seen:
+            continue
+        seen.add(id(jaxpr))
+        for eqn in jaxpr.eqns:
+            if eqn.primitive.name == name:
+                return False
+            stack.extend(jax_compat.jaxprs_in(eqn))
+    return True
 
 
 @rule("composite")
