@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 
@@ -104,8 +105,9 @@ def max_pool(
     if return_indices or _several(dilation, rank) != (1,) * rank:
         raise NotImplementedError("max pooling with indices or dilation has no JAX form here yet")
     sizes, strides, pads = _windows(rank, input, kernel_size, stride, padding, ceil_mode)
-    least = -jnp.inf if jnp.issubdtype(input.dtype, jnp.floating) else jnp.iinfo(input.dtype).min
-    return lax.reduce_window(input, jnp.asarray(least, input.dtype), lax.max, sizes, strides, pads)
+    least = -np.inf if jnp.issubdtype(input.dtype, jnp.floating) else jnp.iinfo(input.dtype).min
+    # A NumPy scalar: JAX differentiates a maximum over windows only where it sees the start value.
+    return lax.reduce_window(input, np.array(least, input.dtype), lax.max, sizes, strides, pads)
 
 
 def avg_pool(
@@ -115,7 +117,7 @@ def avg_pool(
     if ceil_mode:
         raise NotImplementedError("average pooling with ceil_mode has no JAX form here yet")
     sizes, strides, pads = _windows(rank, input, kernel_size, stride, padding, False)
-    zero = jnp.zeros((), input.dtype)
+    zero = np.zeros((), input.dtype)
     total = lax.reduce_window(input, zero, lax.add, sizes, strides, pads)
     if divisor_override is not None:
         return total / divisor_override
