@@ -239,10 +239,13 @@ class Outliner:
     # ------------------------------------------------------------ which of them are worth a function
 
     def _fold_whole(self, items: list[int | Piece]) -> None:
-        """A call that is all that its caller does is folded back, the wrappers of libraries among them."""
-        while len(items) == 1 and type(items[0]) is Piece:
-            items[0].shape.kept = False
-            items = items[0].items
+        """A call that is all that its caller does (but for a loop's counter) is folded back, with the wrappers of libraries."""
+        while True:
+            calls = [i for i in items if type(i) is Piece]
+            if len(calls) != 1 or len(items) > 2 or len(items) > 1 and len(calls[0].shape.pieces) > 1:
+                return
+            calls[0].shape.kept = False
+            items = calls[0].items
 
     def _is_worth_it(self, shape: Shape) -> bool:
         """Whether it hides more than it costs: a call with many results is only another way of writing an assignment."""

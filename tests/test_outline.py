@@ -1,0 +1,353 @@
+"""Functions, pytrees and repetition in idiomatic text: what comes back, and that it is the same program."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import untrace
+from untrace.capture.function import program_of, trace
+from untrace.ir.check import MalformedProgram, check
+from untrace.ir.evaluate import evaluate
+from untrace.ir.nodes import Equation, Function, Local, Program, Value, walk_functions
+from untrace.lift.names import name_values
+from untrace.lift.outline import outline, snake_case
+from untrace.lift.prune import prune
+from untrace.print.jax.entry import entry_of
+
+KEY = jax.random.key(0)
+
+
+def dense(params, x):
+    h = jnp.tanh(x @ params["w"] + params["b"])
+    return h * jax.nn.sigmoid(h) + x
+
+
+def layer(width=4, seed=0):
+    return {"w": jax.random.normal(jax.random.key(seed), (width, width)), "b": jnp.ones(width)}
+
+
+def norm(x, scale):
+    mean = jnp.mean(x, axis=-1, keepdims=True)
+    centered = x - mean
+    return centered * jax.lax.rsqrt(jnp.mean(centered**2, axis=-1, keepdims=True) + 1e-5) * scale
+
+
+class Attention:
+    def __init__(self, heads):
+        self.heads = heads
+
+    def __call__(self, params, x):
+        q, k, v = (self.project(params[n], x) for n in "qkv")
+        weights = jax.nn.softmax(jnp.einsum("ihd,jhd->hij", q, k), axis=-1)
+        return jnp.einsum("hij,jhd->ihd", weights, v).reshape(x.shape)
+
+    def project(self, w, x):
+        y = (x @ w).reshape(x.shape[0], self.heads, -1)
+        return y * 2.0 - jnp.abs(y)
+
+
+def two_calls(params, x):
+    y = dense(params["first"], x)
+    z = dense(params["second"], y * 3.0)
+    return y + z
+
+
+def nested(params, x):
+    def block(p, x):
+        h = norm(x, p["scale"])
+        return x + dense(p["dense"], h)
+
+    y = block(params["a"], x) + 1.0
+    return block(params["b"], y).sum()
+
+
+def many_layers(params, x):
+    x = jnp.sin(x)
+    for p in params["layers"]:
+        x = dense(p, x)
+    return x.sum()
+
+
+def named_layers(params, x):
+    for i in range(3):
+        x = dense(params[f"layer_{i}"], x)
+    return norm(x, 2.0)
+
+
+def no_parameters(x):
+    y = x + 1.0
+    for _ in range(5):
+        y = norm(y, 0.5)
+    return y * x
+
+
+def some_kept(params, x):
+    kept = []
+    for p in params:
+        x = dense(p, x)
+        kept.append(x)
+    return kept
+
+
+def in_a_scan(params, xs):
+    def step(carry, x):
+        carry = dense(params["cell"], carry + x)
+        return carry, norm(carry, params["scale"])
+
+    return jax.lax.scan(step, jnp.zeros(4), xs)
+
+
+def attend(params, x):
+    return x + Attention(2)(params["attention"], norm(x, params["scale"]))
+
+
+def gradient(params, x):
+    return jax.grad(lambda p: two_calls(p, x).sum())(params)
+
+
+def two_results(x):
+    def polar(z):
+        radius = jnp.sqrt(z[0] ** 2 + z[1] ** 2)
+        angle = jnp.arctan2(z[1], z[0])
+        return radius * 2.0 + 1.0, angle - 0.5
+
+    radius, angle = polar(x)
+    shorter, other = polar(x * 0.5)
+    return radius * shorter, angle + other
+
+
+def effects(x):
+    def report(v):
+        jax.debug.print("{}", v)
+        return jnp.sin(v) * 2.0 + jnp.cos(v) - 1.0
+
+    return report(report(x) + 1.0)
+
+
+TWO = {"first": layer(seed=1), "second": layer(seed=2)}
+X = jax.random.normal(KEY, (3, 4))
+PROGRAMS = {
+    "two calls": (two_calls, (TWO, X)),
+    "nested": (nested, ({n: {"scale": jnp.ones(4), "dense": layer(seed=i)} for i, n in enumerate("ab")}, X)),
+    "many layers": (many_layers, ({"layers": [layer(seed=i) for i in range(6)]}, X)),
+    "named layers": (named_layers, ({f"layer_{i}": layer(seed=i) for i in range(3)}, X)),
+    "no parameters": (no_parameters, (X,)),
+    "some kept": (some_kept, ([layer(seed=i) for i in range(3)], X)),
+    "scan": (in_a_scan, ({"cell": layer(), "scale": jnp.ones(4)}, jnp.ones((7, 4)))),
+    "methods": (attend, ({"attention": {n: jnp.eye(4) for n in "qkv"}, "scale": jnp.ones(4)}, X)),
+    "gradient": (gradient, (TWO, X)),
+    "two results": (two_results, (jnp.array([1.0, 2.0]),)),
+    "effects": (effects, (jnp.float32(0.3),)),
+    "vmap": (jax.vmap(two_calls, in_axes=(None, 0)), (TWO, X)),
+    "value and grad": (jax.value_and_grad(many_layers), ({"layers": [layer(seed=i) for i in range(3)]}, X)),
+}  # fmt: skip
+
+
+def program_for(function, args) -> Program:
+    captured = trace(function, args, {})
+    program = program_of(captured, captured.name, entry_of(function, captured, args, {}, (), ()))
+    return name_values(prune(program))
+
+
+def text_of(function, *args, **options) -> str:
+    return untrace.decompile(function, style="idiomatic", **options)(*args).source
+
+
+def functions_of(source: str) -> list[str]:
+    return re.findall(r"^def (\w+)", source, re.M)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_outlining_keeps_the_program(name):
+    """The pass leaves a well-formed program that computes the same bits."""
+    function, args = PROGRAMS[name]
+    program = program_for(function, args)
+    flat = jax.tree.leaves(args)
+    before = jax.jit(lambda *a: evaluate(program.entry, *a))(*flat)
+    outline(program)
+    check(program.entry)
+    after = jax.jit(lambda *a: evaluate(program.entry, *a))(*flat)
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_text_is_the_same_jaxpr(name):
+    function, args = PROGRAMS[name]
+    d = untrace.decompile(function, style="idiomatic", simplify=False)(*args)
+    assert d.proof.level == "jaxpr", d.proof
+
+
+def test_two_calls_share_one_function():
+    source = text_of(two_calls, TWO, X)
+    assert functions_of(source) == ["dense", "two_calls"]
+    assert 'dense(params["first"], x)' in source
+    assert 'dense(params["second"], ' in source
+
+
+def test_calls_are_nested_as_they_were():
+    function, args = PROGRAMS["nested"]
+    source = text_of(function, *args)
+    assert functions_of(source) == ["norm", "dense", "block", "nested"]
+    block = source[source.index("def block") : source.index("def nested")]
+    assert "norm(" in block and 'dense(p["dense"], ' in block
+
+
+def test_layers_become_a_loop_over_the_list():
+    function, args = PROGRAMS["many layers"]
+    source = text_of(function, *args)
+    assert 'for layer in params["layers"]:\n        x_2 = dense(layer, x_2)' in source
+
+
+def test_layers_with_names_become_a_loop_over_the_names():
+    function, args = PROGRAMS["named layers"]
+    assert 'for name in ("layer_0", "layer_1", "layer_2"):' in text_of(function, *args)
+
+
+def test_calls_without_parameters_become_a_counted_loop():
+    assert "for _ in range(5):" in text_of(no_parameters, X)
+
+
+def test_results_that_are_needed_later_keep_the_calls_apart():
+    function, args = PROGRAMS["some kept"]
+    source = text_of(function, *args)
+    assert "for " not in source
+    assert source.count("dense(") == 4
+
+
+def test_a_loop_of_jax_passes_the_sub_tree_on():
+    function, args = PROGRAMS["scan"]
+    assert 'dense(params["cell"], ' in text_of(function, *args)
+
+
+def test_methods_are_named_after_their_class():
+    function, args = PROGRAMS["methods"]
+    assert functions_of(text_of(function, *args)) == ["norm", "project", "attention", "attend"]
+    assert [snake_case(n) for n in ("RMSNorm", "SwiGLU", "Conv2d", "MLP")] == ["rms_norm", "swi_glu", "conv2d", "mlp"]
+
+
+def test_several_results_come_back_in_the_order_of_the_author():
+    source = text_of(two_results, jnp.array([1.0, 2.0]))
+    assert "def polar(z):" in source
+    assert "radius, angle = polar(x)" in source
+
+
+def test_a_small_function_called_once_is_folded_back():
+    def double(x):
+        return x * 2.0 + 1.0
+
+    def whole(x):
+        return jnp.sin(double(x))
+
+    assert functions_of(text_of(whole, X)) == ["whole"]
+
+
+def test_a_call_that_is_the_whole_of_its_caller_is_folded_back():
+    def outer(params, x):
+        return two_calls(params, x)
+
+    assert functions_of(text_of(outer, TWO, X)) == ["dense", "outer"]
+
+
+def test_refused_equations_are_in_no_function():
+    program = program_for(two_calls, (TWO, X))
+    tanh = next(e for e in program.entry.equations if e.callee.name == "tanh")
+    outline(program, {id(tanh.origin)})
+    check(program.entry)
+    assert not any(type(e.callee) is Local for e in program.entry.equations)
+
+
+def test_refusing_an_inner_call_leaves_the_outer_one():
+    function, args = PROGRAMS["nested"]
+    program = program_for(function, args)
+    tanh = next(e for e in program.entry.equations if e.callee.name == "tanh")
+    outline(program, {id(tanh.origin)})
+    names = {f.name for f in walk_functions(program.entry)}
+    assert "block" in names and "dense" not in names
+
+
+def test_leaves_stand_where_they_are_used():
+    def f(params, x):
+        return x @ params["dense"]["kernel"] + params["bias"]
+
+    source = text_of(f, {"dense": {"kernel": jnp.ones((4, 2))}, "bias": jnp.ones(2)}, X)
+    assert 'x @ params["dense"]["kernel"] + params["bias"]' in source
+
+
+def test_a_leaf_that_is_used_twice_gets_a_name():
+    def f(params, x):
+        return (x @ params["kernel"]) @ params["kernel"].T
+
+    source = text_of(f, {"kernel": jnp.ones((4, 2))}, X)
+    assert 'kernel = params["kernel"]\n' in source
+    assert "(x @ kernel) @ kernel.T" in source or "x @ kernel @ kernel.T" in source
+
+
+def test_a_whole_tuple_is_unpacked_together():
+    def f(params, x):
+        w, b = params
+        return (x @ w + b) @ w.T * b.sum()
+
+    assert "w, b = params\n" in text_of(f, (jnp.ones((4, 2)), jnp.ones(2)), X)
+
+
+def test_a_part_of_a_tuple_is_not_unpacked_as_the_whole():
+    def f(params, x):
+        w, b, _ = params
+        return (x @ w + b) @ w.T * b.sum()
+
+    d = untrace.decompile(f, style="idiomatic")((jnp.ones((4, 2)), jnp.ones(2), {"rest": X}), X)
+    assert d.proof.at_least("bits")
+    assert "w, b = params\n" not in d.source
+
+
+def test_functions_that_take_their_leaves_in_another_place_get_them_one_by_one():
+    def mix(a, b, x):
+        h = jnp.tanh(x @ a + b)
+        return h * jax.nn.sigmoid(h) + x
+
+    def f(params, x):
+        y = mix(params["p"]["w"], params["p"]["b"], x)
+        return mix(params["q"]["w"], params["r"], y)
+
+    params = {"p": {"w": jnp.eye(4), "b": jnp.ones(4)}, "q": {"w": jnp.eye(4)}, "r": jnp.ones(4)}
+    d = untrace.decompile(f, style="idiomatic", simplify=False)(params, X)
+    assert d.proof.level == "jaxpr"
+
+
+def test_the_check_sees_a_call_that_does_not_fit():
+    x = Value(jax.core.ShapedArray((2,), jnp.float32))
+    body = Function("body", [x], [], [x])
+    y = Value(jax.core.ShapedArray((3,), jnp.float32))
+    call = Equation(Local(body), [y], [Value(y.aval)], {}, None)
+    with pytest.raises(MalformedProgram, match="arguments of other types"):
+        check(Function("f", [y], [call], []))
+
+
+def test_no_source_is_needed():
+    """A function from `exec` has frames, but no text: its calls come back all the same."""
+    scope = {"jnp": jnp}
+    exec("def inner(x):\n    return jnp.sin(x) * 2.0 + jnp.cos(x)\ndef outer(x):\n    return inner(inner(x) + 1.0)\n", scope)
+    source = text_of(scope["outer"], X)
+    assert functions_of(source) == ["inner", "outer"]
+
+
+@pytest.mark.parametrize("count", [100, 800])
+def test_time_is_linear(count):
+    """Outlining takes no longer than tracing."""
+    import time
+
+    params = [layer(seed=0) for _ in range(count)]
+    start = time.perf_counter()
+    captured = trace(many_layers, ({"layers": params}, X), {})
+    traced = time.perf_counter() - start
+    args = ({"layers": params}, X)
+    program = name_values(prune(program_of(captured, "f", entry_of(many_layers, captured, args, {}, (), ()))))
+    start = time.perf_counter()
+    outline(program)
+    assert time.perf_counter() - start < 1.5 * traced + 0.1
