@@ -86,7 +86,9 @@ def _carry_name(w: Any, run: Sequence[Equation], place: int, output: int, start:
     """(the loop's variable for a carry, whether it is new): that of the initial value where nothing else needs it."""
     initial = run[0].inputs[place]
     expr = w.atom(initial)
-    if type(initial) is Value and type(expr) is Name and not uses.after(initial, start) and leaf_behind(w, expr) is None:
+    leaf = leaf_behind(w, expr)
+    whole = leaf is None or not leaf.steps
+    if type(initial) is Value and type(expr) is Name and whole and not uses.after(initial, start):
         return expr.id, False
     hint = run[-1].outputs[output].hint or run[0].callee.body.params[place].hint or "x"
     return w.scope.fresh(identifier(hint, "x")), True
