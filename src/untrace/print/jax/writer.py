@@ -62,6 +62,7 @@ class ModuleWriter:
         self._by_body: dict[Any, str] = {}
         self._constants: dict[int, Expr] = {}
         self._constants_by_bits: dict[Any, Expr] = {}
+        self._jax_constants: dict[int, Expr] = {}
         self._literals: dict[Any, Expr] = {}
         self._primitive_names: dict[int, Expr | None] = {}
 
@@ -124,6 +125,15 @@ class ModuleWriter:
         found = self._constants.get(id(constant))
         if found is None:
             found = self._constants[id(constant)] = self._write_constant(constant.value, constant.aval)
+        return found
+
+    def jax_constant(self, constant: Constant) -> Expr:
+        """A constant as an array of JAX: one of NumPy's is converted to another dtype at once, without an equation."""
+        found = self._jax_constants.get(id(constant))
+        if found is None:
+            plain = self.constant(constant)
+            self.modules.add("jnp")
+            found = self._jax_constants[id(constant)] = self._module_name("const", Call("jnp.asarray", [plain]))
         return found
 
     def _write_constant(self, value: Any, aval: Any) -> Expr:

@@ -145,7 +145,11 @@ def custom_vjp_call(
         # As the original did: constants of the module are no arguments.
         constants = w.equation.inputs[:num_consts]
         key += tuple(_constant_key(module, a) for a in constants)
-        fixed = {p: w.atom(a) for p, a in zip(call_jaxpr.params[:num_consts], constants, strict=True)}
+        converted = {a for e in call_jaxpr.equations if e.callee.name == "convert_element_type" for a in e.inputs}
+        fixed = {
+            p: module.jax_constant(a) if p in converted and type(a.value) is not np.ndarray else w.atom(a)
+            for p, a in zip(call_jaxpr.params[:num_consts], constants, strict=True)
+        }
         operands = operands[num_consts:]
         res_forwards = [None if f is None else f - num_consts for f in res_forwards]
         num_consts = 0
