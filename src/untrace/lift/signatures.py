@@ -214,7 +214,22 @@ def _guesses(
             filled = iter(values)
             positional = tuple([next(filled) if a is _CHOICE else a for a in args])
             for options in _options(rest, facts, {**given, **by_name}):
-                yield Guess(path, positional, options)
+                yield _in_place(path, positional, rest, options)
+
+
+# Options that people write in their place and not by name.
+_IN_PLACE = frozenset({"shape", "num", "num_segments", "M", "repeats"})
+
+
+def _in_place(
+    path: str, args: tuple[Any, ...], rest: Sequence[inspect.Parameter], options: dict[str, Any]
+) -> Guess:
+    options = dict(options)
+    for parameter in rest:
+        if parameter.name not in options or parameter.name not in _IN_PLACE or parameter.kind is parameter.KEYWORD_ONLY:
+            break
+        args = (*args, options.pop(parameter.name))
+    return Guess(path, args, options)
 
 
 def _counts(operands: Sequence[Any]) -> Iterator[int]:
@@ -246,6 +261,7 @@ def _bound(
             continue
         if name in given and not required:
             named = True
+            rest.append(parameter)
             continue
         static = name in _VALUES and (name not in _ARRAYS_TOO or not left)
         if left and not static and not named and (required or name not in _NAMED_ARRAYS) and parameter.kind is not parameter.KEYWORD_ONLY:
@@ -262,9 +278,13 @@ def _bound(
         else:
             rest.append(parameter)
             named = named or bool(left)
-    for parameter in rest:
-        if left and parameter.name in _NAMED_ARRAYS:
-            by_name[parameter.name] = left.pop(0)
+    places = [p.name for p in rest if p.name in _NAMED_ARRAYS and p.name not in given]
+    for operand in list(left):
+        masks = operand.aval.dtype == bool
+        name = next((n for n in places if (n in ("where", "mask")) is masks and n not in by_name), None)
+        if name is not None:
+            by_name[name] = operand
+            left.remove(operand)
     if left:
         return None
     return args, choices, [p for p in rest if p.name not in by_name], by_name

@@ -13,5 +13,6 @@ from untrace.lift.idioms import (  # noqa: F401  (each registers its idioms)
     linalg,
     shapes,
     elementwise,
+    random,
     written,
 )

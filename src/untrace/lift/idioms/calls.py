@@ -62,18 +62,21 @@ def _named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
     name = str(params.get("name") or jax_compat.jaxpr_name(closed) or "")
     if closed is None or not name:
         return
-    plain = _PLAIN.get(name)
-    if plain is not None:
-        yield Guess(plain, tuple(equation.inputs))
-    read = _READERS.get(name)
-    if read is not None:
-        yield from read(m, equation, jax_compat.open_jaxpr(closed)[0])
-    if jax_compat.is_library_jaxpr(closed):
-        facts = signatures.Facts(
-            jax_compat.open_jaxpr(closed)[0].eqns, [a.aval for a in equation.inputs], [v.aval for v in equation.origin.outvars]
-        )
-        for path in library.named(name):
-            yield from signatures.guesses(path, equation.inputs, facts)
+    jaxpr = jax_compat.open_jaxpr(closed)[0]
+    inputs = tuple(equation.inputs)
+    raw = tuple([m.through(a, "random_wrap") or a for a in inputs])  # what a person passes who uses raw keys
+    plain, read = _PLAIN.get(name), _READERS.get(name)
+    for operands in (inputs,) if raw == inputs else (raw, inputs):
+        if plain is not None:
+            yield Guess(plain, operands)
+        if read is not None:
+            for guess in read(m, equation, jaxpr):
+                swapped = [operands[inputs.index(a)] if a in inputs else a for a in guess.args]
+                yield Guess(guess.path, tuple(swapped), guess.kwargs)
+        if jax_compat.is_library_jaxpr(closed):
+            facts = signatures.Facts(jaxpr.eqns, [a.aval for a in operands], [v.aval for v in equation.origin.outvars])
+            for path in library.named(name):
+                yield from signatures.guesses(path, operands, facts)
 
 
 def _first(jaxpr: Any, *names: str) -> Any:
@@ -270,8 +273,10 @@ def _random(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
 def _bernoulli(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     key, p = equation.inputs
     shape = tuple(int(n) for n in _out(equation).shape)
-    yield Guess("jax.random.bernoulli", (key, p, shape))
+    if not shape:
+        yield Guess("jax.random.bernoulli", (key,))
     yield Guess("jax.random.bernoulli", (key, p))
+    yield Guess("jax.random.bernoulli", (key, p, shape))
 
 
 @reader("_randint")
@@ -286,6 +291,13 @@ def _randint(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
 def _permutation(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     name = equation.origin.params["name"].removeprefix("_").replace("shuffle", "permutation")
     yield Guess("jax.random." + name, tuple(equation.inputs))
+
+
+@reader("_cho_solve")
+def _cholesky_solve(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    factor, right = equation.inputs
+    for lower in (True, False):
+        yield Guess("jax.scipy.linalg.cho_solve", ((factor, lower), right))
 
 
 @reader("_linspace")

@@ -16,6 +16,30 @@ def _shape(atom: Any) -> tuple[int, ...]:
 
 
 @idiom("reshape")
+def _repeat(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """`jnp.repeat`: a new axis after the one that is repeated, which is then one with it."""
+    wide = m.producer(equation.inputs[0], "broadcast_in_dim")
+    if wide is None or len(wide.inputs) != 1 or type(wide.inputs[0]) is Literal:
+        return
+    x = wide.inputs[0]
+    shape, dims = wide.origin.params["shape"], [int(d) for d in wide.origin.params["broadcast_dimensions"]]
+    new = [d for d in range(len(shape)) if d not in dims]
+    if len(new) == 1 and new[0]:
+        axis, rank = new[0] - 1, len(_shape(x))
+        if rank == 1:
+            yield Guess("jnp.repeat", (x, int(shape[new[0]])))
+        yield Guess("jnp.repeat", (x, int(shape[new[0]])), {"axis": -1 if axis == rank - 1 else axis})
+
+
+@idiom("tile")
+def _tile(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    reps = tuple(int(n) for n in equation.origin.params["reps"])
+    if len(reps) == 1:
+        yield Guess("jnp.tile", (equation.inputs[0], reps[0]))
+    yield Guess("jnp.tile", (equation.inputs[0], reps))
+
+
+@idiom("reshape")
 def _reshape(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x = equation.inputs[0]
     if type(x) is Literal:
