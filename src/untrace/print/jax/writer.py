@@ -449,6 +449,10 @@ class FunctionWriter:
         outputs = equation.outputs[value.skip :]
         bases = value.bases or [_base(equation.callee.name)] * len(outputs)
         groups: list[str | Tuple] = []
+        read: set[Any] | None = None
+        if self.module.idiomatic:
+            later, results = self.remaining()
+            read = {*results, *(a for e in later for a in e.inputs)}
         place = 0
         for size in value.sizes:
             names = []
@@ -463,7 +467,8 @@ class FunctionWriter:
                     place = stop
                     continue
                 output = outputs[place]
-                names.append("_" if output is None else self._target(output, bases[place]))
+                unread = output is None or (read is not None and output not in read)
+                names.append("_" if unread else self._target(output, bases[place]))
                 place += 1
             if not names or all(n == "_" for n in names):
                 groups.append("_")
