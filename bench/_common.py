@@ -355,6 +355,7 @@ def stablehlo(lowered: Any) -> str:
     text = re.sub(r'jax\.(?:result_info|arg_info|buffer_donor_info) = "[^"]*",? ?', "", text)
     text = re.sub(r" \{\}", "", text)
     text = re.sub(r"\b\d{12,}\b", "POINTER", text)  # addresses of callbacks
+    text = text.replace("@<<INVALID EMPTY SYMBOL>>", '@"no name"')  # of a function called ""
     text = merge_equal_functions(text)
     names: dict[str, str] = {}
     for name in re.findall(r'func\.func (?:public |private )?@("[^"]+"|[\w.$-]+)', text):
