@@ -337,17 +337,36 @@ def test_no_source_is_needed():
     assert functions_of(source) == ["inner", "outer"]
 
 
-@pytest.mark.parametrize("count", [100, 800])
-def test_time_is_linear(count):
-    """Outlining takes no longer than tracing."""
+def _seconds_to_outline(count: int) -> float:
     import time
 
-    params = [layer(seed=0) for _ in range(count)]
-    start = time.perf_counter()
-    captured = trace(many_layers, ({"layers": params}, X), {})
-    traced = time.perf_counter() - start
-    args = ({"layers": params}, X)
-    program = name_values(prune(program_of(captured, "f", entry_of(many_layers, captured, args, {}, (), ()))))
-    start = time.perf_counter()
-    outline(program)
-    assert time.perf_counter() - start < 1.5 * traced + 0.1
+    args = ({"layers": [layer(seed=0)] * count}, X)
+    best = float("inf")
+    for _ in range(2):  # processor time, the better of two: other work must not decide
+        program = program_for(many_layers, args)
+        start = time.process_time()
+        outline(program)
+        best = min(best, time.process_time() - start)
+    return best
+
+
+def test_time_is_linear():
+    """Eight times the equations take eight times as long, give or take a factor of two and a half."""
+    _seconds_to_outline(10)
+    assert _seconds_to_outline(800) < 20 * _seconds_to_outline(100) + 0.1
+
+
+def test_the_text_does_not_depend_on_the_hash_seed():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; sys.path.insert(0, 'tests'); import untrace, test_outline as t\n"
+        "for name in ('nested', 'named layers', 'methods', 'gradient'):\n"
+        "    f, args = t.PROGRAMS[name]; print(untrace.decompile(f, style='idiomatic')(*args).source)\n"
+    )
+    texts = set()
+    for seed in "12":
+        environment = {**__import__("os").environ, "PYTHONHASHSEED": seed}
+        texts.add(subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout)
+    assert len(texts) == 1

@@ -358,6 +358,8 @@ class Outliner:
             outer = known.get(value, value)
             if name is not None:
                 outer.hint = name
+            elif outer.hint == shape.name:
+                outer.hint = "out"  # nothing is called like the function that gives it
             outputs.append(outer)
         inputs = [known.get(a, a) for a in piece.inputs]
         return Equation(Local(body), inputs, outputs, {}, None)
