@@ -373,6 +373,36 @@ def test_cond_inside_a_scan_inside_a_while():
     written(program, X, B, gradient=False)
 
 
+# ------------------------------------------------------------------ solvers
+
+
+def richardson(matvec, b):
+    return lax.fori_loop(0, 60, lambda _, x: x + 0.3 * (b - matvec(x)), b)
+
+
+def test_custom_linear_solve_with_its_functions_beside_it():
+    def program(matrix, b):
+        def times(x):
+            return matrix @ x + 2.0 * x
+
+        return lax.custom_linear_solve(times, b, richardson, richardson, symmetric=True)
+
+    source = written(program, W @ W.T, B)
+    assert "def times(x):" in source and "symmetric=True" in source
+    assert "lax.custom_linear_solve(times, b, richardson, richardson, symmetric=True)" in source
+    assert source.count("def richardson") == 1 and "linear_solve_p" not in source
+
+
+def test_custom_linear_solve_with_its_own_transpose():
+    def program(matrix, b):
+        return lax.custom_linear_solve(
+            lambda x: matrix @ x, b, lambda _, y: jnp.linalg.solve(matrix, y), lambda _, y: jnp.linalg.solve(matrix.T, y)
+        )
+
+    source = written(program, W @ W.T + jnp.eye(3) * 3.0, B)
+    assert "symmetric" not in source
+
+
 # ------------------------------------------------------------------ functions
 
 

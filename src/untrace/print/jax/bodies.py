@@ -108,6 +108,11 @@ class Body:
         self.define(value)
         return Name(self.name)
 
+    def text(self, value: Expr) -> str:
+        """Everything but the name: two functions with the same text do the same."""
+        whole = Def("f", self.params, [*self.writer.statements, BareReturn(value)])
+        return "\n".join(whole.lines(""))
+
     def define(self, value: Expr, decorators: Sequence[Expr] = ()) -> None:
         """Puts the definition, with blank lines around it, where the outer function now stands."""
         self.name = self.outer.scope.fresh(self.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from untrace.print.jax import solvers
 from untrace.print.rules import Whole, rule
 from untrace.print.tree import Attribute, Call, Expr, Text
 
@@ -24,6 +25,10 @@ def custom_linear_solve(w: Any, *operands: Any, const_lengths: Any, jaxprs: Any)
 
     Source: jax/_src/lax/control_flow/solves.py.
     """
+    if w.module.idiomatic and not w.retreating:
+        found = solvers.custom_linear_solve(w, operands, const_lengths, jaxprs)
+        if found is not None:
+            return found
     place = w.module.primitive(w.equation.callee.object)
     w.module.helper("_solve_tuple")
 
