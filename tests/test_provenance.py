@@ -149,6 +149,31 @@ def test_phases_and_scopes():
     assert any(s.by_jvp for s in pushed)
 
 
+def step_of_training(w: Any, x: Any) -> Any:
+    value, gradient = jax.value_and_grad(mean_of)(w, x)
+    lost = jax.grad(sum_of)(w)
+    output, pullback = jax.vjp(lambda v: jnp.cosh(v), w)
+    return value, gradient, lost, pullback(output)
+
+
+def mean_of(w: Any, x: Any) -> Any:
+    return jnp.tanh(w) @ x
+
+
+def sum_of(w: Any) -> Any:
+    return jnp.sinh(w).sum()
+
+
+def test_values_that_come_back_through_a_transformation():
+    found: dict[str, list[Any]] = {}
+    for primitive, site in sites(step_of_training, VECTOR, VECTOR):
+        if site.phase == "forward":
+            found.setdefault(primitive, []).append([(t.name, t.kind) for t in targets(site)])
+    assert found["dot_general"][0][0] == ("value", "assign")
+    assert found["cosh"][-1][0] == ("output", "assign")
+    assert not any(n == "lost" for ts in found.get("reduce_sum", []) for n, _ in ts)
+
+
 def test_code_without_source_falls_back_quietly():
     space: dict[str, Any] = {"jnp": jnp}
     exec("def f(x):\n    y = jnp.sin(x)\n    return y", space)  # noqa: S102

@@ -18,9 +18,9 @@ import dis
 import importlib.util
 import os
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any, NamedTuple
 
 from untrace import jax_compat
@@ -30,6 +30,15 @@ from untrace.capture import syntax
 _ENTRIES = frozenset(
     "make_jaxpr make_jaxpr_f trace_to_jaxpr trace_to_jaxpr_dynamic trace_to_jaxpr_nounits _create_pjit_jaxpr".split()
 )
+
+
+# Transformations of `jax/_src/api.py` between a call of the user's and the function that it is about: what they give
+# is (value, ...), or ("drop") nothing that holds the function's value.
+_WRAPPERS = {
+    "value_and_grad.<locals>.value_and_grad_f": "value", "vjp": "value", "jvp": "value", "linearize": "value",
+    "grad.<locals>.grad_f": "drop", "grad.<locals>.grad_f_aux": "drop", "jacfwd.<locals>.jacfun": "drop",
+    "jacrev.<locals>.jacfun": "drop",
+}  # fmt: skip
 
 
 class Frame:
@@ -81,10 +90,12 @@ class Site:
     stack as strings, transformations written `jvp()`. `phase`: "backward" below a transposition, else "forward".
     """
 
-    __slots__ = ("frames", "scopes", "phase", "differentiated", "by_jvp", "_below", "_library")
+    __slots__ = ("frames", "scopes", "phase", "differentiated", "by_jvp", "through", "_below", "_library")
 
-    def __init__(self, frames: tuple[Frame, ...], below: tuple[CodeType, ...], scopes: tuple[str, ...], by_jvp: bool):
+    def __init__(self, frames: tuple[Frame, ...], below: tuple[CodeType, ...], scopes: tuple[str, ...], by_jvp: bool,
+                 through: Mapping[int, str] = MappingProxyType({})):  # fmt: skip
         self.frames = frames
+        self.through = through  # {place of a frame: what JAX does with the value of its call before giving it back}
         self.scopes = scopes
         self.differentiated = "jvp()" in scopes
         self.phase = "backward" if "transpose()" in scopes else "forward"
@@ -154,11 +165,14 @@ class Climb:
     path: tuple[int | str, ...]
 
 
+_Chain = tuple[tuple[Frame, ...], tuple[CodeType, ...], bool, Mapping[int, str]]
+
+
 class Provenance:
     """Reads sites; caches per traceback, which equal calls share. One for a Program: it keeps code objects alive."""
 
     def __init__(self) -> None:
-        self._chains: dict[Any, tuple[tuple[Frame, ...], tuple[CodeType, ...], bool]] = {}
+        self._chains: dict[Any, _Chain] = {}
         self._sites: dict[Any, Site] = {}
         self._by_key: dict[Any, Site] = {}
         # Code objects compare by content, which is slow: their ids are the keys, and `_keep` holds them.
@@ -175,35 +189,43 @@ class Provenance:
         key = (traceback, stack)
         found = self._by_key.get(key)
         if found is None:
-            frames, below, by_jvp = self._chain(traceback)
-            found = self._by_key[key] = Site(frames, below, jax_compat.scope_names(stack), by_jvp)
+            frames, below, by_jvp, through = self._chain(traceback)
+            found = self._by_key[key] = Site(frames, below, jax_compat.scope_names(stack), by_jvp, through)
         return found
 
-    def _chain(self, traceback: Any) -> tuple[tuple[Frame, ...], tuple[CodeType, ...], bool]:
+    def _chain(self, traceback: Any) -> _Chain:
         found = self._chains.get(traceback)
         if found is None:
             found = self._chains[traceback] = self._read(traceback)
         return found
 
-    def _read(self, traceback: Any) -> tuple[tuple[Frame, ...], tuple[CodeType, ...], bool]:
+    def _read(self, traceback: Any) -> _Chain:
         codes, offsets = jax_compat.raw_frames(traceback)
         kinds = self._kinds
         frames: list[Frame] = []
         below: list[CodeType] = []
         by_jvp = False
+        wrapper = ""
+        wrapped: list[str] = []
         for code, lasti in zip(codes, offsets, strict=True):  # innermost first
             kind = kinds.get(id(code)) or self.kind(code)
-            if kind == "jax" or kind == "jvp":
+            if kind in _INSIDE:
                 by_jvp = by_jvp or kind == "jvp"
                 if not frames:
                     below.append(code)
+                elif kind in ("value", "drop"):  # the outermost counts: `grad` calls `value_and_grad` calls `vjp`
+                    wrapper = kind
             elif kind == "entry":
                 break
             elif kind != "cut":
                 frames.append(self._frame(code, lasti, kind == "library"))
+                wrapped.append(wrapper)
+                wrapper = ""
         frames.reverse()
         below.reverse()
-        return tuple(frames), tuple(below), by_jvp
+        wrapped.reverse()
+        through = {i: w for i, w in enumerate(wrapped) if w}
+        return tuple(frames), tuple(below), by_jvp, through
 
     def kind(self, code: CodeType) -> str:
         """Whose code it is, see `_kind`; "user" and "library" are the kinds that Frames are made of."""
@@ -237,6 +259,8 @@ _JAX = (_folder("jax"), _folder("jaxlib"))
 _CUT = (_folder("numpy"), _folder("untrace"), _folder("torch"), _folder("torchax"))
 _STDLIB = tuple(os.path.join(sysconfig.get_path(p), "") for p in ("stdlib", "platstdlib"))
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_API = os.path.join("_src", "api.py")
+_INSIDE = frozenset(("jax", "jvp", "value", "drop"))
 _FILES: dict[str, str] = {}
 _AUTHORS: set[str] = set()
 
@@ -261,7 +285,7 @@ def is_library_internal(file: str) -> bool:
 
 
 def _kind(code: CodeType) -> str:
-    """"user", "library", or "jax", "jvp" (where JAX computes tangents), "entry" and "cut" for frames that are left out."""
+    """"user", "library", or "jax", "jvp" (where JAX computes tangents), "value", "drop" (`_WRAPPERS`), "entry" and "cut" for frames that are left out."""
     file = code.co_filename
     kind = _FILES.get(file)
     if kind is None:
@@ -271,6 +295,8 @@ def _kind(code: CodeType) -> str:
             return "entry"
         if code.co_qualname.startswith("JVPTrace."):
             return "jvp"
+        if file.endswith(_API):
+            return _WRAPPERS.get(code.co_qualname, "jax")
     return kind
 
 
@@ -316,7 +342,13 @@ def targets(site: Site) -> tuple[Target, ...]:
     """
     found: list[Target] = []
     path: tuple[int | str, ...] = ()
-    for frame in reversed(site.frames):
+    for place in range(len(site.frames) - 1, -1, -1):
+        frame = site.frames[place]
+        through = site.through.get(place)
+        if through == "drop":
+            break
+        if through == "value":
+            path = (0, *path)
         climb = climbed(frame, path)
         found.extend([t._replace(library=True) for t in climb.targets] if frame.library else climb.targets)
         if not climb.returned:

@@ -294,18 +294,19 @@ class _Returns:
 
 def _returns(function: ast.FunctionDef | ast.AsyncFunctionDef) -> _Returns:
     facts = _Returns()
-    stack: list[ast.AST] = list(function.body)
+    stack: list[tuple[ast.AST, bool]] = [(s, True) for s in function.body]
     while stack:
-        node = stack.pop()
+        node, always = stack.pop()
         if isinstance(node, (*_DEFINITIONS, ast.Lambda, ast.ClassDef)):
             continue
         if isinstance(node, ast.Return) and node.value is not None:
             for name, path in _names_in(node.value, ()):
                 facts.places.setdefault(name, path)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and always:
             at = (node.lineno, node.col_offset)
             facts.last_store[node.id] = max(at, facts.last_store.get(node.id, at))
-        stack.extend(ast.iter_child_nodes(node))
+        always = always and not isinstance(node, ast.If)  # `if mask is not None: out = ...` often does not run
+        stack.extend((child, always) for child in ast.iter_child_nodes(node))
     return facts
 
 

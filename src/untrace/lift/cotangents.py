@@ -80,7 +80,7 @@ class Cotangents:
         output = equation.outputs[index]
         if output is None:
             return None
-        primal = self._of_sum(equation, inputs)
+        primal = self._of_sum(equation, frames, output, inputs, leaves)
         if primal is None and leaves:
             primal = self._operand(equation, frames, output, inputs)
         if primal is None:
@@ -90,12 +90,24 @@ class Cotangents:
         self._keep.append(output)
         return primal.hint
 
-    def _of_sum(self, equation: Equation, inputs: Sequence[Value]) -> Value | None:
-        """A sum of cotangents is the cotangent of what they are cotangents of."""
+    def _of_sum(
+        self, equation: Equation, frames: tuple[Any, ...], output: Value, inputs: Sequence[Value], leaves: bool
+    ) -> Value | None:
+        """A sum of cotangents is the cotangent of what they are cotangents of.
+
+        JAX sums where it transposes the last use of a primal: that is an input of the forward expression. What passes
+        through a difference unchanged was called after its result, so the inputs of that expression come first.
+        """
         if equation.callee.name not in _SUMS:
             return None
-        found = [p for p in (self.primal_of(a) for a in inputs) if p is not None]
-        return found[0] if found and _same(found[0], inputs[0]) else None
+        found = [p for p in (self.primal_of(a) for a in inputs) if p is not None and _same(p, output)]
+        if leaves and equation.callee.name == "add_any":
+            for forward in reversed(self._forward.get(frames, ())):
+                fitting = {id(self._root(p)): p for p in forward.inputs if _same(p, output)}
+                known = [fitting[id(self._root(p))] for p in found if id(self._root(p)) in fitting]
+                if known or len(fitting) == 1:
+                    return known[0] if known else next(iter(fitting.values()))
+        return found[0] if found else None
 
     def set_primal(self, value: Value, primal: Value | None) -> None:
         if primal is not None:

@@ -461,6 +461,8 @@ class Namer:
         for i in range(consts + carries, len(names)):
             operand = operands[i]
             residual = self.cotangents.slice_of(operand) if type(operand) is Value else None
+            if residual is None and type(operand) is Value and phase != "backward":
+                self.cotangents.stacked(operand, function.params[i])  # a backward loop takes the same slices
             if residual is not None:
                 self.cotangents.same(function.params[i], residual)
                 names[i] = residual.hint
