@@ -18,17 +18,24 @@ if TYPE_CHECKING:
     )
     from untrace.prove.report import Proof
     from untrace.prove.verify import verify
+    from untrace.torch.annotate import annotate_torch
+    from untrace.torch.api import from_torch
+    from untrace.torch.bridge import torch_op
 
 __version__ = "0.1.0"
 __all__ = [
     "CaptureError", "Decompiled", "OptionError", "OutputExistsError", "Proof", "ProofError",
-    "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "decompile", "from_jaxpr",
-    "rule", "verify",
+    "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "annotate_torch", "decompile",
+    "from_jaxpr", "from_torch", "rule", "torch_op", "verify",
 ]  # fmt: skip
 
 _HOMES = {
     "Proof": "untrace.prove.report",
     "verify": "untrace.prove.verify",
+    # These need the extra untrace[torch] when they are called.
+    "annotate_torch": "untrace.torch.annotate",
+    "from_torch": "untrace.torch.api",
+    "torch_op": "untrace.torch.bridge",
     **dict.fromkeys(("Decompiled", "decompile", "from_jaxpr", "rule"), "untrace._api"),
 }
 

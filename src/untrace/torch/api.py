@@ -18,8 +18,8 @@ from untrace.print.jax.entry import entry_of
 from untrace.torch import capture as captures
 from untrace.torch import weights
 from untrace.torch.compare import against_torch
-from untrace.torch.printing import TorchLayout
-from untrace.torch.structure import ModuleOutliner, head_of, is_function
+from untrace.torch.printing import TorchLayout, statement_of
+from untrace.torch.structure import CallOrigin, ModuleOutliner, head_of, is_author
 
 
 def from_torch(
@@ -36,29 +36,65 @@ def from_torch(
     options = _options(style, False, prove, simplify, comments)
 
     def from_torch_on(*args: Any, **kwargs: Any) -> Decompiled:
-        start = time.perf_counter()
-        found = captures.capture(module, args, kwargs)
-        with provenance.authors(_files(module)):
-            captured = captures._explained(module, lambda: trace(found.function, found.args, {}))
-            captured.extra.update(
-                title=_title(module), outline=ModuleOutliner(found), layout=TorchLayout, simplifications=_SIMPLIFICATIONS
-            )
-            timings = {"capture": time.perf_counter() - start}
-            entry = entry_of(found.function, captured, found.args, {}, frozenset(), frozenset())
-            result = write_and_prove(captured, entry, captured.name, options, timings)
-        made = _decompiled(captured, result, timings)
-        start = time.perf_counter()
-        made.source = weights.with_loader(made.source, found.state, found.names, found.changed)
-        made._module = None
-        if prove:
-            agreement = against_torch(made, found, args, kwargs)
-            made.proof = dataclasses.replace(made.proof, notes=(*agreement.sentences(), *made.proof.notes))
-            made.source = _with_words(made.source, agreement.sentences())
-            made._module = None
-        timings["torch"] = time.perf_counter() - start
-        return made
+        return _written(module, args, kwargs, options)[0]
 
     return from_torch_on
+
+
+def written_from_torch(
+    module: Any, args: Any, kwargs: dict[str, Any], prove: bool = True
+) -> tuple[Decompiled, list[tuple[int, str, int]]]:
+    """The module as JAX, and (line of the text from 0, the author's file, its line) for each statement that has one."""
+    return _written(module, args, kwargs, _options("idiomatic", False, prove, True, "none"))
+
+
+def _written(
+    module: Any, args: Any, kwargs: dict[str, Any], options: Any
+) -> tuple[Decompiled, list[tuple[int, str, int]]]:
+    start = time.perf_counter()
+    found = captures.capture(module, args, kwargs)
+    with provenance.authors(_files(module)):
+        captured = captures._explained(module, lambda: trace(found.function, found.args, {}))
+        captured.extra.update(
+            title=_title(module), outline=ModuleOutliner(found), layout=TorchLayout, simplifications=_SIMPLIFICATIONS
+        )
+        timings = {"capture": time.perf_counter() - start}
+        entry = entry_of(found.function, captured, found.args, {}, frozenset(), frozenset())
+        result = write_and_prove(captured, entry, captured.name, options, timings)
+        made = _decompiled(captured, result, timings)
+        places = _places(made._origins)
+    start = time.perf_counter()
+    before = made.source.count("\n")
+    made.source = weights.with_loader(made.source, found.state, found.names, found.changed)
+    made._module = None
+    if options.prove:
+        _ = made.module  # loaded here: inside a trace its constants would be tracers
+        agreement = against_torch(made, found, args, kwargs)
+        made.proof = dataclasses.replace(made.proof, notes=(*agreement.sentences(), *made.proof.notes))
+        made.source = _with_words(made.source, agreement.sentences())
+        made._module = None
+    # The loader stands behind everything, so what was added above is all that the lines moved.
+    end = made.source.index(weights.HEAD)
+    moved = made.source[:end].rstrip("\n").count("\n") + 1 - before
+    made._origins = [*[None] * moved, *made._origins]
+    timings["torch"] = time.perf_counter() - start
+    return made, [(line + moved, file, number) for line, file, number in places]
+
+
+def _places(origins: Sequence[Any]) -> list[tuple[int, str, int]]:
+    known = provenance.Provenance()
+    found = []
+    before: Any = None
+    for line, origin in enumerate(origins):
+        if origin is None or origin is before:
+            before = origin
+            continue
+        before = origin
+        frames = origin.site.user_frames if type(origin) is CallOrigin else known.site(origin).user_frames
+        if frames:
+            number = statement_of(frames[-1])[1]
+            found.append((line, frames[-1].file, number))
+    return found
 
 
 # The author's own steps are kept: `x.transpose(1, 2) @ y` does not become one product of another layout.
@@ -81,7 +117,7 @@ def _files(module: Any) -> list[str]:
     """The files of the author's: those of the module's classes, a library's models included, PyTorch's layers not."""
     found: dict[str, None] = {}
     for part in module.modules():
-        if is_function(part):
+        if is_author(part):
             try:
                 found[inspect.getsourcefile(type(part)) or ""] = None
             except TypeError:

@@ -45,6 +45,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (Tensor.masked_fill, masked_fill), (torch.masked_fill, masked_fill), (Tensor.pow, power), (torch.pow, power),
         (Tensor.__pow__, power), (torch.triu, triu), (torch.tril, tril), (Tensor.triu, triu), (Tensor.tril, tril),
         (torch.arange, arange), (torch.full, full), (torch.ones, ones), (torch.zeros, zeros),
+        (F.grouped_mm, grouped_mm), (torch.ops.aten._grouped_mm.default, grouped_mm),
         (Tensor.__rpow__, lambda x, y: y**x), (Tensor.__rsub__, lambda x, y: y - x), (Tensor.__rdiv__, lambda x, y: y / x),
         (Tensor.__rtruediv__, lambda x, y: y / x), (Tensor.__rfloordiv__, lambda x, y: y // x), (Tensor.__rmod__, lambda x, y: y % x),
         (torch.var, var), (Tensor.var, var), (torch.std, std), (Tensor.std, std),
@@ -334,7 +335,7 @@ def repeat_interleave(input: Any, repeats: Any, dim: Any = None, *, output_size:
 
 
 def masked_fill(input: Any, mask: Any, value: Any) -> Any:
-    return jnp.where(mask, jnp.asarray(value, dtype=input.dtype), input)
+    return jnp.where(mask, value, input)
 
 
 def power(input: Any, exponent: Any) -> Any:
@@ -349,6 +350,14 @@ def triu(input: Any, diagonal: int = 0) -> Any:
 
 def tril(input: Any, diagonal: int = 0) -> Any:
     return jnp.tril(input, diagonal)
+
+
+def grouped_mm(mat_a: Any, mat_b: Any, *, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """Rows in groups, each with a matrix of its own; `offs` has where the groups end."""
+    if offs is None or mat_a.ndim != 2 or mat_b.ndim != 3 or bias is not None:
+        raise NotImplementedError("grouped_mm has a JAX form here for rows in groups only")
+    sizes = jnp.diff(offs, prepend=0)
+    return lax.ragged_dot(mat_a, mat_b, sizes)
 
 
 # ---------------------------------------------------------------- tensors out of nothing

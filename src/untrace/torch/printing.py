@@ -61,9 +61,10 @@ def statement_of(frame: Frame) -> tuple[str, int]:
     elif isinstance(node, (ast.For, ast.While, ast.If, ast.With, ast.FunctionDef)):
         text, line = linecache.getline(frame.file, frame.line or 0), frame.line or 0
     else:
-        line = node.lineno
-        lines = [linecache.getline(frame.file, n) for n in range(node.lineno, (node.end_lineno or node.lineno) + 1)]
-        text = ast.unparse(node) if len(lines) > 1 else lines[0]
+        # Nodes may count lines from the start of their function; the frame counts from the start of the file.
+        line = node.lineno + (frame.line or 0) - getattr(frame.node, "lineno", 0)
+        several = (node.end_lineno or node.lineno) > node.lineno
+        text = ast.unparse(node) if several else linecache.getline(frame.file, line)
     text = " ".join(text.split("#")[0].split()) if "'" not in text and '"' not in text else " ".join(text.split())
     return (text, line) if text.isprintable() and len(text) <= _LONGEST else ("", line)
 

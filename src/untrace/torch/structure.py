@@ -33,12 +33,24 @@ class CallOrigin:
         self.outvars: tuple[Any, ...] = ()
 
 
-def is_function(module: Any) -> bool:
-    """Whether a module's class is written as a function: the author's own are, PyTorch's layers are not."""
+def is_author(module: Any) -> bool:
+    """Whether a module's class is the author's, and not one of PyTorch's layers (but those that are whole models)."""
     kind = type(module).__module__
     if kind.startswith("torch.nn."):
         return kind.endswith((".transformer", ".activation")) and any(True for _ in module.children())
     return True
+
+
+def is_function(module: Any) -> bool:
+    """Whether a module's class may be written as a function: the author's, and PyTorch's layers with tensors."""
+    if is_author(module):
+        return True
+    state = [*module._parameters.values(), *module._buffers.values()]
+    return any(v is not None for v in state)
+
+
+# A layer of PyTorch of fewer equations (a product, a bias) stands where it is used.
+_LAYER = 6
 
 
 class HelperCall:
@@ -358,9 +370,9 @@ class _Outlining:
         shape = piece.shape
         if not shape.results:
             return False
-        if type(piece.call) is ModuleCall:
-            return True
         size = piece.stop - piece.start
+        if type(piece.call) is ModuleCall:
+            return size > (1 if is_author(piece.call.module) else _LAYER)
         return len(shape.results) <= 4 and size > (_SMALL if len(shape.pieces) > 1 else 2 * _SMALL)
 
     def _call(self, piece: Piece, known: dict[Value, Value], results: frozenset[Value]) -> Equation:
@@ -445,6 +457,10 @@ class _Outlining:
                 names.append(words.clean("_".join(leaf[1][-2:])))
             else:
                 names.append(None)
+        left = [n for n in self._author_parameters(piece) if n not in names]
+        open_ = [i for i, n in enumerate(names) if n is None and piece.inputs[i] not in self.leaves]
+        if len(open_) == 1 and len(left) == 1:
+            names[open_[0]] = words.clean(left[0])
         return names
 
     def _passed(self, piece: Piece) -> dict[Value, str]:

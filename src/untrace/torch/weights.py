@@ -10,6 +10,7 @@ from untrace.torch.bridge import numpy_of
 from untrace.torch.state import State, current
 
 # Fixed text but for the words in angle brackets; the table is data, and is quoted.
+HEAD = "# PyTorch's tensors: name, "
 _LOADER = '''# PyTorch's tensors: name, where it goes, dtype, shape; `0-3` stands for 0, 1, 2, 3. `a = b`: tied, `a` is another
 # name of `b`. `=0.0`: not in a state dict, but starts so.
 _TENSORS = """\\
