@@ -10,7 +10,7 @@ innermost call around an equation of `refused`.
 
 from __future__ import annotations
 
-import re
+import ast
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from untrace.capture.provenance import Frame, climbed
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Program, Value, functions_in, walk_functions
 from untrace.lift import words
+from untrace.lift.call_names import function_name, is_module_call, own_parameters, owner_of, snake_case
 from untrace.lift.calls import Call, call_tree
 from untrace.lift.names import provenance_of
 from untrace.prove.compare import Comparer
@@ -285,7 +286,7 @@ class Outliner:
             return False
         if not callee.library:
             return True
-        if _is_module_call(callee):
+        if is_module_call(callee):
             return True
         if name.startswith("_") or "wrap" in name:
             return False
@@ -303,7 +304,7 @@ class Outliner:
         if not piece.call.callee.library:
             inner.shape.kept = inner.shape.kept and len(inner.shape.pieces) > len(piece.shape.pieces)
             return False
-        return not _is_module_call(piece.call.callee) or _is_module_call(inner.call.callee)
+        return not is_module_call(piece.call.callee) or is_module_call(inner.call.callee)
 
     def _width(self, inputs: Sequence[Value]) -> int:
         roots = [self.trees.get(value) for value in inputs]
@@ -375,7 +376,7 @@ class Outliner:
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, piece.scan, known, frozenset(results))
         shape.function = Function(shape.name, params, equations, inner)
-        shape.function.extra.update(calls=shape.uses, unmatched=unmatched, definition=_own_parameters(piece.call.callee))
+        shape.function.extra.update(calls=shape.uses, unmatched=unmatched, definition=own_parameters(piece.call.callee))
         return shape.function
 
     # ------------------------------------------------------------ names
@@ -391,7 +392,7 @@ class Outliner:
                 shape.name += "_jvp"  # values and their tangents
             counts[shape.name] += 1
         for shape in kept:
-            owner = _owner(shape.pieces[0].call.callee)
+            owner = owner_of(shape.pieces[0].call.callee)
             if counts[shape.name] > 1 and owner is not None:
                 longer = words.clean(f"{snake_case(owner)}_{shape.name}")
                 shape.name = longer if not shape.name.startswith(snake_case(owner)) else shape.name
@@ -429,8 +430,6 @@ class Outliner:
     def _parameter_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
         """(the author's names of the parameters, where the call passes a variable that an input is named after; the names
         of those parameters of the author's that are none of these)."""
-        import ast
-
         names: list[str | None] = [None] * len(piece.inputs)
         frame = piece.call.frame
         node = frame.node if frame is not None else None
@@ -438,7 +437,7 @@ class Outliner:
         arguments = getattr(definition, "args", None)
         if not isinstance(node, ast.Call) or not isinstance(arguments, ast.arguments):
             return names, []
-        own = _own_parameters(piece.call.callee)
+        own = own_parameters(piece.call.callee)
         passed = dict(zip(own, node.args, strict=False))
         passed.update({k.arg: k.value for k in node.keywords if k.arg is not None})
         left = list(range(len(piece.inputs)))
@@ -458,12 +457,6 @@ class Outliner:
         return names, [words.clean(n) for n in open_]
 
 
-def _own_parameters(frame: Frame) -> list[str]:
-    """The author's names of the positional parameters, without `self`."""
-    own = list(frame.code.co_varnames[: frame.code.co_argcount])
-    return own[1:] if own[:1] == ["self"] else own
-
-
 def _renamed(equation: Equation, known: dict[Value, Value]) -> Equation:
     """The equation with `known` values replaced; the very same object where it has none."""
     if not known or not any(a in known for a in equation.inputs) and not any(o in known for o in equation.outputs):
@@ -476,41 +469,3 @@ def _renamed(equation: Equation, known: dict[Value, Value]) -> Equation:
 def _type_key(aval: Any) -> Any:
     shape = getattr(aval, "shape", None)
     return (shape, aval.dtype, getattr(aval, "weak_type", None)) if shape is not None else type(aval).__name__
-
-
-def _is_module_call(frame: Frame) -> bool:
-    """`Dense.__call__`: a layer of a library; not `_Wrapped.__call__`."""
-    owner = _owner(frame)
-    return frame.name == "__call__" and owner is not None and not owner.startswith("_") and "Wrap" not in owner
-
-
-def _owner(frame: Frame) -> str | None:
-    """The class of a method, by its qualified name."""
-    words_ = frame.function.split(".")
-    return words_[-2] if len(words_) > 1 and words_[-2] != "<locals>" else None
-
-
-def function_name(call: Call) -> str:
-    """`attention` for `Attention.__call__`, else the method's or the function's own name; for a library the caller's word."""
-    import ast
-
-    frame = call.callee
-    while frame.library and frame.name == "__call__" and len(call.items) == 1 and type(call.items[0]) is Call:
-        inner = call.items[0]  # a wrapper object around a method
-        if inner.callee.name.startswith("<") or inner.callee.name == "__call__":
-            break
-        call, frame = inner, inner.callee
-    owner = _owner(frame)
-    name = frame.name
-    if name.startswith("__") and owner is not None:
-        return words.clean(snake_case(owner), "inner")
-    node = call.frame.node if call.frame is not None and frame.library and not call.frame.library else None
-    if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
-    return words.clean(name.strip("_") or "inner", "inner")
-
-
-def snake_case(name: str) -> str:
-    """`RMSNorm` -> `rms_norm`, `SwiGLU` -> `swi_glu`, `Conv2d` -> `conv2d`."""
-    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name.strip("_"))
-    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()

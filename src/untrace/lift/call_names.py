@@ -1,0 +1,52 @@
+"""What the functions of a program are called: the author's word for a call."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from untrace.capture.provenance import Frame
+from untrace.lift import words
+from untrace.lift.calls import Call
+
+
+def is_module_call(frame: Frame) -> bool:
+    """`Dense.__call__`: a layer of a library; not `_Wrapped.__call__`."""
+    owner = owner_of(frame)
+    return frame.name == "__call__" and owner is not None and not owner.startswith("_") and "Wrap" not in owner
+
+
+def owner_of(frame: Frame) -> str | None:
+    """The class of a method, by its qualified name."""
+    words_ = frame.function.split(".")
+    return words_[-2] if len(words_) > 1 and words_[-2] != "<locals>" else None
+
+
+def function_name(call: Call) -> str:
+    """`attention` for `Attention.__call__`, else the method's or the function's own name; for a library the caller's word."""
+    frame = call.callee
+    while frame.library and frame.name == "__call__" and len(call.items) == 1 and type(call.items[0]) is Call:
+        inner = call.items[0]  # a wrapper object around a method
+        if inner.callee.name.startswith("<") or inner.callee.name == "__call__":
+            break
+        call, frame = inner, inner.callee
+    owner = owner_of(frame)
+    name = frame.name
+    if name.startswith("__") and owner is not None:
+        return words.clean(snake_case(owner), "inner")
+    node = call.frame.node if call.frame is not None and frame.library and not call.frame.library else None
+    if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+    return words.clean(name.strip("_") or "inner", "inner")
+
+
+def snake_case(name: str) -> str:
+    """`RMSNorm` -> `rms_norm`, `SwiGLU` -> `swi_glu`, `Conv2d` -> `conv2d`."""
+    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name.strip("_"))
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
+
+
+def own_parameters(frame: Frame) -> list[str]:
+    """The author's names of the positional parameters, without `self`."""
+    own = list(frame.code.co_varnames[: frame.code.co_argcount])
+    return own[1:] if own[:1] == ["self"] else own
