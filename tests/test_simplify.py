@@ -37,6 +37,14 @@ CASES = {
     "implicit_broadcast": lambda x, y: lax.mul(lax.broadcast_in_dim(jnp.sum(y, 1), (2, 3), (0,)), x),
     "negated_twice": lambda x, y: -(-x) + y,
     "same_type": lambda x, y: lax.neg(x) * y,  # its `neg` is made a conversion, see `_traced`
+    "plain_conversion": lambda x, y: lax.convert_element_type(x, jnp.bfloat16) + y.astype(jnp.bfloat16),
+    "preferred_type": lambda x, y: lax.dot_general(x, y.T, (((1,), (0,)), ((), ()))),
+    "subtract_zero": lambda x, y: lax.sub(x, jnp.zeros((2, 3))) * y,
+    "and_true": lambda x, y: jnp.where((x > y) & jnp.ones((2, 3), bool), x, y),
+    "taken_along_axis": lambda x, y: jax.grad(
+        lambda v: jnp.take_along_axis(v, jnp.array([[0], [-1]]), axis=1).sum() * v.sum()
+    )(x)
+    + y,
     "split_into_one": lambda x, y: lax.split(x, (3,), 1)[0] + y,
     "converted_literal": lambda x, y: jax.grad(spread)(x) + y,
     "comparison_of_literals": lambda x, y: jax.grad(spread)(x) - y,
@@ -50,14 +58,17 @@ CASES = {
 
 
 def _traced(name, x, y):
+    """The jaxpr of a case; the conversions that public functions leave out, or make in one way only, are put there."""
     closed = jax.make_jaxpr(CASES[name])(x, y)
-    if name != "same_type":
+    if name not in ("same_type", "plain_conversion"):
         return closed
-    # The public functions leave such a conversion out, so it is put there by hand.
     jaxpr, _ = jax_compat.open_jaxpr(closed)
-    neg, *rest = jaxpr.eqns
+    first, *rest = jaxpr.eqns
+    nowhere = jax.sharding.NamedSharding(jax.sharding.AbstractMesh((), ()), jax.sharding.PartitionSpec())
     params = {"new_dtype": np.dtype("float32"), "weak_type": False, "sharding": None}
-    convert = neg.replace(primitive=primitives.convert_element_type_p, params=params)
+    if name == "plain_conversion":
+        params = {**first.params, "sharding": nowhere}
+    convert = first.replace(primitive=primitives.convert_element_type_p, params=params)
     return jax_compat.rebuilt_jaxpr(closed, [convert, *rest], jaxpr.outvars)
 
 
@@ -92,6 +103,17 @@ def test_a_rewrite_keeps_every_bit(name, x, y):
             assert a.dtype == b.dtype and a.shape == b.shape
             assert np.array_equal(np.isnan(a), np.isnan(b))
             assert a[~np.isnan(a)].tobytes() == b[~np.isnan(b)].tobytes()
+
+
+def test_gathers_and_scatters_have_indices_of_their_own():
+    def loss(table, i):
+        return jnp.sum(table[i] ** 2)
+
+    table, i = jnp.arange(12.0).reshape(4, 3), jnp.array([0, -1, 2])
+    found = untrace.decompile(jax.grad(loss), style="idiomatic")(table, i)
+    assert "table[i]" in found.source
+    assert ".at[i].add(" in found.source
+    assert found.proof.at_least("bits")
 
 
 def test_adding_zero_stays():

@@ -1520,3 +1520,9 @@ def jaxprs_in(eqn: Any) -> list[Any]:
         elif isinstance(value, (tuple, list)):
             stack.extend(value)
     return found
+
+
+def is_trivial_sharding(sharding: Any) -> bool:
+    """Whether a sharding is over a mesh without axes: what 0.10 writes where there is no mesh."""
+    mesh = getattr(sharding, "mesh", None)
+    return mesh is not None and not getattr(mesh, "axis_names", ("?",))

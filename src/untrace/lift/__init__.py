@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from untrace.ir.nodes import Program
 from untrace.lift import idioms as _idioms  # noqa: F401  (registers the idioms)
+from untrace.lift import rewrites as _rewrites  # noqa: F401  (registers the simplifications)
 from untrace.lift.engine import Lifter
 from untrace.lift.names import name_values
 from untrace.lift.outline import outline

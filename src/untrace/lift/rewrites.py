@@ -1,0 +1,368 @@
+"""The rewrites of `simplify`, each exact by IEEE arithmetic. Every one has a case in tests/test_simplify.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from untrace import jax_compat
+from untrace.lift.scalars import python_scalar
+from untrace.lift.simplify import Body, rewrite, same_aval
+
+Literal = jax_compat.LITERAL_TYPE
+
+
+def _is_value(literal: Any, number: float) -> bool:
+    if literal is None:
+        return False
+    dtype = literal.aval.dtype
+    if not jnp.issubdtype(dtype, jnp.number):
+        return False
+    return np.asarray(literal.val).astype(dtype).tobytes() == np.asarray(number).astype(dtype).tobytes()
+
+
+@rewrite("add_any", "add_jaxvals")
+def add_any_is_add(body: Body, eqn: Any) -> Any:
+    if not jax_compat.is_shaped_array(eqn.outvars[0].aval) or not _numeric(eqn.outvars[0].aval):
+        return None
+    return eqn.replace(primitive=lax.add_p)
+
+
+def _numeric(aval: Any) -> bool:
+    return isinstance(aval.dtype, np.dtype) and aval.dtype.kind != "V" or jnp.issubdtype(aval.dtype, jnp.number)
+
+
+@rewrite("mul")
+def multiply_by_one(body: Body, eqn: Any) -> Any:
+    x, y = eqn.invars
+    if _is_value(body.scalar(y), 1.0):
+        return x
+    return y if _is_value(body.scalar(x), 1.0) else None
+
+
+@rewrite("sub")
+def subtract_zero(body: Body, eqn: Any) -> Any:
+    """x - 0.0 is x, also for -0.0; x + 0.0 is not."""
+    return eqn.invars[0] if _is_value(body.scalar(eqn.invars[1]), 0.0) else None
+
+
+@rewrite("and")
+def and_true(body: Body, eqn: Any) -> Any:
+    aval = eqn.outvars[0].aval
+    if aval.dtype != bool:
+        return None
+    for x, y in (eqn.invars, eqn.invars[::-1]):
+        literal = body.scalar(y)
+        if literal is not None and bool(np.asarray(literal.val)) and type(x) is not Literal:
+            if x.aval.shape == aval.shape:
+                return x
+            if not aval.shape or len(x.aval.shape) != len(aval.shape):
+                return None
+            wide = body.maker(y, "broadcast_in_dim")
+            if wide is None:
+                return None
+            params = {**wide.params, "shape": tuple(aval.shape), "broadcast_dimensions": tuple(range(len(aval.shape)))}
+            return wide.replace(invars=[x], params=params, outvars=eqn.outvars, source_info=eqn.source_info)
+    return None
+
+
+@rewrite("div")
+def divide_by_one(body: Body, eqn: Any) -> Any:
+    return eqn.invars[0] if _is_value(body.scalar(eqn.invars[1]), 1.0) else None
+
+
+@rewrite("mul", "add", "sub", "div")
+def arithmetic_of_literals(body: Body, eqn: Any) -> Any:
+    """Single and double precision only: there NumPy rounds as XLA does."""
+    x, y = body.scalar(eqn.invars[0]), body.scalar(eqn.invars[1])
+    aval = eqn.outvars[0].aval
+    if x is None or y is None or str(aval.dtype) not in ("float32", "float64"):
+        return None
+    left, right = (np.asarray(v.val).astype(aval.dtype) for v in (x, y))
+    with np.errstate(all="ignore"):
+        value = {"mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divide}[eqn.primitive.name](left, right)
+    if not np.isfinite(value) or (value != 0 and abs(value) < np.finfo(value.dtype).tiny):
+        return None
+    literal = jax_compat.literal(value[()], x.aval)
+    if not aval.shape:
+        return literal
+    source = body.maker(eqn.invars[0], "broadcast_in_dim") or body.maker(eqn.invars[1], "broadcast_in_dim")
+    if source is None or source.outvars[0].aval.shape != aval.shape:
+        return None
+    return source.replace(invars=[literal, *source.invars[1:]], outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+@rewrite("mul", "add", "sub", "div", "max", "min", "pow", "rem", "atan2", "eq", "ne", "lt", "le", "gt", "ge", "and", "or")
+def scalar_operand(body: Body, eqn: Any) -> Any:
+    x, y = eqn.invars
+    shape = eqn.outvars[0].aval.shape
+    for place, other in ((0, y), (1, x)):
+        atom = eqn.invars[place]
+        if type(atom) is Literal or type(other) is Literal or other.aval.shape != shape or not shape:
+            continue
+        literal = body.scalar(atom)
+        if literal is not None and body.scalar(other) is None:
+            strong = jax_compat.literal(np.asarray(literal.val).astype(literal.aval.dtype)[()], literal.aval)
+            return eqn.replace(invars=[strong, y] if place == 0 else [x, strong])
+    return None
+
+
+@rewrite("mul", "add", "sub", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or")
+def implicit_broadcast(body: Body, eqn: Any) -> Any:
+    shape = tuple(eqn.outvars[0].aval.shape)
+    for place in (0, 1):
+        atom, other = eqn.invars[place], eqn.invars[1 - place]
+        wide = body.maker(atom, "broadcast_in_dim")
+        if wide is None or len(wide.invars) != 1 or type(wide.invars[0]) is Literal or not wide.invars[0].aval.shape:
+            continue
+        if type(other) is Literal or tuple(other.aval.shape) != shape or tuple(atom.aval.shape) != shape:
+            continue
+        inner = dict(zip(map(int, wide.params["broadcast_dimensions"]), wide.invars[0].aval.shape, strict=True))
+        narrow = tuple(inner.get(d, 1) for d in range(len(shape)))
+        if narrow == shape or wide.params["sharding"] is not None:
+            continue
+        if atom not in body.narrowed:
+            variable = body.narrowed[atom] = jax_compat.fresh_variable(atom, narrow)
+            params = {**wide.params, "shape": narrow}
+            body.add(wide.replace(params=params, outvars=[variable]))
+        variable = body.narrowed[atom]
+        variable = body.substitute.get(variable, variable)
+        return eqn.replace(invars=[variable, other] if place == 0 else [other, variable])
+    return None
+
+
+@rewrite("neg")
+def negated_twice(body: Body, eqn: Any) -> Any:
+    inner = body.maker(eqn.invars[0], "neg")
+    return inner.invars[0] if inner is not None else None
+
+
+@rewrite("convert_element_type")
+def same_type(body: Body, eqn: Any) -> Any:
+    x = eqn.invars[0]
+    if type(x) is Literal or not jax_compat.is_shaped_array(x.aval):
+        return None
+    return x if same_aval(x.aval, eqn.outvars[0].aval) else None
+
+
+@rewrite("transpose")
+def transposed_twice(body: Body, eqn: Any) -> Any:
+    order = tuple(int(i) for i in eqn.params["permutation"])
+    if order == tuple(range(len(order))):
+        return eqn.invars[0]
+    inner = body.maker(eqn.invars[0], "transpose")
+    if inner is None:
+        return None
+    first = inner.params["permutation"]
+    whole = tuple(int(first[i]) for i in order)
+    if whole == tuple(range(len(whole))):
+        return inner.invars[0]
+    return eqn.replace(invars=inner.invars, params={**eqn.params, "permutation": whole})
+
+
+@rewrite("reshape")
+def reshaped_twice(body: Body, eqn: Any) -> Any:
+    x = eqn.invars[0]
+    if type(x) is Literal or len(eqn.invars) > 1 or eqn.params["dimensions"] is not None:
+        return None
+    if x.aval.shape == eqn.outvars[0].aval.shape:
+        return x
+    inner = body.maker(x, "reshape")
+    if inner is not None and len(inner.invars) == 1 and inner.params["dimensions"] is None:
+        return eqn.replace(invars=inner.invars)
+    literal = body.scalar(x)
+    source = body.maker(x, "broadcast_in_dim") if literal is not None else None
+    if source is not None and len(source.invars) == 1:
+        params = {**source.params, "shape": tuple(eqn.outvars[0].aval.shape)}
+        return source.replace(params=params, outvars=eqn.outvars, source_info=eqn.source_info)
+    return None
+
+
+@rewrite("broadcast_in_dim")
+def broadcast_twice(body: Body, eqn: Any) -> Any:
+    x = eqn.invars[0] if len(eqn.invars) == 1 else None
+    if x is None or type(x) is Literal:
+        return None
+    dims = tuple(int(d) for d in eqn.params["broadcast_dimensions"])
+    shape = tuple(eqn.params["shape"])
+    if x.aval.shape == shape and dims == tuple(range(len(shape))):
+        return x
+    inner = body.maker(x, "broadcast_in_dim")
+    if inner is None or len(inner.invars) != 1:
+        return None
+    first = tuple(dims[int(d)] for d in inner.params["broadcast_dimensions"])
+    return eqn.replace(invars=inner.invars, params={**eqn.params, "broadcast_dimensions": first})
+
+
+@rewrite("reduce_sum")
+def sum_of_one(body: Body, eqn: Any) -> Any:
+    """`s.reshape(1, n).sum(0)` of a sum `s`: what broadcasting a bias leaves behind in its gradient."""
+    x = eqn.invars[0]
+    if type(x) is Literal or any(x.aval.shape[a] != 1 for a in eqn.params["axes"]):
+        return None
+    inner = body.maker(x, "reshape", "broadcast_in_dim")
+    if inner is None or len(inner.invars) != 1 or type(inner.invars[0]) is Literal:
+        return None
+    source = inner.invars[0]
+    if body.maker(source, "reduce_sum") is None or source.aval.size != x.aval.size:
+        return None
+    if same_aval(source.aval, eqn.outvars[0].aval):
+        return source
+    return None
+
+
+@rewrite("select_n")
+def where_with_scalar(body: Body, eqn: Any) -> Any:
+    if len(eqn.invars) != 3:
+        return None
+    which, no, yes = eqn.invars
+    if type(which) is Literal or which.aval.dtype != bool:
+        return None
+    numbers = [body.scalar(no), body.scalar(yes)]
+    if (numbers[0] is None) == (numbers[1] is None) or any(type(a) is Literal for a in (no, yes)):
+        return None
+    literal = numbers[0] or numbers[1]
+    number = python_scalar(literal.val, literal.aval)
+    if number is None or isinstance(number, complex):
+        return None
+    other = yes if numbers[0] is not None else no
+    which = _before_broadcast(body, which)
+    if not jax_compat.is_shaped_array(other.aval) or jax_compat.varying_axes(other.aval):
+        return None
+
+    def call(c: Any, x: Any) -> list[Any]:
+        return [jnp.where(c, x, number) if numbers[0] is not None else jnp.where(c, number, x)]
+
+    try:
+        closed = jax_compat.trace_on_avals(call, [which.aval, other.aval])
+    except Exception:  # an aval that `make_jaxpr` does not take
+        return None
+    jaxpr, consts = jax_compat.open_jaxpr(closed)
+    if len(jaxpr.eqns) != 1 or consts or not same_aval(jaxpr.outvars[0].aval, eqn.outvars[0].aval):
+        return None
+    inner = jaxpr.eqns[0]
+    names = dict(zip(jaxpr.invars, (which, other), strict=True))
+    return inner.replace(
+        invars=jax_compat.substituted(inner.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
+    )
+
+
+@rewrite("gather")
+def taken_along_axis(body: Body, eqn: Any) -> Any:
+    """`jnp.take_along_axis`, where its derivative was written out: with its index as it was before."""
+    x, indices = eqn.invars
+    numbers = eqn.params["dimension_numbers"]
+    if not numbers.operand_batching_dims or len(numbers.collapsed_slice_dims) != 1 or numbers.offset_dims:
+        return None
+    widened = body.maker(indices, "reshape", "broadcast_in_dim")
+    chosen = body.maker(widened.invars[0], "select_n") if widened is not None else None
+    if chosen is None or len(chosen.invars) != 3 or type(x) is Literal or type(chosen.invars[1]) is Literal:
+        return None
+    index = chosen.invars[1]
+    axis = int(numbers.collapsed_slice_dims[0])
+    if index.aval.shape != eqn.outvars[0].aval.shape:
+        return None
+    try:
+        closed = jax_compat.trace_on_avals(
+            lambda a, i: [jnp.take_along_axis(a, i, axis=axis)], [x.aval, index.aval]
+        )
+    except Exception:  # not what it was
+        return None
+    call = _single_call(closed)
+    inner = [e for e in jax_compat.open_jaxpr(call.params["jaxpr"])[0].eqns if e.primitive is eqn.primitive] if call else []
+    if len(inner) != 1 or str(inner[0].params) != str(eqn.params):
+        return None
+    names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, (x, index), strict=True))
+    return call.replace(
+        invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
+    )
+
+
+def _single_call(closed: Any) -> Any:
+    """The one equation of a jaxpr, if that is a call of a jitted function."""
+    jaxpr, consts = jax_compat.open_jaxpr(closed)
+    if len(jaxpr.eqns) != 1 or consts or jaxpr.eqns[0].primitive.name not in ("jit", "pjit"):
+        return None
+    return jaxpr.eqns[0]
+
+
+def _before_broadcast(body: Body, atom: Any) -> Any:
+    """What `atom` is broadcast from, where NumPy's rules would broadcast it in the same way."""
+    for _ in range(4):
+        wide = body.maker(atom, "broadcast_in_dim")
+        if wide is None or len(wide.invars) != 1 or type(wide.invars[0]) is Literal:
+            return atom
+        source = wide.invars[0]
+        rank, inner = len(atom.aval.shape), len(source.aval.shape)
+        if tuple(map(int, wide.params["broadcast_dimensions"])) != tuple(range(rank - inner, rank)) or not inner:
+            return atom
+        atom = source
+    return atom
+
+
+@rewrite("split")
+def split_into_one(body: Body, eqn: Any) -> Any:
+    return eqn.invars[0] if len(eqn.outvars) == 1 else None
+
+
+@rewrite("convert_element_type")
+def converted_literal(body: Body, eqn: Any) -> Any:
+    x = eqn.invars[0]
+    aval = eqn.outvars[0].aval
+    if type(x) is not Literal or np.shape(x.val) or not isinstance(aval.dtype, np.dtype):
+        return None
+    value = np.asarray(x.val)
+    if x.aval.dtype == aval.dtype:  # only a weak type becomes a strong one
+        return jax_compat.literal(value.astype(aval.dtype)[()], aval)
+    if not jnp.issubdtype(aval.dtype, jnp.floating) or value.dtype.kind not in "biuf":
+        return None
+    with np.errstate(all="ignore"):
+        there = value.astype(aval.dtype)
+        back = there.astype(value.dtype)
+    # Exact conversions only: no rounding that NumPy and XLA could do differently.
+    return jax_compat.literal(there[()], aval) if back.tobytes() == value.tobytes() else None
+
+
+@rewrite("convert_element_type")
+def plain_conversion(body: Body, eqn: Any) -> Any:
+    """A sharding over no mesh says nothing."""
+    if eqn.params["sharding"] is None or not jax_compat.is_trivial_sharding(eqn.params["sharding"]):
+        return None
+    return eqn.replace(params={**eqn.params, "sharding": None})
+
+
+@rewrite("dot_general")
+def preferred_type(body: Body, eqn: Any) -> Any:
+    """What the product is by default: float32 of float32. Then it is what `x @ y` makes."""
+    out = eqn.outvars[0].aval
+    if eqn.params["preferred_element_type"] is not None or any(type(v) is Literal for v in eqn.invars):
+        return None
+    if any(v.aval.dtype != out.dtype or v.aval.weak_type for v in eqn.invars) or out.weak_type:
+        return None
+    return eqn.replace(params={**eqn.params, "preferred_element_type": np.dtype(out.dtype)})
+
+
+@rewrite("gt", "lt", "ge", "le", "eq", "ne")
+def comparison_of_literals(body: Body, eqn: Any) -> Any:
+    x, y = eqn.invars
+    aval = eqn.outvars[0].aval
+    # A weakly typed truth value cannot be written as a literal: Python's are strong to JAX.
+    if type(x) is not Literal or type(y) is not Literal or aval.shape or aval.weak_type:
+        return None
+    left, right = float(np.asarray(x.val)), float(np.asarray(y.val))
+    if max(abs(left), abs(right)) > 2**20 or left != left or right != right:
+        return None
+    found = {"gt": left > right, "lt": left < right, "ge": left >= right, "le": left <= right,
+             "eq": left == right, "ne": left != right}[eqn.primitive.name]  # fmt: skip
+    return jax_compat.literal(np.bool_(found), aval)
+
+
+@rewrite("select_n")
+def select_by_literal(body: Body, eqn: Any) -> Any:
+    which, *cases = eqn.invars
+    if type(which) is not Literal or np.shape(which.val):
+        return None
+    return cases[int(np.asarray(which.val))]
