@@ -272,6 +272,15 @@ def test_refusing_an_inner_call_leaves_the_outer_one():
     assert "block" in names and "dense" not in names
 
 
+def test_outlining_twice_changes_nothing_more():
+    program = program_for(two_calls, (TWO, X))
+    outline(program)
+    before = [f.equations for f in walk_functions(program.entry)]
+    outline(program)
+    check(program.entry)
+    assert [f.equations for f in walk_functions(program.entry)] == before
+
+
 def test_leaves_stand_where_they_are_used():
     def f(params, x):
         return x @ params["dense"]["kernel"] + params["bias"]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Frame, climbed
-from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Program, Value, functions_in, walk_functions
+from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Primitive, Program, Value, functions_in, walk_functions
 from untrace.lift import words
 from untrace.lift.call_names import function_name, is_module_call, own_parameters, owner_of, snake_case
 from untrace.lift.calls import Call, call_tree
@@ -113,7 +113,12 @@ class Outliner:
 
     def outline(self) -> None:
         backward = self._backward()
-        scans = [Scan(f, self) for f in walk_functions(self.program.entry) if id(f) not in backward]
+        scans = [
+            Scan(f, self)
+            for f in walk_functions(self.program.entry)
+            # Where a pass was before (another attempt at a shared function), the calls have been found already.
+            if id(f) not in backward and all(type(e.callee) is Primitive for e in f.equations)
+        ]
         for scan in scans:
             scan.pieces, _ = self._pieces(scan.root, scan)
         every = [shape for bucket in self.shapes.values() for shape in bucket]
@@ -139,7 +144,9 @@ class Outliner:
         for function in reversed(every):  # callers first
             if id(function) in forward:
                 for equation in function.equations:
-                    if self.provenance.site(equation.origin).phase == "forward":
+                    if type(equation.callee) is Local:
+                        forward.add(id(equation.callee.body))
+                    elif self.provenance.site(equation.origin).phase == "forward":
                         forward.update(id(f) for value in equation.params.values() for f in functions_in(value))
         return {id(f) for f in every} - forward
 
