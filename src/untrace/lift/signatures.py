@@ -139,8 +139,12 @@ class Facts:
         return found
 
 
+# Modes, by the default of the parameter: of padding, of convolutions, of decompositions, of indexing.
+_MODES = {
+    "constant": ("edge", "reflect", "wrap", "symmetric"), "full": ("same", "valid"), "reduced": ("complete", "r"),
+    "raise": ("clip", "wrap"), None: ("fill", "clip", "wrap", "promise_in_bounds"),
+}  # fmt: skip
 _STRINGS = {
-    "mode": ("fill", "clip", "wrap", "promise_in_bounds", "same", "valid", "edge", "reflect", "symmetric", "drop", "reduced"),
     "side": ("right",), "indexing": ("ij",), "norm": ("ortho", "forward"), "method": ("sort", "compare_all", "scan_unrolled",
     "nearest", "linear", "bilinear", "cubic", "lower", "higher", "midpoint", "gumbel"), "ord": (1, 2, np.inf, -np.inf, "fro", "nuc"),
     "UPLO": ("U",), "trans": (1, 2), "assume_a": ("pos", "sym", "her"), "decimals": (1, 2, 3, 4), "ddof": (1,),
@@ -205,6 +209,8 @@ def _guesses(
         for options in _options(parameters[1:], facts, given):
             yield Guess(path, several, options)
         return
+    required = {p.name for p in parameters if p.default is p.empty}
+    optional = {k: v for k, v in given.items() if k not in required}
     for count in _counts(operands):
         bound = _bound(parameters, operands[:count], facts, given)
         if bound is None:
@@ -213,7 +219,7 @@ def _guesses(
         for values in itertools.product(*choices):
             filled = iter(values)
             positional = tuple([next(filled) if a is _CHOICE else a for a in args])
-            for options in _options(rest, facts, {**given, **by_name}):
+            for options in _options(rest, facts, {**optional, **by_name}):
                 yield _in_place(path, positional, rest, options)
 
 
@@ -306,6 +312,8 @@ def _options(
             if name == "keepdims" and default is (len(facts.shape) == facts.rank):
                 continue
             choices.append([(name, not default)])
+        elif name == "mode":
+            choices.append([(name, v) for v in _MODES.get(default, ())])
         elif name in _VALUES:
             values = [v for v in _VALUES[name](facts) if v is not default and not (type(v) is type(default) and v == default)]
             if values:

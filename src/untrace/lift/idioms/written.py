@@ -34,8 +34,8 @@ def _call(m: Matcher, equation: Equation) -> tuple[str, Site] | None:
     return library.public(*entered), site
 
 
-def _group(m: Matcher, equation: Equation, path: str, site: Site) -> list[Equation]:
-    """The equations that the same call left before `equation`, in order; `equation` is the last."""
+def _groups(m: Matcher, equation: Equation, site: Site) -> Iterator[list[Equation]]:
+    """The equations that the same call may have left before `equation`, in order; `equation` is the last."""
     frames, scopes = site.frames, site.scopes
     here = m.position(equation)
     group = [equation]
@@ -49,12 +49,10 @@ def _group(m: Matcher, equation: Equation, path: str, site: Site) -> list[Equati
         group.append(before)
     group.reverse()
     # A loop of the author's makes the same call again and again: only its last round.
-    starts = [i for i, e in enumerate(group) if _trace(e) == _trace(group[0])]
-    return group[starts[-1] :]
-
-
-def _trace(equation: Equation) -> Any:
-    return equation.origin.source_info.traceback
+    starts = [i for i, e in enumerate(group) if e.origin.primitive is group[0].origin.primitive]
+    if len(starts) > 1:
+        yield group[starts[-1] :]
+    yield group
 
 
 def _is_last(m: Matcher, equation: Equation, site: Site) -> bool:
@@ -70,16 +68,17 @@ def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
     call = _call(m, equation)
     if call is None or not _is_last(m, equation, call[1]):
         return
-    group = _group(m, equation, *call)
-    if len(group) > 1 or call[0] == "jnp.einsum":
-        yield from _guesses(m, *call, group)
+    for group in _groups(m, equation, call[1]):
+        if len(group) > 1 or call[0] == "jnp.einsum":
+            yield from _guesses(m, *call, group)
 
 
 def _single(m: Matcher, equation: Equation) -> Iterator[Guess]:
     """The call that left this one equation; tried where no idiom of its primitive fits."""
     call = _call(m, equation)
-    if call is not None:
-        yield from _guesses(m, *call, [equation])
+    if call is None or equation.callee.name in ("jit", "pjit") and not _given(*call):
+        return  # a jitted function was tried by its name
+    yield from _guesses(m, *call, [equation])
 
 
 FIRST.append(_several)

@@ -1,0 +1,272 @@
+"""Each idiom: a function of one call comes back as that call, at proof level `jaxpr`, with and without provenance."""
+
+from __future__ import annotations
+
+import ast
+import functools
+
+import jax
+import jax.numpy as jnp
+import jax.scipy
+import numpy as np
+import pytest
+from jax import lax, nn, random
+
+import untrace
+from untrace.capture.function import program_of, trace
+from untrace.capture.provenance import NOWHERE
+from untrace.ir.evaluate import evaluate
+from untrace.ir.nodes import Library, walk_functions
+from untrace.lift import lift
+from untrace.lift.engine import IDIOMS, Guess, Matcher
+from untrace.print.jax.entry import entry_of
+from untrace.print.rules import JAX
+
+special, linalg = jax.scipy.special, jax.scipy.linalg
+
+
+def f32(*shape):
+    return np.linspace(0.1, 0.9, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+def bf16(*shape):
+    return jnp.asarray(f32(*shape), jnp.bfloat16)
+
+
+def i32(*shape):
+    return (np.arange(int(np.prod(shape)), dtype=np.int32) % 2).reshape(shape)
+
+
+def boolean(*shape):
+    return (np.arange(int(np.prod(shape))) % 3 > 0).reshape(shape)
+
+
+def c64(*shape):
+    return (f32(*shape) + 1j * f32(*shape)[..., ::-1]).astype(np.complex64)
+
+
+def square(n):
+    return np.eye(n, dtype=np.float32) * 2 + f32(n, n)
+
+
+def key():
+    return random.key(3)
+
+
+def raw_key():
+    return random.PRNGKey(3)
+
+
+# (function, arguments, the expression that must stand in the text): found without provenance as well.
+ANYWHERE = [
+    (lambda x, w: x @ w, (f32(2, 3, 4), f32(4, 5)), "x @ w"),
+    (lambda x, w: jnp.matmul(x, w, precision="highest"), (f32(3, 4), f32(4, 5)), "jnp.matmul(x, w, precision='highest')"),
+    (lambda x, y: jnp.outer(x, y), (f32(3), f32(4)), "jnp.outer(x, y)"),
+    (lambda x, y: jnp.kron(x, y), (f32(3, 2), f32(4, 2)), "jnp.kron(x, y)"),
+    (lambda x, y: jnp.cross(x, y), (f32(3), f32(3)), "jnp.cross(x, y)"),
+    (lambda c, x, y: jnp.where(c, x, y), (boolean(3, 1), f32(3, 4), f32(4)), "jnp.where(c, x, y)"),
+    (lambda x: jnp.where(x > 0, x, -jnp.inf), (f32(3, 4),), "jnp.where(x > 0.0, x, -jnp.inf)"),
+    (lambda x: jnp.clip(x, 0, 1), (f32(3),), "jnp.clip(x, 0, 1)"),
+    (lambda x: jnp.clip(x, max=2.0), (f32(3),), "jnp.clip(x, max=2.0)"),
+    (lambda x: x.mean(-1, keepdims=True), (f32(3, 4),), "x.mean(axis=-1, keepdims=True)"),
+    (lambda x: jnp.mean(x, -1), (bf16(3, 4),), "x.mean(axis=-1)"),
+    (lambda x: jnp.square(x).mean(-1), (f32(3, 4),), "jnp.square(x).mean(axis=-1)"),
+    (lambda x: jnp.var(x, -1, keepdims=True), (f32(3, 4),), "x.var(axis=-1, keepdims=True)"),
+    (lambda x: jnp.std(x, ddof=1), (f32(3, 4),), "x.std(ddof=1)"),
+    (lambda x: jnp.median(x, axis=-1), (f32(3, 4),), "jnp.median(x, axis=-1)"),
+    (lambda x: jnp.sum(x > 0), (f32(3, 4),), "(x > 0.0).sum()"),
+    (lambda x: jnp.nansum(x), (f32(3, 4),), "jnp.nansum(x)"),
+    (lambda x: jnp.any(x > 0), (f32(3, 4),), "(x > 0.0).any()"),
+    (lambda x: jnp.argmax(x, -1), (f32(3, 4),), "x.argmax(axis=-1)"),
+    (lambda x: jnp.ptp(x), (f32(3, 4),), "jnp.ptp(x)"),
+    (lambda x: jnp.cov(x), (f32(3, 4),), "jnp.cov(x)"),
+    (lambda x: jnp.linalg.norm(x, axis=-1, keepdims=True), (f32(3, 4),), "jnp.linalg.norm(x, axis=-1, keepdims=True)"),
+    (lambda x: jnp.cumsum(x, axis=0), (f32(3, 4),), "jnp.cumsum(x, axis=0)"),
+    (lambda x: jnp.diff(x), (f32(7),), "jnp.diff(x)"),
+    (lambda x: nn.softmax(x, axis=0), (f32(3, 4),), "jax.nn.softmax(x, axis=0)"),
+    (lambda x: nn.log_softmax(x, axis=0), (f32(3, 4),), "jax.nn.log_softmax(x, axis=0)"),
+    (lambda x: nn.logsumexp(x), (f32(3, 4),), "jax.nn.logsumexp(x)"),
+    (lambda x: nn.gelu(x), (f32(3),), "jax.nn.gelu(x)"),
+    (lambda x: nn.silu(x), (f32(3),), "jax.nn.silu(x)"),
+    (lambda x: nn.relu(x), (f32(3),), "jax.nn.relu(x)"),
+    (lambda x: nn.leaky_relu(x, 0.2), (f32(3),), "jax.nn.leaky_relu(x, 0.2)"),
+    (lambda x: nn.sigmoid(x), (f32(3),), "jax.nn.sigmoid(x)"),
+    (lambda x: nn.softplus(x), (f32(3),), "jax.nn.softplus(x)"),
+    (lambda x: nn.glu(x), (f32(3, 4),), "jax.nn.glu(x)"),
+    (lambda x: nn.one_hot(x, 7), (i32(3),), "jax.nn.one_hot(x, 7)"),
+    (lambda x: nn.one_hot(x, 7, axis=0), (i32(3),), "jax.nn.one_hot(x, 7, axis=0)"),
+    (lambda x: jnp.isinf(x), (f32(3),), "jnp.isinf(x)"),
+    (lambda x: jnp.nan_to_num(x), (f32(3),), "jnp.nan_to_num(x)"),
+    (lambda x: jnp.round(x, 2), (f32(3),), "jnp.round(x, decimals=2)"),
+    (lambda x: jnp.trunc(x), (f32(3),), "jnp.trunc(x)"),
+    (lambda x: x**3, (f32(3),), "x ** 3"),
+    (lambda x, y: x**y, (f32(3), f32(3)), "x ** y"),
+    (lambda x: x // 2, (i32(3),), "x // 2"),
+    (lambda x: x % 3.0, (f32(3),), "x % 3.0"),
+    (lambda x, y: jnp.logaddexp(x, y), (f32(3), f32(3)), "jnp.logaddexp(x, y)"),
+    (lambda x, y: special.xlogy(x, y), (f32(3), f32(3)), "jax.scipy.special.xlogy(x, y)"),
+    (lambda x: x[-1], (f32(3, 4),), "x[-1]"),
+    (lambda x: x[..., 1:], (f32(3, 4, 5),), "x[..., 1:]"),
+    (lambda x: x[:, None], (f32(3, 4),), "x[:, None]"),
+    (lambda x: x[::-1], (f32(3, 4),), "x[::-1]"),
+    (lambda x, i: x[:, i], (f32(3, 4), i32()), "x[:, i]"),
+    (lambda x, i: x[i, 1:], (f32(3, 4), i32()), "x[i, 1:]"),
+    (lambda x, i: x[i], (f32(3, 4), i32(5)), "x[i]"),
+    (lambda x, i, j: x[i, j], (f32(3, 4), i32(5), i32(5)), "x[i, j]"),
+    (lambda x, i: jnp.take(x, i, axis=-1), (f32(3, 4), i32(5)), "jnp.take(x, i, axis=-1)"),
+    (lambda x, i: jnp.take(x, i, axis=0, mode="clip"), (f32(3, 4), i32(5)), "jnp.take(x, i, axis=0, mode='clip')"),
+    (lambda x, i: jnp.take_along_axis(x, i, axis=-1), (f32(3, 4), i32(3, 2)), "jnp.take_along_axis(x, i, axis=-1)"),
+    (lambda x, i: x.at[i].get(mode="fill", fill_value=0), (f32(3, 4), i32(5)), "x.at[i].get(mode='fill', fill_value=0"),
+    (lambda x: x.at[1:].add(1.0), (f32(3, 4),), "x.at[1:].add(1.0)"),
+    (lambda x, v: x.at[1:, :2].set(v), (f32(3, 4), f32(2, 2)), "x.at[1:, :2].set(v)"),
+    (lambda x: x.at[1:, 2].set(0), (f32(3, 4),), "x.at[1:, 2].set(0"),
+    (lambda x, i, v: x.at[i].add(v, mode="drop"), (f32(3, 4), i32(2), f32(2, 4)), "x.at[i].add(v)"),
+    (lambda x, i, v: x.at[i].set(v, unique_indices=True), (f32(3, 4), i32(1), f32(1, 4)), "x.at[i].set(v, unique_indices=True)"),
+    (lambda x: x.mT, (f32(2, 3, 4),), "x.mT"),
+    (lambda x: x.reshape(6, -1), (f32(2, 3, 4),), "x.reshape(6, 4)"),
+    (lambda x: jnp.tile(x, (2, 3)), (f32(3, 4),), "jnp.tile(x, (2, 3))"),
+    (lambda x: jnp.repeat(x, 2, axis=0), (f32(3, 4),), "jnp.repeat(x, 2, axis=0)"),
+    (lambda x, y: jnp.concatenate([x, y], axis=-1), (f32(3, 4), f32(3, 2)), "jnp.concatenate([x, y], axis=-1)"),
+    (lambda x, y: jnp.vstack([x, y]), (f32(3), f32(3)), "jnp.concatenate(["),
+    (lambda x: jnp.roll(x, -1, axis=0), (f32(3, 4),), "jnp.roll(x, -1, axis=0)"),
+    (lambda x: jnp.pad(x, ((0, 0), (1, 2))), (f32(3, 4),), "jnp.pad(x, ((0, 0), (1, 2)))"),
+    (lambda x: jnp.flip(x, -1), (f32(3, 4),), "jnp.flip(x, axis=-1)"),
+    (lambda x: jnp.triu(x, k=1), (f32(4, 4),), "jnp.triu(x, k=1)"),
+    (lambda x: jnp.diag(x), (f32(3),), "jnp.diag(x)"),
+    (lambda x: jnp.linspace(x, 2.0, 4), (f32(),), "jnp.linspace(x, 2.0, 4)"),
+    (lambda x: jnp.sort(x, axis=0), (f32(3, 4),), "jnp.sort(x, axis=0)"),
+    (lambda x: jnp.argsort(x), (f32(3, 4),), "jnp.argsort(x)"),
+    (lambda x: tuple(x), (f32(3),), " = x\n"),
+    (lambda a, v: jnp.searchsorted(a, v, side="right"), (f32(5), f32(3)), "jnp.searchsorted(a, v, side='right')"),
+    (lambda x, k: lax.conv_general_dilated(x, k, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
+     (f32(1, 8, 8, 3), f32(3, 3, 3, 4)), "lax.conv_general_dilated(x, k, (2, 2), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC'))"),
+    (lambda x: jnp.fft.rfft(x), (f32(8),), "jnp.fft.rfft(x)"),
+    (lambda x: jnp.fft.ifft2(x), (c64(8, 8),), "jnp.fft.ifft2(x)"),
+    (lambda x: jnp.linalg.inv(x), (square(3),), "jnp.linalg.inv(x)"),
+    (lambda x: jnp.linalg.slogdet(x), (square(3),), "jnp.linalg.slogdet(x)"),
+    (lambda x: jnp.linalg.cholesky(x), (square(3),), "jnp.linalg.cholesky(x)"),
+    (lambda x, y: jnp.linalg.solve(x, y), (square(3), f32(3)), "jnp.linalg.solve(x, y)"),
+    (lambda x: tuple(jnp.linalg.eigh(x)), (square(3),), "jnp.linalg.eigh(x)"),
+    (lambda x: tuple(jnp.linalg.svd(x, full_matrices=False)), (f32(3, 4),), "jnp.linalg.svd(x, full_matrices=False)"),
+    (lambda x: tuple(jnp.linalg.qr(x)), (f32(3, 4),), "jnp.linalg.qr(x)"),
+    (lambda x, y: linalg.solve_triangular(x, y, lower=True), (square(3), f32(3)), "jax.scipy.linalg.solve_triangular(x, y, lower=True)"),
+    (lambda x, y: linalg.cho_solve((x, True), y), (square(3), f32(3)), "jax.scipy.linalg.cho_solve((x, True), y)"),
+    (lambda k: random.uniform(k, (3,)), (key(),), "jax.random.uniform(k, (3,))"),
+    (lambda k: random.normal(k, (3,)), (raw_key(),), "jax.random.normal(k, (3,))"),
+    (lambda k: random.split(k), (raw_key(),), "jax.random.split(k)"),
+    (lambda k: tuple(random.split(k, 3)), (key(),), " = jax.random.split(k, 3)"),
+    (lambda k, i: random.fold_in(k, i), (key(), i32()), "jax.random.fold_in(k, i"),
+    (lambda i: random.PRNGKey(i), (i32(),), "jax.random.PRNGKey(i)"),
+    (lambda k: random.randint(k, (3,), 0, 10), (key(),), "jax.random.randint(k, (3,), 0, 10)"),
+    (lambda k: random.bernoulli(k, 0.3, (3,)), (key(),), "jax.random.bernoulli(k, 0.3, (3,))"),
+    (lambda k: random.truncated_normal(k, -2.0, 2.0, (3,)), (key(),), "jax.random.truncated_normal(k, -2.0, 2.0, (3,))"),
+]  # fmt: skip
+
+# What only the author's own line tells.
+WRITTEN = [
+    (lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k), (f32(2, 5, 3, 4), f32(2, 6, 3, 4)), "'bqhd,bkhd->bhqk'"),
+    (lambda x: x.astype(jnp.float32) * f32(3), (i32(3),), "x.astype(jnp.float32)"),
+    (lambda x, y: x[:, None] + y, (f32(3), f32(3, 4)), "x[:, None] + y"),
+    (lambda x: x + jnp.eye(3), (f32(3, 3),), "x + jnp.eye(3)"),
+    (lambda x: x + jnp.tri(4), (f32(4, 4),), "x + jnp.tri(4)"),
+    (lambda x: jnp.sum(x, where=x > 0), (f32(3, 4),), "jnp.sum(x, where=x > 0.0)"),
+    (lambda x: nn.softmax(x, where=x > 0), (f32(3, 4),), "jax.nn.softmax(x, where=x > 0.0)"),
+    (lambda x: nn.standardize(x, axis=0, epsilon=1e-6), (f32(3, 4),), "jax.nn.standardize(x, axis=0, epsilon=1e-06)"),
+    (lambda x: jax.scipy.stats.norm.logpdf(x, 1.0, 2.0), (f32(3),), "jax.scipy.stats.norm.logpdf(x, loc=1.0, scale=2.0)"),
+    (lambda x: jnp.quantile(x, 0.3), (f32(3, 4),), "jnp.quantile(x, 0.3)"),
+    (lambda x: jnp.roll(x, (1, 1), axis=(0, 1)), (f32(3, 4),), "jnp.roll(x, (1, 1), axis=(0, 1))"),
+    (lambda v, i: jax.ops.segment_sum(v, i, 5), (f32(8, 2), i32(8)), "jax.ops.segment_sum(v, i, 5)"),
+    (lambda x, y: tuple(jnp.meshgrid(x, y, indexing="ij")), (f32(3), f32(4)), "jnp.meshgrid(x, y, indexing='ij')"),
+    (lambda k, l: random.categorical(k, l, axis=-1), (raw_key(), f32(2, 3)), "jax.random.categorical(k, l, axis=-1)"),
+]  # fmt: skip
+
+
+def lifted(function, args):
+    """The lifted Program of a function of arrays."""
+    captured = trace(function, args, {}, (), ())
+    program = program_of(captured, "f", entry_of(function, captured, args, {}, (), ()), JAX.user_names())
+    return captured, lift(program)
+
+
+def paths(program):
+    return [e.callee.name for f in walk_functions(program.entry) for e in f.equations if type(e.callee) is Library]
+
+
+def same_bits(left, right):
+    def bits(x):
+        x = random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        return np.asarray(x).tobytes(), x.shape, str(x.dtype)
+
+    return [bits(x) for x in left] == [bits(x) for x in right]
+
+
+def text_of(function, args):
+    d = untrace.decompile(function, style="idiomatic", simplify=False)(*args)
+    assert d.proof.level == "jaxpr"
+    entry = next(n for n in ast.parse(d.source).body if isinstance(n, ast.FunctionDef) and n.name == d.name)
+    return ast.unparse(entry) + "\n"
+
+
+@pytest.mark.parametrize("function, args, expected", ANYWHERE, ids=[e for *_, e in ANYWHERE])
+def test_an_idiom_is_found_without_provenance(function, args, expected, monkeypatch):
+    monkeypatch.setattr(Matcher, "site", lambda self, equation: NOWHERE)
+    assert expected in text_of(function, args)
+
+
+@pytest.mark.parametrize("function, args, expected", WRITTEN, ids=[e for *_, e in WRITTEN])
+def test_the_call_on_the_authors_line_is_found(function, args, expected):
+    assert expected in text_of(function, args)
+
+
+@pytest.mark.parametrize("function, args, expected", [*ANYWHERE, *WRITTEN], ids=[e for *_, e in [*ANYWHERE, *WRITTEN]])
+def test_a_lifted_program_computes_the_same(function, args, expected):
+    captured, program = lifted(function, args)
+    assert paths(program)
+    again = jax.jit(functools.partial(evaluate, program.entry))(*args)
+    assert same_bits(again, jax.jit(jax.extend.core.jaxpr_as_fun(captured.jaxpr))(*args))
+
+
+def test_a_wrong_guess_changes_nothing(monkeypatch):
+    def nonsense(m, equation):
+        for path in ("jnp.cos", "jnp.sum", "jnp.no_such_function", "operator.mul", "jnp.linalg.svd", "unpack"):
+            yield Guess(path, tuple(equation.inputs))
+            yield Guess(path, tuple(reversed(equation.inputs)), {"axis": 7})
+
+    def function(x, y):
+        return jnp.sin(x) - y, x / y
+
+    args = (f32(3), f32(3))
+    before = text_of(function, args)
+    for name in ("sin", "sub", "div"):
+        monkeypatch.setitem(IDIOMS, name, [nonsense, *IDIOMS[name]])
+    assert text_of(function, args) == before
+
+
+def test_a_refused_equation_stays():
+    def function(x):
+        return nn.softmax(x) + 1.0
+
+    captured = trace(function, (f32(3),), {}, (), ())
+    args = (f32(3),)
+    program = program_of(captured, "f", entry_of(function, captured, args, {}, (), ()), JAX.user_names())
+    refused = frozenset(id(e) for e in captured.expanded.eqns if e.primitive.name in ("exp", "add"))
+    program = lift(program, refused)
+    assert "jax.nn.softmax" not in paths(program)
+    names = [e.callee.name for e in program.entry.equations]
+    assert "exp" in names and "add" in names
+
+
+def test_a_value_that_is_needed_elsewhere_keeps_its_equation():
+    def function(x):
+        shifted = jnp.exp(x - x.max())
+        return shifted / shifted.sum(), shifted
+
+    assert "softmax" not in text_of(function, (f32(3),))
+
+
+def test_an_effect_is_never_lifted():
+    def function(x):
+        jax.debug.print("{}", x)
+        return x + 1.0
+
+    assert "jax.debug.print" in text_of(function, (f32(3),)) or "debug" in text_of(function, (f32(3),))
