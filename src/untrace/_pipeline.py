@@ -75,16 +75,16 @@ def write_and_prove(
         program = program_of(captured, name, entry, JAX.user_names())
         timings["write"] = time.perf_counter() - start
         result = None
-        for target, words in _targets(captured, options):
+        for target, words, neutral in _targets(captured, options):
             if target is not captured.expanded:
                 program = _program_of_target(captured, program, target, name)
-            attempt = _Attempt(captured, program, name, options, timings, target, words)
+            attempt = _Attempt(captured, program, name, options, timings, target, words, neutral)
             result = attempt.run(options.style == "idiomatic")
             if result is not None:
                 break
         if result is None and options.style == "idiomatic":
             program = program_of(captured, name, entry, JAX.user_names())
-            attempt = _Attempt(captured, program, name, options, timings, captured.expanded, "")
+            attempt = _Attempt(captured, program, name, options, timings, captured.expanded)
             result = attempt.run(idiomatic=False)
         if result is None:
             raise ProofError(
@@ -94,18 +94,20 @@ def write_and_prove(
         return result
 
 
-def _targets(captured: Captured, options: Options) -> Iterator[tuple[Any, str]]:
-    """The jaxprs that the text may be proven to be, the simplest first, with the simplifications in words."""
+def _targets(captured: Captured, options: Options) -> Iterator[tuple[Any, str, bool]]:
+    """The jaxprs that the text may be proven to be, the simplest first; with the simplifications in words, and whether
+    the original lowers to the same program."""
     if options.style == "idiomatic" and options.simplify and options.prove:
         small = count_equations(captured.expanded) <= _MOST_COMPILED
         most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
         for only in (most, NEUTRAL) if small else (NEUTRAL,):
             target, counts = simplified(captured.expanded, only)
             if target is not captured.expanded:
-                yield target, described(counts)
-                if set(counts) <= NEUTRAL:
+                neutral = set(counts) <= NEUTRAL
+                yield target, described(counts), neutral
+                if neutral:
                     break
-    yield captured.expanded, ""
+    yield captured.expanded, "", True
 
 
 def _program_of_target(captured: Captured, program: Program, target: Any, name: str) -> Program:
@@ -126,7 +128,8 @@ class _Attempt:
     options: Options
     timings: dict[str, float]
     target: Any
-    simplifications: str
+    simplifications: str = ""
+    neutral: bool = True
     why: str = ""
 
     def run(self, idiomatic: bool) -> Result | None:
@@ -151,7 +154,9 @@ class _Attempt:
             if not options.prove:
                 return Result(written, Proof("unproven", "prove=False"), program.notes, None)
             target = None if self.target is captured.expanded else self.target
-            outcome = retrace.prove_text(written, captured, timings, target, self.simplifications)
+            outcome = retrace.prove_text(
+                written, captured, timings, target, self.simplifications, self.neutral
+            )
             self.why = outcome.why
             if outcome.proof is not None:
                 break

@@ -1526,3 +1526,10 @@ def is_trivial_sharding(sharding: Any) -> bool:
     """Whether a sharding is over a mesh without axes: what 0.10 writes where there is no mesh."""
     mesh = getattr(sharding, "mesh", None)
     return mesh is not None and not getattr(mesh, "axis_names", ("?",))
+
+
+def unfiltered_tracebacks() -> Any:
+    """A context in which JAX leaves tracebacks as they are: filtering one costs ten times a small trace that fails."""
+    from jax._src import config
+
+    return config.traceback_filtering("off")

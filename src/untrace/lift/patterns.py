@@ -111,7 +111,7 @@ def _trace(path: str, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list
 
     structs = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), jax_compat.unfiltered_tracebacks():
             warnings.simplefilter("error")  # nor do we write what JAX warns of
             closed = jax.make_jaxpr(flat)(*structs)
     except Exception:  # a guess need not even be a legal call

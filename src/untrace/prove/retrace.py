@@ -33,12 +33,14 @@ class Outcome:
 
 
 def prove_text(
-    written: Written, captured: Captured, timings: dict[str, float], target: Any = None, simplifications: str = ""
+    written: Written, captured: Captured, timings: dict[str, float], target: Any = None, simplifications: str = "",
+    neutral: bool = False,
 ) -> Outcome:
     """Loads and re-traces `written`, and compares; see Outcome.
 
     target: the jaxpr that the text must come back as, where that is not the captured one but what was made of it by
-    `simplifications` (named in words): then `target` is compared with the original as well.
+    `simplifications` (named in words): then `target` is compared with the original as well. neutral: whether both
+    lower to the same StableHLO.
     """
     start = time.perf_counter()
     try:
@@ -67,7 +69,8 @@ def prove_text(
         start = time.perf_counter()
         function = jax.extend.core.jaxpr_as_fun(target)
         why = f"same jaxpr but for {simplifications}"
-        proof = weaker_of(function, captured, why, (*captured.notes, *comparison.notes))
+        notes = (*captured.notes, *comparison.notes)
+        proof = weaker_of(function, captured, why, notes, lowered_alike=neutral)
         timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
         return Outcome(module, proof if proof.at_least("bits") else None, proof.detail)
     if captured.expanded is captured.jaxpr:
@@ -117,14 +120,20 @@ def weaker(module: LoadedText, written: Written, captured: Captured, why: str) -
     return weaker_of(text, captured, why, captured.notes)
 
 
-def weaker_of(function: Any, captured: Captured, why: str, notes: tuple[str, ...]) -> Proof:
-    """The level below `jaxpr` at which a function of flat leaves is the captured program."""
+def weaker_of(
+    function: Any, captured: Captured, why: str, notes: tuple[str, ...], lowered_alike: bool = True
+) -> Proof:
+    """The level below `jaxpr` at which a function of flat leaves is the captured program.
+
+    lowered_alike: whether it may lower to the same StableHLO; if not, that is not tried.
+    """
     from untrace.prove import hlo, run
 
     original = jax.extend.core.jaxpr_as_fun(captured.jaxpr)
     args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
     try:
-        same = hlo.same_stablehlo(original, function, args) or hlo.same_optimised(original, function, args)
+        same = lowered_alike and hlo.same_stablehlo(original, function, args)
+        same = same or hlo.same_optimised(original, function, args)
     except Exception:  # a program that JAX traces but cannot lower here
         same = False
     if same:
