@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from untrace import jax_compat
+from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.nodes import Constant, Function, Literal
 from untrace.print.jax import roles
 from untrace.print.jax.rules.calls import Spaced, result
@@ -40,8 +41,11 @@ def custom_jvp_call(
 
     def build(name: str) -> Iterator[Statement]:
         yield module.define(call_jaxpr, name, [Text("jax.custom_jvp")])
-        if jvp is not None:
-            yield _jvp_rule(module.writer(), name, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros)
+        rule = jvp and _written_rule(
+            module, call_jaxpr, lambda: _jvp_rule(module.writer(), name, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros)
+        )
+        if rule:
+            yield rule
         else:
             yield Spaced([], Call(Attribute(Name(name), "defjvp"), [module.helper("_no_rule")], _symbolic(symbolic_zeros)))
 
@@ -67,13 +71,27 @@ def _closed_over(
     inner.equations(primal.equations, primal.results)
     inner.statements.append(Return(inner.results(primal.results)))
     w.statements.append(Def(name, params, inner.statements, [Text("jax.custom_jvp")]))
-    if jvp is None:
+    closed = Function(primal.name, primal.params[consts:], [], primal.results)
+    rule = jvp and _written_rule(w.module, primal, lambda: _jvp_rule(w.nested(), name, closed, jvp, 0, symbolic, zeros))
+    if rule:
+        w.statements.append(rule)
+    else:
         define = Attribute(Name(name), "defjvp")
         w.statements.append(Assign([], Call(define, [w.module.helper("_no_rule")], _symbolic(symbolic))))
-    else:
-        closed = Function(primal.name, primal.params[consts:], [], primal.results)
-        w.statements.append(_jvp_rule(w.nested(), name, closed, jvp, 0, symbolic, zeros))
     return result(primal, Call(name, operands[consts:]))
+
+
+def _written_rule(module: Any, primal: Function, write: Callable[[], Any]) -> Any:
+    """What `write` gives; None, and a note, where the rule holds a primitive that cannot be written.
+
+    Such a rule need not work in the original either: JAX runs it only when it differentiates.
+    """
+    try:
+        return write()
+    except UnsupportedPrimitiveError as error:
+        reason = str(error).split("\n")[0]
+        module.notes.append(f"the derivative rule of {primal.name} is left out: {reason}")
+        return None
 
 
 def _jvp_rule(
@@ -158,11 +176,19 @@ def custom_vjp_call(
 
     def build(name: str) -> Iterator[Statement]:
         yield module.define(call_jaxpr, name, [Text("jax.custom_vjp")], fixed)
+        rules = None
         if fwd is not None and bwd is not None:
-            forward = _fwd(module, name, call_jaxpr, fwd, num_consts, symbolic_zeros, res_forwards, perturbed)
-            backward = _bwd(module, name, call_jaxpr, bwd, num_consts, symbolic_zeros, len(res_forwards), ct_zeros)
-            yield forward
-            yield backward
+            rules = _written_rule(
+                module,
+                call_jaxpr,
+                lambda: (
+                    _fwd(module, name, call_jaxpr, fwd, num_consts, symbolic_zeros, res_forwards, perturbed),
+                    _bwd(module, name, call_jaxpr, bwd, num_consts, symbolic_zeros, len(res_forwards), ct_zeros),
+                ),
+            )
+        if rules:
+            forward, backward = rules
+            yield from rules
             define = Attribute(Name(name), "defvjp")
             yield Spaced([], Call(define, [Name(forward.name), Name(backward.name)], _symbolic(symbolic_zeros)))
         else:
