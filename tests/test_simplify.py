@@ -41,6 +41,7 @@ CASES = {
     "preferred_type": lambda x, y: lax.dot_general(x, y.T, (((1,), (0,)), ((), ()))),
     "subtract_zero": lambda x, y: lax.sub(x, jnp.zeros((2, 3))) * y,
     "and_true": lambda x, y: jnp.where((x > y) & jnp.ones((2, 3), bool), x, y),
+    "batched_function": lambda x, y: jax.vmap(jax.nn.relu)(x) + y,
     "taken_along_axis": lambda x, y: jax.grad(
         lambda v: jnp.take_along_axis(v, jnp.array([[0], [-1]]), axis=1).sum() * v.sum()
     )(x)

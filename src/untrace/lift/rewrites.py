@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -11,6 +12,7 @@ from jax import lax
 from untrace import jax_compat
 from untrace.lift.scalars import python_scalar
 from untrace.lift.simplify import Body, rewrite, same_aval
+from untrace.prove.compare import Comparer
 
 Literal = jax_compat.LITERAL_TYPE
 
@@ -366,3 +368,26 @@ def select_by_literal(body: Body, eqn: Any) -> Any:
     if type(which) is not Literal or np.shape(which.val):
         return None
     return cases[int(np.asarray(which.val))]
+
+
+@rewrite("custom_jvp_call")
+def batched_function(body: Body, eqn: Any) -> Any:
+    """`jax.nn.relu` under `vmap`: the same elementwise function, of which only the rule was batched."""
+    call = eqn.params["call_jaxpr"]
+    name = jax_compat.jaxpr_name(call)
+    function = getattr(jax.nn, name, None) if name else None
+    if function is None or len(eqn.invars) != 1 or type(eqn.invars[0]) is Literal or len(eqn.outvars) != 1:
+        return None
+    x = eqn.invars[0]
+    try:
+        closed = jax_compat.trace_on_avals(lambda a: [function(a)], [x.aval])
+    except Exception:  # not a function of one array
+        return None
+    jaxpr, consts = jax_compat.open_jaxpr(closed)
+    if len(jaxpr.eqns) != 1 or consts or jaxpr.eqns[0].primitive is not eqn.primitive:
+        return None
+    public = jaxpr.eqns[0]
+    comparer = Comparer()
+    if not comparer.same(call, public.params["call_jaxpr"]) or comparer.differing_param(eqn, public) is None:
+        return None
+    return public.replace(invars=[x], outvars=eqn.outvars, source_info=eqn.source_info)

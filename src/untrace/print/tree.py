@@ -429,6 +429,11 @@ class Return(Statement):
         self.origin = None
 
     def lines(self, indent: str) -> Iterator[str]:
+        text = self.value.flat()
+        if type(self.value) is Tuple and len(self.value.elements) > 1 and len(indent) + 5 + len(text) <= WIDTH:
+            text = text[1:-1]  # a tuple needs no brackets here
+            yield f"{indent}return {text}"
+            return
         yield from lines_of("return ", self.value, "", indent)
 
 

@@ -28,6 +28,9 @@ class Layout:
     def arrange(self, body: Sequence[Statement], outermost: bool = True) -> list[Statement]:
         """`body` with blank lines, section titles and comments, its nested functions arranged as well."""
         phases = [self._phase(s) for s in body]
+        for place in range(len(body) - 2, -1, -1):  # a function belongs to the statement that it is defined for
+            if type(body[place]) in (Def, Lines):
+                phases[place] = phases[place + 1]
         sections = outermost and "backward" in phases and any(p == "forward" for p in phases)
         found: list[Statement] = []
         section = ""
