@@ -19,7 +19,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site, Target, targets
 from untrace.ir.nodes import Equation, Function, Literal, Program, Value, functions_in
-from untrace.lift import cotangents, parameters, words
+from untrace.lift import cotangents, inner, parameters, words
 
 
 def name_values(program: Program) -> Program:
@@ -252,9 +252,9 @@ class Namer:
         names: list[str | None] = [None] * count
         if not found:
             return names
-        places = _places(equation)
+        places = inner.places(equation)
         if places is None:
-            places = _guessed_places(equation)
+            places = inner.guessed_places(equation)
             if places and not found[0].path and equation.callee.name != "scan":
                 places[0] = ()  # the primal value comes first, residuals and tangents after it
         for i, place in enumerate(places):
@@ -273,9 +273,9 @@ class Namer:
     def _word(self, equation: Equation, index: int, group: Group, leaving: list[Value]) -> str:
         """A name without the author's help for output `index` of an equation."""
         output = equation.outputs[index]
-        inner = _inner_result(equation, index)
-        if inner is not None:
-            return inner
+        made_inside = inner.inner_result(equation, index)
+        if made_inside is not None:
+            return made_inside
         if leaving and output is leaving[-1] and group.site.frames and not group.site.frames[-1].library:
             said = words.expression(group.site.frames[-1].node)
             if said is not None and len(equation.outputs) == 1:
@@ -287,7 +287,7 @@ class Namer:
                 return words.clean(made)
         names = [equation.callee.name.rpartition(".")[2]]
         if names[0] == "broadcast_in_dim" and type(equation.inputs[0]) is Literal:
-            names.insert(0, _constant_word(equation))
+            names.insert(0, inner.constant_word(equation))
         label = equation.params.get("name")
         if isinstance(label, str) and names[0] in ("jit", "pjit"):
             names.insert(0, label)
@@ -308,13 +308,13 @@ class Namer:
             if output is None or output.hint is not None:
                 continue
             if not inputs and equation.callee.name in ("broadcast_in_dim", "full"):
-                output.hint = words.noun([_constant_word(equation), equation.callee.name], output.aval)
+                output.hint = words.noun([inner.constant_word(equation), equation.callee.name], output.aval)
                 continue
             base = self.cotangents.primal_name(equation, i, group.site.frames, id(output) in results, inputs)
             if base is None:
-                inner = _inner_result(equation, i)
-                if inner is not None:
-                    output.hint = inner
+                made_inside = inner.inner_result(equation, i)
+                if made_inside is not None:
+                    output.hint = made_inside
                     continue
                 wanted = self._wanted.get(id(output))
                 if wanted is not None:
@@ -375,8 +375,8 @@ class Namer:
                 if id(function) in self._named:
                     continue
                 role = key if len(functions) == 1 else f"{key}_{place}"
-                function.name = _function_name(function, kind, role, phase)
-                operands = _operands(equation, key, function)
+                function.name = inner.function_name(function, kind, role, phase)
+                operands = inner.operands(equation, key, function)
                 backward_loop = kind == "scan" and phase == "backward"
                 names = self._operand_names(equation, operands, function, phase)
                 same = len(function.results) == len(equation.outputs)
@@ -385,7 +385,7 @@ class Namer:
                 self._name_parameters(function, names)
                 self.name(function, phase, differentiated, results if same else ())
                 if backward_loop:
-                    _carry_after_results(equation, function, known)
+                    inner.carry_after_results(equation, function, known)
                 elif kind == "scan":
                     self._name_initial(equation, function)
 
@@ -469,7 +469,7 @@ class Namer:
             elif names[i] is not None:
                 names[i] = words.singular(names[i])
         if phase != "backward":
-            _after_definition(names, function, consts, carries)
+            inner.after_definition(names, function, consts, carries)
         return names
 
 
@@ -507,114 +507,3 @@ def _alike(left: Value | None, right: Value | None) -> bool:
 
 def _usable(name: str) -> bool:
     return bool(name.strip("_"))
-
-
-def _places(equation: Equation) -> list[parameters.Path | None] | None:
-    """Where each output stands in the value that the call returned, from what JAX knows of the called function."""
-    for value in equation.params.values():
-        for function in functions_in(value):
-            if len(function.results) != len(equation.outputs) or function.jaxpr is None:
-                continue
-            paths = jax_compat.result_paths(function.jaxpr)
-            if paths is not None and jax_compat.argument_names(function.jaxpr) is not None and len(paths) == len(equation.outputs):
-                return [parameters.parse_path(p)[1:] for p in paths]
-    return None
-
-
-def _guessed_places(equation: Equation) -> list[parameters.Path | None]:
-    """The same where JAX does not know: a scan returns (carry, outputs), other calls a tuple."""
-    count = len(equation.outputs)
-    if equation.callee.name != "scan":
-        return [(i,) for i in range(count)]
-    _, carries = jax_compat.scan_counts(equation.origin)
-    carry: list[parameters.Path | None] = [(0,)] if carries == 1 else [(0, i) for i in range(carries)]
-    stacked = count - carries
-    # After differentiation residuals follow the outputs, which come first.
-    return [*carry, *([(1,)] if stacked else []), *([None] * (stacked - 1))]
-
-
-def _inner_result(equation: Equation, index: int) -> str | None:
-    """The name inside the called function of what comes out as output `index`."""
-    for value in equation.params.values():
-        for function in functions_in(value):
-            if len(function.results) != len(equation.outputs):
-                continue
-            result = function.results[index]
-            if type(result) is not Value or not result.hint:
-                continue
-            if equation.callee.name == "scan":
-                consts, carries = jax_compat.scan_counts(equation.origin)
-                if index < carries:
-                    return function.params[consts + index].hint if consts + index < len(function.params) else None
-                return words.plural(result.hint)
-            return result.hint
-    return None
-
-
-def _operands(equation: Equation, key: str, function: Function) -> list[Any]:
-    """What an equation passes for each parameter of one of its functions; empty where that is not known."""
-    inputs = list(equation.inputs)
-    kind = equation.callee.name
-    count = len(function.params)
-    if kind == "while":
-        body = equation.params.get("body_jaxpr")
-        carries = len(body.results) if type(body) is Function else 0
-        carry = inputs[len(inputs) - carries :]
-        consts = inputs[: len(inputs) - carries]
-        own = count - carries
-        inputs = [*(consts[:own] if key == "cond_jaxpr" else consts[len(consts) - own :]), *carry]
-    elif kind == "cond":
-        inputs = inputs[1:]
-    return inputs if len(inputs) == count else []
-
-
-def _carry_after_results(equation: Equation, function: Function, known: int) -> None:
-    """A cotangent that a backward loop sums up is named where it is added to."""
-    consts, carries = jax_compat.scan_counts(equation.origin)
-    for i, (param, result) in enumerate(zip(function.params[consts : consts + carries], function.results, strict=False)):
-        if not known >> i & 1 and type(result) is Value and result.hint and result.hint.startswith("d_"):
-            param.hint = result.hint
-
-
-def _constant_word(equation: Equation) -> str:
-    """What an equation on literals alone makes: zeros, ones."""
-    value = next((a.value for a in equation.inputs if type(a) is Literal), None)
-    try:
-        return {0.0: "zeros", 1.0: "ones"}.get(float(value), equation.callee.name)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return equation.callee.name
-
-
-def _after_definition(names: list[str | None], function: Function, consts: int, carries: int) -> None:
-    """After a transformation JAX has forgotten the names: `def step(hidden, x)` still says what carry and slices are."""
-    if function.jaxpr is None or jax_compat.argument_names(function.jaxpr) is not None:
-        return
-    _, definition = parameters.function_names(function.jaxpr)
-    own = parameters.positional(definition)
-    if len(own) != 2:
-        return
-    if len(own[0]) == carries:
-        names[consts : consts + carries] = own[0]
-    slices = len(names) - consts - carries
-    if len(own[1]) <= slices:
-        names[consts + carries : consts + carries + len(own[1])] = own[1]
-
-
-_ROLES = {
-    ("scan", "jaxpr"): "scan_step", ("while", "cond_jaxpr"): "loop_condition", ("while", "body_jaxpr"): "loop_body",
-    ("cond", "branches_0"): "branch_0", ("cond", "branches_1"): "branch_1",
-}  # fmt: skip
-
-
-def _function_name(function: Function, kind: str, role: str, phase: str) -> str:
-    """The author's name of a function; for a lambda what it is to the equation. `_bwd` follows in a backward pass."""
-    own = jax_compat.function_name(function.jaxpr) if function.jaxpr is not None else ""
-    own = own.rpartition(".")[2].strip("_") if not own.startswith("<") else ""
-    if not own or own in ("wrapped", "wrapper", "fun", "f_wrapped", "scanned_fun", "call_wrapped", "while_body_fun"):
-        own = _ROLES.get((kind, role)) or (role if kind == "cond" else "inner")
-        if own.startswith("branches_"):
-            own = own.replace("branches", "branch")
-    name = words.clean(own, "inner")
-    return f"{name}_bwd" if phase == "backward" and kind in ("scan", "while") else name
-
-

@@ -1,0 +1,120 @@
+"""Equations that call functions: what goes in and comes out, and what those functions are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from untrace import jax_compat
+from untrace.ir.nodes import Equation, Function, Literal, Value, functions_in
+from untrace.lift import parameters, words
+
+
+def places(equation: Equation) -> list[parameters.Path | None] | None:
+    """Where each output stands in the value that the call returned, from what JAX knows of the called function."""
+    for value in equation.params.values():
+        for function in functions_in(value):
+            if len(function.results) != len(equation.outputs) or function.jaxpr is None:
+                continue
+            paths = jax_compat.result_paths(function.jaxpr)
+            if paths is not None and jax_compat.argument_names(function.jaxpr) is not None and len(paths) == len(equation.outputs):
+                return [parameters.parse_path(p)[1:] for p in paths]
+    return None
+
+
+def guessed_places(equation: Equation) -> list[parameters.Path | None]:
+    """The same where JAX does not know: a scan returns (carry, outputs), other calls a tuple."""
+    count = len(equation.outputs)
+    if equation.callee.name != "scan":
+        return [(i,) for i in range(count)]
+    _, carries = jax_compat.scan_counts(equation.origin)
+    carry: list[parameters.Path | None] = [(0,)] if carries == 1 else [(0, i) for i in range(carries)]
+    stacked = count - carries
+    # After differentiation residuals follow the outputs, which come first.
+    return [*carry, *([(1,)] if stacked else []), *([None] * (stacked - 1))]
+
+
+def inner_result(equation: Equation, index: int) -> str | None:
+    """The name inside the called function of what comes out as output `index`."""
+    for value in equation.params.values():
+        for function in functions_in(value):
+            if len(function.results) != len(equation.outputs):
+                continue
+            result = function.results[index]
+            if type(result) is not Value or not result.hint:
+                continue
+            if equation.callee.name == "scan":
+                consts, carries = jax_compat.scan_counts(equation.origin)
+                if index < carries:
+                    return function.params[consts + index].hint if consts + index < len(function.params) else None
+                return words.plural(result.hint)
+            return result.hint
+    return None
+
+
+def operands(equation: Equation, key: str, function: Function) -> list[Any]:
+    """What an equation passes for each parameter of one of its functions; empty where that is not known."""
+    inputs = list(equation.inputs)
+    kind = equation.callee.name
+    count = len(function.params)
+    if kind == "while":
+        body = equation.params.get("body_jaxpr")
+        carries = len(body.results) if type(body) is Function else 0
+        carry = inputs[len(inputs) - carries :]
+        consts = inputs[: len(inputs) - carries]
+        own = count - carries
+        inputs = [*(consts[:own] if key == "cond_jaxpr" else consts[len(consts) - own :]), *carry]
+    elif kind == "cond":
+        inputs = inputs[1:]
+    return inputs if len(inputs) == count else []
+
+
+def carry_after_results(equation: Equation, function: Function, known: int) -> None:
+    """A cotangent that a backward loop sums up is named where it is added to."""
+    consts, carries = jax_compat.scan_counts(equation.origin)
+    for i, (param, result) in enumerate(zip(function.params[consts : consts + carries], function.results, strict=False)):
+        if not known >> i & 1 and type(result) is Value and result.hint and result.hint.startswith("d_"):
+            param.hint = result.hint
+
+
+def constant_word(equation: Equation) -> str:
+    """What an equation on literals alone makes: zeros, ones."""
+    value = next((a.value for a in equation.inputs if type(a) is Literal), None)
+    try:
+        return {0.0: "zeros", 1.0: "ones"}.get(float(value), equation.callee.name)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return equation.callee.name
+
+
+def after_definition(names: list[str | None], function: Function, consts: int, carries: int) -> None:
+    """After a transformation JAX has forgotten the names: `def step(hidden, x)` still says what carry and slices are."""
+    if function.jaxpr is None or jax_compat.argument_names(function.jaxpr) is not None:
+        return
+    _, definition = parameters.function_names(function.jaxpr)
+    own = parameters.positional(definition)
+    if len(own) != 2:
+        return
+    if len(own[0]) == carries:
+        names[consts : consts + carries] = own[0]
+    slices = len(names) - consts - carries
+    if len(own[1]) <= slices:
+        names[consts + carries : consts + carries + len(own[1])] = own[1]
+
+
+_ROLES = {
+    ("scan", "jaxpr"): "scan_step", ("while", "cond_jaxpr"): "loop_condition", ("while", "body_jaxpr"): "loop_body",
+    ("cond", "branches_0"): "branch_0", ("cond", "branches_1"): "branch_1",
+}  # fmt: skip
+
+
+def function_name(function: Function, kind: str, role: str, phase: str) -> str:
+    """The author's name of a function; for a lambda what it is to the equation. `_bwd` follows in a backward pass."""
+    own = jax_compat.function_name(function.jaxpr) if function.jaxpr is not None else ""
+    own = own.rpartition(".")[2].strip("_") if not own.startswith("<") else ""
+    if not own or own in ("wrapped", "wrapper", "fun", "f_wrapped", "scanned_fun", "call_wrapped", "while_body_fun"):
+        own = _ROLES.get((kind, role)) or (role if kind == "cond" else "inner")
+        if own.startswith("branches_"):
+            own = own.replace("branches", "branch")
+    name = words.clean(own, "inner")
+    return f"{name}_bwd" if phase == "backward" and kind in ("scan", "while") else name
+
+
