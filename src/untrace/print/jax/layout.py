@@ -41,7 +41,11 @@ class Layout:
                 continue
             if sections and phase and phase != section and (phase == "backward" or not section):
                 section = phase
-                found += [Lines("")] * bool(found and not _is_space(found[-1])) + [Lines(f"# {section}")]
+                if found and not _is_space(found[-1]):
+                    found.append(Lines(""))
+                found.append(Lines(f"# {section}"))
+                if _is_space(statement):
+                    continue
             elif type(statement) is Def:
                 if found and not _is_space(found[-1]):
                     found.append(Lines(""))
