@@ -22,6 +22,7 @@ from untrace.lift.call_names import function_name, is_module_call, own_parameter
 from untrace.lift.calls import Call, call_tree
 from untrace.lift.names import provenance_of
 from untrace.prove.compare import Comparer
+from untrace.prove.rules import RULE_PARAMS
 
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_RESIDUALS = 10, 8, 3
@@ -109,10 +110,12 @@ class Outliner:
         self.trees = {p: r for p, r in zip(program.entry.params, roots, strict=False) if count[r] > 1}
         self.provenance = provenance_of(program)
         self.comparer = Comparer()
+        self.own: set[int] = set()
         self.shapes: dict[Any, list[Shape]] = {}
 
     def outline(self) -> None:
         backward = self._backward()
+        self.own = self._without_rules()
         scans = [
             Scan(f, self)
             for f in walk_functions(self.program.entry)
@@ -150,6 +153,21 @@ class Outliner:
                         forward.update(id(f) for value in equation.params.values() for f in functions_in(value))
         return {id(f) for f in every} - forward
 
+    def _without_rules(self) -> set[int]:
+        """Ids of the functions that are no derivative rules nor in one."""
+        own: set[int] = {id(self.program.entry)}
+        stack = [self.program.entry]
+        while stack:
+            for equation in stack.pop().equations:
+                for key, value in equation.params.items():
+                    if equation.callee.name in RULE_PARAMS and key != "call_jaxpr":
+                        continue
+                    for function in functions_in(value):
+                        if id(function) not in own:
+                            own.add(id(function))
+                            stack.append(function)
+        return own
+
     # ------------------------------------------------------------ equal bodies
 
     def _pieces(self, call: Call, scan: Scan) -> tuple[list[int | Piece], int]:
@@ -170,7 +188,9 @@ class Outliner:
         piece.start = items[0] if type(items[0]) is int else items[0].start
         numbers, values, inputs = piece.numbers, piece.values, piece.inputs
         places: dict[Value, int] = {}
-        keys: list[Any] = [id(call.callee.code)]
+        # Deep inside rules the rules of rules are not captured any more: nothing there stands for the program's own.
+        within = None if id(scan.function) in self.own else id(scan.function)
+        keys: list[Any] = [id(call.callee.code), within]
 
         def reference(atom: Any) -> Any:
             kind = type(atom)
