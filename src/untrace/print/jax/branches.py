@@ -20,6 +20,8 @@ def cond(w: Any, selector: Equation, operands: Sequence[Expr], branches: Sequenc
 
     `selector`: the equation just before, which makes the index out of the bool or number that the author gave.
     """
+    if not selector.inputs:  # the index of the platform that it is compiled for
+        return None
     kind, source = selector.callee.name, selector.inputs[0]
     predicate = kind == "convert_element_type" and len(branches) == 2 and str(source.aval.dtype) == "bool"
     if not predicate:
