@@ -14,7 +14,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import OptionError, OutputExistsError
-from untrace._pipeline import STYLES, Options, Result, write_and_prove
+from untrace._pipeline import COMMENTS, STYLES, Options, Result, write_and_prove
 from untrace.capture.function import Captured, trace
 from untrace.print.jax.entry import FlatEntry, entry_of
 from untrace.print.jax.signature import static_arguments
@@ -67,7 +67,8 @@ class Decompiled:
 
     def origin(self, line: int) -> str:
         """`file.py:12 (function)` of the user's statement behind a line of `source` (1-based), "" where there is none."""
-        return jax_compat.user_line(self._origins[line - 1]) if 0 < line <= len(self._origins) else ""
+        found = self._origins[line - 1] if 0 < line <= len(self._origins) else ""
+        return found if isinstance(found, str) else jax_compat.user_line(found)
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> str:
         """Writes the module to `path`, and its large constants to an `.npz` beside it; returns the path.
@@ -124,7 +125,7 @@ def _umask() -> int:
 def decompile(
     fn: Callable[..., Any],
     *,
-    style: str = "exact",
+    style: str = "idiomatic",
     standalone: bool = False,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
@@ -160,9 +161,10 @@ def decompile(
 
 def _options(style: str, standalone: bool, prove: bool, simplify: bool, comments: str) -> Options:
     """Raises OptionError for a word that is not known."""
-    for what, value, known in (("style", style, STYLES), ("comments", comments, ("full", "some", "none"))):
-        if value not in known:
-            raise OptionError(f"{what}={value!r} is not known; this version has {', '.join(map(repr, known))}")
+    if style not in STYLES:
+        raise OptionError(f"style={style!r} is not known; this version has {', '.join(map(repr, STYLES))}")
+    if comments not in COMMENTS:
+        raise OptionError(f"comments={comments!r} is not known; this version has {', '.join(map(repr, COMMENTS))}")
     return Options(style, standalone, prove, simplify, comments)
 
 
@@ -170,7 +172,7 @@ def from_jaxpr(
     closed_jaxpr: Any,
     *,
     name: str = "decompiled",
-    style: str = "exact",
+    style: str = "idiomatic",
     prove: bool = True,
     simplify: bool = True,
     comments: str = "some",

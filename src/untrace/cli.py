@@ -192,6 +192,8 @@ def _verify(argv: list[str]) -> int:
 def _decompile(options: argparse.Namespace, terminal: Terminal) -> Any:
     with terminal.working("importing JAX"):
         import untrace
+    if options.torch:
+        return _from_torch(options, terminal)
     job = _load_job(options)
     settings: dict[str, Any] = {"standalone": options.standalone, "prove": options.prove}
     if options.style is not None:
@@ -199,6 +201,20 @@ def _decompile(options: argparse.Namespace, terminal: Terminal) -> Any:
     doing = "tracing, writing and proving" if options.prove else "tracing and writing"
     with terminal.working(doing):
         return untrace.decompile(job.function, **settings)(*job.args, **job.kwargs)
+
+
+def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
+    """The module of PyTorch that the target names, as JAX."""
+    import untrace
+    from untrace.torch import commands
+
+    if options.transforms or options.static or options.standalone or options.x64:
+        raise OptionError("--torch goes with --kw, --style and --no-prove only; differentiate what it writes.")
+    module = commands.load_module(options.target)
+    args, kwargs = commands.inputs(options.args, options.kw)
+    settings = {} if options.style is None else {"style": options.style}
+    with terminal.working("tracing, writing and proving" if options.prove else "tracing and writing"):
+        return untrace.from_torch(module, prove=options.prove, **settings)(*args, **kwargs)
 
 
 def _say_what_is_known(decompiled: Any, terminal: Terminal) -> None:
@@ -342,6 +358,10 @@ def _add_style_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--standalone", action="store_true",
         help="define the classes in inputs and outputs instead of importing them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--torch", action="store_true",
+        help="the target is a torch.nn.Module, a class of one, or a function that makes one",
     )  # fmt: skip
     parser.add_argument(
         "--no-prove", dest="prove", action="store_false", help="leave the proof out"

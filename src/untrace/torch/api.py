@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import textwrap
 import time
 from collections.abc import Callable, Sequence
@@ -62,7 +63,8 @@ def _written(
         entry = entry_of(found.function, captured, found.args, {}, frozenset(), frozenset())
         result = write_and_prove(captured, entry, captured.name, options, timings)
         made = _decompiled(captured, result, timings)
-        places = _places(made._origins)
+        captured_origins = made._origins
+        places = _places(captured_origins)
     start = time.perf_counter()
     before = made.source.count("\n")
     made.source = weights.with_loader(made.source, found.state, found.names, found.changed)
@@ -76,7 +78,10 @@ def _written(
     # The loader stands behind everything, so what was added above is all that the lines moved.
     end = made.source.index(weights.HEAD)
     moved = made.source[:end].rstrip("\n").count("\n") + 1 - before
-    made._origins = [*[None] * moved, *made._origins]
+    named = {line: f"{os.path.basename(file)}:{number}" for line, file, number in places}
+    made._origins = [""] * moved
+    for line, origin in enumerate(captured_origins):
+        made._origins.append(named.get(line, made._origins[-1] if origin is not None and made._origins else ""))
     timings["torch"] = time.perf_counter() - start
     return made, [(line + moved, file, number) for line, file, number in places]
 

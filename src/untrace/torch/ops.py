@@ -352,7 +352,7 @@ def tril(input: Any, diagonal: int = 0) -> Any:
     return jnp.tril(input, diagonal)
 
 
-def grouped_mm(mat_a: Any, mat_b: Any, *, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+def grouped_mm(mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
     """Rows in groups, each with a matrix of its own; `offs` has where the groups end."""
     if offs is None or mat_a.ndim != 2 or mat_b.ndim != 3 or bias is not None:
         raise NotImplementedError("grouped_mm has a JAX form here for rows in groups only")

@@ -1,0 +1,142 @@
+"""The operations that `from_torch` writes its own way, each against PyTorch on the same numbers, outputs and gradients."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'untrace[torch]' (Python 3.11)")
+if importlib.util.find_spec("torchax") is None:  # not imported here: by itself it does not load under PyTorch 2.13
+    pytest.skip("torchax is not installed: pip install 'untrace[torch]'", allow_module_level=True)
+
+import torch.nn.functional as F  # noqa: E402
+
+from untrace.torch.bridge import array_of, environment, numpy_of, torchax  # noqa: E402
+
+
+def r(*shape):
+    """The same numbers for the same shape, here and inside torchax (which has a `torch.randn` of its own)."""
+    random = np.random.default_rng(sum(shape) + len(shape))
+    return torch.from_numpy(random.standard_normal(shape, dtype=np.float32))
+
+
+MASK = torch.tensor([[True, False, True], [False, False, True]])
+CASES = {
+    "linear": lambda: F.linear(r(2, 3), r(4, 3), r(4)),
+    "addmm": lambda: torch.addmm(r(3), r(2, 4), r(4, 3), beta=0.5, alpha=2.0),
+    "embedding": lambda: F.embedding(torch.tensor([[1, 0], [2, 2]]), r(3, 4), padding_idx=0),
+    "layer_norm": lambda: F.layer_norm(r(2, 3, 4), (3, 4), r(3, 4), r(3, 4)),
+    "rms_norm": lambda: F.rms_norm(r(2, 4), (4,), r(4)),
+    "group_norm": lambda: F.group_norm(r(2, 6, 5), 3, r(6), r(6)),
+    "softmax": lambda: F.softmax(r(2, 5), dim=0),
+    "softmax_dtype": lambda: r(2, 5).half().softmax(-1, dtype=torch.float32),
+    "log_softmax": lambda: r(2, 5).log_softmax(-1),
+    "gelu": lambda: F.gelu(r(7)),
+    "gelu_tanh": lambda: F.gelu(r(7), approximate="tanh"),
+    "silu": lambda: F.silu(r(7)),
+    "elu": lambda: F.elu(r(7), 0.5),
+    "leaky_relu": lambda: F.leaky_relu(r(7), 0.2),
+    "softplus": lambda: F.softplus(r(7), beta=2),
+    "sigmoid_int": lambda: torch.sigmoid(torch.tensor([1, -2])),
+    "sdpa": lambda: F.scaled_dot_product_attention(r(2, 3, 4, 8), r(2, 3, 5, 8), r(2, 3, 5, 8)),
+    "sdpa_causal": lambda: F.scaled_dot_product_attention(r(2, 4, 8), r(2, 4, 8), r(2, 4, 8), is_causal=True),
+    "sdpa_mask": lambda: F.scaled_dot_product_attention(r(2, 8), r(3, 8), r(3, 8), attn_mask=MASK),
+    "sdpa_bias": lambda: F.scaled_dot_product_attention(r(2, 8), r(3, 8), r(3, 8), attn_mask=r(2, 3), scale=0.3),
+    "sdpa_gqa": lambda: F.scaled_dot_product_attention(r(1, 4, 3, 8), r(1, 2, 3, 8), r(1, 2, 3, 8), enable_gqa=True),
+    "one_hot": lambda: F.one_hot(torch.tensor([2, 0, 1]), 4),
+    "cross_entropy": lambda: F.cross_entropy(r(4, 5), torch.tensor([1, 0, -100, 4])),
+    "cross_entropy_images": lambda: F.cross_entropy(r(2, 5, 3), torch.tensor([[1, 0, 2], [4, 4, 0]]), reduction="none"),
+    "mse_loss": lambda: F.mse_loss(r(4), r(5)[:4]),
+    "mean": lambda: r(2, 3, 4).mean((0, 2), keepdim=True),
+    "var": lambda: torch.var(r(3, 4), dim=1),
+    "var_biased": lambda: r(3, 4).var(0, False),
+    "std": lambda: r(3, 4).std(dim=1, correction=0),
+    "chunk": lambda: torch.cat(r(2, 7).chunk(3, -1)[::-1], -1),
+    "split": lambda: torch.cat(r(2, 7).split([1, 2, 4], -1)[::-1], -1),
+    "split_even": lambda: torch.stack(r(6, 2).split(2)),
+    "unbind": lambda: r(3, 4).unbind(1)[2],
+    "where": lambda: torch.where(MASK, r(2, 3), 0.5),
+    "stack": lambda: torch.stack([r(2), r(3)[:2]], dim=-1),
+    "outer": lambda: torch.outer(r(2), r(3)),
+    "polar": lambda: torch.polar(r(3).abs(), r(4)[:3]),
+    "topk": lambda: torch.topk(r(2, 6), 3)[0],
+    "topk_smallest": lambda: torch.topk(r(6, 2), 3, dim=0, largest=False)[0],
+    "repeat_interleave": lambda: r(2, 3).repeat_interleave(2, dim=1),
+    "masked_fill": lambda: r(2, 3).masked_fill(MASK, -1e9),
+    "pow": lambda: r(5) ** 3.0,
+    "rpow": lambda: 2.0 ** r(5),
+    "rsub": lambda: 1 - r(5),
+    "rdiv": lambda: 1.0 / r(5),
+    "triu": lambda: torch.triu(r(3, 4), 1),
+    "tril": lambda: r(3, 4).tril(-1),
+    "arange": lambda: torch.arange(2, 9, 3),
+    "arange_float": lambda: torch.arange(0, 1, 0.25),
+    "full": lambda: torch.full((2, 3), 7),
+    "zeros_ones": lambda: torch.zeros(2, 3) + torch.ones((2, 3)),
+    "conv1d": lambda: F.conv1d(r(2, 3, 8), r(4, 3, 3), r(4), padding="same"),
+    "conv2d": lambda: F.conv2d(r(2, 4, 7, 6), r(6, 2, 3, 2), r(6), stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2),
+    "conv3d": lambda: F.conv3d(r(1, 2, 4, 4, 4), r(3, 2, 2, 2, 2)),
+    "conv_transpose1d": lambda: F.conv_transpose1d(r(1, 2, 5), r(2, 3, 4), r(3), stride=2, padding=1),
+    "conv_transpose2d": lambda: F.conv_transpose2d(r(2, 3, 4, 5), r(3, 2, 3, 3), stride=2, padding=1, output_padding=1),
+    "max_pool": lambda: F.max_pool2d(r(1, 2, 7, 7), 3, 2, padding=1),
+    "max_pool_ceil": lambda: F.max_pool2d(r(1, 2, 6, 6), 3, 2, ceil_mode=True),
+    "max_pool1d": lambda: F.max_pool1d(r(1, 2, 7), 2),
+    "avg_pool": lambda: F.avg_pool2d(r(1, 2, 6, 6), 3, 2, padding=1),
+    "avg_pool_valid": lambda: F.avg_pool2d(r(1, 2, 6, 6), 3, 2, padding=1, count_include_pad=False),
+    "adaptive_avg_pool": lambda: F.adaptive_avg_pool2d(r(1, 2, 7, 5), (3, 2)),
+    "adaptive_avg_pool_1": lambda: F.adaptive_avg_pool2d(r(1, 2, 7, 5), 1),
+    "nearest": lambda: F.interpolate(r(1, 2, 3, 4), scale_factor=2),
+    "nearest_odd": lambda: F.interpolate(r(1, 2, 4), size=7),
+    "bilinear": lambda: F.interpolate(r(1, 2, 3, 4), scale_factor=2, mode="bilinear"),
+    "batch_norm": lambda: F.batch_norm(r(4, 3, 5), r(3), r(3).abs(), r(3), r(4)[:3]),
+    "batch_norm_train": lambda: F.batch_norm(r(4, 3, 5), None, None, r(3), training=True),
+    "grouped_mm": lambda: F.grouped_mm(
+        r(16, 16).bfloat16(), r(2, 16, 16).bfloat16(), offs=torch.tensor([8, 16], dtype=torch.int32)
+    ).float(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operation(case, monkeypatch):
+    """The case is run twice: as it is, and with every random tensor on JAX."""
+    try:
+        expected = numpy_of(CASES[case]())
+    except (RuntimeError, NotImplementedError) as error:
+        pytest.skip(f"PyTorch itself cannot run this here: {error}")
+    env, own = environment(), torchax().tensor.Tensor
+    here = r
+
+    def on_jax(*shape):
+        return own(array_of(here(*shape)), env)
+
+    constants = {"MASK": own(array_of(MASK), env)}
+    monkeypatch.setitem(globals(), "r", on_jax)
+    for name, value in constants.items():
+        monkeypatch.setitem(globals(), name, value)
+    with env:
+        found = np.asarray(env.t2j_iso(CASES[case]()))
+    assert found.shape == expected.shape
+    tolerance = 2e-2 if "grouped" in case or "half" in case else 2e-6 * max(1.0, np.abs(expected).max())
+    np.testing.assert_allclose(found, expected, rtol=2e-6 if tolerance < 1e-2 else 2e-2, atol=tolerance)
+    if expected.dtype.kind == "f":
+        assert found.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "batch_first": True}, {"bidirectional": True, "bias": False}])
+def test_recurrent(kind, options):
+    import untrace
+
+    torch.manual_seed(0)
+    module = getattr(torch.nn, kind)(3, 4, **options)
+    x = r(2, 5, 3)
+    d = untrace.from_torch(module)(x)
+    assert d.proof.at_least("bits")
+    out = d(d.module.load_params(module.state_dict()), array_of(x))
+    with torch.no_grad():
+        expected = module(x)
+    np.testing.assert_allclose(out[0], numpy_of(expected[0]), atol=2e-6)
+    last = expected[1][0] if kind == "LSTM" else expected[1]
+    np.testing.assert_allclose(out[1][0] if kind == "LSTM" else out[1], numpy_of(last), atol=2e-6)
