@@ -127,7 +127,7 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
 
 
 def _per_channel(x: Any, space: int) -> Any:
-    return None if x is None else x.reshape(-1, *[1] * space)
+    return None if x is None else x[(slice(None), *[None] * space)]
 
 
 # ---------------------------------------------------------------- activations

@@ -55,7 +55,7 @@ def conv(
         dimension_numbers=_LAYOUTS[rank], feature_group_count=groups,
     )  # fmt: skip
     if bias is not None:
-        out = out + bias.reshape(-1, *[1] * rank)
+        out = out + bias[(slice(None), *[None] * rank)]
     return out[0] if single else out
 
 
@@ -78,7 +78,7 @@ def conv_transpose(
         x, flipped, (1,) * rank, pads, lhs_dilation=strides, rhs_dilation=dilations, dimension_numbers=_LAYOUTS[rank]
     )
     if bias is not None:
-        out = out + bias.reshape(-1, *[1] * rank)
+        out = out + bias[(slice(None), *[None] * rank)]
     return out[0] if single else out
 
 

@@ -46,17 +46,16 @@ def batch_norm(
 def _batch_norm(
     x: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, Any, Any]:
-    def shaped(v: Any) -> Any:
-        return v.reshape(-1, *[1] * (x.ndim - 2))
+    def shaped(v: Any) -> Any:  # no sizes: the same text for every width
+        return v[(slice(None), *[None] * (x.ndim - 2))]
 
     mean, var = running_mean, running_var
     if training:
         axes = (0, *range(2, x.ndim))
-        count = x.size // x.shape[1]
         mean, var = jnp.mean(x, axis=axes), jnp.var(x, axis=axes)
         if running_mean is not None:
             running_mean = (1 - momentum) * running_mean + momentum * mean
-            running_var = (1 - momentum) * running_var + momentum * var * (count / (count - 1))
+            running_var = (1 - momentum) * running_var + momentum * jnp.var(x, axis=axes, ddof=1)
     out = (x - shaped(mean)) * lax.rsqrt(shaped(var) + eps)
     if weight is not None:
         out = out * shaped(weight)

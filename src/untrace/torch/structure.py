@@ -332,7 +332,9 @@ class _Outlining:
         ways = [self._returned(piece, piece.values[n]) for n in numbers]
         if len(set(ways)) == len(ways) and all(w is not None and all(type(s) is int for s in w) for w in ways):
             return [n for _, n in sorted(zip(ways, numbers, strict=True))]  # type: ignore[type-var]
-        return numbers
+        # New state was computed on the way: it stands behind what the module returns, which comes last.
+        first = [n for n, way in zip(numbers, ways, strict=True) if way is not None] or numbers[-1:]
+        return [*first, *[n for n in numbers if n not in first]]
 
     def _returned(self, piece: Piece, value: Value) -> tuple[Any, ...] | None:
         """Where in what `forward` returns a value stands; None where that is not known."""

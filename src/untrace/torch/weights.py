@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Sequence
@@ -161,6 +162,7 @@ def _with_imports(source: str) -> str:
     standard = sorted(line for line in every if line.split()[1].split(".")[0] in sys.stdlib_module_names)
     rest = [line for line in every if line not in standard]
     rest.sort(key=lambda line: (_OTHERS.index(line) if line in _OTHERS else len(_OTHERS), line))
-    if not top:
-        raise AssertionError("a written module imports JAX")
+    if not top:  # arithmetic of Python's own only
+        start = ast.parse(source).body[0].end_lineno or 0
+        return "\n".join([*lines[:start], "", *standard, "", *rest, *lines[start:]])
     return "\n".join([*lines[: top[0]], *standard, "", *rest, *lines[top[-1] + 1 :]])
