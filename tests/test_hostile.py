@@ -82,7 +82,7 @@ def check(function: Callable[..., Any], *args: Any, path: Path, **kwargs: Any) -
 
     Bits need a compilation for each of hundreds of cases: `test_all_names_at_once` compares them.
     """
-    decompiled = untrace.decompile(function)(*args, **kwargs)
+    decompiled = untrace.decompile(function, style="exact")(*args, **kwargs)
     assert decompiled.proof.level == "jaxpr", decompiled.proof
     written, text = roundtrip.saved(decompiled, path)
     roundtrip.check_text(text, {__name__})
@@ -345,3 +345,17 @@ def test_names_of_modules_that_callbacks_come_from(tmp_path: Path) -> None:
 
 
 TABLE = np.linspace(0, 1, 1600, dtype=np.float32).reshape(40, 40)
+
+
+def test_a_parameter_called_underscore() -> None:
+    """A result that nobody uses is called so too."""
+
+    def program(x: Any, _: Any) -> Any:
+        total, _unused = jax.jit(lambda v: (v.sum(), v * 2))(x)
+        largest = lax.top_k(x, 2)[1]
+        return {"_": total + _, "largest": largest}
+
+    decompiled = untrace.decompile(program)(jnp.arange(3.0), jnp.float32(2))
+    assert decompiled.proof.level == "jaxpr"
+    got = decompiled(jnp.arange(3.0), _=jnp.float32(2))
+    assert got["_"] == 5 and list(got["largest"]) == [2, 1]
