@@ -49,6 +49,7 @@ def check(
     again: bool = True,
     fixpoint: bool = True,
     same_text: bool = False,
+    style: str = "exact",
 ) -> None:
     """Checks all promises for one random program; files go to `directory`.
 
@@ -73,6 +74,7 @@ def check(
                 again=again,
                 fixpoint=fixpoint,
                 same_text=same_text,
+                style=style,
             )
     finally:
         forget(module)
@@ -90,20 +92,22 @@ def check_function(
     again: bool = True,
     fixpoint: bool = True,
     same_text: bool = False,
+    style: str = "exact",
 ) -> str:
     """The text that untrace writes for `function`, after every promise was checked.
 
     `allowed` are modules that the text may import beside JAX, NumPy and the standard library: those
-    that define the pytree classes of arguments and results.
+    that define the pytree classes of arguments and results. In style "idiomatic" the text may be
+    simplified: the proof is then `bits` at least, and the lowered program another one.
     """
     import untrace
 
     original = _attempt(lambda: jax.jit(function).lower(*args, **kwargs))
     with _stage("decompile"):
-        decompiled = untrace.decompile(function)(*args, **kwargs)
+        decompiled = untrace.decompile(function, style=style)(*args, **kwargs)
     # A primitive that had to be expanded leaves another jaxpr; the compiled program must agree.
-    expanded = "expanded" in str(decompiled.proof)
-    if decompiled.proof.level not in ("jaxpr", "hlo" if expanded else "jaxpr"):
+    expanded = "expanded" in str(decompiled.proof) or style != "exact"
+    if not decompiled.proof.at_least("jaxpr" if not expanded else "hlo" if style == "exact" else "bits"):
         raise Mismatch("proof", str(decompiled.proof))
     written, text = saved(decompiled, directory)
     check_text(text, allowed)
@@ -128,12 +132,12 @@ def check_function(
     if again:
         jax.clear_caches()
         with _stage("decompile again"):
-            second_text = untrace.decompile(function)(*args, **kwargs).source
+            second_text = untrace.decompile(function, style=style)(*args, **kwargs).source
         if second_text != decompiled.source:
             raise Mismatch("determinism", _first_difference(decompiled.source, second_text))
     if fixpoint:
         with _stage("decompile the text"):
-            own = untrace.decompile(written)(*args, **kwargs)
+            own = untrace.decompile(written, style=style)(*args, **kwargs)
         if own.proof.level != "jaxpr" and not expanded:
             raise Mismatch("fixpoint proof", str(own.proof))
         first, second = (without_docstring(d.source) for d in (decompiled, own))

@@ -186,7 +186,7 @@ RULE = """
         return w.jnp("multiply", x, 2.0**times)
 
     decompiled = untrace.decompile(f)(1.0)
-    assert "jnp.multiply(sin, 4.0)" in decompiled.source, decompiled.source
+    assert "jnp.multiply(" in decompiled.source and ", 4.0)" in decompiled.source, decompiled.source
     assert decompiled(1.0) == f(1.0)
     print(decompiled.proof.level)
 
@@ -298,7 +298,7 @@ def fails(x: Any) -> Any:
 
 def test_a_breakpoint_stops_at_a_line_of_the_text() -> None:
     """By file name and line, as in a saved file; the debugger shows the text."""
-    decompiled = untrace.decompile(scaled)(X, by=2.0)
+    decompiled = untrace.decompile(scaled, style="exact")(X, by=2.0)
     path = decompiled.module.__file__
     lines = decompiled.source.splitlines()
     number = 1 + next(i for i, line in enumerate(lines) if "lax.sin(x)" in line)
@@ -329,7 +329,7 @@ def test_a_traceback_shows_lines_of_the_text() -> None:
 
 
 def test_the_text_of_a_module_goes_with_it() -> None:
-    decompiled = untrace.decompile(scaled)(X, by=2.0)
+    decompiled = untrace.decompile(scaled, style="exact")(X, by=2.0)
     path = decompiled.module.__file__
     assert Path(path).read_text(encoding="utf-8") == decompiled.source
     del decompiled
@@ -350,7 +350,7 @@ def test_without_a_place_for_files_the_text_still_runs(monkeypatch: Any) -> None
 
 
 def test_origin_names_the_users_line() -> None:
-    decompiled = untrace.decompile(scaled)(X, by=2.0)
+    decompiled = untrace.decompile(scaled, style="exact")(X, by=2.0)
     number = 1 + next(i for i, s in enumerate(decompiled.source.splitlines()) if "lax.sin" in s)
     assert decompiled.origin(number).startswith(__file__) or "test_api.py:" in decompiled.origin(number)
     assert decompiled.origin(0) == decompiled.origin(10_000) == decompiled.origin(1) == ""

@@ -34,10 +34,10 @@ SETTINGS = settings(
 )
 
 
-def _check(program: Program) -> None:
+def _check(program: Program, **options: Any) -> None:
     with tempfile.TemporaryDirectory() as directory:
         try:
-            roundtrip.check(program, Path(directory))
+            roundtrip.check(program, Path(directory), **options)
         except roundtrip.Refused:
             return  # see test_few_random_programs_are_refused
 
@@ -47,6 +47,13 @@ def _check(program: Program) -> None:
 def test_a_random_program_comes_back_as_itself(program: Program) -> None:
     """Text, proof, StableHLO, bits, types, gradients, determinism, and its own text again."""
     _check(program)
+
+
+@SETTINGS
+@given(programs(size=6))
+def test_a_random_program_comes_back_in_idiomatic_style(program: Program) -> None:
+    """Lifts, names and simplifications keep text, bits, types and gradients right."""
+    _check(program, style="idiomatic", fixpoint=False)
 
 
 @settings(SETTINGS, max_examples=max(3, EXAMPLES // 3))

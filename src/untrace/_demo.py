@@ -32,7 +32,7 @@ def run(output: Path, *, full: bool, terminal: Terminal) -> int:
     """Writes the module to `output`, prints it, its proof and its times; the exit code.
 
     A file at `output` that a person has edited is kept under another name.  The exit code is 0
-    when the written module computes the same bits as the traced original, and else 3.
+    when the compiled module computes the same bits as the original, and else 3.
     """
     example = _example_file()
     gpt = _locate.load_module(str(example))
@@ -64,7 +64,8 @@ def run(output: Path, *, full: bool, terminal: Terminal) -> int:
 
     with terminal.working("measuring the file against the original"):
         written = _locate.load_function(f"{output}:{decompiled.name}")
-        rows, agreements = _measure(original, written, args, decompiled.jaxpr)
+        simplified = decompiled.proof.level != "jaxpr"
+        rows, agreements = _measure(original, written, args, decompiled.jaxpr, simplified)
     terminal.out.print(_table(rows))
     for agreement in agreements:
         terminal.tell(escape(str(agreement)))
@@ -110,7 +111,7 @@ class _Agreement:
 
 
 def _measure(
-    original: Any, written: Any, args: tuple[Any, ...], jaxpr: Any
+    original: Any, written: Any, args: tuple[Any, ...], jaxpr: Any, simplified: bool
 ) -> tuple[list[_Row], list[_Agreement]]:
     """Times both functions and compares what they return, each compiled only once."""
     both = (original, written)
@@ -134,7 +135,12 @@ def _measure(
     traced = jax.tree.unflatten(jax.tree.structure(eager), traced)
     agreements = [
         _agreement("jitted", compiled_original(*args), compiled_written(*args)),
-        _agreement("not jitted, against the original as JAX traced it", traced, eager),
+        # A simplified text has other operations, which round in another way one by one; the proof is
+        # about what they compile to.
+        replace(
+            _agreement("not jitted, against the original as JAX traced it", traced, eager),
+            is_loose=simplified,
+        ),
         # Differentiating without a trace, JAX groups the operations in another way than the jaxpr
         # of the same gradient does, and so it rounds in another way.
         replace(_agreement("not jitted, against jax.grad", original(*args), eager), is_loose=True),

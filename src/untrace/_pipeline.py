@@ -27,6 +27,7 @@ from untrace.prove.load import restate
 from untrace.prove.report import Proof
 
 STYLES = ("idiomatic", "exact")
+COMMENTS = ("full", "some", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,9 @@ def write_and_prove(
         name = _NAMES[captured.summary.split(" of ")[0]].format(name)
     with _deep_recursion(), _no_collections():
         start = time.perf_counter()
-        program = program_of(captured, name, entry, JAX.user_names())
+        own = JAX.user_names()
+        program = program_of(captured, name, entry, own)
+        program.extra["own"] = own
         timings["write"] = time.perf_counter() - start
         result = None
         for target, words, neutral in _targets(captured, options):
@@ -101,7 +104,7 @@ def _targets(captured: Captured, options: Options) -> Iterator[tuple[Any, str, b
         small = count_equations(captured.expanded) <= _MOST_COMPILED
         most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
         for only in (most, NEUTRAL) if small else (NEUTRAL,):
-            target, counts = simplified(captured.expanded, only)
+            target, counts = simplified(captured.expanded, only, JAX.user_names())
             if target is not captured.expanded:
                 neutral = set(counts) <= NEUTRAL
                 yield target, described(counts), neutral
@@ -115,7 +118,8 @@ def _program_of_target(captured: Captured, program: Program, target: Any, name: 
 
     importer = Importer(captured.expander)
     entry = importer.program(target, name)
-    return Program(entry, program.signature, tuple(importer.notes), extra=dict(captured.extra))
+    extra = {**captured.extra, "own": program.extra["own"]}
+    return Program(entry, program.signature, tuple(importer.notes), extra=extra)
 
 
 @dataclass

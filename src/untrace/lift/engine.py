@@ -8,7 +8,7 @@ a guess may be bold; a wrong one costs a trace (remembered) and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,11 +55,13 @@ def idiom(*anchors: str) -> Callable[[Idiom], Idiom]:
 class Lifter:
     """Lifts the functions of one program. Patterns are remembered here, and with them every failed guess.
 
-    `refused`: ids of jaxpr equations that must stay as they are (a lift of them was proven wrong).
+    `refused`: ids of jaxpr equations that must stay as they are (a lift of them was proven wrong). `own`: names of
+    primitives that have a user's rule, which goes before everything else.
     """
 
-    def __init__(self, refused: Mapping[int, int] | frozenset[int] = frozenset()):
+    def __init__(self, refused: Mapping[int, int] | frozenset[int] = frozenset(), own: Collection[str] = ()):
         self.refused = refused
+        self.own = own
         self.comparer = Comparer()
         self.provenance = Provenance()
         self.patterns = PATTERNS.setdefault(jax_compat.trace_settings(), {})
@@ -126,6 +128,7 @@ class Matcher:
         origin = equation.origin
         return (
             id(origin) not in self._refused
+            and equation.callee.name not in self.lifter.own
             and not origin.effects
             and not any(o in self._selectors for o in equation.outputs)
         )

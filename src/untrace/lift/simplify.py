@@ -21,7 +21,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -52,10 +52,14 @@ def rewrite(*primitives: str) -> Callable[[Rewrite], Rewrite]:
 
 
 class Simplifier:
-    """Simplifies jaxprs that may share parts, each once. `counts`: how often each rewrite was made, by name."""
+    """Simplifies jaxprs that may share parts, each once. `counts`: how often each rewrite was made, by name.
 
-    def __init__(self, only: frozenset[str] | None = None):
+    `only`: the rewrites that may be made. `own`: primitives with a user's rule, which are left alone.
+    """
+
+    def __init__(self, only: frozenset[str] | None = None, own: Collection[str] = ()):
         self.only = only
+        self.own = own
         self.counts: Counter[str] = Counter()
         self._memo: dict[int, Any] = {}
         self._alive: list[Any] = []
@@ -175,6 +179,8 @@ class Body:
 
     def _rewritten(self, eqn: Any) -> Any:
         only = self.simplifier.only
+        if eqn.primitive.name in self.simplifier.own:
+            return None
         for function in REWRITES.get(eqn.primitive.name, ()):
             if only is not None and function.__name__ not in only:
                 continue
@@ -284,9 +290,11 @@ def _alive(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
     return kept[::-1]
 
 
-def simplified(closed: Any, only: frozenset[str] | None = None) -> tuple[Any, Counter[str]]:
+def simplified(
+    closed: Any, only: frozenset[str] | None = None, own: Collection[str] = ()
+) -> tuple[Any, Counter[str]]:
     """(`closed` simplified, how often each rewrite was made); the same object where none was."""
-    simplifier = Simplifier(only)
+    simplifier = Simplifier(only, own)
     return simplifier.simplify(closed), simplifier.counts
 
 

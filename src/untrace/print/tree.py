@@ -180,8 +180,9 @@ class Subscript(Expr):
 
     def items(self):
         index = self.index
-        several = type(index) is Tuple and len(index.elements) > 1
-        return wrap(self.value, ATOM) + "[", [("", e) for e in index.elements] if several else [("", index)], "]"
+        if type(index) is not Tuple or len(index.elements) < 2:
+            return None  # a comma after a single index would make it a tuple
+        return wrap(self.value, ATOM) + "[", [("", e) for e in index.elements], "]"
 
 
 class Slice(Expr):

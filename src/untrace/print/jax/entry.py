@@ -16,7 +16,7 @@ from untrace.print.jax.results import Rebuilt, rebuild
 from untrace.print.jax.signature import Argument, Signature, signature_parameters, unpack_arguments
 from untrace.print.jax.writer import FunctionWriter, ModuleWriter
 from untrace.print.names import identifier
-from untrace.print.tree import Def, Expr, Parameter, Return, Statement, Tuple
+from untrace.print.tree import Assign, Def, Expr, Name, Parameter, Return, Statement, Tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,20 @@ def _bind_arguments(w: FunctionWriter, arguments: Sequence[Argument], function: 
             w.names.update(zip(values, expressions, strict=True))
         first += len(values)
     bind_leaves(w, known, function.equations, function.results, lambda value, leaf: value.hint or last_word(leaf))
+    examples = [x for argument in arguments for x in jax.tree.leaves(argument.example)]
+    for i, example in enumerate(examples):
+        if i in used and type(example) in (bool, int, float, complex):
+            _as_array(w, function.params[i])
+
+
+def _as_array(w: FunctionWriter, value: Value) -> None:
+    """Makes an array of a Python number: operators and methods would mean Python's own, where nothing is traced."""
+    expr = w.names[value]
+    array = w.jnp("asarray", expr)
+    if type(expr) is Name:
+        w.statements.append(Assign([expr.id], array))
+    else:
+        w.names[value] = array
 
 
 def _fresh(w: FunctionWriter) -> Callable[[str], str]:

@@ -1,0 +1,17 @@
+"""`predict` (equinox_mlp.py:12).
+
+untrace 0.1.0 · jax 0.10.2 · proven: same compiled program
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def linear(params, x):
+    x_2 = jnp.einsum("ij,kj->ik", params.weight, x).T + params.bias
+    return x_2
+
+
+def predict(arrays, x):
+    x_2 = linear(arrays.layers[1], jax.nn.relu(linear(arrays.layers[0], x)))
+    return linear(arrays.layers[2], jax.nn.relu(x_2))

@@ -1,0 +1,87 @@
+"""`apply` (module.py:2091).
+
+untrace 0.1.0 · jax 0.10.2 · proven: same compiled program
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def layer_norm(params, args):
+    mus = args.mean(axis=-1)
+    difference = jnp.square(args).mean(axis=-1) - jnp.square(mus)
+    total = jnp.maximum(0.0, difference)[:, :, None] + 1e-06
+    mul = lax.rsqrt(total) * params["scale"].reshape(1, 1, 8)
+    y = (args - mus[:, :, None]) * mul + params["bias"].reshape(1, 1, 8)
+    return y
+
+
+def dense_general(params, inputs):
+    out = jnp.einsum("ijk,klm->ijlm", inputs, params["kernel"])
+    return out + params["bias"].reshape(1, 1, 2, 4)
+
+
+def dot_product_attention_weights(y, y_2):
+    attn_weights = jnp.einsum(
+        "...qhd,...khd->...hqk", y / jnp.sqrt(4.0).astype(jnp.float32), y_2
+    )
+    return jax.nn.softmax(attn_weights)
+
+
+def dot_product_attention(y, y_2, y_3):
+    product = jnp.einsum(
+        "...hqk,...khd->...qhd", dot_product_attention_weights(y, y_2), y_3
+    )
+    return product
+
+
+def multi_head_dot_product_attention(params, y):
+    x = dot_product_attention(
+        dense_general(params["query"], y),
+        dense_general(params["key"], y),
+        dense_general(params["value"], y),
+    )
+    attended = jnp.einsum("ijkl,klm->ijm", x, params["out"]["kernel"])
+    out = attended + params["out"]["bias"].reshape(1, 1, 8)
+    return out
+
+
+def mlp(params, x):
+    y = x @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"].reshape(1, 1, 32)
+    hidden = jax.nn.gelu(y)
+    y_2 = hidden @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"].reshape(
+        1, 1, 8
+    )
+    return y_2
+
+
+def apply(
+    variables,
+    *args,
+    rngs=None,
+    method=None,
+    mutable=False,
+    capture_intermediates=False,
+    **kwargs,
+):
+    if len(args) != 1:
+        raise TypeError("this was traced with 1 arguments in *args")
+    if rngs is not None:
+        raise ValueError("'rngs' was None when this was traced, and cannot be anything else")
+    if method is not None:
+        raise ValueError("'method' was None when this was traced, and cannot be anything else")
+    if mutable is not False:
+        raise ValueError("'mutable' was False when this was traced, and cannot be anything else")
+    if capture_intermediates is not False:
+        raise ValueError("'capture_intermediates' was False when this was traced, and cannot be anything else")
+    if kwargs:
+        raise TypeError("this was traced with these names in **kwargs: none")
+    arg_0 = args[0]
+    y = layer_norm(variables["params"]["LayerNorm_0"], arg_0)
+    y_2 = multi_head_dot_product_attention(
+        variables["params"]["MultiHeadDotProductAttention_0"], y
+    )
+    x = arg_0 + y_2
+    y_3 = layer_norm(variables["params"]["LayerNorm_1"], x)
+    return x + mlp(variables["params"]["MLP_0"], y_3)

@@ -1,0 +1,68 @@
+"""`train_step` (optax_adamw_step.py:15).
+
+untrace 0.1.0 · jax 0.10.2 · proven: same compiled program
+"""
+
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import primitives
+from optax import EmptyState
+from optax import ScaleByAdamState
+
+
+def loss(params, x, y):
+    prediction = x @ params["w"] + params["b"]
+    difference = prediction - y
+    return 2.0 * difference, jnp.mean(difference**2)
+
+
+def update_fn(params, d_b, d_w):
+    count = params.count
+    mu = 0.1 * d_b**1 + 0.9 * params.mu["b"]
+    mu_2 = 0.1 * d_w**1 + 0.9 * params.mu["w"]
+    nu = 0.001 * d_b**2 + 0.999 * params.nu["b"]
+    nu_2 = 0.001 * d_w**2 + 0.999 * params.nu["w"]
+    count_inc = lax.select(count < 2147483647, count + 1, 2147483647)
+    difference = 1.0 - 0.9**count_inc
+    difference_2 = 1.0 - 0.999**count_inc
+    updates = mu / difference / (jnp.sqrt(nu / difference_2 + 0.0) + 1e-08)
+    updates_2 = mu_2 / difference / (jnp.sqrt(nu_2 / difference_2 + 0.0) + 1e-08)
+    return mu, mu_2, nu_2, count_inc, updates, updates_2, nu.astype(jnp.float32)
+
+
+def update(state, params, d_b, d_w):
+    mu, mu_2, nu, count_inc, updates, updates_2, nu_2 = update_fn(state, d_b, d_w)
+    return (
+        mu,
+        mu_2,
+        nu,
+        count_inc,
+        nu_2,
+        -0.001 * (updates + 0.0001 * params["b"]),
+        -0.001 * (updates_2 + 0.0001 * params["w"]),
+    )
+
+
+def train_step(params, state, x, y):
+    scaled, value = loss(params, x, y)
+    d_difference = 0.25 * scaled  # f32[4]  optax_adamw_step.py:12
+    d_b = primitives.convert_element_type_p.bind(
+        d_difference.sum(),
+        new_dtype=jnp.dtype("float32"),
+        weak_type=True,
+        sharding=None,
+    )  # f32[]  optax_adamw_step.py:11
+    mu, mu_2, nu, count_inc, nu_2, updates, updates_2 = update(
+        state[0], params, d_b, d_difference @ x
+    )
+    return (
+        {"b": params["b"] + updates, "w": params["w"] + updates_2},
+        (
+            ScaleByAdamState(
+                count=count_inc, mu={"b": mu, "w": mu_2}, nu={"b": nu_2, "w": nu}
+            ),
+            EmptyState(),
+            EmptyState(),
+        ),
+        value,
+    )

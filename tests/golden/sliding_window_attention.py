@@ -1,0 +1,143 @@
+"""Value and gradient of `loss` with respect to `params` (sliding_window_attention.py:31).
+
+untrace 0.1.0 · jax 0.10.2 · proven: same bits
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+def _recomputed(function, *args, prevent_cse=True, policy=None):
+    """Calls `function` as differentiation does what `jax.checkpoint` marked: its values are computed again here."""
+    from jax.extend.core import primitives
+
+    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+    return primitives.remat_p.bind(*args, jaxpr=jaxpr, prevent_cse=prevent_cse, differentiated=True, policy=policy)
+
+
+def forward(params, tokens):
+    return params[tokens]
+
+
+def block():
+    distance = jnp.arange(8)[:, None] - jnp.arange(8)[None,]
+    mask = (distance >= 0) & (distance < 4)
+    selected = jnp.full((2, 8, 8), -jnp.inf, dtype=jnp.bfloat16)
+    return (
+        jnp.sqrt(8.0).astype(jnp.bfloat16), jnp.broadcast_to(mask, (2, 8, 8)), selected
+    )
+
+
+def block_bwd(x, layer, param, d_x):
+    q, k, v = jnp.split(x @ param, 3, axis=-1)
+    q_2 = q.reshape(8, 2, 8)
+    k_2 = k.reshape(8, 2, 8)
+    v_2 = v.reshape(8, 2, 8)
+    cast = jnp.sqrt(8.0).astype(jnp.bfloat16)
+    scores = jnp.einsum("qhd,khd->hqk", q_2, k_2) / cast
+    distance = jnp.arange(8)[:, None] - jnp.arange(8)[None,]
+    mask = (distance >= 0) & (distance < 4)
+    selected = jnp.where(mask, scores, -jnp.inf)
+    filled = jnp.maximum(-jnp.inf, selected.max(axis=-1))[:, :, None]
+    exponential = jnp.exp(selected - lax.stop_gradient(filled))
+    cast_2 = exponential.sum(axis=-1, keepdims=True)
+    weights = exponential / cast_2
+    reshaped = jnp.einsum("hqk,khd->qhd", weights, v_2).reshape(8, 16)
+    d_product = jnp.einsum("ij,kj->ik", d_x, layer).reshape(8, 2, 8)
+    d_transposed = d_product.transpose(1, 2, 0)
+    d_weights = jnp.einsum("bij,kbi->bjk", d_transposed, v_2)
+    d_v = jnp.einsum("bij,bki->jbk", weights, d_transposed)
+    d_weights_2 = lax.reduce_sum(d_weights * cast_2 ** (-2) * exponential, (2,))
+    d_weights_3 = (-d_weights_2.reshape(2, 8, 1)).astype(jnp.float32)
+    d_weights_4 = lax.broadcast_in_dim(d_weights_3.sum(axis=-1), (2, 8, 8), (0, 1))
+    d_weights_5 = d_weights / cast_2 + d_weights_4.astype(jnp.bfloat16)
+    d_scores = jnp.where(mask, d_weights_5 * exponential, 0.0)
+    d_product_2 = d_scores / cast
+    d_k = jnp.einsum("ibj,bik->kbj", q_2, d_product_2).reshape(8, 16)
+    d_q = jnp.einsum("ibj,bki->kbj", k_2, d_product_2).reshape(8, 16)
+    d_product_3 = jnp.concatenate([d_q, d_k, d_v.reshape(8, 16)], axis=-1)
+    d_x_2 = d_x + jnp.einsum("ij,kj->ik", d_product_3, param)
+    return (
+        d_x_2,
+        jnp.einsum("ij,ik->jk", d_x, reshaped).T,
+        jnp.einsum("ij,ik->jk", d_product_3, x).T,
+    )
+
+
+def loss_and_grad(params, tokens, targets):
+    # forward
+    params_2 = params["embedding"].astype(jnp.bfloat16)
+    params_3 = params["layers"]["out"].astype(jnp.bfloat16)
+    params_4 = params["layers"]["qkv"].astype(jnp.bfloat16)
+    x = forward(params_2, tokens)
+    scores, mask_wide, selected = block()
+
+    def block_2(x, inputs):
+        layer, param = inputs
+        q, k, v = jnp.split(x @ param, 3, axis=-1)
+        product = jnp.einsum("qhd,khd->hqk", q.reshape(8, 2, 8), k.reshape(8, 2, 8))
+        selected_2 = lax.select(mask_wide, product / scores, selected)
+        weights = jax.nn.softmax(selected_2, axis=-1)
+        product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(8, 2, 8))
+        return x + product_2.reshape(8, 16) @ layer, x
+
+    x_2, xs = lax.scan(block_2, x, (params_3, params_4))
+    params_t = params_2.T
+    logits = (x_2 @ params_t).astype(jnp.float32)
+    filled = jnp.maximum(-jnp.inf, logits.max(axis=-1))[:, None]
+    difference = logits - lax.stop_gradient(filled)
+    exponential = jnp.exp(difference)
+    filled_2 = exponential.sum(axis=-1, keepdims=True)
+    log_probs = difference - jnp.log(filled_2)
+    targets_wide = targets[:, None]
+    selected_2 = lax.select(targets_wide < 0, targets_wide + 32, targets_wide)
+    reshaped = selected_2.reshape(8, 1, 1)
+    taken = jnp.take_along_axis(log_probs, targets_wide, axis=-1)
+
+    # backward
+    d_taken = jnp.broadcast_to(lax.neg(np.float32(1.0)) / 8.0, (8, 1))
+    zeros = jnp.zeros((8, 32))
+    d_log_probs = lax.scatter_add(
+        zeros,
+        reshaped,
+        d_taken,
+        lax.ScatterDimensionNumbers(
+            update_window_dims=(),
+            inserted_window_dims=(1,),
+            scatter_dims_to_operand_dims=(1,),
+            operand_batching_dims=(0,),
+            scatter_indices_batching_dims=(0,),
+        ),
+        mode=lax.GatherScatterMode.FILL_OR_DROP,
+    )
+    d_log_probs_2 = (-d_log_probs).sum(axis=-1).reshape(8, 1) / filled_2
+    d_log_probs_3 = d_log_probs_2.sum(axis=-1, keepdims=True) * exponential
+    d_product = (d_log_probs + d_log_probs_3).astype(jnp.bfloat16)
+
+    def block_bwd_2(d_x, inputs):
+        x, layer, param = inputs
+        d_x_2, d_layer, d_param = _recomputed(block_bwd, x, layer, param, d_x)
+        return d_x_2, (d_layer, d_param)
+
+    d_x, (d_params, d_params_2) = lax.scan(
+        block_bwd_2,
+        jnp.einsum("ij,kj->ik", d_product, params_t),
+        (xs, params_3, params_4),
+        reverse=True,
+    )  # sliding_window_attention.py:27
+    d_x_2 = jnp.zeros((32, 16), dtype=jnp.bfloat16).at[tokens].add(
+        d_x, mode="promise_in_bounds"
+    )  # bf16[32,16]  sliding_window_attention.py:21
+    d_params_3 = jnp.einsum("ij,ik->jk", d_product, x_2) + d_x_2
+    return (
+        -taken.mean(),
+        {
+            "embedding": d_params_3.astype(jnp.float32),
+            "layers": {
+                "out": d_params.astype(jnp.float32),
+                "qkv": d_params_2.astype(jnp.float32),
+            },
+        },
+    )
