@@ -166,3 +166,21 @@ def test_neutral_rewrites_lower_to_the_same_program():
         target, _ = simplified(original, NEUTRAL)
         assert target is not original
         assert same_stablehlo(*(jax.extend.core.jaxpr_as_fun(j) for j in (original, target)), [x, x])
+
+
+def test_the_proof_calls_no_callback():
+    """Running the program for a proof would call the user's function with inputs of ours."""
+    calls = []
+
+    def host(x):
+        calls.append(x)
+        return x
+
+    def loss(x):
+        y = jnp.sum(jnp.tanh(x) ** 2)
+        jax.debug.callback(host, y)
+        return y
+
+    found = untrace.decompile(jax.grad(loss), style="idiomatic")(jnp.ones(3))
+    assert found.proof.at_least("hlo")
+    assert not calls

@@ -16,7 +16,7 @@ from untrace._errors import ProofError
 from untrace.capture.function import Captured, program_of
 from untrace.ir.nodes import Program, walk_functions
 from untrace.lift import lift
-from untrace.lift.simplify import NEUTRAL, described, simplified
+from untrace.lift.simplify import NEUTRAL, calls_host, described, simplified
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
 from untrace.print.jax.module import Written, write_module
@@ -101,7 +101,8 @@ def _targets(captured: Captured, options: Options) -> Iterator[tuple[Any, str, b
     """The jaxprs that the text may be proven to be, the simplest first; with the simplifications in words, and whether
     the original lowers to the same program."""
     if options.style == "idiomatic" and options.simplify and options.prove:
-        small = count_equations(captured.expanded) <= _MOST_COMPILED
+        # What calls the host is not run for a proof: the user's functions would be called with inputs of ours.
+        small = count_equations(captured.expanded) <= _MOST_COMPILED and not calls_host(captured.expanded)
         most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
         for only in (most, NEUTRAL) if small else (NEUTRAL,):
             target, counts = simplified(captured.expanded, only, JAX.user_names())

@@ -303,3 +303,21 @@ def described(counts: Counter[str]) -> str:
     total = sum(counts.values())
     names = ", ".join(f"{name.replace('_', ' ')} ({count})" for name, count in sorted(counts.items()))
     return f"{total} simplification{'' if total == 1 else 's'}: {names}"
+
+
+def calls_host(closed: Any) -> bool:
+    """Whether a program has callbacks, at any depth."""
+    seen: set[int] = set()
+    stack = [closed]
+    while stack:
+        jaxpr, _ = jax_compat.open_jaxpr(stack.pop())
+        if id(jaxpr) in seen:
+            continue
+        seen.add(id(jaxpr))
+        for eqn in jaxpr.eqns:
+            if "callback" in eqn.primitive.name:
+                return True
+            for value in eqn.params.values():
+                values = value if type(value) in (tuple, list) else (value,)
+                stack.extend(v for v in values if jax_compat.is_jaxpr(v))
+    return False
