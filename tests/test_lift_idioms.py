@@ -270,3 +270,20 @@ def test_an_effect_is_never_lifted():
         return x + 1.0
 
     assert "jax.debug.print" in text_of(function, (f32(3),)) or "debug" in text_of(function, (f32(3),))
+
+
+def test_a_function_of_the_author_with_the_name_of_a_librarys_is_no_library_call():
+    @jax.jit
+    def norm():
+        return jnp.zeros(3)
+
+    @jax.jit
+    def clip(low, x, high, scale):
+        return jnp.clip(x, low, high) * scale
+
+    def function(x):
+        return clip(0.0, x, 1.0, 2.0) + norm()
+
+    assert "clip(0.0, x, 1.0, 2.0)" in text_of(function, (f32(3),)).replace("np.float32(0.0)", "0.0").replace(
+        "np.float32(1.0)", "1.0"
+    ).replace("np.float32(2.0)", "2.0")

@@ -52,7 +52,6 @@ _PLAIN = {
     "right_shift": "operator.rshift", "bitwise_count": "jnp.bitwise_count", "digitize": "jnp.digitize",
     "fold_in": "jax.random.fold_in", "_normalize": "jax.nn.standardize", "dot_product_attention": "jax.nn.dot_product_attention",
 }  # fmt: skip
-_FOR_FLOATS = {"_uniform": "jax.random.uniform", "_normal": "jax.random.normal"}
 
 
 @idiom("jit", "pjit", "custom_jvp_call", "custom_vjp_call")
@@ -64,19 +63,29 @@ def _named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     jaxpr = jax_compat.open_jaxpr(closed)[0]
     inputs = tuple(equation.inputs)
+    ours = jax_compat.is_library_jaxpr(closed)  # else the name is the author's, and says nothing of the operands
     raw = tuple([m.through(a, "random_wrap") or a for a in inputs])  # what a person passes who uses raw keys
-    plain, read = _PLAIN.get(name), _READERS.get(name)
     for operands in (inputs,) if raw == inputs else (raw, inputs):
-        if plain is not None:
-            yield Guess(plain, operands)
-        if read is not None:
-            for guess in read(m, equation, jaxpr):
+        if name in _PLAIN:
+            yield Guess(_PLAIN[name], operands)
+        if not ours:
+            continue
+        if name in _READERS:
+            for guess in _read(_READERS[name], m, equation, jaxpr):
                 swapped = [operands[inputs.index(a)] if a in inputs else a for a in guess.args]
                 yield Guess(guess.path, tuple(swapped), guess.kwargs)
-        if jax_compat.is_library_jaxpr(closed):
-            facts = signatures.Facts(jaxpr.eqns, [a.aval for a in operands], [v.aval for v in equation.origin.outvars])
-            for path in library.named(name):
-                yield from signatures.guesses(path, operands, facts)
+        facts = signatures.Facts(jaxpr.eqns, [a.aval for a in operands], [v.aval for v in equation.origin.outvars])
+        for path in library.named(name):
+            yield from signatures.guesses(path, operands, facts)
+
+
+def _read(read: Reader, m: Matcher, equation: Equation, jaxpr: Any) -> list[Guess]:
+    """What a reader guesses. The insides of JAX differ between its lines: operands that a reader does not know are none
+    of its business, and the function's signature has its turn."""
+    try:
+        return list(read(m, equation, jaxpr))
+    except (IndexError, ValueError):
+        return []
 
 
 def _first(jaxpr: Any, *names: str) -> Any:
