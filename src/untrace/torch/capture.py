@@ -67,9 +67,9 @@ class Capture:
 
 def capture(module: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Capture:
     """Runs `module(*args, **kwargs)` once abstractly, to learn what it reads and changes. Raises CaptureError."""
+    torchax()  # says what to install where it is missing
     import torch
 
-    torchax()
     if not isinstance(module, torch.nn.Module):
         raise CaptureError(f"from_torch needs a torch.nn.Module, not a {type(module).__name__}.")
     found = Capture(module, states.read_state(module))
