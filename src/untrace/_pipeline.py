@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
-from untrace._errors import ProofError
+from untrace._errors import ProofError, UntraceError
 from untrace.capture.function import Captured, program_of
 from untrace.ir.nodes import Program, walk_functions
 from untrace.lift import lift
@@ -74,27 +75,45 @@ def write_and_prove(
     with _deep_recursion(), _no_collections():
         start = time.perf_counter()
         own = JAX.user_names()
-        program = program_of(captured, name, entry, own)
-        program.extra["own"] = own
+        plain = program_of(captured, name, entry, own)
+        plain.extra["own"] = own
         timings["write"] = time.perf_counter() - start
-        result = None
-        for target, words, neutral in _targets(captured, options):
-            if target is not captured.expanded:
-                program = _program_of_target(captured, program, target, name)
-            attempt = _Attempt(captured, program, name, options, timings, target, words, neutral)
-            result = attempt.run(options.style == "idiomatic")
+        if options.style == "idiomatic":
+            result, why = _idiomatic(captured, plain, name, options, timings)
             if result is not None:
-                break
-        if result is None and options.style == "idiomatic":
-            program = program_of(captured, name, entry, JAX.user_names())
-            attempt = _Attempt(captured, program, name, options, timings, captured.expanded)
-            result = attempt.run(idiomatic=False)
+                return result
+            plain = program_of(captured, name, entry, own)
+            plain.notes = (*plain.notes, f"written in style exact, for the idiomatic text was not proven: {why}")
+        attempt = _Attempt(captured, plain, name, options, timings, captured.expanded)
+        result = attempt.run(idiomatic=False)
         if result is None:
             raise ProofError(
                 f"the text written for {name} is not proven to be the same program: {attempt.why}\n"
                 "This is a bug of untrace. With prove=False you get the text all the same."
             )
         return result
+
+
+def _idiomatic(
+    captured: Captured, plain: Program, name: str, options: Options, timings: dict[str, float]
+) -> tuple[Result | None, str]:
+    """The most readable form that is proven; or None, and why there is none."""
+    why = ""
+    try:
+        for target, words, neutral in _targets(captured, options):
+            program = plain if target is captured.expanded else _program_of_target(captured, plain, target, name)
+            attempt = _Attempt(captured, program, name, options, timings, target, words, neutral)
+            result = attempt.run(idiomatic=True)
+            if result is not None:
+                return result, ""
+            why = attempt.why
+    except UntraceError:
+        raise  # what the style `exact` cannot write either
+    except Exception as error:  # a fault in a lift costs readability, never the result
+        if os.environ.get("UNTRACE_STRICT"):
+            raise
+        why = f"{type(error).__name__}: {error}"
+    return None, why
 
 
 def _targets(captured: Captured, options: Options) -> Iterator[tuple[Any, str, bool]]:
