@@ -5,6 +5,7 @@
 #   make test PYTHON=python3.12                      another Python, in an environment of its own
 #   make test PYTHON=python3.12 JAX='jax>=0.12,<0.13'    and another line of JAX
 #   make test ARGS='-k typestrings'                  anything that pytest takes
+#   make test WITH='.[gallery]'                      with more installed: tests that need it are skipped else
 #   make demo ARGS=--full                            anything that `untrace demo` takes
 
 .DEFAULT_GOAL := help
@@ -26,6 +27,7 @@ else
 endif
 
 JAX ?= jax
+WITH ?=
 WORKERS ?= 2
 ARGS ?=
 
@@ -34,7 +36,7 @@ export JAX_PLATFORMS ?= cpu
 
 # Installed again when pyproject.toml changes or another JAX is asked for. The package itself is
 # installed in place, so that its source can change without that.
-installed := $(VENV)/.installed-$(shell printf '%s' '$(JAX)' | cksum | cut -d ' ' -f 1)
+installed := $(VENV)/.installed-$(shell printf '%s' '$(JAX) $(WITH)' | cksum | cut -d ' ' -f 1)
 
 help:
 	@echo 'make demo    decompile the gradient of a small GPT, and prove and time the result'
@@ -63,6 +65,6 @@ $(installed): pyproject.toml
 	@echo 'Installing untrace and its dependencies into $(VENV) (only this first time) ...' >&2
 	@'$(PYTHON)' -m venv '$(VENV)' || { echo '$(PYTHON) cannot make a virtual environment;' \
 	    'on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
-	@'$(VENV)/bin/python' -m pip install --quiet --editable '.[test]' '$(JAX)'
+	@'$(VENV)/bin/python' -m pip install --quiet --editable '.[test]' '$(JAX)' $(WITH)
 	@rm -f '$(VENV)'/.installed-*
 	@touch '$@'

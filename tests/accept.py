@@ -5,8 +5,11 @@ With `--check` nothing is kept; the exit status is 1 where something changed.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
+import importlib.metadata
+import json
 import sys
 from pathlib import Path
 
@@ -36,6 +39,23 @@ def golden(name: str) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
+LIBRARIES = ("diffrax", "equinox", "flax", "jax", "optax")
+
+
+def versions() -> dict[str, str]:
+    """What the texts depend on: another JAX or Flax traces to other equations."""
+    found = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def accepted_versions() -> dict[str, str]:
+    path = GOLDEN / "versions.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def main(argv: list[str]) -> int:
     check = "--check" in argv
     chosen = [a for a in argv if not a.startswith("-")] or names()
@@ -50,6 +70,9 @@ def main(argv: list[str]) -> int:
         )
         if not check:
             (GOLDEN / f"{name}.py").write_text(new, encoding="utf-8", newline="\n")
+    if not check:
+        text = json.dumps(versions(), indent=2, sort_keys=True) + "\n"
+        (GOLDEN / "versions.json").write_text(text, encoding="utf-8", newline="\n")
     print(f"{len(changed)} of {len(chosen)} changed" + (": " + ", ".join(changed) if changed else ""))
     return 1 if check and changed else 0
 
