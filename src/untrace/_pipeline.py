@@ -17,6 +17,8 @@ from untrace._errors import ProofError, UntraceError
 from untrace.capture.function import Captured, program_of
 from untrace.ir.nodes import Program, walk_functions
 from untrace.lift import lift
+from untrace.lift.engine import recognised
+from untrace.lift.prune import prune
 from untrace.lift.simplify import NEUTRAL, calls_host, described, simplified
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
@@ -100,7 +102,7 @@ def _idiomatic(
     """The most readable form that is proven; or None, and why there is none."""
     why = ""
     try:
-        for target, words, neutral in _targets(captured, options):
+        for target, words, neutral in _targets(captured, plain, options):
             program = plain if target is captured.expanded else _program_of_target(captured, plain, target, name)
             attempt = _Attempt(captured, program, name, options, timings, target, words, neutral)
             result = attempt.run(idiomatic=True)
@@ -116,15 +118,18 @@ def _idiomatic(
     return None, why
 
 
-def _targets(captured: Captured, options: Options) -> Iterator[tuple[Any, str, bool]]:
+def _targets(captured: Captured, plain: Program, options: Options) -> Iterator[tuple[Any, str, bool]]:
     """The jaxprs that the text may be proven to be, the simplest first; with the simplifications in words, and whether
     the original lowers to the same program."""
     if options.style == "idiomatic" and options.simplify and options.prove:
         # What calls the host is not run for a proof: the user's functions would be called with inputs of ours.
         small = count_equations(captured.expanded) <= _MOST_COMPILED and not calls_host(captured.expanded)
+        kept: set[int] = set()
+        if small:
+            kept = recognised(prune(_program_of_target(captured, plain, captured.expanded, "")), JAX.user_names())
         most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
         for only in (most, NEUTRAL) if small else (NEUTRAL,):
-            target, counts = simplified(captured.expanded, only, JAX.user_names())
+            target, counts = simplified(captured.expanded, only, JAX.user_names(), kept)
             if target is not captured.expanded:
                 neutral = set(counts) <= NEUTRAL
                 yield target, described(counts), neutral

@@ -371,3 +371,20 @@ def is_public_call(eqn: Any) -> bool:
     function = Function("call", params, [equation], [o for o in outputs if o is not None])
     Lifter().lift_function(function)
     return type(function.equations[0].callee) is Library
+
+
+_LARGE = 3
+
+
+def recognised(program: Program, own: Collection[str] = ()) -> set[int]:
+    """Ids of the jaxpr equations that are part of a large idiom (`logsumexp`, an index) of a program, which is lifted.
+
+    What simplifies the program leaves them as they are: in another form they would not be recognised.
+    """
+    found: set[int] = set()
+    Lifter(own=own).lift(program)
+    for function in walk_functions(program.entry):
+        for equation in function.equations:
+            if type(equation.callee) is Library and len(equation.callee.body.equations) >= _LARGE:
+                found.update([id(e.origin) for e in equation.callee.body.equations])
+    return found

@@ -291,6 +291,29 @@ def _single_call(closed: Any) -> Any:
     return jaxpr.eqns[0]
 
 
+@rewrite("select_n")
+def where_of_arrays(body: Body, eqn: Any) -> Any:
+    """Not of integers: `x[i]` chooses between an index and the one that it means when negative."""
+    if len(eqn.invars) != 3 or any(type(v) is Literal for v in eqn.invars):
+        return None
+    which, no, yes = eqn.invars
+    if which.aval.dtype != bool or not jnp.issubdtype(yes.aval.dtype, jnp.inexact):
+        return None
+    if any(not jax_compat.is_shaped_array(v.aval) or jax_compat.varying_axes(v.aval) for v in eqn.invars):
+        return None
+    inputs = [_before_broadcast(body, v) for v in (which, yes, no)]
+    if jnp.broadcast_shapes(*[v.aval.shape for v in inputs]) != tuple(eqn.outvars[0].aval.shape):
+        return None
+    closed = jax_compat.trace_on_avals(lambda c, x, y: [jnp.where(c, x, y)], [v.aval for v in inputs])
+    call = _single_call(closed)
+    if call is None or not same_aval(call.outvars[0].aval, eqn.outvars[0].aval):
+        return None
+    names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, inputs, strict=True))
+    return call.replace(
+        invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
+    )
+
+
 def _before_broadcast(body: Body, atom: Any) -> Any:
     """What `atom` is broadcast from, where NumPy's rules would broadcast it in the same way."""
     for _ in range(4):
@@ -334,6 +357,14 @@ def plain_conversion(body: Body, eqn: Any) -> Any:
     if eqn.params["sharding"] is None or not jax_compat.is_trivial_sharding(eqn.params["sharding"]):
         return None
     return eqn.replace(params={**eqn.params, "sharding": None})
+
+
+@rewrite("slice")
+def plain_slice(body: Body, eqn: Any) -> Any:
+    """Strides of one are what no strides mean."""
+    if eqn.params["strides"] is None or any(int(s) != 1 for s in eqn.params["strides"]):
+        return None
+    return eqn.replace(params={**eqn.params, "strides": None})
 
 
 @rewrite("dot_general")

@@ -34,7 +34,7 @@ Literal = jax_compat.LITERAL_TYPE
 Rewrite = Callable[["Body", Any], Any]
 REWRITES: dict[str, list[Rewrite]] = {}
 # Rewrites after which the program lowers to the same StableHLO.
-NEUTRAL = frozenset({"add_any_is_add", "plain_conversion", "preferred_type"})
+NEUTRAL = frozenset({"add_any_is_add", "plain_conversion", "preferred_type", "plain_slice"})
 # Equations whose jaxprs are rewritten as well. Others keep theirs: what they close over or promise is their own.
 _TRANSPARENT = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat2", "shard_map", "closed_call"})
 
@@ -54,12 +54,16 @@ def rewrite(*primitives: str) -> Callable[[Rewrite], Rewrite]:
 class Simplifier:
     """Simplifies jaxprs that may share parts, each once. `counts`: how often each rewrite was made, by name.
 
-    `only`: the rewrites that may be made. `own`: primitives with a user's rule, which are left alone.
+    `only`: the rewrites that may be made. `own`: primitives with a user's rule, which are left alone. `kept`: ids
+    of equations that are left alone.
     """
 
-    def __init__(self, only: frozenset[str] | None = None, own: Collection[str] = ()):
+    def __init__(
+        self, only: frozenset[str] | None = None, own: Collection[str] = (), kept: Collection[int] = ()
+    ):
         self.only = only
         self.own = own
+        self.kept = kept
         self.counts: Counter[str] = Counter()
         self._memo: dict[int, Any] = {}
         self._alive: list[Any] = []
@@ -108,7 +112,7 @@ class Simplifier:
                 continue
             new = eqn if kind == "public" else self._with_params(eqn)
             body.changed = body.changed or new is not eqn
-            body.add(new)
+            body.add(new, kept=id(eqn) in self.kept)
 
     def _inline(self, body: Body, eqn: Any) -> None:
         """Puts the equations of a jitted function in the place of its call."""
@@ -160,11 +164,11 @@ class Body:
         # A result that becomes an input would be forwarded by JAX: another loop or call than before.
         self._fixed = set() if outermost else {v for v in jaxpr.outvars if type(v) is not Literal}
 
-    def add(self, eqn: Any) -> None:
+    def add(self, eqn: Any, kept: bool = False) -> None:
         if self.substitute and any(type(v) is not Literal and v in self.substitute for v in eqn.invars):
             eqn = eqn.replace(invars=jax_compat.substituted(eqn.invars, self.substitute))
             self.changed = True
-        for _ in range(8):
+        for _ in range(0 if kept else 8):
             new = self._rewritten(eqn)
             if new is None:
                 break
@@ -291,10 +295,10 @@ def _alive(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
 
 
 def simplified(
-    closed: Any, only: frozenset[str] | None = None, own: Collection[str] = ()
+    closed: Any, only: frozenset[str] | None = None, own: Collection[str] = (), kept: Collection[int] = ()
 ) -> tuple[Any, Counter[str]]:
     """(`closed` simplified, how often each rewrite was made); the same object where none was."""
-    simplifier = Simplifier(only, own)
+    simplifier = Simplifier(only, own, kept)
     return simplifier.simplify(closed), simplifier.counts
 
 
