@@ -31,7 +31,7 @@ def blocks(markdown: str, language: str) -> list[str]:
 
 
 def test_the_written_example_is_that_of_today(make_readme: ModuleType) -> None:
-    made_with = re.search(r"from JAX ([\d.]+)", README)
+    made_with = re.search(r"· jax ([\d.]+) ·", README)
     assert made_with is not None
     fresh, _ = make_readme.run(make_readme.COMMAND)
     if made_with[1] != jax.__version__:
