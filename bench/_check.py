@@ -199,9 +199,7 @@ def with_own_refs(tree: Any) -> Any:
     import jax
 
     refs = getattr(jax, "Ref", ())
-    return jax.tree_util.tree_map(
-        lambda leaf: jax.new_ref(leaf[...]) if isinstance(leaf, refs) else leaf, tree
-    )
+    return jax.tree_util.tree_map(lambda leaf: jax.new_ref(leaf[...]) if isinstance(leaf, refs) else leaf, tree)
 
 
 def ref_contents(tree: Any) -> list[Any]:
@@ -345,9 +343,7 @@ class Demands:
     run_derived: bool = True
 
 
-def check(
-    case: CaseName, subject: Subject, write: Writer, directory: Path, demands: Demands = Demands()
-) -> Row:
+def check(case: CaseName, subject: Subject, write: Writer, directory: Path, demands: Demands = Demands()) -> Row:
     """The row of a case: the original through JAX, the same through the tool, compared."""
     row = Row(case.part, case.name, case.group, forms=subject.forms)
     if subject.refused:
@@ -391,9 +387,7 @@ def unusable(case: CaseName, reason: str) -> Row:
     return Row(case.part, case.name, case.group, "excluded", reason)
 
 
-def _written(
-    row: Row, subject: Subject, write: Writer, directory: Path
-) -> tuple[Outcome, Callable[..., Any]]:
+def _written(row: Row, subject: Subject, write: Writer, directory: Path) -> tuple[Outcome, Callable[..., Any]]:
     """What the tool made, and its function, imported from the saved text."""
     with stage("write"):
         outcome = write(subject, directory)

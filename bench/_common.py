@@ -306,9 +306,7 @@ def _compare_arrays(a: np.ndarray, b: np.ndarray, index: int) -> Difference:
     gap = float(np.max(np.abs(wide_a - wide_b)[finite], initial=0.0))
     relative = gap / scale if scale else (float("inf") if gap else 0.0)
     count = int(np.count_nonzero(ulps))
-    return Difference(
-        False, f"leaf {index}: {count} of {a.size} values differ", int(ulps.max()), relative
-    )
+    return Difference(False, f"leaf {index}: {count} of {a.size} values differ", int(ulps.max()), relative)
 
 
 def _float_kind(dtype: np.dtype) -> str | None:
@@ -380,7 +378,7 @@ def merge_equal_functions(text: str) -> str:
             return text
         for name in renamed:
             text = re.sub(rf"(?ms)^  func\.func private @{re.escape(name)}\(.*?^  }}\n", "", text)
-        text = re.sub(symbol, lambda m: "@" + renamed.get(m.group(1), m.group(1)), text)
+        text = re.sub(symbol, lambda m: "@" + renamed.get(m.group(1), m.group(1)), text)  # noqa: B023
 
 
 def with_constants_inlined(text: str) -> str:

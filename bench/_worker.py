@@ -106,9 +106,7 @@ class Worker:
     """
 
     python: str = sys.executable
-    options: Mapping[str, Any] = dataclasses.field(
-        default_factory=lambda: {"tool": "untrace", "style": "exact"}
-    )
+    options: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"tool": "untrace", "style": "exact"})
     seconds: float = 120.0
     quick: bool = True
     x64: bool = False

@@ -205,9 +205,7 @@ def as_json(rows: Sequence[Row], about: Mapping[str, Any]) -> dict[str, Any]:
         members = [row for row in rows if row.part == part]
         parts[str(part)] = {
             "counts": count(members),
-            "mean_of_groups": {
-                what: mean_of_groups(members, what) for what in (*STAGES, "jaxpr", "passed")
-            },
+            "mean_of_groups": {what: mean_of_groups(members, what) for what in (*STAGES, "jaxpr", "passed")},
             "groups": {name: count(group) for name, group in by_group(members).items()},
         }
     return {**about, "parts": parts, "rows": [dataclasses.asdict(row) for row in rows]}
@@ -237,9 +235,7 @@ class Progress:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--style", choices=("exact", "idiomatic"), default="exact")
     parser.add_argument("--part", type=int, choices=(CORPUS, SUITE), help="only one part")
     parser.add_argument("--sample", metavar="N/M", help="a fixed share of every group")

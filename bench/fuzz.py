@@ -95,9 +95,7 @@ class Run:
             seconds = time.perf_counter() - self.start
             print(f"{done} examples in {seconds:.0f} s: {self.summary()}", file=sys.stderr)
 
-    def failed(
-        self, program: random_programs.Program, error: roundtrip.Mismatch, name: str
-    ) -> None:
+    def failed(self, program: random_programs.Program, error: roundtrip.Mismatch, name: str) -> None:
         """Keeps the program where it is the first or the smallest of its kind."""
         kind = kind_of(error)
         self.kinds[kind] += 1
@@ -122,9 +120,7 @@ class Run:
             folder = Path(self.options.failures)
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / (re.sub(r"\W+", "_", kind)[:60] + ".py")
-            comment = f"# {name}\n" + "".join(
-                f"# {line}\n" for line in self.details[kind].splitlines()
-            )
+            comment = f"# {name}\n" + "".join(f"# {line}\n" for line in self.details[kind].splitlines())
             path.write_text(comment + small.source(), encoding="utf-8")
 
     def summary(self) -> str:
@@ -154,9 +150,7 @@ def main() -> int:
     parser.add_argument("--failures", metavar="DIR", help="where to save failing programs")
     for name in ("gradients", "again", "fixpoint"):
         parser.add_argument(f"--no-{name}", action="store_true")
-    parser.add_argument(
-        "--same-text", action="store_true", help="decompiling the text must give that text again"
-    )
+    parser.add_argument("--same-text", action="store_true", help="decompiling the text must give that text again")
     parser.add_argument("--state", help=argparse.SUPPRESS)  # of the process that runs examples
     parser.add_argument("--original", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

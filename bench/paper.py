@@ -83,8 +83,7 @@ def mlp(points: int, units: int, layers: int, train: bool) -> Application:
 
     keys = jax.random.split(jax.random.key(0), layers + 2)
     params = [
-        (jax.random.normal(key, (units, units)) / math.sqrt(units), jax.numpy.zeros(units))
-        for key in keys[:layers]
+        (jax.random.normal(key, (units, units)) / math.sqrt(units), jax.numpy.zeros(units)) for key in keys[:layers]
     ]
     inputs = jax.random.normal(keys[-2], (points, units))
     targets = jax.random.normal(keys[-1], (points, units))
@@ -140,9 +139,7 @@ def simulate(molecules: int, steps: int) -> Application:
             gradients: list[Any] = [0.0] * molecules
             for i in range(molecules):
                 for j in range(i + 1, molecules):
-                    _, (at_i, at_j) = energy_and_gradient(
-                        positions[i], positions[j], length, stiffness
-                    )
+                    _, (at_i, at_j) = energy_and_gradient(positions[i], positions[j], length, stiffness)
                     gradients[i] = gradients[i] + at_i
                     gradients[j] = gradients[j] + at_j
             positions = [x - rate * g for x, g in zip(positions, gradients, strict=True)]
@@ -191,9 +188,7 @@ BUILDERS: dict[str, Callable[..., Application]] = {"mlp": mlp, "sort": sort, "si
 # ---------------------------------------------------------------------- the timing
 
 
-def time_in_turns(
-    before: Callable[[], Any], after: Callable[[], Any], runs: int
-) -> tuple[list[float], list[float]]:
+def time_in_turns(before: Callable[[], Any], after: Callable[[], Any], runs: int) -> tuple[list[float], list[float]]:
     """Seconds per call of both, `runs` runs each; either goes first in every other run."""
     import jax
 
@@ -234,9 +229,7 @@ def measure(options: dict[str, Any], record: Record) -> None:
         difference = compare_bits(host_leaves(app.use(original)), host_leaves(app.use(after)))
         bits = "same" if difference.same else f"{difference.detail}, {difference.ulps} ulp"
         record.put(stage=f"{mode}: time")
-        first, second = time_in_turns(
-            lambda f=original: app.use(f), lambda f=after: app.use(f), options["runs"]
-        )
+        first, second = time_in_turns(lambda f=original: app.use(f), lambda f=after: app.use(f), options["runs"])
         record.put(**{mode: statistics_of(first, second), f"{mode}_bits": bits})
 
 
@@ -272,8 +265,7 @@ def print_row(row: Row, data: dict[str, Any]) -> None:
             print(f"{row.name:<24} {mode:<9} {data.get('error', 'not run')}", flush=True)
             continue
         sides = " ".join(
-            f"{1e3 * figures[side]:9.3f} ± {1e3 * figures[side + '_sd']:<8.3f}"
-            for side in ("before", "after")
+            f"{1e3 * figures[side]:9.3f} ± {1e3 * figures[side + '_sd']:<8.3f}" for side in ("before", "after")
         )
         ratio = f"{figures['ratio']:7.3f} ± {figures['ratio_sd']:<6.3f}"
         verdict = mark(holds(figures, mode, row))
@@ -282,31 +274,24 @@ def print_row(row: Row, data: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--numbers", type=int, default=2**20, help="numbers to sort")
     parser.add_argument("--only", metavar="REGEX", help="lines whose name matches")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script itself")
     parser.add_argument("--seconds", type=float, default=1800.0, help="limit of each process")
     parser.add_argument("--json", metavar="OUT")
-    parser.add_argument(
-        "--oracle", action="store_true", help="the original in place of the written function"
-    )
+    parser.add_argument("--oracle", action="store_true", help="the original in place of the written function")
     options = parser.parse_args()
     print(
-        f"{'application':<24} {'mode':<9} {'before, ms':>20} {'after, ms':>20} {'after/before':>16}"
-        f"  goal          bits"
+        f"{'application':<24} {'mode':<9} {'before, ms':>20} {'after, ms':>20} {'after/before':>16}  goal          bits"
     )
     results, missed = [], []
     for row in rows(options.numbers, options.quick):
         if options.only and not re.search(options.only, row.name):
             continue
         settings = {"builder": row.builder, "settings": row.settings, "runs": options.runs}
-        data = run_child(
-            __file__, {**settings, "oracle": options.oracle}, options.seconds, devices=row.devices
-        )
+        data = run_child(__file__, {**settings, "oracle": options.oracle}, options.seconds, devices=row.devices)
         print_row(row, data)
         verdict = {mode: holds(data.get(mode), mode, row) for mode in ("unjitted", "jitted")}
         missed += [f"{row.name}, {mode}" for mode, good in verdict.items() if not good]

@@ -141,9 +141,7 @@ def measure(entry: Entry, options: argparse.Namespace) -> tuple[str, list[Row]]:
     finally:
         worker.close()
     print(f"{entry.tool}, JAX {version}: {len(cases)} cases", file=sys.stderr)
-    rows = run_cases(
-        cases, lambda: entry.worker(options.seconds), options.jobs, Progress(len(cases))
-    )
+    rows = run_cases(cases, lambda: entry.worker(options.seconds), options.jobs, Progress(len(cases)))
     if entry.tool != "untrace":  # the same measure for a peer everywhere: the bits
         rows = [replace(row, outcome="passed") if row.bits else row for row in rows]
     return version, rows
@@ -168,9 +166,7 @@ def markdown(results: Sequence[tuple[Entry, str, list[Row]]]) -> str:
 
 def main() -> int:
     """Measures every tool that was given and prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", metavar="PYTHON", help="with the peers' own JAX")
     parser.add_argument("--new", metavar="PYTHON", help="with today's JAX and the peers")
     parser.add_argument("--sourceror", metavar="CHECKOUT", help="a clone of jax_sourceror")

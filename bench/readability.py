@@ -99,9 +99,7 @@ def measure(options: dict[str, Any], record: Record) -> None:
         start = time.perf_counter()
         result = untrace.decompile(fn, style=style)(*args)
     seconds = time.perf_counter() - start
-    record.put(
-        style=style, text=result.source, proof=result.proof.level, seconds=seconds, time=seconds / traced
-    )
+    record.put(style=style, text=result.source, proof=result.proof.level, seconds=seconds, time=seconds / traced)
 
 
 class Held:
@@ -181,7 +179,9 @@ def count_tokens(text: str) -> int:
     tree = ast.parse(text)
     skipped: set[int] = set()
     for node in ast.walk(tree):
-        plain = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        plain = (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        )
         if plain or isinstance(node, (ast.Import, ast.ImportFrom)):
             skipped.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     silent = {
@@ -252,7 +252,9 @@ def figures(row: dict[str, Any], source: str, own: bool) -> dict[str, Any]:
     known = author | set(row["library_names"])
     named = sorted(variables | functions)
     named = [n for n in named if n.strip("_")]
-    letters = [n for n in named if _NUMBER.sub("", n) not in known and n not in known and (_SHORT.match(n) or _STOCK.match(n))]
+    letters = [
+        n for n in named if _NUMBER.sub("", n) not in known and n not in known and (_SHORT.match(n) or _STOCK.match(n))
+    ]
     total, low = operations(text)
     found: dict[str, Any] = {"letters": (len(letters), len(named)), "lax": (low, total), "meaningless": letters}
     if not own:
@@ -261,9 +263,7 @@ def figures(row: dict[str, Any], source: str, own: bool) -> dict[str, Any]:
     kept = [(f, n) for f, n in alive if n in plain or n.lstrip("_") in plain]
     found["names"] = (len(kept), len(alive))
     found["lost_names"] = sorted(f"{f.rpartition('.')[2]}.{n}" for f, n in alive if (f, n) not in kept)
-    own_functions = {
-        q: f for q, f in row["functions"].items() if not q.endswith(("<lambda>", "comp>", "<genexpr>"))
-    }
+    own_functions = {q: f for q, f in row["functions"].items() if not q.endswith(("<lambda>", "comp>", "<genexpr>"))}
     defined = {_NUMBER.sub("", f) for f in functions} | functions
     back = [q for q in own_functions if is_back(q, defined)]
     folded = [
@@ -313,7 +313,9 @@ def verdicts(whole: dict[str, Any], failed: int) -> list[str]:
         lines.append(f"{name:10} {'-' if ratio is None else f'{ratio:.3f}':>8}  goal {sign} {goal:<5} {mark(holds)}")
     proven = sum(n for level, n in whole["levels"].items() if level in LEVELS)
     count = sum(whole["levels"].values())
-    lines.append(f"{'proof':10} {proven}/{count}  {whole['levels']}, {failed} failed; {mark(proven == count and not failed)}")
+    lines.append(
+        f"{'proof':10} {proven}/{count}  {whole['levels']}, {failed} failed; {mark(proven == count and not failed)}"
+    )
     return lines
 
 

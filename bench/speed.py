@@ -125,9 +125,7 @@ def cold(call: Callable[[], Any]) -> tuple[float, float, Any]:
     return time.perf_counter() - wall, time.process_time() - cpu, result
 
 
-def decompiler(
-    fn: Callable[..., Any], args: Sequence[Any], oracle: bool, prove: bool = True
-) -> Callable[[], Any]:
+def decompiler(fn: Callable[..., Any], args: Sequence[Any], oracle: bool, prove: bool = True) -> Callable[[], Any]:
     """A call that decompiles `fn`; with `oracle`, one that traces it and does nothing else."""
     if oracle:
         import jax
@@ -227,20 +225,14 @@ def exponent(rows: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], f
     Only programs of 1,000 equations or more count: below, fixed costs hide the growth. NaN where
     there are fewer than two.
     """
-    points = [
-        (math.log(r["equations"]), math.log(max(value(r), 1e-9)))
-        for r in rows
-        if r["equations"] >= 1000
-    ]
+    points = [(math.log(r["equations"]), math.log(max(value(r), 1e-9))) for r in rows if r["equations"] >= 1000]
     if len(points) < 2:
         return math.nan
     slope, _ = statistics.linear_regression(*zip(*points, strict=True))
     return slope
 
 
-def verdicts(
-    straight: list[dict[str, Any]], zoo: list[dict[str, Any]]
-) -> list[tuple[str, float, str, bool | None]]:
+def verdicts(straight: list[dict[str, Any]], zoo: list[dict[str, Any]]) -> list[tuple[str, float, str, bool | None]]:
     """`(what, figure, goal, whether it holds)` for each goal; None where it was not measured."""
 
     def at_most(what: str, figures: list[float], limit: float, text: str, pick: Any = max) -> Any:
@@ -311,8 +303,7 @@ def run(options: argparse.Namespace) -> int:
             "straight_line": straight,
             "zoo": zoo,
             "goals": [
-                {"what": what, "figure": figure, "goal": goal, "holds": holds}
-                for what, figure, goal, holds in results
+                {"what": what, "figure": figure, "goal": goal, "holds": holds} for what, figure, goal, holds in results
             ],
         },
     )
@@ -345,9 +336,7 @@ def profile(equations: int, oracle: bool, lines: int = 45) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--sizes",
         type=lambda text: [int(size) for size in text.split(",") if size],
@@ -370,14 +359,10 @@ def main() -> int:
         action="store_true",
         help="processor time instead of wall time, for a machine that others use",
     )
-    parser.add_argument(
-        "--budget", type=float, default=60.0, help="seconds after which no repeat is begun"
-    )
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds after which no repeat is begun")
     parser.add_argument("--seconds", type=float, default=900.0, help="limit of each process")
     parser.add_argument("--json", metavar="OUT")
-    parser.add_argument(
-        "--profile", type=int, metavar="N", help="profile one program of N equations instead"
-    )
+    parser.add_argument("--profile", type=int, metavar="N", help="profile one program of N equations instead")
     parser.add_argument("--oracle", action="store_true", help="trace only, in place of decompiling")
     options = parser.parse_args()
     if options.profile is not None:

@@ -148,7 +148,9 @@ def alone(written: Any, model: Any, found: Any, args: Any, kwargs: Any, folder: 
     command = [sys.executable, "-c", _ALONE, str(folder), written.name, json.dumps(bf16)]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": ""}, capture_output=True)
     with torch.no_grad():
-        out = trees.plain(copy.deepcopy(model)(*args, **kwargs), lambda t: numpy_of(t.float() if t.dtype == torch.bfloat16 else t))
+        out = trees.plain(
+            copy.deepcopy(model)(*args, **kwargs), lambda t: numpy_of(t.float() if t.dtype == torch.bfloat16 else t)
+        )
     results = np.load(folder / "outputs.npz")
     worst = 0.0
     for place, theirs in enumerate(jax.tree.leaves(out)):

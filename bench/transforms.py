@@ -158,9 +158,7 @@ def variants(name: str, flat: Flat) -> Iterator[tuple[str, Callable[..., Any], t
         return jax.grad(lambda floats, others: scalar(of_flat(fn)(floats, others)))
 
     def directional(of: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda floats, others: jax.jvp(
-            lambda floats: of(floats, others), (floats,), (directions(floats),)
-        )
+        return lambda floats, others: jax.jvp(lambda floats: of(floats, others), (floats,), (directions(floats),))
 
     def total_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         return lambda floats, others: scalar(gradient(fn)(floats, others))
@@ -365,17 +363,14 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     """For each transformation, how many cells passed, failed and were skipped."""
     return {
         name: {
-            status: sum(row["cells"][name]["status"] == status for row in rows)
-            for status in (PASSED, FAILED, SKIPPED)
+            status: sum(row["cells"][name]["status"] == status for row in rows) for status in (PASSED, FAILED, SKIPPED)
         }
         for name in TRANSFORMS
     }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("zoo", metavar="ZOO_DIR")
     parser.add_argument("--only", metavar="REGEX", help="programs whose file name matches")
     parser.add_argument(
@@ -388,9 +383,7 @@ def main() -> int:
     parser.add_argument("--json", metavar="OUT")
     parser.add_argument("--jobs", type=int, default=1, help="programs at a time")
     parser.add_argument("--seconds", type=float, default=600.0, help="limit of each process")
-    parser.add_argument(
-        "--oracle", action="store_true", help="the original in place of the written function"
-    )
+    parser.add_argument("--oracle", action="store_true", help="the original in place of the written function")
     options = parser.parse_args()
     cases = find_cases(options.zoo, options.only)
     if unknown := set(options.transforms).difference(TRANSFORMS):

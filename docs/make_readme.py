@@ -68,9 +68,7 @@ def part(readme: str, name: str) -> str:
 def with_part(readme: str, name: str, text: str) -> str:
     """The README with `text` as its part `name`."""
     part(readme, name)
-    return re.sub(
-        _pattern(name), lambda m: f"{m[1]}\n\n{text}\n\n{m[3]}", readme, flags=re.DOTALL
-    )
+    return re.sub(_pattern(name), lambda m: f"{m[1]}\n\n{text}\n\n{m[3]}", readme, flags=re.DOTALL)
 
 
 def _pattern(name: str) -> str:

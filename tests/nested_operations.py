@@ -59,9 +59,7 @@ def scan(w: Writer) -> Statement:
     n, m = len(carries), len(slices)
     # `scan` wants f(carry, x) -> (carry, y); the block takes and returns flat values.
     cut = f"lambda c, x: (lambda out: (out[:{n}], out[{n}:]))({{f0}}(*c, *x))"
-    options = w.choose(
-        ["", "", ", reverse=True", ", unroll=2", ", unroll=True", ", _split_transpose=True"]
-    )
+    options = w.choose(["", "", ", reverse=True", ", unroll=2", ", unroll=True", ", _split_transpose=True"])
     xs = f"({_places(n, m)})" if m else "()"
     template = f"lax.scan({cut}, ({_places(0, n)}), {xs}, length={length}{options})"
     return Statement(template, operands, blocks=(inner,))
@@ -162,9 +160,7 @@ def custom_derivative(w: Writer) -> Statement | None:
         lines = head + "{f0}_plain = {f0}\n{f0} = jax.custom_jvp({f0})\n"
         lines += f"{{f0}}.defjvp(lambda xs, ts: {rule})"
     else:
-        residuals = w.choose(
-            ["xs", "(xs, {f0}_plain(*xs))", "(xs, {f1}(*xs)[0])", "(xs, jnp.sin(xs[0]))"]
-        )
+        residuals = w.choose(["xs", "(xs, {f0}_plain(*xs))", "(xs, {f1}(*xs)[0])", "(xs, jnp.sin(xs[0]))"])
         lines = head + "{f0}_plain = {f0}\n{f0} = jax.custom_vjp({f0})\n"
         saved = "res" if residuals == "xs" else "res[0]"
         extra = "1" if residuals == "xs" else "jnp.sum(res[1])"
@@ -189,10 +185,7 @@ def batched(w: Writer) -> Statement:
     axes = [w.choose([0, 0, None]) for _ in types]
     if all(a is None for a in axes):
         axes[0] = 0
-    full = [
-        t if a is None else Type((size, *t.shape), t.dtype)
-        for t, a in zip(types, axes, strict=True)
-    ]
+    full = [t if a is None else Type((size, *t.shape), t.dtype) for t, a in zip(types, axes, strict=True)]
     operands = tuple(w.made(t).name for t in full)
     names = f"({_places(0, len(operands))})"
     inner = w.block(types)
@@ -246,9 +239,7 @@ def differentiated(w: Writer) -> Statement:
 def custom_reduction(w: Writer) -> Statement:
     """`lax.reduce` and `reduce_window` with a function, `linear_call`, `custom_root`."""
     x = w.value("float", min_rank=1)
-    function = w.choose(
-        ["lambda a, b: a + b * 2", "lambda a, b: jnp.where(a > b, a, b)", "jnp.hypot"]
-    )
+    function = w.choose(["lambda a, b: a + b * 2", "lambda a, b: jnp.where(a > b, a, b)", "jnp.hypot"])
     start = w.made(Type((), x.type.dtype))
     ones = (1,) * len(x.type.shape)
     options = [

@@ -242,9 +242,7 @@ def product(w: Writer) -> Statement:
         "jnp.vdot({3}, {3})",
         "jnp.kron({0}, {1})",
     ]
-    options += [
-        "lax.dot_general({0}, {1}, (((1,), (0,)), ((), ())), preferred_element_type='float32')"
-    ]
+    options += ["lax.dot_general({0}, {1}, (((1,), (0,)), ((), ())), preferred_element_type='float32')"]
     options += [
         "jnp.convolve({3}, {3})",
         "lax.conv_general_dilated({2}, {2}[:, :, :1], (1,), 'SAME')",

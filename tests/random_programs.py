@@ -218,9 +218,7 @@ class Program:
         """The printed module, executed; importable by name, its lines known to tracebacks."""
         return execute(self.source(), f"random_program_{next(_serial)}")
 
-    def arguments(
-        self, module: types.ModuleType, salt: int = 0
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self, module: types.ModuleType, salt: int = 0) -> tuple[list[Any], dict[str, Any]]:
         """`(args, kwargs)`: random values, edge values among them, of the seed and `salt`."""
         rng = np.random.default_rng([self.seed, salt])
         args, kwargs = [], {}
@@ -300,9 +298,7 @@ def without_dead(program: Program) -> Program:
         kept = []
         for s in reversed(statements):
             if s.bound() & needed:
-                blocks = tuple(
-                    replace(b, statements=live(b.statements, set(b.operands))) for b in s.blocks
-                )
+                blocks = tuple(replace(b, statements=live(b.statements, set(b.operands))) for b in s.blocks)
                 s = replace(s, blocks=blocks)
                 needed |= s.used()
                 kept.append(s)
@@ -315,9 +311,7 @@ def without_dead(program: Program) -> Program:
     return replace(program, statements=statements, constants=constants, params=params)
 
 
-def _smaller_statements(
-    statements: tuple[Statement, ...], needed: set[str]
-) -> Iterator[tuple[Statement, ...]]:
+def _smaller_statements(statements: tuple[Statement, ...], needed: set[str]) -> Iterator[tuple[Statement, ...]]:
     """Every list without one unused statement, with one as zeros, or with one smaller block.
 
     `needed` are the names that are used after the statements.
@@ -329,9 +323,7 @@ def _smaller_statements(
         if not s.bound() & later:
             yield (*rest[0], *rest[1])
         zeros = tuple(
-            Statement(f"jnp.zeros({v.type.shape}, {v.type.dtype!r})", (), (v,))
-            for v in s.targets
-            if not v.type.is_key
+            Statement(f"jnp.zeros({v.type.shape}, {v.type.dtype!r})", (), (v,)) for v in s.targets if not v.type.is_key
         )
         if zeros and len(zeros) == len(s.targets) and not s.template.startswith("jnp.zeros"):
             yield (*rest[0], *zeros, *rest[1])

@@ -116,9 +116,7 @@ def check_function(
     first, second = (with_constants_inlined(stablehlo(side)) for side in (original, lowered))
     if first != second and not expanded:
         raise Mismatch("stablehlo", _first_difference(first, second))
-    compare_types(
-        jax.eval_shape(function, *args, **kwargs), jax.eval_shape(written, *args, **kwargs)
-    )
+    compare_types(jax.eval_shape(function, *args, **kwargs), jax.eval_shape(written, *args, **kwargs))
     expected_run = _attempt(original.compile)
     with _stage("compile"):
         written_run = lowered.compile()
@@ -282,11 +280,7 @@ def _compare_gradients(
 ) -> None:
     """Bits of the gradient of the sum of the float results, of the JVP where there is none."""
     leaves, tree = jax.tree_util.tree_flatten((tuple(args), dict(kwargs)))
-    places = [
-        i
-        for i, x in enumerate(leaves)
-        if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
-    ]
+    places = [i for i, x in enumerate(leaves) if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)]
     if not places:
         return
     floats = [leaves[i] for i in places]
@@ -328,9 +322,7 @@ def _compare_gradients(
         return
 
 
-def _as_jaxpr(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Callable[..., Any]:
+def _as_jaxpr(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
     """The function as JAX itself evaluates its jaxpr."""
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args, **kwargs)
     tree = jax.tree_util.tree_structure(shapes)

@@ -119,9 +119,7 @@ class Writer:
 
     def pick(self, kind: str = NUMBER, where: Callable[[Type], bool] | None = None) -> Var | None:
         """A value in scope of that kind, or None."""
-        found = [
-            v for v in self.visible() if is_kind(v.type, kind) and (not where or where(v.type))
-        ]
+        found = [v for v in self.visible() if is_kind(v.type, kind) and (not where or where(v.type))]
         return self.choose(found) if found else None
 
     def value(self, kind: str = NUMBER, min_rank: int = 0) -> Var:
@@ -333,9 +331,7 @@ def _draw_param(writer: Writer, name: str, keyword: bool) -> Param:
             text = writer.choose(list(SCALARS))
             dtype = SCALARS[text]
             if writer.wide:
-                dtype = {"float32": "float64", "int32": "int64", "complex64": "complex128"}.get(
-                    dtype, dtype
-                )
+                dtype = {"float32": "float64", "int32": "int64", "complex64": "complex128"}.get(dtype, dtype)
             type_ = Type((), dtype, dtype != "bool", text)
         elif writer.chance(10):
             type_ = Type(writer.choose([(), (), (2,)]), writer.choose(KEYS))

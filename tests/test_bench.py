@@ -78,8 +78,7 @@ def test_transforms_fills_every_cell(zoo: Path, tmp_path: Path, tool: list[str])
     out = str(tmp_path / "out.json")
     text, data = run("transforms.py", str(zoo), "--json", out, *tool)
     cells = {
-        row["case"]: [row["cells"][t]["cell"] for t in ("jit", "jvp", "vmap", "grad", "grad2")]
-        for row in data["rows"]
+        row["case"]: [row["cells"][t]["cell"] for t in ("jit", "jvp", "vmap", "grad", "grad2")] for row in data["rows"]
     }
     assert cells["softplus"] == ["same"] * 5, text
     assert cells["halve"] == ["same", "same", "same", "raises", "raises"], text
@@ -129,9 +128,7 @@ F32 = np.float32
         (np.complex64([1 + 0j]), np.complex64([1 + 1e-45j]), 1),
     ],
 )
-def test_bits_that_differ_are_counted(
-    common: ModuleType, first: np.ndarray, second: np.ndarray, ulps: int
-) -> None:
+def test_bits_that_differ_are_counted(common: ModuleType, first: np.ndarray, second: np.ndarray, ulps: int) -> None:
     difference = common.compare_bits([first], [second])
     assert not difference.same
     assert difference.ulps == ulps

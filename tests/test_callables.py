@@ -235,7 +235,7 @@ def test_an_edited_file_is_not_believed(tmp_path: Any, monkeypatch: Any) -> None
 
 def test_a_stand_in_says_what_is_missing() -> None:
     namespace: dict[str, Any] = {}
-    reason = "it may change 'x'\n\"\"\"\nimport os" + ", and more" * 20
+    reason = 'it may change \'x\'\n"""\nimport os' + ", and more" * 20
     exec(stand_in("host", reason), namespace)
     host = namespace["host"]
     assert "change 'x'?" in host.__doc__ and "os" not in namespace
@@ -371,9 +371,7 @@ def again(info: CallbackInfo, operands: Any) -> Any:
             **kwargs,
         )  # fmt: skip
     if info.kind == "io_callback":
-        return io_callback(
-            info.function, shapes, *args, sharding=info.sharding, ordered=info.ordered, **kwargs
-        )
+        return io_callback(info.function, shapes, *args, sharding=info.sharding, ordered=info.ordered, **kwargs)
     options: dict[str, Any] = {"ordered": info.ordered, "partitioned": info.partitioned}
     if info.kind == "debug_callback":
         return jax.debug.callback(info.function, *args, **options, **kwargs)
@@ -426,9 +424,7 @@ def test_the_public_call_gives_the_same_equation(name: str) -> None:
     assert len(new.invars) == len(eqn.invars)
     assert not any(type(v) is literal for v in new.invars)
     if eqn.primitive.name == "debug_callback":  # a closure made at every call
-        assert jax_compat.flat_callback(new.params["callback"]) == jax_compat.flat_callback(
-            eqn.params["callback"]
-        )
+        assert jax_compat.flat_callback(new.params["callback"]) == jax_compat.flat_callback(eqn.params["callback"])
         eqn, new = (e.replace(params={**e.params, "callback": None}) for e in (eqn, new))
     assert new.params == eqn.params
 
@@ -478,9 +474,7 @@ def test_errors_of_equinox_are_raised_with_the_same_message() -> None:
     eqns = callbacks(lambda x: eqx.error_if(x, x > 1, "x is too large"), 0.5)
     sources = {s.name: s for s in (describe_callable(callback_of(e).function) for e in eqns)}
     assert {s.kind for s in sources.values()} == {"embed"}
-    assert (
-        "its assignment to equinox._jit.last_error_info is left out" in sources["raises"].notes[0]
-    )
+    assert "its assignment to equinox._jit.last_error_info is left out" in sources["raises"].notes[0]
     with pytest.raises(RuntimeError, match="^x is too large\n"):
         run(sources["raises"])(np.int32(0))
 

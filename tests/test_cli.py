@@ -17,7 +17,7 @@ import pytest
 from untrace import _demo, _locate, _transforms, cli
 from untrace._errors import OptionError
 
-MODEL = '''\
+MODEL = """\
 import jax.numpy as jnp
 
 
@@ -46,7 +46,7 @@ def failing_args():
 
 
 table = {"a": 1}
-'''
+"""
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -227,9 +227,7 @@ def test_jvp_gets_a_tangent_for_each_differentiable_argument() -> None:
         return x[index] * pair[1]
 
     index, x = jnp.int32(1), jnp.arange(3.0)
-    function, args = _transforms.apply(
-        [_transforms.Transform("jvp")], pick, (index, x, (index, jnp.float32(3.0)))
-    )
+    function, args = _transforms.apply([_transforms.Transform("jvp")], pick, (index, x, (index, jnp.float32(3.0))))
     assert function.__name__ == "jvp_pick"
     assert list(inspect.signature(function).parameters) == [
         "index", "x", "pair", "index_dot", "x_dot", "pair_dot",
@@ -253,9 +251,7 @@ def test_static_and_keyword_arguments(run: Run) -> None:
     assert list(inspect.signature(written).parameters) == ["w", "x", "scale"]
     original = _locate.load_function("model.py:loss")
     args = original.__globals__["make_args"]()
-    np.testing.assert_array_equal(
-        written(*args, scale=jnp.float32(2.0)), original(*args, 3, scale=jnp.float32(2.0))
-    )
+    np.testing.assert_array_equal(written(*args, scale=jnp.float32(2.0)), original(*args, 3, scale=jnp.float32(2.0)))
 
 
 def test_bind_takes_a_parameter_out_of_the_middle() -> None:

@@ -277,9 +277,7 @@ TOOL = """
 
 
 @pytest.mark.parametrize("fault", ["crash", "hang"])
-def test_a_worker_survives_its_cases(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_survives_its_cases(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A case that ends the process, or never ends, fails; the next one is tried."""
     (tmp_path / "faulty_tool.py").write_text(textwrap.dedent(TOOL))
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])

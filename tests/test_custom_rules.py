@@ -15,7 +15,6 @@ from untrace import jax_compat
 X = np.array([1.0, 2.0, 4.0], np.float32)
 
 
-
 @jax.custom_jvp
 def tripled(x: Any) -> Any:
     return x * 3

@@ -251,9 +251,7 @@ def test_equinox_loop_with_buffers() -> None:
             return i + 1, v * 2, seen.at[i].set(v[0])
 
         start = (0, x, jnp.zeros(4))
-        return eqxi.while_loop(
-            lambda c: c[0] < 4, body, start, buffers=lambda c: c[2], kind="lax", max_steps=4
-        )
+        return eqxi.while_loop(lambda c: c[0] < 4, body, start, buffers=lambda c: c[2], kind="lax", max_steps=4)
 
     closed, new, _ = expanded(function, X)
     for a, b in zip(jex_core.jaxpr_as_fun(closed)(X), jex_core.jaxpr_as_fun(new)(X), strict=True):
@@ -379,9 +377,7 @@ objects_only = pytest.mark.skipif(not HAS_OBJECTS, reason="this JAX has no primi
         (jnp.frexp, (X,), "jnp.frexp.__wrapped__", ()),
     ],
 )
-def test_public_calls_of_primitive_objects(
-    function: Callable[..., Any], args: Any, path: str, vmaps: Any
-) -> None:
+def test_public_calls_of_primitive_objects(function: Callable[..., Any], args: Any, path: str, vmaps: Any) -> None:
     (eqn,) = _objects(function, *args)
     call = hi_primitive_call(eqn)
     assert call is not None
@@ -404,9 +400,7 @@ def test_an_object_without_a_public_call_is_expanded() -> None:
 def test_custom_root_keeps_its_implicit_derivative() -> None:
     def root(x: Any) -> Any:
         def solve(f: Any, start: Any) -> Any:
-            return lax.while_loop(
-                lambda c: c[0] < 30, lambda c: (c[0] + 1, c[1] - f(c[1]) / 3), (0, start)
-            )[1]
+            return lax.while_loop(lambda c: c[0] < 30, lambda c: (c[0] + 1, c[1] - f(c[1]) / 3), (0, start))[1]
 
         return lax.custom_root(lambda y: y**3 - x, x, solve, lambda g, y: y / g(jnp.ones_like(y)))
 

@@ -86,9 +86,7 @@ def check(function: Callable[..., Any], *args: Any, path: Path, **kwargs: Any) -
     assert decompiled.proof.level == "jaxpr", decompiled.proof
     written, text = roundtrip.saved(decompiled, path)
     roundtrip.check_text(text, {__name__})
-    roundtrip.compare_types(
-        jax.eval_shape(function, *args, **kwargs), jax.eval_shape(written, *args, **kwargs)
-    )
+    roundtrip.compare_types(jax.eval_shape(function, *args, **kwargs), jax.eval_shape(written, *args, **kwargs))
     assert CANARY not in os.environ
     return text
 
@@ -153,9 +151,7 @@ def test_all_names_at_once(tmp_path: Path) -> None:
     roundtrip.check_function(function, (X,), {}, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", ["newline", "docstring end", "jnp", "keyword", "braces", "surrogate"]
-)
+@pytest.mark.parametrize("name", ["newline", "docstring end", "jnp", "keyword", "braces", "surrogate"])
 def test_checkpoint_name(name: str, tmp_path: Path) -> None:
     from jax.ad_checkpoint import checkpoint_name
 

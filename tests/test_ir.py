@@ -84,9 +84,7 @@ def test_what_jax_shares_is_one_function() -> None:
     bodies = [f for f in walk_functions(entry) if len(f.equations) == 1]
     calls = [f for e in entry.equations for f in functions_in(tuple(e.params.values()))]
     assert len({id(f) for f in calls if f in bodies}) < len([f for f in calls if f in bodies])
-    constants = {
-        id(a): a for f in walk_functions(entry) for e in f.equations for a in e.inputs if type(a) is Constant
-    }
+    constants = {id(a): a for f in walk_functions(entry) for e in f.equations for a in e.inputs if type(a) is Constant}
     assert len({np.asarray(c.value).tobytes() for c in constants.values()}) == len(constants)
 
 

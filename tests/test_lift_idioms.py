@@ -177,7 +177,7 @@ WRITTEN = [
     (lambda x: jnp.roll(x, (1, 1), axis=(0, 1)), (f32(3, 4),), "jnp.roll(x, (1, 1), axis=(0, 1))"),
     (lambda v, i: jax.ops.segment_sum(v, i, 5), (f32(8, 2), i32(8)), "jax.ops.segment_sum(v, i, 5)"),
     (lambda x, y: tuple(jnp.meshgrid(x, y, indexing="ij")), (f32(3), f32(4)), "jnp.meshgrid(x, y, indexing='ij')"),
-    (lambda k, l: random.categorical(k, l, axis=-1), (raw_key(), f32(2, 3)), "jax.random.categorical(k, l, axis=-1)"),
+    (lambda k, l: random.categorical(k, l, axis=-1), (raw_key(), f32(2, 3)), "jax.random.categorical(k, l, axis=-1)"),  # noqa: E741
 ]  # fmt: skip
 
 

@@ -27,7 +27,9 @@ def gradient_of(fn, args):
         leaves = [x for x in jax.tree.leaves(fn(*args)) if jnp.issubdtype(x.dtype, jnp.floating)]
         return sum(jnp.sum(jnp.sin(x)) for x in leaves)
 
-    places = tuple(i for i, a in enumerate(args) if all(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(a)))
+    places = tuple(
+        i for i, a in enumerate(args) if all(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(a))
+    )
     return jax.jit(jax.grad(total, argnums=places))(*args)
 
 
@@ -111,7 +113,9 @@ def test_constants_are_closed_over_in_any_order():
         return lax.scan(step, b, x)[0]
 
     # The backward scan's constants come in another order than its body uses them.
-    source = written(jax.value_and_grad(lambda a, b, x: swapped(a, b, x).sum(), argnums=(0, 1)), W, B, X, gradient=False)
+    source = written(
+        jax.value_and_grad(lambda a, b, x: swapped(a, b, x).sum(), argnums=(0, 1)), W, B, X, gradient=False
+    )
     assert "scan_p" not in source and "ShapeDtypeStruct" not in source
     assert "reverse=True" in source
     assert re.search(r"def step_bwd\(", source)
@@ -141,7 +145,9 @@ def test_a_carry_that_the_body_forwards_is_still_proven():
         jaxpr = jax.make_jaxpr(lambda a, b, row: step((a, b), row))(x, y, x)
         from untrace import jax_compat
 
-        eqn = jax.make_jaxpr(lambda x, y: lax.scan(lambda c, r: ((c[0] + r * c[1], c[1] * 1.0), c[0]), (x, y), X))(x, y).eqns[-1]
+        eqn = jax.make_jaxpr(lambda x, y: lax.scan(lambda c, r: ((c[0] + r * c[1], c[1] * 1.0), c[0]), (x, y), X))(
+            x, y
+        ).eqns[-1]
         opened, _ = jax_compat.open_jaxpr(jaxpr)
         body = eqn.params["jaxpr"]
         flat = jax.make_jaxpr(lambda a, b, row: (a + row * b, b, a))(x, y, x)
@@ -397,7 +403,10 @@ def test_custom_linear_solve_with_its_functions_beside_it():
 def test_custom_linear_solve_with_its_own_transpose():
     def program(matrix, b):
         return lax.custom_linear_solve(
-            lambda x: matrix @ x, b, lambda _, y: jnp.linalg.solve(matrix, y), lambda _, y: jnp.linalg.solve(matrix.T, y)
+            lambda x: matrix @ x,
+            b,
+            lambda _, y: jnp.linalg.solve(matrix, y),
+            lambda _, y: jnp.linalg.solve(matrix.T, y),
         )
 
     source = written(program, W @ W.T + jnp.eye(3) * 3.0, B)

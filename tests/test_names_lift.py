@@ -169,9 +169,9 @@ def test_every_value_has_a_legal_name(function, args):
 
 def test_hostile_names_stay_data():
     def program(x):
-        return x["a\"]; import os #"] + jnp.sin(x["class"]) + x["jnp"]
+        return x['a"]; import os #'] + jnp.sin(x["class"]) + x["jnp"]
 
-    entry, *_ = named(program, {"a\"]; import os #": VECTOR, "class": VECTOR, "jnp": VECTOR})
+    entry, *_ = named(program, {'a"]; import os #': VECTOR, "class": VECTOR, "jnp": VECTOR})
     for value in entry.params:
         assert value.hint.isidentifier() and not keyword.iskeyword(value.hint) and value.hint not in RESERVED
 

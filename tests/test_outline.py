@@ -342,7 +342,10 @@ def test_the_check_sees_a_call_that_does_not_fit():
 def test_no_source_is_needed():
     """A function from `exec` has frames, but no text: its calls come back all the same."""
     scope = {"jnp": jnp}
-    exec("def inner(x):\n    return jnp.sin(x) * 2.0 + jnp.cos(x)\ndef outer(x):\n    return inner(inner(x) + 1.0)\n", scope)
+    exec(
+        "def inner(x):\n    return jnp.sin(x) * 2.0 + jnp.cos(x)\ndef outer(x):\n    return inner(inner(x) + 1.0)\n",
+        scope,
+    )
     source = text_of(scope["outer"], X)
     assert functions_of(source) == ["inner", "outer"]
 

@@ -101,9 +101,7 @@ def test_one_text_under_20_hash_seeds() -> None:
                 "JAX_PLATFORMS": "cpu",
             }
             command = [sys.executable, "-c", _CHILD]
-            children.append(
-                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-            )
+            children.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
         for child in children:
             output, _ = child.communicate(timeout=300)
             assert child.returncode == 0
@@ -160,9 +158,7 @@ def test_shrinking_finds_a_small_program() -> None:
         (lambda x, n: x + n + jnp.float32(0) * n, "stablehlo"),
     ],
 )
-def test_a_wrong_text_is_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: Any, kind: str
-) -> None:
+def test_a_wrong_text_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: Any, kind: str) -> None:
     """The checks fail where untrace would write another program: they can fail."""
     decompile = untrace.decompile
     monkeypatch.setattr(untrace, "decompile", lambda function, **options: decompile(wrong))

@@ -198,7 +198,7 @@ def test_source_that_changed_since_gives_no_names(tmp_path, monkeypatch):
 def test_long_files_are_read_in_pieces(tmp_path, monkeypatch, padding):
     """The same names, whether the file is parsed whole or a definition at a time; lambdas and nested functions too."""
     name = f"padded_{padding}"
-    body = textwrap.dedent('''
+    body = textwrap.dedent("""
         import jax.numpy as jnp
         class Layer:
             def apply(self, x):
@@ -211,7 +211,7 @@ def test_long_files_are_read_in_pieces(tmp_path, monkeypatch, padding):
                 squash = lambda v: jnp.tanh(v)
                 squashed = squash(inner(scaled))
                 return squashed
-    ''')
+    """)
     (tmp_path / f"{name}.py").write_text(body + "\n".join(f"x{i} = {i}" for i in range(padding)) + "\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     module = __import__(name)

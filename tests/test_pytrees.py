@@ -321,9 +321,7 @@ def test_the_public_place_of_a_class() -> None:
 def test_library_classes_are_imported_unless_standalone() -> None:
     out = Point(LEAF, Belief(LEAF, LEAF, ("a", 1, None)))
     written = Written(identity, (1.0,), out=out)
-    assert written.body[0] == (
-        'return Point(x=tree, y=Belief(mean=tree, covariance=tree, label=("a", 1, None)))'
-    )
+    assert written.body[0] == ('return Point(x=tree, y=Belief(mean=tree, covariance=tree, label=("a", 1, None)))')
     assert __name__.split(".")[0] in written.imported()
 
 

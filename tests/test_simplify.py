@@ -17,9 +17,9 @@ from untrace import jax_compat
 from untrace.lift.simplify import NEUTRAL, REWRITES, simplified
 
 EDGES = [0.0, -0.0, 1.0, -1.5, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-38, 3.4e38, 0.1]
-floats = st.lists(
-    st.one_of(st.sampled_from(EDGES), st.floats(width=32)), min_size=6, max_size=6
-).map(lambda xs: np.array(xs, np.float32).reshape(2, 3))
+floats = st.lists(st.one_of(st.sampled_from(EDGES), st.floats(width=32)), min_size=6, max_size=6).map(
+    lambda xs: np.array(xs, np.float32).reshape(2, 3)
+)
 
 
 def spread(x):
@@ -35,7 +35,7 @@ CASES = {
     "arithmetic_of_literals": lambda x, y: x * lax.div(lax.full((2, 3), 1.0), lax.full((2, 3), 3.0)) + y,
     "scalar_operand": lambda x, y: lax.sub(x, lax.full((2, 3), 0.3)) * y,
     "implicit_broadcast": lambda x, y: lax.mul(lax.broadcast_in_dim(jnp.sum(y, 1), (2, 3), (0,)), x),
-    "negated_twice": lambda x, y: -(-x) + y,
+    "negated_twice": lambda x, y: -(-x) + y,  # noqa: B002
     "same_type": lambda x, y: lax.neg(x) * y,  # its `neg` is made a conversion, see `_traced`
     "plain_conversion": lambda x, y: lax.convert_element_type(x, jnp.bfloat16) + y.astype(jnp.bfloat16),
     "preferred_type": lambda x, y: lax.dot_general(x, y.T, (((1,), (0,)), ((), ()))),

@@ -125,7 +125,9 @@ def test_operation(case, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "batch_first": True}, {"bidirectional": True, "bias": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_layers": 2, "batch_first": True}, {"bidirectional": True, "bias": False}]
+)
 def test_recurrent(kind, options):
     import untrace
 

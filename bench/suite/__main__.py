@@ -146,11 +146,7 @@ def main() -> int:
     from suite.required import required_names
 
     everything = [case for case in all_cases() if case.applies(jax.__version__)]
-    chosen = [
-        case
-        for case in everything
-        if not options.only or re.search(options.only, f"{case.family}.{case.name}")
-    ]
+    chosen = [case for case in everything if not options.only or re.search(options.only, f"{case.family}.{case.name}")]
     reached, failed = run(chosen, options)
     required = required_names()
     few = []

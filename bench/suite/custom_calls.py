@@ -213,9 +213,7 @@ def custom_root_in_jit_with_aux() -> Program:
             return x, {"residual": f(x)}
 
         def root(c):
-            return lax.custom_root(
-                lambda x: x * x - c * d, jnp.float32(1), solve, lambda g, y: y / g(1.0), True
-            )
+            return lax.custom_root(lambda x: x * x - c * d, jnp.float32(1), solve, lambda g, y: y / g(1.0), True)
 
         return jax.jit(root)(c)
 

@@ -21,9 +21,7 @@ class Point(NamedTuple):
     y: jax.Array
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["w", "b"], meta_fields=["name", "width"]
-)
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["w", "b"], meta_fields=["name", "width"])
 @dataclasses.dataclass
 class Layer:
     """A dataclass with static metadata."""

@@ -87,9 +87,7 @@ def remat_save_anything_except_names() -> Program:
 
 @case("remat2", grad=True)
 def remat_save_from_both_policies() -> Program:
-    policy = POLICIES.save_from_both_policies(
-        POLICIES.dots_saveable, POLICIES.save_only_these_names("hidden")
-    )
+    policy = POLICIES.save_from_both_policies(POLICIES.dots_saveable, POLICIES.save_only_these_names("hidden"))
     return program(policy)
 
 
@@ -187,9 +185,7 @@ def remat_second_gradient() -> Program:
 @case("remat2", "while")
 def remat_while_forward() -> Program:
     def fn(x):
-        loop = jax.checkpoint(
-            lambda v: lax.while_loop(lambda s: s.sum() < 9, lambda s: s * 1.5, jnp.sin(v) + 1)
-        )
+        loop = jax.checkpoint(lambda v: lax.while_loop(lambda s: s.sum() < 9, lambda s: s * 1.5, jnp.sin(v) + 1))
         return jax.jvp(loop, (x,), (x,))
 
     return fn, (vector(),)

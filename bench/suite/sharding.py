@@ -65,9 +65,7 @@ def constraint_tuple_axes() -> Program:
 @case("sharding_constraint", devices=4)
 def constraint_unconstrained_dim() -> Program:
     def fn(x):
-        return lax.with_sharding_constraint(
-            x * 2, NamedSharding(mesh_2d(), P("x", P.UNCONSTRAINED))
-        )
+        return lax.with_sharding_constraint(x * 2, NamedSharding(mesh_2d(), P("x", P.UNCONSTRAINED)))
 
     return fn, (matrix(4, 4),)
 

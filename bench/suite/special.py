@@ -97,9 +97,7 @@ three(
 )
 three(
     "jnp_select_and_scatter_max_pool",
-    lambda x: jax.grad(lambda v: lax.reduce_window(v, -np.inf, lax.max, (2,), (2,), "VALID").sum())(
-        x
-    ),
+    lambda x: jax.grad(lambda v: lax.reduce_window(v, -np.inf, lax.max, (2,), (2,), "VALID").sum())(x),
     lambda: (vector(),),
     primitive="select_and_scatter_add",
 )
@@ -224,9 +222,7 @@ def fft_family() -> Program:
 @case("approx_top_k", grad=True, vmap=True)
 def approx_top_k_both() -> Program:
     def fn(x):
-        return lax.approx_max_k(x, 2), lax.approx_min_k(
-            x, 3, recall_target=0.8, aggregate_to_topk=False
-        )
+        return lax.approx_max_k(x, 2), lax.approx_min_k(x, 3, recall_target=0.8, aggregate_to_topk=False)
 
     return fn, (vector(),)
 

@@ -40,9 +40,7 @@ def transform_hessian() -> Program:
     def f(x):
         return jnp.sum(jnp.sin(x) * x) + jnp.prod(x)
 
-    return lambda x: (jax.hessian(f)(x), jax.jacfwd(jax.grad(f))(x), jax.jacrev(jnp.cumsum)(x)), (
-        vector(4),
-    )
+    return lambda x: (jax.hessian(f)(x), jax.jacfwd(jax.grad(f))(x), jax.jacrev(jnp.cumsum)(x)), (vector(4),)
 
 
 @case()
@@ -71,9 +69,7 @@ def transform_vmap_of_everything() -> Program:
 def transform_vmap_of_scan_of_cond() -> Program:
     def fn(xs, ps):
         def one(x, p):
-            return lax.scan(
-                lambda c, e: (lax.cond(p > 0.5, jnp.sin, jnp.cos, c * e), c), jnp.float32(1), x
-            )
+            return lax.scan(lambda c, e: (lax.cond(p > 0.5, jnp.sin, jnp.cos, c * e), c), jnp.float32(1), x)
 
         return jax.vmap(one)(xs, ps)
 

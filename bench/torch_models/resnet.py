@@ -14,9 +14,7 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.shortcut = nn.Sequential()
         if stride != 1 or channels != width:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
     def forward(self, x):
         out = F.relu(self.bn1(self.conv1(x)))

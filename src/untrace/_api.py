@@ -83,7 +83,9 @@ class Decompiled:
         if not overwrite:
             for target in targets:
                 if os.path.exists(target):
-                    raise OutputExistsError(f"{target} exists; pass overwrite=True (on the command line --force) to replace it")
+                    raise OutputExistsError(
+                        f"{target} exists; pass overwrite=True (on the command line --force) to replace it"
+                    )
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
             raise OptionError(f"there is no folder {folder} to save into")
@@ -184,7 +186,9 @@ def from_jaxpr(
     from untrace._errors import CaptureError
 
     if not jax_compat.is_jaxpr(closed_jaxpr):
-        raise CaptureError(f"from_jaxpr needs a ClosedJaxpr (what jax.make_jaxpr gives), not a {type(closed_jaxpr).__name__}")
+        raise CaptureError(
+            f"from_jaxpr needs a ClosedJaxpr (what jax.make_jaxpr gives), not a {type(closed_jaxpr).__name__}"
+        )
     jaxpr, consts = jax_compat.open_jaxpr(closed_jaxpr)
     if len(consts) != len(jaxpr.constvars):
         raise CaptureError("from_jaxpr needs a closed jaxpr: this one has constants without values")

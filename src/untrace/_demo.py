@@ -120,9 +120,7 @@ def _measure(
         _Row("decompile, without the proof", None, *_decompiling_time(original, args, prove=False)),
         _Row("decompile, with the proof", None, *_decompiling_time(original, args, prove=True)),
     ]
-    (compiled_original, original_time), (compiled_written, written_time) = (
-        _compile(f, args) for f in both
-    )
+    (compiled_original, original_time), (compiled_written, written_time) = (_compile(f, args) for f in both)
     rows.append(_Row("compile", original_time, written_time))
     for how, functions, repeats in (
         ("jitted", (compiled_original, compiled_written), 200),
@@ -195,8 +193,7 @@ def _agreement(how: str, expected: Any, actual: Any) -> _Agreement:
     if jax.tree.structure(expected) != jax.tree.structure(actual):
         return _Agreement(how, jax.tree.structure(expected).num_leaves, 0, float("nan"))
     pairs = [
-        (np.asarray(x), np.asarray(y))
-        for x, y in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True)
+        (np.asarray(x), np.asarray(y)) for x, y in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True)
     ]
     same = [x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in pairs]
     largest = max((float(np.max(np.abs(x - y), initial=0)) for x, y in pairs), default=0.0)

@@ -181,7 +181,7 @@ def _missing_file(path: Path) -> str:
 
 
 def _line_in(error: BaseException, place: str) -> str:
-    """" (line N)": the last line of the file `place` that ran before `error`, or the empty text."""
+    """ " (line N)": the last line of the file `place` that ran before `error`, or the empty text."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return f" (line {error.lineno})"
     line = None

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,9 +183,7 @@ class _Attempt:
             if not options.prove:
                 return Result(written, Proof("unproven", "prove=False"), program.notes, None)
             target = None if self.target is captured.expanded else self.target
-            outcome = retrace.prove_text(
-                written, captured, timings, target, self.simplifications, self.neutral
-            )
+            outcome = retrace.prove_text(written, captured, timings, target, self.simplifications, self.neutral)
             self.why = outcome.why
             if outcome.proof is not None:
                 break
@@ -220,7 +218,9 @@ def _docstring(captured: Captured, name: str, idiomatic: bool, proven: str = "")
     where = f" ({where})" if where and "title" not in captured.extra else ""
     notes = ["", *captured.notes] if captured.notes else []
     if not idiomatic:
-        return "\n".join([f"`{name}`{where}, written back by untrace {__version__} from JAX {jax.__version__}.", *notes])
+        return "\n".join(
+            [f"`{name}`{where}, written back by untrace {__version__} from JAX {jax.__version__}.", *notes]
+        )
     what = captured.extra.get("title") or captured.summary or f"`{name}`"
     state = " · ".join([f"untrace {__version__}", f"jax {jax.__version__}", proven or "unproven"])
     return "\n".join([f"{what}{where}.", "", state, *notes])

@@ -142,14 +142,11 @@ def _jvp_signature(function: Function, count: int) -> inspect.Signature:
         return unknown
     keyword_only = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     return inspect.Signature(
-        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
-        + keyword_only
+        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names] + keyword_only
     )
 
 
-def _standing_for(
-    function: Function, wrapper: Function, signature: inspect.Signature
-) -> Function:
+def _standing_for(function: Function, wrapper: Function, signature: inspect.Signature) -> Function:
     """`wrapper`, with the name and the source line of `function` and a signature of its own."""
     wrapper = functools.wraps(function)(wrapper)
     wrapper.__signature__ = signature  # type: ignore[attr-defined]

@@ -36,9 +36,7 @@ _DTYPES: dict[str, str] = {
     **{f"f{bits}": f"float{bits}" for bits in (16, 32, 64)},
     **{
         f"f{name}": f"float{name}"
-        for name in (
-            "8_e3m4 8_e4m3 8_e4m3b11fnuz 8_e4m3fn 8_e4m3fnuz 8_e5m2 8_e5m2fnuz 8_e8m0fnu 4_e2m1fn"
-        ).split()
+        for name in ("8_e3m4 8_e4m3 8_e4m3b11fnuz 8_e4m3fn 8_e4m3fnuz 8_e5m2 8_e5m2fnuz 8_e8m0fnu 4_e2m1fn").split()
     },
     "c64": "complex64",
     "c128": "complex128",
@@ -216,9 +214,7 @@ class _Parser:
         while not self._accepts("]"):
             size = self.token
             if size.kind != "number" or not size.text.replace("_", "").isdecimal():
-                raise self._error(
-                    f"a size is a whole number such as 8, but here stands {self._here()}"
-                )
+                raise self._error(f"a size is a whole number such as 8, but here stands {self._here()}")
             sizes.append(int(size.text))
             if sizes[-1] >= 2**63:
                 raise self._error(f"the size {size.text} does not fit in 64 bits")
@@ -266,9 +262,7 @@ class _Parser:
         while not self._accepts("}"):
             key = self.token
             if key.kind not in ("string", "number"):
-                raise self._error(
-                    f"a dict key is a quoted string or a whole number, but here is {self._here()}"
-                )
+                raise self._error(f"a dict key is a quoted string or a whole number, but here is {self._here()}")
             try:
                 name = ast.literal_eval(key.text)
             except (SyntaxError, ValueError):

@@ -111,9 +111,7 @@ def _demo(argv: list[str]) -> int:
         "-o", "--output", metavar="OUT.py", type=Path, default=Path("demo_out/grad_loss.py"),
         help="where to write the module (default: demo_out/grad_loss.py)",
     )  # fmt: skip
-    parser.add_argument(
-        "--full", action="store_true", help="print the whole module, without a pager"
-    )
+    parser.add_argument("--full", action="store_true", help="print the whole module, without a pager")
     options = parser.parse_args(argv)
     from untrace import _demo
 
@@ -127,9 +125,7 @@ def _write(argv: list[str]) -> int:
     )
     _add_function_arguments(parser)
     _add_style_arguments(parser)
-    parser.add_argument(
-        "-o", "--output", metavar="OUT.py", type=Path, help="the file to write (required)"
-    )
+    parser.add_argument("-o", "--output", metavar="OUT.py", type=Path, help="the file to write (required)")
     parser.add_argument("--force", action="store_true", help="overwrite OUT.py when it exists")
     options = parser.parse_intermixed_args(argv)
     if options.output is None:  # not left to argparse, which then hides a misspelt flag
@@ -263,9 +259,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose complaints are `OptionError`s: one sentence, not a page of usage."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(
-            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs
-        )
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         unknown, _, words = message.partition("unrecognized arguments: ")
@@ -299,16 +293,10 @@ class _SetOption(argparse.Action):
         namespace.transforms = [*before, _transforms.Transform(last.name, options)]
 
 
-def _add_function_arguments(
-    parser: argparse.ArgumentParser, target: str = "FILE.py:FN", of: str = ""
-) -> None:
+def _add_function_arguments(parser: argparse.ArgumentParser, target: str = "FILE.py:FN", of: str = "") -> None:
     parser.epilog = _EXAMPLES
-    parser.add_argument(
-        "target", metavar=target, help="the function; module.path:FN names one as well"
-    )
-    parser.add_argument(
-        "args", metavar="ARGS", nargs="*", default=[], help="its arguments, see below"
-    )
+    parser.add_argument("target", metavar=target, help="the function; module.path:FN names one as well")
+    parser.add_argument("args", metavar="ARGS", nargs="*", default=[], help="its arguments, see below")
     parser.add_argument(
         "--kw", metavar="NAME=TYPE", action="append", default=[], type=_name_and_value,
         help="a keyword argument",
@@ -363,9 +351,7 @@ def _add_style_arguments(parser: argparse.ArgumentParser) -> None:
         "--torch", action="store_true",
         help="the target is a torch.nn.Module, a class of one, or a function that makes one",
     )  # fmt: skip
-    parser.add_argument(
-        "--no-prove", dest="prove", action="store_false", help="leave the proof out"
-    )
+    parser.add_argument("--no-prove", dest="prove", action="store_false", help="leave the proof out")
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

@@ -119,12 +119,9 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool], 
 
     params = eqn.params
     n_consts = params["num_consts"]
-    n = len(eqn.invars) - n_consts
     thunk = params["fwd_jaxpr_thunk"]
     with tracing_context(eqn):
-        (fwd_jaxpr, consts), perturbed = _forward_rule(
-            thunk, eqn.invars[n_consts:], params["symbolic_zeros"]
-        )
+        (fwd_jaxpr, consts), perturbed = _forward_rule(thunk, eqn.invars[n_consts:], params["symbolic_zeros"])
     fwd = close_jaxpr(fwd_jaxpr, consts)
     _, res_tree, forwards = params["out_trees"]()
     # `forwards` counts all operands of the equation, constants first.
@@ -372,7 +369,7 @@ _PUBLIC_MODULES = (
     "jax", "jax.numpy", "jax.lax", "jax.nn", "jax.random", "jax.numpy.linalg", "jax.scipy", "jax.scipy.special",
     "jax.scipy.linalg", "jax.sharding", "jax.dtypes", "jax.tree_util", "jax.ad_checkpoint", "jax.custom_derivatives",
     "jax.checkpoint_policies", "jax.experimental", "jax.experimental.sparse", "jax.experimental.layout",
-    "jax.experimental.pallas", "jax.experimental.pallas.tpu", "jax.lax.linalg", "jax.ffi", "jax.ops", "jax.image", "jax.memory", "jax.experimental.sparse.util", "numpy", "math", "operator", "functools",
+    "jax.experimental.pallas", "jax.experimental.pallas.tpu", "jax.lax.linalg", "jax.ffi", "jax.ops", "jax.image", "jax.memory", "jax.experimental.sparse.util", "numpy", "math", "operator", "functools",  # noqa: E501
 )  # fmt: skip
 _PRIMITIVE_MODULES = (
     "jax.extend.core.primitives", "jax.lax", "jax.experimental.sparse", "jax.lax.linalg", "jax.interpreters.ad",
@@ -710,16 +707,6 @@ def leaf_counts(value: Any) -> tuple[int, ...] | None:
         return (len(value),)
 
 
-def scan_counts(eqn: Any) -> tuple[int, int]:
-    """(number of constants, number of carried values) of a scan equation."""
-    params = eqn.params
-    if "num_consts" in params:
-        return params["num_consts"], params["num_carry"]
-    counts = leaf_counts(params["ft_in"])
-    assert counts is not None
-    return counts[0], counts[1]
-
-
 def without_dead_code(closed: Any) -> Any:
     """`closed` after JAX's own dead code elimination, which also looks into scan, jit, cond...
 
@@ -850,8 +837,6 @@ def default_memory_kind(sharding: Any) -> str | None:
     return next(iter(sharding.mesh.devices.flat)).default_memory().kind
 
 
-
-
 def _policy_types() -> tuple[type, ...]:
     """Classes of checkpoint policies: plain functions, and on 0.10 some frozen dataclasses."""
     import types
@@ -968,7 +953,9 @@ def is_traceable(leaf: Any) -> bool:
     """Whether JAX can trace a leaf: an array, a number, a ShapeDtypeStruct, a ref or a key."""
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return is_key(leaf) or getattr(leaf.dtype, "kind", "") not in "OUSM"
-    return isinstance(leaf, (bool, int, float, complex)) or jex_core.valid_jaxtype(leaf) or is_ref(leaf) or is_aval(leaf)
+    return (
+        isinstance(leaf, (bool, int, float, complex)) or jex_core.valid_jaxtype(leaf) or is_ref(leaf) or is_aval(leaf)
+    )
 
 
 def is_aval(value: Any) -> bool:
@@ -1057,7 +1044,6 @@ def _static_key(arg: Any) -> Any:
 
 def function_source(closed: Any) -> str:
     """`model.py:6` of the function that a jaxpr was traced from, without its folders; "" where JAX does not know."""
-    import os
 
     jaxpr, _ = open_jaxpr(closed)
     info = getattr(jaxpr, "debug_info", None)
@@ -1101,40 +1087,31 @@ def has_tangent(aval: Any) -> bool:
     return getattr(aval.to_tangent_aval(), "dtype", FLOAT0) != FLOAT0
 
 
-def call_jvp_rule(
-    rule: Any, eqn: Any, primals: Sequence[Any], tangents: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
+def call_jvp_rule(rule: Any, eqn: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """(results, their tangents) by a primitive's own JVP rule; a tangent is None where a value has none.
 
     tangents: one for each operand, None for those without. Zeros come back as arrays.
     """
     from jax.interpreters import ad
 
-    given = [
-        ad.Zero(v.aval.to_tangent_aval()) if t is None else t for v, t in zip(eqn.invars, tangents, strict=True)
-    ]
+    given = [ad.Zero(v.aval.to_tangent_aval()) if t is None else t for v, t in zip(eqn.invars, tangents, strict=True)]
     outs, out_tangents = rule(list(primals), given, **eqn.params)
     if not eqn.primitive.multiple_results:
         outs, out_tangents = [outs], [out_tangents]
     filled = [
-        ad.instantiate_zeros(t) if has_tangent(v.aval) else None
-        for v, t in zip(eqn.outvars, out_tangents, strict=True)
+        ad.instantiate_zeros(t) if has_tangent(v.aval) else None for v, t in zip(eqn.outvars, out_tangents, strict=True)
     ]
     return list(outs), filled
 
 
-def call_transpose_rule(
-    rule: Any, eqn: Any, operands: Sequence[Any], cotangents: Sequence[Any]
-) -> list[Any]:
+def call_transpose_rule(rule: Any, eqn: Any, operands: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
     """Cotangents of the linear operands (None stands for them in `operands`) by a primitive's own transpose rule.
 
     cotangents: one for each result, None where it has none. Zeros come back as arrays.
     """
     from jax.interpreters import ad
 
-    given = [
-        ad.Zero(core_cotangent(v.aval)) if c is None else c for v, c in zip(eqn.outvars, cotangents, strict=True)
-    ]
+    given = [ad.Zero(core_cotangent(v.aval)) if c is None else c for v, c in zip(eqn.outvars, cotangents, strict=True)]
     args = [ad.UndefinedPrimal(v.aval) if o is None else o for v, o in zip(eqn.invars, operands, strict=True)]
     outs = rule(given if eqn.primitive.multiple_results else given[0], *args, **eqn.params)
     found = []
@@ -1448,7 +1425,7 @@ _TRANSFORMED = ("Gradient of", "Value and gradient of", "Vectorized version of",
 
 
 def transformation(function: Any) -> str:
-    """"Gradient of `loss` with respect to positional argument(s) 0" of what `jax.grad` gave; "" of a plain function."""
+    """ "Gradient of `loss` with respect to positional argument(s) 0" of what `jax.grad` gave; "" of a plain function."""
     code = getattr(function, "__code__", None)
     doc = getattr(function, "__doc__", None)
     name = getattr(function, "__name__", None)
@@ -1470,7 +1447,6 @@ def transformation(function: Any) -> str:
 
 def _module_of(code: Any) -> str:
     """`jax._src.api` for code that stands in JAX's own folder."""
-    import os
 
     folder = os.path.dirname(os.path.abspath(jax.__file__))
     return "jax" if os.path.abspath(code.co_filename).startswith(folder + os.sep) else ""
@@ -1478,7 +1454,6 @@ def _module_of(code: Any) -> str:
 
 def is_library_jaxpr(closed: Any) -> bool:
     """Whether a jaxpr was traced from a function of JAX itself."""
-    import os
 
     jaxpr, _ = open_jaxpr(closed)
     info = getattr(jaxpr, "debug_info", None)

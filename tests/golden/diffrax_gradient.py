@@ -39,7 +39,7 @@ def _select_if_batched(pred, x, y):
     def select(size, in_batched, pred, x, y):
         if not any(in_batched):
             return x, False
-        several = [v if b else jnp.broadcast_to(v, (size, *v.shape)) for v, b in zip((x, y), in_batched[1:])]
+        several = [v if b else jnp.broadcast_to(v, (size, *v.shape)) for v, b in zip((x, y), in_batched[1:], strict=True)]
         if in_batched[0]:
             return jax.vmap(lax.select)(pred, *several), True
         return _select_if_batched(pred, *several), True
@@ -54,7 +54,9 @@ def _true_unless_batched(pred):
     import jax.custom_batching
 
     function = jax.custom_batching.custom_vmap(lambda pred: jnp.full(pred.shape, True))
-    function.def_vmap(lambda size, in_batched, pred: (pred, True) if in_batched[0] else (_true_unless_batched(pred), False))
+    function.def_vmap(
+        lambda size, in_batched, pred: (pred, True) if in_batched[0] else (_true_unless_batched(pred), False)
+    )
     return function(pred)
 
 

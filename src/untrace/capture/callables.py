@@ -151,9 +151,7 @@ def public_location(value: Any) -> tuple[str, str] | None:
                 return home, name
     if not roots & {"jax", "jaxlib"} and not any(is_public_module(r) for r in roots):
         return None
-    candidates = sorted(
-        (m for m in list(sys.modules) if is_public_module(m)), key=lambda m: (m.count("."), m)
-    )
+    candidates = sorted((m for m in list(sys.modules) if is_public_module(m)), key=lambda m: (m.count("."), m))
     for module in candidates:
         for name in names:
             if not name.startswith("_") and _lookup(module, name) is value:
@@ -221,23 +219,14 @@ def _can_import(name: str) -> bool:
 def _embed(function: Any, name: str, taken: Collection[str]) -> CallableSource:
     scope = _Scope()
     result = scope.reference(function, name)
-    imports = [
-        (m, a) for a, m in scope.imports.items() if _STANDARD_IMPORTS.get(a) == m and a not in taken
-    ]
+    imports = [(m, a) for a, m in scope.imports.items() if _STANDARD_IMPORTS.get(a) == m and a not in taken]
     inner = [(m, a) for a, m in scope.imports.items() if (m, a) not in imports]
     notes = tuple(scope.notes)
     plain = list(scope.statements.values())
-    if (
-        len(plain) == 1
-        and not inner
-        and isinstance(plain[0], ast.FunctionDef)
-        and result == plain[0].name
-    ):
+    if len(plain) == 1 and not inner and isinstance(plain[0], ast.FunctionDef) and result == plain[0].name:
         if not _mentions(plain[0], result):  # not recursive: it can have any name
             plain[0].name = name
-            return CallableSource(
-                "embed", name, "", tuple(imports), (unparsed(plain[0]),), "", notes
-            )
+            return CallableSource("embed", name, "", tuple(imports), (unparsed(plain[0]),), "", notes)
     # Names that the text reads stand in a scope of their own, so that they cannot meet the
     # module's.
     maker = _fresh(f"_make_{name}", taken)
@@ -246,9 +235,7 @@ def _embed(function: Any, name: str, taken: Collection[str]) -> CallableSource:
     body.append(ast.Return(ast.Name(result, ast.Load())))
     made = ast.FunctionDef(maker, no_arguments(), body, [])
     call = ast.parse(f"{name} = {maker}()").body[0]
-    return CallableSource(
-        "embed", name, "", tuple(imports), (unparsed(made), unparsed(call)), "", notes
-    )
+    return CallableSource("embed", name, "", tuple(imports), (unparsed(made), unparsed(call)), "", notes)
 
 
 class _Scope:
@@ -275,9 +262,7 @@ class _Scope:
         """Makes `name` mean `value`. Raises NotEmbeddable."""
         if name in self._values:
             if self._values[name] is not value:
-                raise NotEmbeddable(
-                    f"two of the functions behind it read different things by the name {name!r}"
-                )
+                raise NotEmbeddable(f"two of the functions behind it read different things by the name {name!r}")
             return
         self._values[name] = value
         if isinstance(value, types.ModuleType):
@@ -322,13 +307,9 @@ class _Scope:
 
     def _exception(self, name: str, value: type[BaseException]) -> None:
         if set(vars(value)) - _PLAIN_CLASS or len(value.__bases__) != 1:
-            raise NotEmbeddable(
-                f"it uses the exception class {value.__qualname__}, which has code of its own"
-            )
+            raise NotEmbeddable(f"it uses the exception class {value.__qualname__}, which has code of its own")
         base = self.reference(value.__bases__[0], value.__bases__[0].__name__)
-        body: list[ast.stmt] = (
-            [ast.Expr(ast.Constant(value.__doc__))] if value.__doc__ else [ast.Pass()]
-        )
+        body: list[ast.stmt] = [ast.Expr(ast.Constant(value.__doc__))] if value.__doc__ else [ast.Pass()]
         self.statements[name] = ast.ClassDef(name, [ast.Name(base, ast.Load())], [], body, [])
 
     def _function(self, name: str, function: types.FunctionType) -> None:
@@ -341,8 +322,7 @@ class _Scope:
         arguments.defaults = [self._literal(v) for v in function.__defaults__ or ()]
         keyword_defaults = function.__kwdefaults__ or {}
         arguments.kw_defaults = [
-            self._literal(keyword_defaults[a.arg]) if a.arg in keyword_defaults else None
-            for a in arguments.kwonlyargs
+            self._literal(keyword_defaults[a.arg]) if a.arg in keyword_defaults else None for a in arguments.kwonlyargs
         ]
         for free in names_read(node, function.__code__.co_freevars):
             if free in values:
@@ -359,12 +339,8 @@ class _Scope:
 def _literal(value: Any, module: Callable[[str], str]) -> ast.expr:
     """`value` as an expression; `module(name)` is the alias of a module. Raises NotEmbeddable."""
     kind = type(value)
-    if isinstance(value, types.MethodType) or (
-        callable(value) and kind.__name__ == "builtin_function_or_method"
-    ):
-        raise NotEmbeddable(
-            f"it is a method of an object of type {type(value.__self__).__qualname__}"
-        )
+    if isinstance(value, types.MethodType) or (callable(value) and kind.__name__ == "builtin_function_or_method"):
+        raise NotEmbeddable(f"it is a method of an object of type {type(value.__self__).__qualname__}")
     if value is None or value is Ellipsis or kind in (bool, int, str, bytes, float, complex):
         # The parser reads back what repr writes but for `nan`, `inf` and negative zero's complex
         # forms.
@@ -376,10 +352,7 @@ def _literal(value: Any, module: Callable[[str], str]) -> ast.expr:
             text = f"complex({', '.join(parts)})"
         return ast.parse(text, mode="eval").body
     if kind in (tuple, list, set, frozenset):
-        items = [
-            _literal(v, module)
-            for v in (sorted(value, key=repr) if kind in (set, frozenset) else value)
-        ]
+        items = [_literal(v, module) for v in (sorted(value, key=repr) if kind in (set, frozenset) else value)]
         if kind is tuple:
             return ast.Tuple(items, ast.Load())
         if kind is list:
@@ -387,14 +360,10 @@ def _literal(value: Any, module: Callable[[str], str]) -> ast.expr:
         whole = ast.List(items, ast.Load())
         return ast.Call(ast.Name(kind.__name__, ast.Load()), [whole], [])
     if kind is dict:
-        return ast.Dict(
-            [_literal(k, module) for k in value], [_literal(v, module) for v in value.values()]
-        )
+        return ast.Dict([_literal(k, module) for k in value], [_literal(v, module) for v in value.values()])
     if kind in (range, slice):
         parts = (value.start, value.stop, value.step)
-        return ast.Call(
-            ast.Name(kind.__name__, ast.Load()), [_literal(p, module) for p in parts], []
-        )
+        return ast.Call(ast.Name(kind.__name__, ast.Load()), [_literal(p, module) for p in parts], [])
     if isinstance(value, np.dtype) and value.kind in "biufcO?":
         return ast.parse(f"{module('numpy')}.dtype({value.str!r})", mode="eval").body
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
@@ -408,9 +377,7 @@ def _literal(value: Any, module: Callable[[str], str]) -> ast.expr:
                 [inner],
                 [],
             )
-    raise NotEmbeddable(
-        f"it reads a value of type {kind.__module__}.{kind.__qualname__}, which has no short text"
-    )
+    raise NotEmbeddable(f"it reads a value of type {kind.__module__}.{kind.__qualname__}, which has no short text")
 
 
 def _array_literal(value: Any, module: Callable[[str], str]) -> ast.expr:
@@ -422,9 +389,7 @@ def _array_literal(value: Any, module: Callable[[str], str]) -> ast.expr:
         return ast.Call(scalar, [_literal(value.item(), module)], [])
     data = _literal(value.tolist(), module)
     dtype = ast.keyword("dtype", ast.Constant(value.dtype.name))
-    call = ast.Call(
-        ast.Attribute(ast.Name(alias, ast.Load()), "array", ast.Load()), [data], [dtype]
-    )
+    call = ast.Call(ast.Attribute(ast.Name(alias, ast.Load()), "array", ast.Load()), [data], [dtype])
     if 0 in value.shape:  # `tolist` forgets the lengths behind a zero
         shape = _literal(tuple(value.shape), module)
         return ast.Call(ast.Attribute(call, "reshape", ast.Load()), [shape], [])

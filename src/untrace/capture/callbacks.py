@@ -138,9 +138,7 @@ def _debug_print(eqn: Any, params: Mapping[str, Any]) -> CallbackInfo:
     args, kwargs, reason = _arguments(params["in_tree"], len(eqn.invars), static)
     options = dict(params["np_printoptions"])
     missing = object()
-    changed = {
-        k: v for k, v in options.items() if _PRINT_DEFAULTS.get(k, missing) != v and not callable(v)
-    }
+    changed = {k: v for k, v in options.items() if _PRINT_DEFAULTS.get(k, missing) != v and not callable(v)}
     return CallbackInfo(
         kind="debug_print",
         function=None,
@@ -175,9 +173,7 @@ def _format_fits(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
             return value
 
         def check_unused_args(self, used_args: Any, args: Any, kwargs: Any) -> None:
-            if any(i not in used_args for i in range(len(args))) or any(
-                k not in used_args for k in kwargs
-            ):
+            if any(i not in used_args for i in range(len(args))) or any(k not in used_args for k in kwargs):
                 raise ValueError("unused")
 
     try:
@@ -198,9 +194,7 @@ def _merged(in_tree: Any, operands: Sequence[Any], static: Mapping[int, Any]) ->
     return jax.tree_util.tree_unflatten(in_tree, leaves)
 
 
-def _arguments(
-    in_tree: Any, count: int, static: Mapping[int, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], str]:
+def _arguments(in_tree: Any, count: int, static: Mapping[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any], str]:
     """(args, kwargs, why they are flat or "")."""
     operands = [Operand(i) for i in range(count)]
     try:
@@ -217,9 +211,7 @@ def _strange_node(value: Any) -> str:
     """The name of the first class in a pytree that is no plain Python container, "" if there is
     none.
     """
-    if value is None or isinstance(
-        value, (Operand, bool, int, float, complex, str, bytes, np.generic)
-    ):
+    if value is None or isinstance(value, (Operand, bool, int, float, complex, str, bytes, np.generic)):
         return ""
     if type(value) in (tuple, list):
         return next((name for v in value if (name := _strange_node(v))), "")

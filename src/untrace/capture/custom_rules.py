@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Function
 
 if TYPE_CHECKING:
     from untrace.capture.jaxpr import Importer

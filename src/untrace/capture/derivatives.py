@@ -113,13 +113,7 @@ class LibraryRules:
             alone = {mask: self._accepted(eqn, rule, mask) for mask in each}
             taken = [mask for mask in each if alone[mask] is not None]
             floats = tuple(any(column) for column in zip(*taken, strict=True)) if taken else floats
-            traced = (
-                alone[taken[0]]
-                if len(taken) == 1
-                else self._accepted(eqn, rule, floats)
-                if taken
-                else None
-            )
+            traced = alone[taken[0]] if len(taken) == 1 else self._accepted(eqn, rule, floats) if taken else None
         entry.varied = floats
         return traced
 
@@ -156,9 +150,7 @@ class LibraryRules:
 
         try:
             mine = jax_compat.trace_on_avals(ours, self._rule_avals(eqn, has), eqn.ctx)
-        except (
-            Exception
-        ):  # JAX cannot differentiate the implementation: the library's rule is needed
+        except Exception:  # JAX cannot differentiate the implementation: the library's rule is needed
             return False
         return self._text(mine) == self._text(theirs)
 
@@ -198,9 +190,7 @@ class LibraryRules:
             results = jax_compat.evaluate_closed(entry.rule, [*primals, *given])
             outs, rest = results[: len(eqn.outvars)], iter(results[len(eqn.outvars) :])
             out_tangents = [
-                next(rest)
-                if jax_compat.has_tangent(v.aval)
-                else np.zeros(v.aval.shape, jax_compat.FLOAT0)
+                next(rest) if jax_compat.has_tangent(v.aval) else np.zeros(v.aval.shape, jax_compat.FLOAT0)
                 for v in eqn.outvars
             ]
             return outs, out_tangents
@@ -211,23 +201,17 @@ class LibraryRules:
         function.defjvp(jvp)
         return function
 
-    def _transposable(
-        self, eqn: Any, implementation: Any, mask: Sequence[bool]
-    ) -> Callable[..., list[Any]] | None:
+    def _transposable(self, eqn: Any, implementation: Any, mask: Sequence[bool]) -> Callable[..., list[Any]] | None:
         """The implementation as a `linear_call` in the operands of `mask`; None where the library
         cannot transpose.
         """
         rule = jax_compat.transpose_rule(eqn.primitive)
-        if rule is None or not all(
-            jax_compat.has_tangent(v.aval) for v, m in zip(eqn.invars, mask, strict=True) if m
-        ):
+        if rule is None or not all(jax_compat.has_tangent(v.aval) for v, m in zip(eqn.invars, mask, strict=True) if m):
             return None
         wanted = [jax_compat.has_tangent(v.aval) for v in eqn.outvars]
         # Results without tangents (a status, a step count) are no linear functions; a tangent has
         # no use for them.
-        if any(
-            not w and not jax_compat.is_dropped(v) for v, w in zip(eqn.outvars, wanted, strict=True)
-        ):
+        if any(not w and not jax_compat.is_dropped(v) for v, w in zip(eqn.outvars, wanted, strict=True)):
             return None
 
         def merged(residuals: Sequence[Any], linear: Sequence[Any]) -> list[Any]:
@@ -238,18 +222,12 @@ class LibraryRules:
             split = len(mask) - sum(mask)
             given = iter(args[split:])
             cotangents = [next(given) if w else None for w in wanted]
-            return jax_compat.call_transpose_rule(
-                rule, eqn, merged(args[:split], [None] * sum(mask)), cotangents
-            )
+            return jax_compat.call_transpose_rule(rule, eqn, merged(args[:split], [None] * sum(mask)), cotangents)
 
         fixed = [v.aval for v, m in zip(eqn.invars, mask, strict=True) if not m]
-        moved = [
-            jax_compat.core_cotangent(v.aval) for v, w in zip(eqn.outvars, wanted, strict=True) if w
-        ]
+        moved = [jax_compat.core_cotangent(v.aval) for v, w in zip(eqn.outvars, wanted, strict=True) if w]
         try:
-            back = self.plain.closed(
-                jax_compat.trace_on_avals(transposed, [*fixed, *moved], eqn.ctx)
-            )
+            back = self.plain.closed(jax_compat.trace_on_avals(transposed, [*fixed, *moved], eqn.ctx))
         except Exception:  # the library refuses: then JAX's own transpose has to do
             return None
         forward = self.plain.closed(implementation)
@@ -264,9 +242,7 @@ class LibraryRules:
         def primal(*args: Any) -> list[Any]:
             residuals = [a for a, m in zip(args, mask, strict=True) if not m]
             linear = [a for a, m in zip(args, mask, strict=True) if m]
-            outs = iter(
-                jax.custom_derivatives.linear_call(apply, apply_transposed, residuals, linear)
-            )
+            outs = iter(jax.custom_derivatives.linear_call(apply, apply_transposed, residuals, linear))
             return [
                 next(outs) if w else jnp.zeros(v.aval.shape, v.aval.dtype)
                 for v, w in zip(eqn.outvars, wanted, strict=True)

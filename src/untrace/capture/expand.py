@@ -51,9 +51,7 @@ _LOST = {
 }
 
 
-def expand_library_primitives(
-    closed: Any, keep: Collection[str] = ()
-) -> tuple[Any, tuple[str, ...]]:
+def expand_library_primitives(closed: Any, keep: Collection[str] = ()) -> tuple[Any, tuple[str, ...]]:
     """(`closed` with every library primitive replaced by plain JAX, sentences that say what was
     replaced).
 
@@ -164,11 +162,7 @@ class Expander:
         consts: list[Any] = []
         changed = False
         for eqn in jaxpr.eqns:
-            linear = (
-                [type(v) is not jax_compat.LITERAL_TYPE and v in moving for v in eqn.invars]
-                if moving
-                else ()
-            )
+            linear = [type(v) is not jax_compat.LITERAL_TYPE and v in moving for v in eqn.invars] if moving else ()
             if any(linear):
                 moving.update(eqn.outvars)
                 eqn = jax_compat.with_unused_dropped(eqn, used)
@@ -186,9 +180,7 @@ class Expander:
                 changed = True
                 continue
             new = self._with_params(eqn)
-            if substitute and any(
-                type(v) is not jax_compat.LITERAL_TYPE and v in substitute for v in new.invars
-            ):
+            if substitute and any(type(v) is not jax_compat.LITERAL_TYPE and v in substitute for v in new.invars):
                 new = new.replace(invars=jax_compat.substituted(new.invars, substitute))
             changed = changed or new is not eqn
             eqns.append(new)
@@ -253,9 +245,7 @@ class Expander:
     def _may_expand(self, eqn: Any) -> bool:
         return jax_compat.hi_primitive(eqn) is not None or self.is_library(eqn.primitive)
 
-    def _expansion(
-        self, eqn: Any, linear: Sequence[bool], used: Collection[Any] | None, wrap: bool = False
-    ) -> Any:
+    def _expansion(self, eqn: Any, linear: Sequence[bool], used: Collection[Any] | None, wrap: bool = False) -> Any:
         """ClosedJaxpr that `eqn` stands for, itself expanded; None where the equation stays as it
         is.
 
@@ -268,11 +258,7 @@ class Expander:
         prim = jax_compat.hi_primitive(eqn)
         if prim is not None:
             name = jax_compat.primitive_label(eqn)
-            if (
-                type(prim).__name__ in self._keep
-                or primitive.name in self._keep
-                or hi_primitive_call(eqn)
-            ):
+            if type(prim).__name__ in self._keep or primitive.name in self._keep or hi_primitive_call(eqn):
                 return None
             library = "JAX" if type(prim).__module__.startswith("jax.") else ""
             candidates = [jax_compat.hi_primitive_function(prim)]
@@ -326,9 +312,7 @@ def _as_list(result: Any, several: bool) -> list[Any]:
     return list(result) if several else [result]
 
 
-def _traced(
-    function: Callable[..., list[Any]], eqn: Any, used: Collection[Any] | None = None
-) -> Any:
+def _traced(function: Callable[..., list[Any]], eqn: Any, used: Collection[Any] | None = None) -> Any:
     """ClosedJaxpr of `function` on the equation's operands, with the equation's result types.
 
     Raises TypeError where the implementation's types are not those of the primitive (but for weak

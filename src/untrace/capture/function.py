@@ -47,7 +47,7 @@ def trace(
 ) -> Captured:
     """Traces `function` on arrays or `ShapeDtypeStruct`s.
 
-    static_argnums, static_argnames: positions in `args` and names in `kwargs` that are not traced. Raises CaptureError with JAX's own message below ours."""
+    static_argnums, static_argnames: positions in `args` and names in `kwargs` that are not traced. Raises CaptureError with JAX's own message below ours."""  # noqa: E501
     args = tuple(args)
     positions = {i for i in range(len(args)) if i in static_argnums}
     static: dict[int | str, Any] = {i: args[i] for i in sorted(positions)}
@@ -62,14 +62,24 @@ def trace(
 
     _check_arguments(function, args, dynamic_args, kwargs, static)
     try:
-        if static or not callable(getattr(function, "__call__", None)):
+        if static or not callable(getattr(function, "__call__", None)):  # noqa: B004
             jaxpr, out_example = jax.make_jaxpr(call, return_shape=True)(*dynamic_args, **dynamic_kwargs)
         else:
             jaxpr, out_example = jax.make_jaxpr(function, return_shape=True)(*dynamic_args, **dynamic_kwargs)
     except Exception as error:  # whatever the user's function raises while it is traced
         raise CaptureError(_explain(function, error)) from error
     name = getattr(function, "__name__", None) or type(function).__name__
-    return Captured(jaxpr, jaxpr, (), dynamic_args, dynamic_kwargs, static, out_example, str(name), jax_compat.transformation(function))
+    return Captured(
+        jaxpr,
+        jaxpr,
+        (),
+        dynamic_args,
+        dynamic_kwargs,
+        static,
+        out_example,
+        str(name),
+        jax_compat.transformation(function),
+    )
 
 
 def program_of(captured: Captured, name: str, signature: Any, keep_primitives: Collection[str] = ()) -> Program:

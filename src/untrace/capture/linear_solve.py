@@ -34,9 +34,7 @@ class _Index:
         self.index = index
 
 
-def linear_solve_of(
-    eqn: Any, implementation: Any, plain: Expander
-) -> Callable[..., list[Any]] | None:
+def linear_solve_of(eqn: Any, implementation: Any, plain: Expander) -> Callable[..., list[Any]] | None:
     """A function of the equation's operands that is one `lax.custom_linear_solve`, or None where
     that is not the same.
 
@@ -52,13 +50,9 @@ def linear_solve_of(
         square = solver.assume_full_rank() and _is_square(eqn, moving)
         if rule is None or not square:
             return None
-        function = _solver(
-            eqn, implementation, rule, moving, jax.tree_util.tree_structure(vector), plain
-        )
+        function = _solver(eqn, implementation, rule, moving, jax.tree_util.tree_structure(vector), plain)
         closed = jax_compat.trace_on_avals(function, [v.aval for v in eqn.invars], eqn.ctx)
-    except (
-        Exception
-    ):  # another version of lineax, or an operator that JAX cannot transpose: its own rule then
+    except Exception:  # another version of lineax, or an operator that JAX cannot transpose: its own rule then
         return None
     return lambda *operands: jax_compat.evaluate_closed(closed, operands)
 
@@ -134,9 +128,7 @@ def _solver(
         # equations that the original does not have.
         @jax.checkpoint
         def matvec(vector: list[Any]) -> list[Any]:
-            return jax.tree_util.tree_leaves(
-                operator.mv(jax.tree_util.tree_unflatten(tree, vector))
-            )
+            return jax.tree_util.tree_leaves(operator.mv(jax.tree_util.tree_unflatten(tree, vector)))
 
         def solve(_: Any, vector: list[Any]) -> tuple[list[Any], list[Any]]:
             outs = jax_compat.evaluate_closed(implementation, merged(others, vector))
@@ -149,9 +141,7 @@ def _solver(
             return jax_compat.evaluate_closed(back, [*others, *cotangent]), extra
 
         vector = [operands[i] for i in moving]
-        found, extra = jax.lax.custom_linear_solve(
-            matvec, vector, solve, transpose_solve, has_aux=True
-        )
+        found, extra = jax.lax.custom_linear_solve(matvec, vector, solve, transpose_solve, has_aux=True)
         return [*found, *extra]
 
     return linear_solve

@@ -47,7 +47,19 @@ class Frame:
     `function` is the qualified name; `library` says whether it belongs to a third-party library and not to the user.
     """
 
-    __slots__ = ("code", "lasti", "file", "function", "library", "line", "end_line", "column", "end_column", "_node", "_targets")
+    __slots__ = (
+        "code",
+        "lasti",
+        "file",
+        "function",
+        "library",
+        "line",
+        "end_line",
+        "column",
+        "end_column",
+        "_node",
+        "_targets",
+    )
 
     def __init__(self, code: CodeType, lasti: int, library: bool, positions: Sequence[Any]):
         self.code = code
@@ -285,7 +297,7 @@ def is_library_internal(file: str) -> bool:
 
 
 def _kind(code: CodeType) -> str:
-    """"user", "library", or "jax", "jvp" (where JAX computes tangents), "value", "drop" (`_WRAPPERS`), "entry" and "cut" for frames that are left out."""
+    """ "user", "library", or "jax", "jvp" (where JAX computes tangents), "value", "drop" (`_WRAPPERS`), "entry" and "cut" for frames that are left out."""  # noqa: E501
     file = code.co_filename
     kind = _FILES.get(file)
     if kind is None:

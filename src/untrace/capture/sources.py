@@ -178,9 +178,7 @@ def names_read(node: ast.FunctionDef, freevars: Collection[str]) -> list[str]:
     return sorted(n for n in names if isinstance(n, str))
 
 
-def drop_foreign_assignments(
-    node: ast.FunctionDef, values: Mapping[str, Any], where: str
-) -> list[str]:
+def drop_foreign_assignments(node: ast.FunctionDef, values: Mapping[str, Any], where: str) -> list[str]:
     """Removes `module.attribute = ...` of modules that a written module may not import; a note for
     each.
 
@@ -192,16 +190,10 @@ def drop_foreign_assignments(
     class Dropper(ast.NodeTransformer):
         def visit_Assign(self, statement: ast.Assign) -> Any:
             target = statement.targets[0]
-            if (
-                len(statement.targets) == 1
-                and isinstance(target, ast.Attribute)
-                and isinstance(target.value, ast.Name)
-            ):
+            if len(statement.targets) == 1 and isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
                 owner = values.get(target.value.id)
                 if isinstance(owner, types.ModuleType) and not is_public_module(owner.__name__):
-                    notes.append(
-                        f"{where}: its assignment to {owner.__name__}.{target.attr} is left out"
-                    )
+                    notes.append(f"{where}: its assignment to {owner.__name__}.{target.attr} is left out")
                     return ast.Pass()
             return statement
 
@@ -245,14 +237,7 @@ def _reads(parent: ast.AST, child: ast.Name) -> bool:
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
                 return target.value.id in ("np", "jnp", "numpy")
             return isinstance(target, ast.Name) and target.id in dir(builtins)
-        case (
-            ast.BinOp()
-            | ast.UnaryOp()
-            | ast.Compare()
-            | ast.BoolOp()
-            | ast.FormattedValue()
-            | ast.IfExp()
-        ):
+        case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.FormattedValue() | ast.IfExp():
             return True
         case ast.For() | ast.comprehension():
             return parent.iter is child

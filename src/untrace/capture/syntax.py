@@ -154,7 +154,11 @@ class _File:
         for number in range(first, len(self.lines)):
             text = self.lines[number]
             bare = text.strip()
-            if bare and _indent(text) <= indent and not bare.startswith(("#", ")", "]", "def ", "async def ", "@")[: 3 if begun else 6]):
+            if (
+                bare
+                and _indent(text) <= indent
+                and not bare.startswith(("#", ")", "]", "def ", "async def ", "@")[: 3 if begun else 6])
+            ):
                 return number
             begun = begun or bool(bare) and _indent(text) > indent
         return len(self.lines)

@@ -34,7 +34,9 @@ def _fits(equation: Equation, function: Function) -> None:
     pairs = [("arguments", equation.inputs, body.params), ("results", equation.outputs, body.results)]
     for what, outside, inside in pairs:
         if len(outside) != len(inside):
-            raise MalformedProgram(f"{_place(function, equation)} has {len(outside)} {what} for {len(inside)} of {body.name!r}")
+            raise MalformedProgram(
+                f"{_place(function, equation)} has {len(outside)} {what} for {len(inside)} of {body.name!r}"
+            )
         for a, b in zip(outside, inside, strict=True):
             if a is not None and (a.aval.shape, a.aval.dtype) != (b.aval.shape, b.aval.dtype):
                 raise MalformedProgram(f"{_place(function, equation)} has {what} of other types than {body.name!r}")

@@ -15,7 +15,16 @@ from typing import Any
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site
 from untrace.ir.nodes import (
-    Constant, Equation, Function, Library, Literal, Local, Primitive, Program, Slot, Value, walk_functions,
+    Constant,
+    Equation,
+    Function,
+    Library,
+    Literal,
+    Local,
+    Primitive,
+    Program,
+    Value,
+    walk_functions,
 )  # fmt: skip
 from untrace.lift.patterns import MOST_PATTERNS, PATTERNS, NotAScalar, Pattern, pattern_of, template
 from untrace.prove.compare import Comparer
@@ -208,9 +217,7 @@ class Matcher:
         position = self.position(place)
         return all(self._defined.get(a, -1) < position for a in inputs)
 
-    def _lay_over(
-        self, pattern: Pattern, inputs: list[Any], anchors: Sequence[Equation]
-    ) -> list[Equation] | None:
+    def _lay_over(self, pattern: Pattern, inputs: list[Any], anchors: Sequence[Equation]) -> list[Equation] | None:
         """The equations that a pattern's stand for, or None."""
         outputs: Sequence[Any] = anchors[0].outputs if len(anchors) == 1 else [o for e in anchors for o in e.outputs]
         if len(pattern.outvars) != len(outputs):

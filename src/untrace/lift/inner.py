@@ -16,7 +16,11 @@ def places(equation: Equation) -> list[parameters.Path | None] | None:
             if len(function.results) != len(equation.outputs) or function.jaxpr is None:
                 continue
             paths = jax_compat.result_paths(function.jaxpr)
-            if paths is not None and jax_compat.argument_names(function.jaxpr) is not None and len(paths) == len(equation.outputs):
+            if (
+                paths is not None
+                and jax_compat.argument_names(function.jaxpr) is not None
+                and len(paths) == len(equation.outputs)
+            ):
                 return [parameters.parse_path(p)[1:] for p in paths]
     return None
 
@@ -71,7 +75,9 @@ def operands(equation: Equation, key: str, function: Function) -> list[Any]:
 def carry_after_results(equation: Equation, function: Function, known: int) -> None:
     """A cotangent that a backward loop sums up is named where it is added to."""
     consts, carries = jax_compat.scan_counts(equation.origin)
-    for i, (param, result) in enumerate(zip(function.params[consts : consts + carries], function.results, strict=False)):
+    for i, (param, result) in enumerate(
+        zip(function.params[consts : consts + carries], function.results, strict=False)
+    ):
         if not known >> i & 1 and type(result) is Value and result.hint and result.hint.startswith("d_"):
             param.hint = result.hint
 
@@ -116,5 +122,3 @@ def function_name(function: Function, kind: str, role: str, phase: str) -> str:
             own = own.replace("branches", "branch")
     name = words.clean(own, "inner")
     return f"{name}_bwd" if phase == "backward" and kind in ("scan", "while") else name
-
-

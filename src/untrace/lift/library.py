@@ -53,7 +53,9 @@ def resolve(path: str) -> Callable[..., Any] | None:
 def named(name: str) -> tuple[str, ...]:
     """Paths of the public functions that a jitted library function of this name may be the inside of: `_where`, `_roll_static`."""
     plain = name.lstrip("_")
-    words = dict.fromkeys((plain, *(plain.removesuffix(s) for s in ("_static", "_dynamic", "_impl", "_real", "_jit", "_vjp", "_batched"))))
+    words = dict.fromkeys(
+        (plain, *(plain.removesuffix(s) for s in ("_static", "_dynamic", "_impl", "_real", "_jit", "_vjp", "_batched")))
+    )
     found = []
     for module in _MODULES:
         root = resolve(module) if "." in module else _ROOTS[module]

@@ -125,7 +125,9 @@ class Namer:
             here = _phase(site, phase)
             stop = start + 1
             if site.frames:
-                while stop < len(equations) and sites[stop].frames == site.frames and _phase(sites[stop], phase) == here:
+                while (
+                    stop < len(equations) and sites[stop].frames == site.frames and _phase(sites[stop], phase) == here
+                ):
                     stop += 1
             # A loop of the user's repeats the very same equations: then each turn is a group of its own.
             # Where JAX pushes tangents forward, it is they that follow their primals.
@@ -140,7 +142,9 @@ class Namer:
         self._results_of_groups(function, groups, member, differentiated)
         return groups, sites
 
-    def _results_of_groups(self, function: Function, groups: list[Group], member: list[int], differentiated: bool) -> None:
+    def _results_of_groups(
+        self, function: Function, groups: list[Group], member: list[int], differentiated: bool
+    ) -> None:
         """Sets which values of each group are its expression's: the rest are steps on the way, or residuals."""
         equations = function.equations
         made: dict[int, int] = {}  # id of a value -> its group
@@ -181,7 +185,13 @@ class Namer:
             if 0 < group.turn < 64 or len(group.results) > 1:
                 total = sum(len(g.results) for g in run)
                 leaving_run = {id(r) for g in run for r in g.results}
-                kinds = {e.callee.name for g in run for e in equations[g.start : g.stop] for o in e.outputs if id(o) in leaving_run}
+                kinds = {
+                    e.callee.name
+                    for g in run
+                    for e in equations[g.start : g.stop]
+                    for o in e.outputs
+                    if id(o) in leaving_run
+                }
                 for one in run:
                     one.total, one.alike = total, len(kinds) == 1
 
@@ -206,9 +216,7 @@ class Namer:
         if group.site.by_jvp:
             self._mark_tangents(equation, group)
 
-    def _name_results(
-        self, equation: Equation, group: Group, found: Sequence[Target], leaving: list[Value]
-    ) -> None:
+    def _name_results(self, equation: Equation, group: Group, found: Sequence[Target], leaving: list[Value]) -> None:
         strong = [t for t in found if t.strong and _usable(t.name)]
         if len(equation.outputs) > 1:
             for output, name in zip(equation.outputs, self._by_place(equation, strong), strict=True):
@@ -430,7 +438,9 @@ class Namer:
         strong = [t for t in self._targets_of(group.site) if t.strong and _usable(t.name)]
         if len(equation.outputs) == 1 and equation.callee.name != "scan":
             whole = [t for t in strong if not t.path or t.kind == "key"]
-            names: list[str | None] = [words.clean(whole[0].name) if whole else self._wanted.get(id(equation.outputs[0]))]
+            names: list[str | None] = [
+                words.clean(whole[0].name) if whole else self._wanted.get(id(equation.outputs[0]))
+            ]
         else:
             names = self._by_place(equation, strong)
         if equation.callee.name == "scan" and equation.origin is not None:

@@ -16,7 +16,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Frame, climbed
-from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Primitive, Program, Value, functions_in, walk_functions
+from untrace.ir.nodes import (
+    Constant,
+    Equation,
+    Function,
+    Literal,
+    Local,
+    Primitive,
+    Program,
+    Value,
+    functions_in,
+    walk_functions,
+)
 from untrace.lift import words
 from untrace.lift.call_names import function_name, is_module_call, own_parameters, owner_of, snake_case
 from untrace.lift.calls import Call, call_tree

@@ -104,7 +104,9 @@ def positional(function: ast.AST | None) -> list[list[str]]:
     unpacked = _unpacked(function)
     found = []
     for argument in (*arguments.posonlyargs, *arguments.args):
-        parts = sorted((p[1], n) for p, n in unpacked.items() if len(p) == 2 and p[0] == argument.arg and type(p[1]) is int)
+        parts = sorted(
+            (p[1], n) for p, n in unpacked.items() if len(p) == 2 and p[0] == argument.arg and type(p[1]) is int
+        )
         whole = [i for i, _ in parts] == list(range(len(parts))) and parts
         found.append([clean(n) for _, n in parts] if whole else [clean(argument.arg)])
     return found
@@ -117,9 +119,7 @@ def _unpacked(function: ast.AST) -> dict[Path, str]:
     arguments = getattr(function, "args", None)
     if not isinstance(body, list) or not isinstance(arguments, ast.arguments):
         return found
-    roots: dict[str, Path] = {
-        a.arg: (a.arg,) for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    }
+    roots: dict[str, Path] = {a.arg: (a.arg,) for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
 
     def bind(target: ast.AST, path: Path) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
@@ -136,7 +136,11 @@ def _unpacked(function: ast.AST) -> dict[Path, str]:
         if isinstance(statement, ast.Assign):
             for target in statement.targets:
                 values = statement.value
-                if isinstance(target, ast.Tuple) and isinstance(values, ast.Tuple) and len(target.elts) == len(values.elts):
+                if (
+                    isinstance(target, ast.Tuple)
+                    and isinstance(values, ast.Tuple)
+                    and len(target.elts) == len(values.elts)
+                ):
                     pairs = list(zip(target.elts, values.elts, strict=True))
                 else:
                     pairs = [(target, values)]

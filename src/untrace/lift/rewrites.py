@@ -85,7 +85,9 @@ def arithmetic_of_literals(body: Body, eqn: Any) -> Any:
         return None
     left, right = (np.asarray(v.val).astype(aval.dtype) for v in (x, y))
     with np.errstate(all="ignore"):
-        value = {"mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divide}[eqn.primitive.name](left, right)
+        value = {"mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divide}[eqn.primitive.name](
+            left, right
+        )
     if not np.isfinite(value) or (value != 0 and abs(value) < np.finfo(value.dtype).tiny):
         return None
     literal = jax_compat.literal(value[()], x.aval)
@@ -97,7 +99,9 @@ def arithmetic_of_literals(body: Body, eqn: Any) -> Any:
     return source.replace(invars=[literal, *source.invars[1:]], outvars=eqn.outvars, source_info=eqn.source_info)
 
 
-@rewrite("mul", "add", "sub", "div", "max", "min", "pow", "rem", "atan2", "eq", "ne", "lt", "le", "gt", "ge", "and", "or")
+@rewrite(
+    "mul", "add", "sub", "div", "max", "min", "pow", "rem", "atan2", "eq", "ne", "lt", "le", "gt", "ge", "and", "or"
+)
 def scalar_operand(body: Body, eqn: Any) -> Any:
     x, y = eqn.invars
     shape = eqn.outvars[0].aval.shape
@@ -268,13 +272,13 @@ def taken_along_axis(body: Body, eqn: Any) -> Any:
     if index.aval.shape != eqn.outvars[0].aval.shape:
         return None
     try:
-        closed = jax_compat.trace_on_avals(
-            lambda a, i: [jnp.take_along_axis(a, i, axis=axis)], [x.aval, index.aval]
-        )
+        closed = jax_compat.trace_on_avals(lambda a, i: [jnp.take_along_axis(a, i, axis=axis)], [x.aval, index.aval])
     except Exception:  # not what it was
         return None
     call = _single_call(closed)
-    inner = [e for e in jax_compat.open_jaxpr(call.params["jaxpr"])[0].eqns if e.primitive is eqn.primitive] if call else []
+    inner = (
+        [e for e in jax_compat.open_jaxpr(call.params["jaxpr"])[0].eqns if e.primitive is eqn.primitive] if call else []
+    )
     if len(inner) != 1 or str(inner[0].params) != str(eqn.params):
         return None
     names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, (x, index), strict=True))

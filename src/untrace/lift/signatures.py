@@ -164,7 +164,7 @@ _VALUES: dict[str, Callable[[Facts], Iterable[Any]]] = {
          "lower", "upper", "minval", "maxval", "p", "q", "loc", "scale", "nan", "posinf", "neginf", "tol", "b"),
         lambda f: f.floats,
     ),
-    **{name: (lambda values: lambda f: values)(values) for name, values in _STRINGS.items()},
+    **{name: (lambda values: lambda f: values)(values) for name, values in _STRINGS.items()},  # noqa: B023
 }  # fmt: skip
 # Static though a function may also take an array there, as long as there are operands enough for the others.
 _ARRAYS_TOO = frozenset(
@@ -188,7 +188,9 @@ def parameters(path: str) -> tuple[inspect.Parameter, ...] | None:
         return None
 
 
-def guesses(path: str, operands: Sequence[Any], facts: Facts, given: Mapping[str, Any] | None = None) -> Iterator[Guess]:
+def guesses(
+    path: str, operands: Sequence[Any], facts: Facts, given: Mapping[str, Any] | None = None
+) -> Iterator[Guess]:
     """Calls of the function at `path` with these operands (atoms), the shortest first.
 
     given: arguments that are known, by the name of the parameter.
@@ -227,9 +229,7 @@ def _guesses(
 _IN_PLACE = frozenset({"shape", "num", "num_segments", "M", "repeats"})
 
 
-def _in_place(
-    path: str, args: tuple[Any, ...], rest: Sequence[inspect.Parameter], options: dict[str, Any]
-) -> Guess:
+def _in_place(path: str, args: tuple[Any, ...], rest: Sequence[inspect.Parameter], options: dict[str, Any]) -> Guess:
     options = dict(options)
     for parameter in rest:
         if parameter.name not in options or parameter.name not in _IN_PLACE or parameter.kind is parameter.KEYWORD_ONLY:
@@ -270,7 +270,13 @@ def _bound(
             rest.append(parameter)
             continue
         static = name in _VALUES and (name not in _ARRAYS_TOO or not left)
-        if left and not static and not named and (required or name not in _NAMED_ARRAYS) and parameter.kind is not parameter.KEYWORD_ONLY:
+        if (
+            left
+            and not static
+            and not named
+            and (required or name not in _NAMED_ARRAYS)
+            and parameter.kind is not parameter.KEYWORD_ONLY
+        ):
             args.append(left.pop(0))
         elif required:
             if named or parameter.kind is parameter.KEYWORD_ONLY or name not in _VALUES and name not in given:
@@ -315,7 +321,9 @@ def _options(
         elif name == "mode":
             choices.append([(name, v) for v in _MODES.get(default, ())])
         elif name in _VALUES:
-            values = [v for v in _VALUES[name](facts) if v is not default and not (type(v) is type(default) and v == default)]
+            values = [
+                v for v in _VALUES[name](facts) if v is not default and not (type(v) is type(default) and v == default)
+            ]
             if values:
                 choices.append([(name, v) for v in values[:6]])
     yield fixed

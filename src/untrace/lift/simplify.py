@@ -58,9 +58,7 @@ class Simplifier:
     of equations that are left alone.
     """
 
-    def __init__(
-        self, only: frozenset[str] | None = None, own: Collection[str] = (), kept: Collection[int] = ()
-    ):
+    def __init__(self, only: frozenset[str] | None = None, own: Collection[str] = (), kept: Collection[int] = ()):
         self.only = only
         self.own = own
         self.kept = kept
@@ -103,7 +101,6 @@ class Simplifier:
                     changed[key] = several
         return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
 
-
     def _add_all(self, body: Body, eqns: Sequence[Any]) -> None:
         for eqn in eqns:
             kind = self._library_call(eqn)
@@ -132,7 +129,7 @@ class Simplifier:
             body.substitute[outer] = result
 
     def _library_call(self, eqn: Any) -> str:
-        """"public" for a call of a function of JAX that has a public form, "inline" for another call of one, else ""."""
+        """ "public" for a call of a function of JAX that has a public form, "inline" for another call of one, else ""."""
         if eqn.primitive.name not in ("jit", "pjit"):
             return ""
         closed = eqn.params["jaxpr"]
@@ -220,7 +217,9 @@ class Body:
 
 
 _INDEXED = {"gather": 1, "scatter": 1, "scatter-add": 1, "scatter_add": 1}
-_INDEX_STEPS = frozenset({"select_n", "lt", "add", "broadcast_in_dim", "reshape", "convert_element_type", "concatenate", "jit", "pjit"})
+_INDEX_STEPS = frozenset(
+    {"select_n", "lt", "add", "broadcast_in_dim", "reshape", "convert_element_type", "concatenate", "jit", "pjit"}
+)
 
 
 def _own_indices(body: Body) -> list[Any]:
@@ -245,9 +244,11 @@ def _own_indices(body: Body) -> list[Any]:
                 names: dict[Any, Any] = {}
                 for step in _steps_to(body, index):
                     outs = [jax_compat.fresh_variable(v) for v in step.outvars]
-                    found.append(step.replace(
-                        invars=jax_compat.substituted(step.invars, names), outvars=outs, source_info=eqn.source_info
-                    ))
+                    found.append(
+                        step.replace(
+                            invars=jax_compat.substituted(step.invars, names), outvars=outs, source_info=eqn.source_info
+                        )
+                    )
                     names.update(zip(step.outvars, outs, strict=True))
                 if names:
                     eqn = eqn.replace(invars=jax_compat.substituted(eqn.invars, names))

@@ -291,9 +291,7 @@ def lines_of(
     yield f"{indent}{closing}{suffix}"
 
 
-def _operation_lines(
-    prefix: str, expr: Binary, suffix: str, indent: str, width: int, bracketed: bool
-) -> Iterator[str]:
+def _operation_lines(prefix: str, expr: Binary, suffix: str, indent: str, width: int, bracketed: bool) -> Iterator[str]:
     """A chain of operators of one strength, each at the head of a line; or its last call broken, where there is but one."""
     operands: list[tuple[str, Expr, int]] = []
     node: Expr = expr
@@ -379,9 +377,7 @@ class Assign(Statement):
 
     __slots__ = ("targets", "value", "comment")
 
-    def __init__(
-        self, targets: Sequence[str | Tuple], value: Expr, origin: object = None, comment: str = ""
-    ):
+    def __init__(self, targets: Sequence[str | Tuple], value: Expr, origin: object = None, comment: str = ""):
         self.targets = targets
         self.value = value
         self.origin = origin

@@ -142,7 +142,9 @@ class Values:
                     # A NaN's sign and payload would not survive `float("nan")`: those go the exact way below.
                     plain = np.asarray(float("nan") if python != python else python, dtype)
                     if plain.tobytes() == array.astype(dtype).tobytes():
-                        return Text({float("inf"): 'float("inf")', float("-inf"): 'float("-inf")'}.get(python, 'float("nan")'))
+                        return Text(
+                            {float("inf"): 'float("inf")', float("-inf"): 'float("-inf")'}.get(python, 'float("nan")')
+                        )
         return self.numpy_scalar(np.asarray(value, dtype)[()])
 
     def array(self, value: Any) -> Expr:
@@ -167,7 +169,12 @@ class Values:
                 if step == 1:
                     bounds = [array.size] if start == 0 else bounds[:2]
                 return Call("np.arange", [Text(str(b)) for b in bounds], [("dtype", dtype)])
-        if plain and array.ndim == 2 and array.shape[0] > 1 and np.eye(*array.shape, dtype=array.dtype).tobytes() == data:
+        if (
+            plain
+            and array.ndim == 2
+            and array.shape[0] > 1
+            and np.eye(*array.shape, dtype=array.dtype).tobytes() == data
+        ):
             sides = [array.shape[0]] if array.shape[0] == array.shape[1] else array.shape
             return Call("np.eye", [Text(str(n)) for n in sides], [("dtype", dtype)])
         if array.size > 2 and data == data[: array.itemsize] * array.size:

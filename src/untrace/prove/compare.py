@@ -34,9 +34,7 @@ DropVar = jax_compat.DROP_TYPE
 Pairs = list[tuple[Any, Any]]
 
 # Call-like primitives whose `name` says only what the called function was called.
-_NAMED_CALLS = frozenset(
-    {"jit", "pjit", "closed_call", "core_call", "remat_call", "xla_pmap", "custom_lin"}
-)
+_NAMED_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat_call", "xla_pmap", "custom_lin"})
 # Parameters that say where an equation came from.
 _LABELS = frozenset({"debug_info", "name_and_src_info", "name_stack", "logging_record"})
 # Python callables that a text cannot hold, so that the written program has its own.
@@ -238,9 +236,7 @@ class Comparer:
             ("output", a.outvars, b.outvars),
         ):
             if len(left) != len(right):
-                return (
-                    f"the original has {len(left)} {kind}s, the written program has {len(right)}"
-                )
+                return f"the original has {len(left)} {kind}s, the written program has {len(right)}"
             for i, (x, y) in enumerate(zip(left, right, strict=True)):
                 if not same_aval(x.aval, y.aval):
                     return (
@@ -305,9 +301,7 @@ class Comparer:
 
     def _same_values(self, left: tuple[Any, Any], right: tuple[Any, Any]) -> bool:
         if jax_compat.is_tracer(left[0]) and jax_compat.is_tracer(right[0]):
-            self.note(
-                "a derivative rule closes over a traced value; it is taken to be the same value"
-            )
+            self.note("a derivative rule closes over a traced value; it is taken to be the same value")
             return same_aval(left[1], right[1])
         if jax_compat.is_tracer(left[0]) or jax_compat.is_tracer(right[0]):
             return False
@@ -351,8 +345,7 @@ class Comparer:
         if (name, key) in _CALLBACKS:
             if not self.values.same(u, v):
                 self.note(
-                    f"`{key}` of {name} is a Python function, which cannot be compared; "
-                    "it is taken to be the same"
+                    f"`{key}` of {name} is a Python function, which cannot be compared; it is taken to be the same"
                 )
             return True
         return False
@@ -404,9 +397,7 @@ class Comparer:
 
         return permuted_operands(self, ea, eb)
 
-    def closure_pairs(
-        self, ja: Any, jb: Any, free: tuple[int, int]
-    ) -> list[tuple[int, int]] | None:
+    def closure_pairs(self, ja: Any, jb: Any, free: tuple[int, int]) -> list[tuple[int, int]] | None:
         """Which of the first `free` inputs (closed-over values) of two jaxprs stand for each other.
 
         The inputs after those are paired in order. Values that are not used appear in no pair.
@@ -417,9 +408,7 @@ class Comparer:
             self._closures[key] = self._closure_pairs(Side.of(ja), Side.of(jb), free)
         return self._closures[key]
 
-    def _closure_pairs(
-        self, a: Side, b: Side, free: tuple[int, int]
-    ) -> list[tuple[int, int]] | None:
+    def _closure_pairs(self, a: Side, b: Side, free: tuple[int, int]) -> list[tuple[int, int]] | None:
         own_a, own_b = a.invars[free[0] :], b.invars[free[1] :]
         outs = [o.aval for o in a.outvars], [o.aval for o in b.outvars]
         if len(own_a) != len(own_b) or len(outs[0]) != len(outs[1]):

@@ -76,10 +76,7 @@ class _Search:
 
     def operands(self, side: Side, numbers: dict[Any, int], atoms: Any) -> tuple[int, ...]:
         return tuple(
-            numbers[x]
-            if type(x) is not Literal and x in numbers
-            else self._number(side, numbers, x)
-            for x in atoms
+            numbers[x] if type(x) is not Literal and x in numbers else self._number(side, numbers, x) for x in atoms
         )
 
     def number_original(self) -> None:
@@ -120,9 +117,7 @@ class _Search:
         for eqn in self.a.eqns:
             if id(eqn) in self.partner:
                 continue
-            if id(eqn) in live and not any(
-                type(x) is not Literal and x in missing_vars for x in eqn.invars
-            ):
+            if id(eqn) in live and not any(type(x) is not Literal and x in missing_vars for x in eqn.invars):
                 found.append(eqn)
             missing_vars.update(eqn.outvars)
         return found
@@ -221,10 +216,7 @@ def _head_differs(ea: Any, eb: Any) -> str:
     name = ea.primitive.name
     for o, p in zip(ea.outvars, eb.outvars, strict=False):
         if not same_aval(o.aval, p.aval):
-            return (
-                f"{name} gives {describe_aval(o.aval)} in the original and "
-                f"{describe_aval(p.aval)} as written"
-            )
+            return f"{name} gives {describe_aval(o.aval)} in the original and {describe_aval(p.aval)} as written"
     if len(ea.outvars) != len(eb.outvars):
         return f"{name} has {len(ea.outvars)} outputs in the original, {len(eb.outvars)} as written"
     if not jax_compat.same_context(ea.ctx, eb.ctx):

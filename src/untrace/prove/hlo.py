@@ -7,8 +7,8 @@ arguments and results, and addresses of Python callbacks in this process.
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -24,9 +24,7 @@ _DEFINITION = re.compile(r'func\.func (?:public |private )?@("(?:[^"\\]|\\.)*"|[
 _SYMBOL = re.compile(r'@("(?:[^"\\]|\\.)*"|[\w.$-]+)')
 _ADDRESS = re.compile(r"\b\d{9,}\b")
 _METADATA = re.compile(r",? ?metadata=\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\"|\{[^{}]*\})*\}")
-_TABLES = re.compile(
-    r"(?ms)^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n.*?(?:\n\n|\Z)"
-)
+_TABLES = re.compile(r"(?ms)^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n.*?(?:\n\n|\Z)")
 
 
 # What XLA makes of the HLO is what is compared; how hard LLVM works on the machine code after that is not.
@@ -41,9 +39,7 @@ def same_stablehlo(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[
     return stablehlo_difference(f, g, args) is None
 
 
-def stablehlo_difference(
-    f: Callable[..., Any], g: Callable[..., Any], args: Sequence[Any]
-) -> str | None:
+def stablehlo_difference(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[Any]) -> str | None:
     """The first line in which the StableHLO of two functions differs; None when it is the same."""
     try:
         left, right = (normalise_stablehlo(_lower(h, args).as_text()) for h in (f, g))
@@ -59,6 +55,7 @@ def stablehlo_difference(
 
 def same_optimised(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[Any]) -> bool:
     """Whether XLA compiles both functions to the same optimised HLO, names and metadata aside."""
+
     def text(function: Callable[..., Any]) -> str:
         return normalise_optimised(_lower(function, args).compile(_QUICKLY).as_text())
 
@@ -93,23 +90,16 @@ def normalise_stablehlo(text: str) -> str:
         names.setdefault(name, f"f{len(names)}")
     text = _SYMBOL.sub(lambda m: "@" + names.get(m.group(1), m.group(1)), text)
     # Only there do long numbers stand for addresses; elsewhere they are constants.
-    return "\n".join(
-        _ADDRESS.sub("ADDRESS", line) if "callback" in line else line for line in text.splitlines()
-    )
+    return "\n".join(_ADDRESS.sub("ADDRESS", line) if "callback" in line else line for line in text.splitlines())
 
 
 def normalise_optimised(text: str) -> str:
     """Optimised HLO text with instructions and computations numbered in order of appearance."""
     text = _TABLES.sub("", _METADATA.sub("", text))
     text = re.sub(r"^HloModule [^,]+", "HloModule m", text)
-    lines = [
-        _ADDRESS.sub("ADDRESS", line) if "callback" in line else line for line in text.splitlines()
-    ]
+    lines = [_ADDRESS.sub("ADDRESS", line) if "callback" in line else line for line in text.splitlines()]
     # Parameters in the head of a computation have names without a percent sign.
-    lines = [
-        re.sub(r"([( ])[\w.\-]+: ", r"\1p: ", line) if line.endswith("{") else line
-        for line in lines
-    ]
+    lines = [re.sub(r"([( ])[\w.\-]+: ", r"\1p: ", line) if line.endswith("{") else line for line in lines]
     names: dict[str, str] = {}
     return re.sub(
         r"%[\w.\-]+|(?<=ENTRY )[\w.\-]+",

@@ -26,7 +26,10 @@ class LoadedText(types.ModuleType):
 
 
 def load_text(
-    source: str, name: str, arrays: dict[str, np.ndarray], callables: Mapping[str, Callable[..., Any]] = {}  # noqa: B006
+    source: str,
+    name: str,
+    arrays: dict[str, np.ndarray],
+    callables: Mapping[str, Callable[..., Any]] = {},  # noqa: B006
 ) -> LoadedText:
     """The module that `source` defines, executed once. `arrays` stand where the saved module has its `.npz`.
 
@@ -84,4 +87,6 @@ def _remove(path: str) -> None:
 def save_arrays(path: str, arrays: dict[str, np.ndarray]) -> None:
     """Writes an `.npz`; dtypes that NumPy does not know go as raw bytes of the same size and are viewed back."""
     with open(path, "wb") as file:
-        np.savez(file, **{k: v if v.dtype.isbuiltin == 1 else v.view(f"V{v.dtype.itemsize}") for k, v in arrays.items()})
+        np.savez(
+            file, **{k: v if v.dtype.isbuiltin == 1 else v.view(f"V{v.dtype.itemsize}") for k, v in arrays.items()}
+        )

@@ -33,7 +33,11 @@ class Outcome:
 
 
 def prove_text(
-    written: Written, captured: Captured, timings: dict[str, float], target: Any = None, simplifications: str = "",
+    written: Written,
+    captured: Captured,
+    timings: dict[str, float],
+    target: Any = None,
+    simplifications: str = "",
     neutral: bool = False,
 ) -> Outcome:
     """Loads and re-traces `written`, and compares; see Outcome.
@@ -120,9 +124,7 @@ def weaker(module: LoadedText, written: Written, captured: Captured, why: str) -
     return weaker_of(text, captured, why, captured.notes)
 
 
-def weaker_of(
-    function: Any, captured: Captured, why: str, notes: tuple[str, ...], lowered_alike: bool = True
-) -> Proof:
+def weaker_of(function: Any, captured: Captured, why: str, notes: tuple[str, ...], lowered_alike: bool = True) -> Proof:
     """The level below `jaxpr` at which a function of flat leaves is the captured program.
 
     lowered_alike: whether it may lower to the same StableHLO; if not, that is not tried.

@@ -71,10 +71,7 @@ class RunComparison:
     @property
     def close(self) -> bool:
         """Whether all differences are small and none is between finite and not finite."""
-        return all(
-            not d.type_difference and d.not_finite is None and d.max_ulp <= CLOSE_ULPS
-            for d in self.differences
-        )
+        return all(not d.type_difference and d.not_finite is None and d.max_ulp <= CLOSE_ULPS for d in self.differences)
 
 
 def compare_runs(
@@ -220,9 +217,7 @@ def _ordered(a: np.ndarray) -> np.ndarray:
     return np.where(bits < 0, -magnitude, magnitude)
 
 
-def _finite_mismatch(
-    a: np.ndarray, b: np.ndarray, sample: int, inputs: tuple[Any, ...]
-) -> Mismatch | None:
+def _finite_mismatch(a: np.ndarray, b: np.ndarray, sample: int, inputs: tuple[Any, ...]) -> Mismatch | None:
     if not jnp.issubdtype(a.dtype, jnp.inexact):
         return None
     where = np.argwhere(np.isfinite(a) != np.isfinite(b))

@@ -46,9 +46,7 @@ def is_concrete(value: Any) -> bool:
     return isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
 
 
-def sample_inputs(
-    leaves: Sequence[Any], *, samples: int = 64, seed: int = 0
-) -> Iterator[list[Any]]:
+def sample_inputs(leaves: Sequence[Any], *, samples: int = 64, seed: int = 0) -> Iterator[list[Any]]:
     """`samples` lists of concrete values for `leaves`, the same ones for the same seed.
 
     The first holds the leaves themselves where they are concrete. The next are zeros, ones, edge
@@ -59,10 +57,7 @@ def sample_inputs(
         generator = np.random.default_rng([seed, index])
         drawn = [draw(t, index, generator) for t in types]
         if index == 0:
-            drawn = [
-                leaf if is_concrete(leaf) else value
-                for leaf, value in zip(leaves, drawn, strict=True)
-            ]
+            drawn = [leaf if is_concrete(leaf) else value for leaf, value in zip(leaves, drawn, strict=True)]
         yield drawn
 
 

@@ -21,9 +21,7 @@ from untrace import jax_compat
 # `==` is right for these, between two values of one type.
 _EXACT = frozenset({int, str, bool, bytes, type(None), np.int64, np.int32, np.bool_})
 # Fields of parameter objects that say where something came from, or what it is called.
-_LABELS = frozenset(
-    {"debug_info", "debug", "name_and_src_info", "origin", "src_info", "name_stack", "source_info"}
-)
+_LABELS = frozenset({"debug_info", "debug", "name_and_src_info", "origin", "src_info", "name_stack", "source_info"})
 # Objects of JAX and its libraries are their attributes; other classes can hide state elsewhere.
 _OPEN_MODULES = ("jax", "equinox", "lineax", "optimistix", "diffrax", "functools")
 
@@ -107,24 +105,16 @@ class Values:
             if kind is float:
                 return same_float(left, right)
             if kind is dict:
-                return left.keys() == right.keys() and all(
-                    self.same(v, right[k]) for k, v in left.items()
-                )
+                return left.keys() == right.keys() and all(self.same(v, right[k]) for k, v in left.items())
         if isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)):
-            return (
-                len(left) == len(right)
-                and _name(left) == _name(right)
-                and all(map(self.same, left, right))
-            )
+            return len(left) == len(right) and _name(left) == _name(right) and all(map(self.same, left, right))
         if jax_compat.is_jaxpr(left) and jax_compat.is_jaxpr(right):
             return self.same_jaxpr(left, right)
         if isinstance(left, (int, np.integer)) and isinstance(right, (int, np.integer)):
             return int(left) == int(right)
         if isinstance(left, (float, np.floating)) and isinstance(right, (float, np.floating)):
             return same_float(float(left), float(right))
-        if isinstance(left, (complex, np.complexfloating)) and isinstance(
-            right, (complex, np.complexfloating)
-        ):
+        if isinstance(left, (complex, np.complexfloating)) and isinstance(right, (complex, np.complexfloating)):
             return same_float(left.real, right.real) and same_float(left.imag, right.imag)
         return self._same_object(left, right)
 
@@ -179,11 +169,7 @@ class Values:
             names = list(left.__dict__)
         else:
             return False
-        return all(
-            self.same(getattr(left, n, None), getattr(right, n, None))
-            for n in names
-            if n not in _LABELS
-        )
+        return all(self.same(getattr(left, n, None), getattr(right, n, None)) for n in names if n not in _LABELS)
 
     def _same_tree(self, left: Any, right: Any) -> bool:
         """Two structures that are not equal by `==` alone: metadata may hold places in the source."""
@@ -191,8 +177,11 @@ class Values:
         if a is None or b is None:
             return a is b and left == right
         children, others = left.children(), right.children()
-        return a[0] is b[0] and self.same(a[1], b[1]) and len(children) == len(others) and all(
-            map(self.same, children, others)
+        return (
+            a[0] is b[0]
+            and self.same(a[1], b[1])
+            and len(children) == len(others)
+            and all(map(self.same, children, others))
         )
 
     def _same_function(self, left: Any, right: Any) -> bool:

@@ -85,10 +85,7 @@ def verify(
         why = comparison.difference.why
         if hlo.same_stablehlo(first, second, leaves) or hlo.same_optimised(first, second, leaves):
             return Verification(True, Proof("hlo", f"the jaxprs differ: {why}", comparison.notes))
-        paths = [
-            "output" + jax.tree_util.keystr(path)
-            for path, _ in jax.tree_util.tree_flatten_with_path(shape)[0]
-        ]
+        paths = ["output" + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(shape)[0]]
         return _by_running(first, second, leaves, paths, why, samples, seed)
 
     return on
@@ -136,8 +133,7 @@ def _trace(function: Callable[..., Any], leaves: Sequence[Any], which: str) -> t
         return jax.make_jaxpr(function, return_shape=True)(*leaves)
     except Exception as error:  # the function is the user's
         raise CaptureError(
-            f"the {which} function cannot be traced with these arguments: "
-            f"{type(error).__name__}: {error}"
+            f"the {which} function cannot be traced with these arguments: {type(error).__name__}: {error}"
         ) from error
 
 

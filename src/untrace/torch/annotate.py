@@ -52,7 +52,9 @@ def _statement(text: list[str], start: int) -> str:
 
     for stop in range(start + 1, min(start + 60, len(text)) + 1):
         try:
-            tree = ast.parse("\n".join(line[len(text[start]) - len(text[start].lstrip()) :] for line in text[start:stop]))
+            tree = ast.parse(
+                "\n".join(line[len(text[start]) - len(text[start].lstrip()) :] for line in text[start:stop])
+            )
         except SyntaxError:
             continue
         return ast.unparse(tree)

@@ -103,7 +103,10 @@ def _places(origins: Sequence[Any]) -> list[tuple[int, str, int]]:
 
 
 # The author's own steps are kept: `x.transpose(1, 2) @ y` does not become one product of another layout.
-_SIMPLIFICATIONS = frozenset(f.__name__ for fs in REWRITES.values() for f in fs) - {"transposed_twice", "reshaped_twice"}
+_SIMPLIFICATIONS = frozenset(f.__name__ for fs in REWRITES.values() for f in fs) - {
+    "transposed_twice",
+    "reshaped_twice",
+}
 
 
 def _with_words(source: str, sentences: Sequence[str]) -> str:

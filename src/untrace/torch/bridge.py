@@ -13,7 +13,6 @@ from typing import Any
 
 from untrace._errors import OptionError, UnsupportedPrimitiveError
 
-
 _FRAGMENT: Any = None
 
 

@@ -279,7 +279,9 @@ def _explained(module: Any, work: Any) -> Any:
         where = f" at {place}: `{statement}`" if place else ""
         hint = ""
         if isinstance(error, (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError)):
-            hint = " A Python decision there depends on the values of a tensor, which JAX does not know while it traces."
+            hint = (
+                " A Python decision there depends on the values of a tensor, which JAX does not know while it traces."
+            )
         raise CaptureError(
             f"{name} could not be run on JAX arrays{where}.{hint}\nThe error was ({type(error).__name__}): {error}"
         ) from error

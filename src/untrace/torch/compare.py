@@ -31,7 +31,9 @@ class Agreement:
 
     @property
     def worst(self) -> Gap:
-        return max((g[0] for g in self.outputs.values()), default=0.0), max((g[1] for g in self.outputs.values()), default=0.0)
+        return max((g[0] for g in self.outputs.values()), default=0.0), max(
+            (g[1] for g in self.outputs.values()), default=0.0
+        )
 
     @property
     def worst_gradient(self) -> float:
@@ -77,7 +79,10 @@ def against_torch(text: Any, found: Capture, args: Any, kwargs: Any, gradients: 
         return Agreement(outputs, {})
     try:
         return Agreement(outputs, _gradients(text, found, args, kwargs))
-    except (RuntimeError, TypeError) as error:  # of PyTorch's or JAX's: an operation that one of them cannot differentiate
+    except (
+        RuntimeError,
+        TypeError,
+    ) as error:  # of PyTorch's or JAX's: an operation that one of them cannot differentiate
         return Agreement(outputs, {}, (f"gradients not compared: {str(error).splitlines()[0][:120]}",))
 
 
@@ -144,7 +149,9 @@ def _gradients(text: Any, found: Capture, args: Any, kwargs: Any) -> dict[str, f
 
     ours = jax.jit(jax.grad(total))(found.args[0])
     named = dict(module.named_parameters())
-    largest = max((float(p.grad.abs().max()) for p in named.values() if p.grad is not None and p.grad.numel()), default=0.0)
+    largest = max(
+        (float(p.grad.abs().max()) for p in named.values() if p.grad is not None and p.grad.numel()), default=0.0
+    )
     result = {}
     for name, parameter in named.items():
         own = np.asarray(states.lookup(ours, name), np.float64)
@@ -162,7 +169,8 @@ def _order_of(module: Any, given: Any, found: Capture) -> list[int]:
 
     count = iter(range(10**6))
     with torch.no_grad():
-        numbered = trees.plain(copy.deepcopy(found.module)(*copy.deepcopy(given[0]), **copy.deepcopy(given[1])), lambda t: next(count))
+        numbered = trees.plain(
+            copy.deepcopy(found.module)(*copy.deepcopy(given[0]), **copy.deepcopy(given[1])), lambda t: next(count)
+        )
     flat = jax.tree.leaves(numbered)
     return [flat.index(i) for i in range(len(flat))]
-

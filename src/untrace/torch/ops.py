@@ -89,7 +89,9 @@ def _wide(x: Any) -> Any:
     return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
 
 
-def layer_norm(input: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+def layer_norm(
+    input: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
     axis = _axes(len(normalized_shape))
     x = _wide(input)
     mean = jnp.mean(x, axis=axis, keepdims=True)
@@ -240,7 +242,9 @@ def cross_entropy(
     return jnp.sum(losses) / jnp.sum(valid) if reduction == "mean" else jnp.sum(losses)
 
 
-def mse_loss(input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None) -> Any:
+def mse_loss(
+    input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None
+) -> Any:
     losses = jnp.square(input - target)
     return losses if reduction == "none" else jnp.mean(losses) if reduction == "mean" else jnp.sum(losses)
 
@@ -248,7 +252,9 @@ def mse_loss(input: Any, target: Any, size_average: Any = None, reduce: Any = No
 # ---------------------------------------------------------------- tensor methods
 
 
-def mean(input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None, keepdims: Any = None, dtype: Any = None) -> Any:
+def mean(
+    input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None, keepdims: Any = None, dtype: Any = None
+) -> Any:
     dim = axis if dim is None else dim
     return jnp.mean(_cast(input, dtype), axis=_dims(dim), keepdims=keepdim or bool(keepdims))
 

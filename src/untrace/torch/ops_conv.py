@@ -43,7 +43,14 @@ def _batched(input: Any, rank: int) -> tuple[Any, bool]:
 
 
 def conv(
-    rank: int, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    rank: int,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Any:
     x, single = _batched(input, rank)
     if isinstance(padding, str):
@@ -69,7 +76,9 @@ def conv_transpose(
     x, single = _batched(input, rank)
     strides, dilations = _several(stride, rank), _several(dilation, rank)
     pads = []
-    for k, p, d, extra in zip(weight.shape[2:], _several(padding, rank), dilations, _several(output_padding, rank), strict=True):
+    for k, p, d, extra in zip(
+        weight.shape[2:], _several(padding, rank), dilations, _several(output_padding, rank), strict=True
+    ):
         reach = d * (k - 1)
         pads.append((reach - p, reach - p + extra))
     axes = tuple(range(2, 2 + rank))
@@ -82,7 +91,9 @@ def conv_transpose(
     return out[0] if single else out
 
 
-def _windows(rank: int, input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool) -> tuple[Any, Any, Any]:
+def _windows(
+    rank: int, input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool
+) -> tuple[Any, Any, Any]:
     sizes = _several(kernel_size, rank)
     strides = sizes if stride is None or stride == [] else _several(stride, rank)
     lead = input.ndim - rank
@@ -91,7 +102,9 @@ def _windows(rank: int, input: Any, kernel_size: Any, stride: Any, padding: Any,
         more = 0
         if ceil_mode and (n + 2 * p - k) % s:
             more = s - (n + 2 * p - k) % s
-            if (n + 2 * p - k) // s * s + s >= n + p:  # PyTorch: a window must start inside the input or its left padding
+            if (
+                n + 2 * p - k
+            ) // s * s + s >= n + p:  # PyTorch: a window must start inside the input or its left padding
                 more = 0
         pads.append((p, p + more))
     none = (1,) * lead
@@ -133,7 +146,9 @@ def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
     sizes = [n if s is None else s for n, s in zip(input.shape[-2:], _several(output_size, 2), strict=True)]
     if sizes == [1, 1]:
         return jnp.mean(input, axis=(-2, -1), keepdims=True)
-    rows, columns = [[(i * n // s, -(-(i + 1) * n // s)) for i in range(s)] for n, s in zip(input.shape[-2:], sizes, strict=True)]
+    rows, columns = [
+        [(i * n // s, -(-(i + 1) * n // s)) for i in range(s)] for n, s in zip(input.shape[-2:], sizes, strict=True)
+    ]
     means = [[jnp.mean(input[..., a:b, c:d], axis=(-2, -1)) for c, d in columns] for a, b in rows]
     return jnp.stack([jnp.stack(row, axis=-1) for row in means], axis=-2)
 
@@ -156,6 +171,10 @@ def interpolate(
             else:
                 out = jnp.take(out, jnp.arange(s) * n // s, axis=axis)
         return out
-    if mode in ("bilinear", "linear") and not align_corners and all(s >= n for n, s in zip(input.shape[2:], sizes, strict=True)):
+    if (
+        mode in ("bilinear", "linear")
+        and not align_corners
+        and all(s >= n for n, s in zip(input.shape[2:], sizes, strict=True))
+    ):
         return jax.image.resize(input, (*input.shape[:2], *sizes), "linear")
     raise NotImplementedError(f"interpolate(mode={mode!r}, align_corners={align_corners}) has no JAX form here yet")

@@ -172,5 +172,7 @@ def rnn(
         left, right = _gates(x, state[0], *given) if len(given) == 4 else _gates(x, state[0], *given, None, None)
         return (activation(left + right),)
 
-    out, (h,) = _layers(cell, input, (hx,), params, has_biases, num_layers, dropout, train, bidirectional, batch_first, env)
+    out, (h,) = _layers(
+        cell, input, (hx,), params, has_biases, num_layers, dropout, train, bidirectional, batch_first, env
+    )
     return out, h

@@ -67,4 +67,3 @@ def statement_of(frame: Frame) -> tuple[str, int]:
         text = ast.unparse(node) if several else linecache.getline(frame.file, line)
     text = " ".join(text.split("#")[0].split()) if "'" not in text and '"' not in text else " ".join(text.split())
     return (text, line) if text.isprintable() and len(text) <= _LONGEST else ("", line)
-

@@ -317,9 +317,7 @@ class _Outlining:
             frames = self.provenance.site(self.equations[at].origin).frames
             numbers = call_numbers(self.provenance.site(self.equations[at].origin).scopes)
             # The same class may be around itself: count how often its code was entered before this call.
-            before = sum(
-                self.capture.calls[n].code is code for n in numbers if n < piece.call.number
-            )
+            before = sum(self.capture.calls[n].code is code for n in numbers if n < piece.call.number)
             found = [i for i, f in enumerate(frames) if f.code is code]
             if len(found) > before:
                 index = found[before]
@@ -403,7 +401,11 @@ class _Outlining:
         site = self.provenance.site(origin)
         frames = site.frames
         if piece.frame is not None:
-            frames = frames[: next(i for i, f in enumerate(frames) if f is piece.frame) + 1] if piece.frame in frames else frames
+            frames = (
+                frames[: next(i for i, f in enumerate(frames) if f is piece.frame) + 1]
+                if piece.frame in frames
+                else frames
+            )
         return CallOrigin(Site(frames, (), site.scopes, False), origin.source_info)
 
     def _define(self, shape: Shape) -> Function:

@@ -72,7 +72,9 @@ def rebuilt(example: Any, values: Any, wrap: Callable[[Any], Any]) -> Any:
         return type(example)([rebuilt(e, v, wrap) for e, v in zip(example, values, strict=True)])
     if dataclasses.is_dataclass(example) and not isinstance(example, type):
         changes = {f.name: getattr(example, f.name) for f in dataclasses.fields(example)}
-        return dataclasses.replace(example, **{k: rebuilt(v, values.get(k), wrap) for k, v in changes.items() if k in values})
+        return dataclasses.replace(
+            example, **{k: rebuilt(v, values.get(k), wrap) for k, v in changes.items() if k in values}
+        )
     if cache_layers(example) is not None:
         made = copy.deepcopy(example)
         pairs = iter(values)

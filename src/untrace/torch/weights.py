@@ -156,7 +156,9 @@ def _with_imports(source: str) -> str:
     lines = source.rstrip("\n").split("\n")
     # Only what stands before the first definition: a docstring's line may begin with these words as well.
     at = [i for i, line in enumerate(lines) if re.match(r"(import|from) [\w.]+( as \w+| import \w+)?$", line)]
-    top = [i for i in at if i < next((j for j, x in enumerate(lines) if x.startswith(("def ", "@", "class "))), len(lines))]
+    top = [
+        i for i in at if i < next((j for j, x in enumerate(lines) if x.startswith(("def ", "@", "class "))), len(lines))
+    ]
     own = [lines[i] for i in top]
     every = list(dict.fromkeys([*own, *_STANDARD, *_OTHERS]))
     standard = sorted(line for line in every if line.split()[1].split(".")[0] in sys.stdlib_module_names)

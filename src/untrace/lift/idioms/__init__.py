@@ -7,12 +7,12 @@ larger first.
 
 from untrace.lift.idioms import (  # noqa: F401  (each registers its idioms)
     calls,
-    indexing,
-    nn,
-    reductions,
-    linalg,
-    shapes,
     elementwise,
+    indexing,
+    linalg,
+    nn,
     random,
+    reductions,
+    shapes,
     written,
 )

@@ -344,7 +344,20 @@ def _triangle(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
 @reader("fft", "_fft")
 def _fft(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     x = equation.inputs[0]
-    for name in ("fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn"):
+    for name in (
+        "fft",
+        "ifft",
+        "rfft",
+        "irfft",
+        "fft2",
+        "ifft2",
+        "rfft2",
+        "irfft2",
+        "fftn",
+        "ifftn",
+        "rfftn",
+        "irfftn",
+    ):
         yield Guess("jnp.fft." + name, (x,))
         for axis in range(len(x.aval.shape)):
             yield Guess("jnp.fft." + name, (x,), {"axis": axis})
@@ -355,4 +368,3 @@ def _top_k(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     inside = _first(jaxpr, "top_k")
     if inside is not None:
         yield Guess("lax.top_k", (equation.inputs[0], int(inside.params["k"])))
-

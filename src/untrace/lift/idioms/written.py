@@ -108,13 +108,15 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
     if spec is not None:
         for order in itertools.permutations(inputs):
             yield Guess(path, (spec, *order), given)
-            yield Guess(path, (spec, *order), {**given, **{"precision": p.name.lower() for p in facts.params("precision")}})
+            yield Guess(
+                path, (spec, *order), {**given, **{"precision": p.name.lower() for p in facts.params("precision")}}  # noqa: B035
+            )
         return
     whole = list(itertools.permutations(anchors)) if 1 < len(anchors) < 4 else [tuple(anchors)]
     orders = [[*inputs, *constants], *([[*inputs]] if constants else [])]
     for operands in orders:
         for order in itertools.islice(itertools.permutations(operands), 6):
-            for known in ([given, {}] if given else [{}]):
+            for known in [given, {}] if given else [{}]:
                 found = signatures.guesses(path, order, facts, known)
                 for guess in found if list(order) == operands else itertools.islice(found, 6):
                     for several in whole:

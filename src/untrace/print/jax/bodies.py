@@ -69,7 +69,12 @@ class Body:
             self._take_apart(self.params[-1].name, values, names, used, packs or {})
 
     def _take_apart(
-        self, packed: str, values: Sequence[Value], names: Sequence[str], used: set[Value], packs: Mapping[int, tuple[int, str]]
+        self,
+        packed: str,
+        values: Sequence[Value],
+        names: Sequence[str],
+        used: set[Value],
+        packs: Mapping[int, tuple[int, str]],
     ) -> None:
         """`a, b, residuals = packed`, and then `c, d = residuals`."""
         inner = self.writer

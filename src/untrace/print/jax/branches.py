@@ -72,6 +72,4 @@ def _explicit(inputs: Sequence[Any], branches: Sequence[Function]) -> list[bool]
         if any(named):
             passed = max(passed, count - named.index(True))
     times = Counter(id(a) for a in inputs)
-    return [
-        i >= count - passed or is_number(a) or times[id(a)] > 1 for i, a in enumerate(inputs)
-    ]
+    return [i >= count - passed or is_number(a) or times[id(a)] > 1 for i, a in enumerate(inputs)]

@@ -55,7 +55,11 @@ def _check_error(name, data, children):
 
 
 def source(
-    value: Any, write: Callable[[Any], Expr], write_tree: Callable[[Any], Expr], need: Callable[[str], Any], modules: set[str]
+    value: Any,
+    write: Callable[[Any], Expr],
+    write_tree: Callable[[Any], Expr],
+    need: Callable[[str], Any],
+    modules: set[str],
 ) -> Expr | None:
     """A key of an error, or the structure of an exception, as source; None for everything else."""
     key = jax_compat.check_key(value)

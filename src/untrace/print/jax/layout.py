@@ -110,4 +110,3 @@ def _is_space(statement: Statement) -> bool:
 
 def _type(aval: Any) -> str:
     return str(aval.str_short(short_dtypes=True)) if jax_compat.is_shaped_array(aval) else ""
-

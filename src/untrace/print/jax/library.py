@@ -60,7 +60,7 @@ def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
     if value is Ellipsis:
         return Text("...")
     if isinstance(value, np.dtype):
-        return Text("bool") if value == bool else w.module.values.dtype(value)
+        return Text("bool") if value == bool else w.module.values.dtype(value)  # noqa: E721
     return w.source(value)
 
 

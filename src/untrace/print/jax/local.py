@@ -14,7 +14,6 @@ from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layou
 from untrace.print.names import identifier
 from untrace.print.tree import Assign, Call, Def, Expr, Lines, Name, Parameter, Return, Statement
 
-
 _LONGEST_RUN = 100
 
 
@@ -82,7 +81,9 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> lis
     return [*statements, reroll.For(target, iterable, [Assign(targets, call)])]
 
 
-def _carry_name(w: Any, run: Sequence[Equation], place: int, output: int, start: int, uses: reroll.Uses) -> tuple[str, bool]:
+def _carry_name(
+    w: Any, run: Sequence[Equation], place: int, output: int, start: int, uses: reroll.Uses
+) -> tuple[str, bool]:
     """(the loop's variable for a carry, whether it is new): that of the initial value where nothing else needs it."""
     initial = run[0].inputs[place]
     expr = w.atom(initial)

@@ -14,8 +14,17 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Literal, Value
 from untrace.print.jax.bodies import (
-    Body, argument_words, closes_simply, group, hint_of, plain_equation, plural, root_name,
-    same_weak_types, singular, used_values,
+    Body,
+    argument_words,
+    closes_simply,
+    group,
+    hint_of,
+    plain_equation,
+    plural,
+    root_name,
+    same_weak_types,
+    singular,
+    used_values,
 )  # fmt: skip
 from untrace.print.rules import Groups
 from untrace.print.tree import Assign, Expr, Name, Text, Tuple
@@ -205,9 +214,7 @@ def _packed_operands(
     return given, packs
 
 
-def _packed_results(
-    body: Body, results: Sequence[Expr], carries: int, packs: dict[int, tuple[int, str]]
-) -> list[Expr]:
+def _packed_results(body: Body, results: Sequence[Expr], carries: int, packs: dict[int, tuple[int, str]]) -> list[Expr]:
     """The stacked results of a body, each tuple of residuals bound to a name first."""
     found: list[Expr] = []
     place = carries
@@ -315,7 +322,9 @@ def _increment(function: Function, counter: Value) -> Equation | None:
         one = plain.inputs[1]
         if type(one) is not Literal or one.value != 1 or plain.outputs[0] is not wanted:
             return None
-        reads = sum(a is wanted for e in function.equations for a in e.inputs) + sum(r is wanted for r in function.results)
+        reads = sum(a is wanted for e in function.equations for a in e.inputs) + sum(
+            r is wanted for r in function.results
+        )
         return equation if reads == 1 else None
     return None
 

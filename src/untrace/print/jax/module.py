@@ -21,7 +21,24 @@ _IMPORTS = {
     "pl": "from jax.experimental import pallas as pl", "pltpu": "from jax.experimental.pallas import tpu as pltpu",
     "sparse": "from jax.experimental import sparse",
 }  # fmt: skip
-_ORDER = ["dataclasses", "functools", "io", "math", "operator", "os", "sys", "typing", "zipfile", "jax", "jnp", "np", "lax", "pl", "pltpu", "sparse"]
+_ORDER = [
+    "dataclasses",
+    "functools",
+    "io",
+    "math",
+    "operator",
+    "os",
+    "sys",
+    "typing",
+    "zipfile",
+    "jax",
+    "jnp",
+    "np",
+    "lax",
+    "pl",
+    "pltpu",
+    "sparse",
+]
 
 
 @dataclass(slots=True)
@@ -94,9 +111,7 @@ def write_module(
                     statement.body = layout.arrange(statement.body)
             _print([statement], lines, origins)
     emit("")
-    return Written(
-        "\n".join(lines), name, module.large, origins, tuple(module.notes), module.missing, module.folded
-    )
+    return Written("\n".join(lines), name, module.large, origins, tuple(module.notes), module.missing, module.folded)
 
 
 def _import_lines(module: ModuleWriter) -> tuple[list[str], list[str]]:

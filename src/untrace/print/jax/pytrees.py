@@ -170,9 +170,7 @@ def _same_objects(left: Sequence[Any], right: Sequence[Any]) -> bool:
     return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
 
 
-def access(
-    node: Any, expr: Expr, level: Branches, distinct: bool
-) -> list[tuple[Expr, Any] | None] | None:
+def access(node: Any, expr: Expr, level: Branches, distinct: bool) -> list[tuple[Expr, Any] | None] | None:
     """For each child, the expression that gives it and what it gives; None if one is out of reach.
 
     What an expression gives may differ from the child in class, but not in leaves: `frozen["a"]`
@@ -193,9 +191,7 @@ def access(
     return found
 
 
-def _candidates(
-    node: Any, expr: Expr, level: Branches, index: int, key: Any, child: Any
-) -> Iterator[tuple[Expr, Any]]:
+def _candidates(node: Any, expr: Expr, level: Branches, index: int, key: Any, child: Any) -> Iterator[tuple[Expr, Any]]:
     """(expression, what it gives) for ways to reach one child, most natural first."""
     if isinstance(node, DICTS):
         written = key_source(key.key)

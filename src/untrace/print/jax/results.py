@@ -133,9 +133,7 @@ class _Builder:
         self._imported: dict[Any, Any] = known
         self._twins: dict[Any, Any] = known
         self._looked_up: dict[Any, Name] = {}
-        self.metadata = twins.Metadata(
-            self.out.modules, self._refer, self._write_tree, self._helper
-        )
+        self.metadata = twins.Metadata(self.out.modules, self._refer, self._write_tree, self._helper)
         # The same writer, whose names and imports are thrown away: it answers whether something
         # can be written.
         self._trial = twins.Metadata(set(), self._could_refer, lambda example: Text("None"))
@@ -264,9 +262,7 @@ class _Builder:
         """The inner nodes of the arguments that an expression reaches, outermost first."""
         if self._subtrees is None:
             self._subtrees = [
-                (expr, node, branches(node))
-                for root, example in self.inputs
-                for expr, node in subtrees(example, root)
+                (expr, node, branches(node)) for root, example in self.inputs for expr, node in subtrees(example, root)
             ]
         return self._subtrees
 
@@ -314,9 +310,7 @@ class _Builder:
 
     def _define_twin(self, node: _Node) -> Name:
         name = self.fresh(identifier(type(node.value).__name__, "Node"))
-        statement, modules, helpers = twins.twin_statement(
-            name, node.value, node.level, node.keywords
-        )
+        statement, modules, helpers = twins.twin_statement(name, node.value, node.level, node.keywords)
         for needed in helpers:
             self._helper(needed)
         self.out.modules |= modules

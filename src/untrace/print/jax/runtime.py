@@ -109,7 +109,9 @@ def _scan_trees(consts, carry, xs, ys):
     """The parameters of a scan that say how many constants, carries, inputs and outputs it has."""
 
     def template(consts, init, xs):
-        return lax.scan(lambda c, x: ([v + sum(consts) for v in c], [sum(c + x + consts, 0.5)] * ys), init, xs, length=1)
+        return lax.scan(
+            lambda c, x: ([v + sum(consts) for v in c], [sum(c + x + consts, 0.5)] * ys), init, xs, length=1
+        )
 
     traced = jax.make_jaxpr(template)([1.0] * consts, [1.0] * carry, [jax.numpy.ones(1)] * xs)
     return {key: value for key, value in traced.eqns[-1].params.items() if key.startswith("ft_")}
@@ -175,7 +177,7 @@ def _select_if_batched(pred, x, y):
     def select(size, in_batched, pred, x, y):
         if not any(in_batched):
             return x, False
-        several = [v if b else jnp.broadcast_to(v, (size, *v.shape)) for v, b in zip((x, y), in_batched[1:])]
+        several = [v if b else jnp.broadcast_to(v, (size, *v.shape)) for v, b in zip((x, y), in_batched[1:], strict=True)]
         if in_batched[0]:
             return jax.vmap(lax.select)(pred, *several), True
         return _select_if_batched(pred, *several), True
@@ -191,7 +193,9 @@ def _true_unless_batched(pred):
     import jax.custom_batching
 
     function = jax.custom_batching.custom_vmap(lambda pred: jnp.full(pred.shape, True))
-    function.def_vmap(lambda size, in_batched, pred: (pred, True) if in_batched[0] else (_true_unless_batched(pred), False))
+    function.def_vmap(
+        lambda size, in_batched, pred: (pred, True) if in_batched[0] else (_true_unless_batched(pred), False)
+    )
     return function(pred)
 
 

@@ -245,8 +245,7 @@ class _Reader:
         public: tuple[Parameter, ...] = ()
         if any(own[p.name] != p.name for p in self.given if _KINDS[p.kind] in ("plain", "keyword")):
             public = tuple(
-                Parameter(p.name, made.default, made.kind)
-                for p, made in zip(self.given, self.parameters, strict=True)
+                Parameter(p.name, made.default, made.kind) for p, made in zip(self.given, self.parameters, strict=True)
             )
         return Signature(
             tuple(self.parameters),
@@ -271,9 +270,7 @@ class _Reader:
 
     # ------------------------------------------------------------ what was passed
 
-    def _passed(
-        self, parameter: inspect.Parameter, name: str, key: int | str, value: Any, static: bool
-    ) -> None:
+    def _passed(self, parameter: inspect.Parameter, name: str, key: int | str, value: Any, static: bool) -> None:
         if static:
             self._fixed(parameter, name, value, passed=True)
             return
@@ -308,9 +305,7 @@ class _Reader:
         condition: Expr = Name(name)
         if rest:
             condition = Binary(Call("len", [Name(name)]), "!=", Text(str(len(rest))))
-        self.checks.append(
-            Refuse(condition, f"this was traced with {len(rest)} arguments in *{name}", "TypeError")
-        )
+        self.checks.append(Refuse(condition, f"this was traced with {len(rest)} arguments in *{name}", "TypeError"))
         for i, value in enumerate(rest):
             item = Subscript(Name(name), Text(str(i)))
             if position + i in self.static_argnums:

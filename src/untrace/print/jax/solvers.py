@@ -37,7 +37,9 @@ def custom_linear_solve(w: Any, operands: Sequence[Expr], const_lengths: Any, ja
             body.params.append(Parameter("_"))
         values = function.params[count:]
         words = argument_words(function, count)
-        names = [hint_of(v) or own or ("b" if with_operator else "x") for v, (_, own) in zip(values, words, strict=True)]
+        names = [
+            hint_of(v) or own or ("b" if with_operator else "x") for v, (_, own) in zip(values, words, strict=True)
+        ]
         body.parameter(values, names, "values", used_values(function), "_unused")
         body.writer.equations(function.equations, function.results)
         value = group([body.writer.atom(r) for r in function.results])

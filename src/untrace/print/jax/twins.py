@@ -61,9 +61,7 @@ def _loaded(module, path, otherwise):
 def _node(cls, metadata, children):
     """A pytree node of class `cls` with these children, made as `jax.tree.unflatten` makes it."""
     leaves = [jax.tree.structure(0)] * len(children)
-    tree = jax.tree_util.PyTreeDef.from_node_data_and_children(
-        jax.tree_util.default_registry, (cls, metadata), leaves
-    )
+    tree = jax.tree_util.PyTreeDef.from_node_data_and_children(jax.tree_util.default_registry, (cls, metadata), leaves)
     return jax.tree.unflatten(tree, children)
 
 
@@ -266,9 +264,7 @@ class Metadata(Values):
             raise Unwritable(f"a {type(value).__qualname__} object")
         return self._remade(value, [], {name: getattr(value, name) for name in fields}, dict)
 
-    def _remade(
-        self, value: Any, args: Sequence[Any], kwargs: dict[str, Any], otherwise: type
-    ) -> Expr:
+    def _remade(self, value: Any, args: Sequence[Any], kwargs: dict[str, Any], otherwise: type) -> Expr:
         """`type(value)(*args, **kwargs)`, where that was seen to be equal to `value`."""
         try:
             same = type(value)(*args, **kwargs) == value

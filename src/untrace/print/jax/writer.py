@@ -19,10 +19,25 @@ from untrace.print import rules
 from untrace.print.jax import runtime
 from untrace.print.jax.bodies import BareReturn
 from untrace.print.jax.library import library_call, repeated_slots
-from untrace.print.jax.loops import passed
 from untrace.print.jax.local import write_calls
+from untrace.print.jax.loops import passed
 from untrace.print.names import Scope, identifier
-from untrace.print.tree import Assign, Attribute, Call, Def, Expr, Name, Parameter, Return, Statement, Subscript, Text, Tuple, Unpack, quoted
+from untrace.print.tree import (
+    Assign,
+    Attribute,
+    Call,
+    Def,
+    Expr,
+    Name,
+    Parameter,
+    Return,
+    Statement,
+    Subscript,
+    Text,
+    Tuple,
+    Unpack,
+    quoted,
+)
 from untrace.print.values import SMALL_BYTES, Unwritable, Values
 
 
@@ -33,11 +48,11 @@ class ModuleWriter:
     `idiomatic`: values without a name of their own stand inside the expression that uses them.
     """
 
-    def __init__(
-        self, forced: frozenset[int] = frozenset(), standalone: bool = False, idiomatic: bool = False
-    ):
+    def __init__(self, forced: frozenset[int] = frozenset(), standalone: bool = False, idiomatic: bool = False):
         self.idiomatic = idiomatic
-        self.folded: dict[int, tuple[Any, ...]] = {}  # id of a jaxpr equation -> those whose expressions stand in its own
+        self.folded: dict[
+            int, tuple[Any, ...]
+        ] = {}  # id of a jaxpr equation -> those whose expressions stand in its own
         self.scope = Scope()
         self.modules: set[str] = set()
         self.values = Values(self.modules)
@@ -106,7 +121,11 @@ class ModuleWriter:
         return FunctionWriter(self, Scope(self.scope))
 
     def define(
-        self, function: Function, name: str, decorators: Sequence[Expr] = (), fixed: Mapping[Value, Expr] = {}  # noqa: B006
+        self,
+        function: Function,
+        name: str,
+        decorators: Sequence[Expr] = (),
+        fixed: Mapping[Value, Expr] = {},  # noqa: B006
     ) -> Def:
         """`def name(params): ...`, returning a tuple of the function's results (the bare result where it is one).
 
@@ -161,7 +180,12 @@ class ModuleWriter:
                 # A NumPy scalar would be a literal to JAX, and some equations on literals are folded away.
                 self.modules.add("jnp")
                 expr = Call("jnp.asarray", [expr])
-            if array.nbytes > SMALL_BYTES and type(expr) is Call and expr.func in ("np.array",) or len(expr.flat()) > 8000:
+            if (
+                array.nbytes > SMALL_BYTES
+                and type(expr) is Call
+                and expr.func in ("np.array",)
+                or len(expr.flat()) > 8000
+            ):
                 self.helper("_constants")
                 name = self.scope.fresh("const")
                 self.large[name] = array
@@ -243,7 +267,9 @@ class FunctionWriter:
         self._body: Sequence[Equation] = ()
         self._at = 0
         self.retreating = False  # whether the rule's first form of this equation was proven to be another one
-        self.packed: dict[Value, tuple[str, int, int]] = {}  # results kept in a tuple: its name, their place, its length
+        self.packed: dict[
+            Value, tuple[str, int, int]
+        ] = {}  # results kept in a tuple: its name, their place, its length
         self.uses: Any = None  # where values are used, once a loop over local functions wants to know
         self._reason = ""  # why the rule of the current equation could not write it
         self._results: Sequence[Any] = ()
@@ -343,7 +369,6 @@ class FunctionWriter:
     def equations(self, equations: Sequence[Equation], results: Sequence[Any] = ()) -> None:
         """Appends the statements of `equations`; `results` are the atoms that the function returns."""
         self._body, self._results = equations, results
-        statements = self.statements
         names = self.names
         find = rules.JAX.find
         forced = self.module.forced
@@ -491,14 +516,18 @@ class FunctionWriter:
             raise UnsupportedPrimitiveError(_unsupported(equation, why))
         place = self.module.primitive(prim)
         if place is None:
-            raise UnsupportedPrimitiveError(_unsupported(equation, "it has no rule, and no public place to import it from"))
+            raise UnsupportedPrimitiveError(
+                _unsupported(equation, "it has no rule, and no public place to import it from")
+            )
         kwargs = []
         params = equation.params
         for key in params:
             try:
                 kwargs.append((key, self.parameter(params[key])))
             except Unwritable as error:
-                raise UnsupportedPrimitiveError(_unsupported(equation, self._reason or f"its parameter {key!r} cannot be written: {error}")) from None
+                raise UnsupportedPrimitiveError(
+                    _unsupported(equation, self._reason or f"its parameter {key!r} cannot be written: {error}")
+                ) from None
         if not all(key.isidentifier() for key in params):
             raise UnsupportedPrimitiveError(_unsupported(equation, "a parameter's name is not an identifier"))
         return Call(Attribute(place, "bind"), operands, kwargs)

@@ -17,7 +17,19 @@ from untrace.print.jax.results import rebuilt
 from untrace.print.jax.rules.callbacks import callable_name
 from untrace.print.rules import DECLINE, Whole, rule
 from untrace.print.tree import (
-    Assign, Attribute, Call, Def, Expr, Lambda, Name, Parameter, Return, Star, Statement, Text, Tuple,
+    Assign,
+    Attribute,
+    Call,
+    Def,
+    Expr,
+    Lambda,
+    Name,
+    Parameter,
+    Return,
+    Star,
+    Statement,
+    Text,
+    Tuple,
 )  # fmt: skip
 from untrace.print.values import Unwritable
 
@@ -90,7 +102,14 @@ def jit(
 
 @rule("checkpoint", "remat2", "remat")
 def checkpoint(
-    w: Any, *operands: Any, jaxpr: Function, prevent_cse: Any, differentiated: bool, policy: Any, name: str = "", **rest: Any
+    w: Any,
+    *operands: Any,
+    jaxpr: Function,
+    prevent_cse: Any,
+    differentiated: bool,
+    policy: Any,
+    name: str = "",
+    **rest: Any,
 ) -> Any:
     if any(v is not None for v in rest.values()):
         return DECLINE
@@ -140,7 +159,9 @@ def remat_opt(w: Any, *operands: Any, fwd_jaxpr: Function, num_consts: int, num_
 def custom_lin(w: Any, *operands: Any, **params: Any) -> Any:
     """The linear part of a custom_vjp under forward mode, which JAX itself refuses to run: only dead ones have a meaning."""
     if any(w.is_live(o) for o in w.equation.outputs) and not _is_dead_everywhere(w.module, "custom_lin"):
-        raise Unwritable("JAX cannot run it: it is what a custom_vjp function leaves behind under forward-mode differentiation")
+        raise Unwritable(
+            "JAX cannot run it: it is what a custom_vjp function leaves behind under forward-mode differentiation"
+        )
     w.module.modules.add("jnp")
     return Tuple([Call("jnp.zeros", [w.source(tuple(a.shape)), w.module.values.dtype(a.dtype)]) for a in w.out_avals])
 
@@ -246,7 +267,11 @@ def custom_vmap_call(w: Any, *operands: Any, call: Function, rule: Any, in_tree:
 
     def define(name: str, decorator: str) -> Statement:
         decorators = [Text(decorator)]
-        return w.module.define(call, name, decorators) if flat else _with_trees(w, call, name, decorators, arguments, out_tree)
+        return (
+            w.module.define(call, name, decorators)
+            if flat
+            else _with_trees(w, call, name, decorators, arguments, out_tree)
+        )
 
     def build(name: str) -> Iterator[Statement]:
         if getattr(rule, "__qualname__", "").startswith("sequential_vmap."):

@@ -103,7 +103,9 @@ def closes_naturally(function: Function, consts: int, operands: Sequence[Any]) -
     return len(order) == consts and all(a is b for a, b in zip(order, wanted, strict=True))
 
 
-def _body(w: Any, function: Function, consts: int, hint: str, groups: Sequence[int], names: Sequence[str]) -> tuple[Any, Def]:
+def _body(
+    w: Any, function: Function, consts: int, hint: str, groups: Sequence[int], names: Sequence[str]
+) -> tuple[Any, Def]:
     """(writer, name) of a nested function over `function`: constants closed over, the other parameters in groups."""
     name = w.scope.fresh(hint)
     inner = w.nested()
@@ -146,10 +148,14 @@ def scan(w: Any, *operands: Any, jaxpr: Function, length: int, reverse: bool, un
         not w.retreating
         and not any(v for v in extra.values())
         and closes_naturally(jaxpr, consts, inputs)
-        and not any(r is p for r, p in zip(jaxpr.results[:carries], jaxpr.params[consts : consts + carries], strict=True))
+        and not any(
+            r is p for r, p in zip(jaxpr.results[:carries], jaxpr.params[consts : consts + carries], strict=True)
+        )
         and not any(r is p for r in jaxpr.results[carries:] for p in jaxpr.params[consts + carries :])
         and not any(type(a) is Literal for a in inputs[consts + carries :])
-        and all(_same_type(a, p) for a, p in zip(inputs[consts : consts + carries], jaxpr.params[consts:], strict=False))
+        and all(
+            _same_type(a, p) for a, p in zip(inputs[consts : consts + carries], jaxpr.params[consts:], strict=False)
+        )
     )
     if not natural:
         return _bind_scan(w, operands, jaxpr, length, reverse, unroll, params, consts, carries, xs, outs - carries)
@@ -216,8 +222,12 @@ def while_(
         any(v is not None for v in params.values())
         or not closes_naturally(cond_jaxpr, cond_nconsts, inputs)
         or not closes_naturally(body_jaxpr, body_nconsts, inputs[cond_nconsts:])
-        or any(f and id(p) not in used_by_cond for f, p in zip(forwarded, cond_jaxpr.params[cond_nconsts:], strict=True))
-        or not all(_same_type(a, p) for a, p in zip(inputs[cond_nconsts + body_nconsts :], body_jaxpr.params[body_nconsts:]))
+        or any(
+            f and id(p) not in used_by_cond for f, p in zip(forwarded, cond_jaxpr.params[cond_nconsts:], strict=True)
+        )
+        or not all(
+            _same_type(a, p) for a, p in zip(inputs[cond_nconsts + body_nconsts :], body_jaxpr.params[body_nconsts:])  # noqa: B905
+        )
     ):
         return DECLINE
     inner, condition = _loop_function(w, cond_jaxpr, 0, cond_nconsts, "keep_going", carries)
@@ -250,5 +260,3 @@ def _used(function: Function) -> set[int]:
 
 def _has_effects(equation: Equation) -> bool:
     return bool(equation.origin is not None and equation.origin.effects)
-
-

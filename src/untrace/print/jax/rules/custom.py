@@ -17,14 +17,33 @@ from untrace.print.jax.rules.control import closes_naturally
 from untrace.print.names import identifier
 from untrace.print.rules import DECLINE, rule
 from untrace.print.tree import (
-    Assign, Attribute, Call, Def, Expr, Lambda, Name, Parameter, Return, Star, Statement, Text, Tuple, Unpack,
+    Assign,
+    Attribute,
+    Call,
+    Def,
+    Expr,
+    Lambda,
+    Name,
+    Parameter,
+    Return,
+    Star,
+    Statement,
+    Text,
+    Tuple,
+    Unpack,
 )  # fmt: skip
 from untrace.print.values import SMALL_BYTES
 
 
 @rule("custom_jvp_call")
 def custom_jvp_call(
-    w: Any, *operands: Any, call_jaxpr: Function, jvp: Function | None, num_consts: int, symbolic_zeros: bool, out_zeros: Any,
+    w: Any,
+    *operands: Any,
+    call_jaxpr: Function,
+    jvp: Function | None,
+    num_consts: int,
+    symbolic_zeros: bool,
+    out_zeros: Any,
 ) -> Any:
     module = w.module
     module.modules.add("jax")
@@ -42,12 +61,16 @@ def custom_jvp_call(
     def build(name: str) -> Iterator[Statement]:
         yield module.define(call_jaxpr, name, [Text("jax.custom_jvp")])
         rule = jvp and _written_rule(
-            module, call_jaxpr, lambda: _jvp_rule(module.writer(), name, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros)
+            module,
+            call_jaxpr,
+            lambda: _jvp_rule(module.writer(), name, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros),
         )
         if rule:
             yield rule
         else:
-            yield Spaced([], Call(Attribute(Name(name), "defjvp"), [module.helper("_no_rule")], _symbolic(symbolic_zeros)))
+            yield Spaced(
+                [], Call(Attribute(Name(name), "defjvp"), [module.helper("_no_rule")], _symbolic(symbolic_zeros))
+            )
 
     name = module.named(("custom_jvp", id(call_jaxpr)), call_jaxpr.name, build)
     return result(call_jaxpr, Call(name, operands))
@@ -102,7 +125,9 @@ def _jvp_rule(
     count = len(primal.params)
     body = w.statements
     names = ["_"] * consts
-    primals = [w.bind_parameter(v, f"x{i}" if count > 1 else "x").id for i, v in enumerate(jvp.params[: count - consts])]
+    primals = [
+        w.bind_parameter(v, f"x{i}" if count > 1 else "x").id for i, v in enumerate(jvp.params[: count - consts])
+    ]
     tangents = [w.bind_parameter(v, n + "_dot").id for n, v in zip(primals, jvp.params[count - consts :], strict=True)]
     given, given_dots = w.scope.fresh("primals"), w.scope.fresh("tangents")
     body.append(Unpack([*names, *primals], Name(given)))
@@ -202,7 +227,11 @@ def custom_vjp_call(
 def _constant_key(module: Any, constant: Constant) -> Any:
     """What two constants share that are one to a function: their bits where they are few, else the object."""
     value = constant.value
-    if isinstance(value, (np.ndarray, np.generic, jax.Array)) and not jax_compat.is_key(value) and value.nbytes <= SMALL_BYTES:
+    if (
+        isinstance(value, (np.ndarray, np.generic, jax.Array))
+        and not jax_compat.is_key(value)
+        and value.nbytes <= SMALL_BYTES
+    ):
         array = np.asarray(value)
         return array.dtype.name, array.shape, array.tobytes()
     module.kept.append(constant)
@@ -218,7 +247,13 @@ def _closes_over_constants(w: Any, primal: Function, consts: int, forwards: Sequ
 
 
 def _fwd(
-    module: Any, name: str, primal: Function, fwd: Function, consts: int, symbolic: bool, forwards: Sequence[int | None],
+    module: Any,
+    name: str,
+    primal: Function,
+    fwd: Function,
+    consts: int,
+    symbolic: bool,
+    forwards: Sequence[int | None],
     perturbed: Sequence[bool],
 ) -> Def:
     w = module.writer()
@@ -243,7 +278,14 @@ def _fwd(
 
 
 def _bwd(
-    module: Any, name: str, primal: Function, bwd: Function, consts: int, symbolic: bool, residuals: int, zeros: Sequence[bool]
+    module: Any,
+    name: str,
+    primal: Function,
+    bwd: Function,
+    consts: int,
+    symbolic: bool,
+    residuals: int,
+    zeros: Sequence[bool],
 ) -> Def:
     w = module.writer()
     packed, cotangent = w.scope.fresh("residuals"), w.scope.fresh("cotangents" if len(primal.results) != 1 else "ct")

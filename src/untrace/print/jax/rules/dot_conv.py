@@ -9,7 +9,14 @@ from untrace.print.rules import DECLINE, rule
 
 @rule("dot_general")
 def dot_general(
-    w: Any, lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any, preferred_element_type: Any, out_sharding: Any
+    w: Any,
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: Any,
+    precision: Any,
+    preferred_element_type: Any,
+    out_sharding: Any,
 ) -> Any:
     if out_sharding is not None:
         return DECLINE

@@ -36,7 +36,9 @@ def partition_spec(values: Values, spec: Any) -> Expr:
 def named_sharding(values: Values, sharding: Any) -> Expr:
     values.modules.add("jax")
     kind = sharding.memory_kind
-    kwargs = [("memory_kind", values.source(kind))] if kind not in (None, jax_compat.default_memory_kind(sharding)) else []
+    kwargs = (
+        [("memory_kind", values.source(kind))] if kind not in (None, jax_compat.default_memory_kind(sharding)) else []
+    )
     return Call("jax.sharding.NamedSharding", [values.source(sharding.mesh), values.source(sharding.spec)], kwargs)
 
 

@@ -94,7 +94,14 @@ def reduce_window(
 
 def _monoid_window(function: str, identity: Callable[[Any], Any]) -> Callable[..., Any]:
     def window(
-        w: Any, x: Any, *, window_dimensions: Any, window_strides: Any, padding: Any, base_dilation: Any, window_dilation: Any
+        w: Any,
+        x: Any,
+        *,
+        window_dimensions: Any,
+        window_strides: Any,
+        padding: Any,
+        base_dilation: Any,
+        window_dilation: Any,
     ) -> Any:
         start = identity(w.avals[0].dtype)
         if start is None:
