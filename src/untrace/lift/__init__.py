@@ -22,7 +22,6 @@ def lift(program: Program, refused: Mapping[int, int] | frozenset[int] = frozens
     program = prune(program)  # first: a dead equation that reads a value would keep it from being lifted
     program = name_values(program)  # while every equation still says where it came from
     # A capture that knows the calls by itself brings its own pass.
-    program = program.extra.get("outline", outline)(
-        program, refused
-    )  # before lifting: what JAX calls a function should not hide whose it is
+    pass_of_its_own = program.extra.get("outline", outline)
+    program = pass_of_its_own(program, refused)  # before lifting: a library call should not hide whose call it is in
     return Lifter(refused, program.extra.get("own", ())).lift(program)

@@ -5,14 +5,16 @@ what tracing checks anyway. Idioms of one anchor are tried in the order in which
 larger first.
 """
 
+# isort: skip_file
+
 from untrace.lift.idioms import (  # noqa: F401  (each registers its idioms)
     calls,
-    elementwise,
     indexing,
-    linalg,
     nn,
-    random,
     reductions,
+    linalg,
     shapes,
+    elementwise,
+    random,
     written,
 )
