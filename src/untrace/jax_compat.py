@@ -2,6 +2,7 @@
 
 Everything under `jax._src` that untrace needs is reached through this file, with the reason beside each use, so that
 a new JAX line means changes here and nowhere else. Supported lines: 0.10 and 0.12.
+It is one long file on purpose: who ports untrace to a new JAX reads it from top to bottom.
 """
 
 from __future__ import annotations

@@ -177,7 +177,9 @@ def _select_if_batched(pred, x, y):
     def select(size, in_batched, pred, x, y):
         if not any(in_batched):
             return x, False
-        several = [v if b else jnp.broadcast_to(v, (size, *v.shape)) for v, b in zip((x, y), in_batched[1:], strict=True)]
+        several = [
+            v if b else jnp.broadcast_to(v, (size, *v.shape)) for v, b in zip((x, y), in_batched[1:], strict=True)
+        ]
         if in_batched[0]:
             return jax.vmap(lax.select)(pred, *several), True
         return _select_if_batched(pred, *several), True

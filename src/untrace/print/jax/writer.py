@@ -14,13 +14,15 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Local, Value, functions_in
+from untrace.ir.nodes import Equation, Function, Library, Literal, Local, Value
 from untrace.print import rules
 from untrace.print.jax import runtime
+from untrace.print.jax.bases import base_of
 from untrace.print.jax.bodies import BareReturn
-from untrace.print.jax.library import library_call, repeated_slots
+from untrace.print.jax.constants import ConstantWriter
+from untrace.print.jax.folding import FOLDED_WIDTH, foldable
+from untrace.print.jax.library import library_call
 from untrace.print.jax.local import write_calls
-from untrace.print.jax.loops import passed
 from untrace.print.names import Scope, identifier
 from untrace.print.tree import (
     Assign,
@@ -38,10 +40,10 @@ from untrace.print.tree import (
     Unpack,
     quoted,
 )
-from untrace.print.values import SMALL_BYTES, Unwritable, Values
+from untrace.print.values import Unwritable
 
 
-class ModuleWriter:
+class ModuleWriter(ConstantWriter):
     """Collects what one module needs: functions in order, constants, helpers, imports.
 
     `forced`: ids of jaxpr equations that must be written as a `bind` (their rule was tried and taken back).
@@ -49,18 +51,12 @@ class ModuleWriter:
     """
 
     def __init__(self, forced: frozenset[int] = frozenset(), standalone: bool = False, idiomatic: bool = False):
+        super().__init__()
         self.idiomatic = idiomatic
-        self.folded: dict[
-            int, tuple[Any, ...]
-        ] = {}  # id of a jaxpr equation -> those whose expressions stand in its own
-        self.scope = Scope()
-        self.modules: set[str] = set()
-        self.values = Values(self.modules)
+        # Id of a jaxpr equation -> those whose expressions stand in its own.
+        self.folded: dict[int, tuple[Any, ...]] = {}
         self.definitions: list[Statement] = []
-        self.constants: list[Statement] = []
-        self.large: dict[str, np.ndarray] = {}
         self.helpers: list[str] = []
-        self.imports: set[str] = set()
         self.notes: list[str] = []
         self.forced = forced
         self.standalone = standalone
@@ -75,10 +71,6 @@ class ModuleWriter:
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self._functions: dict[int, str] = {}
         self._by_body: dict[Any, str] = {}
-        self._constants: dict[int, Expr] = {}
-        self._constants_by_bits: dict[Any, Expr] = {}
-        self._jax_constants: dict[int, Expr] = {}
-        self._literals: dict[Any, Expr] = {}
         self._primitive_names: dict[int, Expr | None] = {}
 
     # ------------------------------------------------------------ what rules may ask for
@@ -138,101 +130,6 @@ class ModuleWriter:
         made = BareReturn if self.idiomatic else Return
         writer.statements.append(made(writer.results(function.results)))
         return Def(name, params, writer.statements, decorators)
-
-    def constant(self, constant: Constant) -> Expr:
-        """A module-level name for a constant: a literal when it is small, else an entry of the `.npz`."""
-        found = self._constants.get(id(constant))
-        if found is None:
-            found = self._constants[id(constant)] = self._write_constant(constant.value, constant.aval)
-        return found
-
-    def jax_constant(self, constant: Constant) -> Expr:
-        """A constant as an array of JAX: one of NumPy's is converted to another dtype at once, without an equation."""
-        found = self._jax_constants.get(id(constant))
-        if found is None:
-            plain = self.constant(constant)
-            self.modules.add("jnp")
-            found = self._jax_constants[id(constant)] = self._module_name("const", Call("jnp.asarray", [plain]))
-        return found
-
-    def _write_constant(self, value: Any, aval: Any) -> Expr:
-        if jax_compat.is_key(value):
-            impl = self.values.source(jax_compat.key_impl_name(value))
-            data = self._write_constant(jax_compat.key_data(value), None)
-            self.modules.add("jax")
-            return self._module_name("key", Call("jax.random.wrap_key_data", [data], [("impl", impl)]))
-        if jax_compat.is_ref(value):
-            raise UnsupportedPrimitiveError(
-                "the function closes over a mutable array (jax.new_ref), whose state cannot be written as text: "
-                "pass it as an argument, or create it inside the function"
-            )
-        array = np.asarray(value)
-        dtype = getattr(aval, "dtype", array.dtype)
-        if array.dtype != dtype and dtype != jax_compat.FLOAT0:
-            array = array.astype(dtype)
-        array = np.ascontiguousarray(array).reshape(array.shape)
-        weak = getattr(aval, "weak_type", False)
-        key = (array.dtype.name, array.shape, array.tobytes(), weak)
-        found = self._constants_by_bits.get(key)
-        if found is None:
-            expr = self.values.scalar(array[()], dtype, True) if weak and not array.ndim else self.values.array(array)
-            if not array.ndim and jax_compat.is_jax_array(value):
-                # A NumPy scalar would be a literal to JAX, and some equations on literals are folded away.
-                self.modules.add("jnp")
-                expr = Call("jnp.asarray", [expr])
-            if (
-                array.nbytes > SMALL_BYTES
-                and type(expr) is Call
-                and expr.func in ("np.array",)
-                or len(expr.flat()) > 8000
-            ):
-                self.helper("_constants")
-                name = self.scope.fresh("const")
-                self.large[name] = array
-                expr = self._as_array(Call("_constants", [Text(quoted(name)), self.values.dtype(array.dtype)]), array)
-                self.constants.append(Assign([name], expr))
-                found = Name(name)
-            else:
-                found = self._module_name("const", self._as_array(expr, array))
-            if weak and array.ndim:
-                found = self._module_name("weak", self._weakly_typed(found, dtype))
-            self._constants_by_bits[key] = found
-        elif array.ndim:
-            # Another array with the same values: JAX tells constants apart by identity, and lowers each.
-            found = self._module_name("const", Call(Attribute(found, "copy"), []))
-        elif jax_compat.is_jax_array(value):
-            self.modules.add("jnp")
-            found = self._module_name("const", Call("jnp.copy", [found]))
-        return found
-
-    def _as_array(self, expr: Expr, array: np.ndarray) -> Expr:
-        """In idiomatic style an array of JAX: what Python's operators do with NumPy's own would never be traced."""
-        if not self.idiomatic or not array.ndim or not jax_compat.is_canonical(array.dtype):
-            return expr
-        self.modules.add("jnp")
-        if type(expr) is Call and expr.func == "np.array":
-            return Call("jnp.array", expr.args, expr.kwargs)
-        return Call("jnp.asarray", [expr])
-
-    def _weakly_typed(self, array: Expr, dtype: Any) -> Expr:
-        """An array with a weak type, which only the primitive itself gives to what is no Python scalar."""
-        self.imports.add("from jax.extend.core import primitives")
-        options = [("new_dtype", self.values.dtype(dtype)), ("weak_type", Text("True")), ("sharding", Text("None"))]
-        return Call("primitives.convert_element_type_p.bind", [array], options)
-
-    def _module_name(self, base: str, expr: Expr) -> Name:
-        name = self.scope.fresh(base)
-        self.constants.append(Assign([name], expr))
-        return Name(name)
-
-    def literal(self, literal: Literal) -> Expr:
-        value, aval = literal.value, literal.aval
-        bits = np.asarray(value)
-        key = (bits.tobytes(), bits.dtype, aval.dtype, aval.weak_type)
-        found = self._literals.get(key)
-        if found is None:
-            found = self._literals[key] = self.values.scalar(value, aval.dtype, aval.weak_type)
-        return found
 
     def primitive(self, prim: Any) -> Expr | None:
         """`primitives.add_p`, or another public place of the primitive object; None where there is none."""
@@ -423,11 +320,11 @@ class FunctionWriter:
             return
         single = len(outputs) == 1 and not several
         output = outputs[0]
-        if single and output in self._folding and len(expr.flat()) <= _FOLDED_WIDTH and not self._stands(output):
+        if single and output in self._folding and len(expr.flat()) <= FOLDED_WIDTH and not self._stands(output):
             self.names[output] = expr
             self._note_folded(equation)
             return
-        base = _base(equation.callee.name)
+        base = base_of(equation.callee.name)
         targets = ["_" if o is None else self._target(o, base) for o in outputs]
         make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
         self.statements.append(make(targets, expr, equation.origin))
@@ -472,7 +369,7 @@ class FunctionWriter:
 
     def _groups(self, value: rules.Groups, equation: Equation) -> None:
         outputs = equation.outputs[value.skip :]
-        bases = value.bases or [_base(equation.callee.name)] * len(outputs)
+        bases = value.bases or [base_of(equation.callee.name)] * len(outputs)
         groups: list[str | Tuple] = []
         read: set[Any] | None = None
         if self.module.idiomatic:
@@ -588,70 +485,3 @@ def _unsupported(equation: Equation, why: str) -> str:
         f'    @untrace.rule("{name}")\n'
         f"    def {identifier(name, 'primitive')}(w, *operands, **params): return w.jnp('some_function', *operands)"
     )
-
-
-_BASES: dict[str, str] = {}
-
-
-# A longer expression gets a name of its own: nested deeper, a line would need reading twice.
-_FOLDED_WIDTH = 44
-
-
-def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
-    """Values that may stand in the expression that uses them: used once, and
-    needed by a plain call (not inside a loop, whose body would compute them again and again)."""
-    uses: dict[Any, int] = {}
-    plain: set[Any] = set()
-    for equation in equations:
-        simple = type(equation.callee) is Library or equation.callee.name in ("jit", "pjit")
-        if not simple:
-            simple = not any(functions_in(v) for v in equation.params.values())
-        for atom in equation.inputs:
-            uses[atom] = uses.get(atom, 0) + 1
-            if simple:
-                plain.add(atom)
-        if not simple:
-            plain.update(passed(equation))
-        elif type(equation.callee) is Library:  # `x * x` has one input, and would compute it twice
-            for index in repeated_slots(equation.callee):
-                uses[equation.inputs[index]] += 1
-    for atom in results:
-        uses[atom] = uses.get(atom, 0) + 1
-        plain.add(atom)
-    found = set()
-    for equation in equations:
-        if len(equation.outputs) == 1 and not equation.effects:
-            output = equation.outputs[0]
-            if output is not None and uses.get(output) == 1 and output in plain:
-                found.add(output)
-    return found
-
-
-def _base(name: str) -> str:
-    """The base of a result's name, from its primitive: `reduce_sum` -> `total`... kept short and readable."""
-    found = _BASES.get(name)
-    if found is None:
-        short = _SHORT.get(name) or name.rpartition(".")[2].removeprefix("reduce_").removesuffix("_p")
-        short = _SHORT.get(short, short)
-        found = _BASES[name] = identifier(short, "out")
-    return found
-
-
-_SHORT = {
-    "dot_general": "dot", "convert_element_type": "cast", "broadcast_in_dim": "broadcast", "add_any": "add",
-    "conv_general_dilated": "conv", "dynamic_slice": "slice", "dynamic_update_slice": "update", "integer_pow": "power",
-    "select_n": "where", "reduce_sum": "total", "reduce_max": "maximum", "reduce_min": "minimum", "max": "maximum",
-    "min": "minimum", "abs": "magnitude", "pow": "power", "round": "rounded", "custom_jvp_call": "out",
-    "custom_vjp_call": "out", "jit": "out", "pjit": "out", "reduce_and": "every", "reduce_or": "some",
-    "random_bits": "bits", "random_wrap": "key", "random_split": "keys", "random_fold_in": "key", "random_seed": "key",
-    "random_unwrap": "key_data", "while": "loop", "reduce_prod": "product", "iota": "index",
-    "dynamic_update_index": "update", "bitcast_convert_type": "bitcast", "shift_right_logical": "shift",
-    "shift_left": "shift", "shift_right_arithmetic": "shift", "checkpoint": "out", "remat2": "out", "cond": "branch",
-    "and": "both", "or": "either", "not": "negation", "xor": "differs", "sort": "ordered", "slice": "part",
-    "sum": "total", "any": "some", "all": "every", "add_": "total", "truediv": "ratio", "matmul": "product",
-    "getitem": "part", "floordiv": "quotient", "mod": "remainder", "and_": "both", "or_": "either", "invert": "negation",
-    "local call": "out", "operator.add": "total", "operator.sub": "difference", "operator.mul": "product", "T": "transposed", "mT": "transposed",
-    "einsum": "product", "astype": "cast", "select": "chosen", "zeros": "zeros", "ones": "ones", "full": "filled",
-    "broadcast_to": "broadcast", "power": "power",
-    "complex": "z", "eq": "equal", "ne": "unequal", "lt": "less", "le": "at_most", "gt": "greater", "ge": "at_least",
-}  # fmt: skip

@@ -226,7 +226,8 @@ def while_(
             f and id(p) not in used_by_cond for f, p in zip(forwarded, cond_jaxpr.params[cond_nconsts:], strict=True)
         )
         or not all(
-            _same_type(a, p) for a, p in zip(inputs[cond_nconsts + body_nconsts :], body_jaxpr.params[body_nconsts:])  # noqa: B905
+            _same_type(a, p)
+            for a, p in zip(inputs[cond_nconsts + body_nconsts :], body_jaxpr.params[body_nconsts:])  # noqa: B905
         )
     ):
         return DECLINE

@@ -1,0 +1,128 @@
+"""Constants of a module: small ones as literals, large ones as entries of the `.npz`, each once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace._errors import UnsupportedPrimitiveError
+from untrace.ir.nodes import Constant, Literal
+from untrace.print.names import Scope
+from untrace.print.tree import Assign, Attribute, Call, Expr, Name, Statement, Text, quoted
+from untrace.print.values import SMALL_BYTES, Values
+
+
+class ConstantWriter:
+    """What `ModuleWriter` does with constants and literals."""
+
+    def __init__(self) -> None:
+        self.scope = Scope()
+        self.modules: set[str] = set()
+        self.imports: set[str] = set()
+        self.values = Values(self.modules)
+        self.constants: list[Statement] = []
+        self.large: dict[str, np.ndarray] = {}
+        self._constants: dict[int, Expr] = {}
+        self._constants_by_bits: dict[Any, Expr] = {}
+        self._jax_constants: dict[int, Expr] = {}
+        self._literals: dict[Any, Expr] = {}
+
+    def helper(self, name: str) -> Text:
+        raise NotImplementedError  # the module's
+
+    def constant(self, constant: Constant) -> Expr:
+        """A module-level name for a constant: a literal when it is small, else an entry of the `.npz`."""
+        found = self._constants.get(id(constant))
+        if found is None:
+            found = self._constants[id(constant)] = self._write_constant(constant.value, constant.aval)
+        return found
+
+    def jax_constant(self, constant: Constant) -> Expr:
+        """A constant as an array of JAX: one of NumPy's is converted to another dtype at once, without an equation."""
+        found = self._jax_constants.get(id(constant))
+        if found is None:
+            plain = self.constant(constant)
+            self.modules.add("jnp")
+            found = self._jax_constants[id(constant)] = self._module_name("const", Call("jnp.asarray", [plain]))
+        return found
+
+    def _write_constant(self, value: Any, aval: Any) -> Expr:
+        if jax_compat.is_key(value):
+            impl = self.values.source(jax_compat.key_impl_name(value))
+            data = self._write_constant(jax_compat.key_data(value), None)
+            self.modules.add("jax")
+            return self._module_name("key", Call("jax.random.wrap_key_data", [data], [("impl", impl)]))
+        if jax_compat.is_ref(value):
+            raise UnsupportedPrimitiveError(
+                "the function closes over a mutable array (jax.new_ref), whose state cannot be written as text: "
+                "pass it as an argument, or create it inside the function"
+            )
+        array = np.asarray(value)
+        dtype = getattr(aval, "dtype", array.dtype)
+        if array.dtype != dtype and dtype != jax_compat.FLOAT0:
+            array = array.astype(dtype)
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        weak = getattr(aval, "weak_type", False)
+        key = (array.dtype.name, array.shape, array.tobytes(), weak)
+        found = self._constants_by_bits.get(key)
+        if found is None:
+            expr = self.values.scalar(array[()], dtype, True) if weak and not array.ndim else self.values.array(array)
+            if not array.ndim and jax_compat.is_jax_array(value):
+                # A NumPy scalar would be a literal to JAX, and some equations on literals are folded away.
+                self.modules.add("jnp")
+                expr = Call("jnp.asarray", [expr])
+            if (
+                array.nbytes > SMALL_BYTES
+                and type(expr) is Call
+                and expr.func in ("np.array",)
+                or len(expr.flat()) > 8000
+            ):
+                self.helper("_constants")
+                name = self.scope.fresh("const")
+                self.large[name] = array
+                expr = self._as_array(Call("_constants", [Text(quoted(name)), self.values.dtype(array.dtype)]), array)
+                self.constants.append(Assign([name], expr))
+                found = Name(name)
+            else:
+                found = self._module_name("const", self._as_array(expr, array))
+            if weak and array.ndim:
+                found = self._module_name("weak", self._weakly_typed(found, dtype))
+            self._constants_by_bits[key] = found
+        elif array.ndim:
+            # Another array with the same values: JAX tells constants apart by identity, and lowers each.
+            found = self._module_name("const", Call(Attribute(found, "copy"), []))
+        elif jax_compat.is_jax_array(value):
+            self.modules.add("jnp")
+            found = self._module_name("const", Call("jnp.copy", [found]))
+        return found
+
+    def _as_array(self, expr: Expr, array: np.ndarray) -> Expr:
+        """In idiomatic style an array of JAX: what Python's operators do with NumPy's own would never be traced."""
+        if not self.idiomatic or not array.ndim or not jax_compat.is_canonical(array.dtype):
+            return expr
+        self.modules.add("jnp")
+        if type(expr) is Call and expr.func == "np.array":
+            return Call("jnp.array", expr.args, expr.kwargs)
+        return Call("jnp.asarray", [expr])
+
+    def _weakly_typed(self, array: Expr, dtype: Any) -> Expr:
+        """An array with a weak type, which only the primitive itself gives to what is no Python scalar."""
+        self.imports.add("from jax.extend.core import primitives")
+        options = [("new_dtype", self.values.dtype(dtype)), ("weak_type", Text("True")), ("sharding", Text("None"))]
+        return Call("primitives.convert_element_type_p.bind", [array], options)
+
+    def _module_name(self, base: str, expr: Expr) -> Name:
+        name = self.scope.fresh(base)
+        self.constants.append(Assign([name], expr))
+        return Name(name)
+
+    def literal(self, literal: Literal) -> Expr:
+        value, aval = literal.value, literal.aval
+        bits = np.asarray(value)
+        key = (bits.tobytes(), bits.dtype, aval.dtype, aval.weak_type)
+        found = self._literals.get(key)
+        if found is None:
+            found = self._literals[key] = self.values.scalar(value, aval.dtype, aval.weak_type)
+        return found

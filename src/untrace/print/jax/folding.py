@@ -1,0 +1,43 @@
+"""Which values stand inside the expression that uses them, and have no statement of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from untrace.ir.nodes import Equation, Library, functions_in
+from untrace.print.jax.library import repeated_slots
+from untrace.print.jax.loops import passed
+
+# A longer expression gets a name of its own: nested deeper, a line would need reading twice.
+FOLDED_WIDTH = 44
+
+
+def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
+    """Values that may stand in the expression that uses them: used once, and
+    needed by a plain call (not inside a loop, whose body would compute them again and again)."""
+    uses: dict[Any, int] = {}
+    plain: set[Any] = set()
+    for equation in equations:
+        simple = type(equation.callee) is Library or equation.callee.name in ("jit", "pjit")
+        if not simple:
+            simple = not any(functions_in(v) for v in equation.params.values())
+        for atom in equation.inputs:
+            uses[atom] = uses.get(atom, 0) + 1
+            if simple:
+                plain.add(atom)
+        if not simple:
+            plain.update(passed(equation))
+        elif type(equation.callee) is Library:  # `x * x` has one input, and would compute it twice
+            for index in repeated_slots(equation.callee):
+                uses[equation.inputs[index]] += 1
+    for atom in results:
+        uses[atom] = uses.get(atom, 0) + 1
+        plain.add(atom)
+    found = set()
+    for equation in equations:
+        if len(equation.outputs) == 1 and not equation.effects:
+            output = equation.outputs[0]
+            if output is not None and uses.get(output) == 1 and output in plain:
+                found.add(output)
+    return found
