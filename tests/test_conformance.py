@@ -171,7 +171,7 @@ def test_what_is_left_in_a_reference_is_compared(tmp_path: Path) -> None:
         return ref[1]
 
     def write(subject: _check.Subject, directory: Path) -> _check.Outcome:
-        path = directory / "written.py"
+        path = directory / f"written_{len(texts)}.py"  # Python compiles a file once a second
         path.write_text(texts.pop())
         return _check.Outcome(path, "f", "jaxpr")
 

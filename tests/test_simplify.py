@@ -54,6 +54,7 @@ CASES = {
     "select_by_literal": lambda x, y: jax.grad(spread)(x) * y,
     "transposed_twice": lambda x, y: lax.transpose(lax.transpose(x, (1, 0)), (1, 0)) - y,
     "reshaped_twice": lambda x, y: lax.reshape(lax.reshape(x, (6,)), (3, 2)) + y.T,
+    "new_axes": lambda x, y: lax.reshape(x, (2, 1, 3)) + y,
     "broadcast_twice": lambda x, y: lax.broadcast_in_dim(lax.broadcast_in_dim(x, (1, 2, 3), (1, 2)), (4, 2, 3), (0, 1, 2)) - y,
     "sum_of_one": lambda x, y: jnp.sum(lax.reshape(jnp.sum(x, 0), (1, 3)), 0) * y,
     "where_with_scalar": lambda x, y: lax.select(x > y, x, jnp.zeros((2, 3))),

@@ -12,14 +12,13 @@ def layer_norm(params, args):
     mus = args.mean(axis=-1)
     difference = jnp.square(args).mean(axis=-1) - jnp.square(mus)
     total = jnp.maximum(0.0, difference)[:, :, None] + 1e-06
-    mul = lax.rsqrt(total) * params["scale"].reshape(1, 1, 8)
-    y = (args - mus[:, :, None]) * mul + params["bias"].reshape(1, 1, 8)
-    return y
+    y = (args - mus[:, :, None]) * (lax.rsqrt(total) * params["scale"])
+    return y + params["bias"]
 
 
 def dense_general(params, inputs):
     out = jnp.einsum("ijk,klm->ijlm", inputs, params["kernel"])
-    return out + params["bias"].reshape(1, 1, 2, 4)
+    return out + params["bias"]
 
 
 def dot_product_attention_weights(y, y_2):
@@ -43,16 +42,13 @@ def multi_head_dot_product_attention(params, y):
         dense_general(params["value"], y),
     )
     attended = jnp.einsum("ijkl,klm->ijm", x, params["out"]["kernel"])
-    out = attended + params["out"]["bias"].reshape(1, 1, 8)
-    return out
+    return attended + params["out"]["bias"]
 
 
 def mlp(params, x):
-    y = x @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"].reshape(1, 1, 32)
+    y = x @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"]
     hidden = jax.nn.gelu(y)
-    y_2 = hidden @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"].reshape(
-        1, 1, 8
-    )
+    y_2 = hidden @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"]
     return y_2
 
 

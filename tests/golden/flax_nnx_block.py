@@ -11,19 +11,18 @@ from jax import lax
 def layer_norm(params, x):
     mus = x.mean(axis=-1)
     difference = jnp.square(x).mean(axis=-1) - jnp.square(mus)
-    var = jnp.maximum(0.0, difference).reshape(2, 6, 1)
-    mul = lax.rsqrt(var + 1e-06) * params["scale"].reshape(1, 1, 8)
-    y = (x - mus.reshape(2, 6, 1)) * mul + params["bias"].reshape(1, 1, 8)
-    return y
+    total = jnp.maximum(0.0, difference)[:, :, None] + 1e-06
+    y = (x - mus[:, :, None]) * (lax.rsqrt(total) * params["scale"])
+    return y + params["bias"]
 
 
 def linear_general(params, y):
     out = jnp.einsum("ijk,klm->ijlm", y, params["kernel"])
-    return out + params["bias"].reshape(1, 1, 2, 4)
+    return out + params["bias"]
 
 
 def dot_product_attention(query, key, value):
-    product = jnp.einsum("bihjk,blhk->bhijl", query.reshape(2, 6, 2, 1, 4), key)
+    product = jnp.einsum("bihjk,blhk->bhijl", query[:, :, :, None], key)
     scaled = product * 0.5
     transposed = jnp.maximum(-jnp.inf, scaled.max(axis=-1)).transpose(3, 0, 1, 2)
     difference = scaled.transpose(3, 0, 1, 2, 4) - lax.stop_gradient(
@@ -42,13 +41,13 @@ def multi_head_attention(params, inputs_q):
         linear_general(params["value"], inputs_q),
     )
     out = jnp.einsum("ijkl,klm->ijm", x, params["out"]["kernel"])
-    return out + params["out"]["bias"].reshape(1, 1, 8)
+    return out + params["out"]["bias"]
 
 
 def forward(params, x):
     out = multi_head_attention(params["attention"], layer_norm(params["norm1"], x))
     x_2 = x + out
     y = layer_norm(params["norm2"], x_2) @ params["up"]["kernel"]
-    hidden = jax.nn.gelu(y + params["up"]["bias"].reshape(1, 1, 32))
-    y_2 = hidden @ params["down"]["kernel"] + params["down"]["bias"].reshape(1, 1, 8)
+    hidden = jax.nn.gelu(y + params["up"]["bias"])
+    y_2 = hidden @ params["down"]["kernel"] + params["down"]["bias"]
     return x_2 + y_2

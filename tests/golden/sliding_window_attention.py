@@ -22,7 +22,7 @@ def forward(params, tokens):
 
 
 def block():
-    distance = jnp.arange(8)[:, None] - jnp.arange(8)[None,]
+    distance = jnp.arange(8)[:, None] - jnp.arange(8)
     mask = (distance >= 0) & (distance < 4)
     selected = jnp.full((2, 8, 8), -jnp.inf, dtype=jnp.bfloat16)
     return (
@@ -37,7 +37,7 @@ def block_bwd(x, layer, param, d_x):
     v_2 = v.reshape(8, 2, 8)
     cast = jnp.sqrt(8.0).astype(jnp.bfloat16)
     scores = jnp.einsum("qhd,khd->hqk", q_2, k_2) / cast
-    distance = jnp.arange(8)[:, None] - jnp.arange(8)[None,]
+    distance = jnp.arange(8)[:, None] - jnp.arange(8)
     mask = (distance >= 0) & (distance < 4)
     selected = jnp.where(mask, scores, -jnp.inf)
     filled = jnp.maximum(-jnp.inf, selected.max(axis=-1))[:, :, None]
@@ -50,7 +50,7 @@ def block_bwd(x, layer, param, d_x):
     d_weights = jnp.einsum("bij,kbi->bjk", d_transposed, v_2)
     d_v = jnp.einsum("bij,bki->jbk", weights, d_transposed)
     d_weights_2 = lax.reduce_sum(d_weights * cast_2 ** (-2) * exponential, (2,))
-    d_weights_3 = (-d_weights_2.reshape(2, 8, 1)).astype(jnp.float32)
+    d_weights_3 = (-d_weights_2[:, :, None]).astype(jnp.float32)
     d_weights_4 = lax.broadcast_in_dim(d_weights_3.sum(axis=-1), (2, 8, 8), (0, 1))
     d_weights_5 = d_weights / cast_2 + d_weights_4.astype(jnp.bfloat16)
     d_scores = jnp.where(mask, d_weights_5 * exponential, 0.0)
@@ -112,7 +112,7 @@ def loss_and_grad(params, tokens, targets):
         ),
         mode=lax.GatherScatterMode.FILL_OR_DROP,
     )
-    d_log_probs_2 = (-d_log_probs).sum(axis=-1).reshape(8, 1) / filled_2
+    d_log_probs_2 = (-d_log_probs).sum(axis=-1, keepdims=True) / filled_2
     d_log_probs_3 = d_log_probs_2.sum(axis=-1, keepdims=True) * exponential
     d_product = (d_log_probs + d_log_probs_3).astype(jnp.bfloat16)
 

@@ -187,6 +187,20 @@ def reshaped_twice(body: Body, eqn: Any) -> Any:
     return None
 
 
+@rewrite("reshape")
+def new_axes(body: Body, eqn: Any) -> Any:
+    """A reshape that puts axes of size one in between is an index with None; before an operation, it is nothing."""
+    x = eqn.invars[0]
+    if type(x) is Literal or len(eqn.invars) > 1 or eqn.params["dimensions"] is not None:
+        return None
+    old, new = tuple(x.aval.shape), tuple(eqn.outvars[0].aval.shape)
+    if len(new) <= len(old) or not old or 1 in old or tuple(n for n in new if n != 1) != old:
+        return None
+    dims = tuple(i for i, n in enumerate(new) if n != 1)
+    params = {"shape": new, "broadcast_dimensions": dims, "sharding": eqn.params["sharding"]}
+    return eqn.replace(primitive=lax.broadcast_in_dim_p, params=params)
+
+
 @rewrite("broadcast_in_dim")
 def broadcast_twice(body: Body, eqn: Any) -> Any:
     x = eqn.invars[0] if len(eqn.invars) == 1 else None

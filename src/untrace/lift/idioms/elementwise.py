@@ -49,11 +49,23 @@ def operands(m: Matcher, atom: Any, anchor: Equation) -> list[Any]:
         if before is None or len(before.inputs) != 1:
             break
         inner = before.inputs[0]
-        if type(inner) is Literal and before.callee.name == "reshape" or not m.same_call(before, anchor):
+        if type(inner) is Literal and before.callee.name == "reshape":
+            break
+        if not (_only_leads(before) or m.same_call(before, anchor)):
             break
         found.insert(0, inner)
         atom = inner
     return found
+
+
+def _only_leads(equation: Equation) -> bool:
+    """Whether an equation only puts axes in front: an operator does that by itself, so it need not be said."""
+    if equation.callee.name != "broadcast_in_dim" or type(equation.inputs[0]) is Literal:
+        return False
+    shape, inner = equation.origin.params["shape"], equation.inputs[0].aval.shape
+    lead = len(shape) - len(inner)
+    dims = tuple(int(d) for d in equation.origin.params["broadcast_dimensions"])
+    return bool(inner) and lead > 0 and dims == tuple(range(lead, len(shape))) and all(n == 1 for n in shape[:lead])
 
 
 def _binary(m: Matcher, equation: Equation) -> Iterator[Guess]:

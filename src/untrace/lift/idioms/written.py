@@ -109,7 +109,9 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
         for order in itertools.permutations(inputs):
             yield Guess(path, (spec, *order), given)
             yield Guess(
-                path, (spec, *order), {**given, **{"precision": p.name.lower() for p in facts.params("precision")}}  # noqa: B035
+                path,
+                (spec, *order),
+                {**given, **{"precision": p.name.lower() for p in facts.params("precision")}},  # noqa: B035
             )
         return
     whole = list(itertools.permutations(anchors)) if 1 < len(anchors) < 4 else [tuple(anchors)]
