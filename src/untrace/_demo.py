@@ -74,7 +74,7 @@ def run(output: Path, *, full: bool, terminal: Terminal) -> int:
         "\nEdit the file, then ask whether it is still the same program:"
         f"\n    {escape(_command())} verify {escape(names)} --grad"
     )
-    return 0 if all(a.is_exact for a in agreements if not a.is_loose) else 3
+    return 0 if all(a.is_exact for a in agreements if not a.why_loose) else 3
 
 
 # -- measuring -------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class _Agreement:
     arrays: int
     same: int
     largest_difference: float
-    is_loose: bool = False  # are other bits no fault?
+    why_loose: str = ""  # why other bits are no fault; "" where they are one
 
     @property
     def is_exact(self) -> bool:
@@ -105,8 +105,8 @@ class _Agreement:
         if self.is_exact:
             return f"Outputs {self.how}: the same bits in all {self.arrays} arrays."
         text = f"Outputs {self.how}: the largest difference is {self.largest_difference:.2g}"
-        if self.is_loose:
-            return f"{text} (JAX itself rounds a gradient in another way when it is not traced)."
+        if self.why_loose:
+            return f"{text} ({self.why_loose})."
         return f"{text}; the same bits in {self.same} of {self.arrays} arrays."
 
 
@@ -137,11 +137,14 @@ def _measure(
         # about what they compile to.
         replace(
             _agreement("not jitted, against the original as JAX traced it", traced, eager),
-            is_loose=simplified,
+            why_loose="simplified: other operations, each rounded by itself" if simplified else "",
         ),
         # Differentiating without a trace, JAX groups the operations in another way than the jaxpr
         # of the same gradient does, and so it rounds in another way.
-        replace(_agreement("not jitted, against jax.grad", original(*args), eager), is_loose=True),
+        replace(
+            _agreement("not jitted, against jax.grad", original(*args), eager),
+            why_loose="JAX itself rounds a gradient in another way when it is not traced",
+        ),
     ]
     return rows, agreements
 

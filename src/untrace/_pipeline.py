@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
-from untrace._errors import ProofError, UntraceError
+from untrace._errors import ProofError, UnsupportedPrimitiveError
 from untrace.capture.function import Captured, program_of
 from untrace.ir.nodes import Program, walk_functions
 from untrace.lift import lift
@@ -109,8 +109,8 @@ def _idiomatic(
             if result is not None:
                 return result, ""
             why = attempt.why
-    except UntraceError:
-        raise  # what the style `exact` cannot write either
+    except UnsupportedPrimitiveError as error:
+        why = str(error)  # the style `exact` may have a form for it; where not, it says the same
     except Exception as error:  # a fault in a lift costs readability, never the result
         if os.environ.get("UNTRACE_STRICT"):
             raise
