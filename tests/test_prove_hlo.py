@@ -88,3 +88,53 @@ def test_dead_results_of_inner_functions_do_not_count():
 
     assert hlo.same_stablehlo(lambda x: with_more(x)[0], alone, [X])
     assert not hlo.same_stablehlo(lambda x, y: x * 2, lambda x, y: y * 2, [X, X])
+
+
+def test_the_order_of_independent_instructions_does_not_count():
+    text = """HloModule one, is_scheduled=true
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %add = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[4], y: f32[4]) -> (f32[], f32[4]) {
+  %x = f32[4]{0} parameter(0)
+  %y = f32[4]{0} parameter(1)
+  %zero = f32[] constant(0)
+  %total = f32[] reduce(%x, %zero), dimensions={0}, to_apply=%sum
+  %sine = f32[4]{0} sine(%y)
+  ROOT %both = (f32[], f32[4]) tuple(%total, %sine)
+}
+"""
+    lines = text.splitlines()
+    moved = "\n".join([*lines[:11], lines[13], *lines[11:13], *lines[14:]])
+    renamed = text.replace("%total", "%t.7").replace("%sum", "%region_0.3").replace("main", "entry")
+    normal = hlo.normalise_optimised(text)
+    for same in (moved, renamed):
+        assert hlo.normalise_optimised(same) == normal
+    for old, new in (
+        ("sine(%y)", "sine(%x)"),
+        ("constant(0)", "constant(1)"),
+        ("add(%a", "multiply(%a"),
+        ("sine(", "cosine("),
+    ):
+        assert hlo.normalise_optimised(text.replace(old, new)) != normal, (old, new)
+
+
+def test_effects_keep_their_order():
+    text = """HloModule one
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4]{0} parameter(0)
+  %one = () custom-call(%x), custom_call_target="one", custom_call_has_side_effect=true
+  %two = () custom-call(%x), custom_call_target="two", custom_call_has_side_effect=true
+  ROOT %sine = f32[4]{0} sine(%x)
+}
+"""
+    lines = text.splitlines()
+    swapped = "\n".join([*lines[:4], lines[5], lines[4], *lines[6:]])
+    once = "\n".join([*lines[:5], *lines[6:]])
+    twice = "\n".join([*lines[:5], *lines[4:]])
+    assert len({hlo.normalise_optimised(t) for t in (text, swapped, once, twice)}) == 4
