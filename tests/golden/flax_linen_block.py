@@ -35,11 +35,11 @@ def dot_product_attention(y, y_2, y_3):
     return product
 
 
-def multi_head_dot_product_attention(params, y):
+def multi_head_dot_product_attention(params, inputs_q):
     x = dot_product_attention(
-        dense_general(params["query"], y),
-        dense_general(params["key"], y),
-        dense_general(params["value"], y),
+        dense_general(params["query"], inputs_q),
+        dense_general(params["key"], inputs_q),
+        dense_general(params["value"], inputs_q),
     )
     attended = jnp.einsum("ijkl,klm->ijm", x, params["out"]["kernel"])
     return attended + params["out"]["bias"]

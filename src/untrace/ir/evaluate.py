@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Library, Local, Value
+from untrace.ir.nodes import Equation, Function, Library, Local, Pack, Unpack, Value
 
 
 def evaluate(function: Function, *args: Any) -> list[Any]:
@@ -23,7 +23,13 @@ def evaluate(function: Function, *args: Any) -> list[Any]:
     for equation in function.equations:
         inputs = [read(a) for a in equation.inputs]
         callee = equation.callee
-        outputs = evaluate(callee.body, *inputs) if type(callee) in (Library, Local) else _bind(equation, inputs)
+        outputs: Sequence[Any]
+        if type(callee) is Pack:
+            outputs = [tuple(inputs)]
+        elif type(callee) is Unpack:
+            outputs = inputs[0]
+        else:
+            outputs = evaluate(callee.body, *inputs) if type(callee) in (Library, Local) else _bind(equation, inputs)
         for value, out in zip(equation.outputs, outputs, strict=True):
             if value is not None:
                 env[value] = out

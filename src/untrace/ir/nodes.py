@@ -3,7 +3,8 @@
     Program   one entry function, its signature and pytrees, and where it came from
     Function  flat single-assignment equations between parameters and results
     Equation  a call: outputs = callee(*inputs, **params)
-    callee    a Primitive (of JAX or of a library), or what a pass found there: a Library function, a Local one
+    callee    a Primitive (of JAX or of a library), or what a pass found there: a Library function, a Local one; Pack and
+              Unpack make a tuple of values and take it apart
 
 Functions stand inside `params` where JAX keeps jaxprs (`jaxpr`, `branches`, `call_jaxpr`, ...). A jaxpr that is
 shared by identity is one Function, so sharing survives every pass and is printed once.
@@ -106,6 +107,33 @@ class Local:
         self.effects = any(e.effects for e in body.equations)
 
 
+class Pack:
+    """A callee that makes one tuple of its inputs."""
+
+    __slots__ = ()
+    name = "pack"
+    effects = False
+
+
+class Unpack:
+    """A callee that takes one tuple apart; `outputs` holds None for the parts that nothing needs."""
+
+    __slots__ = ()
+    name = "unpack"
+    effects = False
+
+
+class TupleType:
+    """What stands for the abstract value of a tuple: those of its parts, with names for them."""
+
+    __slots__ = ("parts", "hints")
+    shape, dtype, weak_type = (), None, False  # of no array
+
+    def __init__(self, parts: Sequence[Any], hints: Sequence[str | None]):
+        self.parts = tuple(parts)
+        self.hints = tuple(hints)
+
+
 class Equation:
     """`outputs = callee(*inputs, **params)`.
 
@@ -117,7 +145,7 @@ class Equation:
 
     def __init__(
         self,
-        callee: Primitive | Library | Local,
+        callee: Primitive | Library | Local | Pack | Unpack,
         inputs: Sequence[Atom],
         outputs: Sequence[Value | None],
         params: Mapping[str, Any],

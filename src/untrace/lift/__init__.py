@@ -15,6 +15,7 @@ from untrace.lift.engine import Lifter
 from untrace.lift.names import name_values
 from untrace.lift.outline import outline
 from untrace.lift.prune import prune
+from untrace.lift.residuals import bundle_residuals
 
 
 def lift(program: Program, refused: Mapping[int, int] | frozenset[int] = frozenset()) -> Program:
@@ -24,4 +25,5 @@ def lift(program: Program, refused: Mapping[int, int] | frozenset[int] = frozens
     # A capture that knows the calls by itself brings its own pass.
     pass_of_its_own = program.extra.get("outline", outline)
     program = pass_of_its_own(program, refused)  # before lifting: a library call should not hide whose call it is in
-    return Lifter(refused, program.extra.get("own", ())).lift(program)
+    program = Lifter(refused, program.extra.get("own", ())).lift(program)
+    return bundle_residuals(program)  # last: the other passes see arrays only

@@ -4,12 +4,15 @@ JAX traces a call by running it, so the equations of one call follow each other,
 was entered from where. What frames do not say is where one turn of a Python loop ends and the next begins: there the
 instruction goes back. So for two neighbouring equations the first frame in which they differ is looked at; where it
 goes back and no loop of its own explains that, it is a new call from the innermost loop around it.
+
+Transposed equations have the frames of what they are the transpose of, and come in the opposite order: read from their
+end, they are one more run of the same calls.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import Any
 
@@ -24,20 +27,29 @@ _GRADIENTS = frozenset("value_and_grad_f grad_f vjp _vjp linearize jacfun vjp_fu
 class Call:
     """One activation of a function: `frame` is where in the caller it was called, `callee` the first frame inside.
 
-    `items`: places of equations and inner Calls, in order.
+    `items`: places of equations and inner Calls, in order. `backward`: whether it is the call's backward part.
     """
 
-    __slots__ = ("frame", "callee", "items")
+    __slots__ = ("frame", "callee", "items", "backward")
 
-    def __init__(self, frame: Frame | None, callee: Frame | None):
+    def __init__(self, frame: Frame | None, callee: Frame | None, backward: bool = False):
         self.frame = frame
         self.callee = callee
         self.items: list[int | Call] = []
+        self.backward = backward
 
 
 def call_tree(equations: Sequence[Equation], provenance: Provenance) -> Call:
     """The calls inside a function; the root stands for the function itself."""
     return _Reader(provenance).read(equations)
+
+
+def _mirrored(call: Call) -> Call:
+    call.items.reverse()
+    for item in call.items:
+        if type(item) is Call:
+            _mirrored(item)
+    return call
 
 
 class _Reader:
@@ -49,33 +61,82 @@ class _Reader:
     def read(self, equations: Sequence[Equation]) -> Call:
         site_of = self.provenance.site
         sites = [site_of(e.origin) for e in equations]
-        root = Call(None, None)
+        chains: list[Sequence[Frame]] = [s.frames for s in sites]
         own = self._own_depth(sites)
-        stack = [root]  # open activations; stack[i] runs frame own + i - 1 of the chain
+        whole = list(chains)
+        for at, site in enumerate(sites):
+            if site.phase == "backward" and len(site.frames) > own:
+                chains[at] = site.frames[: max(own, self._gradient_depth(equations[at], site)) + 1]
+        root = Call(None, None)
+        self._grow(root, range(len(equations)), equations, chains, own)
+        self._read_backward(root, equations, sites, chains, whole)
+        return root
+
+    def _grow(
+        self,
+        root: Call,
+        places: Iterable[int],
+        equations: Sequence[Equation],
+        chains: Sequence[Sequence[Frame]],
+        own: int,
+    ) -> None:
+        """Adds the equations at `places` to `root`, which runs frame `own` of each chain."""
+        stack = [root]  # open activations; stack[i] runs frame own + i of the chain
         before: Any = None
         chain: Sequence[Frame] = ()
         waiting: list[int] = []  # equations from nowhere, which belong to whatever goes on around them
-        for at, site in enumerate(sites):
-            frames: Sequence[Frame] = site.frames
-            if len(frames) <= own:
-                if not frames:
-                    waiting.append(at)
-                    continue
-            if site.phase == "backward":
-                frames = frames[: max(own, self._gradient_depth(equations[at], site)) + 1]
+        for at in places:
+            frames = chains[at]
+            if not frames:
+                waiting.append(at)
+                continue
             shared = self._shared(chain, frames, before, equations[at])
             depth = max(1, shared - own)  # how many activations go on, the root among them
             del stack[depth:]
             stack[-1].items.extend(waiting)
             waiting.clear()
             for i in range(own + depth, len(frames)):
-                call = Call(frames[i - 1] if i else None, frames[i])
+                call = Call(frames[i - 1] if i else None, frames[i], root.backward)
                 stack[-1].items.append(call)
                 stack.append(call)
             stack[-1].items.append(at)
             chain, before = frames, equations[at]
         root.items.extend(waiting)
-        return root
+
+    def _read_backward(
+        self,
+        call: Call,
+        equations: Sequence[Equation],
+        sites: Sequence[Site],
+        chains: Sequence[Sequence[Frame]],
+        whole: Sequence[Sequence[Frame]],
+    ) -> None:
+        """Replaces the runs of transposed equations in `call` by the calls that they are the backward parts of."""
+        items: list[int | Call] = []
+        run: list[int] = []
+
+        def close() -> None:
+            if len(run) > 1:
+                part = Call(None, None, True)
+                depth = max((len(chains[at]) for at in run), default=1)
+                self._grow(part, reversed(run), equations, whole, depth - 1)
+                items.extend(_mirrored(part).items)
+            else:
+                items.extend(run)
+            run.clear()
+
+        for item in call.items:
+            if type(item) is int and (sites[item].phase == "backward" or run and not whole[item]):
+                if run and whole[item] and len(chains[item]) != len(chains[run[0]]):
+                    close()
+                run.append(item)
+                continue
+            close()
+            if type(item) is Call:
+                self._read_backward(item, equations, sites, chains, whole)
+            items.append(item)
+        close()
+        call.items = items
 
     def _own_depth(self, sites: Sequence[Site]) -> int:
         """How many leading frames belong to the function itself; -1 + 1 = 0 where the first are of several functions."""

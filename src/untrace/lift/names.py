@@ -24,7 +24,9 @@ from untrace.lift import cotangents, inner, parameters, words
 
 def name_values(program: Program) -> Program:
     """Sets the hints of all values and functions of `program`; gives the same Program."""
-    Namer(provenance_of(program)).name(program.entry)
+    namer = Namer(provenance_of(program))
+    namer.name(program.entry)
+    program.extra["primal_of"] = namer.cotangents.primal_of
     return program
 
 

@@ -31,12 +31,14 @@ from untrace.ir.nodes import (
 from untrace.lift import words
 from untrace.lift.call_names import function_name, is_module_call, own_parameters, owner_of, snake_case
 from untrace.lift.calls import Call, call_tree
+from untrace.lift.cotangents import d
 from untrace.lift.names import provenance_of
 from untrace.prove.compare import Comparer
 from untrace.prove.rules import RULE_PARAMS
 
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_RESIDUALS = 10, 8, 3
+_MOST_SAVED = 40  # residuals of a function called several times, which go as one tuple to its backward part
 _TINY, _SMALL = 1, 3  # equations: always folded back; folded back where called once
 _BIG_LIBRARY = 10  # a library's own helper of at least as many equations is a function
 
@@ -104,6 +106,34 @@ class Scan:
             if type(atom) is Value:
                 self.last_use[atom] = self.last_forward[atom] = end
         self.pieces: list[int | Piece] = []
+        self.saved: dict[Value, int] | None = None
+
+    def makers(self, outliner: Outliner) -> dict[Value, int]:
+        """{value that a kept forward part saves: which part}."""
+        if self.saved is None:
+            self.saved = {}
+            stack = list(self.pieces)
+            while stack:
+                item = stack.pop()
+                if type(item) is not Piece or item.call.backward:
+                    continue
+                if not item.shape.kept:
+                    stack.extend(item.items)
+                elif outliner._saved(item.shape) > 1:
+                    self.saved.update((item.values[n], id(item)) for n in outliner._residuals(item, item.shape.results))
+        return self.saved
+
+    def forward_part(self, piece: Piece) -> Piece | None:
+        """The forward part that a backward one belongs to: of the same function, with the same values."""
+        inside = set(piece.inputs)
+        stack = list(self.pieces)
+        while stack:
+            item = stack.pop()
+            if type(item) is Piece and not item.call.backward:
+                if item.call.callee.code is piece.call.callee.code and not inside.isdisjoint(item.numbers):
+                    return item
+                stack.extend(item.items)
+        return None
 
     def needed(self, piece: Piece) -> list[int]:
         """Numbers of the values that something after the piece uses."""
@@ -119,6 +149,7 @@ class Outliner:
         roots = getattr(program.signature, "roots", list)()
         count = {root: roots.count(root) for root in set(roots)}
         self.trees = {p: r for p, r in zip(program.entry.params, roots, strict=False) if count[r] > 1}
+        self.order = {value: i for i, value in enumerate(program.entry.params)}
         self.provenance = provenance_of(program)
         self.comparer = Comparer()
         self.own: set[int] = set()
@@ -140,12 +171,20 @@ class Outliner:
             shape.results = self._results(shape)
         for scan in scans:
             self._fold_whole(scan.pieces)
+        # Forward parts first: what they save goes to the backward ones as one value.
+        for backward in (False, True):
+            part = [s for s in every if s.pieces[0].call.backward is backward]
+            for shape in part:
+                shape.uses = 0
+                shape.kept = shape.kept and self._is_readable(shape)
+            for scan in scans:
+                self._count(scan.pieces, set(), backward)
+            for shape in part:
+                shape.kept = shape.kept and self._is_worth_it(shape)
+        taken = {id(s.pieces[0].call.callee.code) for s in every if s.kept and s.pieces[0].call.backward}
         for shape in every:
-            shape.kept = shape.kept and self._is_readable(shape)
-        for scan in scans:
-            self._count(scan.pieces, set())
-        for shape in every:
-            shape.kept = shape.kept and self._is_worth_it(shape)
+            if shape.kept and self._saved(shape) > _MOST_RESIDUALS:
+                shape.kept = id(shape.pieces[0].call.callee.code) in taken  # else it is taken apart where it is used
         self._name(every)
         for scan in scans:
             if any(type(i) is Piece for i in scan.pieces):
@@ -201,7 +240,7 @@ class Outliner:
         places: dict[Value, int] = {}
         # Deep inside rules the rules of rules are not captured any more: nothing there stands for the program's own.
         within = None if id(scan.function) in self.own else id(scan.function)
-        keys: list[Any] = [id(call.callee.code), within]
+        keys: list[Any] = [id(call.callee.code), within, call.backward]
 
         def reference(atom: Any) -> Any:
             kind = type(atom)
@@ -254,11 +293,18 @@ class Outliner:
         return True
 
     def _results(self, shape: Shape) -> list[int]:
-        """What any of the calls needs, in the order in which the author returns it, as far as that is known."""
+        """What any of the calls needs, in the order in which the author returns it, as far as that is known; residuals
+        come last."""
         numbers = sorted({n for piece in shape.pieces for n in piece.scan.needed(piece)})
-        piece = shape.pieces[0]
-        if len(numbers) > _MOST_OUTPUTS:
-            return numbers  # too many for a function in any case
+        saved = set(numbers).intersection(*[self._residuals(p, numbers) for p in shape.pieces])
+        if len(saved) > 1:
+            plain = [n for n in numbers if n not in saved]
+            return [*self._in_order(shape.pieces[0], plain), *[n for n in numbers if n in saved]]
+        return self._in_order(shape.pieces[0], numbers)
+
+    def _in_order(self, piece: Piece, numbers: list[int]) -> list[int]:
+        if len(numbers) > _MOST_OUTPUTS or piece.call.backward:
+            return numbers
         ways = [self._returned(piece, piece.values[n]) for n in numbers]
         if len(set(ways)) == len(ways) and all(w is not None and all(type(s) is int for s in w) for w in ways):
             return [n for _, n in sorted(zip(ways, numbers, strict=True))]  # type: ignore[type-var]
@@ -289,18 +335,31 @@ class Outliner:
     def _is_worth_it(self, shape: Shape) -> bool:
         """Whether it hides more than it costs: a call with many results is only another way of writing an assignment."""
         size = self._size(shape.pieces[0])
+        saved = self._saved(shape)
+        results = len(shape.results) - max(0, saved - 1)
         if shape.uses > 1:
-            return len(shape.results) <= max(1, size // 2)
+            return results <= max(1, size // 2)
+        if shape.pieces[0].call.backward or saved > _MOST_RESIDUALS:
+            return False  # one forward part and one backward part read best in one place
         return size > _SMALL and len(shape.results) <= max(1, size // 4)
+
+    def _saved(self, shape: Shape) -> int:
+        """How many of the results are needed by the backward pass alone, whichever the call."""
+        return len(set(shape.results).intersection(*[self._residuals(p, shape.results) for p in shape.pieces]))
 
     def _is_readable(self, shape: Shape) -> bool:
         piece = shape.pieces[0]
-        if len(shape.results) > _MOST_OUTPUTS or not shape.results or self._size(piece) <= _TINY:
+        saved = self._saved(shape) if len(shape.pieces) > 1 else 0
+        plain = len(shape.results) - saved if saved > 1 else len(shape.results)
+        if plain > _MOST_OUTPUTS or not shape.results or self._size(piece) <= _TINY or saved > _MOST_SAVED:
             return False
         if not self._is_function(piece) or self._is_wrapper(piece):
             return False
+        if not piece.call.backward and saved <= 1:
+            if any(len(self._residuals(one, one.scan.needed(one))) > _MOST_RESIDUALS for one in shape.pieces):
+                return False
         for one in shape.pieces:
-            if self._width(one.inputs) > _MOST_INPUTS or self._residuals(one) > _MOST_RESIDUALS:
+            if self._width(one) > _MOST_INPUTS:
                 return False
             if self.refused and self._holds_refused(one):
                 shape.refused = True
@@ -344,28 +403,35 @@ class Outliner:
             return False
         return not is_module_call(piece.call.callee) or is_module_call(inner.call.callee)
 
-    def _width(self, inputs: Sequence[Value]) -> int:
-        roots = [self.trees.get(value) for value in inputs]
+    def _width(self, piece: Piece) -> int:
+        """How many things a call is passed: the leaves of one tree are one, and so is what one call saved."""
+        roots = [self.trees.get(value) for value in piece.inputs]
+        if piece.call.backward:
+            makers = piece.scan.makers(self)
+            roots = [root or makers.get(value) for root, value in zip(roots, piece.inputs, strict=True)]
         return roots.count(None) + len(set(roots) - {None})
 
-    def _residuals(self, piece: Piece) -> int:
+    def _residuals(self, piece: Piece, numbers: Sequence[int]) -> set[int]:
+        """Those values of a forward part that only the backward pass needs after it, if anything does."""
+        if piece.call.backward:
+            return set()
         last, stop = piece.scan.last_forward, piece.stop
-        return sum(last.get(piece.values[n], -1) < stop for n in piece.scan.needed(piece))
+        return {n for n in numbers if last.get(piece.values[n], -1) < stop}
 
     def _size(self, piece: Piece) -> int:
         return piece.stop - piece.start
 
-    def _count(self, items: Sequence[int | Piece], seen: set[int]) -> None:
-        """Counts calls as they will stand in the text: those inside a shared function once."""
+    def _count(self, items: Sequence[int | Piece], seen: set[int], backward: bool) -> None:
+        """Counts calls as they will stand in the text, backward parts or others: those inside a shared function once."""
         for item in items:
             if type(item) is Piece:
                 shape = item.shape
-                shape.uses += 1
+                shape.uses += item.call.backward is backward
                 if not shape.kept:
-                    self._count(item.items, seen)
+                    self._count(item.items, seen, backward)
                 elif id(shape) not in seen:
                     seen.add(id(shape))
-                    self._count(item.items, seen)
+                    self._count(item.items, seen, backward)
 
     # ------------------------------------------------------------ the new equations
 
@@ -405,16 +471,28 @@ class Outliner:
 
     def _define(self, shape: Shape) -> Function:
         piece = shape.pieces[0]
-        params = [Value(a.aval, a.hint) for a in piece.inputs]
-        names, unmatched = self._parameter_names(piece)
+        results = [piece.values[n] for n in shape.results]
+        inner = [Value(r.aval, r.hint) for r in results]
+        params = [Value(a.aval, h) for a, h in zip(piece.inputs, self._own_words(piece.inputs), strict=True)]
+        if piece.call.backward:
+            names, unmatched = self._backward_names(piece, dict(zip(results, inner, strict=True))), []
+        else:
+            names, unmatched = self._parameter_names(piece)
+            for value, result in list(zip(inner, results, strict=True))[: len(results) - self._saved(shape)]:
+                value.hint = self._name_inside(piece, result)
         for value, hint in zip(params, names, strict=True):
             value.hint = hint or value.hint
-        results = [piece.values[n] for n in shape.results]
-        inner = [Value(r.aval, self._name_inside(piece, r)) for r in results]
+        self._rename_inside(piece, [p.hint for p in params], inner)
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, piece.scan, known, frozenset(results))
         shape.function = Function(shape.name, params, equations, inner)
-        shape.function.extra.update(calls=shape.uses, unmatched=unmatched, definition=own_parameters(piece.call.callee))
+        shape.function.extra.update(calls=shape.uses)
+        if piece.call.backward:
+            shape.function.extra.update(backward=True)
+        else:
+            saved = self._saved(shape)
+            definition = own_parameters(piece.call.callee)
+            shape.function.extra.update(saved=saved if saved > 1 else 0, unmatched=unmatched, definition=definition)
         return shape.function
 
     # ------------------------------------------------------------ names
@@ -428,6 +506,8 @@ class Outliner:
             equations = shape.pieces[0].scan.equations[shape.pieces[0].start : shape.pieces[0].stop]
             if any(self.provenance.site(e.origin).by_jvp for e in equations):
                 shape.name += "_jvp"  # values and their tangents
+            if shape.pieces[0].call.backward:
+                shape.name += "_bwd"
             counts[shape.name] += 1
         for shape in kept:
             owner = owner_of(shape.pieces[0].call.callee)
@@ -437,6 +517,8 @@ class Outliner:
 
     def _name_inside(self, piece: Piece, value: Value) -> str | None:
         """What the called function itself calls a value that it gives back: not the name that it has outside."""
+        if piece.call.backward:
+            return value.hint
         frames = self._frames_inside(piece, value)
         way: tuple[Any, ...] = ()
         for frame in reversed(frames):
@@ -459,11 +541,71 @@ class Outliner:
 
     def _name_in_caller(self, piece: Piece, value: Value) -> str | None:
         """What the caller calls a value that the call gives back."""
+        if piece.call.backward:
+            return None
         way = self._returned(piece, value)
         if way is None or piece.call.frame is None:
             return None
         strong = [t for t in climbed(piece.call.frame, way).targets if t.strong and not t.path and t.name.strip("_")]
         return words.clean(strong[0].name) if strong else None
+
+    def _backward_names(self, piece: Piece, results: dict[Value, Value]) -> list[str | None]:
+        """Names of the parameters of a backward part, and of the cotangents in it: after those in the forward part.
+
+        `results`: what its results are inside it.
+        """
+        primal_of = self.program.extra["primal_of"]
+        forward = piece.scan.forward_part(piece)
+        if forward is None:
+            return [None] * len(piece.inputs)
+        given, _ = self._parameter_names(forward)
+        given = [g or w for g, w in zip(given, self._own_words(forward.inputs), strict=True)]
+        shape = forward.shape
+        written = dict(zip(shape.results, shape.function.results, strict=True)) if shape.function is not None else {}
+
+        def name(value: Value) -> str | None:
+            number = forward.numbers.get(value)
+            if number is None:
+                return next((g for a, g in zip(forward.inputs, given, strict=True) if a is value), None)
+            return written.get(number, shape.pieces[0].values[number]).hint
+
+        def cotangent(value: Value) -> str | None:
+            primal = primal_of(value)
+            found = name(primal) if primal is not None else None
+            return None if found is None else d(found)
+
+        for value in piece.values:
+            inside = results.get(value, value)
+            inside.hint = cotangent(value) or inside.hint
+        return [name(a) or cotangent(a) for a in piece.inputs]
+
+    def _own_words(self, inputs: Sequence[Value]) -> list[str | None]:
+        """Names of a call's inputs; of those that are leaves of one tree, without what they have in common."""
+        names = [a.hint for a in inputs]
+        leaves: dict[Any, list[int]] = {}
+        for i, value in enumerate(inputs):
+            if value in self.trees:
+                leaves.setdefault(self.trees[value], []).append(i)
+        for places in leaves.values():
+            parts = [(names[i] or "").split("_") for i in places]
+            common = 0
+            while all(len(p) > common + 1 and p[: common + 1] == parts[0][: common + 1] for p in parts):
+                common += 1
+            for i, part in zip(places, parts, strict=True):
+                rest = "_".join(part[common:])
+                if len(places) > 1 and rest.isidentifier():
+                    names[i] = rest
+        return names
+
+    def _rename_inside(self, piece: Piece, names: Sequence[str | None], inner: Sequence[Value]) -> None:
+        """What got its name from an input's name outside gets it from the name inside."""
+        changed = [(a.hint, n) for a, n in zip(piece.inputs, names, strict=True) if a.hint and n and a.hint != n]
+        results = {piece.values[n] for n in piece.shape.results}
+        for value in [*inner, *[v for v in piece.values if v not in results]]:
+            for outside, inside in changed:
+                if value.hint and not value.named and value.hint.startswith(f"{outside}_"):
+                    value.hint = inside + value.hint[len(outside) :]
+                    break
 
     def _parameter_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
         """(the author's names of the parameters, where the call passes a variable that an input is named after; the names
@@ -476,7 +618,11 @@ class Outliner:
         if not isinstance(node, ast.Call) or not isinstance(arguments, ast.arguments):
             return names, []
         own = own_parameters(piece.call.callee)
-        passed = dict(zip(own, node.args, strict=False))
+        starred = next((i for i, a in enumerate(node.args) if isinstance(a, ast.Starred)), len(node.args))
+        spread: list[str] = []
+        if starred == len(node.args) - 1 and not node.keywords:
+            spread = own[starred:]
+        passed = dict(zip(own, node.args[:starred], strict=False))
         passed.update({k.arg: k.value for k in node.keywords if k.arg is not None})
         left = list(range(len(piece.inputs)))
         open_ = []
@@ -489,6 +635,10 @@ class Outliner:
                     continue
             if not isinstance(value, ast.Constant):
                 open_.append(name)
+        leaves = sorted([i for i in left if piece.inputs[i] in self.trees], key=lambda i: self.order[piece.inputs[i]])
+        if spread and len(leaves) == len(spread):
+            for i, name in zip(leaves, spread, strict=True):
+                names[i] = words.clean(name)
         left = [i for i in left if piece.inputs[i] not in self.trees]
         if len(left) == 1 and len(open_) == 1:
             names[left[0]] = words.clean(open_.pop())

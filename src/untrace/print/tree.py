@@ -361,9 +361,12 @@ def _filled(items: Sequence[str], indent: str, width: int) -> Iterator[str]:
 
 
 class Statement:
-    """A statement. `lines(indent)` yields its text lines; `origin` is the equation it stands for, if one."""
+    """A statement. `lines(indent)` yields its text lines; `origin` is the equation it stands for, if one.
 
-    __slots__ = ("origin",)
+    `is_backward`: set where it belongs to a backward pass and no equation says so.
+    """
+
+    __slots__ = ("origin", "is_backward")
 
     def lines(self, indent: str) -> Iterator[str]:
         raise NotImplementedError(type(self).__name__)

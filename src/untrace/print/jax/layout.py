@@ -69,6 +69,8 @@ class Layout:
         return site if site.user_frames else None
 
     def _phase(self, statement: Statement) -> str:
+        if getattr(statement, "is_backward", False):
+            return "backward"
         if type(statement) not in _ASSIGNMENTS or statement.origin is None:
             return ""
         site = self._provenance.site(statement.origin)

@@ -173,8 +173,11 @@ def bind_leaves(
     equations: Sequence[Equation],
     results: Sequence[Any],
     hint: Callable[[Value, Leaf], str],
+    own: frozenset[Value] = frozenset(),
 ) -> None:
-    """Gives each leaf its expression in the function that `w` writes, and unpacks those that are used several times."""
+    """Gives each leaf its expression in the function that `w` writes, and unpacks those that are used several times, and
+    `own`, those that the author gave a name.
+    """
     known = dict(leaves)
     uses: dict[Value, int] = {}
     _count_uses(w.module, equations, results, known, uses)
@@ -185,7 +188,7 @@ def bind_leaves(
             w.names[value] = leaf.root
             w.module.leaf_of[id(leaf.root)] = leaf
             w.module.kept.append(leaf.root)
-        elif count > 1 or count == 1 and len(leaf.flat()) > _LONGEST:
+        elif count > 1 or value in own or count == 1 and len(leaf.flat()) > _LONGEST:
             bound.append((value, leaf))
         else:
             w.names[value] = leaf

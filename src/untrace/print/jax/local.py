@@ -26,11 +26,20 @@ def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequenc
     for length in range(count, 1, -1) if count <= _LONGEST_RUN else (count,):
         loop = _loop(w, equations[at : at + length], at, w.uses)
         if loop is not None:
+            _mark(loop, equations[at])
             w.statements.extend(loop)
             return length
     equation = equations[at]
+    before = len(w.statements)
     w._statement(equation, local_call(w, equation, [w.atom(a) for a in equation.inputs]))
+    _mark(w.statements[before:], equation)
     return 1
+
+
+def _mark(statements: Sequence[Statement], equation: Equation) -> None:
+    if equation.callee.body.extra.get("backward"):
+        for statement in statements:
+            statement.is_backward = True
 
 
 def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> list[Statement] | None:
@@ -125,6 +134,9 @@ def _order(body: Function, layout: Layout) -> list[int]:
     hints = {i: hints[i] for i in rest}
     if len(packs) == 1 and len(unmatched) == 1:
         hints[-1] = unmatched[0]
+    for i, (places, _) in enumerate(layout.packs):
+        inside = [body.params[p].hint for p in places]
+        hints.setdefault(-1 - i, min([h for h in inside if h in own], key=own.index, default=None))
     return sorted([*packs, *rest], key=lambda i: own.index(hints[i]) if hints.get(i) in own else -1)
 
 
@@ -168,7 +180,16 @@ def _definition(
             bound.append((body.params[place], Leaf(root, way)))
     if body.extra.get("head"):
         w.statements.append(Lines(f"# {body.extra['head']}"))
-    bind_leaves(w, bound, body.equations, body.results, lambda value, leaf: last_word(leaf))
+    own = body.extra.get("definition", ())
+    author = {value: value.hint for value, _ in bound if value.hint in own}
+    bind_leaves(
+        w,
+        bound,
+        body.equations,
+        body.results,
+        lambda value, leaf: author.get(value) or last_word(leaf),
+        frozenset(author),
+    )
     w.equations(body.equations, body.results)
     w.statements.append(Return(w.results(body.results)))
     return Def(name, params, w.statements)

@@ -15,6 +15,8 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.nodes import Equation, Function, Library, Literal, Local, Value
+from untrace.ir.nodes import Pack as TuplePack
+from untrace.ir.nodes import Unpack as TupleUnpack
 from untrace.print import rules
 from untrace.print.jax import runtime
 from untrace.print.jax.bases import base_of
@@ -288,6 +290,12 @@ class FunctionWriter:
             callee = equation.callee
             if type(callee) is Library:
                 self._statement(equation, library_call(self, equation, operands))
+                continue
+            if type(callee) is TuplePack:
+                self._statement(equation, Tuple(operands))
+                continue
+            if type(callee) is TupleUnpack:
+                self._statement(equation, operands[0], several=True)
                 continue
             function = find(callee.name)
             expr = rules.DECLINE

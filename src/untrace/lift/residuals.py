@@ -1,0 +1,206 @@
+"""Residuals: what a forward part saves for its backward part goes from one to the other as one tuple.
+
+    out, mean, scaled = layer_norm(x, scale)                out, saved = layer_norm(x, scale)
+    ...                                            ->       ...
+    d_x = layer_norm_bwd(d_out, mean, scaled)               d_x = layer_norm_bwd(d_out, saved)
+
+Which results of a function are residuals, the outliner knows (`Function.extra["saved"]`: how many, the last ones). A
+backward part takes a tuple where all its calls take their parts from one in the same way; whatever else needs a part
+takes the tuple apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from untrace.ir.nodes import Equation, Function, Local, Pack, Program, TupleType, Unpack, Value, walk_functions
+
+Path = tuple[int, ...]
+
+
+def bundle_residuals(program: Program) -> Program:
+    """Makes tuples of residuals in `program`, in place."""
+    functions = walk_functions(program.entry)
+    if any(f.extra.get("saved", 0) > 1 for f in functions):
+        _Bundler(functions).bundle()
+    return program
+
+
+class _Scope:
+    """One function: `parts` says of which tuple, and where in it, a value is a part; `used` which parts are needed."""
+
+    def __init__(self, function: Function):
+        self.function = function
+        self.parts: dict[Value, tuple[Value, Path]] = {}
+        self.inner: dict[tuple[Value, Path], Value] = {}  # tuples within tuples
+
+
+class _Bundler:
+    def __init__(self, functions: Sequence[Function]):
+        self.functions = functions  # callees before callers
+        self.scopes = {id(f): _Scope(f) for f in functions}
+        self.ways: dict[int, list[Path]] = {}  # id of a forward function -> where each of its residuals stands
+        self.types: dict[int, TupleType] = {}
+
+    def bundle(self) -> None:
+        for function in self.functions:
+            self._take(function)
+            if function.extra.get("saved", 0) > 1:
+                self._give(function)
+        sites: dict[int, list[tuple[_Scope, Equation]]] = {}
+        for function in reversed(self.functions):  # callers before callees
+            if function.extra.get("backward") and id(function) in sites:
+                self._pass(function, sites[id(function)])
+            scope = self.scopes[id(function)]
+            for equation in function.equations:
+                if type(equation.callee) is Local:
+                    sites.setdefault(id(equation.callee.body), []).append((scope, equation))
+        for scope in self.scopes.values():
+            if scope.parts:
+                _take_apart(scope)
+
+    def _take(self, function: Function) -> None:
+        """The calls in `function` give one tuple in place of their residuals."""
+        scope = self.scopes[id(function)]
+        for equation in function.equations:
+            ways = self.ways.get(id(equation.callee.body)) if type(equation.callee) is Local else None
+            if ways is None:
+                continue
+            count = len(equation.outputs) - len(ways)
+            saved = Value(self.types[id(equation.callee.body)], f"{equation.callee.body.name}_saved")
+            for value, way in zip(equation.outputs[count:], ways, strict=True):
+                if value is not None:
+                    scope.parts[value] = saved, way
+            equation.outputs = [*equation.outputs[:count], saved]
+
+    def _give(self, function: Function) -> None:
+        """`function` returns one tuple in place of its residuals; what is in a tuple already stays in it."""
+        count = len(function.results) - function.extra["saved"]
+        parts = self.scopes[id(function)].parts
+        members: list[Any] = []
+        ways: list[Path] = []
+        for result in function.results[count:]:
+            whole, rest = parts.get(result, (result, ()))  # type: ignore[call-overload]
+            if not any(whole is m for m in members):
+                members.append(whole)
+            ways.append((next(i for i, m in enumerate(members) if m is whole), *rest))
+        saved = members[0]
+        if len(members) > 1:
+            saved = Value(TupleType([m.aval for m in members], [m.hint for m in members]), "saved")
+            function.equations.append(Equation(Pack(), members, [saved], {}))
+        else:
+            ways = [way[1:] for way in ways]
+        function.results = [*function.results[:count], saved]
+        self.ways[id(function)], self.types[id(function)] = ways, saved.aval
+
+    def _pass(self, function: Function, sites: Sequence[tuple[_Scope, Equation]]) -> None:
+        """The calls of a backward part pass tuples, as far as all of them do it alike."""
+        found = [_groups(scope, equation) for scope, equation in sites]
+        groups = [
+            places
+            for places, key in found[0].items()
+            if all(other.get(places) == key for other in found) and len(places) > 1
+        ]
+        if not groups:
+            return
+        scope = self.scopes[id(function)]
+        dropped = {place for places in groups for place in places}
+        params = [p for i, p in enumerate(function.params) if i not in dropped]
+        passed = [[a for i, a in enumerate(e.inputs) if i not in dropped] for _, e in sites]
+        for places in groups:
+            kind, ways = found[0][places]
+            tuples = [_whole(site, [site.parts[e.inputs[p]] for p in places]) for site, e in sites]  # type: ignore[index]
+            saved = Value(_type_of(*tuples[0]), "saved" if len(groups) == 1 else tuples[0][0].hint)
+            for place, way in zip(places, ways, strict=True):
+                scope.parts[function.params[place]] = saved, way
+            params.append(saved)
+            for (site, _), whole, inputs in zip(sites, tuples, passed, strict=True):
+                inputs.append(whole[0] if not whole[1] else site.inner.setdefault(whole, _named_tuple(*whole)))
+        function.params = params
+        for (_, equation), inputs in zip(sites, passed, strict=True):
+            equation.inputs = inputs
+
+
+def _groups(scope: _Scope, equation: Equation) -> dict[tuple[int, ...], tuple[Any, list[Path]]]:
+    """{places of inputs that are parts of one tuple: (its type, the ways to them)}."""
+    by_root: dict[Value, list[int]] = {}
+    for place, atom in enumerate(equation.inputs):
+        part = scope.parts.get(atom) if type(atom) is Value else None
+        if part is not None:
+            by_root.setdefault(part[0], []).append(place)
+    found = {}
+    for places in by_root.values():
+        parts = [scope.parts[equation.inputs[p]] for p in places]  # type: ignore[index]
+        root, prefix = _whole(scope, parts)
+        found[tuple(places)] = (_key(_type_of(root, prefix)), [way[len(prefix) :] for _, way in parts])
+    return found
+
+
+def _whole(scope: _Scope, parts: Sequence[tuple[Value, Path]]) -> tuple[Value, Path]:
+    """The smallest tuple that holds all `parts`, which have one root."""
+    ways = [way for _, way in parts]
+    size = 0
+    while all(len(w) > size + 1 and w[: size + 1] == ways[0][: size + 1] for w in ways):
+        size += 1
+    return parts[0][0], ways[0][:size]
+
+
+def _type_of(root: Value, path: Path) -> Any:
+    found = root.aval
+    for index in path:
+        found = found.parts[index]
+    return found
+
+
+def _key(aval: Any) -> Any:
+    """Equal for equal types."""
+    if type(aval) is TupleType:
+        return tuple([_key(p) for p in aval.parts])
+    return getattr(aval, "shape", None), getattr(aval, "dtype", None), getattr(aval, "weak_type", None)
+
+
+def _named_tuple(root: Value, path: Path) -> Value:
+    return Value(_type_of(root, path), _type_of(root, path[:-1]).hints[path[-1]])
+
+
+def _take_apart(scope: _Scope) -> None:
+    """Adds the equations that take tuples apart, each just before its first part is needed."""
+    function = scope.function
+    wanted: dict[tuple[Value, Path], Value] = {part: value for value, part in scope.parts.items()}
+    wanted.update(scope.inner)
+    places = {value: part for part, value in wanted.items()}
+    needed = {a for e in function.equations for a in e.inputs if a in places}
+    needed.update(r for r in function.results if r in places)
+    # The tuples on the way to a part are needed as well.
+    for root, way in [places[v] for v in sorted(needed, key=lambda v: places[v][1])]:  # type: ignore[index]
+        for size in range(1, len(way)):
+            whole = (root, way[:size])
+            if whole not in wanted:
+                wanted[whole] = value = _named_tuple(*whole)
+                places[value] = whole
+            needed.add(wanted[whole])
+    opened: set[tuple[Value, Path]] = set()
+
+    def open_(root: Value, path: Path) -> Iterator[Equation]:
+        if path:
+            yield from open_(root, path[:-1])
+        if (root, path) in opened:
+            return
+        opened.add((root, path))
+        inside = [wanted.get((root, (*path, i))) for i in range(len(_type_of(root, path).parts))]
+        outputs = [v if v in needed else None for v in inside]
+        yield Equation(Unpack(), [wanted[root, path] if path else root], outputs, {})
+
+    equations: list[Equation] = []
+    for equation in function.equations:
+        for atom in equation.inputs:
+            if atom in places:
+                root, way = places[atom]  # type: ignore[index]
+                equations.extend(open_(root, way[:-1]))
+        equations.append(equation)
+    for atom in function.results:
+        if atom in places:
+            root, way = places[atom]  # type: ignore[index]
+            equations.extend(open_(root, way[:-1]))
+    function.equations = equations
