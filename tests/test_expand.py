@@ -395,22 +395,3 @@ def test_an_object_without_a_public_call_is_expanded() -> None:
     closed, new, notes = expanded(function, *args)
     assert not _objects(jex_core.jaxpr_as_fun(new), *args)
     assert stablehlo(closed, *args) == stablehlo(new, *args)
-
-
-def test_custom_root_keeps_its_implicit_derivative() -> None:
-    def root(x: Any) -> Any:
-        def solve(f: Any, start: Any) -> Any:
-            return lax.while_loop(lambda c: c[0] < 30, lambda c: (c[0] + 1, c[1] - f(c[1]) / 3), (0, start))[1]
-
-        return lax.custom_root(lambda y: y**3 - x, x, solve, lambda g, y: y / g(jnp.ones_like(y)))
-
-    point = np.array([1.0, 1.5], np.float32)
-    closed, new, _ = expanded(root, point)
-    assert not _objects(jex_core.jaxpr_as_fun(new), point)
-    assert stablehlo(closed, point) == stablehlo(new, point)
-    for order in (1, 2):
-        theirs, ours = root, as_function(new)
-        for _ in range(order):
-            theirs = jax.grad(lambda x, f=theirs: f(x).sum())
-            ours = jax.grad(lambda x, f=ours: f(x).sum())
-        np.testing.assert_allclose(ours(point), theirs(point), rtol=1e-6)

@@ -155,3 +155,16 @@ def linear_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
         "num_callee_consts": params["num_callee_consts"],
         "num_res": params["num_res"],
     }
+
+
+@capture("call_hi_primitive")
+def call_hi_primitive(importer: Importer, eqn: Any) -> Mapping[str, Any]:
+    """The parameters, and for a `custom_root` that is written as one: `root`, `f`, `solve` and `tangent_solve`."""
+    params = dict(eqn.params)
+    root = importer.expander.root_of(eqn)
+    if root is not None:
+        params["root"] = root
+        for name in ("f", "solve", "tangent_solve"):
+            closed = getattr(root, name)
+            params[name] = importer.function(closed, jax_compat.function_name(closed) or name)
+    return params

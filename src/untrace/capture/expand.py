@@ -19,8 +19,9 @@ What the program *computes* is kept; how it *transforms* is kept in this way:
   it is a function with a batching rule (see `batching.py`).
 
 JAX 0.12 has primitives that are objects (`call_hi_primitive[_prim=...]`, jax/_src/hijax.py). The
-public call that makes the same equation is found by `hi_primitives.hi_primitive_call`; only where
-there is none is the object replaced by its `expand`, which is its lowering as well.
+public call that makes the same equation is found by `hi_primitives.hi_primitive_call`, or is that
+of `custom_root.py`; only where there is none is the object replaced by its `expand`, which is its
+lowering as well.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.capture.batching import batched_function
+from untrace.capture.custom_root import Root, custom_root_of
 from untrace.capture.derivatives import LibraryRules
 from untrace.capture.hi_primitives import hi_primitive_call
 
@@ -80,6 +82,7 @@ class Expander:
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._failures: dict[str, str] = {}
         self._traced_rules: dict[int, tuple[Any, Exception | None]] = {}
+        self._roots: dict[int, Root | None] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -104,6 +107,10 @@ class Expander:
         are tangents.
         """
         return self._rebuild(closed, has_home=True, tangent=tangent)
+
+    def closed_but(self, closed: Any, kept: Sequence[Any]) -> Any:
+        """`closed`, in which the objects in `kept` stay (only there: elsewhere the same ones may be expanded)."""
+        return self._rebuild(closed, has_home=True, kept=frozenset(map(id, kept)))
 
     # ------------------------------------------------------------ derivative rules of an equation
 
@@ -140,6 +147,15 @@ class Expander:
             raise refusal
         return found
 
+    def root_of(self, eqn: Any) -> Root | None:
+        """The functions of a `custom_root` that can be written as the public call, expanded; None for all others."""
+        if jax_compat.hi_primitive(eqn) is None:
+            return None
+        if id(eqn) not in self._roots:
+            self._alive.append(eqn)
+            self._roots[id(eqn)] = custom_root_of(eqn, self)
+        return self._roots[id(eqn)]
+
     # ------------------------------------------------------------ one jaxpr
 
     def _jaxpr(self, closed: Any, has_home: bool) -> Any:
@@ -150,7 +166,7 @@ class Expander:
             self._alive += [closed, found]
         return found
 
-    def _rebuild(self, closed: Any, has_home: bool, tangent: Sequence[bool] = ()) -> Any:
+    def _rebuild(self, closed: Any, has_home: bool, tangent: Sequence[bool] = (), kept: Collection[int] = ()) -> Any:
         jaxpr, _ = jax_compat.open_jaxpr(closed)
         moving = {v for v, t in zip(jaxpr.invars, tangent, strict=False) if t}
         used = self._used(jaxpr) if moving else None
@@ -168,7 +184,8 @@ class Expander:
                 eqn = jax_compat.with_unused_dropped(eqn, used)
             if used is None and self._may_expand(eqn):
                 used = self._used(jaxpr)
-            body = self._expansion(eqn, linear, used)
+            stays = bool(kept) and id(jax_compat.hi_primitive(eqn)) in kept
+            body = None if stays else self._expansion(eqn, linear, used)
             copies, own = _constants(body, eqn)
             if own and not has_home:
                 body = self._expansion(eqn, linear, used, wrap=True)
@@ -258,7 +275,9 @@ class Expander:
         prim = jax_compat.hi_primitive(eqn)
         if prim is not None:
             name = jax_compat.primitive_label(eqn)
-            if type(prim).__name__ in self._keep or primitive.name in self._keep or hi_primitive_call(eqn):
+            if type(prim).__name__ in self._keep or primitive.name in self._keep:
+                return None
+            if hi_primitive_call(eqn) or self.root_of(eqn):
                 return None
             library = "JAX" if type(prim).__module__.startswith("jax.") else ""
             candidates = [jax_compat.hi_primitive_function(prim)]

@@ -125,7 +125,34 @@ def _solver(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
     return None if rest is None else found + rest
 
 
+def _custom_root(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+    """JAX 0.12's `custom_root`, and the `g` in its `tangent_solve`: their functions are objects of Python."""
+    roots = comparer.expander.root_of(ea), comparer.expander.root_of(eb)
+    if None in roots:
+        return _root_map(comparer, ea, eb)
+    a, b = roots
+    if a.size != b.size or jax_compat.hi_primitive(ea).has_aux != jax_compat.hi_primitive(eb).has_aux:
+        return None
+    found: Indices = [(a.counts[1] + i, b.counts[1] + i) for i in range(a.size)]
+    for place, name in enumerate(("f", "solve", "tangent_solve")):
+        pairs = comparer.closure_pairs(getattr(a, name), getattr(b, name), (a.counts[place], b.counts[place]))
+        if pairs is None:
+            return None
+        found += _shifted(pairs, a.starts()[place], b.starts()[place])
+    return found
+
+
+def _root_map(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+    a, b = jax_compat.root_map_function(ea), jax_compat.root_map_function(eb)
+    if a is None or b is None or a[1] != b[1]:
+        return None
+    found = comparer.closure_pairs(a[0], b[0], (a[2], b[2]))
+    rest = _in_order(a[2], b[2], ea, eb)
+    return None if found is None or rest is None else found + rest
+
+
 _RULES = {
+    "call_hi_primitive": _custom_root,
     "scan": _scan,
     "while": _while,
     "cond": _cond,

@@ -32,6 +32,6 @@ _SHORT = {
     "getitem": "part", "floordiv": "quotient", "mod": "remainder", "and_": "both", "or_": "either", "invert": "negation",
     "local call": "out", "operator.add": "total", "operator.sub": "difference", "operator.mul": "product", "T": "transposed", "mT": "transposed",
     "einsum": "product", "astype": "cast", "select": "chosen", "zeros": "zeros", "ones": "ones", "full": "filled",
-    "broadcast_to": "broadcast", "power": "power",
+    "broadcast_to": "broadcast", "power": "power", "custom_root": "root", "root_linear_map": "slope",
     "complex": "z", "eq": "equal", "ne": "unequal", "lt": "less", "le": "at_most", "gt": "greater", "ge": "at_least",
 }  # fmt: skip

@@ -22,7 +22,19 @@ from untrace.print.tree import WIDTH, Assign, Def, Expr, Lambda, Lines, Name, Pa
 _LAMBDA_WIDTH = 56
 _WORD = re.compile(r"[A-Za-z_]\w*")
 # Names that JAX's own functions and Python give: they say nothing about the program.
-_NAMELESS = frozenset({"", "<lambda>", "<unknown>", "<unnamed function>", "f", "fun", "scanned_fun", "while_body_fun"})
+_NAMELESS = frozenset(
+    {
+        "",
+        "<lambda>",
+        "<unknown>",
+        "<unnamed function>",
+        "f",
+        "fun",
+        "scanned_fun",
+        "while_body_fun",
+        "linearize_and_solve",
+    }
+)
 
 
 class Body:

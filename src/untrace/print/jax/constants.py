@@ -48,6 +48,16 @@ class ConstantWriter:
             found = self._jax_constants[id(constant)] = self._module_name("const", Call("jnp.asarray", [plain]))
         return found
 
+    def number_array(self, literal: Literal) -> Expr:
+        """A number as an array of JAX, for a function to close over: a bare one is part of the equations that use it."""
+        key = ("array", self.literal(literal).flat())
+        found = self._literals.get(key)
+        if found is None:
+            self.modules.add("jnp")
+            call = Call("jnp.asarray", [self.literal(literal)])
+            found = self._literals[key] = self._module_name("const", call)
+        return found
+
     def _write_constant(self, value: Any, aval: Any) -> Expr:
         if jax_compat.is_key(value):
             impl = self.values.source(jax_compat.key_impl_name(value))

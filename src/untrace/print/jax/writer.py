@@ -170,6 +170,8 @@ class FunctionWriter:
             Value, tuple[str, int, int]
         ] = {}  # results kept in a tuple: its name, their place, its length
         self.uses: Any = None  # where values are used, once a loop over local functions wants to know
+        # Inside the `tangent_solve` of a `custom_root`: the name of its `g`, leaves of the root, constants of `f`.
+        self.root_map: tuple[str, int, int] | None = None
         self._reason = ""  # why the rule of the current equation could not write it
         self._results: Sequence[Any] = ()
         self._folding: frozenset[Any] | set[Any] = frozenset()
@@ -332,7 +334,7 @@ class FunctionWriter:
             self.names[output] = expr
             self._note_folded(equation)
             return
-        base = base_of(equation.callee.name)
+        base = _base(equation)
         targets = ["_" if o is None else self._target(o, base) for o in outputs]
         make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
         self.statements.append(make(targets, expr, equation.origin))
@@ -377,7 +379,7 @@ class FunctionWriter:
 
     def _groups(self, value: rules.Groups, equation: Equation) -> None:
         outputs = equation.outputs[value.skip :]
-        bases = value.bases or [base_of(equation.callee.name)] * len(outputs)
+        bases = value.bases or [_base(equation)] * len(outputs)
         groups: list[str | Tuple] = []
         read: set[Any] | None = None
         if self.module.idiomatic:
@@ -475,6 +477,12 @@ def jax_compat_struct(w: FunctionWriter, aval: Any) -> Expr:
         varying = [("varying", w.source(frozenset(vma)))]
         kwargs.append(("manual_axis_type", Call("jax.sharding.ManualAxisType", [], varying)))
     return Call("jax.ShapeDtypeStruct", [w.source(tuple(aval.shape)), w.module.values.dtype(aval.dtype)], kwargs)
+
+
+def _base(equation: Equation) -> str:
+    """The base of the names of an equation's results; of a primitive object (JAX 0.12), by what it is."""
+    name = equation.callee.name
+    return base_of(jax_compat.primitive_label(equation.origin) if name == "call_hi_primitive" else name)
 
 
 def _is_signature_mismatch(error: TypeError) -> bool:

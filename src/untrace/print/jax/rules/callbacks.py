@@ -15,8 +15,10 @@ from typing import Any
 
 import jax
 
+from untrace import jax_compat
 from untrace.capture.callables import CallableSource, describe_callable, stand_in
 from untrace.capture.callbacks import CallbackInfo, Operand, callback_of
+from untrace.print.jax import custom_root
 from untrace.print.jax.results import rebuilt
 from untrace.print.rules import DECLINE, rule
 from untrace.print.tree import Attribute, Call, Dict, Expr, Lambda, Lines, List, Name, Text, Tuple
@@ -205,6 +207,11 @@ def call_hi_primitive(w: Any, *operands: Any, _prim: Any, **params: Any) -> Any:
     from untrace.capture.hi_primitives import hi_primitive_call
     from untrace.print.rules import Whole
 
+    if "root" in params:
+        functions = {name: params[name] for name in ("f", "solve", "tangent_solve")}
+        return custom_root.custom_root(w, operands, params["root"], functions, _prim.has_aux)
+    if jax_compat.is_root_map(w.equation.origin):
+        return custom_root.derivative(w, operands, _prim.transposed) if w.root_map else DECLINE
     found = hi_primitive_call(w.equation.origin)
     if found is None:
         return DECLINE
