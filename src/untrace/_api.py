@@ -14,7 +14,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import OptionError, OutputExistsError
-from untrace._pipeline import COMMENTS, STYLES, Options, Result, write_and_prove
+from untrace._pipeline import ANNOTATIONS, COMMENTS, STYLES, Options, Result, write_and_prove
 from untrace.capture.function import Captured, trace
 from untrace.print.jax.entry import FlatEntry, entry_of
 from untrace.print.jax.signature import static_arguments
@@ -134,6 +134,7 @@ def decompile(
     prove: bool = True,
     simplify: bool = True,
     comments: str = "some",
+    annotations: str = "none",
 ) -> Callable[..., Decompiled]:
     """A function of `fn`'s arguments that gives its source: `decompile(fn)(*args, **kwargs) -> Decompiled`.
 
@@ -144,11 +145,13 @@ def decompile(
     static_argnums, static_argnames: arguments with fixed Python values, as in `jax.jit`.
     prove: trace the written text again and compare; `False` leaves `proof.level` "unproven".
     simplify: in idiomatic style, rewrites that keep every bit (no `* 1.0`); without them the proof is the same jaxpr.
-    comments: "full", "some" or "none": shapes and places of the original source beside the statements.
+    comments: "full", "some" or "none": shapes and places of the original source beside the statements; "none" leaves out
+        the docstrings of functions as well.
+    annotations: "jaxtyping" annotates parameters and results (`Float[Array, "8 128"]`); "none" does not.
 
     Raises OptionError, CaptureError (the function cannot be traced), UnsupportedPrimitiveError, ProofError.
     """
-    options = _options(style, standalone, prove, simplify, comments)
+    options = _options(style, standalone, prove, simplify, comments, annotations)
 
     def decompile_on(*args: Any, **kwargs: Any) -> Decompiled:
         start = time.perf_counter()
@@ -161,13 +164,18 @@ def decompile(
     return decompile_on
 
 
-def _options(style: str, standalone: bool, prove: bool, simplify: bool, comments: str) -> Options:
+def _options(
+    style: str, standalone: bool, prove: bool, simplify: bool, comments: str, annotations: str = "none"
+) -> Options:
     """Raises OptionError for a word that is not known."""
     if style not in STYLES:
         raise OptionError(f"style={style!r} is not known; this version has {', '.join(map(repr, STYLES))}")
     if comments not in COMMENTS:
         raise OptionError(f"comments={comments!r} is not known; this version has {', '.join(map(repr, COMMENTS))}")
-    return Options(style, standalone, prove, simplify, comments)
+    if annotations not in ANNOTATIONS:
+        known = ", ".join(map(repr, ANNOTATIONS))
+        raise OptionError(f"annotations={annotations!r} is not known; this version has {known}")
+    return Options(style, standalone, prove, simplify, comments, annotations)
 
 
 def from_jaxpr(
@@ -178,6 +186,7 @@ def from_jaxpr(
     prove: bool = True,
     simplify: bool = True,
     comments: str = "some",
+    annotations: str = "none",
 ) -> Decompiled:
     """The source of a ClosedJaxpr: a function of its flat inputs that returns the tuple of its outputs.
 
@@ -195,7 +204,7 @@ def from_jaxpr(
     avals = tuple(v.aval for v in jaxpr.invars)
     outs = tuple(v.aval for v in jaxpr.outvars)
     captured = Captured(closed_jaxpr, closed_jaxpr, (), avals, {}, {}, outs, name)
-    options = _options(style, False, prove, simplify, comments)
+    options = _options(style, False, prove, simplify, comments, annotations)
     timings = {"capture": 0.0}
     return _decompiled(captured, write_and_prove(captured, FlatEntry(), name, options, timings), timings)
 

@@ -31,6 +31,7 @@ from untrace.prove.report import Proof
 
 STYLES = ("idiomatic", "exact")
 COMMENTS = ("full", "some", "none")
+ANNOTATIONS = ("none", "jaxtyping")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Options:
     prove: bool = True
     simplify: bool = True
     comments: str = "some"
+    annotations: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +80,14 @@ def write_and_prove(
         start = time.perf_counter()
         own = JAX.user_names()
         plain = program_of(captured, name, entry, own)
-        plain.extra["own"] = own
+        plain.extra.update(own=own, summary=captured.summary)
         timings["write"] = time.perf_counter() - start
         if options.style == "idiomatic":
             result, why = _idiomatic(captured, plain, name, options, timings)
             if result is not None:
                 return result
             plain = program_of(captured, name, entry, own)
+            plain.extra.update(own=own, summary=captured.summary)
             plain.notes = (*plain.notes, f"written in style exact, for the idiomatic text was not proven: {why}")
         attempt = _Attempt(captured, plain, name, options, timings, captured.expanded)
         result = attempt.run(idiomatic=False)
@@ -143,7 +146,7 @@ def _program_of_target(captured: Captured, program: Program, target: Any, name: 
 
     importer = Importer(captured.expander)
     entry = importer.program(target, name)
-    extra = {**captured.extra, "own": program.extra["own"]}
+    extra = {**captured.extra, "own": program.extra["own"], "summary": captured.summary}
     return Program(entry, program.signature, tuple(importer.notes), extra=extra)
 
 
@@ -178,7 +181,9 @@ class _Attempt:
             start = time.perf_counter()
             options = self.options
             head = _docstring(captured, self.name, idiomatic)
-            written = write_module(program, head, forced, options.standalone, idiomatic, options.comments)
+            written = write_module(
+                program, head, forced, options.standalone, idiomatic, options.comments, options.annotations
+            )
             self._spent("write", start)
             if not options.prove:
                 return Result(written, Proof("unproven", "prove=False"), program.notes, None)

@@ -191,9 +191,7 @@ def _decompile(options: argparse.Namespace, terminal: Terminal) -> Any:
     if options.torch:
         return _from_torch(options, terminal)
     job = _load_job(options)
-    settings: dict[str, Any] = {"standalone": options.standalone, "prove": options.prove}
-    if options.style is not None:
-        settings["style"] = options.style
+    settings = {"standalone": options.standalone, "prove": options.prove, **_style_settings(options)}
     doing = "tracing, writing and proving" if options.prove else "tracing and writing"
     with terminal.working(doing):
         return untrace.decompile(job.function, **settings)(*job.args, **job.kwargs)
@@ -205,12 +203,20 @@ def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
     from untrace.torch import commands
 
     if options.transforms or options.static or options.standalone or options.x64:
-        raise OptionError("--torch goes with --kw, --style and --no-prove only; differentiate what it writes.")
+        raise OptionError(
+            "--torch goes with --kw, --no-prove and the flags of style only; differentiate what it writes."
+        )
     module = commands.load_module(options.target)
     args, kwargs = commands.inputs(options.args, options.kw)
-    settings = {} if options.style is None else {"style": options.style}
+    settings = _style_settings(options)
     with terminal.working("tracing, writing and proving" if options.prove else "tracing and writing"):
         return untrace.from_torch(module, prove=options.prove, **settings)(*args, **kwargs)
+
+
+def _style_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The options about the text that were given; the others keep their defaults."""
+    names = ("style", "comments", "annotations")
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
 def _say_what_is_known(decompiled: Any, terminal: Terminal) -> None:
@@ -343,6 +349,8 @@ _OPTION_HELP = {
 
 def _add_style_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--style", help="how to write: exact is one statement per equation")
+    parser.add_argument("--comments", help="full, some or none: types and places beside the statements")
+    parser.add_argument("--annotations", help='jaxtyping: `x: Float[Array, "8 128"]` in every function')
     parser.add_argument(
         "--standalone", action="store_true",
         help="define the classes in inputs and outputs instead of importing them",

@@ -114,12 +114,17 @@ def prevbefore_jvp(primals, tangents):
 
 
 def contr(direction, init_val, init_val_2):
+    """Args: direction: i32[]; init_val, init_val_2: f32[].  Returns: f32[]."""
     t0 = jnp.where(direction == 1, init_val_2, -init_val)
     t1 = jnp.where(direction == 1, init_val, -init_val_2)
     return direction * (t1 - t0)
 
 
 def field(param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2):
+    """Args: param_0: f32[]; cast: f32[2]; init_val: f32[]; zeros: f32[2]; param_1: f32[];
+    cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2].
+    Returns: (f32[], f32[2]).
+    """
     neg_damping_f32 = (-param_0).astype(jnp.float32)
     param_1_f32 = param_1.astype(jnp.float32)
     difference = neg_damping_f32 * init_val - param_1_f32 * init_val_2
@@ -132,6 +137,10 @@ def field(param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2):
 
 
 def vf(param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2):
+    """Args: param_0: f32[]; cast: f32[2]; init_val: f32[]; zeros: f32[2]; param_1: f32[];
+    cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2].
+    Returns: (f32[], f32[2]).
+    """
     difference, difference_2 = field(
         param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2
     )
@@ -141,6 +150,10 @@ def vf(param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2):
 def abstract_term_vf_prod(
     param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, scaled
 ):
+    """Args: param_0: f32[]; cast: f32[2]; init_val: f32[]; zeros: f32[2]; param_1: f32[];
+    cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2]; scaled: f32[].
+    Returns: (f32[], f32[2], f32[], f32[2]).
+    """
     difference, difference_2 = vf(
         param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2
     )
@@ -150,6 +163,10 @@ def abstract_term_vf_prod(
 def bound_method_vf_prod(
     param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, scaled
 ):
+    """Args: param_0: f32[]; cast: f32[2]; init_val: f32[]; zeros: f32[2]; param_1: f32[];
+    cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2]; scaled: f32[].
+    Returns: (f32[], f32[2], f32[], f32[2]).
+    """
     mul, mul_2, mul_3, mul_4 = abstract_term_vf_prod(
         param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, scaled
     )
@@ -159,6 +176,10 @@ def bound_method_vf_prod(
 def bound_method_vf_prod_2(
     param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, scaled
 ):
+    """Args: param_0: f32[]; cast: f32[2]; init_val: f32[]; zeros: f32[2]; param_1: f32[];
+    cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2]; scaled: f32[].
+    Returns: (f32[], f32[2], f32[], f32[2]).
+    """
     mul, mul_2, mul_3, mul_4 = bound_method_vf_prod(
         param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, scaled
     )
@@ -168,6 +189,10 @@ def bound_method_vf_prod_2(
 def constant_step_size_adapt_step_size(
     init_val, init_val_2, init_val_3, init_val_4, init_val_5
 ):
+    """Args: init_val: i32[]; init_val_2, init_val_3: f32[]; init_val_4: i32[];
+    init_val_5: f32[].
+    Returns: (f32[], i32[]).
+    """
     steps_completed = init_val + 1
     ratio = steps_completed.astype(jnp.float32) / init_val_4.astype(jnp.float32)
     t1_next = init_val_3 + (init_val_2 - init_val_3) * ratio
@@ -179,6 +204,10 @@ def constant_step_size_adapt_step_size(
 def bound_method_adapt_step_size(
     init_val, init_val_2, init_val_3, init_val_4, init_val_5
 ):
+    """Args: init_val: i32[]; init_val_2, init_val_3: f32[]; init_val_4: i32[];
+    init_val_5: f32[].
+    Returns: (f32[], i32[]).
+    """
     t1_next, steps_completed = constant_step_size_adapt_step_size(
         init_val, init_val_2, init_val_3, init_val_4, init_val_5
     )
@@ -225,6 +254,9 @@ def branch_1(final_val, val2, val2_2, buffer_val2, buffer_val2_2, val2_3, val2_4
 
 @jax.jit
 def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
+    """Args: state_0, state_1, param_0, param_1: f32[]; cast, cast_2: f32[2].
+    Returns: a tuple of 12 arrays.
+    """
     marker, first_0 = branched_error_if_impl(0.1)
     direction = jnp.where(True, 1, -1)
     t0 = 0.0 * direction.astype(jnp.float32)
@@ -532,6 +564,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
 
 
 def jacobian_end_energy(params, state):
+    """Args: params: (f32[], f32[]); state: (f32[], f32[]).  Returns: like params."""
     parts, parts_2 = jnp.split(jnp.eye(2), 2, axis=-1)
     cast = primitives.convert_element_type_p.bind(
         parts.ravel(), new_dtype=jnp.dtype("float32"), weak_type=True, sharding=None

@@ -9,6 +9,7 @@ from jax import lax
 
 
 def layer_norm(params, args):
+    """Args: params: {"bias": f32[8], "scale": f32[8]}; args: f32[2,6,8].  Returns: f32[2,6,8]."""
     mus = args.mean(axis=-1)
     difference = jnp.square(args).mean(axis=-1) - jnp.square(mus)
     total = jnp.maximum(0.0, difference)[:, :, None] + 1e-06
@@ -17,11 +18,15 @@ def layer_norm(params, args):
 
 
 def dense_general(params, inputs):
+    """Args: params: {"bias": f32[2,4], "kernel": f32[8,2,4]}; inputs: f32[2,6,8].
+    Returns: f32[2,6,2,4].
+    """
     out = jnp.einsum("ijk,klm->ijlm", inputs, params["kernel"])
     return out + params["bias"]
 
 
 def dot_product_attention_weights(y, y_2):
+    """Args: y, y_2: f32[2,6,2,4].  Returns: f32[2,2,6,6]."""
     attn_weights = jnp.einsum(
         "...qhd,...khd->...hqk", y / jnp.sqrt(4.0).astype(jnp.float32), y_2
     )
@@ -29,6 +34,7 @@ def dot_product_attention_weights(y, y_2):
 
 
 def dot_product_attention(y, y_2, y_3):
+    """Args: y, y_2, y_3: f32[2,6,2,4].  Returns: f32[2,6,2,4]."""
     product = jnp.einsum(
         "...hqk,...khd->...qhd", dot_product_attention_weights(y, y_2), y_3
     )
@@ -36,6 +42,10 @@ def dot_product_attention(y, y_2, y_3):
 
 
 def multi_head_dot_product_attention(params, inputs_q):
+    """Args: params: {"key": {...}, "out": {...}, "query": {...}, "value": {...}};
+    inputs_q: f32[2,6,8].
+    Returns: f32[2,6,8].
+    """
     x = dot_product_attention(
         dense_general(params["query"], inputs_q),
         dense_general(params["key"], inputs_q),
@@ -46,6 +56,7 @@ def multi_head_dot_product_attention(params, inputs_q):
 
 
 def mlp(params, x):
+    """Args: params: {"Dense_0": {...}, "Dense_1": {...}}; x: f32[2,6,8].  Returns: f32[2,6,8]."""
     y = x @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"]
     hidden = jax.nn.gelu(y)
     y_2 = hidden @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"]
@@ -61,6 +72,7 @@ def apply(
     capture_intermediates=False,
     **kwargs,
 ):
+    """Args: variables: {"params": {...}}; args[0]: f32[2,6,8].  Returns: f32[2,6,8]."""
     if len(args) != 1:
         raise TypeError("this was traced with 1 arguments in *args")
     if rngs is not None:

@@ -9,6 +9,7 @@ from jax import lax
 
 
 def layer_norm(params, x):
+    """Args: params: {"bias": f32[8], "scale": f32[8]}; x: f32[2,6,8].  Returns: f32[2,6,8]."""
     mus = x.mean(axis=-1)
     difference = jnp.square(x).mean(axis=-1) - jnp.square(mus)
     total = jnp.maximum(0.0, difference)[:, :, None] + 1e-06
@@ -17,11 +18,13 @@ def layer_norm(params, x):
 
 
 def linear_general(params, y):
+    """Args: params: {"bias": f32[2,4], "kernel": f32[8,2,4]}; y: f32[2,6,8].  Returns: f32[2,6,2,4]."""
     out = jnp.einsum("ijk,klm->ijlm", y, params["kernel"])
     return out + params["bias"]
 
 
 def dot_product_attention(query, key, value):
+    """Args: query, key, value: f32[2,6,2,4].  Returns: f32[2,6,2,4]."""
     product = jnp.einsum("bihjk,blhk->bhijl", query[:, :, :, None], key)
     scaled = product * 0.5
     transposed = jnp.maximum(-jnp.inf, scaled.max(axis=-1)).transpose(3, 0, 1, 2)
@@ -35,6 +38,10 @@ def dot_product_attention(query, key, value):
 
 
 def multi_head_attention(params, inputs_q):
+    """Args: params: {"key": {...}, "out": {...}, "query": {...}, "value": {...}};
+    inputs_q: f32[2,6,8].
+    Returns: f32[2,6,8].
+    """
     x = dot_product_attention(
         linear_general(params["query"], inputs_q),
         linear_general(params["key"], inputs_q),
@@ -45,6 +52,7 @@ def multi_head_attention(params, inputs_q):
 
 
 def forward(params, x):
+    """Args: params: a dict of 16 arrays; x: f32[2,6,8].  Returns: f32[2,6,8]."""
     out = multi_head_attention(params["attention"], layer_norm(params["norm1"], x))
     x_2 = x + out
     y = layer_norm(params["norm2"], x_2) @ params["up"]["kernel"]

@@ -11,12 +11,16 @@ from optax import ScaleByAdamState
 
 
 def loss(params, x, y):
+    """Args: params: {"b": f32[], "w": f32[3]}; x: f32[4,3]; y: f32[4].  Returns: (f32[4], f32[])."""
     prediction = x @ params["w"] + params["b"]
     difference = prediction - y
     return 2.0 * difference, jnp.mean(difference**2)
 
 
 def update_fn(params, d_b, d_w):
+    """Args: params: (count=i32[], mu={...}, nu={...}); d_b: f32[]; d_w: f32[3].
+    Returns: (f32[], f32[3], f32[3], i32[], f32[], f32[3], f32[]).
+    """
     count = params.count
     mu = 0.1 * d_b**1 + 0.9 * params.mu["b"]
     mu_2 = 0.1 * d_w**1 + 0.9 * params.mu["w"]
@@ -31,6 +35,10 @@ def update_fn(params, d_b, d_w):
 
 
 def update(state, params, d_b, d_w):
+    """Args: state: (count=i32[], mu={...}, nu={...}); params: {"b": f32[], "w": f32[3]};
+    d_b: f32[]; d_w: f32[3].
+    Returns: (f32[], f32[3], f32[3], i32[], f32[], f32[], f32[3]).
+    """
     mu, mu_2, nu, count_inc, updates, updates_2, nu_2 = update_fn(state, d_b, d_w)
     return (
         mu,
@@ -44,6 +52,10 @@ def update(state, params, d_b, d_w):
 
 
 def train_step(params, state, x, y):
+    """Args: params: {"b": f32[], "w": f32[3]};
+    state: (ScaleByAdamState(...), EmptyState(), EmptyState()); x: f32[4,3]; y: f32[4].
+    Returns: (like params, like state, f32[]).
+    """
     scaled, value = loss(params, x, y)
     d_difference = 0.25 * scaled  # f32[4]  optax_adamw_step.py:12
     d_b = primitives.convert_element_type_p.bind(

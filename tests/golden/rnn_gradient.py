@@ -8,6 +8,10 @@ from jax import lax
 
 
 def grad_loss(params, xs, h0):
+    """Args: params: {"b": f32[4], "wh": f32[4,4], "wx": f32[3,4]}; xs: f32[7,3];
+    h0: f32[4].
+    Returns: the gradient, like params.
+    """
     b, wh, wx = params["b"], params["wh"], params["wx"]
 
     # forward

@@ -18,10 +18,12 @@ def _recomputed(function, *args, prevent_cse=True, policy=None):
 
 
 def forward(params, tokens):
+    """Args: params: bf16[32,16]; tokens: i32[8].  Returns: bf16[8,16]."""
     return params[tokens]
 
 
 def block():
+    """Returns: (bf16[], bool[2,8,8], bf16[2,8,8])."""
     distance = jnp.arange(8)[:, None] - jnp.arange(8)
     mask = (distance >= 0) & (distance < 4)
     selected = jnp.full((2, 8, 8), -jnp.inf, dtype=jnp.bfloat16)
@@ -31,6 +33,9 @@ def block():
 
 
 def block_bwd(x, layer, param, d_x):
+    """Args: x: bf16[8,16]; layer: bf16[16,16]; param: bf16[16,48]; d_x: bf16[8,16].
+    Returns: (bf16[8,16], bf16[16,16], bf16[16,48]).
+    """
     q, k, v = jnp.split(x @ param, 3, axis=-1)
     q_2 = q.reshape(8, 2, 8)
     k_2 = k.reshape(8, 2, 8)
@@ -67,6 +72,9 @@ def block_bwd(x, layer, param, d_x):
 
 
 def loss_and_grad(params, tokens, targets):
+    """Args: params: {"embedding": f32[32,16], "layers": {...}}; tokens, targets: i32[8].
+    Returns: (f32[], like params).
+    """
     # forward
     params_2 = params["embedding"].astype(jnp.bfloat16)
     params_3 = params["layers"]["out"].astype(jnp.bfloat16)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 
 def grad_loss(params, x):
+    """Args: params: (w: f32[4,5], b: f32[5]); x: f32[3,4].  Returns: the gradient, like params."""
     # forward
     total = x @ params[0] + params[1]
     hidden = jax.nn.relu(total)

@@ -458,12 +458,22 @@ class Parameter:
     name: str
     default: Expr | None = None
     kind: str = "plain"
+    annotation: Expr | None = None
+
+    def text(self) -> str:
+        star = self.kind if self.kind in ("*", "**") else ""
+        if self.annotation is None:
+            return star + self.name + (f"={self.default.flat()}" if self.default else "")
+        return f"{star}{self.name}: {self.annotation.flat()}" + (f" = {self.default.flat()}" if self.default else "")
 
 
 class Def(Statement):
-    """A function definition. Decorators are expressions; the docstring is data and is quoted here, safely."""
+    """A function definition. Decorators are expressions; the docstring is data and is quoted here, safely.
 
-    __slots__ = ("name", "params", "body", "decorators", "docstring")
+    `returns`: the annotation of the result.
+    """
+
+    __slots__ = ("name", "params", "body", "decorators", "docstring", "returns")
 
     def __init__(
         self,
@@ -472,9 +482,10 @@ class Def(Statement):
         body: Sequence[Statement],
         decorators: Sequence[Expr] = (),
         docstring: str = "",
+        returns: Expr | None = None,
     ):
         self.name, self.params, self.body = name, params, body
-        self.decorators, self.docstring, self.origin = decorators, docstring, None
+        self.decorators, self.docstring, self.origin, self.returns = decorators, docstring, None, returns
 
     def signature(self) -> list[str]:
         out: list[str] = []
@@ -485,9 +496,8 @@ class Def(Statement):
             if p.kind == "keyword" and not seen_star:
                 out.append("*")
                 seen_star = True
-            star = p.kind if p.kind in ("*", "**") else ""
             seen_star = seen_star or p.kind == "*"
-            out.append(star + p.name + (f"={p.default.flat()}" if p.default else ""))
+            out.append(p.text())
             if i == last_positional:
                 out.append("/")
         return out
@@ -496,14 +506,15 @@ class Def(Statement):
         for decorator in self.decorators:
             yield from lines_of("@", decorator, "", indent)
         signature = self.signature()
-        head = f"{indent}def {self.name}({', '.join(signature)}):"
+        returned = f" -> {self.returns.flat()}" if self.returns is not None else ""
+        head = f"{indent}def {self.name}({', '.join(signature)}){returned}:"
         if len(head) <= WIDTH:
             yield head
         else:
             yield f"{indent}def {self.name}("
             # `*args` may take no trailing comma in front of `/`, so items are filled as they come.
             yield from _filled(signature, indent + "    ", WIDTH)
-            yield f"{indent}):"
+            yield f"{indent}){returned}:"
         inner = indent + "    "
         if self.docstring:
             yield from docstring_lines(self.docstring, inner)

@@ -24,7 +24,13 @@ from untrace.torch.structure import CallOrigin, ModuleOutliner, head_of, is_auth
 
 
 def from_torch(
-    module: Any, *, style: str = "idiomatic", prove: bool = True, simplify: bool = True, comments: str = "some"
+    module: Any,
+    *,
+    style: str = "idiomatic",
+    prove: bool = True,
+    simplify: bool = True,
+    comments: str = "some",
+    annotations: str = "none",
 ) -> Callable[..., Decompiled]:
     """A function of the module's inputs (tensors of PyTorch) that gives the module as JAX source.
 
@@ -34,7 +40,7 @@ def from_torch(
 
     Raises OptionError (the extra `untrace[torch]` is missing), CaptureError, UnsupportedPrimitiveError, ProofError.
     """
-    options = _options(style, False, prove, simplify, comments)
+    options = _options(style, False, prove, simplify, comments, annotations)
 
     def from_torch_on(*args: Any, **kwargs: Any) -> Decompiled:
         return _written(module, args, kwargs, options)[0]

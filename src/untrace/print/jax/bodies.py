@@ -15,6 +15,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Value
+from untrace.print.jax.types import Type, array_type, tuple_type
 from untrace.print.names import Scope, identifier
 from untrace.print.tree import WIDTH, Assign, Def, Expr, Lambda, Lines, Name, Parameter, Return, Statement, Text, Tuple
 
@@ -43,6 +44,8 @@ class Body:
     def __init__(self, w: Any, function: Function, fallback: str, closed: Iterable[tuple[Value, Expr]]):
         self.outer = w
         self.name, self.authored = function_hint(function, fallback, w.equation)
+        self.function = function
+        self.types: list[Any] = []  # of the parameters
         pairs = list(closed)
         scope = Scope(w.module.scope)
         for word in sorted({word for _, expr in pairs for word in _WORD.findall(expr.flat())}):
@@ -66,6 +69,7 @@ class Body:
         `empty`. `packs`: {first: (end, base of its name)}, runs of values that come in a tuple of their own.
         """
         inner = self.writer
+        self.types.append(tuple_type([array_type(v.aval) for v in values]) if values and not packs else None)
         whole_pack = (packs or {}).get(0, (0, ""))
         if len(values) == 1 and values[0] in used:
             self.params.append(Parameter(inner.bind_parameter(values[0], names[0]).id))
@@ -134,7 +138,29 @@ class Body:
         """Puts the definition, with blank lines around it, where the outer function now stands."""
         self.name = self.outer.scope.fresh(self.name)
         body = [*self.writer.statements, BareReturn(value)]
-        put_definition(self.outer.statements, Def(self.name, self.params, body, decorators))
+        definition = Def(self.name, self.params, body, decorators)
+        described = self.outer.module.described
+        if described.annotations:
+            described.nested(definition, self.types, _type_of(value, self.function.results))
+        put_definition(self.outer.statements, definition)
+
+
+def _type_of(value: Expr, results: Sequence[Any]) -> Any:
+    """The type of what a body returns: tuples of its results in order, None where a part of a carry is empty."""
+    rest = iter(results)
+
+    def walk(expr: Expr) -> Any:
+        if type(expr) is Tuple:
+            return Type("tuple", parts=tuple(("", walk(e)) for e in expr.elements))
+        if type(expr) is Text and expr.text == "None":
+            return Type("None", "None")
+        return array_type(next(rest).aval)
+
+    try:
+        found = walk(value)
+    except StopIteration:
+        return None
+    return found if next(rest, None) is None else None  # residuals that are packed have no type here
 
 
 class BareReturn(Return):

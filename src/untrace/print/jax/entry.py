@@ -11,9 +11,11 @@ import jax
 from untrace import jax_compat
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Function, Program, Value
+from untrace.print.jax.described import WORDS, author_dims
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
 from untrace.print.jax.results import Rebuilt, rebuild
 from untrace.print.jax.signature import Argument, Signature, signature_parameters, unpack_arguments
+from untrace.print.jax.types import Type, array_type, tree_type
 from untrace.print.jax.writer import FunctionWriter, ModuleWriter
 from untrace.print.names import identifier
 from untrace.print.tree import Assign, Def, Expr, Name, Parameter, Return, Statement, Tuple
@@ -63,7 +65,10 @@ def _flat(module: ModuleWriter, function: Function, name: str) -> Def:
     params = [Parameter(w.bind_parameter(p).id) for p in function.params]
     w.equations(function.equations, function.results)
     w.statements.append(Return(Tuple([_array(w, r) for r in function.results])))
-    return Def(name, params, w.statements)
+    results = [array_type(r.aval) for r in function.results]
+    arguments = [(p.name, array_type(v.aval)) for p, v in zip(params, function.params, strict=True)]
+    result = Type("tuple", parts=tuple(("", r) for r in results))
+    return module.described.describe(Def(name, params, w.statements), arguments, result)
 
 
 def _array(w: FunctionWriter, result: Any) -> Expr:
@@ -76,6 +81,7 @@ def _array(w: FunctionWriter, result: Any) -> Expr:
 def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: PytreeEntry) -> list[Statement]:
     signature, function = entry.signature, program.entry
     w = module.writer()
+    module.described.hidden = any(p.name in WORDS for p in signature.parameters)
     for parameter in signature.parameters:
         w.scope.claim_parameter(parameter.name)
     module.modules.update(signature.modules)
@@ -102,7 +108,46 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
         inner = module.scope.fresh(f"_{name}")
         forwarder = signature.forwarder(name, inner)
     definition = Def(inner, signature.parameters, w.statements)
+    _describe(module, definition, entry, program)
+    if forwarder is not None:
+        for own, outer in zip(definition.params, forwarder.params, strict=True):
+            outer.annotation = own.annotation
+        forwarder.returns = definition.returns
     return [definition] if forwarder is None else [definition, forwarder]
+
+
+def _describe(module: ModuleWriter, definition: Def, entry: PytreeEntry, program: Program) -> None:
+    """The types of the arguments and of the result, under the author's names for them."""
+    arguments: list[tuple[str, Type]] = []
+    dims: dict[str, tuple[str, ...]] = {}
+    sizes: dict[str, set[int]] = {}
+    rest = iter(program.entry.params)
+    for argument in entry.signature.arguments:
+        values = [next(rest) for _ in jax.tree.leaves(argument.example)]
+        names = [v.hint if v.hint and not v.hint[-1].isdigit() else "" for v in values]
+        kind = tree_type(argument.example, [v.aval for v in values], names)
+        name = argument.root.flat()
+        arguments.append((name, kind))
+        if kind.kind == "array":
+            _add_dims(dims, sizes, name, entry.signature.annotations.get(name), kind)
+    result = tree_type(entry.result, [r.aval for r in program.entry.results])
+    if result.kind == "array" and not program.extra.get("summary"):
+        _add_dims(dims, sizes, "", entry.signature.annotations.get("return"), result)
+    if any(len(found) > 1 for found in sizes.values()):
+        dims = {}  # one name for two sizes: the function was traced as something else than it says
+    what = "the gradient" if program.extra.get("summary", "").startswith("Gradient") else ""
+    module.described.describe(definition, arguments, result, what, dims)
+
+
+def _add_dims(
+    dims: dict[str, tuple[str, ...]], sizes: dict[str, set[int]], name: str, annotation: Any, kind: Type
+) -> None:
+    shape = getattr(kind.aval, "shape", ())
+    found = author_dims(annotation, shape)
+    if found is not None:
+        dims[name] = found
+        for word, size in zip(found, shape, strict=True):
+            sizes.setdefault(word, set()).add(size)
 
 
 def _bind_arguments(w: FunctionWriter, arguments: Sequence[Argument], function: Function) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.print.jax import reroll
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
+from untrace.print.jax.types import array_type, tuple_type, ways_type
 from untrace.print.names import identifier
 from untrace.print.tree import Assign, Call, Def, Expr, Lines, Name, Parameter, Return, Statement
 
@@ -155,6 +156,11 @@ def _written(module: Any, body: Function, layout: Layout, order: Sequence[int], 
         if found is None:
             found = module.locals[text] = definition.name = module.scope.fresh(hint)
             module.definitions.append(definition)
+            module.local_definitions[found] = definition
+            _describe(module, definition, body, layout, order)
+        else:
+            _describe(module, definition, body, layout, order)
+            module.described.shared(module.local_definitions[found], definition)
         module.locals[key] = found
         module.kept.append(body)
     return found
@@ -193,6 +199,19 @@ def _definition(
     w.equations(body.equations, body.results)
     w.statements.append(Return(w.results(body.results)))
     return Def(name, params, w.statements)
+
+
+def _describe(module: Any, definition: Def, body: Function, layout: Layout, order: Sequence[int]) -> None:
+    arguments = []
+    for parameter, i in zip(definition.params, order, strict=True):
+        if i >= 0:
+            kind = array_type(body.params[i].aval)
+        else:
+            places, ways = layout.packs[-1 - i]
+            kind = ways_type(ways, [body.params[place].aval for place in places])
+        arguments.append((parameter.name, kind))
+    result = tuple_type([array_type(r.aval) for r in body.results])
+    module.described.describe(definition, arguments, result)
 
 
 def _pack_name(body: Function, layout: Layout, pack: Any, leaf: Any) -> str:

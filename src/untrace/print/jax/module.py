@@ -73,11 +73,14 @@ def write_module(
     standalone: bool = False,
     idiomatic: bool = False,
     comments: str = "none",
+    annotations: str = "none",
 ) -> Written:
     """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express."""
     module = ModuleWriter(forced, standalone, idiomatic)
+    module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
     module.program = program.entry.jaxpr
     name, definitions = entry.write_entry(module, program)
+    module.described.finish()
     lines: list[str] = []
     origins: list[Any] = []
 
@@ -153,7 +156,7 @@ def _commented(line: str, comment: str) -> str:
 
 
 def _print_def(statement: Def, lines: list[str], origins: list[Any], indent: str) -> None:
-    head = Def(statement.name, statement.params, (), statement.decorators, statement.docstring)
+    head = Def(statement.name, statement.params, (), statement.decorators, statement.docstring, statement.returns)
     head_lines = list(head.lines(indent))
     if not statement.docstring:
         head_lines.pop()  # the `pass` of an empty body

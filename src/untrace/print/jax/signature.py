@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from untrace import jax_compat
@@ -59,7 +59,8 @@ class Signature:
     ones, in the order in which JAX flattens `(args, kwargs)` without the static ones. `checks`
     refuse what the trace did not cover; they come first in the body. `notes` are sentences for
     the proof. Where a parameter's own name cannot be used inside (`jnp`, `float`), `public` has
-    the original parameters, and `forwarder` writes the function that takes them.
+    the original parameters, and `forwarder` writes the function that takes them. `annotations` are
+    the author's, by the names of `parameters`; that of the result is "return".
     """
 
     parameters: tuple[Parameter, ...]
@@ -68,6 +69,7 @@ class Signature:
     notes: tuple[str, ...] = ()
     modules: frozenset[str] = frozenset()
     public: tuple[Parameter, ...] = ()
+    annotations: Mapping[str, Any] = field(default_factory=dict)
 
     def forwarder(self, name: str, inner: str) -> Def | None:
         """`def name(<original parameters>): return inner(...)`, or None where it is not needed."""
@@ -153,7 +155,21 @@ def signature_parameters(
             fits = False
     if not fits:
         parameters = _made_up(args, kwargs)
-    return _Reader(parameters, args, kwargs, static_argnums, static_argnames, avoid).read()
+    reader = _Reader(parameters, args, kwargs, static_argnums, static_argnames, avoid)
+    reader.annotations = _annotations(fn)
+    return reader.read()
+
+
+def _annotations(fn: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of `fn` by parameter, and of its result as "return"; {} where Python cannot tell."""
+    try:
+        signature = inspect.signature(fn, eval_str=True)
+    except Exception:  # an annotation that is text may fail in any way
+        return {}
+    found = {p.name: p.annotation for p in signature.parameters.values() if p.annotation is not p.empty}
+    if signature.return_annotation is not signature.empty:
+        found["return"] = signature.return_annotation
+    return found
 
 
 def _made_up(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[inspect.Parameter]:
@@ -217,6 +233,7 @@ class _Reader:
         self.notes: list[str] = []
         self.by_position: dict[int, Argument] = {}
         self.by_name: dict[str, Argument] = {}
+        self.annotations: dict[str, Any] = {}
         self.optional = False  # whether a parameter with a default came already
 
     def read(self) -> Signature:
@@ -254,6 +271,7 @@ class _Reader:
             tuple(self.notes),
             frozenset(self.modules),
             public,
+            {own.get(name, name): annotation for name, annotation in self.annotations.items()},
         )
 
     def _own_names(self) -> dict[str, str]:

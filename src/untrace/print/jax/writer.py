@@ -22,6 +22,7 @@ from untrace.print.jax import runtime
 from untrace.print.jax.bases import base_of
 from untrace.print.jax.bodies import BareReturn
 from untrace.print.jax.constants import ConstantWriter
+from untrace.print.jax.described import Described
 from untrace.print.jax.folding import FOLDED_WIDTH, foldable
 from untrace.print.jax.library import library_call
 from untrace.print.jax.local import write_calls
@@ -60,6 +61,8 @@ class ModuleWriter(ConstantWriter):
         self.definitions: list[Statement] = []
         self.helpers: list[str] = []
         self.notes: list[str] = []
+        self.annotation_words: set[str] = set()  # names of jaxtyping that annotations use
+        self.described = Described(self)  # docstrings and annotations
         self.forced = forced
         self.standalone = standalone
         self.callables: dict[int, Expr] = {}  # Python functions of callbacks, by identity
@@ -70,6 +73,7 @@ class ModuleWriter(ConstantWriter):
         self.kept: list[Any] = []  # ids are only unique while the objects live
         self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
+        self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self._functions: dict[int, str] = {}
         self._by_body: dict[Any, str] = {}
@@ -131,7 +135,10 @@ class ModuleWriter(ConstantWriter):
         writer.equations(function.equations, function.results)
         made = BareReturn if self.idiomatic else Return
         writer.statements.append(made(writer.results(function.results)))
-        return Def(name, params, writer.statements, decorators)
+        definition = Def(name, params, writer.statements, decorators)
+        given = [p for p in function.params if p not in fixed]
+        # A line or two say as much as their types would.
+        return self.described.flat(definition, given, function.results, len(writer.statements) > 2)
 
     def primitive(self, prim: Any) -> Expr | None:
         """`primitives.add_p`, or another public place of the primitive object; None where there is none."""
