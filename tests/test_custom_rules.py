@@ -146,3 +146,34 @@ def test_written_jaxprs_follow_the_caches() -> None:
     jax.clear_caches()
     texts = [jax.jit(f).lower(1.5).as_text().count("func.func") for f in (d, function)]
     assert texts[0] == texts[1]
+
+
+@jax.custom_vjp
+def frugal(x: Any, y: Any) -> Any:
+    return x * y
+
+
+def _frugal_fwd(x: Any, y: Any) -> Any:
+    """With symbolic zeros a rule is told which operands are differentiated, and may do less for the others."""
+    return x.value * y.value, (x.value, y.value if y.perturbed else None)
+
+
+def _frugal_bwd(residuals: Any, cotangent: Any) -> Any:
+    x, y = residuals
+    return (100 * cotangent, None) if y is None else (y * cotangent, x * cotangent)
+
+
+frugal.defvjp(_frugal_fwd, _frugal_bwd, symbolic_zeros=True)
+
+
+@pytest.mark.parametrize("style", ["exact", "idiomatic"])
+def test_a_rule_is_the_one_for_the_operands_that_the_program_differentiates(style: str) -> None:
+    def function(x: Any) -> Any:
+        one = jax.jit(lambda x: frugal(x, 3.0 + jnp.floor(jax.lax.stop_gradient(x))))(x)
+        return one + frugal(x, x)
+
+    d = untrace.decompile(function, style=style)(1.5)
+    assert d.proof.at_least("hlo")
+    assert float(jax.grad(function)(1.5)) == 103.0
+    assert float(jax.grad(d)(1.5)) == 103.0
+    assert float(jax.jit(jax.grad(d))(1.5)) == 103.0

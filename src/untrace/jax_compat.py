@@ -110,10 +110,13 @@ def close_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
     return jex_core.ClosedJaxpr(jaxpr, list(consts)) if jex_core.ClosedJaxpr is not JAXPR_TYPES[1] or consts else jaxpr
 
 
-def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool], list[bool]]:
+def custom_vjp_rules(
+    eqn: Any, perturbed: Sequence[bool] | None = None
+) -> tuple[Any, list[int | None], Any, list[bool], list[bool]]:
     """(fwd ClosedJaxpr, residual forwards, bwd ClosedJaxpr, which cotangents out are zeros, which
     operands the rule lets differentiation go through).
 
+    perturbed: the operands that are differentiated (of a rule with symbolic zeros), where that is known.
     Source: `fwd_jaxpr_thunk`, `bwd` and `out_trees` of custom_vjp_call, jax/_src/custom_derivatives.py
     """
     from jax._src import ad_util  # a zero cotangent is an `ad_util.Zero` (0.10) or None (0.12)
@@ -122,7 +125,9 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool], 
     n_consts = params["num_consts"]
     thunk = params["fwd_jaxpr_thunk"]
     with tracing_context(eqn):
-        (fwd_jaxpr, consts), perturbed = _forward_rule(thunk, eqn.invars[n_consts:], params["symbolic_zeros"])
+        (fwd_jaxpr, consts), perturbed = _forward_rule(
+            thunk, eqn.invars[n_consts:], params["symbolic_zeros"], perturbed
+        )
     fwd = close_jaxpr(fwd_jaxpr, consts)
     _, res_tree, forwards = params["out_trees"]()
     # `forwards` counts all operands of the equation, constants first.
@@ -159,8 +164,10 @@ def custom_vjp_rules(eqn: Any) -> tuple[Any, list[int | None], Any, list[bool], 
     return fwd, list(forwards), _without_float0(closed), list(zeros), perturbed
 
 
-def _forward_rule(thunk: Any, operands: Sequence[Any], symbolic: bool) -> tuple[Any, list[bool]]:
-    """(what `thunk` gives for the most perturbed operands that it takes, which those are).
+def _forward_rule(
+    thunk: Any, operands: Sequence[Any], symbolic: bool, known: Sequence[bool] | None
+) -> tuple[Any, list[bool]]:
+    """(what `thunk` gives for the `known` perturbed operands, else for the most that it takes; which those are).
 
     With symbolic zeros a rule is told which operands are differentiated, and may refuse some (as
     equinox's `filter_custom_vjp` does for all arguments but the first). Raises what the rule raises
@@ -177,6 +184,8 @@ def _forward_rule(thunk: Any, operands: Sequence[Any], symbolic: bool) -> tuple[
     every = [True] * len(operands)
     if not symbolic:
         return call(every), every
+    if known is not None:
+        return call(known), list(known)
     try:
         return call(every), every
     except Exception as error:  # the rule is user code: anything may be raised
@@ -205,6 +214,71 @@ def _forward_rule(thunk: Any, operands: Sequence[Any], symbolic: bool) -> tuple[
         if tree is not _NOTHING:
             store.store(tree)
     return found, [i in taken for i in range(len(every))]
+
+
+def perturbed_operands(closed: Any) -> dict[int, tuple[bool, ...]]:
+    """Which operands a `custom_vjp` equation with symbolic zeros has differentiated when all inputs of `closed` are.
+
+    By the id of the equation's `fwd_jaxpr_thunk`; those that nothing differentiates are not in it. Such a rule is told
+    which operands these are, and may compute something else for others (as equinox's loops do): the right rule is
+    the one that JAX asks for. So JAX is asked, on a copy of the jaxpr whose thunks note down how they are called.
+    """
+    found: dict[int, tuple[bool, ...]] = {}
+    copy = _noting(closed, found, {})
+    if copy is closed:
+        return found
+    avals = [v.aval for v in open_jaxpr(closed)[0].invars]
+    floats = [i for i, aval in enumerate(avals) if has_tangent(aval)]
+
+    def differentiated(*args: Any) -> list[Any]:
+        def of_floats(*given: Any) -> list[Any]:
+            full = list(args)
+            for i, value in zip(floats, given, strict=True):
+                full[i] = value
+            return [out for out in evaluate_closed(copy, full) if has_tangent(jax.typeof(out))]
+
+        return jax.vjp(of_floats, *[args[i] for i in floats])[0]
+
+    with contextlib.suppress(Exception):  # a program that JAX cannot differentiate has no rule that is asked for
+        trace_on_avals(differentiated, avals)
+    return found
+
+
+def _noting(closed: Any, found: dict[int, tuple[bool, ...]], known: dict[int, Any]) -> Any:
+    """A copy of a jaxpr whose `custom_vjp` rules with symbolic zeros note down in `found` how they are called; the same
+    object where there is none. Source: `lift_fwd`, jax/_src/custom_derivatives.py."""
+    from jax._src import linear_util as lu
+
+    def note(thunk: Any) -> Any:
+        def call(*perturbed: bool) -> Any:
+            rule = getattr(thunk, "call_wrapped", thunk)(*perturbed)  # not noted where it refuses
+            before = found.get(id(thunk), (False,) * len(perturbed))
+            found[id(thunk)] = tuple(a or bool(b) for a, b in zip(before, perturbed, strict=True))
+            return rule
+
+        return lu.wrap_init(call, debug_info=thunk.debug_info)
+
+    def copied(value: Any) -> Any:
+        if is_jaxpr(value):
+            return _noting(value, found, known)
+        if type(value) in (tuple, list):
+            new = [copied(v) for v in value]
+            return type(value)(new) if any(a is not b for a, b in zip(new, value, strict=True)) else value
+        return value
+
+    if id(closed) not in known:
+        eqns = []
+        for eqn in open_jaxpr(closed)[0].eqns:
+            params = eqn.params
+            if eqn.primitive.name == "custom_vjp_call":
+                new = {"fwd_jaxpr_thunk": note(params["fwd_jaxpr_thunk"])} if params["symbolic_zeros"] else {}
+            else:
+                new = {k: c for k, v in params.items() if (c := copied(v)) is not v}
+            eqns.append(eqn.replace(params={**params, **new}) if new else eqn)
+        jaxpr = open_jaxpr(closed)[0]
+        same = all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True))
+        known[id(closed)] = closed if same else rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
+    return known[id(closed)]
 
 
 _NOTHING: Any = object()

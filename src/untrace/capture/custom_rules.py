@@ -77,7 +77,7 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     operands whose `perturbed` is False must not be differentiated.
     """
     params = eqn.params
-    key = jax_compat.rule_key(eqn, params["fwd_jaxpr_thunk"], params["bwd"])
+    key = (jax_compat.rule_key(eqn, params["fwd_jaxpr_thunk"], params["bwd"]), importer.expander.perturbed_of(eqn))
     found = importer.rules.get(key)
     if found is not None:
         return found

@@ -82,6 +82,7 @@ class Expander:
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._failures: dict[str, str] = {}
         self._traced_rules: dict[int, tuple[Any, Exception | None]] = {}
+        self.perturbed: dict[int, tuple[bool, ...]] = {}  # `jax_compat.perturbed_operands` of the program
         self._roots: dict[int, Root | None] = {}
 
     @property
@@ -127,10 +128,14 @@ class Expander:
         """`jax_compat.custom_vjp_rules`, expanded. Raises what the rules raise."""
 
         def trace() -> Any:
-            forward, forwards, backward, *rest = jax_compat.custom_vjp_rules(eqn)
+            forward, forwards, backward, *rest = jax_compat.custom_vjp_rules(eqn, self.perturbed_of(eqn))
             return self.closed(forward), forwards, self.closed(backward), *rest
 
         return self._once(eqn.params["fwd_jaxpr_thunk"], trace)
+
+    def perturbed_of(self, eqn: Any) -> tuple[bool, ...] | None:
+        """Which operands of a `custom_vjp` equation are differentiated with the program, where its rule asks that."""
+        return self.perturbed.get(id(eqn.params.get("fwd_jaxpr_thunk")))
 
     def _once(self, rule: Any, trace: Callable[[], Any]) -> Any:
         """A rule is traced when it is captured, and again when it is compared: the second time for

@@ -85,6 +85,7 @@ def trace(
 def program_of(captured: Captured, name: str, signature: Any, keep_primitives: Collection[str] = ()) -> Program:
     """The Program of what was traced, without library primitives but those in `keep_primitives`."""
     captured.expander = Expander(keep_primitives)
+    captured.expander.perturbed = jax_compat.perturbed_operands(captured.jaxpr)
     captured.expanded = captured.expander.closed(captured.jaxpr)
     captured.notes = captured.expander.notes
     importer = Importer(captured.expander)

@@ -60,7 +60,7 @@ class TracedRules:
         if key is None:
             self._keep.append(eqn)
             return id(eqn)
-        return key
+        return key, self.expander.perturbed_of(eqn)
 
 
 def _trace(eqn: Any, expander: Expander) -> Traced:
