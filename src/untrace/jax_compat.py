@@ -386,6 +386,13 @@ def is_shaped_array(aval: Any) -> bool:
     return type(aval) is ShapedArray
 
 
+def plain_aval(aval: Any) -> Any:
+    """The shaped array of the same shape, dtype and weak type that is sharded over nothing."""
+    from jax._src.core import ShapedArray
+
+    return ShapedArray(aval.shape, aval.dtype, aval.weak_type)
+
+
 def is_ref_aval(aval: Any) -> bool:
     from jax._src.state.types import AbstractRef  # no public name
 
@@ -1647,3 +1654,31 @@ def unfiltered_tracebacks() -> Any:
     from jax._src import config
 
     return config.traceback_filtering("off")
+
+
+def traced_quickly(function: Any, avals: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """(jaxpr, constants) of `function(*tracers) -> flat list` on shaped arrays.
+
+    What `jax.make_jaxpr` does inside of its call of `jit`, whose handling of signatures, shardings and caches takes five
+    times as long as a small trace does.
+    """
+    from jax._src import api_util, linear_util
+    from jax._src.interpreters import partial_eval
+
+    info = api_util.debug_info("trace", function, tuple(avals), {})
+    jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(linear_util.wrap_init(function, debug_info=info), avals)
+    return jaxpr, list(consts)
+
+
+_JITTED = jax.jit(lambda: None)
+
+
+def name_of_call(function: Any) -> str | None:
+    """The name of the one call that a jitted function leaves in every trace; None where it leaves its equations, or is no
+    jitted function. Its settings have no public name, and the value that stands for inlining differs between the lines.
+    """
+    if type(function) is not type(_JITTED):  # `custom_jvp` copies the attributes of the function that it wraps
+        return None
+    inline = getattr(getattr(function, "_jit_info", None), "inline", None)
+    stays = inline is False or getattr(inline, "name", "") == "AUTO"
+    return function.__name__ if stays and not jax.config.jax_disable_jit else None

@@ -26,6 +26,7 @@ from untrace.ir.nodes import (
     Value,
     walk_functions,
 )  # fmt: skip
+from untrace.lift import library
 from untrace.lift.patterns import MOST_PATTERNS, PATTERNS, NotAScalar, Pattern, pattern_of, template
 from untrace.prove.compare import Comparer
 
@@ -192,6 +193,9 @@ class Matcher:
 
     def try_guess(self, guess: Guess, anchor: Equation) -> bool:
         """Whether the guess is right; if it is, its equations are replaced."""
+        anchors = guess.anchors or (anchor,)
+        if not _is_possible(library.facts(guess.path), anchors):
+            return False
         inputs: list[Any] = []
         places: dict[int, int] = {}
         try:
@@ -202,7 +206,6 @@ class Matcher:
         pattern = pattern_of(self.lifter.patterns, guess.path, args, kwargs, inputs)
         if pattern is None:
             return False
-        anchors = guess.anchors or (anchor,)
         group = self._lay_over(pattern, inputs, anchors)
         if group is None:
             return False
@@ -345,6 +348,16 @@ class Matcher:
                 if before is not None and id(before) in members:
                     stack.append((before, False))
         return order
+
+
+def _is_possible(known: library.Facts, anchors: Sequence[Equation]) -> bool:
+    """Whether equations can end what a call leaves, as far as that is known without a trace."""
+    last = anchors[0]
+    if known.call is not None and (
+        last.callee.name not in ("jit", "pjit") or last.origin.params.get("name") != known.call
+    ):
+        return False
+    return known.arrays and not (known.bare and (len(anchors) > 1 or len(last.outputs) != 1))
 
 
 def _same_type(left: Any, right: Any) -> bool:

@@ -11,14 +11,18 @@ A printer spells them its own way; here is only what they do.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from untrace import jax_compat
 
 # Where a function of a given name is looked for, as a module writes it; the first that has it is the likeliest.
 _MODULES = (
@@ -47,6 +51,39 @@ def resolve(path: str) -> Callable[..., Any] | None:
         if found is None:
             return None
     return found
+
+
+# First parameters of functions of functions: no array can go there.
+_CALLABLES = frozenset({"f", "fn", "fun", "func", "body_fun", "cond_fun"})
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a function without tracing it, so that a guess need not be traced to be wrong.
+
+    `call`: the name of the one call that it leaves in a trace. `bare`: whether it returns one array. `arrays`: whether
+    its first argument may be an array.
+    """
+
+    call: str | None = None
+    bare: bool = False
+    arrays: bool = True
+
+
+@cache
+def facts(path: str) -> Facts:
+    """What is known of the function at `path`."""
+    function = resolve(path)
+    if function is None or path.partition(".")[0] not in _ROOTS:
+        return Facts()
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return Facts(jax_compat.name_of_call(function))
+    returns = signature.return_annotation
+    first = next(iter(signature.parameters.values()), None)
+    callables = first is not None and (first.name in _CALLABLES and path.startswith("lax."))
+    return Facts(jax_compat.name_of_call(function), returns == "Array" or returns is jax.Array, not callables)
 
 
 @cache

@@ -104,19 +104,17 @@ def _trace(path: str, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list
 
     structure: list[Any] = []
 
-    def flat(*inputs: Any) -> Any:
+    def flat(*inputs: Any) -> list[Any]:
         result = call(*inputs)
         structure.append(result)
-        return result
+        return jax.tree_util.tree_leaves(result)
 
-    structs = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
     try:
         with warnings.catch_warnings(), jax_compat.unfiltered_tracebacks():
             warnings.simplefilter("error")  # nor do we write what JAX warns of
-            closed = jax.make_jaxpr(flat)(*structs)
+            jaxpr, consts = jax_compat.traced_quickly(flat, [jax_compat.plain_aval(a) for a in avals])
     except Exception:  # a guess need not even be a legal call
         return None
-    jaxpr, consts = jax_compat.open_jaxpr(closed)
     result = structure[0]
     if isinstance(result, (tuple, list)):  # unpacked by one statement: no tuples in it, and more than one
         if len(result) < 2 or len(jax.tree_util.tree_leaves(result)) != len(result):
