@@ -184,7 +184,45 @@ def test_finite_against_not_finite():
     assert np.isnan(mismatch.first) and mismatch.second == 0
     assert np.asarray(mismatch.inputs[0])[mismatch.index] < 0
     assert not runs.close
-    assert "NaN and a number" in str(difference)
+    text = str(difference)
+    where = f"first at index {list(mismatch.index)} of sampled input {mismatch.sample}; "
+    assert text.startswith(f"output 0: 0.0 where the original has nan, {where}")
+    counted = f"{difference.not_finite_count} values in {difference.not_finite_samples} samples"
+    assert text.endswith(counted) and "ULP" not in text
+
+
+def compared(first, second):
+    """The difference of two functions that return these values, and its sentence without the sample."""
+    first, second = jnp.array(first, jnp.float32), jnp.array(second, jnp.float32)
+    (difference,) = compare_runs(lambda x: first, lambda x: second, [jnp.zeros(())], samples=1).differences
+    return difference, str(difference)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (1.0, np.nan, "nan where the original has 1.0, first at sampled input 0; 1 value in 1 sample"),
+        ([1, np.inf], [1, 2], "2.0 where the original has inf, first at index [1] of sampled input 0; 1 value in 1 sample"),
+        ([np.nan], [np.inf], "inf where the original has nan, first at index [0] of sampled input 0; 1 value in 1 sample"),
+        ([np.inf], [-np.inf], "-inf where the original has inf, first at index [0] of sampled input 0; 1 value in 1 sample"),
+        (
+            [[0, 1, np.nan, 3]],
+            [[np.nan, np.nextafter(np.float32(1), np.float32(2)), np.nan, np.inf]],
+            "nan where the original has 0.0, first at index [0, 0] of sampled input 0; 2 values in 1 sample; "
+            "where both are finite, up to 1 ULP apart",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_finite_is_counted_apart(first, second, expected):
+    difference, text = compared(first, second)
+    assert text == f"output 0: {expected}"
+    assert difference.not_finite is not None
+
+
+def test_numbers_are_said_to_be_apart_in_ulps():
+    difference, text = compared([1.0], [np.nextafter(np.float32(1), np.float32(2))])
+    assert text == "output 0: up to 1 ULP apart, at sampled input 0, in 1 sample"
+    assert difference.not_finite is None and difference.not_finite_count == 0
 
 
 def test_types_that_differ():

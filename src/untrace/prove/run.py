@@ -21,7 +21,7 @@ CLOSE_ULPS = 1024
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Two results of which one is finite and the other is not: where, and for which inputs."""
+    """Two results of which one is finite and the other is not, or NaN and infinity: where, and for which inputs."""
 
     sample: int
     index: tuple[int, ...]
@@ -35,8 +35,10 @@ class LeafDifference:
     """How one output leaf differs over all samples.
 
     `max_ulp` is in units in the last place of the leaf's dtype (in ones for integers), `inf` where
-    NaN meets a number; -0.0 and 0.0 are 0 apart, though their bits differ. `type_difference` says
-    how shape, dtype or weak type differ, in words.
+    NaN meets a number; -0.0 and 0.0 are 0 apart, though their bits differ. `not_finite` is the first
+    pair of values that no number of ULPs says anything about, `not_finite_count` how many there are
+    in `not_finite_samples` of the samples, and `finite_ulp` the distance of all the others.
+    `type_difference` says how shape, dtype or weak type differ, in words.
     """
 
     path: str
@@ -45,15 +47,22 @@ class LeafDifference:
     differing_samples: int = 0
     not_finite: Mismatch | None = None
     type_difference: str = ""
+    not_finite_count: int = 0
+    not_finite_samples: int = 0
+    finite_ulp: float = 0.0
 
     def __str__(self) -> str:
         if self.type_difference:
             return f"{self.path}: {self.type_difference}"
-        text = f"{self.path}: up to {_count(self.max_ulp)} apart, at sampled input "
-        text += f"{self.worst_sample}, in {self.differing_samples} of the samples"
-        if self.not_finite is not None:
-            m = self.not_finite
-            text += f"; {m.first} against {m.second} at index {list(m.index)}, input {m.sample}"
+        m = self.not_finite
+        if m is None:
+            where = f"at sampled input {self.worst_sample}, in {_counted(self.differing_samples, 'sample')}"
+            return f"{self.path}: up to {_count(self.max_ulp)} apart, {where}"
+        place = f"index {list(m.index)} of " if m.index else ""
+        text = f"{self.path}: {m.second} where the original has {m.first}, first at {place}sampled input {m.sample}; "
+        text += f"{_counted(self.not_finite_count, 'value')} in {_counted(self.not_finite_samples, 'sample')}"
+        if self.finite_ulp:
+            text += f"; where both are finite, up to {_count(self.finite_ulp)} apart"
         return text
 
 
@@ -139,13 +148,22 @@ def update_difference(
     distances = ulps_apart(a, b)
     worst = float(distances.max()) if distances.size else 0.0
     old = old or LeafDifference(path, -1.0)
-    mismatch = old.not_finite or _finite_mismatch(a, b, number, tuple(inputs))
+    beyond = _beyond_ulps(a, b)
+    count = int(np.count_nonzero(beyond))
+    mismatch = old.not_finite
+    if count and mismatch is None:
+        index = tuple(int(k) for k in np.argwhere(beyond)[0])
+        mismatch = Mismatch(number, index, a[index], b[index], tuple(inputs))
+    finite = distances[~beyond]
     found[i] = LeafDifference(
         path,
         max(worst, old.max_ulp),
         number if worst > old.max_ulp else old.worst_sample,
         old.differing_samples + 1,
         mismatch,
+        not_finite_count=old.not_finite_count + count,
+        not_finite_samples=old.not_finite_samples + bool(count),
+        finite_ulp=max(old.finite_ulp, float(finite.max()) if finite.size else 0.0),
     )
 
 
@@ -217,14 +235,15 @@ def _ordered(a: np.ndarray) -> np.ndarray:
     return np.where(bits < 0, -magnitude, magnitude)
 
 
-def _finite_mismatch(a: np.ndarray, b: np.ndarray, sample: int, inputs: tuple[Any, ...]) -> Mismatch | None:
+def _beyond_ulps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where only one of two arrays is finite, or both are not, and differ: no number of ULPs says how far that is."""
     if not jnp.issubdtype(a.dtype, jnp.inexact):
-        return None
-    where = np.argwhere(np.isfinite(a) != np.isfinite(b))
-    if not len(where):
-        return None
-    index = tuple(int(i) for i in where[0])
-    return Mismatch(sample, index, a[index], b[index], inputs)
+        return np.zeros(a.shape, bool)
+    if jnp.issubdtype(a.dtype, jnp.complexfloating):
+        return np.asarray(_beyond_ulps(a.real.copy(), b.real.copy()) | _beyond_ulps(a.imag.copy(), b.imag.copy()))
+    only_one = np.isfinite(a) != np.isfinite(b)
+    both_not = ~np.isfinite(a) & ~np.isfinite(b) & ~(np.isnan(a) & np.isnan(b)) & (a != b)
+    return np.asarray(only_one | both_not)
 
 
 def weaker_proof(
@@ -262,6 +281,8 @@ def proof_of_runs(runs: RunComparison, why: str, notes: Sequence[str] = ()) -> P
 
 
 def _count(ulps: float) -> str:
-    if ulps == np.inf:
-        return "NaN and a number"
     return f"{ulps:.0f} ULP" if ulps < 1e6 else f"{ulps:.1e} ULP"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
