@@ -17,9 +17,9 @@ def _recomputed(function, *args, prevent_cse=True, policy=None):
     return primitives.remat_p.bind(*args, jaxpr=jaxpr, prevent_cse=prevent_cse, differentiated=True, policy=policy)
 
 
-def forward(params, tokens):
-    """Args: params: bf16[32,16]; tokens: i32[8].  Returns: bf16[8,16]."""
-    return params[tokens]
+def forward(embedding, tokens):
+    """Args: embedding: bf16[32,16]; tokens: i32[8].  Returns: bf16[8,16]."""
+    return embedding[tokens]
 
 
 def block():
@@ -76,10 +76,8 @@ def loss_and_grad(params, tokens, targets):
     Returns: (f32[], like params).
     """
     # forward
-    params_2 = params["embedding"].astype(jnp.bfloat16)
-    params_3 = params["layers"]["out"].astype(jnp.bfloat16)
-    params_4 = params["layers"]["qkv"].astype(jnp.bfloat16)
-    x = forward(params_2, tokens)
+    params_2 = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    x = forward(params_2["embedding"], tokens)
     scores, mask_wide, selected = block()
 
     def block_2(x, inputs):
@@ -91,8 +89,10 @@ def loss_and_grad(params, tokens, targets):
         product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(8, 2, 8))
         return x + product_2.reshape(8, 16) @ layer, x
 
-    x_2, xs = lax.scan(block_2, x, (params_3, params_4))
-    params_t = params_2.T
+    x_2, xs = lax.scan(
+        block_2, x, (params_2["layers"]["out"], params_2["layers"]["qkv"])
+    )
+    params_t = params_2["embedding"].T
     logits = (x_2 @ params_t).astype(jnp.float32)
     filled = jnp.maximum(-jnp.inf, logits.max(axis=-1))[:, None]
     difference = logits - lax.stop_gradient(filled)
@@ -132,7 +132,7 @@ def loss_and_grad(params, tokens, targets):
     d_x, (d_params, d_params_2) = lax.scan(
         block_bwd_2,
         jnp.einsum("ij,kj->ik", d_product, params_t),
-        (xs, params_3, params_4),
+        (xs, params_2["layers"]["out"], params_2["layers"]["qkv"]),
         reverse=True,
     )  # sliding_window_attention.py:27
     d_x_2 = jnp.zeros((32, 16), dtype=jnp.bfloat16).at[tokens].add(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Library, Local, Pack, Unpack, Value
+from untrace.ir.nodes import Equation, Function, Library, Local, Pack, TreeMap, TreeSum, Unpack, Value
 
 
 def evaluate(function: Function, *args: Any) -> list[Any]:
@@ -28,6 +28,10 @@ def evaluate(function: Function, *args: Any) -> list[Any]:
             outputs = [tuple(inputs)]
         elif type(callee) is Unpack:
             outputs = inputs[0]
+        elif type(callee) is TreeMap:
+            outputs = [evaluate(f, *callee.arguments(inputs, turn))[0] for turn, f in enumerate(callee.turns)]
+        elif type(callee) is TreeSum:
+            outputs = evaluate(Function("sum", equation.inputs, callee.equations, equation.outputs), *inputs)  # type: ignore[arg-type]
         else:
             outputs = evaluate(callee.body, *inputs) if type(callee) in (Library, Local) else _bind(equation, inputs)
         for value, out in zip(equation.outputs, outputs, strict=True):

@@ -3,8 +3,8 @@
     Program   one entry function, its signature and pytrees, and where it came from
     Function  flat single-assignment equations between parameters and results
     Equation  a call: outputs = callee(*inputs, **params)
-    callee    a Primitive (of JAX or of a library), or what a pass found there: a Library function, a Local one; Pack and
-              Unpack make a tuple of values and take it apart
+    callee    a Primitive (of JAX or of a library), or what a pass found there: a Library function, a Local one, the same for
+              every leaf of a tree (TreeMap), the sum of one (TreeSum); Pack and Unpack make a tuple of values and take it apart
 
 Functions stand inside `params` where JAX keeps jaxprs (`jaxpr`, `branches`, `call_jaxpr`, ...). A jaxpr that is
 shared by identity is one Function, so sharing survives every pass and is printed once.
@@ -123,6 +123,52 @@ class Unpack:
     effects = False
 
 
+class TreeMap:
+    """A callee that does the same for every leaf of some trees: `jax.tree.map(f, params, grads)`.
+
+    `turns`: what is done for each leaf, of one result. All have the same parameters in the same order: first one for each
+    tree, then those that are the same for every leaf. The inputs of the equation are the leaves of the first tree, those
+    of the second, and so on, and what they share; its outputs are the leaves of the result. `names`: the author's
+    names for the leaves, one for each tree; `function`, `result`: those of the function and of what it all gives.
+    """
+
+    __slots__ = ("turns", "trees", "names", "function", "result")
+    name = "tree map"
+
+    def __init__(
+        self,
+        turns: Sequence[Function],
+        trees: int,
+        names: Sequence[str | None],
+        function: str = "",
+        result: str | None = None,
+    ):
+        self.turns = turns
+        self.trees = trees
+        self.names = names
+        self.function = function
+        self.result = result
+
+    def arguments(self, inputs: Sequence[Any], turn: int) -> list[Any]:
+        """Which of the equation's inputs go to one turn."""
+        count = len(self.turns)
+        return [*[inputs[tree * count + turn] for tree in range(self.trees)], *inputs[self.trees * count :]]
+
+
+class TreeSum:
+    """A callee that adds up the leaves of a tree, its inputs, one after the other; from 0 on where `from_zero`.
+
+    `equations`: the additions.
+    """
+
+    __slots__ = ("equations", "from_zero")
+    name = "tree sum"
+
+    def __init__(self, equations: Sequence[Equation], from_zero: bool):
+        self.equations = equations
+        self.from_zero = from_zero
+
+
 class TupleType:
     """What stands for the abstract value of a tuple: those of its parts, with names for them."""
 
@@ -145,7 +191,7 @@ class Equation:
 
     def __init__(
         self,
-        callee: Primitive | Library | Local | Pack | Unpack,
+        callee: Primitive | Library | Local | TreeMap | TreeSum | Pack | Unpack,
         inputs: Sequence[Atom],
         outputs: Sequence[Value | None],
         params: Mapping[str, Any],
@@ -236,6 +282,8 @@ def walk_functions(entry: Function) -> list[Function]:
         for equation in reversed(function.equations):
             if type(equation.callee) is Local and id(equation.callee.body) not in seen:
                 stack.append((equation.callee.body, False))
+            elif type(equation.callee) is TreeMap:
+                stack.extend([(turn, False) for turn in equation.callee.turns])
             for value in equation.params.values():
                 stack.extend((f, False) for f in functions_in(value) if id(f) not in seen)
     return order

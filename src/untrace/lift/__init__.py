@@ -16,6 +16,7 @@ from untrace.lift.names import name_values
 from untrace.lift.outline import outline
 from untrace.lift.prune import prune
 from untrace.lift.residuals import bundle_residuals
+from untrace.lift.tree_maps import map_trees
 
 
 def lift(program: Program, refused: Mapping[int, int] | frozenset[int] = frozenset()) -> Program:
@@ -26,4 +27,5 @@ def lift(program: Program, refused: Mapping[int, int] | frozenset[int] = frozens
     pass_of_its_own = program.extra.get("outline", outline)
     program = pass_of_its_own(program, refused)  # before lifting: a library call should not hide whose call it is in
     program = Lifter(refused, program.extra.get("own", ())).lift(program)
+    program = map_trees(program, refused)
     return bundle_residuals(program)  # last: the other passes see arrays only

@@ -135,7 +135,7 @@ class Namer:
             # Where JAX pushes tangents forward, it is they that follow their primals.
             size = stop - start
             if not site.by_jvp:
-                size = _period([(id(sites[i]), equations[i].callee.name) for i in range(start, stop)])
+                size = period([(id(sites[i]), equations[i].callee.name) for i in range(start, stop)])
             for turn, begin in enumerate(range(start, stop, size)):
                 group = Group(site, begin, begin + size, here, turn)
                 member[begin : begin + size] = [len(groups)] * size
@@ -485,7 +485,7 @@ class Namer:
         return names
 
 
-def _period(keys: Sequence[Any]) -> int:
+def period(keys: Sequence[Any]) -> int:
     """The length of the shortest piece that the whole of `keys` is repetitions of. Linear (Knuth, Morris and Pratt)."""
     count = len(keys)
     if count < 2 or keys[0] not in keys[1:]:

@@ -39,6 +39,7 @@ from untrace.prove.rules import RULE_PARAMS
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_RESIDUALS = 10, 8, 3
 _MOST_SAVED = 40  # residuals of a function called several times, which go as one tuple to its backward part
+_LEAVES = 3  # calls in a row for different types are those for the leaves of a tree
 _TINY, _SMALL = 1, 3  # equations: always folded back; folded back where called once
 _BIG_LIBRARY = 10  # a library's own helper of at least as many equations is a function
 
@@ -154,6 +155,7 @@ class Outliner:
         self.comparer = Comparer()
         self.own: set[int] = set()
         self.shapes: dict[Any, list[Shape]] = {}
+        self.turns: set[Piece] = set()  # calls for the leaves of a tree
 
     def outline(self) -> None:
         backward = self._backward()
@@ -171,6 +173,7 @@ class Outliner:
             shape.results = self._results(shape)
         for scan in scans:
             self._fold_whole(scan.pieces)
+            self._find_turns(scan.pieces)
         # Forward parts first: what they save goes to the backward ones as one value.
         for backward in (False, True):
             part = [s for s in every if s.pieces[0].call.backward is backward]
@@ -355,6 +358,8 @@ class Outliner:
             return False
         if not self._is_function(piece) or self._is_wrapper(piece):
             return False
+        if piece in self.turns or len(shape.results) >= _LEAVES and _maps(piece.items):
+            return False  # `jax.tree.map` says it better
         if not piece.call.backward and saved <= 1:
             if any(len(self._residuals(one, one.scan.needed(one))) > _MOST_RESIDUALS for one in shape.pieces):
                 return False
@@ -365,6 +370,12 @@ class Outliner:
                 shape.refused = True
                 return False
         return True
+
+    def _find_turns(self, items: Sequence[int | Piece]) -> None:
+        for item in items:
+            if type(item) is Piece:
+                self._find_turns(item.items)
+        self.turns.update(_maps(items))
 
     def _holds_refused(self, piece: Piece) -> bool:
         """Whether it is the innermost function around a refused equation."""
@@ -643,6 +654,24 @@ class Outliner:
         if len(left) == 1 and len(open_) == 1:
             names[left[0]] = words.clean(open_.pop())
         return names, [words.clean(n) for n in open_]
+
+
+def _maps(items: Sequence[int | Piece]) -> list[Piece]:
+    """Calls of one function from one place, one after the other and for different types: those for the leaves of a tree."""
+    found: list[Piece] = []
+    run: list[Piece] = []
+    for item in [*items, None]:
+        if run and type(item) is Piece:
+            call, before = item.call, run[-1].call
+            if call.callee.code is before.callee.code and call.frame is before.frame and not call.backward:
+                run.append(item)
+                continue
+        if len(run) >= _LEAVES and len({id(p.shape) for p in run}) > 1:
+            made = {v for p in run for v in p.values}
+            if made.isdisjoint([a for p in run for a in p.inputs]):  # else they are layers
+                found.extend(run)
+        run = [item] if type(item) is Piece else []
+    return found
 
 
 def _renamed(equation: Equation, known: dict[Value, Value]) -> Equation:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
-from untrace.print.tree import UNARY, Call, Dict, Expr, List, Subscript, Text, Tuple, quoted
+from untrace.print.tree import UNARY, Attribute, Call, Dict, Expr, List, Subscript, Text, Tuple, quoted
 
 SMALL_BYTES = 1024
 
@@ -46,13 +46,22 @@ class Values:
 
     def __init__(self, modules: set[str]):
         self.modules = modules
+        self.shapes: list[tuple[tuple[int, ...], Expr]] = []  # those that are written as the shape of a variable
         self._enums: dict[Any, Expr] = {}
 
     def source(self, value: Any) -> Expr:
+        if self.shapes and type(value) is tuple:
+            shape = self.shape_of(value)
+            if shape is not None:
+                return shape
         handler = _BY_TYPE.get(type(value))
         if handler is not None:
             return handler(self, value)
         return self._other(value)
+
+    def shape_of(self, value: tuple[Any, ...]) -> Expr | None:
+        """`x.shape` for a tuple that is to be written so."""
+        return next((Attribute(x, "shape") for shape, x in self.shapes if shape == value), None)
 
     def _other(self, value: Any) -> Expr:
         if isinstance(value, jax.core.Tracer):

@@ -13,6 +13,7 @@ from untrace.capture.function import Captured
 from untrace.ir.nodes import Function, Program, Value
 from untrace.print.jax.described import WORDS, author_dims
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
+from untrace.print.jax.local import leaf_behind
 from untrace.print.jax.results import Rebuilt, rebuild
 from untrace.print.jax.signature import Argument, Signature, signature_parameters, unpack_arguments
 from untrace.print.jax.types import Type, array_type, tree_type
@@ -160,6 +161,9 @@ def _bind_arguments(w: FunctionWriter, arguments: Sequence[Argument], function: 
         leaves = reach(argument.example, argument.root)
         if leaves is not None:
             known.extend(zip(values, leaves, strict=True))
+            if type(argument.root) is Name:
+                w.trees.add(argument.root, argument.example, values)
+                w.trees.arguments.update([id(v) for v in values])
         else:
             needed = frozenset(i - first for i in used)
             statements, expressions = unpack_arguments([argument], _fresh(w), needed)
@@ -199,4 +203,7 @@ def _result(module: ModuleWriter, w: FunctionWriter, entry: PytreeEntry, program
     leaves = [_array(w, r) for r in program.entry.results]
     inputs = [(a.root, a.example) for a in entry.signature.arguments]
     fresh = lambda base: module.scope.fresh(identifier(base, "Node"))  # noqa: E731
-    return rebuild(entry.result, leaves, inputs, module.standalone, fresh, module.twins)
+    whole = None
+    if module.idiomatic:
+        whole = lambda node, parts: w.trees.whole(node, [leaf_behind(w, p) for p in parts])  # noqa: E731
+    return rebuild(entry.result, leaves, inputs, module.standalone, fresh, module.twins, whole)

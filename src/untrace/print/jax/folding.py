@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from untrace.ir.nodes import Equation, Library, functions_in
+from untrace.ir.nodes import Equation, Library, TreeMap, functions_in
 from untrace.print.jax.library import repeated_slots
 from untrace.print.jax.loops import passed
 
@@ -19,6 +19,12 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
     uses: dict[Any, int] = {}
     plain: set[Any] = set()
     for equation in equations:
+        if type(equation.callee) is TreeMap:  # what all leaves share would be computed for each of them
+            count = len(equation.callee.turns) * equation.callee.trees
+            plain.update(equation.inputs[:count])
+            for atom in equation.inputs:
+                uses[atom] = uses.get(atom, 0) + 1
+            continue
         simple = type(equation.callee) is Library or equation.callee.name in ("jit", "pjit")
         if not simple:
             simple = not any(functions_in(v) for v in equation.params.values())

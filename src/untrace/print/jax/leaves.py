@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Local, Value, functions_in
+from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, functions_in
 from untrace.print.jax.pytrees import access, branches, labelled
 from untrace.print.names import identifier
 from untrace.print.tree import WIDTH, Assign, Attribute, Expr, Name, Statement, Subscript, Text, Tuple, Unpack
@@ -82,6 +82,31 @@ def reach(example: Any, root: Expr) -> list[Leaf] | None:
                 children.append((item[1], way + more))
         stack.extend(reversed(children))
     return found if len(found) == len(jax.tree.leaves(example)) else None
+
+
+def reach_nodes(example: Any, root: Name) -> list[tuple[tuple[Step, ...], Any, list[tuple[Step, ...]], int]] | None:
+    """The inner nodes of a tree: (the way there, the node, the ways to all its leaves, the number of its first leaf)."""
+    leaves = reach(example, root)
+    if leaves is None:
+        return None
+    tree, distinct = labelled(example)
+    found = []
+    stack: list[tuple[Any, Any, tuple[Step, ...], int]] = [(example, tree, (), 0)]
+    while stack:
+        node, label, way, start = stack.pop()
+        level, labels = branches(node), branches(label)
+        if level is None or labels is None:
+            continue
+        count = len(jax.tree.leaves(node))
+        found.append((way, node, [leaf.steps for leaf in leaves[start : start + count]], start))
+        reached = access(label, Name("x"), labels, distinct) or []
+        length = len(level.children) if type(node) in (tuple, list) else 0
+        for child, item in zip(level.children, reached, strict=False):
+            if item is not None:
+                _, more = _split(item[0], length)
+                stack.append((child, item[1], way + more, start))
+            start += len(jax.tree.leaves(child))
+    return found
 
 
 def _split(expr: Expr, count: int = 0) -> tuple[Name | None, tuple[Step, ...]]:
@@ -206,6 +231,8 @@ def _count_uses(
             layout = layout_of(module, equation.callee.body, operands)
             if layout.trees(operands) is not None:
                 inside = {place: 0 for places, _ in layout.packs for place in places}
+        elif type(equation.callee) is TreeMap:  # takes whole trees
+            inside = dict.fromkeys(range(len(equation.callee.turns) * equation.callee.trees), 0)
         elif equation.callee.name == "scan":
             inside = _uses_in_loop(module, equation, known)
         elif any(functions_in(v) for v in equation.params.values()) and equation.callee.name in ("while", "cond"):

@@ -49,6 +49,9 @@ def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
     if kind is Slot:
         return operands[value.index]
     if kind is tuple:
+        shape = w.module.values.shape_of(value)
+        if shape is not None:
+            return shape
         return Tuple([_argument(w, v, operands) for v in value])
     if kind is list:
         return List([_argument(w, v, operands) for v in value])

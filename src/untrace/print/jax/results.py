@@ -24,6 +24,7 @@ from untrace.print.jax.pytrees import (
     DICTS,
     Branches,
     branches,
+    is_namedtuple,
     key_source,
     string,
     subtrees,
@@ -69,6 +70,7 @@ def rebuild(
     standalone: bool,
     fresh: Callable[[str], str],
     known: dict[Any, Name] | None = None,
+    whole: Callable[[Any, Sequence[Expr]], Expr | None] | None = None,
 ) -> Rebuilt:
     """The pytree of `example` with `leaves` (in flatten order) in it, as an expression.
 
@@ -76,10 +78,10 @@ def rebuild(
     each argument; the expression must still be valid where the result is built. `fresh(base)`
     gives a free name of the module that no inner name hides. With `standalone` only JAX, NumPy
     and the standard library are imported. `known` holds the twins that the module has already, and
-    gets the new ones. Raises UnsupportedPrimitiveError for a dict key that
+    gets the new ones. `whole(node, leaves)` may know a variable that is that part already. Raises UnsupportedPrimitiveError for a dict key that
     has no source form and comes from no argument.
     """
-    builder = _Builder(inputs, standalone, fresh, {} if known is None else known)
+    builder = _Builder(inputs, standalone, fresh, {} if known is None else known, whole)
     node = builder.read(example)
     if node.count != len(leaves):
         raise ValueError(f"{len(leaves)} leaves for a tree of {node.count}")
@@ -124,7 +126,9 @@ class _Builder:
         standalone: bool,
         fresh: Callable[[str], str],
         known: dict[Any, Name],
+        whole: Callable[[Any, Sequence[Expr]], Expr | None] | None = None,
     ):
+        self.whole = whole
         self.out = Rebuilt()
         self.standalone, self.fresh = standalone, fresh
         self.inputs = inputs
@@ -178,8 +182,11 @@ class _Builder:
             return leaves[0]
         if node.value is None:
             return Text("None")
+        found = self.whole(node.value, leaves) if self.whole is not None and len(leaves) > 1 else None
+        if found is not None:
+            return found
         if not node.plain:
-            found = self._same_structure(node, leaves)
+            found = self._replaced(node, leaves) or self._same_structure(node, leaves)
             if found is not None:
                 return found
         children, start = [], 0
@@ -281,6 +288,23 @@ class _Builder:
                         [Call("jax.tree.structure", [expr]), List(list(leaves))],
                     )
         return None
+
+    def _replaced(self, node: _Node, leaves: Sequence[Expr]) -> Expr | None:
+        """`state._replace(params=new_params)`, where an argument holds a named tuple like it and its parts are at hand."""
+        if self.whole is None or not is_namedtuple(node.value) or not all(c.count for c in node.children):
+            return None
+        like = next((e for e, other, _ in self._all_subtrees() if type(other) is type(node.value)), None)
+        if like is None:
+            return None
+        parts, start = [], 0
+        for child in node.children:
+            own = leaves[start : start + child.count]
+            part = own[0] if child.level is None else self.whole(child.value, own)
+            if part is None:
+                return None
+            parts.append(part)
+            start += child.count
+        return Call(Attribute(like, "_replace"), (), list(zip(node.value._fields, parts, strict=True)))
 
     # ------------------------------------------------------------ classes and other objects
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.ir.nodes import Equation, Function, Library, Literal, Local, Value
+from untrace.ir.nodes import Equation, Function, Library, Literal, Local, TreeMap, TreeSum, Value
 from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
 from untrace.print import rules
@@ -26,6 +26,7 @@ from untrace.print.jax.described import Described
 from untrace.print.jax.folding import FOLDED_WIDTH, foldable
 from untrace.print.jax.library import library_call
 from untrace.print.jax.local import write_calls
+from untrace.print.jax.trees import Structure, Trees, settle, sum_of, write_map
 from untrace.print.names import Scope, identifier
 from untrace.print.tree import (
     Assign,
@@ -176,6 +177,8 @@ class FunctionWriter:
         self.packed: dict[
             Value, tuple[str, int, int]
         ] = {}  # results kept in a tuple: its name, their place, its length
+        self.trees = Trees()  # the trees that can be named here
+        self.structures: dict[int, Structure] = {}  # those of the maps over trees, by id of the equation
         self.uses: Any = None  # where values are used, once a loop over local functions wants to know
         # Inside the `tangent_solve` of a `custom_root`: the name of its `g`, leaves of the root, constants of `f`.
         self.root_map: tuple[str, int, int] | None = None
@@ -276,6 +279,8 @@ class FunctionWriter:
 
     def equations(self, equations: Sequence[Equation], results: Sequence[Any] = ()) -> None:
         """Appends the statements of `equations`; `results` are the atoms that the function returns."""
+        if any(type(e.callee) in (TreeMap, TreeSum) for e in equations):
+            equations = settle(self, equations)
         self._body, self._results = equations, results
         names = self.names
         find = rules.JAX.find
@@ -291,6 +296,12 @@ class FunctionWriter:
             self.equation = equation
             if type(equation.callee) is Local:
                 written = self._at + write_calls(self, equations, self._at, results)
+                continue
+            if type(equation.callee) is TreeMap:
+                write_map(self, equation)
+                continue
+            if type(equation.callee) is TreeSum:
+                self._statement(equation, sum_of(self, equation))
                 continue
             operands = [
                 names[a] if type(a) is Value else literal(a) if type(a) is Literal else constant(a)

@@ -1,0 +1,289 @@
+"""Trees: equations that do the same for every leaf become one `jax.tree.map`.
+
+A function that JAX was asked to map over trees was called once for each leaf, from one place. So in a run of equations
+that were all called from one place, the same operations come again and again, on other leaves each time. That the
+leaves are those of trees, and that one text serves all of them, the printer finds out: it knows what is where.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from untrace.capture.provenance import Frame, Provenance, climbed
+from untrace.ir.nodes import (
+    Equation,
+    Function,
+    Library,
+    Literal,
+    Primitive,
+    Program,
+    Slot,
+    TreeMap,
+    TreeSum,
+    Value,
+    functions_in,
+)
+from untrace.lift import words
+from untrace.lift.call_names import own_parameters
+from untrace.lift.names import period, provenance_of
+
+_FEWEST = 3  # leaves: two are told apart better by their names
+_LONGEST = 12  # equations for one leaf
+_MOST = 5_000  # equations in one run
+_TRIES = 8  # a run may begin with equations that are no part of the first turn
+
+
+def map_trees(program: Program, refused: Any = ()) -> Program:
+    """Puts TreeMaps into the entry of `program`, in place: elsewhere there are few trees."""
+    equations = program.entry.equations
+    if len(equations) >= _FEWEST:
+        program.entry.equations = _Mapper(program, refused).mapped()
+    return program
+
+
+class _Mapper:
+    def __init__(self, program: Program, refused: Any):
+        self.entry = program.entry
+        self.refused = refused
+        self.provenance: Provenance = provenance_of(program)
+        self.uses: dict[Value, int] = {}
+        for equation in self.entry.equations:
+            for atom in equation.inputs:
+                if type(atom) is Value:
+                    self.uses[atom] = self.uses.get(atom, 0) + 1
+        for atom in self.entry.results:
+            if type(atom) is Value:
+                self.uses[atom] = self.uses.get(atom, 0) + 1
+
+    def mapped(self) -> list[Equation]:
+        equations = self._with_sums(self.entry.equations)
+        frames = [self._frames(e) for e in equations]
+        found: list[Equation] = []
+        failed: dict[tuple[int, int], int] = {}  # runs, by depth and end: how often one was tried in vain
+        at = 0
+        while at < len(equations):
+            made = None
+            for depth in range(len(frames[at]), 0, -1):
+                stop = _run(frames, at, depth)
+                tried = failed.get((depth, stop), 0)
+                failed[depth, stop] = tried + 1
+                if stop - at >= _FEWEST and tried < _TRIES:
+                    tails = [f[depth - 1 :] for f in frames[at:stop]]
+                    made = self._tree_maps(equations[at:stop], tails, _result_name(frames[at][:depth]))
+                if made is not None:
+                    found.extend(made)
+                    at = stop
+                    break
+            if made is None:
+                found.append(equations[at])
+                at += 1
+        return found
+
+    def _with_sums(self, equations: Sequence[Equation]) -> list[Equation]:
+        """Additions of which each adds something else to the one before, and to that alone, are one TreeSum, which
+        stands where the last one stood."""
+        runs: list[list[Equation]] = []
+        by_total: dict[Value, list[Equation]] = {}  # the sum so far -> its additions
+        for equation in equations:
+            if equation.callee.name != "operator.add" or not self._frames(equation):
+                continue
+            run = by_total.get(equation.inputs[0]) if len(equation.inputs) == 2 else None  # type: ignore[call-overload]
+            if run is not None and self._frames(run[0]) == self._frames(equation):
+                run.append(equation)
+            elif len(equation.inputs) == 2 or _adds_to_zero(equation.callee):
+                run = [equation]
+                runs.append(run)
+            else:
+                continue
+            if equation.outputs[0] is not None and self.uses.get(equation.outputs[0]) == 1:
+                by_total[equation.outputs[0]] = run
+        found: dict[int, Equation | None] = {}
+        for run in runs:
+            if len(run) >= _FEWEST:
+                found.update((id(e), None) for e in run)
+                found[id(run[-1])] = _tree_sum(run)
+        moved = [found.get(id(e), e) for e in equations]
+        return [e for e in moved if e is not None]
+
+    def _frames(self, equation: Equation) -> Sequence[Frame]:
+        """Where an equation was called from; nothing for those that no leaf's function may hold."""
+        if type(equation.callee) not in (Library, Primitive) or equation.effects or id(equation.origin) in self.refused:
+            return ()
+        if any(functions_in(v) for v in equation.params.values()):
+            return ()
+        return self.provenance.site(equation.origin).frames
+
+    def _tree_maps(
+        self, run: Sequence[Equation], tails: Sequence[Sequence[Frame]], result: str | None
+    ) -> list[Equation] | None:
+        """The run as one equation for each result of a leaf's function; None where it is no repetition.
+
+        `tails`: the frames from the call inwards.
+        """
+        keys = [(tuple([id(f) for f in tail]), _kind(e)) for e, tail in zip(run, tails, strict=True)]
+        size = period(keys)
+        count = len(run) // size
+        if count < _FEWEST or size > _LONGEST:
+            return None
+        turns = [run[i * size : (i + 1) * size] for i in range(count)]
+        parts = self._parts(turns[0])
+        if not parts or any(self._parts(turn) != parts for turn in turns[1:]):
+            return None
+        made = {id(o) for e in run for o in e.outputs}
+        found = []
+        for part in parts:
+            one = self._tree_map([[turn[i] for i in part] for turn in turns], tails[part[-1]], result, made)
+            if one is None:
+                return None
+            found.append(one)
+            result = None  # the author's name is the first one's
+        return found
+
+    def _tree_map(
+        self, turns: Sequence[Sequence[Equation]], tail: Sequence[Frame], result: str | None, made: set[int]
+    ) -> Equation | None:
+        """The equation that does what `turns` do; None where they are not alike. `made`: what all of the run makes."""
+        read = [_Turn(turn) for turn in turns]
+        if any(turn.wiring != read[0].wiring for turn in read):
+            return None
+        columns = list(zip(*[turn.inputs for turn in read], strict=True))
+        trees = [c for c in columns if any(a is not c[0] for a in c)]
+        shared = [c[0] for c in columns if all(a is c[0] for a in c)]
+        if not trees or any(type(a) is not Value for c in trees for a in c):
+            return None
+        if any(len({id(a) for a in c}) < len(turns) or any(id(a) in made for a in c) for c in trees):
+            return None
+        names, order = _names(tail, len(trees))
+        trees = [trees[i] for i in order]
+        outputs = [turn[-1].outputs[0] for turn in turns]
+        functions = [
+            Function("leaf", [*[c[i] for c in trees], *shared], list(turn), [output])  # type: ignore[list-item]
+            for i, (turn, output) in enumerate(zip(turns, outputs, strict=True))
+        ]
+        name = tail[1].name if len(tail) > 1 else ""
+        name = "" if name.startswith("<") else name
+        callee = TreeMap(functions, len(trees), [names[i] for i in order], name, result)
+        return Equation(callee, [*[a for c in trees for a in c], *shared], outputs, {}, turns[0][0].origin)
+
+    def _parts(self, turn: Sequence[Equation]) -> list[list[int]] | None:
+        """For each value that a turn gives back, the places of the equations that it takes; None where they overlap."""
+        inside: dict[Value, int] = {}
+        makers: dict[Value, int] = {}
+        for at, equation in enumerate(turn):
+            for atom in equation.inputs:
+                if type(atom) is Value:
+                    inside[atom] = inside.get(atom, 0) + 1
+            for output in equation.outputs:
+                if output is not None:
+                    makers[output] = at
+        parts = []
+        for output, at in makers.items():
+            if self.uses.get(output, 0) > inside.get(output, 0):
+                part: set[int] = set()
+                stack = [at]
+                while stack:
+                    place = stack.pop()
+                    if place not in part:
+                        part.add(place)
+                        stack.extend([makers[a] for a in turn[place].inputs if a in makers])  # type: ignore[index]
+                parts.append(sorted(part))
+        places = [place for part in parts for place in part]
+        several = any(len(turn[part[-1]].outputs) != 1 for part in parts)
+        return None if several or len(places) != len(set(places)) or len(places) != len(turn) else parts
+
+
+def _tree_sum(run: Sequence[Equation]) -> Equation:
+    inputs = [*run[0].inputs, *[e.inputs[1] for e in run[1:]]]
+    return Equation(TreeSum(run, len(run[0].inputs) == 1), inputs, run[-1].outputs, {}, run[0].origin)
+
+
+class _Turn:
+    """`inputs`: the values from outside, in order of use; `wiring`: how everything is connected, equal for equal turns."""
+
+    def __init__(self, equations: Sequence[Equation]):
+        self.inputs: list[Any] = []
+        made: dict[Value, int] = {}
+        places: dict[Any, int] = {}
+        self.wiring: list[Any] = []
+        for equation in equations:
+            wires: list[Any] = []
+            for atom in equation.inputs:
+                if type(atom) is Literal:
+                    wires.append((repr(atom.value), str(atom.aval.dtype), atom.aval.weak_type))
+                elif atom in made:
+                    wires.append(made[atom])  # type: ignore[index]
+                else:
+                    if id(atom) not in places:
+                        places[id(atom)] = len(self.inputs)
+                        self.inputs.append(atom)
+                    wires.append(-1 - places[id(atom)])
+            self.wiring.append(wires)
+            for output in equation.outputs:
+                if output is not None:
+                    made[output] = len(made)
+
+
+def _result_name(frames: Sequence[Frame]) -> str | None:
+    """What the author calls the value of the call that the last frame makes."""
+    way: tuple[Any, ...] = ()
+    for frame in reversed(frames):
+        climb = climbed(frame, way)
+        strong = [t for t in climb.targets if t.strong and not t.path and t.name.strip("_")]
+        if strong:
+            return words.clean(strong[0].name)
+        if not climb.returned:
+            return None
+        way = climb.path
+    return None
+
+
+def _adds_to_zero(callee: Library) -> bool:
+    first, second = callee.args
+    return type(first) in (int, float) and first == 0 and type(second) is Slot
+
+
+def _run(frames: Sequence[Sequence[Frame]], start: int, depth: int) -> int:
+    """Where the equations end that share the outermost `depth` frames with the one at `start`."""
+    common = frames[start][:depth]
+    stop = start + 1
+    most = min(len(frames), start + _MOST)
+    while stop < most and frames[stop][:depth] == common:
+        stop += 1
+    return stop
+
+
+def _kind(equation: Equation) -> Any:
+    """What an equation does, but for its types."""
+    callee = equation.callee
+    if type(callee) is Library:
+        return callee.name, len(equation.inputs), tuple(sorted(callee.kwargs))
+    return callee.name, len(equation.inputs)
+
+
+def _names(tail: Sequence[Frame], count: int) -> tuple[list[str | None], list[int]]:
+    """The author's names for the leaves, in order of use; and the order in which the function takes them."""
+    if len(tail) < 2 or tail[1].definition is None:
+        return [None] * count, list(range(count))
+    own = own_parameters(tail[1])
+    places = list(dict.fromkeys([own.index(name) for name in _consumed(tail[1].definition) if name in own]))
+    if len(places) != count:
+        return [None] * count, list(range(count))
+    return [own[p] for p in places], sorted(range(count), key=lambda i: places[i])
+
+
+def _consumed(node: ast.AST) -> Iterator[str]:
+    """Names in the order in which operations take them: `m` after `v` in `m / jnp.sqrt(v)`."""
+    if isinstance(node, (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)):
+        children: list[ast.AST] = node.body if isinstance(node.body, list) else [node.body]
+    else:
+        children = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Compare) and all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+        return  # no operation of the program
+    for child in children:
+        if not isinstance(child, ast.Name):
+            yield from _consumed(child)
+    for child in children:
+        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load):
+            yield child.id

@@ -1,0 +1,157 @@
+"""What is done to every leaf of a tree comes back as `jax.tree.map`, and only where it is that."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import untrace
+from untrace.capture.function import program_of, trace
+from untrace.ir.check import check
+from untrace.ir.evaluate import evaluate
+from untrace.ir.nodes import TreeMap
+from untrace.lift import lift
+
+KEY = jax.random.key(0)
+PARAMS = {
+    "dense": {"w": jax.random.normal(KEY, (3, 4)), "b": jnp.ones(4)},
+    "out": {"w": jax.random.normal(KEY, (4, 2)), "b": jnp.zeros(2)},
+    "scale": jnp.float32(2.0),
+}
+X = jax.random.normal(KEY, (5, 3))
+
+
+def _state():
+    class State(NamedTuple):  # a class that no module has
+        params: dict
+        momentum: dict
+
+    return State
+
+
+State = _state()
+
+
+def loss(params, x):
+    h = jnp.tanh(x @ params["dense"]["w"] + params["dense"]["b"])
+    y = h @ params["out"]["w"] + params["out"]["b"]
+    return jnp.mean((params["scale"] * y) ** 2)
+
+
+def sgd(params, x, rate):
+    def update(w, d):
+        d = d + 0.01 * w
+        return w - rate * d
+
+    return jax.tree.map(update, params, jax.grad(loss)(params, x))
+
+
+def momentum_step(state, x):
+    grads = jax.grad(loss)(state.params, x)
+    momentum = jax.tree.map(lambda m, g: 0.9 * m + g, state.momentum, grads)
+    return State(jax.tree.map(lambda p, m: p - 0.1 * m, state.params, momentum), momentum)
+
+
+def normalised(params):
+    length = jnp.sqrt(sum(jnp.sum(p * p) for p in jax.tree.leaves(params)))
+    return jax.tree.map(lambda p: p / length, params)
+
+
+def penalised(params, x):
+    return loss(params, x) + 1e-3 * sum(jnp.sum(p**2) for p in jax.tree.leaves(params))
+
+
+def zeros_like_each(params):
+    return jax.tree.map(lambda p: p + jnp.square(jnp.zeros(p.shape)), params)
+
+
+def swapped(a, b, c):
+    """The same for three leaves, but of no tree: two come from one argument."""
+    return [jnp.sin(x) for x in (a["x"], a["y"], b, c)]
+
+
+def crossed(params, other):
+    """Leaves of two trees in another order: no map of both."""
+    left, right = jax.tree.leaves(params), jax.tree.leaves(other)
+    return [p.sum() - o.sum() for p, o in zip(left, right[1:] + right[:1], strict=True)]
+
+
+PROGRAMS = {
+    "sgd": (sgd, (PARAMS, X, jnp.float32(0.1))),
+    "momentum_step": (momentum_step, (State(PARAMS, PARAMS), X)),
+    "normalised": (normalised, (PARAMS,)),
+    "penalised": (jax.value_and_grad(penalised), (PARAMS, X)),
+    "zeros_like_each": (zeros_like_each, ({k: PARAMS[k] for k in ("dense", "out")},)),
+    "swapped": (swapped, ({"x": X, "y": X}, X + 1.0, X + 2.0)),
+    "crossed": (crossed, (PARAMS, PARAMS)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_written_function_is_the_same_program(name):
+    function, args = PROGRAMS[name]
+    found = untrace.decompile(function)(*args)
+    assert found.proof.level in ("jaxpr", "hlo")
+    expected = jax.jit(function)(*args)
+    result = jax.jit(found)(*args)
+    assert jax.tree.structure(result) == jax.tree.structure(expected)
+    for ours, theirs in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_pass_keeps_the_meaning(name):
+    function, args = PROGRAMS[name]
+    program = program_of(trace(function, args, {}), function, "f")
+    flat = jax.tree.leaves(args)
+    before = evaluate(program.entry, *flat)
+    lift(program)
+    check(program.entry)
+    for ours, theirs in zip(evaluate(program.entry, *flat), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert any(type(e.callee) is TreeMap for e in program.entry.equations)
+
+
+@pytest.mark.parametrize(
+    "name, line",
+    [
+        ("sgd", "jax.tree.map(lambda w, d: w - rate * (d + 0.01 * w), params, grads)"),
+        ("momentum_step", "jax.tree.map(lambda m, g: 0.9 * m + g, state.momentum, grads)"),
+        ("momentum_step", "return state._replace(params=new_params, momentum=momentum)"),
+        ("normalised", "jax.tree.map(lambda x: x / length, params)"),
+        ("normalised", "sum(jax.tree.leaves("),
+        ("zeros_like_each", "jnp.zeros(x.shape)"),
+    ],
+)
+def test_the_line(name, line):
+    function, args = PROGRAMS[name]
+    text = untrace.decompile(function)(*args).source
+    text = text.replace("lambda p:", "lambda x:").replace("p.shape", "x.shape").replace("p / length", "x / length")
+    assert line in text
+
+
+@pytest.mark.parametrize("name", ["swapped", "crossed"])
+def test_leaves_of_no_tree_stay_apart(name):
+    function, args = PROGRAMS[name]
+    assert "jax.tree" not in untrace.decompile(function)(*args).source
+
+
+def test_layers_are_no_leaves():
+    """Calls of one function in a row of which each needs the one before."""
+
+    def layer(w, x):
+        y = jnp.tanh(x @ w) * 2.0
+        return y - jnp.mean(y, axis=-1, keepdims=True)
+
+    def stack(weights, x):
+        for w in weights:
+            x = layer(w, x)
+        return x
+
+    weights = [jnp.ones((3, 3)), jnp.ones((3, 4)), jnp.ones((4, 2))]
+    text = untrace.decompile(stack)(weights, X).source
+    assert "jax.tree" not in text and "layer(" in text
