@@ -14,7 +14,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import OptionError, OutputExistsError
-from untrace._pipeline import ANNOTATIONS, COMMENTS, STYLES, Options, Result, write_and_prove
+from untrace._pipeline import WORDS, Options, Result, write_and_prove
 from untrace.capture.function import Captured, trace
 from untrace.print.jax.entry import FlatEntry, entry_of
 from untrace.print.jax.signature import static_arguments
@@ -135,6 +135,7 @@ def decompile(
     simplify: bool = True,
     comments: str = "some",
     annotations: str = "none",
+    reroll: str = "loop",
 ) -> Callable[..., Decompiled]:
     """A function of `fn`'s arguments that gives its source: `decompile(fn)(*args, **kwargs) -> Decompiled`.
 
@@ -148,10 +149,12 @@ def decompile(
     comments: "full", "some" or "none": shapes and places of the original source beside the statements; "none" leaves out
         the docstrings of functions as well.
     annotations: "jaxtyping" annotates parameters and results (`Float[Array, "8 128"]`); "none" does not.
+    reroll: "scan" makes a `lax.scan` over stacked parameters of calls that go through a list of them, where "loop" writes
+        a Python loop. That is another program: it is proven by running both.
 
     Raises OptionError, CaptureError (the function cannot be traced), UnsupportedPrimitiveError, ProofError.
     """
-    options = _options(style, standalone, prove, simplify, comments, annotations)
+    options = _options(style, standalone, prove, simplify, comments, annotations, reroll)
 
     def decompile_on(*args: Any, **kwargs: Any) -> Decompiled:
         start = time.perf_counter()
@@ -165,17 +168,21 @@ def decompile(
 
 
 def _options(
-    style: str, standalone: bool, prove: bool, simplify: bool, comments: str, annotations: str = "none"
+    style: str,
+    standalone: bool,
+    prove: bool,
+    simplify: bool,
+    comments: str,
+    annotations: str = "none",
+    reroll: str = "loop",
 ) -> Options:
     """Raises OptionError for a word that is not known."""
-    if style not in STYLES:
-        raise OptionError(f"style={style!r} is not known; this version has {', '.join(map(repr, STYLES))}")
-    if comments not in COMMENTS:
-        raise OptionError(f"comments={comments!r} is not known; this version has {', '.join(map(repr, COMMENTS))}")
-    if annotations not in ANNOTATIONS:
-        known = ", ".join(map(repr, ANNOTATIONS))
-        raise OptionError(f"annotations={annotations!r} is not known; this version has {known}")
-    return Options(style, standalone, prove, simplify, comments, annotations)
+    given = {"style": style, "comments": comments, "annotations": annotations, "reroll": reroll}
+    for option, word in given.items():
+        if word not in WORDS[option]:
+            known = ", ".join(map(repr, WORDS[option]))
+            raise OptionError(f"{option}={word!r} is not known; this version has {known}")
+    return Options(style, standalone, prove, simplify, comments, annotations, reroll)
 
 
 def from_jaxpr(

@@ -29,9 +29,11 @@ from untrace.prove.compare import count_equations
 from untrace.prove.load import restate
 from untrace.prove.report import Proof
 
-STYLES = ("idiomatic", "exact")
-COMMENTS = ("full", "some", "none")
-ANNOTATIONS = ("none", "jaxtyping")
+# The options that are words, and those that each knows.
+WORDS = {
+    "style": ("idiomatic", "exact"), "comments": ("full", "some", "none"), "annotations": ("none", "jaxtyping"),
+    "reroll": ("loop", "scan"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Options:
     simplify: bool = True
     comments: str = "some"
     annotations: str = "none"
+    reroll: str = "loop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +182,11 @@ class _Attempt:
                 lifted = True
                 self._spent("lift", start)
             start = time.perf_counter()
-            options = self.options
             head = _docstring(captured, self.name, idiomatic)
-            written = write_module(
-                program, head, forced, options.standalone, idiomatic, options.comments, options.annotations
-            )
+            rerolled = idiomatic and self.options.reroll == "scan"
+            written = self._written(head, forced, idiomatic, rerolled and not self.options.prove)
             self._spent("write", start)
-            if not options.prove:
+            if not self.options.prove:
                 return Result(written, Proof("unproven", "prove=False"), program.notes, None)
             target = None if self.target is captured.expanded else self.target
             outcome = retrace.prove_text(written, captured, timings, target, self.simplifications, self.neutral)
@@ -208,9 +209,34 @@ class _Attempt:
             proof = retrace.weaker(outcome.module, written, captured, outcome.why)
         if proof is None or not proof.at_least("bits"):
             return None
+        module = outcome.module
+        if rerolled:
+            written, proof, module = self._scanned(written, proof, module, head, forced)
         written.with_docstring(_docstring(captured, self.name, idiomatic, proof.sentence), head)
-        restate(outcome.module, written.source)
-        return Result(written, proof, program.notes, outcome.module)
+        restate(module, written.source)
+        return Result(written, proof, program.notes, module)
+
+    def _written(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool) -> Written:
+        o = self.options
+        return write_module(self.program, head, forced, o.standalone, idiomatic, o.comments, o.annotations, scans)
+
+    def _scanned(
+        self, looped: Written, proof: Proof, module: Any, head: str, forced: frozenset[int]
+    ) -> tuple[Written, Proof, Any]:
+        """The text with scans for its loops, where it computes the same; else the proven one, and a note that says why."""
+        written = self._written(head, forced, True, True)
+        if not written.scans:
+            looped.notes = tuple(dict.fromkeys((*looped.notes, *written.notes)))
+            return looped, proof, module
+        if calls_host(self.captured.expanded):
+            found = Proof("unproven", "the program calls the host, so that it is not run for a proof")
+        else:
+            found, scanned = retrace.prove_scans(written, self.captured)
+            if found.at_least("close"):
+                return written, found, scanned
+        note = f'reroll="scan" was taken back, and its loops are Python\'s: {found.detail}'
+        looped.notes = (*looped.notes, note)
+        return looped, proof, module
 
     def _spent(self, step: str, start: float) -> None:
         self.timings[step] = self.timings.get(step, 0.0) + time.perf_counter() - start

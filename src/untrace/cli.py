@@ -208,6 +208,8 @@ def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
         )
     module = commands.load_module(options.target)
     args, kwargs = commands.inputs(options.args, options.kw)
+    if options.reroll is not None:
+        raise OptionError("--reroll does not go with --torch.")
     settings = _style_settings(options)
     with terminal.working("tracing, writing and proving" if options.prove else "tracing and writing"):
         return untrace.from_torch(module, prove=options.prove, **settings)(*args, **kwargs)
@@ -215,7 +217,7 @@ def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
 
 def _style_settings(options: argparse.Namespace) -> dict[str, Any]:
     """The options about the text that were given; the others keep their defaults."""
-    names = ("style", "comments", "annotations")
+    names = ("style", "comments", "annotations", "reroll")
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
@@ -351,6 +353,7 @@ def _add_style_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--style", help="how to write: exact is one statement per equation")
     parser.add_argument("--comments", help="full, some or none: types and places beside the statements")
     parser.add_argument("--annotations", help='jaxtyping: `x: Float[Array, "8 128"]` in every function')
+    parser.add_argument("--reroll", help="scan: calls that go through a list of parameters become a lax.scan")
     parser.add_argument(
         "--standalone", action="store_true",
         help="define the classes in inputs and outputs instead of importing them",

@@ -114,6 +114,11 @@ def whole_call(function: Any, captured: Captured) -> Any:
 
 def weaker(module: LoadedText, written: Written, captured: Captured, why: str) -> Proof:
     """The level below `jaxpr` that holds: the same StableHLO, or the same bits on sampled inputs."""
+    return weaker_of(_of_leaves(module, written, captured), captured, why, captured.notes)
+
+
+def _of_leaves(module: LoadedText, written: Written, captured: Captured) -> Any:
+    """The written function, of flat leaves to flat leaves."""
     function = whole_call(getattr(module, written.name), captured)
     _, tree = jax.tree_util.tree_flatten((captured.args, captured.kwargs))
 
@@ -121,7 +126,46 @@ def weaker(module: LoadedText, written: Written, captured: Captured, why: str) -
         positional, named = jax.tree_util.tree_unflatten(tree, leaves)
         return jax.tree_util.tree_leaves(function(*positional, **named))
 
-    return weaker_of(text, captured, why, captured.notes)
+    return text
+
+
+def prove_scans(written: Written, captured: Captured) -> tuple[Proof, LoadedText | None]:
+    """The proof of a text in which loops became scans, by running, and its module; see `weaker`.
+
+    XLA may round otherwise in a loop than in straight code. Then the scans must give the same bits where they are
+    unrolled, and the level is `close`: how far apart they are in a loop is stated.
+    """
+    from untrace.prove import run
+
+    module = None
+    try:
+        module = load_text(written.source, written.name, written.arrays, written.callables)
+        text = _of_leaves(module, written, captured)
+        args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
+        jax.eval_shape(text, *args)
+        original = jax.extend.core.jaxpr_as_fun(captured.jaxpr)
+        runs = run.compare_runs(original, text, args)
+    except Exception as error:  # whatever a wrong text raises, and what the user's function does
+        first_line = (str(error).splitlines() or [""])[0]
+        return Proof("unproven", f"{type(error).__name__}: {first_line[:200]}"), None
+    count = written.scans
+    why = f"{count} loop{'' if count == 1 else 's'} became {'a scan' if count == 1 else 'scans'}"
+    proof = run.proof_of_runs(runs, why, captured.notes)
+    rounded = all(d.not_finite is None and not d.type_difference for d in runs.differences)
+    if proof.at_least("bits") or not rounded:
+        return proof, module
+
+    def unrolled(*leaves: Any) -> Any:
+        with jax.disable_jit():  # a scan is a Python loop then
+            return text(*leaves)
+
+    straight = run.weaker_proof(original, unrolled, args, "", captured.notes)
+    if not straight.at_least("bits"):
+        return Proof("unproven", f"{why}, but {straight.detail} also where the scans are unrolled"), None
+    detail = (
+        f"same bits {straight.detail} where the scans are unrolled, within {run.ulps(runs.max_ulp)} where not; {why}"
+    )
+    return Proof("close", detail, captured.notes), module
 
 
 def weaker_of(function: Any, captured: Captured, why: str, notes: tuple[str, ...], lowered_alike: bool = True) -> Proof:

@@ -57,12 +57,12 @@ class LeafDifference:
         m = self.not_finite
         if m is None:
             where = f"at sampled input {self.worst_sample}, in {_counted(self.differing_samples, 'sample')}"
-            return f"{self.path}: up to {_count(self.max_ulp)} apart, {where}"
+            return f"{self.path}: up to {ulps(self.max_ulp)} apart, {where}"
         place = f"index {list(m.index)} of " if m.index else ""
         text = f"{self.path}: {m.second} where the original has {m.first}, first at {place}sampled input {m.sample}; "
         text += f"{_counted(self.not_finite_count, 'value')} in {_counted(self.not_finite_samples, 'sample')}"
         if self.finite_ulp:
-            text += f"; where both are finite, up to {_count(self.finite_ulp)} apart"
+            text += f"; where both are finite, up to {ulps(self.finite_ulp)} apart"
         return text
 
 
@@ -276,12 +276,13 @@ def proof_of_runs(runs: RunComparison, why: str, notes: Sequence[str] = ()) -> P
     if not runs.differences:
         return Proof("bits", on + reason, tuple(notes))
     if runs.close:
-        return Proof("close", f"within {_count(runs.max_ulp)} {on}{reason}", tuple(notes))
+        return Proof("close", f"within {ulps(runs.max_ulp)} {on}{reason}", tuple(notes))
     return Proof("unproven", f"the results differ, {runs.differences[0]}{reason}", tuple(notes))
 
 
-def _count(ulps: float) -> str:
-    return f"{ulps:.0f} ULP" if ulps < 1e6 else f"{ulps:.1e} ULP"
+def ulps(count: float) -> str:
+    """A distance in words: `3 ULP`."""
+    return f"{count:.0f} ULP" if count < 1e6 else f"{count:.1e} ULP"
 
 
 def _counted(number: int, noun: str) -> str:

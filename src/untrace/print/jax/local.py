@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Function, Value
-from untrace.print.jax import reroll
+from untrace.print.jax import reroll, scanned
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
 from untrace.print.jax.types import array_type, tuple_type, ways_type
 from untrace.print.names import identifier
@@ -31,6 +31,8 @@ def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequenc
             w.statements.extend(loop)
             return length
     equation = equations[at]
+    if w.module.reroll:
+        scanned.note_unscanned(w, equations, at)
     before = len(w.statements)
     w._statement(equation, local_call(w, equation, [w.atom(a) for a in equation.inputs]))
     _mark(w.statements[before:], equation)
@@ -75,19 +77,23 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> lis
             elements.append((len(args), element))
             args.append(None)
     name = _written(w.module, body, layout, order, leaves[0])
-    target, iterable, parts = reroll.loop_head(w, [e for _, e in elements], len(run))
-    for (place, _), part in zip(elements, parts, strict=True):
-        args[place] = part
+    begin = [w.atom(run[0].inputs[place]) for place in carries]
     names = {place: _carry_name(w, run, place, output, start, uses) for place, output in carries.items()}
-    call = Call(name, [Name(names[a][0]) if type(a) is int else a for a in args])
-    statements: list[Statement] = [
-        Assign([name], w.atom(run[0].inputs[place])) for place, (name, is_new) in names.items() if is_new
-    ]
     by_output = {output: names[place][0] for place, output in carries.items()}
     for i, output in enumerate(run[-1].outputs):
         if output is not None:
             w.names[output] = Name(by_output[i])
     targets = [by_output.get(i, "_") for i in range(len(run[-1].outputs))]
+    if w.module.reroll:
+        marked = [(place, element, order[place] >= 0 and not element.below) for place, element in elements]
+        own = {place: name for place, (name, _) in names.items()}
+        return scanned.scan_statements(w, name, args, marked, own, targets, begin, len(run))
+    target, iterable, parts = reroll.loop_head(w, [e for _, e in elements], len(run))
+    for (place, _), part in zip(elements, parts, strict=True):
+        args[place] = part
+    call = Call(name, [Name(names[a][0]) if type(a) is int else a for a in args])
+    starts = zip(names.values(), begin, strict=True)
+    statements: list[Statement] = [Assign([name], value) for (name, is_new), value in starts if is_new]
     return [*statements, reroll.For(target, iterable, [Assign(targets, call)])]
 
 

@@ -56,6 +56,7 @@ class Written:
     callables: dict[str, Any] = field(default_factory=dict)
     # Id of a jaxpr equation -> those whose expressions stand inside its own.
     folded: dict[int, tuple[Any, ...]] = field(repr=False, default_factory=dict)
+    scans: int = 0  # how many loops over local functions became scans: the program is another one
 
     def with_docstring(self, docstring: str, old: str) -> None:
         """Puts another docstring of as many lines in the place of `old`."""
@@ -74,9 +75,11 @@ def write_module(
     idiomatic: bool = False,
     comments: str = "none",
     annotations: str = "none",
+    reroll: bool = False,
 ) -> Written:
     """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express."""
     module = ModuleWriter(forced, standalone, idiomatic)
+    module.reroll = reroll
     module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
     module.program = program.entry.jaxpr
     name, definitions = entry.write_entry(module, program)
@@ -114,7 +117,9 @@ def write_module(
                     statement.body = layout.arrange(statement.body)
             _print([statement], lines, origins)
     emit("")
-    return Written("\n".join(lines), name, module.large, origins, tuple(module.notes), module.missing, module.folded)
+    text = "\n".join(lines)
+    notes = tuple(module.notes)
+    return Written(text, name, module.large, origins, notes, module.missing, module.folded, module.scans)
 
 
 def _import_lines(module: ModuleWriter) -> tuple[list[str], list[str]]:

@@ -62,6 +62,8 @@ class ModuleWriter(ConstantWriter):
         self.definitions: list[Statement] = []
         self.helpers: list[str] = []
         self.notes: list[str] = []
+        self.reroll = False  # whether loops over local functions become scans
+        self.scans = 0  # how many did
         self.annotation_words: set[str] = set()  # names of jaxtyping that annotations use
         self.described = Described(self)  # docstrings and annotations
         self.forced = forced
