@@ -78,7 +78,7 @@ def write_and_prove(
     The most readable form is tried first; one that is not proven gives way to the next plainer one.
     """
     if options.style == "idiomatic" and captured.summary:
-        name = _NAMES[captured.summary.split(" of ")[0]].format(name)
+        name = _NAMES[captured.summary.split(" of ")[0]].format("lambda" if name == "<lambda>" else name)
     with _deep_recursion(), _no_collections():
         start = time.perf_counter()
         own = JAX.user_names()

@@ -18,6 +18,8 @@ from typing import Any
 import jax
 from jax.extend import core as jex_core
 
+from untrace._places import place_of
+
 LITERAL_TYPE = jex_core.Literal
 DROP_TYPE = jex_core.DropVar
 JAXPR_TYPES: tuple[type, ...] = (jex_core.ClosedJaxpr, getattr(jex_core, "Jaxpr", jex_core.ClosedJaxpr))
@@ -1194,7 +1196,7 @@ def function_source(closed: Any) -> str:
     jaxpr, _ = open_jaxpr(closed)
     info = getattr(jaxpr, "debug_info", None)
     match = re.search(r" at (.*):(\d+)$", getattr(info, "func_src_info", None) or "")
-    return f"{os.path.basename(match.group(1))}:{match.group(2)}" if match else ""
+    return place_of(match.group(1), match.group(2)) if match else ""
 
 
 # ---------------------------------------------------------------- host callbacks

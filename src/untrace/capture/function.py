@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import traceback
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
@@ -12,6 +13,8 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import CaptureError
+from untrace._places import place_of
+from untrace.capture import syntax
 from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
 from untrace.ir.nodes import Program
@@ -69,6 +72,8 @@ def trace(
     except Exception as error:  # whatever the user's function raises while it is traced
         raise CaptureError(_explain(function, error)) from error
     name = getattr(function, "__name__", None) or type(function).__name__
+    if name == "<lambda>":
+        name = syntax.lambda_name(getattr(inspect.unwrap(function), "__code__", None)) or name
     return Captured(
         jaxpr,
         jaxpr,
@@ -140,4 +145,4 @@ def _user_place(error: Exception) -> str:
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     libraries = (os.path.dirname(jax.__file__), ours, "<frozen")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(libraries)]
-    return f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    return place_of(frames[-1].filename, frames[-1].lineno or 0) if frames else ""

@@ -24,6 +24,7 @@ from types import CodeType, MappingProxyType
 from typing import Any, NamedTuple
 
 from untrace import jax_compat
+from untrace._places import place_of
 from untrace.capture import syntax
 
 # JAX's own functions that start a trace: frames outside them belong to whoever asked for it.
@@ -141,7 +142,7 @@ class Site:
     def line(self) -> str:
         """`file.py:12` of the user's statement; "" where there is none."""
         frame = self.frame
-        return f"{os.path.basename(frame.file)}:{frame.line}" if frame is not None else ""
+        return place_of(frame.file, frame.line) if frame is not None else ""
 
     def __repr__(self) -> str:
         return f"Site({list(self.frames)}, {self.phase}, {'/'.join(self.scopes)})"

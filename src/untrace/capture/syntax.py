@@ -360,6 +360,21 @@ def parameter(code: CodeType, call: ast.Call, index: int) -> str | None:
     return names[index + bound] if index + bound < len(names) else None
 
 
+def lambda_name(code: Any) -> str:
+    """The name that a lambda is bound to in its own statement, `g = lambda x: ...` or `g = jax.jit(lambda x: ...)`."""
+    if not isinstance(code, CodeType):
+        return ""
+    node = definition(code)
+    while node is not None:
+        above, field, _ = parent(code, node)
+        if isinstance(above, ast.Assign) and len(above.targets) == 1 and isinstance(above.targets[0], ast.Name):
+            return above.targets[0].id
+        if not isinstance(above, ast.Call) or field != "args":
+            return ""
+        node = above
+    return ""
+
+
 def dotted(node: ast.AST) -> str:
     """`jnp.linalg.norm` of an attribute chain; "" for other expressions."""
     words = []

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
+from untrace._places import is_cell, place_of
 from untrace.capture.provenance import Provenance, Site
 from untrace.print.tree import Assign, Def, Lines, Statement, Unpack
 
@@ -89,7 +90,8 @@ class Layout:
         if self._comments == "none":
             return
         frame = site.user_frames[-1]
-        place = f"{os.path.basename(frame.file)}:{frame.line}" if frame.line and os.path.isabs(frame.file) else ""
+        known = os.path.isabs(frame.file) or is_cell(frame.file)
+        place = place_of(frame.file, frame.line) if frame.line and known else ""
         previous = last.user_frames[-1] if last is not None else None
         new_place = previous is None or previous.file != frame.file or previous.line != frame.line
         full = self._comments == "full"

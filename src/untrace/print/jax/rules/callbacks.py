@@ -9,13 +9,13 @@ Source: jax/_src/callback.py, jax/_src/debugging.py.
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from untrace import jax_compat
+from untrace._places import place_of
 from untrace.capture.callables import CallableSource, describe_callable, stand_in
 from untrace.capture.callbacks import CallbackInfo, Operand, callback_of
 from untrace.print.jax import custom_root
@@ -83,7 +83,7 @@ def _described(function: Callable[..., Any]) -> str:
     """A callable in words: its name, and where it was defined."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return f"{name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})" if code is not None else str(name)
+    return f"{name} ({place_of(code.co_filename, code.co_firstlineno)})" if code is not None else str(name)
 
 
 def _bound_names(node: ast.stmt) -> list[str]:
