@@ -274,3 +274,85 @@ def test_the_command_line_annotates(tmp_path: Any) -> None:
     assert 'def f(x: Float[Array, "3 4"]) -> Float[Array, "3 4"]:' in done.stdout
     done = subprocess.run([*command[:-2], "--comments", "none"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and "Args:" not in done.stdout
+
+
+# ------------------------------------------------------------------ comments
+
+
+def softcap(logits: Any, cap: float) -> Any:
+    scaled = logits / cap
+    return cap * jnp.tanh(scaled)
+
+
+def capped_loss(params: Any, x: Any) -> Any:
+    hidden = jax.nn.relu(x @ params["w"])
+    centered = hidden - jnp.mean(hidden, axis=-1, keepdims=True) * 0.25
+    capped = softcap(centered, 30.0)
+    return jnp.sum(capped * hidden)
+
+
+def commented(comments: str) -> str:
+    return untrace.decompile(jax.grad(capped_loss), comments=comments)({"w": jnp.ones((3, 4))}, jnp.ones((2, 3))).source
+
+
+def comment_of(source: str, start: str) -> str:
+    """The comment of the statement that begins so: beside it, or on the line above."""
+    lines = [line.strip() for line in source.split("\n")]
+    place = next(i for i, line in enumerate(lines) if line.startswith(start))
+    beside = lines[place].partition("  # ")[2]
+    return beside or lines[place - 1].removeprefix("# ") * lines[place - 1].startswith("# ")
+
+
+def line_of(function: Any, text: str) -> str:
+    lines, first = inspect.getsourcelines(function)
+    return f"test_described.py:{first + next(i for i, line in enumerate(lines) if text in line)}"
+
+
+def test_full_comments_say_type_and_place_of_every_statement() -> None:
+    source = commented("full")
+    for start, of, text, inside in (
+        ("hidden = ", capped_loss, "hidden = ", ""),
+        ("centered = ", capped_loss, "centered = ", ""),
+        ("capped = ", softcap, "tanh", ", softcap"),
+        # A statement of the backward pass says the line that it is the derivative of.
+        ("d_tanh_scaled = ", softcap, "tanh", ", softcap"),
+    ):
+        assert comment_of(source, start) == f"f32[2,4]  {line_of(of, text)}{inside}", f"{start}\n{source}"
+    body = source[source.index("# forward") :].split("\n")
+    assert max(map(len, body)) <= 88, "no comment makes a line that a formatter would break"
+
+
+def test_some_comments_say_the_primal_line_of_the_backward_pass_only() -> None:
+    source = commented("some")
+    forward, backward = source[source.index("# forward") :].split("# backward")
+    assert "test_described.py" not in forward and "test_described.py:" in backward
+    assert '"""Args: params:' in source
+
+
+def test_no_comments_leave_the_sections_and_nothing_else() -> None:
+    source = commented("none")
+    comments = [line.strip() for line in source.split("\n") if "#" in line]
+    assert comments == ["# forward", "# backward"] and "Args:" not in source
+
+
+def test_comments_change_nothing_else() -> None:
+    import ast
+
+    def without(source: str) -> str:
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+                del node.body[0]
+        return ast.unparse(tree)
+
+    assert without(commented("full")) == without(commented("some")) == without(commented("none"))
+
+
+def test_a_comment_says_no_type_of_another_result() -> None:
+    def last(xs: Any) -> Any:
+        _, totals = lax.scan(lambda h, x: (h + x, (h * x, h.sum())), xs[0], xs)
+        return totals[0] * 2.0
+
+    source = untrace.decompile(last, comments="full")(jnp.ones((5, 3))).source
+    scan = next(line for line in source.split("\n") if "lax.scan" in line or "lax.map" in line)
+    assert "f32" not in scan, source

@@ -37,6 +37,9 @@ class TorchLayout(Layout):
             return origin.site if origin.site.user_frames else None
         return super()._site(statement)
 
+    def _above(self, statement: Statement) -> list[Statement]:
+        return []  # `arrange` does it at every level
+
     def _comment(self, statement: Any, site: Site, last: Site | None, phase: str) -> None:
         if self._comments == "none" or type(statement) is not Assign:
             return

@@ -14,7 +14,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace._places import is_cell, place_of
 from untrace.capture.provenance import Provenance, Site
-from untrace.print.tree import Assign, Def, Lines, Statement, Unpack
+from untrace.print.tree import WIDTH, Assign, Def, Lines, Statement, Unpack
 
 _ASSIGNMENTS = (Assign, Unpack)
 
@@ -25,6 +25,7 @@ class Layout:
     def __init__(self, provenance: Provenance, comments: str):
         self._provenance = provenance
         self._comments = comments
+        self._depth = 0  # how many functions stand around the one that is arranged
 
     def arrange(self, body: Sequence[Statement], outermost: bool = True) -> list[Statement]:
         """`body` with blank lines, section titles and comments, its nested functions arranged as well."""
@@ -55,10 +56,13 @@ class Layout:
             elif site is not None and last is not None and not _is_space(found[-1]) and self._paragraph(last, site):
                 found.append(Lines(""))
             if type(statement) is Def:
+                self._depth += 1
                 statement.body = self.arrange(statement.body, outermost=False)
+                self._depth -= 1
             elif site is not None:
                 self._comment(statement, site, last, phase)
                 last = site
+                found.extend(self._above(statement))
             found.append(statement)
         return found
 
@@ -97,15 +101,28 @@ class Layout:
         full = self._comments == "full"
         words = []
         if full or (phase == "backward" and new_place):
-            kinds = [_type(v.aval) for v in statement.origin.outvars[:1]] if len(statement.targets) == 1 else []
-            words += kinds
+            outputs = getattr(statement.origin, "outvars", ())
+            if len(statement.targets) == len(outputs) == 1:
+                words.append(_type(outputs[0].aval))
             if place and (full or new_place):
-                words.append(place)
+                # Whose line it is, where that is not the function that the whole came from.
+                inside = full and frame.function != site.user_frames[0].function and frame.function.isidentifier()
+                words.append(f"{place}, {frame.function}" if inside else place)
         if not words or type(statement) is not Assign:
             return
-        text = "  ".join(words)
+        text = "  ".join([word for word in words if word])
         if text.isprintable() and len(text) < 60:
             statement.comment = text
+
+    def _above(self, statement: Statement) -> list[Statement]:
+        """Where everything is commented, what finds no room beside a statement stands above it."""
+        if self._comments != "full" or type(statement) is not Assign or not statement.comment:
+            return []
+        indent = "    " * (self._depth + 1)
+        if len(list(statement.lines(indent))[-1]) + 2 + len("# " + statement.comment) <= WIDTH:
+            return []
+        comment, statement.comment = statement.comment, ""
+        return [Lines(f"# {comment}")]
 
 
 def _is_space(statement: Statement) -> bool:
