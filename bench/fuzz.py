@@ -70,6 +70,7 @@ class Run:
                 again=not options.no_again,
                 fixpoint=not options.no_fixpoint,
                 same_text=options.same_text,
+                style=options.style,
             )
         except roundtrip.Mismatch as error:
             return error
@@ -145,6 +146,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=int, default=0, help="number of the first example")
     parser.add_argument("--size", type=int, default=10, help="most statements at the top")
+    parser.add_argument("--style", choices=("exact", "idiomatic"), default="exact")
     parser.add_argument("--x64", action="store_true", help="64-bit mode and types")
     parser.add_argument("--shrink", type=int, default=150, help="most trials for each failure")
     parser.add_argument("--failures", metavar="DIR", help="where to save failing programs")

@@ -14,6 +14,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import ProofError, UnsupportedPrimitiveError
+from untrace.capture.constant_order import keep_constant_order
 from untrace.capture.function import Captured, program_of
 from untrace.ir.nodes import Program, walk_functions
 from untrace.lift import lift
@@ -92,6 +93,7 @@ def write_and_prove(
             plain = program_of(captured, name, entry, own)
             plain.extra.update(own=own, summary=captured.summary)
             plain.notes = (*plain.notes, f"written in style exact, for the idiomatic text was not proven: {why}")
+        keep_constant_order(plain.entry)
         attempt = _Attempt(captured, plain, name, options, timings, captured.expanded)
         result = attempt.run(idiomatic=False)
         if result is None:

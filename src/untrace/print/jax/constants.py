@@ -10,7 +10,7 @@ from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.nodes import Constant, Literal
 from untrace.print.names import Scope
-from untrace.print.tree import Assign, Attribute, Call, Expr, Name, Statement, Text, quoted
+from untrace.print.tree import Assign, Attribute, Call, Expr, Name, Statement, Subscript, Text, quoted
 from untrace.print.values import SMALL_BYTES, Values
 
 
@@ -71,6 +71,10 @@ class ConstantWriter:
             )
         array = np.asarray(value)
         dtype = getattr(aval, "dtype", array.dtype)
+        if not self.idiomatic and not jax_compat.is_jax_array(value) and array.dtype == dtype:
+            repeated = self._repeated(array)
+            if repeated is not None and not getattr(aval, "weak_type", False):
+                return self._module_name("const", repeated)
         if array.dtype != dtype and dtype != jax_compat.FLOAT0:
             array = array.astype(dtype)
         array = np.ascontiguousarray(array).reshape(array.shape)
@@ -107,6 +111,28 @@ class ConstantWriter:
             self.modules.add("jnp")
             found = self._module_name("const", Call("jnp.copy", [found]))
         return found
+
+    def _repeated(self, array: np.ndarray) -> Expr | None:
+        """A NumPy array that holds its values once for all places along some axes, as one that does so too; else None.
+
+        JAX lowers it as a small constant and a broadcast. Source: `_ndarray_constant_handler`, interpreters/mlir.py.
+        """
+        repeated = [not stride for stride in array.strides]
+        if not array.size or not any(repeated):
+            return None
+        base = array[tuple(0 if again else slice(None) for again in repeated)]
+        self.modules.add("np")
+        small = base.nbytes <= SMALL_BYTES
+        expr = self.values.array(np.array(base)) if small else self._write_constant(np.array(base), None)
+        index = ["None" if again else ":" for again in repeated]
+        while index and index[0] == "None":  # NumPy puts those in front itself
+            index.pop(0)
+        if "None" in index:
+            expr = Subscript(expr, Text(", ".join(index)))
+        behind = array.ndim - len(index)
+        if behind or any(again and length > 1 for again, length in zip(repeated, array.shape, strict=True)):
+            expr = Call("np.broadcast_to", [expr, self.values.source(tuple(array.shape))])
+        return expr
 
     def _as_array(self, expr: Expr, array: np.ndarray) -> Expr:
         """In idiomatic style an array of JAX: what Python's operators do with NumPy's own would never be traced."""
