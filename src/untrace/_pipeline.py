@@ -155,6 +155,24 @@ def _program_of_target(captured: Captured, program: Program, target: Any, name: 
     return Program(entry, program.signature, tuple(importer.notes), extra=extra)
 
 
+def prove_again(
+    written: Written, captured: Captured, entry: PytreeEntry | FlatEntry, options: Options, timings: dict[str, float]
+) -> Proof:
+    """What holds of a text beside another trace than the one that it was written from (other sizes of the inputs)."""
+    with _deep_recursion(), _no_collections():
+        own = JAX.user_names()
+        plain = program_of(captured, captured.name, entry, own)
+        plain.extra["own"] = own
+        for target, words, neutral in _targets(captured, plain, options):
+            other = None if target is captured.expanded else target
+            outcome = retrace.prove_text(written, captured, timings, other, words, neutral)
+            if outcome.proof is not None or outcome.module is None:
+                break
+        if outcome.proof is not None or outcome.module is None or not outcome.traced:
+            return outcome.proof or Proof("unproven", outcome.why)
+        return retrace.weaker(outcome.module, written, captured, outcome.why)
+
+
 @dataclass
 class _Attempt:
     """One form of a program: written, proven, and written again where a statement was wrong. `why`: what failed last."""
@@ -184,7 +202,7 @@ class _Attempt:
                 lifted = True
                 self._spent("lift", start)
             start = time.perf_counter()
-            head = _docstring(captured, self.name, idiomatic)
+            head = head_of_module(captured, self.name, idiomatic)
             rerolled = idiomatic and self.options.reroll == "scan"
             written = self._written(head, forced, idiomatic, rerolled and not self.options.prove)
             self._spent("write", start)
@@ -214,7 +232,7 @@ class _Attempt:
         module = outcome.module
         if rerolled:
             written, proof, module = self._scanned(written, proof, module, head, forced)
-        written.with_docstring(_docstring(captured, self.name, idiomatic, proof.sentence), head)
+        written.withhead_of_module(head_of_module(captured, self.name, idiomatic, proof.sentence), head)
         restate(module, written.source)
         return Result(written, proof, program.notes, module)
 
@@ -244,7 +262,8 @@ class _Attempt:
         self.timings[step] = self.timings.get(step, 0.0) + time.perf_counter() - start
 
 
-def _docstring(captured: Captured, name: str, idiomatic: bool, proven: str = "") -> str:
+def head_of_module(captured: Captured, name: str, idiomatic: bool, proven: str = "") -> str:
+    """The docstring of a written module: what it is, and what was proven of it."""
     from untrace import __version__
 
     where = jax_compat.function_source(captured.jaxpr)

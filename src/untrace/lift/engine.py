@@ -66,12 +66,19 @@ class Lifter:
     """Lifts the functions of one program. Patterns are remembered here, and with them every failed guess.
 
     `refused`: ids of jaxpr equations that must stay as they are (a lift of them was proven wrong). `own`: names of
-    primitives that have a user's rule, which goes before everything else.
+    primitives that have a user's rule, which goes before everything else. `any_size`: the text is to hold at other
+    sizes of the inputs as well.
     """
 
-    def __init__(self, refused: Mapping[int, int] | frozenset[int] = frozenset(), own: Collection[str] = ()):
+    def __init__(
+        self,
+        refused: Mapping[int, int] | frozenset[int] = frozenset(),
+        own: Collection[str] = (),
+        any_size: bool = False,
+    ):
         self.refused = refused
         self.own = own
+        self.any_size = any_size
         self.comparer = Comparer()
         self.provenance = Provenance()
         self.patterns = PATTERNS.setdefault(jax_compat.trace_settings(), {})

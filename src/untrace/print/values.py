@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
-from untrace.print.tree import UNARY, Attribute, Call, Dict, Expr, List, Subscript, Text, Tuple, quoted
+from untrace.print.tree import UNARY, Attribute, Call, Dict, Expr, List, Star, Subscript, Text, Tuple, quoted
 
 SMALL_BYTES = 1024
 
@@ -48,6 +48,7 @@ class Values:
         self.modules = modules
         self.shapes: list[tuple[tuple[int, ...], Expr]] = []  # those that are written as the shape of a variable
         self._enums: dict[Any, Expr] = {}
+        self.sizes: Any = None  # what knows the integers that follow the inputs' sizes, where one is written
 
     def source(self, value: Any) -> Expr:
         if self.shapes and type(value) is tuple:
@@ -272,6 +273,10 @@ def _constant(values: Values, value: Any) -> Expr:
 
 @writes(int)
 def _int(values: Values, value: int) -> Expr:
+    if values.sizes is not None:
+        found = values.sizes.expression(value)
+        if found is not None:
+            return found
     return Text(repr(value), UNARY if value < 0 else 14)
 
 
@@ -297,7 +302,10 @@ def _bytes(values: Values, value: bytes) -> Expr:
 
 @writes(tuple)
 def _tuple(values: Values, value: tuple) -> Expr:
-    return Tuple([values.source(v) for v in value])
+    if values.sizes is None:
+        return Tuple([values.source(v) for v in value])
+    parts = values.sizes.joined([values.source(v) for v in value])
+    return parts[0].value if len(parts) == 1 and type(parts[0]) is Star else Tuple(parts)  # `x.shape[:2]`
 
 
 @writes(list)

@@ -22,6 +22,7 @@ class Outcome:
     """What one attempt gave.
 
     `proof`: set where the text re-traces to the original's jaxpr; else None, and `why` says what differs.
+    `traced`: whether the text could be traced at all.
     `suspects`: chains of ids of jaxpr equations, the likeliest at fault first: a statement that does not come back as its
     equation should be written as a `bind`, and if that does not help, the one around it.
     """
@@ -30,6 +31,7 @@ class Outcome:
     proof: Proof | None
     why: str = ""
     suspects: tuple[tuple[int, ...], ...] = ()
+    traced: bool = True
 
 
 def prove_text(
@@ -58,7 +60,7 @@ def prove_text(
         again = jax.make_jaxpr(function)(*captured.args, **captured.kwargs)
     except Exception as error:
         why = f"the text does not trace: {type(error).__name__}: {str(error)[:300]}"
-        return Outcome(module, None, why, (_blamed(error, module, written),))
+        return Outcome(module, None, why, (_blamed(error, module, written),), traced=False)
     traced = time.perf_counter()
     timings["retrace"] = timings.get("retrace", 0.0) + traced - loaded
     target = captured.expanded if target is None else target

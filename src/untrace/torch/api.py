@@ -11,21 +11,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace._api import Decompiled, _decompiled, _options
+from untrace._errors import ProofError
 from untrace._pipeline import write_and_prove
 from untrace.capture import provenance
-from untrace.capture.function import trace
 from untrace.lift.simplify import REWRITES
-from untrace.print.jax.entry import entry_of
 from untrace.torch import capture as captures
-from untrace.torch import weights
+from untrace.torch import general, ops_parts, weights
 from untrace.torch.compare import against_torch
 from untrace.torch.printing import TorchLayout, statement_of
-from untrace.torch.structure import CallOrigin, ModuleOutliner, head_of, is_author
+from untrace.torch.structure import CallOrigin, ModuleOutliner, author_frame, head_of, is_author
 
 
 def from_torch(
     module: Any,
     *,
+    also: Sequence[Any] = (),
     style: str = "idiomatic",
     prove: bool = True,
     simplify: bool = True,
@@ -38,12 +38,15 @@ def from_torch(
     the module has state and `key` where it draws random numbers. The module is taken in the mode it is in
     (`model.eval()`, `model.train()`); new running statistics are returned beside the result. Options as of `decompile`.
 
+    also: further inputs of other shapes at which the text has to hold as well: a tensor, a tuple of arguments or a
+    dict of keyword arguments each. Without them PyTorch is asked which sizes may differ; the module's head says.
+
     Raises OptionError (the extra `untrace[torch]` is missing), CaptureError, UnsupportedPrimitiveError, ProofError.
     """
     options = _options(style, False, prove, simplify, comments, annotations)
 
     def from_torch_on(*args: Any, **kwargs: Any) -> Decompiled:
-        return _written(module, args, kwargs, options)[0]
+        return _written(module, args, kwargs, options, also)[0]
 
     return from_torch_on
 
@@ -56,18 +59,32 @@ def written_from_torch(
 
 
 def _written(
-    module: Any, args: Any, kwargs: dict[str, Any], options: Any
+    module: Any, args: Any, kwargs: dict[str, Any], options: Any, also: Sequence[Any] = ()
 ) -> tuple[Decompiled, list[tuple[int, str, int]]]:
     start = time.perf_counter()
-    found = captures.capture(module, args, kwargs)
+
+    def extra(found: captures.Capture) -> dict[str, Any]:
+        return {
+            "title": _title(module), "outline": ModuleOutliner(found), "layout": TorchLayout,
+            "simplifications": _SIMPLIFICATIONS,
+        }  # fmt: skip
+
+    captures.check_module(module)
     with provenance.authors(_files(module)):
-        captured = captures._explained(module, lambda: trace(found.function, found.args, {}))
-        captured.extra.update(
-            title=_title(module), outline=ModuleOutliner(found), layout=TorchLayout, simplifications=_SIMPLIFICATIONS
-        )
+        example = general.example_of(module, args, kwargs, extra)
+        others = [general.example_of(module, *more, extra) for more in general.also_of(also)]
+        found, captured = example.found, example.captured
         timings = {"capture": time.perf_counter() - start}
-        entry = entry_of(found.function, captured, found.args, {}, frozenset(), frozenset())
-        result = write_and_prove(captured, entry, captured.name, options, timings)
+        many = None
+        if options.prove and options.style == "idiomatic":
+            many = general.written_for_all_sizes(module, example, others, options, timings, extra)
+        if many is None and others:
+            raise ProofError(
+                f"no text for {type(module).__name__} was proven at the sizes of the example and of `also` at once: "
+                "its program changes with them (a loop over a length, a decision on a size). "
+                "Write a module for each, without also=."
+            )
+        result = many.result if many else write_and_prove(captured, example.entry, captured.name, options, timings)
         made = _decompiled(captured, result, timings)
         captured_origins = made._origins
         places = _places(captured_origins)
@@ -77,9 +94,13 @@ def _written(
     made._module = None
     if options.prove:
         _ = made.module  # loaded here: inside a trace its constants would be tracers
-        agreement = against_torch(made, found, args, kwargs)
-        made.proof = dataclasses.replace(made.proof, notes=(*agreement.sentences(), *made.proof.notes))
-        made.source = _with_words(made.source, agreement.sentences())
+        sentences = [*against_torch(made, found, args, kwargs).sentences()]
+        for other in others:
+            agreement = against_torch(made, other.found, other.args, other.kwargs, gradients=False)
+            sentences += [f"the same text at {other.types}: {s}" for s in agreement.sentences()]
+        sentences.append(_about_sizes(many.free if many else ()))
+        made.proof = dataclasses.replace(made.proof, notes=(*sentences, *made.proof.notes))
+        made.source = _with_words(made.source, sentences)
         made._module = None
     # The loader stands behind everything, so what was added above is all that the lines moved.
     end = made.source.index(weights.HEAD)
@@ -92,6 +113,14 @@ def _written(
     return made, [(line + moved, file, number) for line, file, number in places]
 
 
+def _about_sizes(free: Sequence[Sequence[str]]) -> str:
+    """Which sizes of the inputs may differ, for people."""
+    if not any(free):
+        return "all sizes are those of the example"
+    several = "; ".join(" = ".join(group) for group in free if group)
+    return f"any sizes: {several}; all others are built in"
+
+
 def _places(origins: Sequence[Any]) -> list[tuple[int, str, int]]:
     known = provenance.Provenance()
     found = []
@@ -101,10 +130,9 @@ def _places(origins: Sequence[Any]) -> list[tuple[int, str, int]]:
             before = origin
             continue
         before = origin
-        frames = origin.site.user_frames if type(origin) is CallOrigin else known.site(origin).user_frames
-        if frames:
-            number = statement_of(frames[-1])[1]
-            found.append((line, frames[-1].file, number))
+        frame = author_frame(origin.site if type(origin) is CallOrigin else known.site(origin))
+        if frame is not None:
+            found.append((line, frame.file, statement_of(frame)[1]))
     return found
 
 
@@ -136,4 +164,4 @@ def _files(module: Any) -> list[str]:
                 found[inspect.getsourcefile(type(part)) or ""] = None
             except TypeError:
                 pass
-    return [f for f in found if f]
+    return [*[f for f in found if f], ops_parts.FILE]

@@ -7,9 +7,11 @@ that modules hand to each other in Python (caches, lists) needs no care.
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import dataclasses
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -21,8 +23,12 @@ from untrace._errors import CaptureError, UntraceError
 from untrace.torch import state as states
 from untrace.torch import trees
 from untrace.torch.bridge import array_of, environment, torchax
+from untrace.torch.ops_parts import Part
 
 _SCOPE = "untrace_module_"
+_RUNNING: contextvars.ContextVar[Any] = contextvars.ContextVar("_RUNNING", default=None)  # the Capture that is made
+
+Path = tuple[int | str, ...]
 
 
 @dataclass(slots=True)
@@ -33,15 +39,17 @@ class ModuleCall:
     module: Any
     path: tuple[str, ...]
     arguments: tuple[tuple[str, Any], ...]  # (the author's parameter, the variable of the jaxpr that it got)
+    results: tuple[tuple[Path, Any], ...] = ()  # (where in what it returned, the variable there)
 
     @property
-    def kind(self) -> type:
-        return type(self.module)
+    def kind(self) -> Any:
+        """The module's class; of a part of a layer its function."""
+        return self.module.function if type(self.module) is Part else type(self.module)
 
     @property
     def code(self) -> CodeType | None:
         """The code of its `forward`, below decorators."""
-        function = inspect.unwrap(type(self.module).forward)
+        function = inspect.unwrap(self.kind if type(self.module) is Part else self.kind.forward)
         return getattr(function, "__code__", None)
 
 
@@ -65,13 +73,18 @@ class Capture:
     fixed: dict[str, Any] = field(default_factory=dict)
 
 
-def capture(module: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Capture:
-    """Runs `module(*args, **kwargs)` once abstractly, to learn what it reads and changes. Raises CaptureError."""
+def check_module(module: Any) -> None:
+    """Raises OptionError where the extra is missing, CaptureError for what is no module."""
     torchax()  # says what to install where it is missing
     import torch
 
     if not isinstance(module, torch.nn.Module):
         raise CaptureError(f"from_torch needs a torch.nn.Module, not a {type(module).__name__}.")
+
+
+def capture(module: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Capture:
+    """Runs `module(*args, **kwargs)` once abstractly, to learn what it reads and changes. Raises CaptureError."""
+    check_module(module)
     found = Capture(module, states.read_state(module))
     given = _bound(module, args, kwargs)
     dynamic = {n: v for n, v in given if trees.has_tensor(v)}
@@ -216,16 +229,36 @@ def _marked(capture: Capture) -> Iterator[None]:
     def marked(module: Any, forward: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             number = len(capture.calls)
-            capture.calls.append(ModuleCall(number, module, paths[id(module)], _given(forward, args, kwargs)))
+            made = ModuleCall(number, module, paths[id(module)], _given(forward, args, kwargs))
+            capture.calls.append(made)
             with jax.named_scope(f"{_SCOPE}{number}"):
-                return forward(*args, **kwargs)
+                out = forward(*args, **kwargs)
+            made.results = tuple(_variables((), out))
+            return out
 
         return call
 
     for module in modules:
         if "forward" not in module.__dict__:
             module.__dict__["forward"] = marked(module, module.forward)
-    yield  # `replaced` puts the modules back as they were
+    token = _RUNNING.set(capture)
+    try:
+        yield  # `replaced` puts the modules back as they were
+    finally:
+        _RUNNING.reset(token)
+
+
+def within_part(part: Part, args: Any, kwargs: Any) -> Any:
+    """Runs a part of a layer, as one call in the tree of calls where a module is being captured."""
+    capture = _RUNNING.get()
+    if capture is None:
+        return part.function(*args, **kwargs)
+    made = ModuleCall(len(capture.calls), part, ("(part)",), _given(part.function, args, kwargs))
+    capture.calls.append(made)
+    with jax.named_scope(f"{_SCOPE}{made.number}"):
+        out = part.function(*args, **kwargs)
+    made.results = tuple(_variables((), out))
+    return out
 
 
 def _given(forward: Any, args: Any, kwargs: Any) -> tuple[tuple[str, Any], ...]:
@@ -235,22 +268,28 @@ def _given(forward: Any, args: Any, kwargs: Any) -> tuple[tuple[str, Any], ...]:
     except (TypeError, ValueError):
         return ()
     found: list[tuple[str, Any]] = []
-
-    def look(name: str, value: Any) -> None:
-        if isinstance(value, (tuple, list)):
-            for i, item in enumerate(value):
-                look(f"{name}_{i}", item)
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                look(str(key), item)
-        else:
-            var = jax_compat.tracer_variable(getattr(value, "_elem", None))
-            if var is not None:
-                found.append((name, var))
-
     for name, value in bound.arguments.items():
-        look(name, value)
+        for path, var in _variables((), value):
+            words = [p for p in path if isinstance(p, str)][-1:] or [name]
+            found.append(("_".join([*words, *[str(p) for p in path if isinstance(p, int)]]), var))
     return tuple(found)
+
+
+def _variables(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    """(where, variable of the jaxpr) of each tensor in arguments or results."""
+    if isinstance(value, (tuple, list)):
+        for i, item in enumerate(value):
+            yield from _variables((*path, i), item)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _variables((*path, str(key)), item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field_ in dataclasses.fields(value):
+            yield from _variables((*path, field_.name), getattr(value, field_.name, None))
+    else:
+        var = jax_compat.tracer_variable(getattr(value, "_elem", value))
+        if var is not None:
+            yield path, var
 
 
 def call_numbers(scopes: Sequence[str]) -> list[int]:

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from untrace.torch import ops_parts
+
 ADDED: list[tuple[Any, Callable[..., Any], dict[str, Any]]] = []
 """Operations that users registered with `untrace.torch_op`."""
 
@@ -84,30 +86,14 @@ def _axes(count: int) -> Any:
     return -1 if count == 1 else tuple(range(-count, 0))
 
 
-def _wide(x: Any) -> Any:
-    """Half precision is summed in float32, as PyTorch does."""
-    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
-
-
 def layer_norm(
     input: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
-    axis = _axes(len(normalized_shape))
-    x = _wide(input)
-    mean = jnp.mean(x, axis=axis, keepdims=True)
-    variance = jnp.var(x, axis=axis, keepdims=True)
-    normed = (x - mean) * lax.rsqrt(variance + eps)
-    return _scaled(normed, weight, bias).astype(input.dtype) if x is not input else _scaled(normed, weight, bias)
-
-
-def _scaled(x: Any, weight: Any, bias: Any) -> Any:
-    if weight is not None:
-        x = x * weight
-    return x if bias is None else x + bias
+    return ops_parts.layer_norm(input, _axes(len(normalized_shape)), weight, bias, eps)
 
 
 def rms_norm(input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
-    x = _wide(input)
+    x = ops_parts.wide(input)
     if eps is None:
         eps = float(jnp.finfo(input.dtype).eps)
     mean_square = jnp.mean(jnp.square(x), axis=_axes(len(normalized_shape)), keepdims=True)
@@ -118,18 +104,7 @@ def rms_norm(input: Any, normalized_shape: Sequence[int], weight: Any = None, ep
 
 
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    batch, channels, *space = input.shape
-    x = _wide(input).reshape(batch, num_groups, channels // num_groups, *space)
-    axis = tuple(range(2, x.ndim))
-    mean = jnp.mean(x, axis=axis, keepdims=True)
-    variance = jnp.var(x, axis=axis, keepdims=True)
-    normed = ((x - mean) * lax.rsqrt(variance + eps)).reshape(input.shape)
-    normed = _scaled(normed, _per_channel(weight, len(space)), _per_channel(bias, len(space)))
-    return normed.astype(input.dtype)
-
-
-def _per_channel(x: Any, space: int) -> Any:
-    return None if x is None else x[(slice(None), *[None] * space)]
+    return ops_parts.group_norm(input, num_groups, weight, bias, eps)
 
 
 # ---------------------------------------------------------------- activations

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+
+from untrace.torch import ops_parts
 
 
 def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
@@ -36,32 +37,11 @@ def batch_norm(
 ) -> Any:  # fmt: skip
     """New running statistics take the place of the old ones in the tensors that hold them."""
     arrays = [None if t is None else env.t2j_iso(t) for t in (input, running_mean, running_var, weight, bias)]
-    out, mean, var = _batch_norm(*arrays, training, momentum, eps)
+    out, mean, var = ops_parts.batch_norm(*arrays, training, momentum, eps)
     if training and running_mean is not None:
         running_mean.apply_jax_(lambda _: mean)
         running_var.apply_jax_(lambda _: var)
     return env.j2t_iso(out)
-
-
-def _batch_norm(
-    x: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> tuple[Any, Any, Any]:
-    def shaped(v: Any) -> Any:  # no sizes: the same text for every width
-        return v[(slice(None), *[None] * (x.ndim - 2))]
-
-    mean, var = running_mean, running_var
-    if training:
-        axes = (0, *range(2, x.ndim))
-        mean, var = jnp.mean(x, axis=axes), jnp.var(x, axis=axes)
-        if running_mean is not None:
-            running_mean = (1 - momentum) * running_mean + momentum * mean
-            running_var = (1 - momentum) * running_var + momentum * jnp.var(x, axis=axes, ddof=1)
-    out = (x - shaped(mean)) * lax.rsqrt(shaped(var) + eps)
-    if weight is not None:
-        out = out * shaped(weight)
-    if bias is not None:
-        out = out + shaped(bias)
-    return out.astype(x.dtype), running_mean, running_var
 
 
 # ---------------------------------------------------------------- dropout
@@ -91,10 +71,10 @@ def _plain_dropout(input: Any, p: float, train: bool, *, env: Any) -> Any:
 
 
 def _layers(
-    cell: Callable[..., Any], input: Any, states: tuple[Any, ...], weights: Any, has_biases: bool, num_layers: int,
+    run: Callable[..., Any], input: Any, states: tuple[Any, ...], weights: Any, has_biases: bool, num_layers: int,
     dropout: float, train: bool, bidirectional: bool, batch_first: bool, env: Any,
 ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
-    """`cell(states, x, w_ih, w_hh, b_ih, b_hh) -> states`, the first of which is the output."""
+    """`run(xs, *states, w_ih, w_hh, b_ih, b_hh, reverse) -> (hs, *states)` for each layer and each way."""
     x = input.swapaxes(0, 1) if batch_first and input.ndim == 3 else input
     per = 4 if has_biases else 2
     ways = 2 if bidirectional else 1
@@ -103,13 +83,8 @@ def _layers(
         outputs = []
         for way in range(ways):
             at = layer * ways + way
-            given = weights[at * per : at * per + per]
-
-            def step(carry: Any, x_t: Any, given: Any = given) -> Any:
-                new = cell(carry, x_t, *given)
-                return new, new[0]
-
-            final, hs = lax.scan(step, tuple(s[at] for s in states), x, reverse=way == 1)
+            given = [*weights[at * per : at * per + per], *[None] * (4 - per)]
+            hs, *final = run(x, *[s[at] for s in states], *given, way == 1)
             outputs.append(hs)
             for found, value in zip(last, final, strict=True):
                 found.append(value)
@@ -121,35 +96,13 @@ def _layers(
     return x, tuple(jnp.stack(values) for values in last)
 
 
-def _gates(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any]:
-    left, right = x @ w_ih.T, h @ w_hh.T
-    return (left, right) if b_ih is None else (left + b_ih, right + b_hh)
-
-
-def _lstm_cell(state: Any, x: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
-    h, c = state
-    left, right = _gates(x, h, w_ih, w_hh, b_ih, b_hh)
-    i, f, g, o = jnp.split(left + right, 4, axis=-1)
-    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-    return jax.nn.sigmoid(o) * jnp.tanh(c), c
-
-
-def _gru_cell(state: Any, x: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
-    (h,) = state
-    left, right = _gates(x, h, w_ih, w_hh, b_ih, b_hh)
-    r_x, z_x, n_x = jnp.split(left, 3, axis=-1)
-    r_h, z_h, n_h = jnp.split(right, 3, axis=-1)
-    r, z = jax.nn.sigmoid(r_x + r_h), jax.nn.sigmoid(z_x + z_h)
-    n = jnp.tanh(n_x + r * n_h)
-    return ((1 - z) * n + z * h,)
-
-
 def lstm(
     input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
     batch_first: bool, *, env: Any,
 ) -> Any:  # fmt: skip
+    run, states = ops_parts.lstm_layer, tuple(hx)
     out, (h, c) = _layers(
-        _lstm_cell, input, tuple(hx), params, has_biases, num_layers, dropout, train, bidirectional, batch_first, env
+        run, input, states, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, env
     )
     return out, h, c
 
@@ -158,8 +111,9 @@ def gru(
     input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
     batch_first: bool, *, env: Any,
 ) -> Any:  # fmt: skip
+    run = ops_parts.gru_layer
     out, (h,) = _layers(
-        _gru_cell, input, (hx,), params, has_biases, num_layers, dropout, train, bidirectional, batch_first, env
+        run, input, (hx,), params, has_biases, num_layers, dropout, train, bidirectional, batch_first, env
     )
     return out, h
 
@@ -168,11 +122,10 @@ def rnn(
     activation: Callable[[Any], Any], input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float,
     train: bool, bidirectional: bool, batch_first: bool, *, env: Any,
 ) -> Any:  # fmt: skip
-    def cell(state: Any, x: Any, *given: Any) -> Any:
-        left, right = _gates(x, state[0], *given) if len(given) == 4 else _gates(x, state[0], *given, None, None)
-        return (activation(left + right),)
+    def run(*given: Any) -> Any:
+        return ops_parts.rnn_layer(*given, activation)
 
     out, (h,) = _layers(
-        cell, input, (hx,), params, has_biases, num_layers, dropout, train, bidirectional, batch_first, env
+        run, input, (hx,), params, has_biases, num_layers, dropout, train, bidirectional, batch_first, env
     )
     return out, h

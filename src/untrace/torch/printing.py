@@ -10,7 +10,7 @@ from untrace.capture import syntax
 from untrace.capture.provenance import Frame, Site
 from untrace.print.jax.layout import Layout
 from untrace.print.tree import WIDTH, Assign, Lines, Statement, Unpack
-from untrace.torch.structure import CallOrigin
+from untrace.torch.structure import OF_PYTORCH, CallOrigin, author_frame
 
 _LONGEST = 160
 
@@ -21,6 +21,9 @@ class TorchLayout(Layout):
     def arrange(self, body: Any, outermost: bool = True) -> list[Statement]:
         if outermost:
             self._said: set[tuple[str, int]] = set()
+            first = body[0] if body else None
+            # The author's statement stands where the layer is called.
+            self._is_layer = type(first) is Lines and first.text.startswith(f"# {OF_PYTORCH}")
         found: list[Statement] = []
         for statement in super().arrange(body, outermost):
             if type(statement) is Assign and statement.comment:
@@ -41,10 +44,10 @@ class TorchLayout(Layout):
         return []  # `arrange` does it at every level
 
     def _comment(self, statement: Any, site: Site, last: Site | None, phase: str) -> None:
-        if self._comments == "none" or type(statement) is not Assign:
+        if self._comments == "none" or type(statement) is not Assign or self._is_layer:
             return
-        frame = site.user_frames[-1]
-        text, line = statement_of(frame)
+        frame = author_frame(site)
+        text, line = statement_of(frame) if frame is not None else ("", 0)
         if not text or (frame.file, line) in self._said and self._comments != "full":
             return
         self._said.add((frame.file, line))

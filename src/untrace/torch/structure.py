@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+from collections import Counter
 from collections.abc import Iterable
 from types import CodeType
 from typing import Any
@@ -19,7 +20,9 @@ from untrace.lift import words
 from untrace.lift.names import provenance_of
 from untrace.print.tree import quoted
 from untrace.prove.compare import Comparer
+from untrace.torch import ops_parts, words_of_sizes
 from untrace.torch.capture import Capture, ModuleCall, call_numbers, function_name
+from untrace.torch.ops_parts import Part
 
 Path = tuple[str, ...]
 
@@ -33,9 +36,16 @@ class CallOrigin:
         self.outvars: tuple[Any, ...] = ()
 
 
+def author_frame(site: Site) -> Frame | None:
+    """The innermost frame of the author's: what we write for a layer of PyTorch's is not theirs."""
+    return next((f for f in reversed(site.user_frames) if f.file != ops_parts.FILE), None)
+
+
 def is_author(module: Any) -> bool:
     """Whether a module's class is the author's, and not one of PyTorch's layers (but those that are whole models)."""
     kind = type(module).__module__
+    if type(module) is Part:
+        return False
     if kind.startswith("torch.nn."):
         return kind.endswith((".transformer", ".activation")) and any(True for _ in module.children())
     return True
@@ -43,12 +53,16 @@ def is_author(module: Any) -> bool:
 
 def is_function(module: Any) -> bool:
     """Whether a module's class may be written as a function: the author's, and PyTorch's layers with tensors."""
-    if is_author(module):
+    if is_author(module) or type(module) is Part:
         return True
     state = [*module._parameters.values(), *module._buffers.values()]
     return any(v is not None for v in state)
 
 
+# How the head of a function begins that is a layer of PyTorch's.
+OF_PYTORCH = "PyTorch's "
+# From so many calls of a class of convolutions on they share a function.
+_CONVOLUTIONS = 3
 # A layer of PyTorch of fewer equations (a product, a bias) stands where it is used.
 _LAYER = 6
 
@@ -120,7 +134,11 @@ class _Outlining:
         self.provenance = provenance_of(program)
         self.comparer = Comparer()
         self.shapes: dict[Any, list[Shape]] = {}
+        # How often each class of convolutions is called.
+        convolutions = [c.kind for c in self.capture.calls if type(c.module).__module__ == "torch.nn.modules.conv"]
+        self.convolutions = Counter(convolutions)
         self.leaves = self._leaves()
+        self.new_buffers = self._new_buffers()
         self.by_var = self._vars()
 
     # ------------------------------------------------------------ inputs
@@ -137,6 +155,41 @@ class _Outlining:
                 if name in ("params", "buffers"):
                     found[value] = (name, tuple(str(k.key) for k in way))
         return found
+
+    def _new_buffers(self) -> dict[Value, Path]:
+        """The values that come back as new buffers, each with its place in the module."""
+        if not self.capture.changed:
+            return {}
+        import jax
+
+        buffers = self.capture.args[self.capture.names.index("buffers")]
+        ways = [tuple(str(k.key) for k in way) for way, _ in jax.tree_util.tree_leaves_with_path(buffers)]
+        results = self.program.entry.results
+        found: dict[Value, Path] = {}
+        for value, way in zip(results[len(results) - len(ways) :], ways, strict=True):
+            if type(value) is Value and value not in self.leaves:
+                found.setdefault(value, way)
+        return found
+
+    def _packed(self, shape: Shape) -> tuple[int, list[Any]] | None:
+        """Puts new buffers behind the other results; (how many those are, the ways to the buffers in one dict)."""
+        found: dict[int, Path] = {}
+        for number in shape.results:
+            ways = {self._new_way(piece, piece.values[number]) for piece in shape.pieces}
+            if len(ways) == 1 and None not in ways:
+                found[number] = ways.pop()  # type: ignore[assignment]
+        if not found:
+            return None
+        others = [n for n in shape.results if n not in found]
+        new = sorted(found, key=lambda n: found[n])
+        shape.results = [*others, *new]
+        return len(others), [tuple(("item", quoted(k), 0) for k in found[n]) for n in new]
+
+    def _new_way(self, piece: Piece, value: Value) -> Path | None:
+        way = self.new_buffers.get(value)
+        prefix = piece.call.path
+        returned = type(piece.call) is ModuleCall and value in self._results_of(piece.call)
+        return None if way is None or way[: len(prefix)] != prefix or returned else way[len(prefix) :]
 
     def _vars(self) -> dict[int, Value]:
         """Values by the id of the variable of the jaxpr that they were."""
@@ -170,6 +223,7 @@ class _Outlining:
             for shape in bucket:
                 numbers = {n for p in shape.pieces for n in self._needed(p)}
                 shape.results = self._ordered(shape.pieces[0], sorted(numbers))
+        self.program.entry.extra["size_names"] = self._entry_size_names()
         if any(type(i) is Piece for i in pieces):
             self.program.entry.equations = self._emit(pieces, {}, (), frozenset())
 
@@ -324,9 +378,14 @@ class _Outlining:
                 piece.callee = frames[index]
                 piece.frame = next((f for f in reversed(frames[:index]) if not f.library), None)
                 return
+        if not is_author(piece.call.module):  # whose own frames are left out: the innermost is the one that calls it
+            piece.frame = author_frame(self.provenance.site(self.equations[piece.start].origin))
 
     def _ordered(self, piece: Piece, numbers: list[int]) -> list[int]:
         """Results in the order in which the author returns them, as far as that is known."""
+        if type(piece.call) is ModuleCall and piece.call.results:
+            order = {value: i for i, value in enumerate(self._results_of(piece.call))}
+            return sorted(numbers, key=lambda n: order.get(piece.values[n], len(order)))
         ways = [self._returned(piece, piece.values[n]) for n in numbers]
         if len(set(ways)) == len(ways) and all(w is not None and all(type(s) is int for s in w) for w in ways):
             return [n for _, n in sorted(zip(ways, numbers, strict=True))]  # type: ignore[type-var]
@@ -334,8 +393,19 @@ class _Outlining:
         first = [n for n, way in zip(numbers, ways, strict=True) if way is not None] or numbers[-1:]
         return [*first, *[n for n in numbers if n not in first]]
 
+    def _results_of(self, call: ModuleCall) -> dict[Value, tuple[Any, ...]]:
+        """The values that a module's call returned, in order, each with its first place in the result."""
+        found: dict[Value, tuple[Any, ...]] = {}
+        for path, var in call.results:
+            value = self.by_var.get(id(var))
+            if value is not None:
+                found.setdefault(value, path)
+        return found
+
     def _returned(self, piece: Piece, value: Value) -> tuple[Any, ...] | None:
         """Where in what `forward` returns a value stands; None where that is not known."""
+        if type(piece.call) is ModuleCall and piece.call.results:
+            return self._results_of(piece.call).get(value)
         maker = next((e for e in reversed(self.equations[piece.start : piece.stop]) if value in e.outputs), None)
         if maker is None or piece.callee is None:
             return None
@@ -361,21 +431,24 @@ class _Outlining:
             elif not self._is_kept(item):
                 new.extend(self._emit(item.items, known, prefix, results))
             else:
-                new.append(self._call(item, known, results))
+                new.append(self._call(item, known, results, prefix))
         return new
 
-    @staticmethod
-    def _is_kept(piece: Piece) -> bool:
+    def _is_kept(self, piece: Piece) -> bool:
         """Whether a call is written as one: module calls are, helpers where that is shorter."""
         shape = piece.shape
         if not shape.results:
             return False
         size = piece.stop - piece.start
         if type(piece.call) is ModuleCall:
+            if type(piece.call.module) is Part:
+                return True
+            if self.convolutions.get(piece.call.kind, 0) >= _CONVOLUTIONS:
+                return True
             return size > (1 if is_author(piece.call.module) else _LAYER)
         return len(shape.results) <= 4 and size > (_SMALL if len(shape.pieces) > 1 else 2 * _SMALL)
 
-    def _call(self, piece: Piece, known: dict[Value, Value], results: frozenset[Value]) -> Equation:
+    def _call(self, piece: Piece, known: dict[Value, Value], results: frozenset[Value], prefix: Path = ()) -> Equation:
         shape = piece.shape
         body = shape.function or self._define(shape)
         body.extra["calls"] = len(shape.pieces)
@@ -387,6 +460,9 @@ class _Outlining:
                 outputs.append(None)
                 continue
             outer = known.get(value, value)
+            if value in self.new_buffers:
+                below = self.new_buffers[value][len(prefix) : len(piece.call.path)]
+                outer.hint = words.clean("new_" + "_".join(below)) if below else "new_buffers"
             name = self._name_in_caller(piece, value)
             if name is not None:
                 outer.hint, outer.named = name
@@ -412,6 +488,7 @@ class _Outlining:
         piece = shape.pieces[0]
         names = self._parameter_names(piece)
         params = [Value(a.aval, n or a.hint) for a, n in zip(piece.inputs, names, strict=True)]
+        packed = self._packed(shape)
         results = [piece.values[n] for n in shape.results]
         inner = [Value(r.aval, r.hint) for r in results]
         for made, value in zip(inner, results, strict=True):
@@ -432,7 +509,14 @@ class _Outlining:
         function.extra["packs"] = [packs[n] for n in order]
         function.extra["pack_names"] = order
         function.extra["definition"] = self._author_parameters(piece)
+        if packed is not None:
+            function.extra["packed_results"] = packed
         function.extra["head"] = _head_of_code(piece.call.code) if helper else head_of(piece.call.kind)
+        if not helper and not is_author(piece.call.module):
+            part = type(piece.call.module) is Part
+            about = piece.call.module.about if part else function.extra["head"].removeprefix("class ")
+            function.extra["head"] = OF_PYTORCH + about
+        function.extra["size_names"], function.extra["size_words"] = self._size_names(piece)
         shape.function = function
         return function
 
@@ -444,6 +528,28 @@ class _Outlining:
         if not isinstance(arguments, ast.arguments):
             return ()
         return tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs) if a.arg != "self")
+
+    def _size_names(self, piece: Piece) -> tuple[dict[int, str], tuple[str, ...]]:
+        """The author's words for sizes in the body of a call, and for those that are passed as numbers."""
+        shapes = _shapes_by_name([*piece.values, *piece.inputs])
+        for name, var in piece.call.arguments:
+            shapes[name] = var.aval.shape
+        definition = piece.callee.definition if piece.callee is not None else None
+        call = piece.frame.node if piece.frame is not None else None
+        passed = words_of_sizes.words_for_sizes(self._author_parameters(piece), self._parameter_names(piece), call)
+        return words_of_sizes.named_sizes(definition, shapes), passed
+
+    def _entry_size_names(self) -> dict[int, str]:
+        """The same for the whole model."""
+        code = self.capture.calls[0].code
+        shapes = _shapes_by_name([o for e in self.equations for o in e.outputs if o is not None])
+        for name, var in self.capture.calls[0].arguments:
+            shapes[name] = var.aval.shape
+        for equation in self.equations:
+            for frame in self.provenance.site(equation.origin).frames:
+                if frame.code is code:
+                    return words_of_sizes.named_sizes(frame.definition, shapes)
+        return {}
 
     def _parameter_names(self, piece: Piece) -> list[str | None]:
         """The author's names for what the function gets, by what was passed to `forward`."""
@@ -495,6 +601,11 @@ class _Outlining:
             return None
         strong = [t for t in climbed(piece.frame, way).targets if t.strong and not t.path and t.name.strip("_")]
         return (words.clean(strong[0].name), strong[0].kind == "assign") if strong else None
+
+
+def _shapes_by_name(values: Iterable[Value]) -> dict[str, tuple[int, ...]]:
+    """The shapes of named values; of several with one name, the last one's."""
+    return {v.hint: v.aval.shape for v in values if v.hint and hasattr(v.aval, "shape")}
 
 
 def head_of(kind: type) -> str:

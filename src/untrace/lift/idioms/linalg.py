@@ -71,7 +71,10 @@ def _convolution(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if params["preferred_element_type"] is not None:
         named["preferred_element_type"] = params["preferred_element_type"]
     pairs = tuple((int(a), int(b)) for a, b in params["padding"])
-    for padding in ("SAME", "VALID", pairs) if "lhs_dilation" not in named else (pairs,):
+    words: tuple[Any, ...] = ("SAME", "VALID") if "lhs_dilation" not in named else ()
+    if m.lifter.any_size and any(s != 1 for s in strides):
+        words = words[1:]  # "SAME" is another padding for another size of the image
+    for padding in (*words, pairs):
         yield Guess("lax.conv_general_dilated", (left, right, strides, padding), named)
 
 

@@ -33,6 +33,7 @@ class Described:
         self.module = module
         self.docstrings = False
         self.annotations = False
+        self.sizes: dict[int, str] = {}  # the words for sizes that may differ
         self.hidden = False  # whether a parameter around nested functions has the name of an annotation
         self._types: dict[int, tuple[Def, list[tuple[str, Type]], Type]] = {}
         self._nested: list[Def] = []
@@ -78,6 +79,9 @@ class Described:
         `arguments`: types by the name of the parameter. what: the result in words. dims: the author's names for the
         axes of a parameter, and of the result as "".
         """
+        if self.sizes:
+            arguments = [(name, kind.sized(self.sizes)) for name, kind in arguments]
+            result = result.sized(self.sizes)
         self._types[id(definition)] = (definition, list(arguments), result)
         if self.docstrings and documented:
             definition.docstring = docstring(arguments, result, what)
@@ -128,7 +132,7 @@ class Described:
                 return ""
             sizes = kind.text.partition("[")[2].partition("]")[0].split(",")
             shape = [str(s) for s in kind.aval.shape]
-            shape = ["_" if size == "_" else s for s, size in zip(shape, sizes, strict=False)]
+            shape = [s if size.isdigit() else size for s, size in zip(shape, sizes, strict=False)]
             return f"{self._use(word)}[{self._use('Array')}, {quoted(' '.join(dims or shape))}]"
         if kind.kind == "tuple" and 0 < len(kind.parts) <= _LONGEST_TUPLE:
             parts = [self._text(part, None) for _, part in kind.parts]

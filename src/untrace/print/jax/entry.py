@@ -93,7 +93,13 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
         statements, leaves = unpack_arguments(signature.arguments, _fresh(w), _used_inputs(function))
         w.statements.extend(statements)
         w.names.update(zip(function.params, leaves, strict=True))
+    if w.sizes is not None:
+        w.sized.extend(function.params)
+        w.sizes.names = function.extra.get("size_names", {})
+    start = len(w.statements)
     w.equations(function.equations, function.results)
+    if w.sizes is not None:
+        w.statements[start:start] = w.sizes.prologue()
     result = _result(module, w, entry, program)
     w.statements.extend(result.statements)
     w.statements.append(Return(result.value))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from untrace.ir.nodes import Equation, Library, Slot
+from untrace.print.jax.sizes import joined
 from untrace.print.tree import UNARY, Attribute, Binary, Call, Expr, List, Slice, Subscript, Text, Tuple, Unary
 
 _BINARY = {
@@ -22,7 +23,12 @@ _UNARY = {"neg": "-", "invert": "~"}
 def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     """The expression of an equation whose callee is a Library function. Raises Unwritable."""
     callee = equation.callee
-    args = [_argument(w, a, operands) for a in callee.args]
+    given = callee.args
+    if w.sizes is not None and callee.name == "method.reshape":
+        given = [given[0], *w.sizes.reshape(equation.inputs[0].aval.shape, given[1:])]
+    args = [_argument(w, a, operands) for a in given]
+    if w.sizes is not None and callee.name == "method.reshape":
+        args = [args[0], *joined(args[1:])]
     kwargs = [(k, _argument(w, v, operands)) for k, v in callee.kwargs.items()]
     kind, _, rest = callee.name.partition(".")
     if kind == "operator":
@@ -46,20 +52,24 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
 
 def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
     kind = type(value)
+    if isinstance(value, Expr):
+        return value
     if kind is Slot:
         return operands[value.index]
     if kind is tuple:
         shape = w.module.values.shape_of(value)
         if shape is not None:
             return shape
-        return Tuple([_argument(w, v, operands) for v in value])
+        parts = [_argument(w, v, operands) for v in value]
+        return Tuple(parts if w.sizes is None else joined(parts))
     if kind is list:
         return List([_argument(w, v, operands) for v in value])
     if kind is slice:
         parts = [None if v is None else _argument(w, v, operands) for v in (value.start, value.stop, value.step)]
         return Slice(*parts)
     if kind is float:
-        return number(w, value)
+        size = w.sizes.expression(int(value)) if w.sizes is not None and value.is_integer() else None
+        return number(w, value) if size is None else size
     if value is Ellipsis:
         return Text("...")
     if isinstance(value, np.dtype):

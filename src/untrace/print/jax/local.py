@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Function, Value
-from untrace.print.jax import reroll, scanned
+from untrace.print.jax import packed, reroll, scanned
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
-from untrace.print.jax.types import array_type, tuple_type, ways_type
+from untrace.print.jax.types import Type, array_type, ways_type
 from untrace.print.names import identifier
 from untrace.print.tree import Assign, Call, Def, Expr, Lines, Name, Parameter, Return, Statement
 
@@ -34,7 +34,7 @@ def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequenc
     if w.module.reroll:
         scanned.note_unscanned(w, equations, at)
     before = len(w.statements)
-    w._statement(equation, local_call(w, equation, [w.atom(a) for a in equation.inputs]))
+    packed.assign(w, equation, local_call(w, equation, [w.atom(a) for a in equation.inputs]))
     _mark(w.statements[before:], equation)
     return 1
 
@@ -49,7 +49,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> lis
     """`x = x0`, `for layer in layers: x = f(layer, x)`; None where the calls are no such loop."""
     carries = reroll.carries_of(run, start, uses)
     body = run[0].callee.body
-    if not carries:
+    if not carries or "packed_results" in body.extra:
         return None
     atoms = [[w.atom(a) if i not in carries else None for i, a in enumerate(e.inputs)] for e in run]
     leaves = [[None if o is None else leaf_behind(w, o) for o in turn] for turn in atoms]
@@ -77,6 +77,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> lis
             elements.append((len(args), element))
             args.append(None)
     name = _written(w.module, body, layout, order, leaves[0])
+    args += [w.source(size) for size in w.module.sizes_of.get(id(body), ())]
     begin = [w.atom(run[0].inputs[place]) for place in carries]
     names = {place: _carry_name(w, run, place, output, start, uses) for place, output in carries.items()}
     by_output = {output: names[place][0] for place, output in carries.items()}
@@ -121,12 +122,13 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
         layout, trees = Layout([]), []
     order = _order(body, layout)
     name = _written(w.module, body, layout, order, leaves)
-    return Call(name, [trees[-1 - i] if i < 0 else operands[i] for i in order])
+    sizes = [w.source(s) for s in w.module.sizes_of.get(id(body), ())]
+    return Call(name, [*[trees[-1 - i] if i < 0 else operands[i] for i in order], *sizes])
 
 
 def leaf_behind(w: Any, operand: Expr) -> Leaf | None:
     """The leaf that an operand is, also where it has a name of its own by now."""
-    return operand if type(operand) is Leaf else w.module.leaf_of.get(id(operand))
+    return operand if isinstance(operand, Leaf) else w.module.leaf_of.get(id(operand))
 
 
 def _order(body: Function, layout: Layout) -> list[int]:
@@ -178,10 +180,13 @@ def _definition(
     w = module.writer()
     params: list[Parameter] = []
     bound: list[tuple[Value, Leaf]] = []
+    own = body.extra.get("definition", ())
     for i in order:
         if i >= 0:
             leaf = leaves[i]
-            hint = last_word(leaf) if leaf is not None and leaf.steps else body.params[i].hint or "x"
+            hint = body.params[i].hint or "x"
+            if leaf is not None and leaf.steps and not (hint in own and "pack_names" in body.extra):
+                hint = last_word(leaf)
             name_ = w.names[body.params[i]] = Name(w.scope.fresh(identifier(hint, "x")))
             params.append(Parameter(name_.id))
             continue
@@ -192,7 +197,6 @@ def _definition(
             bound.append((body.params[place], Leaf(root, way)))
     if body.extra.get("head"):
         w.statements.append(Lines(f"# {body.extra['head']}"))
-    own = body.extra.get("definition", ())
     author = {value: value.hint for value, _ in bound if value.hint in own}
     bind_leaves(
         w,
@@ -202,21 +206,33 @@ def _definition(
         lambda value, leaf: author.get(value) or last_word(leaf),
         frozenset(author),
     )
+    if w.sizes is not None:
+        w.sized.extend(p for p in body.params if p not in w.sized)
+        w.sizes.names = body.extra.get("size_names", {})
+        w.sizes.words = body.extra.get("size_words", ())
+        w.sizes.is_open = True
+    start = len(w.statements)
     w.equations(body.equations, body.results)
-    w.statements.append(Return(w.results(body.results)))
+    returned = packed.returned(w, body)
+    if w.sizes is not None:
+        w.statements[start:start] = w.sizes.prologue()
+        params.extend(Parameter(n.id) for n in w.sizes.parameters.values())
+        module.sizes_of[id(body)] = tuple(w.sizes.parameters)
+    w.statements.append(Return(returned))
     return Def(name, params, w.statements)
 
 
 def _describe(module: Any, definition: Def, body: Function, layout: Layout, order: Sequence[int]) -> None:
     arguments = []
-    for parameter, i in zip(definition.params, order, strict=True):
+    for parameter, i in zip(definition.params, order, strict=False):  # sizes stand behind them
         if i >= 0:
             kind = array_type(body.params[i].aval)
         else:
             places, ways = layout.packs[-1 - i]
             kind = ways_type(ways, [body.params[place].aval for place in places])
         arguments.append((parameter.name, kind))
-    result = tuple_type([array_type(r.aval) for r in body.results])
+    arguments += [(parameter.name, Type("array", "int")) for parameter in definition.params[len(order) :]]
+    result = packed.result_type(body)
     module.described.describe(definition, arguments, result)
 
 

@@ -12,6 +12,7 @@ from untrace.lift.names import provenance_of
 from untrace.print.jax import entry, runtime
 from untrace.print.jax.layout import Layout
 from untrace.print.jax.reroll import For
+from untrace.print.jax.sizes import words_of_sizes
 from untrace.print.jax.writer import ModuleWriter
 from untrace.print.tree import WIDTH, Assign, Def, Statement, Unpack, docstring_lines
 
@@ -82,6 +83,8 @@ def write_module(
     module.reroll = reroll
     module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
     module.program = program.entry.jaxpr
+    module.variable_sizes = program.extra.get("sizes", {})
+    module.described.sizes = words_of_sizes(program) if module.variable_sizes else {}
     name, definitions = entry.write_entry(module, program)
     module.described.finish()
     lines: list[str] = []

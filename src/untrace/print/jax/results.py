@@ -20,6 +20,7 @@ import jax
 
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.print.jax import twins
+from untrace.print.jax.packed import whole_or
 from untrace.print.jax.pytrees import (
     DICTS,
     Branches,
@@ -34,7 +35,6 @@ from untrace.print.tree import (
     Assign,
     Attribute,
     Call,
-    Dict,
     Expr,
     List,
     Name,
@@ -205,7 +205,7 @@ class _Builder:
         by_key = {key.key: child for key, child in zip(node.level.keys, children, strict=True)}
         try:
             # In the example's own order, which `OrderedDict` keeps and a reader expects.
-            pairs = Dict([(self._key(key), by_key[key]) for key in node.value])
+            pairs = whole_or([(self._key(key), by_key[key]) for key in node.value])
         except Unwritable as error:
             raise UnsupportedPrimitiveError(
                 f"the result is a dict with a key that has no source form ({error}), and no "

@@ -7,7 +7,7 @@ like an argument by that argument's name (`like params`).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,17 @@ class Type:
                 return None
             parts.append((key, part))
         return Type(self.kind, self.text, tuple(parts))
+
+    def sized(self, words: Mapping[int, str]) -> Type:
+        """The same with words for sizes that may differ: `f32[batch,8]`."""
+        if self.kind != "array":
+            return Type(self.kind, self.text, tuple((key, part.sized(words)) for key, part in self.parts))
+        shape = getattr(self.aval, "shape", ())
+        found = _ARRAY.fullmatch(self.text)
+        if found is None or not any(n in words for n in shape):
+            return self
+        dims = [words.get(int(d), d) if d.isdigit() else d for d in found.group(2).split(",")]
+        return Type("array", f"{found.group(1)}[{','.join(dims)}]{found.group(3)}", aval=self.aval)
 
     @property
     def count(self) -> int:

@@ -26,6 +26,7 @@ from untrace.print.jax.described import Described
 from untrace.print.jax.folding import FOLDED_WIDTH, foldable
 from untrace.print.jax.library import library_call
 from untrace.print.jax.local import write_calls
+from untrace.print.jax.sizes import Sizes
 from untrace.print.jax.trees import Structure, Trees, settle, sum_of, write_map
 from untrace.print.names import Scope, identifier
 from untrace.print.tree import (
@@ -78,6 +79,9 @@ class ModuleWriter(ConstantWriter):
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
+        self.variable_sizes: Mapping[int, Sequence[int]] = {}  # integers that follow the inputs, at other sizes
+        self.sizes_of: dict[int, tuple[int, ...]] = {}  # of local functions, by id: the sizes that they take
+        self.built_in: set[int] = set()  # those of them that had to be written as numbers
         self._functions: dict[int, str] = {}
         self._by_body: dict[Any, str] = {}
         self._primitive_names: dict[int, Expr | None] = {}
@@ -188,10 +192,15 @@ class FunctionWriter:
         self._results: Sequence[Any] = ()
         self._folding: frozenset[Any] | set[Any] = frozenset()
         self._made: dict[Any, Any] = {}  # value that may be folded -> the jaxpr equation that computes it
+        self.sized: list[Value] = []  # parameters, whose shapes tell sizes
+        self.sizes = Sizes(self) if module.variable_sizes else None
 
     def nested(self) -> FunctionWriter:
         """A writer for a function inside this one, which sees this one's variables."""
-        return FunctionWriter(self.module, Scope(self.scope))
+        made = FunctionWriter(self.module, Scope(self.scope))
+        if made.sizes is not None:
+            made.sizes.outer = self.sizes
+        return made
 
     def previous(self, atom: Any) -> Equation | None:
         """The equation just before this one, where it computes `atom` and nothing else uses it."""
@@ -223,18 +232,31 @@ class FunctionWriter:
     def bind_parameter(self, value: Value, hint: str | None = None) -> Name:
         base = value.hint if self.module.idiomatic and value.hint else hint or value.hint or "x"
         name = self.names[value] = Name(self.scope.fresh(identifier(base, "x")))
+        self.sized.append(value)
         return name
 
     def atom(self, atom: Any) -> Expr:
         if type(atom) is Value:
             return self.names[atom]
         if type(atom) is Literal:
-            return self.module.literal(atom)
+            return self.literal(atom)
         return self.module.constant(atom)
+
+    def literal(self, literal: Literal) -> Expr:
+        if self.sizes is not None and literal.aval.weak_type and type(literal.value) in (int, float):
+            found = self.sizes.expression(int(literal.value)) if literal.value == int(literal.value) else None
+            if found is not None:
+                return found
+        return self.module.literal(literal)
 
     def source(self, value: Any) -> Expr:
         """A parameter's value as source. Raises Unwritable."""
-        return self.module.values.source(value)
+        values = self.module.values
+        values.sizes = self.sizes
+        try:
+            return values.source(value)
+        finally:
+            values.sizes = None
 
     def lax(self, name: str, *args: Any, **kwargs: Any) -> Call:
         """`lax.name(*args, **kwargs)`; arguments that are not expressions are written as values."""
@@ -287,7 +309,7 @@ class FunctionWriter:
         names = self.names
         find = rules.JAX.find
         forced = self.module.forced
-        literal = self.module.literal
+        literal = self.module.literal if self.sizes is None else self.literal
         constant = self.module.constant
         if self.module.idiomatic:
             self._folding = foldable(equations, results)

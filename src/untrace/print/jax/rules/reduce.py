@@ -9,6 +9,7 @@ import jax.lax
 import numpy as np
 
 from untrace.ir.nodes import Function
+from untrace.print.jax.library import number
 from untrace.print.rules import DECLINE, Whole, rule
 from untrace.print.tree import Call, Expr, Lambda, Name, Star, Text, Tuple
 
@@ -107,7 +108,12 @@ def _monoid_window(function: str, identity: Callable[[Any], Any]) -> Callable[..
         if start is None:
             return DECLINE
         dilations = _window_kwargs({"base_dilation": base_dilation, "window_dilation": window_dilation})
-        start = w.module.values.numpy_scalar(start)
+        if w.module.idiomatic and jax.dtypes.issubdtype(start.dtype, np.floating):
+            start = number(w, float(start))
+        else:
+            start = w.module.values.numpy_scalar(start)
+        if w.module.idiomatic and not any(p for pair in padding for p in pair):
+            padding = "VALID"
         return w.lax("reduce_window", x, start, Text(function), window_dimensions, window_strides, padding, **dilations)
 
     return window

@@ -1,0 +1,180 @@
+"""What passes share that make local functions of calls: bodies that are equal, and the author's names around a call.
+
+A Piece is one call with the equations of its body, one interval of its caller's. Pieces with equal bodies, up to the
+names of their values, are one Shape, and share a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from untrace.capture.provenance import Frame, climbed
+from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
+from untrace.lift import words
+from untrace.prove.compare import Comparer
+
+Way = tuple[Any, ...]
+
+
+class Piece:
+    """A call with what it reads and makes. Values made inside are numbered in order; `key` is equal for equal bodies."""
+
+    __slots__ = ("call", "items", "start", "stop", "inputs", "values", "numbers", "key", "shape")
+
+    def __init__(self, call: Any):
+        self.call = call
+        self.items: list[Any] = []  # places of equations, and Pieces
+        self.start = self.stop = 0  # the interval of equations
+        self.inputs: list[Value] = []
+        self.values: list[Value] = []
+        self.numbers: dict[Value, int] = {}
+        self.key: Any = None
+        self.shape: Any = None
+
+    def number(self, equations: Sequence[Equation], first: Sequence[Hashable]) -> None:
+        """Numbers what is read and made by `items`, and sets the key; `first`: what calls of one function share."""
+        numbers, values, inputs = self.numbers, self.values, self.inputs
+        places: dict[Value, int] = {}
+        keys: list[Any] = list(first)
+
+        def reference(atom: Any) -> Any:
+            kind = type(atom)
+            if kind is Value:
+                number = numbers.get(atom)
+                if number is None:
+                    place = places.get(atom)
+                    if place is None:
+                        place = places[atom] = len(inputs)
+                        inputs.append(atom)
+                    return -1 - place
+                return number
+            if kind is Literal:
+                return repr(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
+            return Constant, id(atom)
+
+        def make(value: Value) -> None:
+            numbers[value] = len(values)
+            values.append(value)
+
+        for item in self.items:
+            if isinstance(item, Piece):
+                keys.append((id(item.shape), tuple([reference(a) for a in item.inputs])))
+                for value in item.values:
+                    make(value)
+                continue
+            equation = equations[item]
+            outs = tuple([None if o is None else _type_key(o.aval) for o in equation.outputs])
+            keys.append((id(equation.callee.object), tuple([reference(a) for a in equation.inputs]), outs))
+            for output in equation.outputs:
+                if output is not None:
+                    make(output)
+        self.key = (tuple(keys), tuple([_type_key(a.aval) for a in inputs]))
+
+    def maker(self, equations: Sequence[Equation], value: Value) -> Equation | None:
+        """The equation of the body that makes `value`."""
+        return next((e for e in reversed(equations[self.start : self.stop]) if value in e.outputs), None)
+
+
+class Shape:
+    """Pieces with equal bodies: one function, if it is to be one. `results`: numbers of the values that it gives back."""
+
+    __slots__ = ("pieces", "kept", "results", "function")
+
+    def __init__(self, piece: Piece):
+        self.pieces: list[Any] = [piece]
+        self.kept = True
+        self.results: list[int] = []
+        self.function: Function | None = None
+
+
+class Shapes:
+    """The Shapes of one program, by the keys of their pieces. `make`: a Shape from its first Piece."""
+
+    def __init__(self, make: Callable[[Any], Any]):
+        self._make = make
+        self._buckets: dict[Any, list[Any]] = {}
+        self._comparer = Comparer()
+
+    def add(self, piece: Any, equations: Callable[[Any], Sequence[Equation]]) -> None:
+        """Gives a piece its Shape. `equations`: the list that a piece's places count in."""
+        bucket = self._buckets.setdefault(piece.key, [])
+        for shape in bucket:
+            first = shape.pieces[0]
+            if self._same_params(first, piece, equations(first), equations(piece)):
+                shape.pieces.append(piece)
+                piece.shape = shape
+                return
+        piece.shape = self._make(piece)
+        bucket.append(piece.shape)
+
+    def every(self) -> list[Any]:
+        return [shape for bucket in self._buckets.values() for shape in bucket]
+
+    def _same_params(self, left: Piece, right: Piece, ours: Sequence[Equation], theirs: Sequence[Equation]) -> bool:
+        for a, b in zip(left.items, right.items, strict=True):
+            if type(a) is int:
+                one, other = ours[a].origin, theirs[b].origin
+                if one is not other and one.params and self._comparer.differing_param(one, other) is not None:
+                    return False
+        return True
+
+
+def by_way(numbers: Sequence[int], ways: Sequence[Way | None]) -> list[int] | None:
+    """Results in the order in which the author returns them; None where that is not known of all."""
+    if len(set(ways)) == len(ways) and all(w is not None and all(type(s) is int for s in w) for w in ways):
+        return [n for _, n in sorted(zip(ways, numbers, strict=True))]  # type: ignore[type-var]
+    return None
+
+
+# ---------------------------------------------------------------- the author's names
+
+
+def returned(frames: Sequence[Frame]) -> Way | None:
+    """Where in what the first frame's function returns the value of the last frame stands; None where it does not."""
+    way: Way = ()
+    for frame in reversed(frames):
+        climb = climbed(frame, way)
+        if not climb.returned:
+            return None
+        way = climb.path
+    return way if frames else None
+
+
+def name_inside(frames: Sequence[Frame], otherwise: str | None) -> str | None:
+    """What the first frame's function itself calls a value that it gives back: not the name that it has outside."""
+    way: Way = ()
+    for frame in reversed(frames):
+        climb = climbed(frame, way)
+        strong = [t for t in climb.targets if t.strong and not t.path and t.name.strip("_")]
+        if strong:
+            return words.clean(strong[0].name)
+        if not climb.returned:
+            return otherwise
+        way = climb.path
+    return None
+
+
+def name_in_caller(frame: Frame | None, way: Way | None) -> tuple[str, bool] | None:
+    """What the caller's frame calls a part of what a call gives back, and whether in a statement of its own."""
+    if way is None or frame is None:
+        return None
+    strong = [t for t in climbed(frame, way).targets if t.strong and not t.path and t.name.strip("_")]
+    return (words.clean(strong[0].name), strong[0].kind == "assign") if strong else None
+
+
+# ---------------------------------------------------------------- equations
+
+
+def renamed(equation: Equation, known: dict[Value, Value]) -> Equation:
+    """The equation with `known` values replaced; the very same object where it has none."""
+    if not known or not any(a in known for a in equation.inputs) and not any(o in known for o in equation.outputs):
+        return equation
+    inputs = [known.get(a, a) for a in equation.inputs]  # type: ignore[call-overload]
+    outputs = [known.get(o, o) for o in equation.outputs]  # type: ignore[call-overload]
+    return Equation(equation.callee, inputs, outputs, equation.params, equation.origin)
+
+
+def _type_key(aval: Any) -> Any:
+    shape = getattr(aval, "shape", None)
+    return (shape, aval.dtype, getattr(aval, "weak_type", None)) if shape is not None else type(aval).__name__

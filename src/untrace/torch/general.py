@@ -1,0 +1,155 @@
+"""One text for inputs of all sizes: written from a trace at sizes that stand for nothing else, proven at the user's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from untrace._errors import UntraceError
+from untrace._pipeline import Options, Result, head_of_module, prove_again, write_and_prove
+from untrace.capture.function import Captured, trace
+from untrace.print.jax.entry import entry_of
+from untrace.torch import capture as captures
+from untrace.torch.capture import Capture
+from untrace.torch.sizes import Different, Group, Inputs, correspondence, groups_of
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Example:
+    """One set of inputs, and the module traced on them."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    found: Capture
+    captured: Captured
+
+    @property
+    def entry(self) -> Any:
+        return entry_of(self.found.function, self.captured, self.found.args, {}, frozenset(), frozenset())
+
+    @property
+    def types(self) -> str:
+        """`tokens i32[2,6]`: its tensors, for people."""
+        start = len(self.found.args) - len(self.found.inputs)
+        said = []
+        for name, value in zip(self.found.names[start:], self.found.args[start:], strict=True):
+            leaves = jax.tree.leaves(value)
+            said.append(f"{name} {', '.join(x.aval.str_short(short_dtypes=True) for x in leaves)}")
+        return "; ".join(said)
+
+
+def example_of(
+    module: Any, args: Sequence[Any], kwargs: dict[str, Any], extra: Callable[[Capture], dict[str, Any]]
+) -> Example:
+    """Traces `module(*args, **kwargs)`. Raises CaptureError."""
+    found = captures.capture(module, args, kwargs)
+    captured = captures._explained(module, lambda: trace(found.function, found.args, {}))
+    captured.extra.update(extra(found))
+    return Example(tuple(args), kwargs, found, captured)
+
+
+def also_of(also: Sequence[Any]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Further inputs as (args, kwargs): a tensor, a tuple of arguments, or a dict of keyword arguments each."""
+    found: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    for one in also:
+        if isinstance(one, dict):
+            found.append(((), one))
+        else:
+            found.append((tuple(one) if isinstance(one, (tuple, list)) else (one,), {}))
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class General:
+    """A text for several sizes. `free`: dimensions of the inputs that may be of any size, by name (equal ones together)."""
+
+    result: Result
+    free: tuple[tuple[str, ...], ...]
+
+
+def written_for_all_sizes(
+    module: Any,
+    example: Example,
+    others: Sequence[Example],
+    options: Options,
+    timings: dict[str, float],
+    extra: Callable[[Capture], dict[str, Any]],
+) -> General | None:
+    """The module's text with its sizes read off the inputs; None where no size may differ, or no such text is proven.
+
+    What is handed out is proven at the example's own sizes and at those of `others`.
+    """
+    inputs = Inputs(example.args, example.kwargs)
+    more = [Inputs(o.args, o.kwargs) for o in others]
+    taken = correspondence(example.captured.jaxpr)
+    attempts = 0
+    for start in range(_PRIMES_PASSED_OVER):
+        groups = groups_of(module, inputs, taken, more, start)
+        for chosen in _choices(groups):
+            try:
+                model = example_of(module, *inputs.resized(chosen), extra)
+                sizes = _sizes(model, example, others)
+            except (UntraceError, Different):
+                continue
+            if sizes is None:  # one number for two sizes: other primes
+                break
+            result = _attempt(model, sizes, example, others, options, timings)
+            if result is not None:
+                names = inputs.named(module)
+                return General(result, tuple(tuple(names[p] for p in g.places if p in names) for g in chosen))
+            attempts += 1
+            if attempts == _MOST_ATTEMPTS:
+                return None
+        else:
+            return None
+    return None
+
+
+# How often the text is written: each takes as long as the example's own.
+_MOST_ATTEMPTS = 3
+_PRIMES_PASSED_OVER = 4
+
+
+def _choices(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    """All groups together, then without one, then each alone."""
+    if groups:
+        yield list(groups)
+    for count in range(len(groups) - 1, 0, -1):
+        for kept in itertools.combinations(groups, count):
+            yield list(kept)
+
+
+def _sizes(model: Example, example: Example, others: Sequence[Example]) -> dict[int, tuple[int, ...]] | None:
+    """{integer of the model's trace that follows the inputs: what it is in each of the examples}; None where one stands
+    for several. Raises Different."""
+    found = correspondence(model.captured.jaxpr, *[e.captured.jaxpr for e in (example, *others)])
+    following = {n: seen for n, seen in found.items() if any(set(s) != {n} for s in seen)}
+    if any(len(seen) > 1 for seen in following.values()):
+        return None
+    return {n: next(iter(seen)) for n, seen in following.items()}
+
+
+def _attempt(
+    model: Example,
+    sizes: dict[int, tuple[int, ...]],
+    example: Example,
+    others: Sequence[Example],
+    options: Options,
+    timings: dict[str, float],
+) -> Result | None:
+    captured = model.captured
+    captured.extra["sizes"] = sizes
+    try:
+        result = write_and_prove(captured, model.entry, captured.name, options, timings)
+    except UntraceError:
+        return None
+    proofs = [prove_again(result.written, e.captured, e.entry, options, timings) for e in (example, *others)]
+    if not all(p.at_least("bits") for p in proofs):
+        return None
+    old = head_of_module(captured, captured.name, True, result.proof.sentence)
+    result.written.with_docstring(head_of_module(example.captured, captured.name, True, proofs[0].sentence), old)
+    return dataclasses.replace(result, proof=proofs[0], module=None)

@@ -1,0 +1,146 @@
+"""Layers whose inside a reader sees: as one would write them in JAX, for the names here stand in the written module.
+
+`part` makes a function of the written module of one call: a layer of a recurrent network, once for all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+FILE = __file__
+
+
+class Part:
+    """Stands for a part of one of PyTorch's layers in the tree of module calls."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+        self.about = (function.__doc__ or "").strip()
+
+
+def part(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: each call is one in the tree of calls, so that calls with equal bodies share a written function."""
+    made = Part(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        from untrace.torch import capture
+
+        return capture.within_part(made, args, kwargs)
+
+    return call
+
+
+# ---------------------------------------------------------------- normalisation
+
+
+def wide(x: Any) -> Any:
+    """Half precision is summed in float32, as PyTorch does."""
+    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
+
+
+def scaled(x: Any, weight: Any, bias: Any) -> Any:
+    if weight is not None:
+        x = x * weight
+    return x if bias is None else x + bias
+
+
+def layer_norm(input: Any, axis: Any, weight: Any, bias: Any, eps: float) -> Any:
+    x = wide(input)
+    mean = jnp.mean(x, axis=axis, keepdims=True)
+    variance = jnp.var(x, axis=axis, keepdims=True)
+    normed = (x - mean) * lax.rsqrt(variance + eps)
+    return scaled(normed, weight, bias) if x is input else scaled(normed, weight, bias).astype(input.dtype)
+
+
+def group_norm(input: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
+    batch, channels, *space = input.shape
+    groups = wide(input).reshape(batch, num_groups, channels // num_groups, *space)
+    axis = tuple(range(2, groups.ndim))
+    mean = jnp.mean(groups, axis=axis, keepdims=True)
+    variance = jnp.var(groups, axis=axis, keepdims=True)
+    normed = ((groups - mean) * lax.rsqrt(variance + eps)).reshape(input.shape)
+    return scaled(normed, per_channel(weight, len(space)), per_channel(bias, len(space))).astype(input.dtype)
+
+
+def per_channel(x: Any, space: int) -> Any:
+    """No sizes: the same text for every width."""
+    return None if x is None else x[(slice(None), *[None] * space)]
+
+
+def batch_norm(
+    x: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, Any, Any]:
+    space = x.ndim - 2
+    mean, variance = running_mean, running_var
+    if training:
+        axes = (0, *range(2, x.ndim))
+        mean, variance = jnp.mean(x, axis=axes), jnp.var(x, axis=axes)
+        if running_mean is not None:
+            running_mean = (1 - momentum) * running_mean + momentum * mean
+            running_var = (1 - momentum) * running_var + momentum * jnp.var(x, axis=axes, ddof=1)
+    normed = (x - per_channel(mean, space)) * lax.rsqrt(per_channel(variance, space) + eps)
+    out = scaled(normed, per_channel(weight, space), per_channel(bias, space))
+    return out.astype(x.dtype), running_mean, running_var
+
+
+# ---------------------------------------------------------------- recurrent layers
+
+
+@part
+def lstm_layer(
+    xs: Any, h: Any, c: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any, bias_hh: Any, reverse: bool
+) -> Any:
+    """LSTM, one layer"""
+
+    def step(carry: Any, x: Any) -> Any:
+        h, c = carry
+        gates = _gate(x, weight_ih, bias_ih) + _gate(h, weight_hh, bias_hh)
+        i, f, g, o = jnp.split(gates, 4, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    (h, c), hs = lax.scan(step, (h, c), xs, reverse=reverse)
+    return hs, h, c
+
+
+@part
+def gru_layer(xs: Any, h: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any, bias_hh: Any, reverse: bool) -> Any:
+    """GRU, one layer"""
+
+    def step(h: Any, x: Any) -> Any:
+        r_x, z_x, n_x = jnp.split(_gate(x, weight_ih, bias_ih), 3, axis=-1)
+        r_h, z_h, n_h = jnp.split(_gate(h, weight_hh, bias_hh), 3, axis=-1)
+        z = jax.nn.sigmoid(z_x + z_h)
+        n = jnp.tanh(n_x + jax.nn.sigmoid(r_x + r_h) * n_h)
+        h = (1 - z) * n + z * h
+        return h, h
+
+    h, hs = lax.scan(step, h, xs, reverse=reverse)
+    return hs, h
+
+
+@part
+def rnn_layer(
+    xs: Any, h: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any, bias_hh: Any, reverse: bool, activation: Any
+) -> Any:
+    """RNN, one layer"""
+
+    def step(h: Any, x: Any) -> Any:
+        h = activation(_gate(x, weight_ih, bias_ih) + _gate(h, weight_hh, bias_hh))
+        return h, h
+
+    h, hs = lax.scan(step, h, xs, reverse=reverse)
+    return hs, h
+
+
+def _gate(x: Any, weight: Any, bias: Any) -> Any:
+    product = x @ weight.T
+    return product if bias is None else product + bias

@@ -1,0 +1,289 @@
+"""Which sizes of a module's inputs may differ, and inputs of sizes that stand for nothing else.
+
+A number in a trace does not say where it came from: 6 may be the length of the example or the width of a layer. So the
+module is traced at other sizes as well, primes that the program does not have otherwise. What is an integer of that
+trace and of the example's own is the model's; the others follow the inputs, and are written by their shapes
+(`print.jax.sizes`). PyTorch itself says which sizes may differ: it runs the module at each.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace.torch import capture as captures
+
+Place = tuple[int, int]  # (number of the tensor among the inputs, axis)
+
+_PRIMES = (
+    7,
+    11,
+    13,
+    17,
+    19,
+    23,
+    29,
+    31,
+    37,
+    41,
+    43,
+    47,
+    53,
+    59,
+    61,
+    67,
+    71,
+    73,
+    79,
+    83,
+    89,
+    97,
+    101,
+    103,
+    107,
+    109,
+    113,
+    127,
+)
+# A network that halves its images several times needs sizes that can be halved.
+_MULTIPLES = (1, 2, 4, 8, 16)
+_PASSED_OVER = 3
+# No more trials of the module than this many seconds' worth.
+_SECONDS = 30.0
+_MOST_PARTNERS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Dimensions of the inputs that have to be of one size, and the size that stands for it."""
+
+    places: tuple[Place, ...]
+    size: int
+
+
+class Inputs:
+    """The arguments of one call, with the tensors in them numbered."""
+
+    def __init__(self, args: Sequence[Any], kwargs: dict[str, Any]):
+        import torch
+        from torch.utils import _pytree
+
+        self._flat, self._spec = _pytree.tree_flatten((tuple(args), dict(kwargs)))
+        self._unflatten = _pytree.tree_unflatten
+        self.tensors = [i for i, x in enumerate(self._flat) if isinstance(x, torch.Tensor)]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [tuple(self._flat[i].shape) for i in self.tensors]
+
+    def resized(self, groups: Sequence[Group]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same values, repeated or cut to other sizes: what was a valid index stays one."""
+        import torch
+
+        sizes = {place: g.size for g in groups for place in g.places}
+        flat = list(self._flat)
+        for number, at in enumerate(self.tensors):
+            for axis, old in enumerate(flat[at].shape):
+                new = sizes.get((number, axis))
+                if new is not None and new != old:
+                    flat[at] = flat[at].index_select(axis, torch.arange(new) % old)
+        args, kwargs = self._unflatten(flat, self._spec)
+        return args, kwargs
+
+    def named(self, module: Any) -> dict[Place, str]:
+        """`tokens.shape[1]`: how the text calls each dimension."""
+        import torch
+
+        found: dict[Place, str] = {}
+        args, kwargs = self._unflatten(self._flat, self._spec)
+        numbers = {id(self._flat[i]): n for n, i in enumerate(self.tensors)}
+        for name, value in captures._bound(module, args, kwargs):
+            for path, leaf in _leaves(name, value):
+                if isinstance(leaf, torch.Tensor) and id(leaf) in numbers:
+                    number = numbers[id(leaf)]
+                    found.update({(number, a): f"{path}.shape[{a}]" for a in range(leaf.ndim)})
+        return found
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(f"{path}[{key!r}]", item)
+    elif isinstance(value, (tuple, list)):
+        for i, item in enumerate(value):
+            yield from _leaves(f"{path}[{i}]", item)
+    else:
+        yield path, value
+
+
+def groups_of(
+    module: Any, inputs: Inputs, taken: Collection[int], others: Sequence[Inputs] = (), start: int = 0
+) -> list[Group]:
+    """The dimensions that may differ. `taken`: integers of the program. `others`: inputs that say more about it.
+
+    start: how often other primes were tried already.
+    """
+    trial = _Trial(module, inputs)
+    places = [(n, a) for n, shape in enumerate(inputs.shapes) for a, size in enumerate(shape) if size]
+    found: list[Group] = []
+    primes = [p for p in _PRIMES if not any(p * m in taken for m in _MULTIPLES)][_PASSED_OVER * start :]
+    for together in _known_together(inputs, others, places):
+        group = trial.group(together, primes, found)
+        if group is not None:
+            found.append(group)
+    settled = {p for g in found for p in g.places}
+    for place in places:
+        if place in settled:
+            continue
+        for together in _partners(inputs, place, [p for p in places if p not in settled and p != place]):
+            group = trial.group(together, primes, found)
+            if group is not None:
+                found.append(group)
+                settled.update(group.places)
+                break
+    return found
+
+
+def _known_together(inputs: Inputs, others: Sequence[Inputs], places: Sequence[Place]) -> list[tuple[Place, ...]]:
+    """Dimensions that change between the examples, by how they change."""
+    patterns: dict[tuple[int, ...], list[Place]] = {}
+    for number, axis in places:
+        sizes = tuple(o.shapes[number][axis] for o in (inputs, *others))
+        if len(set(sizes)) > 1:
+            patterns.setdefault(sizes, []).append((number, axis))
+    return [tuple(p) for p in patterns.values()]
+
+
+def _partners(inputs: Inputs, place: Place, left: Sequence[Place]) -> Iterator[tuple[Place, ...]]:
+    """A dimension alone, then with others of its size: the fewest first."""
+    size = inputs.shapes[place[0]][place[1]]
+    same = [p for p in left if inputs.shapes[p[0]][p[1]] == size][:_MOST_PARTNERS]
+    for count in range(len(same) + 1):
+        for partners in itertools.combinations(same, count):
+            yield (place, *partners)
+
+
+def tells_apart(old: int, new: int) -> bool:
+    """Whether halves and quarters of two sizes differ as well: what is equal by chance would seem to be the model's."""
+    parts = [(old // d, new // d) for d in _STRIDES] + [(-(-old // d), -(-new // d)) for d in _STRIDES]
+    return old != new and all(a != b or a < 2 for a, b in parts)
+
+
+_STRIDES = (2, 3, 4, 8, 16)
+
+
+class _Trial:
+    """PyTorch's own word on inputs of other sizes."""
+
+    def __init__(self, module: Any, inputs: Inputs):
+        self.module, self.inputs = module, inputs
+        self.until = time.perf_counter() + _SECONDS
+        self.has_state = any(True for _ in module.buffers())
+
+    def group(self, together: tuple[Place, ...], primes: list[int], found: Sequence[Group]) -> Group | None:
+        """The dimensions as a group with a size that PyTorch takes beside those that were found; None without one."""
+        if not primes:
+            return None
+        number, axis = together[0]
+        old = self.inputs.shapes[number][axis]
+        for multiple in _MULTIPLES:
+            prime = next((p for p in primes if tells_apart(old, p * multiple)), None)
+            if prime is not None and self.runs([*found, Group(together, prime * multiple)]):
+                primes.remove(prime)
+                return Group(together, prime * multiple)
+        return None
+
+    def runs(self, groups: Sequence[Group]) -> bool:
+        import torch
+
+        if time.perf_counter() > self.until:
+            return False
+        args, kwargs = copy.deepcopy(self.inputs.resized(groups))
+        module = copy.deepcopy(self.module)
+        random = torch.get_rng_state()
+        try:
+            with torch.no_grad():
+                module(*args, **kwargs)
+        except Exception:  # whatever the module says to inputs that it is not made for
+            return False
+        finally:
+            torch.set_rng_state(random)
+        return True
+
+
+class Different(Exception):
+    """Two traces that are not the same program at different sizes."""
+
+
+def correspondence(first: Any, *others: Any) -> dict[int, set[tuple[int, ...]]]:
+    """{integer of a trace: what stands in its places in the same program traced at other sizes}.
+
+    Whole floats count (a mean divides by a size). Raises Different where the traces differ in anything else.
+    """
+    found: dict[int, set[tuple[int, ...]]] = {}
+    seen: set[tuple[int, ...]] = set()
+    stack: list[tuple[Any, ...]] = [(first, *others)]
+
+    def look(values: Sequence[Any]) -> None:
+        one = values[0]
+        if jax_compat.is_jaxpr(one):
+            stack.append(tuple(values))
+        elif isinstance(one, (bool, str, bytes)) or one is None:
+            if any(v != one for v in values[1:]):
+                raise Different
+        elif isinstance(one, (int, np.integer)):
+            found.setdefault(int(one), set()).add(tuple(int(v) for v in values[1:]))
+        elif isinstance(one, (tuple, list)):
+            if any(len(v) != len(one) for v in values[1:]):
+                raise Different
+            for items in zip(*values, strict=True):
+                look(items)
+        elif isinstance(one, dict):
+            for key in one:
+                look([v[key] for v in values])
+        elif isinstance(one, (float, np.floating)) or isinstance(one, np.ndarray) and not one.ndim:
+            numbers = [np.asarray(v) for v in values]
+            if all(n.dtype.kind in "iuf" and np.isfinite(n) and n == int(n) for n in numbers):
+                look([int(n) for n in numbers])
+            elif any(n.tobytes() != numbers[0].tobytes() for n in numbers):
+                raise Different
+
+    while stack:
+        traces = stack.pop()
+        key = tuple(id(t) for t in traces)
+        if key in seen:
+            continue
+        seen.add(key)
+        opened = [jax_compat.open_jaxpr(t) for t in traces]
+        jaxprs, constants = [o[0] for o in opened], [o[1] for o in opened]
+        if any(len(j.eqns) != len(jaxprs[0].eqns) for j in jaxprs) or any(
+            len(c) != len(constants[0]) for c in constants
+        ):
+            raise Different
+        for same in zip(*constants, strict=True):
+            if any(np.shape(c) != np.shape(same[0]) or not np.array_equal(c, same[0]) for c in same[1:]):
+                raise Different
+        for inputs in zip(*[[*j.constvars, *j.invars] for j in jaxprs], strict=True):
+            look([tuple(getattr(v.aval, "shape", ())) for v in inputs])
+        for eqns in zip(*[j.eqns for j in jaxprs], strict=True):
+            one = eqns[0]
+            if any(e.primitive is not one.primitive or len(e.invars) != len(one.invars) for e in eqns):
+                raise Different
+            for atoms in zip(*[e.invars for e in eqns], strict=True):
+                literals = [type(a) is jax_compat.LITERAL_TYPE for a in atoms]
+                if any(literals):
+                    if not all(literals):
+                        raise Different
+                    look([a.val for a in atoms])
+            for outputs in zip(*[e.outvars for e in eqns], strict=True):
+                look([tuple(getattr(v.aval, "shape", ())) for v in outputs])
+            for name in one.params:
+                look([e.params[name] for e in eqns])
+    return found
