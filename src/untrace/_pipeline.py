@@ -232,7 +232,7 @@ class _Attempt:
         module = outcome.module
         if rerolled:
             written, proof, module = self._scanned(written, proof, module, head, forced)
-        written.withhead_of_module(head_of_module(captured, self.name, idiomatic, proof.sentence), head)
+        written.with_docstring(head_of_module(captured, self.name, idiomatic, proof.sentence), head)
         restate(module, written.source)
         return Result(written, proof, program.notes, module)
 
