@@ -107,6 +107,27 @@ def tracing_context(eqn: Any) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def tracing_inside_mesh(avals: Sequence[Any]) -> Iterator[None]:
+    """The settings under which values of these types are traced inside shard_map; nothing where no mesh is part of them.
+
+    The same as `tracing_context`, where there is no equation yet.
+    """
+    from jax._src import config, core
+    from jax._src.mesh import use_abstract_mesh
+
+    mesh = next((a.sharding.mesh for a in avals if has_typed_mesh(a)), None)
+    manual = tuple(getattr(mesh, "manual_axes", ()) or ())
+    with contextlib.ExitStack() as stack:
+        if mesh is not None:
+            stack.enter_context(use_abstract_mesh(mesh))
+        if manual:
+            sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+            stack.enter_context(core.extend_axis_env_nd([(name, sizes[name]) for name in manual]))
+            stack.enter_context(config._check_vma(any(varying_axes(a) for a in avals)))
+        yield
+
+
 def close_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
     """The ClosedJaxpr of an open jaxpr and its constants (0.12 closes by replacing)."""
     return jex_core.ClosedJaxpr(jaxpr, list(consts)) if jex_core.ClosedJaxpr is not JAXPR_TYPES[1] or consts else jaxpr
@@ -389,9 +410,11 @@ def is_shaped_array(aval: Any) -> bool:
 
 
 def plain_aval(aval: Any) -> Any:
-    """The shaped array of the same shape, dtype and weak type that is sharded over nothing."""
+    """The shaped array of the same shape, dtype and weak type that is sharded over nothing; inside shard_map the type itself."""
     from jax._src.core import ShapedArray
 
+    if has_typed_mesh(aval):
+        return aval
     return ShapedArray(aval.shape, aval.dtype, aval.weak_type)
 
 
@@ -636,7 +659,7 @@ def trace_on_avals(function: Any, avals: Sequence[Any], ctx: Any = None) -> Any:
     import contextlib
 
     manager = getattr(ctx, "manager", None)
-    with manager if manager is not None else contextlib.nullcontext():
+    with manager if manager is not None else tracing_inside_mesh(avals):
         return jax.make_jaxpr(lambda *args: function(*args))(*avals)
 
 
@@ -1649,6 +1672,13 @@ def is_trivial_sharding(sharding: Any) -> bool:
     """Whether a sharding is over a mesh without axes: what 0.10 writes where there is no mesh."""
     mesh = getattr(sharding, "mesh", None)
     return mesh is not None and not getattr(mesh, "axis_names", ("?",))
+
+
+def is_manual_sharding(sharding: Any) -> bool:
+    """Whether a sharding names no axis of a mesh of which all axes are manual."""
+    mesh, spec = getattr(sharding, "mesh", None), getattr(sharding, "spec", None)
+    types = getattr(mesh, "axis_types", None) or ()
+    return spec is not None and bool(types) and all(t.name == "Manual" for t in types) and all(p is None for p in spec)
 
 
 def unfiltered_tracebacks() -> Any:

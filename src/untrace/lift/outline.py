@@ -358,6 +358,8 @@ class Outliner:
             return False
         if not self._is_function(piece) or self._is_wrapper(piece):
             return False
+        if not piece.inputs and self._size(piece) < _BIG_LIBRARY:
+            return False  # constants
         if piece in self.turns or len(shape.results) >= _LEAVES and _maps(piece.items):
             return False  # `jax.tree.map` says it better
         if not piece.call.backward and saved <= 1:

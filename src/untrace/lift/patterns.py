@@ -94,6 +94,13 @@ def pattern_of(
     return found  # type: ignore[return-value]
 
 
+def _as_simplified(jaxpr: Any) -> Any:
+    """A pattern in the form that programs have by then: without the casts that JAX makes inside shard_map."""
+    from untrace.lift.simplify import NEUTRAL, simplified
+
+    return jax_compat.open_jaxpr(simplified(jaxpr, only=NEUTRAL)[0])[0]
+
+
 def _trace(path: str, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list[Any]) -> Pattern | None:
     function = library.resolve(path)
     if function is None or not all(jax_compat.is_shaped_array(a) for a in avals):
@@ -112,7 +119,10 @@ def _trace(path: str, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list
     try:
         with warnings.catch_warnings(), jax_compat.unfiltered_tracebacks():
             warnings.simplefilter("error")  # nor do we write what JAX warns of
-            jaxpr, consts = jax_compat.traced_quickly(flat, [jax_compat.plain_aval(a) for a in avals])
+            with jax_compat.tracing_inside_mesh(avals):
+                jaxpr, consts = jax_compat.traced_quickly(flat, [jax_compat.plain_aval(a) for a in avals])
+            if any(jax_compat.has_typed_mesh(a) for a in avals):
+                jaxpr = _as_simplified(jaxpr)
     except Exception:  # a guess need not even be a legal call
         return None
     result = structure[0]

@@ -419,6 +419,76 @@ def select_by_literal(body: Body, eqn: Any) -> Any:
     return cases[int(np.asarray(which.val))]
 
 
+@rewrite("broadcast_in_dim", "reshape", "reduce_sum", "dot_general", "convert_element_type", "iota", "split", "squeeze")
+def sharding_inside_shard_map(body: Body, eqn: Any) -> Any:
+    """Over axes that are all manual nothing is sharded, and a sharding over them is what none means."""
+    key = next((k for k in ("sharding", "out_sharding") if eqn.params.get(k) is not None), None)
+    if key is None or not jax_compat.is_manual_sharding(eqn.params[key]):
+        return None
+    return eqn.replace(params={**eqn.params, key: None})
+
+
+_VARYING_ALIKE = (
+    "add", "sub", "mul", "div", "max", "min", "pow", "rem", "atan2", "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
+    "select_n", "dot_general",
+)  # fmt: skip
+
+
+@rewrite(*_VARYING_ALIKE)
+def implicit_pvary(body: Body, eqn: Any) -> Any:
+    """JAX itself casts an operand that is the same everywhere, where another one varies over the axes of a mesh."""
+    out = jax_compat.varying_axes(eqn.outvars[0].aval)
+    if not out or not any(jax_compat.varying_axes(v.aval) == out and not body.maker(v, "pvary") for v in eqn.invars):
+        return None
+    for place, atom in enumerate(eqn.invars):
+        if eqn.primitive.name == "select_n" and place == 0:
+            continue
+        cast = body.maker(atom, "pvary")
+        plain = cast.invars[0] if cast is not None else _converted_number(body, atom)
+        if plain is not None:
+            return eqn.replace(invars=[*eqn.invars[:place], plain, *eqn.invars[place + 1 :]])
+    return None
+
+
+def _converted_number(body: Body, atom: Any) -> Any:
+    """The number that was cast first and converted then, as 0.12 does with Python's; None for anything else."""
+    converted = body.maker(atom, "convert_element_type")
+    cast = body.maker(converted.invars[0], "pvary") if converted is not None else None
+    if cast is None or type(cast.invars[0]) is not Literal or np.shape(cast.invars[0].val):
+        return None
+    dtype = atom.aval.dtype
+    return jax_compat.literal(np.asarray(cast.invars[0].val).astype(dtype)[()], jax.core.ShapedArray((), dtype))
+
+
+@rewrite("scan")
+def constants_of_a_loop(body: Body, eqn: Any) -> Any:
+    """A number that a loop gets as a constant stands in its body, and what it gets twice comes once.
+
+    The constants stay where they are, unused: nothing that closes over them can tell.
+    """
+    count, _ = jax_compat.scan_counts(eqn)
+    closed = eqn.params["jaxpr"]
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    used = {v for e in jaxpr.eqns for v in e.invars if type(v) is not Literal}
+    results = {v for v in jaxpr.outvars if type(v) is not Literal}
+    names: dict[Any, Any] = {}
+    first: dict[Any, Any] = {}
+    for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
+        if param not in used or param in results:
+            continue
+        if type(operand) is Literal:
+            if not np.shape(operand.val) and same_aval(operand.aval, param.aval):
+                names[param] = operand
+        elif operand in first and same_aval(first[operand].aval, param.aval):
+            names[param] = first[operand]
+        else:
+            first[operand] = param
+    if not names:
+        return None
+    eqns = [e.replace(invars=jax_compat.substituted(e.invars, names)) for e in jaxpr.eqns]
+    return eqn.replace(params={**eqn.params, "jaxpr": jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)})
+
+
 @rewrite("custom_jvp_call")
 def batched_function(body: Body, eqn: Any) -> Any:
     """`jax.nn.relu` under `vmap`: the same elementwise function, of which only the rule was batched."""

@@ -13,6 +13,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     add_any -> add       JAX lowers both to the same operation
     select_n(c, 0, x) -> jnp.where(c, x, 0)
     split into one part -> the array
+    a number that a scan gets as a constant -> the number in its body
     jit of a function of JAX that has no public name (a derivative of `jnp.var`) -> its equations
 
 `x + 0.0` is not among them: it turns -0.0 into 0.0.
@@ -34,7 +35,11 @@ Literal = jax_compat.LITERAL_TYPE
 Rewrite = Callable[["Body", Any], Any]
 REWRITES: dict[str, list[Rewrite]] = {}
 # Rewrites after which the program lowers to the same StableHLO.
-NEUTRAL = frozenset({"add_any_is_add", "plain_conversion", "preferred_type", "plain_slice"})
+NEUTRAL = frozenset(
+    "add_any_is_add plain_conversion preferred_type plain_slice sharding_inside_shard_map implicit_pvary".split()
+)
+# Those that take out what JAX puts in again when it traces the text.
+IMPLICIT = frozenset({"sharding_inside_shard_map", "implicit_pvary"})
 # Equations whose jaxprs are rewritten as well. Others keep theirs: what they close over or promise is their own.
 _TRANSPARENT = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat2", "shard_map", "closed_call"})
 
@@ -174,6 +179,9 @@ class Body:
                 self.substitute[eqn.outvars[0]] = new
                 return
             eqn = new
+            if "jaxpr" in eqn.params and any(jax_compat.varying_axes(v.aval) for v in eqn.outvars):
+                inner = Simplifier(IMPLICIT).simplify(eqn.params["jaxpr"], outermost=False)
+                eqn = eqn.replace(params={**eqn.params, "jaxpr": inner})
         self.eqns.append(eqn)
         for out in eqn.outvars:
             self.made[out] = eqn
@@ -229,14 +237,17 @@ def _own_indices(body: Body) -> list[Any]:
     an axis more). XLA finds the common computation again; a reader would rather read `x[i]` and `.at[i].add`.
     """
     users: Counter[Any] = Counter()
+    others: set[Any] = set()  # used elsewhere as well, as in the loops of a backward pass
     for eqn in body.eqns:
-        if eqn.primitive.name in _INDEXED and type(eqn.invars[1]) is not Literal:
+        indexed = eqn.primitive.name in _INDEXED and type(eqn.invars[1]) is not Literal
+        if indexed:
             users[eqn.invars[1]] += 1
-    shared = {v for v, n in users.items() if n > 1}
+        others.update(v for i, v in enumerate(eqn.invars) if type(v) is not Literal and not (indexed and i == 1))
+    shared = {v for v, n in users.items() if n > 1 or v in others}
     if not shared:
         return body.eqns
     found: list[Any] = []
-    seen: set[Any] = set()
+    seen: set[Any] = shared & others
     for eqn in body.eqns:
         index = eqn.invars[1] if eqn.primitive.name in _INDEXED else None
         if index is not None and type(index) is not Literal and index in shared:

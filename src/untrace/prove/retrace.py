@@ -11,6 +11,7 @@ import jax
 import jax.extend
 
 from untrace.capture.function import Captured
+from untrace.lift.simplify import IMPLICIT, simplified
 from untrace.print.jax.module import Written
 from untrace.prove.compare import compare
 from untrace.prove.load import LoadedText, load_text
@@ -64,16 +65,23 @@ def prove_text(
     traced = time.perf_counter()
     timings["retrace"] = timings.get("retrace", 0.0) + traced - loaded
     target = captured.expanded if target is None else target
-    comparison = compare(target, again, captured.expander)
+    # What JAX puts in by itself when the text is traced was taken out of the target.
+    same_form = again if target is captured.expanded else simplified(again, IMPLICIT)[0]
+    comparison = compare(target, same_form, captured.expander)
     timings["compare"] = timings.get("compare", 0.0) + time.perf_counter() - traced
     difference = comparison.difference
     if difference is not None:
         paths = difference.all_paths or (difference.path,)
         suspects = tuple(tuple(id(eqn) for eqn in reversed(path)) for path in paths)
         return Outcome(module, None, difference.why, suspects)
+    if neutral and target is not captured.expanded:
+        # Where JAX puts everything in again that was taken out, the text is the very program.
+        whole = compare(captured.expanded, again, captured.expander)
+        if whole.difference is None:
+            target, comparison = captured.expanded, whole
     if target is not captured.expanded:
         start = time.perf_counter()
-        function = jax.extend.core.jaxpr_as_fun(target)
+        function = jax.extend.core.jaxpr_as_fun(again)
         why = f"same jaxpr but for {simplifications}"
         notes = (*captured.notes, *comparison.notes)
         proof = weaker_of(function, captured, why, notes, lowered_alike=neutral)
