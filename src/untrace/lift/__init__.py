@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from untrace.ir.nodes import Program
 from untrace.lift import idioms as _idioms  # noqa: F401  (registers the idioms)
 from untrace.lift import rewrites as _rewrites  # noqa: F401  (registers the simplifications)
+from untrace.lift.associative import find_associative_scans
 from untrace.lift.engine import Lifter
 from untrace.lift.names import name_values
 from untrace.lift.outline import outline
@@ -23,6 +24,7 @@ def lift(program: Program, refused: Mapping[int, int] | frozenset[int] = frozens
     """The idiomatic form of `program`, in place. `refused`: ids of jaxpr equations to leave as they are."""
     program = prune(program)  # first: a dead equation that reads a value would keep it from being lifted
     program = name_values(program)  # while every equation still says where it came from
+    program = find_associative_scans(program, refused)  # before its combining function is outlined a dozen times
     # A capture that knows the calls by itself brings its own pass.
     pass_of_its_own = program.extra.get("outline", outline)
     program = pass_of_its_own(program, refused)  # before lifting: a library call should not hide whose call it is in

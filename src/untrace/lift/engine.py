@@ -408,7 +408,10 @@ def recognised(program: Program, own: Collection[str] = ()) -> set[int]:
 
     What simplifies the program leaves them as they are: in another form they would not be recognised.
     """
+    from untrace.lift.associative import find_associative_scans
+
     found: set[int] = set()
+    find_associative_scans(program)
     Lifter(own=own).lift(program)
     for function in walk_functions(program.entry):
         for equation in function.equations:

@@ -10,6 +10,7 @@ import numpy as np
 
 from untrace.ir.nodes import Equation, Library, Slot
 from untrace.print.jax.sizes import joined
+from untrace.print.names import identifier
 from untrace.print.tree import UNARY, Attribute, Binary, Call, Expr, List, Slice, Subscript, Text, Tuple, Unary
 
 _BINARY = {
@@ -23,6 +24,8 @@ _UNARY = {"neg": "-", "invert": "~"}
 def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     """The expression of an equation whose callee is a Library function. Raises Unwritable."""
     callee = equation.callee
+    if "combine" in equation.params:
+        return _associative_scan(w, equation, operands)
     given = callee.args
     if w.sizes is not None and callee.name == "method.reshape":
         given = [given[0], *w.sizes.reshape(equation.inputs[0].aval.shape, given[1:])]
@@ -48,6 +51,25 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
         return args[0]
     w.module.modules.add(kind)
     return Call(callee.name, args, kwargs)
+
+
+def _associative_scan(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
+    """`lax.associative_scan(combine, (decays, driven))`, its function defined before it."""
+    from untrace.print.jax.bodies import Body, group, used_values
+
+    combine = equation.params["combine"]
+    count = len(operands)
+    body = Body(w, combine, identifier(combine.name, "combine"), ())
+    body.authored = bool(combine.name)
+    used = used_values(combine)
+    for side, whole in enumerate(combine.extra["wholes"]):
+        values = combine.params[side * count : (side + 1) * count]
+        body.parameter(values, [value.hint or whole for value in values], whole, used)
+    body.writer.equations(combine.equations, combine.results)
+    function = body.finish(group([body.writer.atom(r) for r in combine.results]))
+    w.module.modules.add("lax")
+    kwargs = [(k, w.source(v)) for k, v in equation.callee.kwargs.items()]
+    return Call(equation.callee.name, [function, group(operands)], kwargs)
 
 
 def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
