@@ -119,9 +119,8 @@ def tracing_inside_mesh(avals: Sequence[Any]) -> Iterator[None]:
     mesh = next((a.sharding.mesh for a in avals if has_typed_mesh(a)), None)
     manual = tuple(getattr(mesh, "manual_axes", ()) or ())
     with contextlib.ExitStack() as stack:
-        if mesh is not None:
-            stack.enter_context(use_abstract_mesh(mesh))
         if manual:
+            stack.enter_context(use_abstract_mesh(mesh))
             sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
             stack.enter_context(core.extend_axis_env_nd([(name, sizes[name]) for name in manual]))
             stack.enter_context(config._check_vma(any(varying_axes(a) for a in avals)))
@@ -410,10 +409,11 @@ def is_shaped_array(aval: Any) -> bool:
 
 
 def plain_aval(aval: Any) -> Any:
-    """The shaped array of the same shape, dtype and weak type that is sharded over nothing; inside shard_map the type itself."""
+    """The shaped array of the same shape, dtype and weak type that is sharded over nothing; the type itself where a mesh is
+    part of it: JAX then makes other equations of the same call."""
     from jax._src.core import ShapedArray
 
-    if has_typed_mesh(aval):
+    if getattr(getattr(getattr(aval, "sharding", None), "mesh", None), "axis_names", None):
         return aval
     return ShapedArray(aval.shape, aval.dtype, aval.weak_type)
 
@@ -656,7 +656,6 @@ def trace_on_avals(function: Any, avals: Sequence[Any], ctx: Any = None) -> Any:
 
     `ctx` is the context of the equation that the function stands for. Nothing of the caller's trace is closed over.
     """
-    import contextlib
 
     manager = getattr(ctx, "manager", None)
     with manager if manager is not None else tracing_inside_mesh(avals):

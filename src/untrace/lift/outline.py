@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from untrace.capture.provenance import Frame, climbed
+from untrace.capture.provenance import Frame, Provenance, climbed
 from untrace.ir.nodes import (
     Constant,
     Equation,
@@ -108,6 +108,7 @@ class Scan:
                 self.last_use[atom] = self.last_forward[atom] = end
         self.pieces: list[int | Piece] = []
         self.saved: dict[Value, int] | None = None
+        self.makers_of: dict[Value, Equation] | None = None
 
     def makers(self, outliner: Outliner) -> dict[Value, int]:
         """{value that a kept forward part saves: which part}."""
@@ -123,6 +124,16 @@ class Scan:
                 elif outliner._saved(item.shape) > 1:
                     self.saved.update((item.values[n], id(item)) for n in outliner._residuals(item, item.shape.results))
         return self.saved
+
+    def is_made_by(self, value: Value, node: ast.AST, frame: Frame, provenance: Provenance) -> bool:
+        """Whether `value` is what the expression `node` gives, in the function that `frame` runs."""
+        if self.makers_of is None:
+            self.makers_of = {o: e for e in self.equations for o in e.outputs if o is not None}
+        maker = self.makers_of.get(value)
+        if maker is None:
+            return False
+        inside = [f for f in provenance.site(maker.origin).frames if f.code is frame.code]
+        return any(f.node is not None and _place(f.node) == _place(node) for f in inside)
 
     def forward_part(self, piece: Piece) -> Piece | None:
         """The forward part that a backward one belongs to: of the same function, with the same values."""
@@ -646,6 +657,12 @@ class Outliner:
                     names[found[0]] = words.clean(name)
                     left.remove(found[0])
                     continue
+            else:
+                found = [i for i in left if piece.scan.is_made_by(piece.inputs[i], value, frame, self.provenance)]
+                if len(found) == 1:
+                    names[found[0]] = words.clean(name)
+                    left.remove(found[0])
+                    continue
             if not isinstance(value, ast.Constant):
                 open_.append(name)
         leaves = sorted([i for i in left if piece.inputs[i] in self.trees], key=lambda i: self.order[piece.inputs[i]])
@@ -683,6 +700,10 @@ def _renamed(equation: Equation, known: dict[Value, Value]) -> Equation:
     inputs = [known.get(a, a) for a in equation.inputs]  # type: ignore[call-overload]
     outputs = [known.get(o, o) for o in equation.outputs]  # type: ignore[call-overload]
     return Equation(equation.callee, inputs, outputs, equation.params, equation.origin)
+
+
+def _place(node: ast.AST) -> tuple[Any, ...]:
+    return tuple(getattr(node, a, None) for a in ("lineno", "col_offset", "end_lineno", "end_col_offset"))
 
 
 def _type_key(aval: Any) -> Any:
