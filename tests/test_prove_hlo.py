@@ -45,6 +45,7 @@ def test_other_programs_differ():
     other[250] = 0
     assert not hlo.same_stablehlo(lambda x: x + big, lambda x: x + other, [big])
     assert not hlo.same_optimised(lambda x: x + big, lambda x: x + other, [big])
+    assert hlo.same_optimised(lambda x: jnp.negative(jnp.negative(x)) + big, lambda x: x + big.copy(), [big])
     assert "sine" in hlo.stablehlo_difference(jnp.sin, jnp.cos, [X])
 
 
@@ -121,6 +122,24 @@ ENTRY %main (x: f32[4], y: f32[4]) -> (f32[], f32[4]) {
         ("sine(", "cosine("),
     ):
         assert hlo.normalise_optimised(text.replace(old, new)) != normal, (old, new)
+
+
+def test_the_order_of_factors_does_not_count():
+    text = "HloModule m\n\nENTRY %main (x: f32[], y: f32[]) -> f32[] {{\n  %x = f32[] parameter(0)\n  %y = f32[] parameter(1)\n"
+    text += "  ROOT %r = f32[] {}\n}}\n"
+    product, swapped, total, other, difference, negative = (
+        hlo.normalise_optimised(text.format(t))
+        for t in (
+            "multiply(%x, %y)",
+            "multiply(%y, %x)",
+            "add(%x, %y)",
+            "add(%y, %x)",
+            "subtract(%x, %y)",
+            "subtract(%y, %x)",
+        )
+    )
+    assert product == swapped
+    assert len({product, total, other, difference, negative}) == 5
 
 
 def test_effects_keep_their_order():

@@ -1713,3 +1713,24 @@ def name_of_call(function: Any) -> str | None:
     inline = getattr(getattr(function, "_jit_info", None), "inline", None)
     stays = inline is False or getattr(inline, "name", "") == "AUTO"
     return function.__name__ if stays and not jax.config.jax_disable_jit else None
+
+
+# Printed constants are some four times as long as the constants themselves.
+_MOST_PRINTED = 16 << 20  # bytes of a compiled program
+
+
+def compiled_text(compiled: Any) -> str | None:
+    """The optimised HLO of a compiled program with the values of all constants; None where it would be too long.
+
+    `compiled.as_text()` leaves out the values of constants of more than ten elements. What prints them has no public name;
+    the module is reached through the executable, and the options through the module's own package.
+    """
+    import sys
+
+    modules = compiled.runtime_executable().hlo_modules()
+    if sum(len(m.as_serialized_hlo_module_proto()) for m in modules) > _MOST_PRINTED:
+        return None
+    options = sys.modules[type(modules[0]).__module__].HloPrintOptions()
+    options.print_large_constants = True
+    options.print_metadata = False
+    return "\n\n".join(m.to_string(options) for m in modules)
