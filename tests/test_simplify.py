@@ -224,3 +224,18 @@ def test_the_proof_calls_no_callback():
     found = untrace.decompile(jax.grad(loss), style="idiomatic")(jnp.ones(3))
     assert found.proof.at_least("hlo")
     assert not calls
+
+
+def test_a_sum_of_cotangents_keeps_its_weak_type():
+    closed = jax.make_jaxpr(lambda weak, strong: primitives.add_jaxvals_p.bind(weak, strong))(0.5, jnp.float32(1.0))
+    target, _ = simplified(closed)
+    assert closed.out_avals[0].weak_type and target is closed  # `0.5 + strong` is strong
+
+    def backward(x):
+        def step(total, a):
+            return total * a + total.astype(jnp.float32), total
+
+        return jax.grad(lambda v: jax.lax.scan(step, 0.5, v)[0])(x)
+
+    found = untrace.decompile(backward)(jnp.ones(3))
+    assert found.proof.level in ("jaxpr", "hlo") and ".bind(" not in found.source.replace("add_jaxvals_p.bind", "")

@@ -28,7 +28,11 @@ def _is_value(literal: Any, number: float) -> bool:
 
 @rewrite("add_any", "add_jaxvals")
 def add_any_is_add(body: Body, eqn: Any) -> Any:
-    if not jax_compat.is_shaped_array(eqn.outvars[0].aval) or not _numeric(eqn.outvars[0].aval):
+    aval = eqn.outvars[0].aval
+    if not jax_compat.is_shaped_array(aval) or not _numeric(aval):
+        return None
+    # A sum of cotangents has the weak type of the first, the sum of a weak and a strong number is strong.
+    if aval.weak_type != all(v.aval.weak_type for v in eqn.invars):
         return None
     return eqn.replace(primitive=lax.add_p)
 

@@ -46,6 +46,13 @@ def _precision(precision: Any) -> dict[str, Any]:
     return {"precision": name.lower() if isinstance(precision, lax.Precision) else precision}
 
 
+@idiom("triangular_solve")
+def _triangular_solve(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    params = equation.origin.params
+    names = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
+    yield Guess("lax.linalg.triangular_solve", tuple(equation.inputs), {n: True for n in names if params[n]})
+
+
 @idiom("conv_general_dilated")
 def _convolution(m: Matcher, equation: Equation) -> Iterator[Guess]:
     left, right = equation.inputs

@@ -145,6 +145,20 @@ def _eye(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("jnp.eye", sizes, {"dtype": dtype})
 
 
+@idiom("ge", "eq")
+def _triangle(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """`jnp.tri(n, dtype=bool)`: the mask of a triangle, and that of a diagonal."""
+    shape = _shape(equation.outputs[0])
+    rows = m.producer(equation.inputs[0], "add")
+    if len(shape) != 2 or rows is None or m.producer(equation.inputs[1], "iota") is None:
+        return
+    offset = next((int(a.value) for a in rows.inputs if type(a) is Literal), None)
+    sizes = (shape[0],) if shape[0] == shape[1] else shape
+    named = {"k": offset, "dtype": bool} if offset else {"dtype": bool}
+    if offset is not None:
+        yield Guess("jnp.tri" if equation.callee.name == "ge" else "jnp.eye", sizes, named)
+
+
 @idiom("concatenate")
 def _concatenate(m: Matcher, equation: Equation) -> Iterator[Guess]:
     axis = int(equation.origin.params["dimension"])
