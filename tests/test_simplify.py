@@ -191,7 +191,7 @@ def test_neutral_rewrites_lower_to_the_same_program():
     from untrace.prove.hlo import same_stablehlo
 
     x = jnp.ones((2, 3))
-    for name in NEUTRAL - IMPLICIT:
+    for name in NEUTRAL - IMPLICIT - {"equal_constants"}:  # that one: test_constants.py
         original = _traced(name, x, x)
         target, _ = simplified(original, NEUTRAL)
         assert target is not original

@@ -137,7 +137,7 @@ def _targets(captured: Captured, plain: Program, options: Options) -> Iterator[t
             kept = recognised(prune(_program_of_target(captured, plain, captured.expanded, "")), JAX.user_names())
         most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
         for only in (most, NEUTRAL) if small else (NEUTRAL,):
-            target, counts = simplified(captured.expanded, only, JAX.user_names(), kept)
+            target, counts = simplified(captured.expanded, only, JAX.user_names(), kept, captured.constant_names)
             if target is not captured.expanded:
                 neutral = set(counts) <= NEUTRAL
                 yield target, described(counts), neutral
@@ -151,6 +151,7 @@ def _program_of_target(captured: Captured, program: Program, target: Any, name: 
 
     importer = Importer(captured.expander)
     entry = importer.program(target, name)
+    captured.name_constants(importer.constants)
     extra = {**captured.extra, "own": program.extra["own"], "summary": captured.summary}
     return Program(entry, program.signature, tuple(importer.notes), extra=extra)
 

@@ -714,6 +714,13 @@ def rebuilt_jaxpr(
     return new if closed is jaxpr else jex_core.ClosedJaxpr(new, [*old_consts, *consts])
 
 
+def with_constants(closed: Any, consts: Sequence[Any]) -> Any:
+    """A closed jaxpr with other values for its constants."""
+    if JAXPR_TYPES[0] is JAXPR_TYPES[1]:  # 0.12: constants are part of the one class
+        return closed.replace(consts=list(consts))
+    return jex_core.ClosedJaxpr(closed.jaxpr, list(consts))
+
+
 def _plain_effects(effects: Any) -> set[Any]:
     """Effects that do not count operands: those of refs do, and the jaxpr already has them."""
     from jax._src.effects import JaxprInputEffect

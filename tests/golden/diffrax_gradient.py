@@ -14,10 +14,8 @@ import numpy as np
 from jax import lax
 from jax.extend.core import primitives
 
-const = jnp.asarray(np.array(True, dtype=jnp.bool_))
-const_2 = jnp.copy(const)
-const_3 = jnp.copy(const)
-const_4 = jnp.copy(const)
+flag = jnp.asarray(np.array(True, dtype=jnp.bool_))
+flag_2 = jnp.copy(flag)
 
 
 def _unvmap(reduce, x):
@@ -306,7 +304,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         (
             step, _, _, _, _, tprev, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _
         ) = state
-        cond_fun = (tprev < t1) & const_2
+        cond_fun = (tprev < t1) & flag
         return _unvmap(jnp.any, cond_fun) & (step < 16)
 
     def new_body_fun(state):
@@ -409,7 +407,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         val2_17 = _select_if_batched(copied_27, copied_28, copied_29)
         return (
             x + 1,
-            init_pred & ((buffer_val2 < t1) & const_3),
+            init_pred & ((buffer_val2 < t1) & flag_2),
             init_pred,
             val2,
             val2_3,
@@ -441,7 +439,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         new_body_fun,
         (
             0,
-            ((init_val < t1) & const).copy(),
+            ((init_val < t1) & flag).copy(),
             np.bool_(True),
             state_0.astype(jnp.float32).copy(),
             state_1.astype(jnp.float32).copy(),
@@ -546,7 +544,6 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         unique_indices=True,
         mode=lax.GatherScatterMode.CLIP,
     )
-    value = lax.select((val2_2 < t1) & const_4, 1, val2_3)
     return (
         0,
         t0 * direction,
@@ -557,7 +554,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         val2_5,
         val2_6,
         val2_4,
-        value,
+        lax.select((val2_2 < t1) & flag, 1, val2_3),
         updated,
         updated_2,
     )

@@ -14,10 +14,10 @@ import jax
 from untrace import jax_compat
 from untrace._errors import CaptureError
 from untrace._places import place_of
-from untrace.capture import syntax
+from untrace.capture import closed_over, syntax
 from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
-from untrace.ir.nodes import Program
+from untrace.ir.nodes import Constant, Program
 
 
 @dataclass(slots=True)
@@ -39,6 +39,19 @@ class Captured:
     expander: Any = None  # what replaced the library primitives, for those inside derivative rules
     # What a capture of its own knows (`torch`): "title" for the docstring, "outline" and "layout" for the passes.
     extra: dict[str, Any] = field(default_factory=dict)
+    function: Any = None  # what was traced; None of a jaxpr that came alone
+    constant_names: dict[int, str] = field(default_factory=dict)  # by id: names for what the function closes over
+    _looked_for: dict[int, Any] = field(default_factory=dict)
+
+    def name_constants(self, constants: Iterable[Constant]) -> None:
+        """Gives arrays that the function closes over the names by which it knows them."""
+        constants = list(constants)
+        new = {id(c.value): c.value for c in constants if id(c.value) not in self._looked_for}
+        if new and self.function is not None:
+            self._looked_for.update(new)  # keeps them alive, and their ids
+            self.constant_names.update(closed_over.names_of(self.function, new.values()))
+        for constant in constants:
+            constant.hint = self.constant_names.get(id(constant.value))
 
 
 def trace(
@@ -84,6 +97,7 @@ def trace(
         out_example,
         str(name),
         jax_compat.transformation(function),
+        function=function,
     )
 
 
@@ -95,6 +109,7 @@ def program_of(captured: Captured, name: str, signature: Any, keep_primitives: C
     captured.notes = captured.expander.notes
     importer = Importer(captured.expander)
     entry = importer.program(captured.expanded, name)
+    captured.name_constants(importer.constants)
     return Program(entry, signature, tuple(importer.notes), extra=dict(captured.extra))
 
 

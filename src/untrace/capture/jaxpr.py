@@ -41,6 +41,11 @@ class Importer:
         """Sentences for the proof."""
         return [*self.expander.notes, *self._notes]
 
+    @property
+    def constants(self) -> list[Constant]:
+        """Every array that was met, each once."""
+        return list(self._constants.values())
+
     def program(self, closed: Any, name: str) -> Function:
         """The Function of a whole program, with its derivative rules, theirs, and so on.
 

@@ -43,13 +43,17 @@ class Literal:
 
 
 class Constant:
-    """An array that a function closes over; one object per array identity in the whole Program."""
+    """An array that a function closes over; one object per array identity in the whole Program.
 
-    __slots__ = ("value", "aval")
+    `hint` is a name for it: from where the function has it, or from what it holds; None where nobody has said.
+    """
 
-    def __init__(self, value: Any, aval: Any):
+    __slots__ = ("value", "aval", "hint")
+
+    def __init__(self, value: Any, aval: Any, hint: str | None = None):
         self.value = value
         self.aval = aval
+        self.hint = hint
 
 
 Atom = Value | Literal | Constant

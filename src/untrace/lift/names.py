@@ -20,12 +20,14 @@ from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site, Target, targets
 from untrace.ir.nodes import Equation, Function, Literal, Program, Value, functions_in
 from untrace.lift import cotangents, inner, parameters, words
+from untrace.lift.constants import name_constants
 
 
 def name_values(program: Program) -> Program:
     """Sets the hints of all values and functions of `program`; gives the same Program."""
     namer = Namer(provenance_of(program))
     namer.name(program.entry)
+    name_constants(program, namer.provenance)
     program.extra["primal_of"] = namer.cotangents.primal_of
     return program
 

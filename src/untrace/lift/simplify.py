@@ -15,6 +15,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     split into one part -> the array
     a number that a scan gets as a constant -> the number in its body
     jit of a function of JAX that has no public name (a derivative of `jnp.var`) -> its equations
+    constants with the same bits -> one constant (`equal_constants`)
 
 `x + 0.0` is not among them: it turns -0.0 into 0.0.
 """
@@ -29,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from untrace import jax_compat
+from untrace.lift import equal_constants
 from untrace.lift.engine import is_public_call
 
 Literal = jax_compat.LITERAL_TYPE
@@ -36,7 +38,8 @@ Rewrite = Callable[["Body", Any], Any]
 REWRITES: dict[str, list[Rewrite]] = {}
 # Rewrites after which the program lowers to the same StableHLO.
 NEUTRAL = frozenset(
-    "add_any_is_add plain_conversion preferred_type plain_slice sharding_inside_shard_map implicit_pvary".split()
+    "add_any_is_add plain_conversion preferred_type plain_slice sharding_inside_shard_map implicit_pvary "
+    "equal_constants".split()
 )
 # Those that take out what JAX puts in again when it traces the text.
 IMPLICIT = frozenset({"sharding_inside_shard_map", "implicit_pvary"})
@@ -60,10 +63,17 @@ class Simplifier:
     """Simplifies jaxprs that may share parts, each once. `counts`: how often each rewrite was made, by name.
 
     `only`: the rewrites that may be made. `own`: primitives with a user's rule, which are left alone. `kept`: ids
-    of equations that are left alone.
+    of equations that are left alone. `same`: what stands for a constant, by id (`equal_constants.representatives`).
     """
 
-    def __init__(self, only: frozenset[str] | None = None, own: Collection[str] = (), kept: Collection[int] = ()):
+    def __init__(
+        self,
+        only: frozenset[str] | None = None,
+        own: Collection[str] = (),
+        kept: Collection[int] = (),
+        same: dict[int, Any] | None = None,
+    ):
+        self.same = same or {}
         self.only = only
         self.own = own
         self.kept = kept
@@ -83,6 +93,13 @@ class Simplifier:
     def _simplified(self, closed: Any, outermost: bool) -> Any:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
         body = Body(self, jaxpr, outermost)
+        if any(id(value) in self.same for value in consts):
+            found, values = equal_constants.merged(jaxpr, consts, self.same)
+            if any(a is not b for a, b in zip(values, consts, strict=True)):
+                body.substitute.update(found)
+                body.changed = True
+                self.counts["equal_constants"] += len(found) or 1
+                closed = jax_compat.with_constants(closed, values)
         self._add_all(body, jaxpr.eqns)
         if self.only is None:
             body.eqns = _own_indices(body)
@@ -307,10 +324,20 @@ def _alive(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
 
 
 def simplified(
-    closed: Any, only: frozenset[str] | None = None, own: Collection[str] = (), kept: Collection[int] = ()
+    closed: Any,
+    only: frozenset[str] | None = None,
+    own: Collection[str] = (),
+    kept: Collection[int] = (),
+    named: Collection[int] = (),
 ) -> tuple[Any, Counter[str]]:
-    """(`closed` simplified, how often each rewrite was made); the same object where none was."""
-    simplifier = Simplifier(only, own, kept)
+    """(`closed` simplified, how often each rewrite was made); the same object where none was.
+
+    named: ids of constants that the function knows by name, which stay apart from others like them.
+    """
+    same: dict[int, Any] = {}
+    if only is None or "equal_constants" in only:
+        same = equal_constants.representatives(closed, named, _TRANSPARENT)
+    simplifier = Simplifier(only, own, kept, same)
     return simplifier.simplify(closed), simplifier.counts
 
 

@@ -1,7 +1,7 @@
 """Comparison of compiled programs: StableHLO as JAX lowers it, then what XLA makes of it.
 
 Stripped before the texts are compared: source locations, names of modules and functions, labels of
-arguments and results, and addresses of Python callbacks in this process.
+arguments and results, how often a constant is named, and addresses of Python callbacks in this process.
 """
 
 from __future__ import annotations
@@ -111,7 +111,38 @@ def normalise_stablehlo(text: str) -> str:
         names.setdefault(name, f"f{len(names)}")
     text = _SYMBOL.sub(lambda m: "@" + names.get(m.group(1), m.group(1)), text)
     # Only there do long numbers stand for addresses; elsewhere they are constants.
-    return "\n".join(_ADDRESS.sub("ADDRESS", line) if "callback" in line else line for line in text.splitlines())
+    lines = [_ADDRESS.sub("ADDRESS", line) if "callback" in line else line for line in text.splitlines()]
+    return "\n".join(_constants_by_value(lines))
+
+
+_CONSTANT = re.compile(r"\s*(%\w+) = (?:stablehlo\.constant ()|stablehlo\.broadcast_in_dim (%\w+), )(.*)")
+_REGISTER = re.compile(r"%\w+")
+
+
+def _constants_by_value(lines: list[str]) -> list[str]:
+    """The lines with each constant where it is used, and the other values of a function numbered as they appear.
+
+    A constant has no identity: a program that names it twice is the program that names it once. JAX lowers an array of
+    one repeated element to a broadcast, which is a constant as well.
+    """
+    found: list[str] = []
+    names: dict[str, str] = {}
+    count = 0
+    for line in lines:
+        if "func.func" in line:
+            names, count = {}, 0  # they are a function's own
+        constant = _CONSTANT.fullmatch(line)
+        operand = constant and (constant[3] is None or names.get(constant[3], "%").startswith("("))
+        if constant is not None and operand:
+            text = constant[4] if constant[3] is None else f"{names[constant[3]]}, {constant[4]}"
+            names[constant[1]] = f"({text})" if len(text) < 200 else f"(constant {_hash(text)})"
+            continue
+        for name in _REGISTER.findall(line):
+            if name not in names:
+                names[name] = f"%{count}"
+                count += 1
+        found.append(_REGISTER.sub(lambda m, known=names: known[m[0]], line))
+    return found
 
 
 def normalise_optimised(text: str) -> str:

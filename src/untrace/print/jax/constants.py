@@ -13,6 +13,9 @@ from untrace.print.names import Scope
 from untrace.print.tree import Assign, Attribute, Call, Expr, Name, Statement, Subscript, Text, quoted
 from untrace.print.values import SMALL_BYTES, Values
 
+# Constructors that give the same bits in `jax.numpy`.
+_SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
+
 
 class ConstantWriter:
     """What `ModuleWriter` does with constants and literals."""
@@ -36,8 +39,13 @@ class ConstantWriter:
         """A module-level name for a constant: a literal when it is small, else an entry of the `.npz`."""
         found = self._constants.get(id(constant))
         if found is None:
-            found = self._constants[id(constant)] = self._write_constant(constant.value, constant.aval)
+            found = self._write_constant(constant.value, constant.aval, self._base(constant, "const"))
+            self._constants[id(constant)] = found
         return found
+
+    def _base(self, constant: Constant, otherwise: str) -> str:
+        """What a constant is called in idiomatic style; in the other they are numbered."""
+        return constant.hint if self.idiomatic and constant.hint else otherwise
 
     def jax_constant(self, constant: Constant) -> Expr:
         """A constant as an array of JAX: one of NumPy's is converted to another dtype at once, without an equation."""
@@ -45,7 +53,9 @@ class ConstantWriter:
         if found is None:
             plain = self.constant(constant)
             self.modules.add("jnp")
-            found = self._jax_constants[id(constant)] = self._module_name("const", Call("jnp.asarray", [plain]))
+            found = self._jax_constants[id(constant)] = self._module_name(
+                self._base(constant, "const"), Call("jnp.asarray", [plain])
+            )
         return found
 
     def number_array(self, literal: Literal) -> Expr:
@@ -55,15 +65,17 @@ class ConstantWriter:
         if found is None:
             self.modules.add("jnp")
             call = Call("jnp.asarray", [self.literal(literal)])
-            found = self._literals[key] = self._module_name("const", call)
+            found = self._literals[key] = self._module_name("scalar" if self.idiomatic else "const", call)
         return found
 
-    def _write_constant(self, value: Any, aval: Any) -> Expr:
+    def _write_constant(self, value: Any, aval: Any, base: str) -> Expr:
         if jax_compat.is_key(value):
             impl = self.values.source(jax_compat.key_impl_name(value))
-            data = self._write_constant(jax_compat.key_data(value), None)
+            data = self._write_constant(jax_compat.key_data(value), None, f"{base}_data" if self.idiomatic else "const")
             self.modules.add("jax")
-            return self._module_name("key", Call("jax.random.wrap_key_data", [data], [("impl", impl)]))
+            return self._module_name(
+                base if self.idiomatic else "key", Call("jax.random.wrap_key_data", [data], [("impl", impl)])
+            )
         if jax_compat.is_ref(value):
             raise UnsupportedPrimitiveError(
                 "the function closes over a mutable array (jax.new_ref), whose state cannot be written as text: "
@@ -94,22 +106,25 @@ class ConstantWriter:
                 or len(expr.flat()) > 8000
             ):
                 self.helper("_constants")
-                name = self.scope.fresh("const")
+                name = self.scope.fresh(base)
                 self.large[name] = array
                 expr = self._as_array(Call("_constants", [Text(quoted(name)), self.values.dtype(array.dtype)]), array)
                 self.constants.append(Assign([name], expr))
                 found = Name(name)
             else:
-                found = self._module_name("const", self._as_array(expr, array))
+                found = self._module_name(base, self._as_array(expr, array))
             if weak and array.ndim:
-                found = self._module_name("weak", self._weakly_typed(found, dtype))
+                found = self._module_name(base if self.idiomatic else "weak", self._weakly_typed(found, dtype))
             self._constants_by_bits[key] = found
         elif array.ndim:
             # Another array with the same values: JAX tells constants apart by identity, and lowers each.
-            found = self._module_name("const", Call(Attribute(found, "copy"), []))
+            again = self._as_array(self.values.array(array), array) if self.idiomatic and not weak else None
+            if again is None or len(again.flat()) > 80:
+                again = Call(Attribute(found, "copy"), [])
+            found = self._module_name(base, again)
         elif jax_compat.is_jax_array(value):
             self.modules.add("jnp")
-            found = self._module_name("const", Call("jnp.copy", [found]))
+            found = self._module_name(base, Call("jnp.copy", [found]))
         return found
 
     def _repeated(self, array: np.ndarray) -> Expr | None:
@@ -123,7 +138,7 @@ class ConstantWriter:
         base = array[tuple(0 if again else slice(None) for again in repeated)]
         self.modules.add("np")
         small = base.nbytes <= SMALL_BYTES
-        expr = self.values.array(np.array(base)) if small else self._write_constant(np.array(base), None)
+        expr = self.values.array(np.array(base)) if small else self._write_constant(np.array(base), None, "const")
         index = ["None" if again else ":" for again in repeated]
         while index and index[0] == "None":  # NumPy puts those in front itself
             index.pop(0)
@@ -139,8 +154,8 @@ class ConstantWriter:
         if not self.idiomatic or not array.ndim or not jax_compat.is_canonical(array.dtype):
             return expr
         self.modules.add("jnp")
-        if type(expr) is Call and expr.func == "np.array":
-            return Call("jnp.array", expr.args, expr.kwargs)
+        if type(expr) is Call and expr.func in _SAME_IN_JAX:
+            return Call(expr.func.replace("np.", "jnp."), expr.args, expr.kwargs)
         return Call("jnp.asarray", [expr])
 
     def _weakly_typed(self, array: Expr, dtype: Any) -> Expr:
