@@ -85,8 +85,7 @@ def _where(condition, x, y):
 
 @jax.custom_jvp
 def nextafter(x):
-    nextafter_2 = _where(x == 0.0, np.float32(1.1754944e-38), jnp.nextafter(x, jnp.inf))
-    return nextafter_2
+    return _where(x == 0.0, np.float32(1.1754944e-38), jnp.nextafter(x, jnp.inf))
 
 
 @nextafter.defjvp
@@ -98,10 +97,7 @@ def nextafter_jvp(primals, tangents):
 
 @jax.custom_jvp
 def prevbefore(x):
-    t1_clip_floor = _where(
-        x == 0.0, np.float32(-1.1754944e-38), jnp.nextafter(x, -jnp.inf)
-    )
-    return t1_clip_floor
+    return _where(x == 0.0, np.float32(-1.1754944e-38), jnp.nextafter(x, -jnp.inf))
 
 
 @prevbefore.defjvp
@@ -134,59 +130,20 @@ def field(param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2):
     return difference, difference_2
 
 
-def vf(param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2):
-    """Args: param_0: f32[]; cast: f32[2]; init_val: f32[]; zeros: f32[2]; param_1: f32[];
-    cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2].
-    Returns: (f32[], f32[2]).
-    """
-    difference, difference_2 = field(
-        param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2
-    )
-    return difference, difference_2
-
-
-def abstract_term_vf_prod(
+def vf_prod(
     param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, scaled
 ):
     """Args: param_0: f32[]; cast: f32[2]; init_val: f32[]; zeros: f32[2]; param_1: f32[];
     cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2]; scaled: f32[].
     Returns: (f32[], f32[2], f32[], f32[2]).
     """
-    difference, difference_2 = vf(
+    difference, difference_2 = field(
         param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2
     )
     return scaled * init_val, scaled * zeros, scaled * difference, scaled * difference_2
 
 
-def bound_method_vf_prod(
-    param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, scaled
-):
-    """Args: param_0: f32[]; cast: f32[2]; init_val: f32[]; zeros: f32[2]; param_1: f32[];
-    cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2]; scaled: f32[].
-    Returns: (f32[], f32[2], f32[], f32[2]).
-    """
-    mul, mul_2, mul_3, mul_4 = abstract_term_vf_prod(
-        param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, scaled
-    )
-    return mul, mul_2, mul_3, mul_4
-
-
-def bound_method_vf_prod_2(
-    param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, scaled
-):
-    """Args: param_0: f32[]; cast: f32[2]; init_val: f32[]; zeros: f32[2]; param_1: f32[];
-    cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2]; scaled: f32[].
-    Returns: (f32[], f32[2], f32[], f32[2]).
-    """
-    mul, mul_2, mul_3, mul_4 = bound_method_vf_prod(
-        param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, scaled
-    )
-    return mul, mul_2, mul_3, mul_4
-
-
-def constant_step_size_adapt_step_size(
-    init_val, init_val_2, init_val_3, init_val_4, init_val_5
-):
+def adapt_step_size(init_val, init_val_2, init_val_3, init_val_4, init_val_5):
     """Args: init_val: i32[]; init_val_2, init_val_3: f32[]; init_val_4: i32[];
     init_val_5: f32[].
     Returns: (f32[], i32[]).
@@ -197,19 +154,6 @@ def constant_step_size_adapt_step_size(
     t1_next_2 = jnp.where(steps_completed == init_val_4, init_val_2, t1_next)
     t1_next_3 = jnp.where(init_val_4 >= 0, t1_next_2, init_val_5 + init_val_2)
     return t1_next_3, steps_completed
-
-
-def bound_method_adapt_step_size(
-    init_val, init_val_2, init_val_3, init_val_4, init_val_5
-):
-    """Args: init_val: i32[]; init_val_2, init_val_3: f32[]; init_val_4: i32[];
-    init_val_5: f32[].
-    Returns: (f32[], i32[]).
-    """
-    t1_next, steps_completed = constant_step_size_adapt_step_size(
-        init_val, init_val_2, init_val_3, init_val_4, init_val_5
-    )
-    return t1_next, steps_completed
 
 
 @jax.custom_jvp
@@ -313,7 +257,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             init_val_5, init_val_6, init_val_7, init_val_8, x_3, x_4, x_5, x_6, x_7,
             init_val_9, init_val_10, init_val_11, x_8, zeros, zeros_2,
         ) = state
-        mul, mul_2, mul_3, mul_4 = bound_method_vf_prod_2(
+        mul, mul_2, mul_3, mul_4 = vf_prod(
             param_0,
             cast,
             init_val_2,
@@ -324,12 +268,12 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             zeros,
             contr(direction, init_val_4, init_val_3),
         )
-        tnext, steps_completed = bound_method_adapt_step_size(
+        t1_next, steps_completed = adapt_step_size(
             init_val_5, init_val_8, init_val_7, init_val_6, init_val_4
         )
         tprev = jnp.minimum(init_val_4, t1)
         tclip = jnp.where(True, t1, tprev + 0.5 * (t1 - tprev))
-        tnext_2 = jnp.where(tnext > t1_clip_floor_33, tclip, tnext)
+        tnext = jnp.where(t1_next > t1_clip_floor_33, tclip, t1_next)
         buffer_val2 = tprev.copy()
         pred = init_pred.copy()
         val2 = select_if_vmap(
@@ -356,7 +300,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         )
         val2_6 = select_if_vmap(
             init_pred.copy().copy(),
-            tnext_2.copy().copy().copy(),
+            tnext.copy().copy().copy(),
             init_val_4.copy().copy(),
         )
         copied_3 = init_pred.copy().copy()

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 def linear(params, x):
     """Args: params: (bias=f32[_], weight=f32[_,_]); x: f32[4,_].  Returns: f32[4,_]."""
-    x_2 = jnp.einsum("ij,kj->ik", params.weight, x).T + params.bias
-    return x_2
+    return jnp.einsum("ij,kj->ik", params.weight, x).T + params.bias
 
 
 def predict(arrays, x):

@@ -59,8 +59,7 @@ def mlp(params, x):
     """Args: params: {"Dense_0": {...}, "Dense_1": {...}}; x: f32[2,6,8].  Returns: f32[2,6,8]."""
     y = x @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"]
     hidden = jax.nn.gelu(y)
-    y_2 = hidden @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"]
-    return y_2
+    return hidden @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"]
 
 
 def apply(

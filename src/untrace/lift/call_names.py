@@ -24,12 +24,8 @@ def owner_of(frame: Frame) -> str | None:
 
 def function_name(call: Call) -> str:
     """`attention` for `Attention.__call__`, else the method's or the function's own name; for a library the caller's word."""
+    call = _behind_wrappers(call)
     frame = call.callee
-    while frame.library and frame.name == "__call__" and len(call.items) == 1 and type(call.items[0]) is Call:
-        inner = call.items[0]  # a wrapper object around a method
-        if inner.callee.name.startswith("<") or inner.callee.name == "__call__":
-            break
-        call, frame = inner, inner.callee
     owner = owner_of(frame)
     name = frame.name
     if name.startswith("__") and owner is not None:
@@ -38,6 +34,23 @@ def function_name(call: Call) -> str:
     if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
     return words.clean(name.strip("_") or "inner", "inner")
+
+
+def owner_of_call(call: Call) -> str | None:
+    """The class of the method that a call is of."""
+    return owner_of(_behind_wrappers(call).callee)
+
+
+def _behind_wrappers(call: Call) -> Call:
+    """The call of a method, where `call` is that of an object around it."""
+    while (
+        call.callee.library and call.callee.name == "__call__" and len(call.items) == 1 and type(call.items[0]) is Call
+    ):
+        inner = call.items[0]
+        if inner.callee.name.startswith("<") or inner.callee.name == "__call__":
+            break
+        call = inner
+    return call
 
 
 def snake_case(name: str) -> str:

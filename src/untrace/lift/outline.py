@@ -29,7 +29,7 @@ from untrace.ir.nodes import (
     walk_functions,
 )
 from untrace.lift import words
-from untrace.lift.call_names import function_name, is_module_call, own_parameters, owner_of, snake_case
+from untrace.lift.call_names import function_name, is_module_call, own_parameters, owner_of, owner_of_call, snake_case
 from untrace.lift.calls import Call, call_tree
 from untrace.lift.cotangents import d
 from untrace.lift.names import provenance_of
@@ -415,17 +415,18 @@ class Outliner:
 
     def _is_wrapper(self, piece: Piece) -> bool:
         """Whether it does nothing but make one other call, whose name says more."""
-        if len(piece.items) != 1 or type(piece.items[0]) is int:
+        inner = _only_call(piece)
+        while inner is not None and not self._is_function(inner):
+            inner = _only_call(inner)
+        if inner is None:
             return False
-        inner = piece.items[0]
-        while not self._is_function(inner):
-            if len(inner.items) != 1 or type(inner.items[0]) is int:
-                return False
-            inner = inner.items[0]
-        if not piece.call.callee.library:
+        callee, other = piece.call.callee, inner.call.callee
+        if not callee.library:
             inner.shape.kept = inner.shape.kept and len(inner.shape.pieces) > len(piece.shape.pieces)
             return False
-        return not is_module_call(piece.call.callee) or is_module_call(inner.call.callee)
+        if not is_module_call(callee) or is_module_call(other):
+            return True
+        return owner_of(other) not in (None, owner_of(callee))  # an object that stands for another one's method
 
     def _width(self, piece: Piece) -> int:
         """How many things a call is passed: the leaves of one tree are one, and so is what one call saved."""
@@ -534,7 +535,7 @@ class Outliner:
                 shape.name += "_bwd"
             counts[shape.name] += 1
         for shape in kept:
-            owner = owner_of(shape.pieces[0].call.callee)
+            owner = owner_of_call(shape.pieces[0].call)
             if counts[shape.name] > 1 and owner is not None:
                 longer = words.clean(f"{snake_case(owner)}_{shape.name}")
                 shape.name = longer if not shape.name.startswith(snake_case(owner)) else shape.name
@@ -673,6 +674,12 @@ class Outliner:
         if len(left) == 1 and len(open_) == 1:
             names[left[0]] = words.clean(open_.pop())
         return names, [words.clean(n) for n in open_]
+
+
+def _only_call(piece: Piece) -> Piece | None:
+    """The call that is all that a piece does."""
+    only = piece.items[0] if len(piece.items) == 1 else None
+    return only if type(only) is Piece else None
 
 
 def _maps(items: Sequence[int | Piece]) -> list[Piece]:

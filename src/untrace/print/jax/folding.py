@@ -11,6 +11,7 @@ from untrace.print.jax.loops import passed
 
 # A longer expression gets a name of its own: nested deeper, a line would need reading twice.
 FOLDED_WIDTH = 44
+RETURNED_WIDTH = 76  # what a function returns, and nothing else
 
 
 def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:

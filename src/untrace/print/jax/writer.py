@@ -23,7 +23,7 @@ from untrace.print.jax.bases import base_of
 from untrace.print.jax.bodies import BareReturn
 from untrace.print.jax.constants import ConstantWriter
 from untrace.print.jax.described import Described
-from untrace.print.jax.folding import FOLDED_WIDTH, foldable
+from untrace.print.jax.folding import FOLDED_WIDTH, RETURNED_WIDTH, foldable
 from untrace.print.jax.library import library_call
 from untrace.print.jax.local import write_calls
 from untrace.print.jax.sizes import Sizes
@@ -372,7 +372,8 @@ class FunctionWriter:
             return
         single = len(outputs) == 1 and not several
         output = outputs[0]
-        if single and output in self._folding and len(expr.flat()) <= FOLDED_WIDTH and not self._stands(output):
+        limit = RETURNED_WIDTH if len(self._results) == 1 and output is self._results[0] else FOLDED_WIDTH
+        if single and output in self._folding and len(expr.flat()) <= limit and not self._stands(output):
             self.names[output] = expr
             self._note_folded(equation)
             return
