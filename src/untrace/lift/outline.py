@@ -15,12 +15,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from untrace.capture.provenance import Frame, Provenance, climbed
+from untrace.capture.provenance import Frame, Provenance
 from untrace.ir.nodes import (
-    Constant,
     Equation,
     Function,
-    Literal,
     Local,
     Primitive,
     Program,
@@ -28,12 +26,11 @@ from untrace.ir.nodes import (
     functions_in,
     walk_functions,
 )
-from untrace.lift import words
+from untrace.lift import pieces, words
 from untrace.lift.call_names import function_name, is_module_call, own_parameters, owner_of, owner_of_call, snake_case
 from untrace.lift.calls import Call, call_tree
 from untrace.lift.cotangents import d
 from untrace.lift.names import provenance_of
-from untrace.prove.compare import Comparer
 from untrace.prove.rules import RULE_PARAMS
 
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
@@ -53,36 +50,27 @@ def outline(program: Program, refused: Iterable[int] = ()) -> Program:
     return program
 
 
-class Piece:
-    """A Call with what it reads and makes. Values made inside are numbered in order; `key` is equal for equal bodies."""
+class Piece(pieces.Piece):
+    """One call of a function that is outlined. `scan`: the function whose equations it is an interval of."""
 
-    __slots__ = ("call", "items", "start", "stop", "inputs", "values", "numbers", "key", "shape", "scan")
+    __slots__ = ("scan",)
+    shape: Shape
 
-    def __init__(self, call: Call):
-        self.call = call
-        self.items: list[int | Piece] = []
-        self.start = self.stop = 0  # the interval of equations
-        self.inputs: list[Value] = []
-        self.values: list[Value] = []
-        self.numbers: dict[Value, int] = {}
-        self.key: Any = None
-        self.shape: Shape = None  # type: ignore[assignment]
-        self.scan: Scan = None  # type: ignore[assignment]
+    def __init__(self, call: Call, scan: Scan):
+        super().__init__(call)
+        self.scan = scan
 
 
-class Shape:
-    """Pieces with equal bodies: one function, if it is to be one."""
+class Shape(pieces.Shape):
+    """Pieces with equal bodies, and whether and how they are written as a function."""
 
-    __slots__ = ("pieces", "kept", "refused", "uses", "results", "name", "function")
+    __slots__ = ("refused", "uses", "name")
 
     def __init__(self, piece: Piece):
-        self.pieces = [piece]
-        self.kept = True
+        super().__init__(piece)
         self.refused = False
         self.uses = 0
         self.name = ""
-        self.results: list[int] = []
-        self.function: Function | None = None
 
 
 class Scan:
@@ -163,9 +151,8 @@ class Outliner:
         self.trees = {p: r for p, r in zip(program.entry.params, roots, strict=False) if count[r] > 1}
         self.order = {value: i for i, value in enumerate(program.entry.params)}
         self.provenance = provenance_of(program)
-        self.comparer = Comparer()
         self.own: set[int] = set()
-        self.shapes: dict[Any, list[Shape]] = {}
+        self.shapes = pieces.Shapes(Shape)
         self.turns: set[Piece] = set()  # calls for the leaves of a tree
 
     def outline(self) -> None:
@@ -179,7 +166,7 @@ class Outliner:
         ]
         for scan in scans:
             scan.pieces, _ = self._pieces(scan.root, scan)
-        every = [shape for bucket in self.shapes.values() for shape in bucket]
+        every = self.shapes.every()
         for shape in every:
             shape.results = self._results(shape)
         for scan in scans:
@@ -247,64 +234,14 @@ class Outliner:
         return items, stop
 
     def _piece(self, call: Call, items: list[int | Piece], scan: Scan, stop: int) -> Piece:
-        piece = Piece(call)
-        piece.items, piece.stop, piece.scan = items, stop, scan
+        piece = Piece(call, scan)
+        piece.items, piece.stop = items, stop
         piece.start = items[0] if type(items[0]) is int else items[0].start
-        numbers, values, inputs = piece.numbers, piece.values, piece.inputs
-        places: dict[Value, int] = {}
         # Deep inside rules the rules of rules are not captured any more: nothing there stands for the program's own.
         within = None if id(scan.function) in self.own else id(scan.function)
-        keys: list[Any] = [id(call.callee.code), within, call.backward]
-
-        def reference(atom: Any) -> Any:
-            kind = type(atom)
-            if kind is Value:
-                number = numbers.get(atom)
-                if number is None:
-                    place = places.get(atom)
-                    if place is None:
-                        place = places[atom] = len(inputs)
-                        inputs.append(atom)
-                    return -1 - place
-                return number
-            if kind is Literal:
-                return repr(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
-            return Constant, id(atom)
-
-        def make(value: Value) -> None:
-            numbers[value] = len(values)
-            values.append(value)
-
-        for item in items:
-            if type(item) is Piece:
-                keys.append((id(item.shape), tuple([reference(a) for a in item.inputs])))
-                for value in item.values:
-                    make(value)
-                continue
-            equation = scan.equations[item]
-            outs = tuple([None if o is None else _type_key(o.aval) for o in equation.outputs])
-            keys.append((id(equation.callee.object), tuple([reference(a) for a in equation.inputs]), outs))
-            for output in equation.outputs:
-                if output is not None:
-                    make(output)
-        piece.key = (tuple(keys), tuple([_type_key(a.aval) for a in inputs]))
-        bucket = self.shapes.setdefault(piece.key, [])
-        for shape in bucket:
-            if self._same_params(shape.pieces[0], piece):
-                shape.pieces.append(piece)
-                piece.shape = shape
-                return piece
-        piece.shape = Shape(piece)
-        bucket.append(piece.shape)
+        piece.number(scan.equations, [id(call.callee.code), within, call.backward])
+        self.shapes.add(piece, lambda p: p.scan.equations)
         return piece
-
-    def _same_params(self, left: Piece, right: Piece) -> bool:
-        for a, b in zip(left.items, right.items, strict=True):
-            if type(a) is int:
-                ours, theirs = left.scan.equations[a].origin, right.scan.equations[b].origin
-                if ours is not theirs and ours.params and self.comparer.differing_param(ours, theirs) is not None:
-                    return False
-        return True
 
     def _results(self, shape: Shape) -> list[int]:
         """What any of the calls needs, in the order in which the author returns it, as far as that is known; residuals
@@ -320,20 +257,11 @@ class Outliner:
         if len(numbers) > _MOST_OUTPUTS or piece.call.backward:
             return numbers
         ways = [self._returned(piece, piece.values[n]) for n in numbers]
-        if len(set(ways)) == len(ways) and all(w is not None and all(type(s) is int for s in w) for w in ways):
-            return [n for _, n in sorted(zip(ways, numbers, strict=True))]  # type: ignore[type-var]
-        return numbers
+        return pieces.by_way(numbers, ways) or numbers
 
     def _returned(self, piece: Piece, value: Value) -> tuple[Any, ...] | None:
         """Where in what the function of `piece` returns `value` stands; None where that is not known."""
-        frames = self._frames_inside(piece, value)
-        way: tuple[Any, ...] = ()
-        for frame in reversed(frames):
-            climb = climbed(frame, way)
-            if not climb.returned:
-                return None
-            way = climb.path
-        return way if frames else None
+        return pieces.returned(self._frames_inside(piece, value))
 
     # ------------------------------------------------------------ which of them are worth a function
 
@@ -467,7 +395,7 @@ class Outliner:
         new: list[Equation] = []
         for item in items:
             if type(item) is int:
-                new.append(_renamed(scan.equations[item], known))
+                new.append(pieces.renamed(scan.equations[item], known))
             elif not item.shape.kept:
                 new.extend(self._emit(item.items, scan, known, results))
             else:
@@ -544,21 +472,11 @@ class Outliner:
         """What the called function itself calls a value that it gives back: not the name that it has outside."""
         if piece.call.backward:
             return value.hint
-        frames = self._frames_inside(piece, value)
-        way: tuple[Any, ...] = ()
-        for frame in reversed(frames):
-            climb = climbed(frame, way)
-            strong = [t for t in climb.targets if t.strong and not t.path and t.name.strip("_")]
-            if strong:
-                return words.clean(strong[0].name)
-            if not climb.returned:
-                return value.hint
-            way = climb.path
-        return None
+        return pieces.name_inside(self._frames_inside(piece, value), value.hint)
 
     def _frames_inside(self, piece: Piece, value: Value) -> Sequence[Frame]:
         """The frames of the equation that makes `value`, from the called function inwards."""
-        maker = next((e for e in reversed(piece.scan.equations[piece.start : piece.stop]) if value in e.outputs), None)
+        maker = piece.maker(piece.scan.equations, value)
         if maker is None:
             return ()
         frames = self.provenance.site(maker.origin).frames
@@ -568,11 +486,8 @@ class Outliner:
         """What the caller calls a value that the call gives back."""
         if piece.call.backward:
             return None
-        way = self._returned(piece, value)
-        if way is None or piece.call.frame is None:
-            return None
-        strong = [t for t in climbed(piece.call.frame, way).targets if t.strong and not t.path and t.name.strip("_")]
-        return words.clean(strong[0].name) if strong else None
+        found = pieces.name_in_caller(piece.call.frame, self._returned(piece, value))
+        return None if found is None else found[0]
 
     def _backward_names(self, piece: Piece, results: dict[Value, Value]) -> list[str | None]:
         """Names of the parameters of a backward part, and of the cotangents in it: after those in the forward part.
@@ -700,19 +615,5 @@ def _maps(items: Sequence[int | Piece]) -> list[Piece]:
     return found
 
 
-def _renamed(equation: Equation, known: dict[Value, Value]) -> Equation:
-    """The equation with `known` values replaced; the very same object where it has none."""
-    if not known or not any(a in known for a in equation.inputs) and not any(o in known for o in equation.outputs):
-        return equation
-    inputs = [known.get(a, a) for a in equation.inputs]  # type: ignore[call-overload]
-    outputs = [known.get(o, o) for o in equation.outputs]  # type: ignore[call-overload]
-    return Equation(equation.callee, inputs, outputs, equation.params, equation.origin)
-
-
 def _place(node: ast.AST) -> tuple[Any, ...]:
     return tuple(getattr(node, a, None) for a in ("lineno", "col_offset", "end_lineno", "end_col_offset"))
-
-
-def _type_key(aval: Any) -> Any:
-    shape = getattr(aval, "shape", None)
-    return (shape, aval.dtype, getattr(aval, "weak_type", None)) if shape is not None else type(aval).__name__

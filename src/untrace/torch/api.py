@@ -17,9 +17,10 @@ from untrace.capture import provenance
 from untrace.lift.simplify import REWRITES
 from untrace.torch import capture as captures
 from untrace.torch import general, ops_parts, weights
+from untrace.torch.call_tree import author_frame, is_author
 from untrace.torch.compare import against_torch
 from untrace.torch.printing import TorchLayout, statement_of
-from untrace.torch.structure import CallOrigin, ModuleOutliner, author_frame, head_of, is_author
+from untrace.torch.structure import CallOrigin, ModuleOutliner, head_of
 
 
 def from_torch(

@@ -10,7 +10,8 @@ from untrace.capture import syntax
 from untrace.capture.provenance import Frame, Site
 from untrace.print.jax.layout import Layout
 from untrace.print.tree import WIDTH, Assign, Lines, Statement, Unpack
-from untrace.torch.structure import OF_PYTORCH, CallOrigin, author_frame
+from untrace.torch.call_tree import author_frame
+from untrace.torch.structure import OF_PYTORCH, CallOrigin
 
 _LONGEST = 160
 

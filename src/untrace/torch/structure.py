@@ -9,22 +9,21 @@ from __future__ import annotations
 import ast
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import Any
 
 from untrace import jax_compat
-from untrace.capture.provenance import Frame, Site, climbed
-from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Program, Value
-from untrace.lift import words
+from untrace.capture.provenance import Frame, Site
+from untrace.ir.nodes import Equation, Function, Local, Program, Value
+from untrace.lift import pieces, words
 from untrace.lift.names import provenance_of
+from untrace.lift.pieces import Shape
 from untrace.print.tree import quoted
-from untrace.prove.compare import Comparer
-from untrace.torch import ops_parts, words_of_sizes
+from untrace.torch import words_of_sizes
+from untrace.torch.call_tree import CallTree, HelperCall, Path, Piece, author_frame, is_author
 from untrace.torch.capture import Capture, ModuleCall, call_numbers, function_name
 from untrace.torch.ops_parts import Part
-
-Path = tuple[str, ...]
 
 
 class CallOrigin:
@@ -36,29 +35,6 @@ class CallOrigin:
         self.outvars: tuple[Any, ...] = ()
 
 
-def author_frame(site: Site) -> Frame | None:
-    """The innermost frame of the author's: what we write for a layer of PyTorch's is not theirs."""
-    return next((f for f in reversed(site.user_frames) if f.file != ops_parts.FILE), None)
-
-
-def is_author(module: Any) -> bool:
-    """Whether a module's class is the author's, and not one of PyTorch's layers (but those that are whole models)."""
-    kind = type(module).__module__
-    if type(module) is Part:
-        return False
-    if kind.startswith("torch.nn."):
-        return kind.endswith((".transformer", ".activation")) and any(True for _ in module.children())
-    return True
-
-
-def is_function(module: Any) -> bool:
-    """Whether a module's class may be written as a function: the author's, and PyTorch's layers with tensors."""
-    if is_author(module) or type(module) is Part:
-        return True
-    state = [*module._parameters.values(), *module._buffers.values()]
-    return any(v is not None for v in state)
-
-
 # How the head of a function begins that is a layer of PyTorch's.
 OF_PYTORCH = "PyTorch's "
 # From so many calls of a class of convolutions on they share a function.
@@ -67,50 +43,8 @@ _CONVOLUTIONS = 3
 _LAYER = 6
 
 
-class HelperCall:
-    """One call of a function of the author's inside a module's `forward`."""
-
-    def __init__(self, code: CodeType, frame: Frame, path: Path, number: int):
-        self.code = code
-        self.frame = frame
-        self.kind = code
-        self.path = path
-        self.number = number
-        self.arguments: tuple[tuple[str, Any], ...] = ()
-
-
 # A helper of fewer equations is read faster where it stands.
 _SMALL = 3
-
-
-class Piece:
-    """One call of a module: its equations and inner calls, what they read from outside, what they make."""
-
-    __slots__ = ("call", "items", "start", "stop", "inputs", "values", "numbers", "key", "shape", "callee", "frame")
-
-    def __init__(self, call: ModuleCall | HelperCall):
-        self.call = call
-        self.items: list[int | Piece] = []
-        self.start = self.stop = 0
-        self.inputs: list[Value] = []
-        self.values: list[Value] = []
-        self.numbers: dict[Value, int] = {}
-        self.key: Any = None
-        self.shape: Shape = None  # type: ignore[assignment]
-        self.callee: Frame | None = None
-        self.frame: Frame | None = None
-
-
-class Shape:
-    """Calls with equal bodies: one function. `results`: numbers of the values that any of the calls gives back."""
-
-    __slots__ = ("pieces", "results", "function", "kept")
-
-    def __init__(self, piece: Piece):
-        self.pieces = [piece]
-        self.results: list[int] = []
-        self.function: Function | None = None
-        self.kept = True
 
 
 class ModuleOutliner:
@@ -132,8 +66,7 @@ class _Outlining:
         self.refused = refused
         self.equations = program.entry.equations
         self.provenance = provenance_of(program)
-        self.comparer = Comparer()
-        self.shapes: dict[Any, list[Shape]] = {}
+        self.shapes = pieces.Shapes(Shape)
         # How often each class of convolutions is called.
         convolutions = [c.kind for c in self.capture.calls if type(c.module).__module__ == "torch.nn.modules.conv"]
         self.convolutions = Counter(convolutions)
@@ -208,7 +141,7 @@ class _Outlining:
     # ------------------------------------------------------------ the call tree
 
     def run(self) -> None:
-        items = self._tree()
+        items = CallTree(self.capture, self.equations, self.provenance).items()
         last: dict[Value, int] = {}
         for at, equation in enumerate(self.equations):
             for atom in equation.inputs:
@@ -218,72 +151,13 @@ class _Outlining:
             if type(atom) is Value:
                 last[atom] = len(self.equations)
         self.last = last
-        pieces = [self._piece(i) if type(i) is Piece else i for i in items]
-        for bucket in self.shapes.values():
-            for shape in bucket:
-                numbers = {n for p in shape.pieces for n in self._needed(p)}
-                shape.results = self._ordered(shape.pieces[0], sorted(numbers))
+        items = [self._piece(i) if type(i) is Piece else i for i in items]
+        for shape in self.shapes.every():
+            numbers = {n for p in shape.pieces for n in self._needed(p)}
+            shape.results = self._ordered(shape.pieces[0], sorted(numbers))
         self.program.entry.extra["size_names"] = self._entry_size_names()
-        if any(type(i) is Piece for i in pieces):
-            self.program.entry.equations = self._emit(pieces, {}, (), frozenset())
-
-    def _tree(self) -> list[int | Piece]:
-        """Items of the entry; a call whose equations do not follow each other is left where they are."""
-        calls = self.capture.calls
-        chains: list[list[Any]] = []
-        current: list[Any] = []
-        for equation in self.equations:
-            site = self.provenance.site(equation.origin)
-            every = call_numbers(site.scopes)
-            if every:
-                current = [n for n in every if n and is_function(calls[n].module)]
-                current = [*current, *self._helpers(site, every, current)]
-            chains.append(current)
-        torn = self._torn(chains)
-        items: list[int | Piece] = []
-        stack: list[tuple[Any, Piece]] = []
-        for at, chain in enumerate(chains):
-            chain = [n for n in chain if n not in torn]
-            depth = 0
-            while depth < len(stack) and depth < len(chain) and stack[depth][0] == chain[depth]:
-                depth += 1
-            del stack[depth:]
-            for number in chain[depth:]:
-                if type(number) is int:
-                    piece = Piece(calls[number])
-                else:
-                    path = stack[-1][1].call.path if stack else ()
-                    piece = Piece(HelperCall(number[2], number[3], path, chain[0] if type(chain[0]) is int else 0))
-                (stack[-1][1].items if stack else items).append(piece)
-                stack.append((number, piece))
-            (stack[-1][1].items if stack else items).append(at)
-        return items
-
-    def _helpers(self, site: Site, every: list[int], own: list[int]) -> list[tuple[Any, ...]]:
-        """The author's functions entered inside the innermost module's `forward`, by where they were called from."""
-        module = self.capture.calls[own[-1] if own else 0]
-        before = sum(self.capture.calls[n].code is module.code for n in every if n < module.number)
-        found = [i for i, f in enumerate(site.frames) if f.code is module.code]
-        if len(found) <= before:
-            return []
-        inside = site.frames[found[before] :]
-        chain: list[tuple[Any, ...]] = []
-        for caller, callee in zip(inside, inside[1:], strict=False):
-            if callee.library or callee.name.startswith("<") or callee.name == "forward":
-                break
-            chain.append((id(caller.code), caller.lasti, callee.code, caller, own[-1] if own else 0))
-        return chain
-
-    @staticmethod
-    def _torn(chains: list[list[Any]]) -> set[Any]:
-        spans: dict[Any, list[int]] = {}
-        for at, chain in enumerate(chains):
-            for number in chain:
-                span = spans.setdefault(number, [at, at, 0])
-                span[1] = at
-                span[2] += 1
-        # A helper that is called again from the same place (in a loop) after something else is several calls.
-        return {n for n, (first, last, count) in spans.items() if last - first + 1 != count}
+        if any(type(i) is Piece for i in items):
+            self.program.entry.equations = self._emit(items, {}, (), frozenset())
 
     def _piece(self, piece: Piece) -> Piece:
         items = [self._piece(i) if type(i) is Piece else i for i in piece.items]
@@ -292,51 +166,9 @@ class _Outlining:
         piece.start = first.start if type(first) is Piece else first
         piece.stop = last.stop if type(last) is Piece else last + 1
         self._find_frames(piece)
-        numbers, values, inputs = piece.numbers, piece.values, piece.inputs
-        places: dict[Value, int] = {}
-        prefix = piece.call.path
-
-        def reference(atom: Any) -> Any:
-            if type(atom) is Value:
-                number = numbers.get(atom)
-                if number is not None:
-                    return number
-                place = places.get(atom)
-                if place is None:
-                    place = places[atom] = len(inputs)
-                    inputs.append(atom)
-                return -1 - place
-            if type(atom) is Literal:
-                return repr(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
-            return Constant, id(atom)
-
-        def make(value: Value) -> None:
-            numbers[value] = len(values)
-            values.append(value)
-
-        keys: list[Any] = [piece.call.kind]
-        for item in items:
-            if type(item) is Piece:
-                keys.append((id(item.shape), tuple([reference(a) for a in item.inputs])))
-                for value in item.values:
-                    make(value)
-                continue
-            equation = self.equations[item]
-            outs = tuple([None if o is None else _type_key(o.aval) for o in equation.outputs])
-            keys.append((id(equation.callee.object), tuple([reference(a) for a in equation.inputs]), outs))
-            for output in equation.outputs:
-                if output is not None:
-                    make(output)
-        ways = tuple([self._way(a, prefix) for a in inputs])
-        piece.key = (tuple(keys), tuple([_type_key(a.aval) for a in inputs]), ways)
-        bucket = self.shapes.setdefault(piece.key, [])
-        for shape in bucket:
-            if self._same_params(shape.pieces[0], piece):
-                shape.pieces.append(piece)
-                piece.shape = shape
-                return piece
-        piece.shape = Shape(piece)
-        bucket.append(piece.shape)
+        piece.number(self.equations, [piece.call.kind])
+        piece.key = (piece.key, tuple([self._way(a, piece.call.path) for a in piece.inputs]))
+        self.shapes.add(piece, lambda _: self.equations)
         return piece
 
     def _way(self, value: Value, prefix: Path) -> tuple[str, Path] | None:
@@ -345,14 +177,6 @@ class _Outlining:
         if found is None or found[1][: len(prefix)] != prefix:
             return None
         return found[0], found[1][len(prefix) :]
-
-    def _same_params(self, left: Piece, right: Piece) -> bool:
-        for a, b in zip(left.items, right.items, strict=True):
-            if type(a) is int:
-                ours, theirs = self.equations[a].origin, self.equations[b].origin  # type: ignore[index]
-                if ours is not theirs and ours.params and self.comparer.differing_param(ours, theirs) is not None:
-                    return False
-        return True
 
     def _needed(self, piece: Piece) -> list[int]:
         last, stop = self.last, piece.stop
@@ -387,8 +211,9 @@ class _Outlining:
             order = {value: i for i, value in enumerate(self._results_of(piece.call))}
             return sorted(numbers, key=lambda n: order.get(piece.values[n], len(order)))
         ways = [self._returned(piece, piece.values[n]) for n in numbers]
-        if len(set(ways)) == len(ways) and all(w is not None and all(type(s) is int for s in w) for w in ways):
-            return [n for _, n in sorted(zip(ways, numbers, strict=True))]  # type: ignore[type-var]
+        known = pieces.by_way(numbers, ways)
+        if known is not None:
+            return known
         # New state was computed on the way: it stands behind what the module returns, which comes last.
         first = [n for n, way in zip(numbers, ways, strict=True) if way is not None] or numbers[-1:]
         return [*first, *[n for n in numbers if n not in first]]
@@ -406,18 +231,15 @@ class _Outlining:
         """Where in what `forward` returns a value stands; None where that is not known."""
         if type(piece.call) is ModuleCall and piece.call.results:
             return self._results_of(piece.call).get(value)
-        maker = next((e for e in reversed(self.equations[piece.start : piece.stop]) if value in e.outputs), None)
+        return pieces.returned(self._frames_inside(piece, value))
+
+    def _frames_inside(self, piece: Piece, value: Value) -> Sequence[Frame]:
+        """The frames of the equation that makes `value`, from the called function inwards."""
+        maker = piece.maker(self.equations, value)
         if maker is None or piece.callee is None:
-            return None
+            return ()
         frames = self.provenance.site(maker.origin).frames
-        inner = next((i for i, f in enumerate(frames) if f.code is piece.callee.code), len(frames))
-        way: tuple[Any, ...] = ()
-        for frame in reversed(frames[inner:]):
-            climb = climbed(frame, way)
-            if not climb.returned:
-                return None
-            way = climb.path
-        return way if inner < len(frames) else None
+        return frames[next((i for i, f in enumerate(frames) if f.code is piece.callee.code), len(frames)) :]
 
     # ------------------------------------------------------------ the new equations
 
@@ -427,7 +249,7 @@ class _Outlining:
         new: list[Equation] = []
         for item in items:
             if type(item) is int:
-                new.append(_renamed(self.equations[item], known))
+                new.append(pieces.renamed(self.equations[item], known))
             elif not self._is_kept(item):
                 new.extend(self._emit(item.items, known, prefix, results))
             else:
@@ -490,9 +312,9 @@ class _Outlining:
         params = [Value(a.aval, n or a.hint) for a, n in zip(piece.inputs, names, strict=True)]
         packed = self._packed(shape)
         results = [piece.values[n] for n in shape.results]
-        inner = [Value(r.aval, r.hint) for r in results]
+        inner = [Value(r.aval, self._name_inside(piece, r)) for r in results]
         for made, value in zip(inner, results, strict=True):
-            made.named = value.named
+            made.named = value.named and made.hint is not None
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, known, piece.call.path, frozenset(results))
         helper = type(piece.call) is HelperCall
@@ -596,11 +418,12 @@ class _Outlining:
 
     def _name_in_caller(self, piece: Piece, value: Value) -> tuple[str, bool] | None:
         """What the caller calls a value that the call gives back, and whether in a statement of its own."""
-        way = self._returned(piece, value)
-        if way is None or piece.frame is None:
-            return None
-        strong = [t for t in climbed(piece.frame, way).targets if t.strong and not t.path and t.name.strip("_")]
-        return (words.clean(strong[0].name), strong[0].kind == "assign") if strong else None
+        return pieces.name_in_caller(piece.frame, self._returned(piece, value))
+
+    def _name_inside(self, piece: Piece, value: Value) -> str | None:
+        """What the module itself calls a value that it gives back."""
+        frames = self._frames_inside(piece, value)
+        return pieces.name_inside(frames, value.hint) if frames else value.hint
 
 
 def _shapes_by_name(values: Iterable[Value]) -> dict[str, tuple[int, ...]]:
@@ -623,16 +446,3 @@ def head_of(kind: type) -> str:
 def _head_of_code(code: CodeType) -> str:
     text = f"{code.co_qualname}, {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
     return text if text.isprintable() and len(text) < 90 else ""
-
-
-def _renamed(equation: Equation, known: dict[Value, Value]) -> Equation:
-    if not known or not any(a in known for a in equation.inputs) and not any(o in known for o in equation.outputs):
-        return equation
-    inputs = [known.get(a, a) for a in equation.inputs]  # type: ignore[call-overload]
-    outputs = [known.get(o, o) for o in equation.outputs]  # type: ignore[call-overload]
-    return Equation(equation.callee, inputs, outputs, equation.params, equation.origin)
-
-
-def _type_key(aval: Any) -> Any:
-    shape = getattr(aval, "shape", None)
-    return (shape, aval.dtype, getattr(aval, "weak_type", None)) if shape is not None else type(aval).__name__
