@@ -267,6 +267,84 @@ def test_caches_are_state_in_and_out():
     assert not module.keys.any() and not module.plain.any()  # the module itself is as it was
 
 
+class Frozen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        with torch.no_grad():
+            kept = torch.tanh(self.first(x)) * 2
+            kept += 1
+        return self.third(kept + self.second(x).detach()) * kept
+
+
+def test_no_gradient_where_pytorch_has_none():
+    torch.manual_seed(4)
+    module, x = Frozen(), torch.randn(2, 3)
+    d = untrace.from_torch(module)(x)
+    params = d.module.load_params(module.state_dict())
+    near(d(params, jnp.asarray(x)), reference(module, x))
+    gradient = jax.grad(lambda p: jnp.sum(d(p, jnp.asarray(x)) ** 2))(params)
+    (module(x) ** 2).sum().backward()
+    near(gradient["third"]["weight"], module.third.weight.grad)
+    for name in ("first", "second"):
+        assert getattr(module, name).weight.grad is None
+        assert not np.asarray(gradient[name]["weight"]).any()
+
+
+class Tied(nn.Module):
+    """Integers in, weights that two layers share, a list of results, an attention with a mask and dropout in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(7, 4)
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids, mask=None):
+        x = self.table(ids)
+        y = F.scaled_dot_product_attention(x, x, x, attn_mask=mask, dropout_p=0.5 if self.training else 0.0)
+        return [self.head(y), ids.sum(-1), y.argmax(-1)]
+
+
+def test_tied_weights_integers_and_attention_masks():
+    torch.manual_seed(5)
+    module, ids = Tied().eval(), torch.tensor([[1, 2, 6], [0, 3, 3]])
+    mask = torch.ones(3, 3, dtype=torch.bool).tril()
+    d = untrace.from_torch(module)(ids, mask=mask)
+    params = d.module.load_params(module.state_dict())
+    assert list(params) == ["table"]  # once
+    assert d.module.load_params({"head.weight": module.head.weight}).keys() == params.keys()
+    logits, sums, best = d(params, jnp.asarray(ids.numpy()), jnp.asarray(mask.numpy()))
+    expected = reference(module, ids, mask)
+    near(logits, expected[0])
+    assert sums.dtype == jnp.int32 and best.dtype == jnp.int32
+    np.testing.assert_array_equal(sums, expected[1].numpy())
+    np.testing.assert_array_equal(best, expected[2].numpy())
+
+    trained = untrace.from_torch(module.train())(ids, mask=mask)
+    assert "def tied(params, key, ids, mask):" in trained.source
+    one, other = (
+        trained(params, jax.random.key(i), jnp.asarray(ids.numpy()), jnp.asarray(mask.numpy())) for i in (0, 1)
+    )
+    assert (np.asarray(one[0]) != np.asarray(other[0])).any()
+
+
+class Rotary(nn.Module):
+    def forward(self, x, table):
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * table[: x.shape[1]]).flatten(-2).type_as(x)
+
+
+def test_complex_rotary_follows_the_length():
+    x, table = torch.randn(2, 5, 4), torch.polar(torch.ones(8, 2), torch.randn(8, 2))
+    d = untrace.from_torch(Rotary())(x, table)
+    for length in (5, 3, 8):
+        x = torch.randn(2, length, 4)
+        near(d({}, jnp.asarray(x), jnp.asarray(table.numpy())), reference(Rotary(), x, table))
+
+
 @dataclasses.dataclass
 class Output:
     logits: torch.Tensor
@@ -345,6 +423,19 @@ def test_missing_operation_says_what_to_do():
     message = str(caught.value)
     assert "special_airy_ai" in message and "test_torch.py:" in message
     assert "return torch.special.airy_ai(x)" in message and "@untrace.torch_op(" in message
+
+
+class Area(nn.Module):
+    def forward(self, x):
+        return F.interpolate(x, size=2, mode="area")
+
+
+def test_missing_option_of_an_operation_says_what_to_do():
+    with pytest.raises(untrace.UnsupportedPrimitiveError) as caught:
+        untrace.from_torch(Area())(torch.rand(1, 1, 4, 4))
+    message = str(caught.value)
+    assert "`torch.nn.functional.interpolate` in test_torch.py:" in message and "with mode='area'" in message
+    assert 'F.interpolate(x, size=2, mode="area")' in message and "@untrace.torch_op(" in message
 
 
 def test_operation_can_be_taught():

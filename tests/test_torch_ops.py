@@ -48,6 +48,11 @@ CASES = {
     "one_hot": lambda: F.one_hot(torch.tensor([2, 0, 1]), 4),
     "cross_entropy": lambda: F.cross_entropy(r(4, 5), torch.tensor([1, 0, -100, 4])),
     "cross_entropy_images": lambda: F.cross_entropy(r(2, 5, 3), torch.tensor([[1, 0, 2], [4, 4, 0]]), reduction="none"),
+    "cross_entropy_weights": lambda: F.cross_entropy(r(4, 5), torch.tensor([1, 0, -100, 4]), weight=r(5).abs()),
+    "cross_entropy_smooth": lambda: F.cross_entropy(
+        r(2, 5, 3), torch.tensor([[1, 0, -100], [4, 4, 0]]), weight=r(5).abs(), label_smoothing=0.1
+    ),
+    "cross_entropy_probabilities": lambda: F.cross_entropy(r(4, 5), r(5, 4).T.softmax(-1), label_smoothing=0.2),
     "mse_loss": lambda: F.mse_loss(r(4), r(5)[:4]),
     "mean": lambda: r(2, 3, 4).mean((0, 2), keepdim=True),
     "var": lambda: torch.var(r(3, 4), dim=1),
@@ -80,6 +85,14 @@ CASES = {
     "conv3d": lambda: F.conv3d(r(1, 2, 4, 4, 4), r(3, 2, 2, 2, 2)),
     "conv_transpose1d": lambda: F.conv_transpose1d(r(1, 2, 5), r(2, 3, 4), r(3), stride=2, padding=1),
     "conv_transpose2d": lambda: F.conv_transpose2d(r(2, 3, 4, 5), r(3, 2, 3, 3), stride=2, padding=1, output_padding=1),
+    "conv_transpose_groups": lambda: F.conv_transpose2d(r(2, 4, 4, 5), r(4, 3, 3, 2), r(6), stride=2, groups=2),
+    "conv_transpose3d": lambda: F.conv_transpose3d(r(1, 2, 3, 4, 2), r(2, 3, 2, 2, 2), stride=2),
+    "max_pool_dilated": lambda: F.max_pool2d(r(1, 2, 9, 8), 3, 2, padding=1, dilation=2),
+    "max_pool3d": lambda: F.max_pool3d(r(1, 2, 4, 4, 4), 2),
+    "avg_pool_ceil": lambda: F.avg_pool2d(r(1, 2, 6, 7), 3, 2, padding=1, ceil_mode=True),
+    "avg_pool_ceil_valid": lambda: F.avg_pool2d(
+        r(1, 2, 6, 7), 3, 2, padding=1, ceil_mode=True, count_include_pad=False
+    ),
     "max_pool": lambda: F.max_pool2d(r(1, 2, 7, 7), 3, 2, padding=1),
     "max_pool_ceil": lambda: F.max_pool2d(r(1, 2, 6, 6), 3, 2, ceil_mode=True),
     "max_pool1d": lambda: F.max_pool1d(r(1, 2, 7), 2),
@@ -90,6 +103,12 @@ CASES = {
     "nearest": lambda: F.interpolate(r(1, 2, 3, 4), scale_factor=2),
     "nearest_odd": lambda: F.interpolate(r(1, 2, 4), size=7),
     "bilinear": lambda: F.interpolate(r(1, 2, 3, 4), scale_factor=2, mode="bilinear"),
+    "bilinear_corners": lambda: F.interpolate(r(1, 2, 3, 4), size=(5, 7), mode="bilinear", align_corners=True),
+    "bilinear_down": lambda: F.interpolate(r(1, 2, 7, 8), size=(3, 4), mode="bilinear"),
+    "linear_down": lambda: F.interpolate(r(1, 2, 9), scale_factor=0.4, mode="linear"),
+    "trilinear": lambda: F.interpolate(r(1, 1, 3, 4, 2), size=(5, 3, 4), mode="trilinear"),
+    "bicubic": lambda: F.interpolate(r(1, 2, 5, 4), size=(7, 3), mode="bicubic"),
+    "bicubic_corners": lambda: F.interpolate(r(1, 2, 5, 4), size=(7, 9), mode="bicubic", align_corners=True),
     "batch_norm": lambda: F.batch_norm(r(4, 3, 5), r(3), r(3).abs(), r(3), r(4)[:3]),
     "batch_norm_train": lambda: F.batch_norm(r(4, 3, 5), None, None, r(3), training=True),
     "grouped_mm": lambda: F.grouped_mm(

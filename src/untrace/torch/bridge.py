@@ -68,6 +68,8 @@ def _missing_overloads(torch: Any, library: Any) -> Iterator[None]:
 def environment() -> Any:
     """The torchax environment that modules are run in. One per process: its tables take a second to fill."""
     library = torchax()
+    import jax
+    import jax.numpy as jnp
     import torch
     from torch.utils import _pytree as torch_pytree
 
@@ -92,6 +94,36 @@ def environment() -> Any:
             return tensor.Tensor(array_of(value), self)
 
         def dispatch(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return self._without_gradient(func, types, args, kwargs)
+            return self._dispatched(func, types, args, kwargs)
+
+        def _without_gradient(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+            """Under `torch.no_grad` nothing is learned through what comes from outside."""
+            name = getattr(func, "__name__", "").partition(".")[0]
+            in_place = name == "__setitem__" or name.endswith("_") and not name.endswith("__")
+
+            def stopped(x: Any) -> Any:
+                array = getattr(x, "_elem", None)
+                if type(x) is not tensor.Tensor or getattr(x, "is_stopped", False):
+                    return x
+                if not isinstance(array, jax.core.Tracer) or not jnp.issubdtype(array.dtype, jnp.inexact):
+                    return x
+                made = tensor.Tensor(jax.lax.stop_gradient(array), self)
+                made.is_stopped = True
+                return made
+
+            def mark(x: Any) -> Any:
+                if type(x) is tensor.Tensor:
+                    x.is_stopped = True
+                return x
+
+            kept = 1 if in_place else 0  # what is changed stays the object that it is
+            args = (*args[:kept], *torch_pytree.tree_map(stopped, tuple(args[kept:])))
+            out = self._dispatched(func, types, args, torch_pytree.tree_map(stopped, kwargs or {}))
+            return out if in_place else torch_pytree.tree_map(mark, out)
+
+        def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             try:
                 return super().dispatch(func, types, args, kwargs)
             except tensor.OperatorNotFound as error:
@@ -165,6 +197,18 @@ def missing(func: Any) -> str:
         "To teach untrace what it is, register a function of JAX arrays with the same arguments:\n"
         f"    @untrace.torch_op(torch.ops.{name})\n"
         f"    def {name.split('.')[1]}(*args, **kwargs): return jnp.some_function(*args)"
+    )
+
+
+def lacks(function: str, what: str) -> UnsupportedPrimitiveError:
+    """The error for a use of an operation that has no JAX form here: `torch.nn.functional.pad`, `with this mode`."""
+    place, statement = _author_line()
+    where = f" in {place}: `{statement}`" if place else ""
+    return UnsupportedPrimitiveError(
+        f"`{function}`{where} has no JAX form {what}.\n"
+        "To teach untrace what it is, register a function of JAX arrays with the same arguments:\n"
+        f"    @untrace.torch_op({function})\n"
+        f"    def {function.rpartition('.')[2]}(*args, **kwargs): return jnp.some_function(*args)"
     )
 
 

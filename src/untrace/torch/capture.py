@@ -189,7 +189,7 @@ class _Runner:
         first_key = key if key is not None else jax.random.key(0)
         env._property.content.autocast_dtype = None
         with states.replaced(capture.module, state, wraps), env.override_property(prng=first_key):
-            with _marked(capture), torch.no_grad(), env:
+            with _marked(capture), torch.enable_grad(), env:  # a `torch.no_grad` inside is the author's
                 out = capture.module(*args, **kwargs)
             self.random = env.param.prng is not first_key
             after = {s.name: states.current(state, s) for s in state.slots}

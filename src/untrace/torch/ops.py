@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from untrace.torch import ops_parts
+from untrace.torch.bridge import lacks
 
 ADDED: list[tuple[Any, Callable[..., Any], dict[str, Any]]] = []
 """Operations that users registered with `untrace.torch_op`."""
@@ -205,16 +206,32 @@ def cross_entropy(
     input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
-    if weight is not None or label_smoothing or target.dtype == input.dtype:
-        raise NotImplementedError("cross_entropy with weights, smoothing or probabilities has no JAX form here yet")
     axis = 1 if input.ndim > 1 else 0
     log_probs = jax.nn.log_softmax(input, axis=axis)
+    per_class = log_probs if weight is None else log_probs * _along(weight, axis, input.ndim)
+    if jnp.issubdtype(target.dtype, jnp.floating):  # probabilities of the classes
+        smooth = (1 - label_smoothing) * target + label_smoothing / input.shape[axis] if label_smoothing else target
+        losses = -jnp.sum(smooth * per_class, axis=axis)
+        return _reduced(losses, reduction, losses.size)
     valid = target != ignore_index
-    chosen = jnp.take_along_axis(log_probs, jnp.expand_dims(jnp.where(valid, target, 0), axis), axis=axis)
+    classes = jnp.where(valid, target, 0)
+    chosen = jnp.take_along_axis(per_class, jnp.expand_dims(classes, axis), axis=axis)
     losses = jnp.where(valid, -jnp.squeeze(chosen, axis), 0.0)
+    share = valid if weight is None else jnp.where(valid, weight[classes], 0.0)
+    if label_smoothing:
+        spread = jnp.where(valid, -jnp.mean(per_class, axis=axis), 0.0)
+        losses = (1 - label_smoothing) * losses + label_smoothing * spread
+    return _reduced(losses, reduction, jnp.sum(share))
+
+
+def _along(weight: Any, axis: int, rank: int) -> Any:
+    return weight[(slice(None), *[None] * (rank - axis - 1))]
+
+
+def _reduced(losses: Any, reduction: str, count: Any) -> Any:
     if reduction == "none":
         return losses
-    return jnp.sum(losses) / jnp.sum(valid) if reduction == "mean" else jnp.sum(losses)
+    return jnp.sum(losses) / count if reduction == "mean" else jnp.sum(losses)
 
 
 def mse_loss(
@@ -336,7 +353,7 @@ def tril(input: Any, diagonal: int = 0) -> Any:
 def grouped_mm(mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
     """Rows in groups, each with a matrix of its own; `offs` has where the groups end."""
     if offs is None or mat_a.ndim != 2 or mat_b.ndim != 3 or bias is not None:
-        raise NotImplementedError("grouped_mm has a JAX form here for rows in groups only")
+        raise lacks("torch.nn.functional.grouped_mm", "but for rows in groups, without a bias")
     sizes = jnp.diff(offs, prepend=0)
     return lax.ragged_dot(mat_a, mat_b, sizes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+from untrace.torch.bridge import lacks
 
 
 def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
@@ -22,7 +25,9 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (torch.conv2d, lambda *a, **k: conv(2, *a, **k)),
         (F.conv_transpose1d, lambda *a, **k: conv_transpose(1, *a, **k)),
         (F.conv_transpose2d, lambda *a, **k: conv_transpose(2, *a, **k)),
+        (F.conv_transpose3d, lambda *a, **k: conv_transpose(3, *a, **k)),
         (F.max_pool1d, lambda *a, **k: max_pool(1, *a, **k)), (F.max_pool2d, lambda *a, **k: max_pool(2, *a, **k)),
+        (F.max_pool3d, lambda *a, **k: max_pool(3, *a, **k)), (F.avg_pool3d, lambda *a, **k: avg_pool(3, *a, **k)),
         (F.avg_pool2d, lambda *a, **k: avg_pool(2, *a, **k)), (F.avg_pool1d, lambda *a, **k: avg_pool(1, *a, **k)),
         (F.adaptive_avg_pool2d, adaptive_avg_pool2d), (F.interpolate, interpolate),
     ]  # fmt: skip
@@ -71,8 +76,6 @@ def conv_transpose(
     groups: int = 1, dilation: Any = 1,
 ) -> Any:  # fmt: skip
     """The gradient of a convolution with respect to its input, as PyTorch defines it."""
-    if groups != 1:
-        raise NotImplementedError("a transposed convolution in groups has no JAX form here yet")
     x, single = _batched(input, rank)
     strides, dilations = _several(stride, rank), _several(dilation, rank)
     pads = []
@@ -82,23 +85,30 @@ def conv_transpose(
         reach = d * (k - 1)
         pads.append((reach - p, reach - p + extra))
     axes = tuple(range(2, 2 + rank))
-    flipped = jnp.flip(weight, axes).swapaxes(0, 1)
+    flipped = jnp.flip(weight, axes)
+    if groups == 1:
+        kernel = flipped.swapaxes(0, 1)
+    else:  # the outputs of one group after those of another
+        parts = flipped.reshape(groups, -1, *flipped.shape[1:]).swapaxes(1, 2)
+        kernel = parts.reshape(-1, *parts.shape[2:])
     out = lax.conv_general_dilated(
-        x, flipped, (1,) * rank, pads, lhs_dilation=strides, rhs_dilation=dilations, dimension_numbers=_LAYOUTS[rank]
-    )
+        x, kernel, (1,) * rank, pads, lhs_dilation=strides, rhs_dilation=dilations, dimension_numbers=_LAYOUTS[rank],
+        feature_group_count=groups,
+    )  # fmt: skip
     if bias is not None:
         out = out + bias[(slice(None), *[None] * rank)]
     return out[0] if single else out
 
 
 def _windows(
-    rank: int, input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool
+    rank: int, input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, dilation: Any = 1
 ) -> tuple[Any, Any, Any]:
     sizes = _several(kernel_size, rank)
     strides = sizes if stride is None or stride == [] else _several(stride, rank)
     lead = input.ndim - rank
     pads = []
-    for n, k, s, p in zip(input.shape[lead:], sizes, strides, _several(padding, rank), strict=True):
+    reaches = [d * (k - 1) + 1 for k, d in zip(sizes, _several(dilation, rank), strict=True)]
+    for n, k, s, p in zip(input.shape[lead:], reaches, strides, _several(padding, rank), strict=True):
         more = 0
         if ceil_mode and (n + 2 * p - k) % s:
             more = s - (n + 2 * p - k) % s
@@ -115,31 +125,33 @@ def max_pool(
     rank: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:  # fmt: skip
-    if return_indices or _several(dilation, rank) != (1,) * rank:
-        raise NotImplementedError("max pooling with indices or dilation has no JAX form here yet")
-    sizes, strides, pads = _windows(rank, input, kernel_size, stride, padding, ceil_mode)
+    if return_indices:
+        raise lacks(f"torch.nn.functional.max_pool{rank}d", "with return_indices=True")
+    sizes, strides, pads = _windows(rank, input, kernel_size, stride, padding, ceil_mode, dilation)
     least = -np.inf if jnp.issubdtype(input.dtype, jnp.floating) else jnp.iinfo(input.dtype).min
     # A NumPy scalar: JAX differentiates a maximum over windows only where it sees the start value.
-    return lax.reduce_window(input, np.array(least, input.dtype), lax.max, sizes, strides, pads)
+    apart = (1,) * (input.ndim - rank) + _several(dilation, rank)
+    return lax.reduce_window(input, np.array(least, input.dtype), lax.max, sizes, strides, pads, window_dilation=apart)
 
 
 def avg_pool(
     rank: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = None,
 ) -> Any:  # fmt: skip
-    if ceil_mode:
-        raise NotImplementedError("average pooling with ceil_mode has no JAX form here yet")
-    sizes, strides, pads = _windows(rank, input, kernel_size, stride, padding, False)
+    sizes, strides, pads = _windows(rank, input, kernel_size, stride, padding, ceil_mode)
     zero = np.zeros((), input.dtype)
     total = lax.reduce_window(input, zero, lax.add, sizes, strides, pads)
     if divisor_override is not None:
         return total / divisor_override
-    if count_include_pad or not any(p for pair in pads for p in pair):
-        count = 1
-        for size in sizes:
-            count *= size
-        return total / count
-    return total / lax.reduce_window(jnp.ones_like(input), zero, lax.add, sizes, strides, pads)
+    even = all(a == b for a, b in pads)
+    if even and (count_include_pad or not any(p for pair in pads for p in pair)):
+        return total / math.prod(sizes)
+    ones = jnp.ones_like(input)
+    if count_include_pad:  # the padding counts, and what ceil_mode puts behind it does not
+        inner = [(0, 0)] * (input.ndim - rank) + [(p, p) for p in _several(padding, rank)]
+        ones = jnp.pad(ones, inner, constant_values=1)
+        pads = [(a - p, b - p) for (a, b), (p, _) in zip(pads, inner, strict=True)]
+    return total / lax.reduce_window(ones, zero, lax.add, sizes, strides, pads)
 
 
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
@@ -171,10 +183,47 @@ def interpolate(
             else:
                 out = jnp.take(out, jnp.arange(s) * n // s, axis=axis)
         return out
-    if (
-        mode in ("bilinear", "linear")
-        and not align_corners
-        and all(s >= n for n, s in zip(input.shape[2:], sizes, strict=True))
-    ):
+    kinds = {"linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
+    if mode not in kinds or antialias:
+        how = f"with mode={mode!r}" + (" and antialias=True" if antialias else "")
+        raise lacks("torch.nn.functional.interpolate", how)
+    grows = all(s >= n for n, s in zip(input.shape[2:], sizes, strict=True))
+    if kinds[mode] == "linear" and not align_corners and grows:
         return jax.image.resize(input, (*input.shape[:2], *sizes), "linear")
-    raise NotImplementedError(f"interpolate(mode={mode!r}, align_corners={align_corners}) has no JAX form here yet")
+    out = input
+    given = _several(scale_factor, rank) if scale_factor is not None and not recompute_scale_factor else (None,) * rank
+    for axis, (new, factor) in enumerate(zip(sizes, given, strict=True), 2):
+        out = _resampled(out, axis, new, kinds[mode], bool(align_corners), factor)
+    return out
+
+
+def _resampled(x: Any, axis: int, new: int, kind: str, align_corners: bool, factor: Any) -> Any:
+    """One axis at other places, between its elements; what lies outside is the edge's.
+
+    Source: the formulas of the documentation of torch.nn.functional.interpolate; a = -0.75 in the cubic kernel.
+    """
+    old = x.shape[axis]
+    places = np.arange(new, dtype=np.float64)
+    if align_corners:
+        places = places * ((old - 1) / (new - 1) if new > 1 else 0.0)
+    else:
+        places = (places + 0.5) * (old / new if factor is None else 1 / factor) - 0.5
+        places = np.maximum(places, 0.0) if kind == "linear" else places
+    first = np.floor(places).astype(int)
+    t = places - first
+    if kind == "linear":
+        taps = {0: 1 - t, 1: t}
+    else:
+        a = -0.75
+        taps = {k: _cubic(np.abs(t - k), a) for k in (-1, 0, 1, 2)}
+    shape = [-1 if i == axis else 1 for i in range(x.ndim)]
+    return sum(
+        jnp.take(x, np.clip(first + k, 0, old - 1), axis=axis) * w.astype(np.float32).reshape(shape).astype(x.dtype)
+        for k, w in taps.items()
+    )
+
+
+def _cubic(d: Any, a: float) -> Any:
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))

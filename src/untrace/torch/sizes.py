@@ -55,6 +55,7 @@ _PRIMES = (
 # A network that halves its images several times needs sizes that can be halved.
 _MULTIPLES = (1, 2, 4, 8, 16)
 _PASSED_OVER = 3
+_SMALLEST = 3
 # No more trials of the module than this many seconds' worth.
 _SECONDS = 30.0
 _MOST_PARTNERS = 5
@@ -133,7 +134,9 @@ def groups_of(
     trial = _Trial(module, inputs)
     places = [(n, a) for n, shape in enumerate(inputs.shapes) for a, size in enumerate(shape) if size]
     found: list[Group] = []
-    primes = [p for p in _PRIMES if not any(p * m in taken for m in _MULTIPLES)][_PASSED_OVER * start :]
+    primes = [p for p in _PRIMES if not any(p * m in taken for m in _MULTIPLES)]
+    primes = [*primes[_PASSED_OVER * start :], *primes[: _PASSED_OVER * start]]  # the small ones are left for limits
+    primes += [p for p in (5, 3) if p not in taken and not start]
     for together in _known_together(inputs, others, places):
         group = trial.group(together, primes, found)
         if group is not None:
@@ -193,8 +196,10 @@ class _Trial:
             return None
         number, axis = together[0]
         old = self.inputs.shapes[number][axis]
-        for multiple in _MULTIPLES:
-            prime = next((p for p in primes if tells_apart(old, p * multiple)), None)
+        tried = [(next((p for p in primes if tells_apart(old, p * m)), None), m) for m in _MULTIPLES]
+        # Near a limit (a table of positions) only smaller sizes are left.
+        tried += [(p, 1) for p in sorted(primes)[:_SMALLEST] if p != old]
+        for prime, multiple in tried:
             if prime is not None and self.runs([*found, Group(together, prime * multiple)]):
                 primes.remove(prime)
                 return Group(together, prime * multiple)
