@@ -190,7 +190,7 @@ class _Trial:
         self.until = time.perf_counter() + _SECONDS
         self.has_state = any(True for _ in module.buffers())
 
-    def group(self, together: tuple[Place, ...], primes: list[int], found: Sequence[Group]) -> Group | None:
+    def group(self, together: tuple[Place, ...], primes: list[int], found: list[Group]) -> Group | None:
         """The dimensions as a group with a size that PyTorch takes beside those that were found; None without one."""
         if not primes:
             return None
@@ -203,6 +203,12 @@ class _Trial:
             if prime is not None and self.runs([*found, Group(together, prime * multiple)]):
                 primes.remove(prime)
                 return Group(together, prime * multiple)
+        for other in found if primes else ():
+            moved = [Group(g.places, primes[0]) if g is other else g for g in found]
+            if other.size != old and self.runs([*moved, Group(together, other.size)]):
+                found[:] = moved
+                del primes[0]
+                return Group(together, other.size)
         return None
 
     def runs(self, groups: Sequence[Group]) -> bool:
