@@ -109,7 +109,8 @@ def measure(name: str, keep: Path | None) -> tuple[Any, ...]:
     seconds = time.perf_counter() - start
     gradients = [re.search(r"within ([\d.e+-]+)", n) for n in written.proof.notes if "autograd" in n]
     found = capture(model, args, kwargs)
-    classes = {type(c.module) for c in found.calls if not type(c.module).__module__.startswith("torch.")}
+    modules = [c.module for c in found.calls if isinstance(c.module, torch.nn.Module)]  # a part of a layer is none
+    classes = {type(m) for m in modules if not type(m).__module__.startswith("torch.")}
     with tempfile.TemporaryDirectory() as folder:
         error = alone(written, model, found, args, kwargs, Path(folder))
     if keep is not None:
