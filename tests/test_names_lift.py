@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import keyword
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+import untrace
 from untrace.capture.function import program_of, trace
 from untrace.ir.nodes import Function, Value, walk_functions
 from untrace.lift import parameters, words
@@ -183,3 +184,33 @@ def test_names_are_the_same_every_time():
         ]
 
     assert run() == run()
+
+
+def test_parts_of_an_argument_have_the_authors_names():
+    def model(params, batch):
+        w, b = params["dense"]
+        mask = batch.mask
+        kernel = params["out"]["kernel"]
+        return (jnp.tanh(batch.x @ w + b) @ kernel) * mask
+
+    class Batch(NamedTuple):
+        x: jax.Array
+        mask: jax.Array
+
+    params = {"dense": (jnp.ones((3, 4)), jnp.ones(4)), "out": {"kernel": jnp.ones((4, 2))}}
+    text = untrace.decompile(model)(params, Batch(jnp.ones((5, 3)), jnp.ones((5, 1)))).source
+    assert 'w, b = params["dense"]' in text
+    assert "kernel" in text and '@ params["out"]["kernel"]' not in text
+    assert "* mask" in text
+
+
+def test_a_name_that_was_bound_again_is_no_part_of_the_argument():
+    def model(params, x):
+        w = params["a"]
+        y = x @ w
+        params = {"a": w * 2.0}
+        v = params["a"]
+        return y + v
+
+    text = untrace.decompile(model)({"a": jnp.ones((3, 3))}, jnp.ones((3, 3))).source
+    assert 'w = params["a"]' in text and 'v = params["a"]' not in text

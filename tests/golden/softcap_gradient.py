@@ -9,8 +9,10 @@ import jax.numpy as jnp
 
 def grad_loss(params, x):
     """Args: params: (w: f32[4,5], b: f32[5]); x: f32[3,4].  Returns: the gradient, like params."""
+    w, b = params
+
     # forward
-    total = x @ params[0] + params[1]
+    total = x @ w + b
     hidden = jax.nn.relu(total)
     centered = hidden - jnp.mean(hidden, axis=-1, keepdims=True)
     scaled = centered / 30.0

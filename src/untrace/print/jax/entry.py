@@ -11,8 +11,9 @@ import jax
 from untrace import jax_compat
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Function, Program, Value
+from untrace.lift.unpacked import unpacked_names
 from untrace.print.jax.described import WORDS, author_dims
-from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
+from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, plain_way, reach
 from untrace.print.jax.local import leaf_behind
 from untrace.print.jax.results import Rebuilt, rebuild
 from untrace.print.jax.signature import Argument, Signature, signature_parameters, unpack_arguments
@@ -88,7 +89,7 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
     module.modules.update(signature.modules)
     w.statements.extend(signature.checks)
     if module.idiomatic:
-        _bind_arguments(w, signature.arguments, function)
+        _bind_arguments(w, signature.arguments, function, unpacked_names(program))
     else:
         statements, leaves = unpack_arguments(signature.arguments, _fresh(w), _used_inputs(function))
         w.statements.extend(statements)
@@ -157,8 +158,10 @@ def _add_dims(
             sizes.setdefault(word, set()).add(size)
 
 
-def _bind_arguments(w: FunctionWriter, arguments: Sequence[Argument], function: Function) -> None:
-    """The leaves of the arguments where they read best: see `leaves`."""
+def _bind_arguments(
+    w: FunctionWriter, arguments: Sequence[Argument], function: Function, authors: dict[Any, str]
+) -> None:
+    """The leaves of the arguments where they read best: see `leaves`. `authors`: the author's names, see `unpacked`."""
     used = _used_inputs(function)
     known: list[tuple[Value, Leaf]] = []
     first = 0
@@ -176,7 +179,12 @@ def _bind_arguments(w: FunctionWriter, arguments: Sequence[Argument], function: 
             w.statements.extend(statements)
             w.names.update(zip(values, expressions, strict=True))
         first += len(values)
-    bind_leaves(w, known, function.equations, function.results, lambda value, leaf: value.hint or last_word(leaf))
+    named = {v: name for v, leaf in known if (name := authors.get((leaf.root.id, plain_way(leaf)))) is not None}
+
+    def hint(value: Value, leaf: Leaf) -> str:
+        return named.get(value) or value.hint or last_word(leaf)
+
+    bind_leaves(w, known, function.equations, function.results, hint, frozenset(named))
     examples = [x for argument in arguments for x in jax.tree.leaves(argument.example)]
     for i, example in enumerate(examples):
         if i in used and type(example) in (bool, int, float, complex):

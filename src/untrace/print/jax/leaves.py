@@ -10,6 +10,7 @@ is traced.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -213,7 +214,7 @@ def bind_leaves(
             w.names[value] = leaf.root
             w.module.leaf_of[id(leaf.root)] = leaf
             w.module.kept.append(leaf.root)
-        elif count > 1 or value in own or count == 1 and len(leaf.flat()) > _LONGEST:
+        elif count > 1 or count and value in own or count == 1 and len(leaf.flat()) > _LONGEST:
             bound.append((value, leaf))
         else:
             w.names[value] = leaf
@@ -285,6 +286,17 @@ def _unpacking(w: Any, bound: Sequence[tuple[Value, Leaf]], hint: Callable[[Valu
         else:
             statements.extend([Assign([n], leaf) for n, leaf in zip(names, leaves, strict=True)])
     return statements
+
+
+def plain_way(leaf: Leaf) -> tuple[tuple[str, Any], ...]:
+    """The steps to a leaf with plain keys: ("item", "w"), ("item", 0), ("attribute", "mu")."""
+    found: list[tuple[str, Any]] = []
+    for kind, text, _ in leaf.steps:
+        try:
+            found.append((kind, ast.literal_eval(text) if kind == "item" else text))
+        except (ValueError, SyntaxError):  # a key that is no literal
+            found.append((kind, text))
+    return tuple(found)
 
 
 def last_word(leaf: Leaf) -> str:
