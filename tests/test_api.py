@@ -462,3 +462,11 @@ def test_a_regular_constant_is_written_as_what_it_is(array: Any, text: str) -> N
 def test_the_package_runs_as_a_command() -> None:
     done = subprocess.run([sys.executable, "-m", "untrace", "--version"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.startswith("untrace ")
+
+
+def test_the_head_names_the_users_file_also_with_static_arguments():
+    def power(x, n):
+        return x**n
+
+    head = untrace.decompile(power, static_argnums=1)(jnp.ones(3), 3).source.splitlines()[0]
+    assert head.startswith('"""`power` (test_api.py:')

@@ -385,3 +385,11 @@ def test_the_demo_keeps_what_a_person_has_edited(folder: Path) -> None:
 
 def _imports(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if "import" in line.split()]
+
+
+def test_the_gradient_that_a_flag_asked_for_has_its_title(capsys, tmp_path):
+    source = tmp_path / "model.py"
+    source.write_text("import jax.numpy as jnp\n\ndef loss(w, x):\n    return jnp.sum((x @ w) ** 2)\n")
+    assert cli.main(["show", f"{source}:loss", "f32[3]", "f32[2,3]", "--grad"]) == 0
+    text = capsys.readouterr().out
+    assert "Gradient of `loss` with respect to `w` (model.py:3)." in text and "def grad_loss(w, x):" in text

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 
-from untrace import jax_compat
 from untrace._errors import ProofError, UnsupportedPrimitiveError
 from untrace.capture.constant_order import keep_constant_order
 from untrace.capture.function import Captured, program_of
@@ -79,7 +78,7 @@ def write_and_prove(
     The most readable form is tried first; one that is not proven gives way to the next plainer one.
     """
     if options.style == "idiomatic" and captured.summary:
-        name = _NAMES[captured.summary.split(" of ")[0]].format("lambda" if name == "<lambda>" else name)
+        name = _name_of_transformed(captured.summary, name)
     with _deep_recursion(), _no_collections():
         start = time.perf_counter()
         own = JAX.user_names()
@@ -102,6 +101,15 @@ def write_and_prove(
                 "This is a bug of untrace. With prove=False you get the text all the same."
             )
         return result
+
+
+def _name_of_transformed(summary: str, name: str) -> str:
+    """`grad_loss` for what `jax.grad(loss)` gave, unless it has another name by now."""
+    words, _, rest = summary.partition(" of `")
+    inner = rest.partition("`")[0]
+    if name != inner and inner != "<lambda>":
+        return name
+    return _NAMES[words].format("lambda" if name == "<lambda>" else name)
 
 
 def _idiomatic(
@@ -267,7 +275,7 @@ def head_of_module(captured: Captured, name: str, idiomatic: bool, proven: str =
     """The docstring of a written module: what it is, and what was proven of it."""
     from untrace import __version__
 
-    where = jax_compat.function_source(captured.jaxpr)
+    where = captured.where()
     where = f" ({where})" if where and "title" not in captured.extra else ""
     notes = ["", *captured.notes] if captured.notes else []
     if not idiomatic:

@@ -1612,8 +1612,13 @@ def transformation(function: Any) -> str:
         return ""
     sentence = " ".join(doc.split()).split(". ")[0].rstrip(".")
     head, _, rest = sentence.partition(" of ")
-    if not rest.startswith(name):
+    inner = re.match(r"[\w<>]+", rest)
+    # A later name may say the one transformation that there was: `grad_loss`.
+    if inner is None or not re.fullmatch(
+        r"(|grad_|value_and_grad_|vmap_|jac\w{3}_|hessian_)" + re.escape(inner.group()), name
+    ):
         return ""
+    name = inner.group()
     rest, _, numbers = rest[len(name) :].partition(" with respect to positional argument(s) ")
     names = list(inspect.signature(function).parameters) if numbers else []
     places = [int(n) for n in re.findall(r"\d+", numbers)]

@@ -43,6 +43,13 @@ class Captured:
     constant_names: dict[int, str] = field(default_factory=dict)  # by id: names for what the function closes over
     _looked_for: dict[int, Any] = field(default_factory=dict)
 
+    def where(self) -> str:
+        """`model.py:6` of the function; "" where that is not known."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None) if self.static and self.function else None
+        if code is None:
+            return jax_compat.function_source(self.jaxpr)
+        return jax_compat.place_of(code.co_filename, str(code.co_firstlineno))  # not of what holds the static arguments
+
     def name_constants(self, constants: Iterable[Constant]) -> None:
         """Gives arrays that the function closes over the names by which it knows them."""
         constants = list(constants)
