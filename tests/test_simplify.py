@@ -67,6 +67,7 @@ CASES = {
         lambda v: jnp.take_along_axis(v, jnp.array([[0], [-1]]), axis=1).sum() * v.sum()
     )(x)
     + y,
+    "taken": lambda x, y: jax.grad(lambda v: (v.take(1, axis=1) * v.take(jnp.array([0, 1, -1]), axis=1).sum(1)).sum())(x) * y,
     "plain_slice": lambda x, y: lax.slice(x, (0, 1), (2, 2), (1, 1)) * y,
     "where_of_arrays": lambda x, y: lax.select(x > y, x, y * 2.0),
     "split_into_one": lambda x, y: lax.split(x, (3,), 1)[0] + y,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from untrace.ir.nodes import Program
 from untrace.lift import idioms as _idioms  # noqa: F401  (registers the idioms)
 from untrace.lift import rewrites as _rewrites  # noqa: F401  (registers the simplifications)
+from untrace.lift import rewrites_of_indices as _rewrites_of_indices  # noqa: F401
 from untrace.lift.associative import find_associative_scans
 from untrace.lift.engine import Lifter
 from untrace.lift.names import name_values

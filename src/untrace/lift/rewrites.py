@@ -17,7 +17,7 @@ from untrace.prove.compare import Comparer
 Literal = jax_compat.LITERAL_TYPE
 
 
-def _is_value(literal: Any, number: float) -> bool:
+def is_value(literal: Any, number: float) -> bool:
     if literal is None:
         return False
     dtype = literal.aval.dtype
@@ -44,15 +44,15 @@ def _numeric(aval: Any) -> bool:
 @rewrite("mul")
 def multiply_by_one(body: Body, eqn: Any) -> Any:
     x, y = eqn.invars
-    if _is_value(body.scalar(y), 1.0):
+    if is_value(body.scalar(y), 1.0):
         return x
-    return y if _is_value(body.scalar(x), 1.0) else None
+    return y if is_value(body.scalar(x), 1.0) else None
 
 
 @rewrite("sub")
 def subtract_zero(body: Body, eqn: Any) -> Any:
     """x - 0.0 is x, also for -0.0; x + 0.0 is not."""
-    return eqn.invars[0] if _is_value(body.scalar(eqn.invars[1]), 0.0) else None
+    return eqn.invars[0] if is_value(body.scalar(eqn.invars[1]), 0.0) else None
 
 
 @rewrite("and")
@@ -77,7 +77,7 @@ def and_true(body: Body, eqn: Any) -> Any:
 
 @rewrite("div")
 def divide_by_one(body: Body, eqn: Any) -> Any:
-    return eqn.invars[0] if _is_value(body.scalar(eqn.invars[1]), 1.0) else None
+    return eqn.invars[0] if is_value(body.scalar(eqn.invars[1]), 1.0) else None
 
 
 @rewrite("mul", "add", "sub", "div")
@@ -274,38 +274,7 @@ def where_with_scalar(body: Body, eqn: Any) -> Any:
     )
 
 
-@rewrite("gather")
-def taken_along_axis(body: Body, eqn: Any) -> Any:
-    """`jnp.take_along_axis`, where its derivative was written out: with its index as it was before."""
-    x, indices = eqn.invars
-    numbers = eqn.params["dimension_numbers"]
-    if not numbers.operand_batching_dims or len(numbers.collapsed_slice_dims) != 1 or numbers.offset_dims:
-        return None
-    widened = body.maker(indices, "reshape", "broadcast_in_dim")
-    chosen = body.maker(widened.invars[0], "select_n") if widened is not None else None
-    if chosen is None or len(chosen.invars) != 3 or type(x) is Literal or type(chosen.invars[1]) is Literal:
-        return None
-    index = chosen.invars[1]
-    axis = int(numbers.collapsed_slice_dims[0])
-    if index.aval.shape != eqn.outvars[0].aval.shape:
-        return None
-    try:
-        closed = jax_compat.trace_on_avals(lambda a, i: [jnp.take_along_axis(a, i, axis=axis)], [x.aval, index.aval])
-    except Exception:  # not what it was
-        return None
-    call = _single_call(closed)
-    inner = (
-        [e for e in jax_compat.open_jaxpr(call.params["jaxpr"])[0].eqns if e.primitive is eqn.primitive] if call else []
-    )
-    if len(inner) != 1 or str(inner[0].params) != str(eqn.params):
-        return None
-    names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, (x, index), strict=True))
-    return call.replace(
-        invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
-    )
-
-
-def _single_call(closed: Any) -> Any:
+def single_call(closed: Any) -> Any:
     """The one equation of a jaxpr, if that is a call of a jitted function."""
     jaxpr, consts = jax_compat.open_jaxpr(closed)
     if len(jaxpr.eqns) != 1 or consts or jaxpr.eqns[0].primitive.name not in ("jit", "pjit"):
@@ -327,7 +296,7 @@ def where_of_arrays(body: Body, eqn: Any) -> Any:
     if jnp.broadcast_shapes(*[v.aval.shape for v in inputs]) != tuple(eqn.outvars[0].aval.shape):
         return None
     closed = jax_compat.trace_on_avals(lambda c, x, y: [jnp.where(c, x, y)], [v.aval for v in inputs])
-    call = _single_call(closed)
+    call = single_call(closed)
     if call is None or not same_aval(call.outvars[0].aval, eqn.outvars[0].aval):
         return None
     names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, inputs, strict=True))
@@ -405,22 +374,36 @@ def comparison_of_literals(body: Body, eqn: Any) -> Any:
     x, y = eqn.invars
     aval = eqn.outvars[0].aval
     # A weakly typed truth value cannot be written as a literal: Python's are strong to JAX.
-    if type(x) is not Literal or type(y) is not Literal or aval.shape or aval.weak_type:
+    if aval.shape or aval.weak_type:
+        return None
+    found = _compared(eqn)
+    return None if found is None else jax_compat.literal(np.bool_(found), aval)
+
+
+def _compared(eqn: Any) -> bool | None:
+    """What a comparison of two small numbers gives."""
+    x, y = eqn.invars
+    if type(x) is not Literal or type(y) is not Literal or np.shape(x.val) or np.shape(y.val):
         return None
     left, right = float(np.asarray(x.val)), float(np.asarray(y.val))
     if max(abs(left), abs(right)) > 2**20 or left != left or right != right:
         return None
-    found = {"gt": left > right, "lt": left < right, "ge": left >= right, "le": left <= right,
-             "eq": left == right, "ne": left != right}[eqn.primitive.name]  # fmt: skip
-    return jax_compat.literal(np.bool_(found), aval)
+    return {"gt": left > right, "lt": left < right, "ge": left >= right, "le": left <= right,
+            "eq": left == right, "ne": left != right}[eqn.primitive.name]  # fmt: skip
 
 
 @rewrite("select_n")
 def select_by_literal(body: Body, eqn: Any) -> Any:
     which, *cases = eqn.invars
-    if type(which) is not Literal or np.shape(which.val):
+    if type(which) is not Literal:
+        # A weakly typed truth value is no literal, but what it says is known.
+        compared = body.maker(which, "gt", "lt", "ge", "le", "eq", "ne")
+        which = _compared(compared) if compared is not None and not which.aval.shape else None
+    elif np.shape(which.val):
         return None
-    return cases[int(np.asarray(which.val))]
+    else:
+        which = np.asarray(which.val)
+    return None if which is None else cases[int(which)]
 
 
 @rewrite("broadcast_in_dim", "reshape", "reduce_sum", "dot_general", "convert_element_type", "iota", "split", "squeeze")

@@ -1,0 +1,106 @@
+"""Rewrites of gathers into the calls of jnp that make them, where a derivative was written out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from untrace import jax_compat
+from untrace.lift.rewrites import is_value, single_call
+from untrace.lift.simplify import Body, rewrite
+
+Literal = jax_compat.LITERAL_TYPE
+
+
+@rewrite("gather")
+def taken_along_axis(body: Body, eqn: Any) -> Any:
+    """`jnp.take_along_axis`, where its derivative was written out: with its index as it was before."""
+    x, indices = eqn.invars
+    numbers = eqn.params["dimension_numbers"]
+    if not numbers.operand_batching_dims or len(numbers.collapsed_slice_dims) != 1 or numbers.offset_dims:
+        return None
+    axis = int(numbers.collapsed_slice_dims[0])
+    widened = body.maker(indices, "reshape", "broadcast_in_dim")
+    if widened is None or type(x) is Literal:
+        return None
+    index = _before_wrapping(body, widened.invars[0], x.aval.shape[axis])
+    if index is None or type(index) is Literal or index.aval.shape != eqn.outvars[0].aval.shape:
+        return None
+    return _call_with(eqn, lambda a, i: [jnp.take_along_axis(a, i, axis=axis)], [x, index])
+
+
+@rewrite("gather")
+def taken(body: Body, eqn: Any) -> Any:
+    """`jnp.take` of one number or of an array of indices, in the same way."""
+    x, indices = eqn.invars
+    numbers = eqn.params["dimension_numbers"]
+    if numbers.operand_batching_dims or len(numbers.collapsed_slice_dims) != 1 or type(x) is Literal:
+        return None
+    axis = int(numbers.collapsed_slice_dims[0])
+    widened = body.maker(indices, "reshape", "broadcast_in_dim")
+    if widened is None or tuple(numbers.start_index_map) != (axis,):
+        return None
+    index = _before_wrapping(body, widened.invars[0], x.aval.shape[axis])
+    if index is None:
+        return None
+    if type(index) is Literal:
+        if np.shape(index.val) or not jnp.issubdtype(index.aval.dtype, jnp.integer):
+            return None
+        number = int(np.asarray(index.val))
+        return _call_with(eqn, lambda a: [jnp.take(a, number, axis=axis)], [x])
+    return _call_with(eqn, lambda a, i: [jnp.take(a, i, axis=axis)], [x, index])
+
+
+def _before_wrapping(body: Body, atom: Any, size: int) -> Any:
+    """The index `i` of `where(i < 0, i + size, i)`; None for anything else."""
+    chosen = body.maker(atom, "select_n", "jit", "pjit")
+    if chosen is None or len(chosen.invars) != 3:
+        return None
+    if chosen.primitive.name == "select_n":
+        which, index, total = chosen.invars
+    elif jax_compat.jaxpr_name(chosen.params["jaxpr"]) == "_where":
+        which, total, index = chosen.invars
+    else:
+        return None
+    less, added = body.maker(which, "lt"), body.maker(total, "add")
+    if less is None or added is None or not is_value(body.scalar(less.invars[1]), 0):
+        return None
+    if not is_value(body.scalar(added.invars[1]), size):
+        return None
+    same = all(_same_atom(v, index) for v in (less.invars[0], added.invars[0]))
+    return index if same else None
+
+
+def _same_atom(left: Any, right: Any) -> bool:
+    if type(left) is Literal and type(right) is Literal:
+        return not np.shape(left.val) and np.asarray(left.val).tobytes() == np.asarray(right.val).tobytes()
+    return left is right
+
+
+def _call_with(eqn: Any, function: Any, operands: Sequence[Any]) -> Any:
+    """The call of a jitted function that `function` makes, where the one equation like `eqn` in it has `eqn`'s parameters."""
+    try:
+        closed = jax_compat.trace_on_avals(function, [v.aval for v in operands])
+    except Exception:  # not what it was
+        return None
+    call = single_call(closed)
+    inner = (
+        [e for e in jax_compat.open_jaxpr(call.params["jaxpr"])[0].eqns if e.primitive is eqn.primitive] if call else []
+    )
+    if len(inner) != 1 or _plain(inner[0].params) != _plain(eqn.params):
+        return None
+    if [v.aval.shape for v in call.outvars] != [v.aval.shape for v in eqn.outvars]:
+        return None
+    names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, operands, strict=True))
+    return call.replace(
+        invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
+    )
+
+
+def _plain(params: Any) -> str:
+    """Parameters as text; batching leaves NumPy's integers in them."""
+    return re.sub(r"np\.int\d+\((-?\d+)\)", r"\1", str(params))
