@@ -383,3 +383,54 @@ def test_the_text_does_not_depend_on_the_hash_seed():
         environment = {**__import__("os").environ, "PYTHONHASHSEED": seed}
         texts.add(subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout)
     assert len(texts) == 1
+
+
+def test_what_jax_moves_out_of_a_loop_leaves_the_functions_as_they_are():
+    """Differentiated, a body's constants are computed before the loop: one equation with the frames of the body."""
+
+    def chain(x):
+        def row(previous, c):
+            new = c * jnp.tanh(previous[1:])
+            return jnp.concatenate([jnp.array([1e6]), new]), None
+
+        last, _ = jax.lax.scan(row, jnp.ones(4), x)
+        return last[-1]
+
+    def whole(params, x):
+        value, d_x = jax.value_and_grad(chain)(x)
+        return value, dense(params["first"], d_x), dense(params["second"], d_x)
+
+    source = text_of(whole, {"first": layer(3, 1), "second": layer(3, 2)}, jnp.ones((5, 3)))
+    assert functions_of(source) == ["dense", "whole"]
+
+
+def test_arguments_after_a_spread_tuple():
+    def viterbi(log_start, log_trans, log_emit, seen):
+        delta = log_start + log_emit[:, seen[0]]
+        for t in range(1, 3):
+            delta = jnp.max(delta[:, None] + log_trans, axis=0) + log_emit[:, seen[t]]
+        return jnp.max(delta)
+
+    def decode(hmm, seen):
+        return viterbi(*hmm, seen) + jnp.sum(jnp.exp(hmm[1]))
+
+    hmm = (jnp.zeros(4), jnp.ones((4, 4)), jnp.ones((4, 5)))
+    source = text_of(decode, hmm, jnp.array([0, 2, 1]))
+    assert "def viterbi(hmm, seen):" in source and "viterbi(hmm, seen)" in source[source.index("def decode") :]
+    assert "hmm: (f32[4], f32[4,4], f32[4,5]); seen: i32[3]" in source or "hmm: [f32[4], f32[4,4], f32[4,5]]" in source
+    assert "log_start, log_trans, log_emit = hmm" in source
+
+
+def test_a_gradient_of_a_gradient_that_begins_backward_has_no_titles():
+    def loss(w, x):
+        return jnp.mean(jnp.square(jnp.sin(x * w)))
+
+    def outer(w, x):
+        def body(w, _):
+            return w - 0.1 * jax.grad(loss)(w, x), None
+
+        return loss(jax.lax.scan(body, w, None, length=2)[0], x)
+
+    source = text_of(lambda w, x: jax.value_and_grad(outer)(w, x), jnp.ones(3), jnp.ones(3))
+    lines = [line.strip() for line in source.splitlines() if line.strip() in ("# forward", "# backward")]
+    assert lines in ([], ["# forward", "# backward"])

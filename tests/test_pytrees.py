@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from jax.experimental import sparse
 
+import untrace
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.print.jax import runtime, twins
 from untrace.print.jax.pytrees import is_plain_identifier, leaf_paths, suggest_names, unpack
@@ -581,3 +582,22 @@ def test_rebuild_counts_leaves() -> None:
 def test_large_trees_take_linear_time() -> None:
     tree = {f"layer{i}": {"w": float(i), "b": (1.0, 2.0)} for i in range(700)}
     assert_same(tree, True)
+
+
+@pytest.mark.parametrize("style", ["exact", "idiomatic"])
+@pytest.mark.parametrize("standalone", [False, True])
+def test_a_namedtuple_that_is_registered_with_metadata(style, standalone):
+    """JAX's example optimizers keep trees without leaves in theirs: such a node is made by its constructor."""
+    from jax.example_libraries import optimizers
+
+    init, update, params_of = optimizers.adam(1e-2)
+    x = jnp.arange(3.0)
+
+    def step(i, state, x):
+        grads = jax.grad(lambda p: jnp.sum((p["w"] * x) ** 2))(params_of(state))
+        return i + 1, update(i, grads, state)
+
+    args = (0, init({"w": jnp.ones(3)}), x)
+    d = untrace.decompile(step, style=style, standalone=standalone)(*args)
+    assert d.proof.at_least("bits")
+    assert jax.tree.structure(d(*args)) == jax.tree.structure(step(*args))

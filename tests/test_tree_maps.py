@@ -155,3 +155,17 @@ def test_layers_are_no_leaves():
     weights = [jnp.ones((3, 3)), jnp.ones((3, 4)), jnp.ones((4, 2))]
     text = untrace.decompile(stack)(weights, X).source
     assert "jax.tree" not in text and "layer(" in text
+
+
+def test_a_function_takes_the_tree_that_a_map_gave():
+    def network(params, x):
+        h = jnp.tanh(x @ params["dense"]["w"] + params["dense"]["b"])
+        y = h @ params["out"]["w"] + params["out"]["b"]
+        return params["scale"] * y - jnp.mean(y, axis=0)
+
+    def step(params, x):
+        new = jax.tree.map(lambda p: 0.9 * p, params)
+        return new, network(new, x), jnp.sum(x)
+
+    text = untrace.decompile(step)(PARAMS, X).source
+    assert "def network(params, x):" in text and "network(new, x)" in text

@@ -1561,6 +1561,13 @@ def argument_names(closed: Any) -> Sequence[str] | None:
     return [n or "" for n in names] if names is not None and len(names) == len(jaxpr.invars) else None
 
 
+def rule_argument_names(rule: Any) -> Sequence[str] | None:
+    """The same for the inputs of a derivative rule's forward function: those of the function itself, without what it
+    closes over and without arguments that are not differentiated. The jaxpr of a `custom_vjp` function has none."""
+    names = getattr(getattr(rule, "debug_info", None), "arg_names", None)
+    return [n or "" for n in names] if names is not None else None
+
+
 def result_paths(closed: Any) -> Sequence[str] | None:
     """Where the outputs of a jaxpr stand in what its function returned, as paths (`result[0]['x']`); None if not known."""
     jaxpr, _ = open_jaxpr(closed)

@@ -60,19 +60,6 @@ def _true_unless_batched(pred):
     return function(pred)
 
 
-_JAXPRS = {}
-_NOTHING = jax.jit(lambda: ())
-
-
-def _jaxpr(function, *avals):
-    """The jaxpr of `function` on abstract values; a jaxpr traced before is the same object again."""
-    # The first is another object under other settings, and after `jax.clear_caches()`.
-    key = _NOTHING.trace().jaxpr, function, avals
-    if key not in _JAXPRS:
-        _JAXPRS[key] = jax.make_jaxpr(function)(*avals)
-    return _JAXPRS[key]
-
-
 @jax.jit
 def branched_error_if_impl(first_0):
     return 0, first_0
@@ -184,14 +171,6 @@ def select_if_vmap_2_jvp(primals, tangents):
     pred = arg_0.copy()
     t_out = lax.select(_true_unless_batched(pred), arg_1_dot.copy(), arg_2_dot.copy())
     return out, t_out
-
-
-def branch_0(final_val, val2, val2_2, buffer_val2, buffer_val2_2, val2_3, val2_4):
-    return buffer_val2[val2_2], buffer_val2_2[val2_2], jnp.zeros((2,)), jnp.zeros((2,))
-
-
-def branch_1(final_val, val2, val2_2, buffer_val2, buffer_val2_2, val2_3, val2_4):
-    return final_val, val2, val2_3, val2_4
 
 
 @jax.jit
@@ -410,37 +389,17 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     ts_2 = lax.dynamic_update_slice_in_dim(
         buffer_val2, jnp.broadcast_to(val2_2, (1,)), val2_7, 0
     )
-    y_to_save, part, y_to_save_2, y_to_save_3 = primitives.cond_p.bind(
-        np.int32(1),
-        final_val,
-        val2,
-        val2_7,
-        buffer_val2_2,
-        buffer_val2_3,
-        val2_8,
-        val2_9,
-        branches=(
-            _jaxpr(
-                branch_0,
-                jax.ShapeDtypeStruct((), jnp.float32),
-                jax.ShapeDtypeStruct((), jnp.float32),
-                jax.ShapeDtypeStruct((), jnp.int32, weak_type=True),
-                jax.ShapeDtypeStruct((1,), jnp.float32),
-                jax.ShapeDtypeStruct((1,), jnp.float32),
-                jax.ShapeDtypeStruct((2,), jnp.float32),
-                jax.ShapeDtypeStruct((2,), jnp.float32),
-            ),
-            _jaxpr(
-                branch_1,
-                jax.ShapeDtypeStruct((), jnp.float32),
-                jax.ShapeDtypeStruct((), jnp.float32),
-                jax.ShapeDtypeStruct((), jnp.int32, weak_type=True),
-                jax.ShapeDtypeStruct((1,), jnp.float32),
-                jax.ShapeDtypeStruct((1,), jnp.float32),
-                jax.ShapeDtypeStruct((2,), jnp.float32),
-                jax.ShapeDtypeStruct((2,), jnp.float32),
-            ),
-        ),
+
+    def false_branch():
+        return (
+            buffer_val2_2[val2_7],
+            buffer_val2_3[val2_7],
+            jnp.zeros((2,)),
+            jnp.zeros((2,)),
+        )
+
+    y_to_save, part, y_to_save_2, y_to_save_3 = lax.cond(
+        True, lambda: (final_val, val2, val2_8, val2_9), false_branch
     )
     selected = lax.select(val2_7 < 0, val2_7.astype(jnp.int32) + 1, val2_7)
     ys = lax.dynamic_update_slice_in_dim(

@@ -17,15 +17,15 @@ def loss(params, x, y):
     return 2.0 * difference, jnp.mean(difference**2)
 
 
-def update_fn(params, d_b, d_w):
-    """Args: params: (count=i32[], mu={...}, nu={...}); d_b: f32[]; d_w: f32[3].
+def update_fn(state, d_b, d_w):
+    """Args: state: (count=i32[], mu={...}, nu={...}); d_b: f32[]; d_w: f32[3].
     Returns: (f32[], f32[3], f32[3], i32[], f32[], f32[3], f32[]).
     """
-    count = params.count
-    mu = 0.1 * d_b**1 + 0.9 * params.mu["b"]
-    mu_2 = 0.1 * d_w**1 + 0.9 * params.mu["w"]
-    nu = 0.001 * d_b**2 + 0.999 * params.nu["b"]
-    nu_2 = 0.001 * d_w**2 + 0.999 * params.nu["w"]
+    count = state.count
+    mu = 0.1 * d_b**1 + 0.9 * state.mu["b"]
+    mu_2 = 0.1 * d_w**1 + 0.9 * state.mu["w"]
+    nu = 0.001 * d_b**2 + 0.999 * state.nu["b"]
+    nu_2 = 0.001 * d_w**2 + 0.999 * state.nu["w"]
     count_inc = lax.select(count < 2147483647, count + 1, 2147483647)
     difference = 1.0 - 0.9**count_inc
     difference_2 = 1.0 - 0.999**count_inc

@@ -82,8 +82,10 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     if found is not None:
         return found
     name = jax_compat.function_name(params["call_jaxpr"]) or "custom_vjp"
+    primal = importer.function(params["call_jaxpr"], name)
+    primal.extra["paths"] = jax_compat.rule_argument_names(params["fwd_jaxpr_thunk"])
     out = importer.rules[key] = {
-        "call_jaxpr": importer.function(params["call_jaxpr"], name),
+        "call_jaxpr": primal,
         "num_consts": params["num_consts"],
         "symbolic_zeros": params["symbolic_zeros"],
         "fwd": None,

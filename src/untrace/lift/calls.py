@@ -12,6 +12,7 @@ end, they are one more run of the same calls.
 from __future__ import annotations
 
 import dis
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import Any
@@ -20,6 +21,7 @@ from untrace import jax_compat
 from untrace.capture.provenance import Frame, Provenance, Site
 from untrace.ir.nodes import Equation
 
+_STRAYS = 3  # so many equations in a row that come from elsewhere are no call yet
 # Functions of JAX that differentiate what they are given: what is transposed belongs to who called them.
 _GRADIENTS = frozenset("value_and_grad_f grad_f vjp _vjp linearize jacfun vjp_fun backward_pass backward_pass3".split())
 
@@ -63,10 +65,12 @@ class _Reader:
         sites = [site_of(e.origin) for e in equations]
         chains: list[Sequence[Frame]] = [s.frames for s in sites]
         own = self._own_depth(sites)
+        if own:
+            chains, own = self._without_strays(chains, own)
         whole = list(chains)
         for at, site in enumerate(sites):
-            if site.phase == "backward" and len(site.frames) > own:
-                chains[at] = site.frames[: max(own, self._gradient_depth(equations[at], site)) + 1]
+            if site.phase == "backward" and len(chains[at]) > own:
+                chains[at] = chains[at][: max(own, self._gradient_depth(equations[at], site)) + 1]
         root = Call(None, None)
         self._grow(root, range(len(equations)), equations, chains, own)
         self._read_backward(root, equations, sites, chains, whole)
@@ -142,6 +146,22 @@ class _Reader:
         """How many leading frames belong to the function itself; -1 + 1 = 0 where the first are of several functions."""
         firsts = {id(s.frames[0].code) for s in sites if s.frames}
         return 0 if len(firsts) == 1 else -1
+
+    def _without_strays(self, chains: list[Sequence[Frame]], own: int) -> tuple[list[Sequence[Frame]], int]:
+        """The chains without those of single equations from elsewhere, and 0, where the rest are the function's own.
+
+        What a loop's body computes from nothing that changes, JAX takes out of the loop where it differentiates: such an
+        equation has the frames of the body, and stands between those of the function around it.
+        """
+        firsts = [id(c[0].code) if c else 0 for c in chains]
+        counts = Counter([f for f in firsts if f])
+        main = counts.most_common(1)[0][0] if counts else 0
+        run = 0
+        for first in firsts:
+            run = 0 if first == main else run + (first != 0)
+            if run > _STRAYS:
+                return chains, own  # a call from elsewhere, such as a derivative rule's
+        return [c if f == main else () for c, f in zip(chains, firsts, strict=True)], 0
 
     def _shared(self, old: Sequence[Frame], new: Sequence[Frame], before: Any, equation: Equation) -> int:
         """How many activations two neighbouring equations have in common (1: that of the first frame)."""

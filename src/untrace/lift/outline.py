@@ -559,10 +559,15 @@ class Outliner:
             return names, []
         own = own_parameters(piece.call.callee)
         starred = next((i for i, a in enumerate(node.args) if isinstance(a, ast.Starred)), len(node.args))
+        after = node.args[starred + 1 :]
         spread: list[str] = []
-        if starred == len(node.args) - 1 and not node.keywords:
-            spread = own[starred:]
         passed = dict(zip(own, node.args[:starred], strict=False))
+        if starred < len(node.args) and not node.keywords:
+            # What comes after the spread arguments is told by its place from the end, if all are passed.
+            whole = not (arguments.defaults or arguments.kwonlyargs or arguments.vararg)
+            if not after or whole and not any(isinstance(a, ast.Starred) for a in after):
+                spread = own[starred : len(own) - len(after)]
+                passed.update(zip(own[len(own) - len(after) :], after, strict=False))
         passed.update({k.arg: k.value for k in node.keywords if k.arg is not None})
         left = list(range(len(piece.inputs)))
         open_ = []

@@ -103,6 +103,7 @@ class Simplifier:
         self._add_all(body, jaxpr.eqns)
         if self.only is None:
             body.eqns = _own_indices(body)
+            body.eqns = _own_selectors(body, jaxpr.outvars)
         if not body.changed:
             return closed
         outvars = jax_compat.substituted(jaxpr.outvars, body.substitute)
@@ -283,6 +284,27 @@ def _own_indices(body: Body) -> list[Any]:
                     body.changed = True
                     body.simplifier.counts["own_indices"] += 1
             seen.add(index)
+        found.append(eqn)
+    return found
+
+
+def _own_selectors(body: Body, outvars: Sequence[Any]) -> list[Any]:
+    """The equations, with an index of its own for each `cond`, right before it: made of a bool, or clamped.
+
+    The backward pass of `lax.cond(p, ...)` is a `cond` on the same index; only with its own it is `lax.cond(p, ...)`.
+    """
+    uses = Counter(v for eqn in body.eqns for v in eqn.invars if type(v) is not Literal)
+    uses.update(v for v in jax_compat.substituted(outvars, body.substitute) if type(v) is not Literal)
+    found: list[Any] = []
+    for eqn in body.eqns:
+        if eqn.primitive.name == "cond" and type(eqn.invars[0]) is not Literal and uses[eqn.invars[0]] > 1:
+            maker = body.maker(eqn.invars[0], "convert_element_type", "clamp")
+            if maker is not None:
+                own = jax_compat.fresh_variable(eqn.invars[0])
+                found.append(maker.replace(outvars=[own], source_info=eqn.source_info))
+                eqn = eqn.replace(invars=[own, *eqn.invars[1:]])
+                body.changed = True
+                body.simplifier.counts["own_selectors"] += 1
         found.append(eqn)
     return found
 

@@ -10,25 +10,37 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Function, Literal
-from untrace.print.jax.bodies import Body, argument_words, hint_of, is_number, used_values
+from untrace.print.jax.bodies import Body, argument_words, hint_of, used_values
 from untrace.print.rules import Whole
-from untrace.print.tree import Expr, List, Tuple
+from untrace.print.tree import Expr, List, Text, Tuple
 
 
-def cond(w: Any, selector: Equation, operands: Sequence[Expr], branches: Sequence[Function]) -> Any:
+def constant_predicate(index: Any, branches: Sequence[Function]) -> Expr | None:
+    """What the author's predicate was where it is no value of the program (a Python bool); None where it is one."""
+    if type(index) is Literal and len(branches) == 2 and index.value in (0, 1):
+        return Text(str(bool(index.value)))
+    return None
+
+
+def cond(w: Any, selector: Equation | None, operands: Sequence[Expr], branches: Sequence[Function]) -> Any:
     """`lax.cond(x > 0, if_true, if_false, *given)`, or `lax.switch(index, [...], *given)`.
 
-    `selector`: the equation just before, which makes the index out of the bool or number that the author gave.
+    `selector`: the equation just before, which makes the index out of the bool or number that the author gave; None
+    where that was a constant.
     """
-    if not selector.inputs:  # the index of the platform that it is compiled for
+    if selector is not None and not selector.inputs:  # the index of the platform that it is compiled for
         return None
-    kind, source = selector.callee.name, selector.inputs[0]
-    predicate = kind == "convert_element_type" and len(branches) == 2 and str(source.aval.dtype) == "bool"
-    if not predicate:
-        if kind != "clamp" or not _is_number(source, 0) or not _is_number(selector.inputs[2], len(branches) - 1):
-            return None
-        source = selector.inputs[1]
-    w.statements.pop()
+    source: Any = None
+    constant = constant_predicate(w.equation.inputs[0], branches)
+    predicate = constant is not None
+    if selector is not None:
+        kind, source = selector.callee.name, selector.inputs[0]
+        predicate = kind == "convert_element_type" and len(branches) == 2 and str(source.aval.dtype) == "bool"
+        if not predicate:
+            if kind != "clamp" or not _is_number(source, 0) or not _is_number(selector.inputs[2], len(branches) - 1):
+                return None
+            source = selector.inputs[1]
+        w.statements.pop()
     inputs = w.equation.inputs[1:]
     explicit = _explicit(inputs, branches)
     taken = [i for i, e in enumerate(explicit) if e]
@@ -47,7 +59,7 @@ def cond(w: Any, selector: Equation, operands: Sequence[Expr], branches: Sequenc
         body.writer.equations(branch.equations, branch.results)
         functions.append(body.finish(_results([body.writer.atom(r) for r in branch.results])))
     if predicate:
-        made = w.lax("cond", w.atom(source), functions[1], functions[0], *given)
+        made = w.lax("cond", constant or w.atom(source), functions[1], functions[0], *given)
     else:
         made = w.lax("switch", w.atom(source), List(functions), *given)
     return Whole(made) if len(branches[0].results) == 1 else made
@@ -72,4 +84,4 @@ def _explicit(inputs: Sequence[Any], branches: Sequence[Function]) -> list[bool]
         if any(named):
             passed = max(passed, count - named.index(True))
     times = Counter(id(a) for a in inputs)
-    return [i >= count - passed or is_number(a) or times[id(a)] > 1 for i, a in enumerate(inputs)]
+    return [i >= count - passed or type(a) is Literal or times[id(a)] > 1 for i, a in enumerate(inputs)]

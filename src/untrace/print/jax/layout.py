@@ -33,7 +33,8 @@ class Layout:
         for place in range(len(body) - 2, -1, -1):  # a function belongs to the statement that it is defined for
             if type(body[place]) in (Def, Lines):
                 phases[place] = phases[place + 1]
-        sections = outermost and "backward" in phases and any(p == "forward" for p in phases)
+        # A gradient of a gradient goes forward and backward by turns: where it begins in the middle, no title is right.
+        sections = outermost and "backward" in phases and next(p for p in phases if p) == "forward"
         found: list[Statement] = []
         section = ""
         last: Site | None = None

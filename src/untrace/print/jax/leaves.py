@@ -225,9 +225,14 @@ def _count_uses(
     module: Any, equations: Sequence[Equation], results: Sequence[Any], known: dict[Value, Leaf], uses: dict[Value, int]
 ) -> None:
     """Adds how often each leaf is named, not counting calls that get the tree around it."""
+    mapped: set[Value] = set()
     for equation in equations:
         inside: dict[int, int] = {}
-        if type(equation.callee) is Local:
+        if type(equation.callee) is TreeMap:
+            mapped.update(equation.outputs)  # type: ignore[arg-type]
+        if type(equation.callee) is Local and mapped and not mapped.isdisjoint(equation.inputs):
+            pass  # it may take a tree that is not there yet: how it is called shows where it stands
+        elif type(equation.callee) is Local:
             operands = [known.get(a) if type(a) is Value else None for a in equation.inputs]
             layout = layout_of(module, equation.callee.body, operands)
             if layout.trees(operands) is not None:
@@ -269,6 +274,9 @@ def _unpacking(w: Any, bound: Sequence[tuple[Value, Leaf]], hint: Callable[[Valu
         by_node.setdefault((leaf.root.id, leaf.steps[:-1]), []).append((value, leaf))
     statements: list[Statement] = []
     for group in by_node.values():
+        last = [leaf.steps[-1] for _, leaf in group]
+        if all(kind == "item" and text.isdecimal() and count == len(group) for kind, text, count in last):
+            group.sort(key=lambda pair: int(pair[1].steps[-1][1]))  # all of a tuple: in its order
         names = []
         for value, leaf in group:
             name = Name(w.scope.fresh(identifier(hint(value, leaf), "x")))

@@ -241,7 +241,9 @@ def _pack_name(body: Function, layout: Layout, pack: Any, leaf: Any) -> str:
     if "pack_names" in body.extra:
         return identifier(body.extra["pack_names"][layout.packs.index(pack)], "params")
     own = body.extra.get("unmatched", ())
-    if len(layout.packs) == 1:
-        return identifier(own[0], "params") if len(own) == 1 else "params"
+    if len(layout.packs) == 1 and len(own) == 1:
+        return identifier(own[0], "params")
     above = Leaf(leaf.root, leaf.steps[: len(leaf.steps) - len(pack[1][0])])
+    if len(layout.packs) == 1 and (above.steps or body.extra.get("calls", 1) > 1):
+        return "params"
     return identifier(last_word(above), "params")

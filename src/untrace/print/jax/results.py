@@ -156,8 +156,8 @@ class _Builder:
                 parts.append(value.default_factory)
             node.plain_itself = self._can_write(parts)
         elif value is not None and type(value) not in (tuple, list):
-            node.keywords = twins.constructor_keywords(value, level)
             importable = twins.is_importable(twins.place_of(type(value)), self.standalone)
+            node.keywords = twins.constructor_keywords(value, level, registered=importable)
             node.plain_itself = importable and self._can_write(self._metadata_of(node))
         node.plain = node.plain_itself and all(child.plain for child in children)
         return node
@@ -292,6 +292,8 @@ class _Builder:
     def _replaced(self, node: _Node, leaves: Sequence[Expr]) -> Expr | None:
         """`state._replace(params=new_params)`, where an argument holds a named tuple like it and its parts are at hand."""
         if self.whole is None or not is_namedtuple(node.value) or not all(c.count for c in node.children):
+            return None
+        if len(node.children) != len(node.value._fields):  # registered as another node
             return None
         like = next((e for e, other, _ in self._all_subtrees() if type(other) is type(node.value)), None)
         if like is None:

@@ -280,8 +280,13 @@ class Metadata(Values):
 # ---------------------------------------------------------------- constructors
 
 
-def constructor_keywords(node: Any, level: Branches) -> list[tuple[str, int | None, Any]] | None:
+def constructor_keywords(
+    node: Any, level: Branches, registered: bool = False
+) -> list[tuple[str, int | None, Any]] | None:
     """(keyword, child index or None, metadata value) for `type(node)(...)`; None if unsure.
+
+    registered: whether it will be called on the class itself, and not on a twin. A namedtuple may be registered with
+    some of its fields as metadata; JAX would build such a node of its children alone.
 
     Only namedtuples and dataclasses, and only where a trial with stand-ins gave exactly those
     children and that metadata back: a class whose `__init__` converts or computes is put together
@@ -294,12 +299,17 @@ def constructor_keywords(node: Any, level: Branches) -> list[tuple[str, int | No
         names = [getattr(key, "name", None) for key in level.keys]
     else:
         return None
-    if len(names) != len(level.children) or not all(map(_is_field_name, names)):
+    if not all(map(_is_field_name, names)) or len(set(names)) != len(names):
         return None
-    if len(set(names)) != len(names):
-        return None
-    probes = [object() for _ in names]
+    probes = [object() for _ in level.children]
     keywords: list[tuple[str, int | None, Any]] = [(n, i, None) for i, n in enumerate(names)]
+    if is_namedtuple(node) and registered:
+        children = {id(child): i for i, child in enumerate(level.children)}
+        keywords = [(n, children.get(id(v)), v) for n, v in zip(names, node, strict=True)]
+        if sorted(i for _, i, _ in keywords if i is not None) != list(range(len(level.children))):
+            keywords = [(n, i, None) for i, n in enumerate(names)]
+    if sum(i is not None for _, i, _ in keywords) != len(level.children):
+        return None
     if not is_namedtuple(node):
         for field in dataclasses.fields(cls):
             if field.name not in names and field.init:

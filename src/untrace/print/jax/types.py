@@ -182,6 +182,8 @@ def ways_type(ways: Sequence[Sequence[tuple[str, str, int]]], avals: Sequence[An
     if first[0] == "attribute":
         return Type("", parts=tuple(sorted(parts, key=lambda pair: pair[0])))
     if first[2]:
+        if all(text.isdecimal() for text, _ in parts):
+            parts.sort(key=lambda pair: int(pair[0]))
         whole = [text for text, _ in parts] == [str(i) for i in range(first[2])]
         return Type("list", parts=tuple(("" if whole else text, part) for text, part in parts))
     return Type("dict", parts=tuple(sorted(parts, key=lambda pair: pair[0])))

@@ -25,15 +25,18 @@ def cond(w: Any, index: Any, *operands: Any, branches: Sequence[Function], **par
     if any(v is not None for v in params.values()) or _forwards_alike(branches):
         return DECLINE
     selector = w.previous(w.equation.inputs[0])
-    if selector is None or any(type(a) is Literal for a in w.equation.inputs[1:]):
+    constant = branches_.constant_predicate(w.equation.inputs[0], branches)
+    if selector is None and constant is None:
         return DECLINE
-    kind = selector.callee.name
+    kind = selector.callee.name if selector is not None else ""
     if w.module.idiomatic and not w.retreating:
         found = branches_.cond(w, selector, operands, branches)
         if found is not None:
             return found
     functions: list[Expr] = [Name(w.module.function(b)) for b in branches]
-    if kind == "convert_element_type" and len(branches) == 2 and str(selector.inputs[0].aval.dtype) == "bool":
+    if constant is not None:
+        call = w.lax("cond", constant, functions[1], functions[0], *operands)
+    elif kind == "convert_element_type" and len(branches) == 2 and str(selector.inputs[0].aval.dtype) == "bool":
         w.statements.pop()
         predicate = w.atom(selector.inputs[0])
         call = w.lax("cond", predicate, functions[1], functions[0], *operands)
@@ -89,10 +92,16 @@ def closes_naturally(function: Function, consts: int, operands: Sequence[Any]) -
 
     JAX orders closed-over values by first use. `operands`: the constants outside, which must be distinct variables.
     """
-    outside = operands[:consts]
+    outside, wanted = operands[:consts], function.params[:consts]
+    if any(jax_compat.is_ref_aval(p.aval) for p in wanted):
+        # There is no abstract value that a function over references could be traced on by itself, so this has to do:
+        # a constant that nothing reads (a carry that was only passed on) is left out.
+        read = {id(a) for e in function.equations for a in e.inputs} | {id(r) for r in function.results}
+        used = [i for i, p in enumerate(wanted) if id(p) in read]
+        outside, wanted = [outside[i] for i in used], [wanted[i] for i in used]
+        consts = len(used)
     if any(type(a) is Literal for a in outside) or len({id(a) for a in outside}) < consts:
         return False
-    wanted = function.params[:consts]
     order: list[Any] = []
     seen: set[int] = set()
     inner = {id(p) for p in wanted}

@@ -1,0 +1,110 @@
+"""`lax.cond` and `lax.switch` where the public call is not plain to see: known predicates, numbers, references, gradients."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import untrace
+
+B = jnp.asarray(np.array([0.1, -0.2, 0.3], np.float32))
+
+
+@pytest.mark.parametrize("flag", [False, True, np.bool_(False)])
+@pytest.mark.parametrize("style", ["idiomatic", "exact"])
+def test_a_cond_with_a_predicate_that_is_known(flag, style):
+    """A flag that is no value of the program (an option that is off) stays a flag: both branches are traced."""
+
+    def step(x):
+        return lax.cond(flag, lambda x: x * 2.0, lambda x: x + 1.0, x)
+
+    d = untrace.decompile(step, style=style)(jnp.arange(3.0))
+    assert d.proof.level == "jaxpr"
+    assert f"lax.cond({bool(flag)}, " in d.source and "_jaxpr(" not in d.source
+    np.testing.assert_array_equal(d(jnp.arange(3.0)), step(jnp.arange(3.0)))
+
+
+@pytest.mark.parametrize("style", ["idiomatic", "exact"])
+@pytest.mark.parametrize("number", [2.0, np.float32(2.0), 3, True], ids=str)
+def test_a_number_passed_to_branches(number, style):
+    def program(x):
+        return lax.cond(x[0] > 0, lambda a, b: a * b, lambda a, b: a - b * x, x, number)
+
+    d = untrace.decompile(program, style=style)(jnp.arange(3.0))
+    assert d.proof.level == "jaxpr" and "lax.cond(" in d.source and "_jaxpr(" not in d.source
+
+
+@pytest.mark.parametrize("style", ["idiomatic", "exact"])
+def test_references_in_branches_with_a_number(style):
+    """A function over references can be traced only where they are: nothing but the public call can be written."""
+
+    def program(x):
+        total = jax.new_ref(jnp.zeros(3))
+
+        def grow(x, y):
+            total[0] = x[1] * y
+
+        def shrink(x, y):
+            total[1] = x[0] - y
+
+        lax.cond(x[0] > 0, grow, shrink, x, 2.0)
+        return total[...]
+
+    d = untrace.decompile(program, style=style)(jnp.arange(3.0))
+    assert d.proof.level == "jaxpr"
+
+
+@pytest.mark.parametrize("style", ["idiomatic", "exact"])
+def test_references_in_a_loop_whose_carry_is_only_passed_on(style):
+    def program(image):
+        counts = jax.new_ref(jnp.zeros(8, jnp.int32))
+
+        def add(i, unused):
+            counts[image[i]] += 1
+            return unused
+
+        lax.fori_loop(0, image.size, add, 0)
+        return counts[...]
+
+    d = untrace.decompile(program, style=style)(jnp.arange(6))
+    assert d.proof.level == "jaxpr"
+
+
+def test_the_gradient_of_a_cond_is_a_cond_on_the_same_predicate():
+    def loss(w, x):
+        return jnp.sum(lax.cond(x[0] > 0, lambda x: jnp.sin(x * w), lambda x: x - w, x))
+
+    d = untrace.decompile(jax.grad(loss))(jnp.ones(3), B)
+    source = d.source
+    assert d.proof.at_least("bits")
+    assert len(re.findall(r"lax\.cond\(\s*is_greater,", source)) == 2 and "_jaxpr(" not in source
+
+
+def test_the_gradient_of_a_switch_is_a_switch_on_the_same_index():
+    def loss(w, i, x):
+        return jnp.sum(lax.switch(i, [lambda x: x * w, lambda x: jnp.sin(x * w), lambda x: x], x))
+
+    d = untrace.decompile(jax.grad(loss))(jnp.ones(3), jnp.int32(1), jnp.arange(3.0))
+    source = d.source
+    assert d.proof.at_least("bits")
+    assert len(re.findall(r"lax\.switch\(\s*i,", source)) == 2 and "_jaxpr(" not in source
+
+
+def test_arguments_of_a_custom_vjp_are_called_as_the_author_calls_them():
+    """An argument that is not differentiated is none of the operands; a tree is several."""
+
+    @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+    def solve(f, params, x0):
+        return f(params, x0)
+
+    solve.defvjp(lambda f, params, x0: (f(params, x0), params), lambda f, params, g: (params, g))
+
+    def step(params, x):
+        return solve(lambda p, x: jnp.tanh(p["w"] * x + p["b"]), params, x)
+
+    source = untrace.decompile(step)({"w": jnp.ones(3), "b": jnp.zeros(3)}, B).source
+    assert "def solve(b, w, x0):" in source
