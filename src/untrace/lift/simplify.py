@@ -64,6 +64,7 @@ class Simplifier:
 
     `only`: the rewrites that may be made. `own`: primitives with a user's rule, which are left alone. `kept`: ids
     of equations that are left alone. `same`: what stands for a constant, by id (`equal_constants.representatives`).
+    `shallow`: whether the functions that are called stay as they are.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class Simplifier:
         own: Collection[str] = (),
         kept: Collection[int] = (),
         same: dict[int, Any] | None = None,
+        shallow: bool = False,
     ):
         self.same = same or {}
+        self.shallow = shallow
         self.only = only
         self.own = own
         self.kept = kept
@@ -126,6 +129,9 @@ class Simplifier:
 
     def _add_all(self, body: Body, eqns: Sequence[Any]) -> None:
         for eqn in eqns:
+            if self.shallow:
+                body.add(eqn)
+                continue
             kind = self._library_call(eqn)
             if kind == "inline":
                 self._inline(body, eqn)

@@ -81,7 +81,9 @@ def prove_text(
             target, comparison = captured.expanded, whole
     if target is not captured.expanded:
         start = time.perf_counter()
-        function = jax.extend.core.jaxpr_as_fun(again)
+        # The target takes what its loops close over in the original's order, as the text need not. But it is no program by
+        # itself where JAX has to put something in again.
+        function = jax.extend.core.jaxpr_as_fun(target if same_form is again else again)
         why = f"same jaxpr but for {simplifications}"
         notes = (*captured.notes, *comparison.notes)
         proof = weaker_of(function, captured, why, notes, lowered_alike=neutral)
