@@ -96,9 +96,9 @@ def pattern_of(
 
 def _as_simplified(jaxpr: Any) -> Any:
     """A pattern in the form that programs have by then: without the casts that JAX makes inside shard_map."""
-    from untrace.lift.simplify import NEUTRAL, simplified
+    from untrace.lift.simplify import IMPLICIT, simplified
 
-    return jax_compat.open_jaxpr(simplified(jaxpr, only=NEUTRAL - {"equal_constants"})[0])[0]
+    return jax_compat.open_jaxpr(simplified(jaxpr, IMPLICIT)[0])[0]
 
 
 def _trace(path: str, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list[Any]) -> Pattern | None:

@@ -64,7 +64,6 @@ class Simplifier:
 
     `only`: the rewrites that may be made. `own`: primitives with a user's rule, which are left alone. `kept`: ids
     of equations that are left alone. `same`: what stands for a constant, by id (`equal_constants.representatives`).
-    `shallow`: whether the functions that are called stay as they are.
     """
 
     def __init__(
@@ -73,10 +72,8 @@ class Simplifier:
         own: Collection[str] = (),
         kept: Collection[int] = (),
         same: dict[int, Any] | None = None,
-        shallow: bool = False,
     ):
         self.same = same or {}
-        self.shallow = shallow
         self.only = only
         self.own = own
         self.kept = kept
@@ -129,10 +126,14 @@ class Simplifier:
 
     def _add_all(self, body: Body, eqns: Sequence[Any]) -> None:
         for eqn in eqns:
-            if self.shallow:
-                body.add(eqn)
-                continue
-            kind = self._library_call(eqn)
+            if any(jax_compat.varying_axes(v.aval) for v in eqn.outvars):
+                # Inside shard_map a call of a library function is known by its simplified body, as patterns are.
+                inside = Simplifier(IMPLICIT)
+                new = inside._with_params(eqn)
+                self.counts.update(inside.counts)
+                body.changed = body.changed or new is not eqn
+                eqn = new
+            kind = "" if self.only == IMPLICIT else self._library_call(eqn)
             if kind == "inline":
                 self._inline(body, eqn)
                 continue
