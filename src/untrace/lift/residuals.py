@@ -28,7 +28,7 @@ def bundle_residuals(program: Program) -> Program:
 
 
 class _Scope:
-    """One function: `parts` says of which tuple, and where in it, a value is a part; `used` which parts are needed."""
+    """One function: `parts` says of which tuple, and where in it, a value is a part; `inner` has tuples within tuples."""
 
     def __init__(self, function: Function):
         self.function = function

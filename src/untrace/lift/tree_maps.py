@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from untrace.capture.provenance import Frame, Provenance, climbed
+from untrace.capture.provenance import Frame, Provenance
 from untrace.ir.nodes import (
     Equation,
     Function,
@@ -25,9 +25,9 @@ from untrace.ir.nodes import (
     Value,
     functions_in,
 )
-from untrace.lift import words
 from untrace.lift.call_names import own_parameters
 from untrace.lift.names import period, provenance_of
+from untrace.lift.pieces import name_inside
 
 _FEWEST = 3  # leaves: two are told apart better by their names
 _LONGEST = 12  # equations for one leaf
@@ -71,7 +71,7 @@ class _Mapper:
                 failed[depth, stop] = tried + 1
                 if stop - at >= _FEWEST and tried < _TRIES:
                     tails = [f[depth - 1 :] for f in frames[at:stop]]
-                    made = self._tree_maps(equations[at:stop], tails, _result_name(frames[at][:depth]))
+                    made = self._tree_maps(equations[at:stop], tails, name_inside(frames[at][:depth], None))
                 if made is not None:
                     found.extend(made)
                     at = stop
@@ -223,20 +223,6 @@ class _Turn:
             for output in equation.outputs:
                 if output is not None:
                     made[output] = len(made)
-
-
-def _result_name(frames: Sequence[Frame]) -> str | None:
-    """What the author calls the value of the call that the last frame makes."""
-    way: tuple[Any, ...] = ()
-    for frame in reversed(frames):
-        climb = climbed(frame, way)
-        strong = [t for t in climb.targets if t.strong and not t.path and t.name.strip("_")]
-        if strong:
-            return words.clean(strong[0].name)
-        if not climb.returned:
-            return None
-        way = climb.path
-    return None
 
 
 def _adds_to_zero(callee: Library) -> bool:
