@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import jaxpr_as_fun
 
 from suite.control import matrix, vector
 from suite.registry import Program, case
@@ -149,3 +152,24 @@ def select_of_two_conds() -> Program:
         return lax.cond(a > 0, up, down, lax.cond(b > 0, up, down, x))
 
     return fn, (jnp.float32(1), jnp.float32(-1), vector())
+
+
+def evaluated_for_strong_types(fn: Callable[[jax.Array], jax.Array]) -> Program:
+    """`fn` traced for a weakly typed number, and its jaxpr evaluated on a strongly typed one, as closure conversion does."""
+    traced = jax.make_jaxpr(fn)(1.5)
+
+    def again(x):
+        (out,) = jaxpr_as_fun(traced)(x * 2)
+        return out + x
+
+    return again, (jnp.float32(0.7),)
+
+
+@case("cond", grad=True)
+def cond_with_other_weak_types() -> Program:
+    return evaluated_for_strong_types(lambda x: lax.cond(x > 1, lambda v: v * 2, lambda v: jnp.sin(v), x))
+
+
+@case("jit", grad=True, vmap=True)
+def jit_with_other_weak_types() -> Program:
+    return evaluated_for_strong_types(lambda x: jax.jit(lambda v: jnp.sin(v) * 2)(x))

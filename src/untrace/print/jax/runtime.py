@@ -95,6 +95,15 @@ _JAXPRS: dict[Any, Any] = {}
 _NOTHING = jax.jit(lambda: ())
 
 
+@helper("jax", needs=("_jaxpr",))
+def _traced_for(function, types, *args):
+    """Calls `function` as it was traced for other weak types than those of `args`."""
+    from jax.extend.core import jaxpr_as_fun
+
+    out = jaxpr_as_fun(_jaxpr(function, *types))(*args)
+    return out[0] if len(out) == 1 else out
+
+
 @helper("jax")
 def _recomputed(function, *args, prevent_cse=True, policy=None):
     """Calls `function` as differentiation does what `jax.checkpoint` marked: its values are computed again here."""

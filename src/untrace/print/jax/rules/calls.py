@@ -10,7 +10,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.capture.batching import helper_of
-from untrace.ir.nodes import Function
+from untrace.ir.nodes import Function, Value
 from untrace.print.jax import remat, roles
 from untrace.print.jax.pytrees import unpack
 from untrace.print.jax.results import rebuilt
@@ -48,6 +48,11 @@ class Spaced(Assign):
 def result(function: Function, call: Expr) -> Any:
     """A call of a written function, as the outputs of its equation: bare where the function returns one value."""
     return Whole(call) if len(function.results) == 1 else call
+
+
+def same_weak_type(atom: Any, param: Value) -> bool:
+    """Whether an operand is weakly typed where the parameter that it is for is."""
+    return getattr(atom.aval, "weak_type", False) == getattr(param.aval, "weak_type", False)
 
 
 @rule("jit", "pjit")
@@ -97,6 +102,13 @@ def jit(
     if w.module.idiomatic:
         name = roles.call_name(w.equation, name)
     written = w.module.named(key, "fn" if name == "<lambda>" else name, build)
+    if not w.module.idiomatic and not all(
+        same_weak_type(*p) for p in zip(w.equation.inputs, jaxpr.params, strict=True)
+    ):
+        # A call would trace the function for these operands; a jaxpr that was evaluated again kept its own types.
+        w.module.helper("_traced_for")
+        types = Tuple([w.aval(p.aval) for p in jaxpr.params])
+        return result(jaxpr, Call("_traced_for", [Name(written), types, *operands]))
     return result(jaxpr, Call(written, operands))
 
 

@@ -14,7 +14,7 @@ from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Literal, Value
 from untrace.print.jax import branches as branches_
 from untrace.print.jax import loops
-from untrace.print.jax.rules.calls import result
+from untrace.print.jax.rules.calls import result, same_weak_type
 from untrace.print.rules import DECLINE, Groups, rule
 from untrace.print.tree import Call, Def, Expr, List, Name, Parameter, Return, Text, Tuple, Unpack
 
@@ -33,6 +33,8 @@ def cond(w: Any, index: Any, *operands: Any, branches: Sequence[Function], **par
         found = branches_.cond(w, selector, operands, branches)
         if found is not None:
             return found
+    if not _takes_its_operands(w.equation, branches):
+        return DECLINE
     functions: list[Expr] = [Name(w.module.function(b)) for b in branches]
     if constant is not None:
         call = w.lax("cond", constant, functions[1], functions[0], *operands)
@@ -49,6 +51,12 @@ def cond(w: Any, index: Any, *operands: Any, branches: Sequence[Function], **par
     else:
         return DECLINE
     return result(branches[0], call)
+
+
+def _takes_its_operands(equation: Equation, branches: Sequence[Function]) -> bool:
+    """Whether `lax.cond` would trace the branches for these types. (A jaxpr that was evaluated again kept its own.)"""
+    operands = equation.inputs[1:]
+    return all(same_weak_type(a, p) for b in branches for a, p in zip(operands, b.params, strict=True))
 
 
 def _platform_dependent(w: Any, platforms: Sequence[Any], functions: Sequence[Expr], operands: Sequence[Expr]) -> Expr:
@@ -163,7 +171,7 @@ def scan(w: Any, *operands: Any, jaxpr: Function, length: int, reverse: bool, un
         and not any(r is p for r in jaxpr.results[carries:] for p in jaxpr.params[consts + carries :])
         and not any(type(a) is Literal for a in inputs[consts + carries :])
         and all(
-            _same_type(a, p) for a, p in zip(inputs[consts : consts + carries], jaxpr.params[consts:], strict=False)
+            same_weak_type(a, p) for a, p in zip(inputs[consts : consts + carries], jaxpr.params[consts:], strict=False)
         )
     )
     if not natural:
@@ -183,10 +191,6 @@ def scan(w: Any, *operands: Any, jaxpr: Function, length: int, reverse: bool, un
     init = _group(operands[consts : consts + carries])
     call = w.lax("scan", Name(definition.name), init, _group(operands[consts + carries :]), **kwargs)
     return Groups(call, (carries, outs - carries))
-
-
-def _same_type(atom: Any, param: Value) -> bool:
-    return getattr(atom.aval, "weak_type", False) == getattr(param.aval, "weak_type", False)
 
 
 def _bind_scan(
@@ -235,7 +239,7 @@ def while_(
             f and id(p) not in used_by_cond for f, p in zip(forwarded, cond_jaxpr.params[cond_nconsts:], strict=True)
         )
         or not all(
-            _same_type(a, p)
+            same_weak_type(a, p)
             for a, p in zip(inputs[cond_nconsts + body_nconsts :], body_jaxpr.params[body_nconsts:])  # noqa: B905
         )
     ):
