@@ -434,3 +434,59 @@ def test_a_gradient_of_a_gradient_that_begins_backward_has_no_titles():
     source = text_of(lambda w, x: jax.value_and_grad(outer)(w, x), jnp.ones(3), jnp.ones(3))
     lines = [line.strip() for line in source.splitlines() if line.strip() in ("# forward", "# backward")]
     assert lines in ([], ["# forward", "# backward"])
+
+
+def test_functions_that_differ_in_sizes_are_one():
+    """Layers of different widths: one definition, with the number that no argument tells as one more argument."""
+
+    def layer(w, x):
+        y = jnp.tanh(x @ w) * 2.0
+        return y - jnp.mean(y) + jnp.ones((y.shape[0], 1))
+
+    def network(weights, x):
+        for w in weights:
+            x = layer(w, x)
+        return x.sum()
+
+    weights = [jnp.ones((4, 5)), jnp.ones((5, 6)), jnp.ones((6, 2))]
+    gradient = jax.grad(network, argnums=(0, 1))
+    found = untrace.decompile(gradient)(weights, X)
+    assert sorted(functions_of(found.source)) == ["grad_network", "layer", "layer_bwd"]
+    assert re.search(r"def layer_bwd\([^)]*\):", found.source)
+    ours, theirs = found(weights, X), jax.jit(gradient)(weights, X)
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_numbers_in_which_functions_differ_are_arguments():
+    def scaled(x, factor, axis):
+        return jnp.tanh(x * factor) / (1.0 + jnp.sum(x * x, axis=axis, keepdims=True))
+
+    def both(x, y):
+        return scaled(scaled(x, 2.5, 0) + 1.0, 2.5, 0).sum() + scaled(y, 4.5, 1).sum()
+
+    found = untrace.decompile(both)(X, jnp.ones((5, 6)))
+    assert functions_of(found.source) == ["scaled", "both"]
+    assert "def scaled(x, count, axis):" in found.source and "scaled(y, 4.5, -1)" in found.source
+    np.testing.assert_array_equal(found(X, jnp.ones((5, 6))), jax.jit(both)(X, jnp.ones((5, 6))))
+
+
+def test_functions_of_other_equations_are_several():
+    def scaled(x, function):
+        return function(x) / (1.0 + jnp.sum(x * x, axis=0, keepdims=True))
+
+    def both(x, y):
+        first = scaled(scaled(x, jnp.tanh) * 2.0, jnp.tanh)
+        return first.sum() + scaled(scaled(y, jnp.sin) * 2.0, jnp.sin).sum()
+
+    found = untrace.decompile(both)(X, jnp.ones((5, 6)))
+    assert len(functions_of(found.source)) == 3
+
+
+def test_a_function_that_is_used_as_a_value_is_not_shared():
+    from untrace.print.jax.alike import _calls_of
+    from untrace.print.tree import Assign, Call, Name
+
+    calls = []
+    assert _calls_of(Assign(["y"], Call("f_2", [Name("x")])), {"f": 0, "f_2": 1}, calls) and calls[0][1] == 1
+    assert not _calls_of(Assign(["y"], Call("jax.vmap", [Name("f_2")])), {"f": 0, "f_2": 1}, [])

@@ -56,6 +56,18 @@ def momentum_step(state, x):
     return State(jax.tree.map(lambda p, m: p - 0.1 * m, state.params, momentum), momentum)
 
 
+class Nothing(NamedTuple):
+    """A part of an optimiser's state that holds nothing."""
+
+
+def chained_step(params, state, x):
+    """The momentum is all that a longer state holds: its leaves are those of `state`, its structure is not."""
+    grads = jax.grad(loss)(params, x)
+    momentum = jax.tree.map(lambda g, m: g + 0.9 * m, grads, state[0].momentum)
+    updates = jax.tree.map(lambda m: -0.1 * m, momentum)
+    return jax.tree.map(lambda p, u: p + u, params, updates), (state[0]._replace(momentum=momentum), state[1])
+
+
 def normalised(params):
     length = jnp.sqrt(sum(jnp.sum(p * p) for p in jax.tree.leaves(params)))
     return jax.tree.map(lambda p: p / length, params)
@@ -83,6 +95,7 @@ def crossed(params, other):
 PROGRAMS = {
     "sgd": (sgd, (PARAMS, X, jnp.float32(0.1))),
     "momentum_step": (momentum_step, (State(PARAMS, PARAMS), X)),
+    "chained_step": (chained_step, (PARAMS, (State(None, PARAMS), Nothing()), X)),
     "normalised": (normalised, (PARAMS,)),
     "penalised": (jax.value_and_grad(penalised), (PARAMS, X)),
     "zeros_like_each": (zeros_like_each, ({k: PARAMS[k] for k in ("dense", "out")},)),
@@ -122,6 +135,8 @@ def test_the_pass_keeps_the_meaning(name):
         ("sgd", "jax.tree.map(lambda w, d: w - rate * (d + 0.01 * w), params, grads)"),
         ("momentum_step", "jax.tree.map(lambda m, g: 0.9 * m + g, state.momentum, grads)"),
         ("momentum_step", "return state._replace(params=new_params, momentum=momentum)"),
+        ("chained_step", "jax.tree.map(lambda g, m: g + 0.9 * m, grads, state[0].momentum)"),
+        ("chained_step", "jax.tree.map(lambda x, x_2: x + x_2, params, updates)"),
         ("normalised", "jax.tree.map(lambda x: x / length, params)"),
         ("normalised", "sum(jax.tree.leaves("),
         ("zeros_like_each", "jnp.zeros(x.shape)"),

@@ -152,7 +152,7 @@ class Outliner:
         self.order = {value: i for i, value in enumerate(program.entry.params)}
         self.provenance = provenance_of(program)
         self.own: set[int] = set()
-        self.shapes = pieces.Shapes(Shape)
+        self.shapes = pieces.Shapes(Shape, rough=True)
         self.turns: set[Piece] = set()  # calls for the leaves of a tree
 
     def outline(self) -> None:
@@ -404,7 +404,7 @@ class Outliner:
 
     def _call(self, piece: Piece, scan: Scan, known: dict[Value, Value], results: frozenset[Value]) -> Equation:
         shape = piece.shape
-        body = shape.function or self._define(shape)
+        body = shape.functions.get(piece.variant) or self._define(shape, shape.variants[piece.variant])
         needed = set(scan.needed(piece))
         outputs: list[Value | None] = []
         for number in shape.results:
@@ -422,8 +422,7 @@ class Outliner:
         inputs = [known.get(a, a) for a in piece.inputs]
         return Equation(Local(body), inputs, outputs, {}, None)
 
-    def _define(self, shape: Shape) -> Function:
-        piece = shape.pieces[0]
+    def _define(self, shape: Shape, piece: Piece) -> Function:
         results = [piece.values[n] for n in shape.results]
         inner = [Value(r.aval, r.hint) for r in results]
         params = [Value(a.aval, h) for a, h in zip(piece.inputs, self._own_words(piece.inputs), strict=True)]
@@ -438,15 +437,15 @@ class Outliner:
         self._rename_inside(piece, [p.hint for p in params], inner)
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, piece.scan, known, frozenset(results))
-        shape.function = Function(shape.name, params, equations, inner)
-        shape.function.extra.update(calls=shape.uses)
+        function = shape.functions[piece.variant] = Function(shape.name, params, equations, inner)
+        function.extra.update(calls=shape.uses)
         if piece.call.backward:
-            shape.function.extra.update(backward=True)
+            function.extra.update(backward=True)
         else:
             saved = self._saved(shape)
             definition = own_parameters(piece.call.callee)
-            shape.function.extra.update(saved=saved if saved > 1 else 0, unmatched=unmatched, definition=definition)
-        return shape.function
+            function.extra.update(saved=saved if saved > 1 else 0, unmatched=unmatched, definition=definition)
+        return function
 
     # ------------------------------------------------------------ names
 
@@ -501,13 +500,14 @@ class Outliner:
         given, _ = self._parameter_names(forward)
         given = [g or w for g, w in zip(given, self._own_words(forward.inputs), strict=True)]
         shape = forward.shape
-        written = dict(zip(shape.results, shape.function.results, strict=True)) if shape.function is not None else {}
+        function = shape.functions.get(forward.variant)
+        written = dict(zip(shape.results, function.results, strict=True)) if function is not None else {}
 
         def name(value: Value) -> str | None:
             number = forward.numbers.get(value)
             if number is None:
                 return next((g for a, g in zip(forward.inputs, given, strict=True) if a is value), None)
-            return written.get(number, shape.pieces[0].values[number]).hint
+            return written.get(number, shape.variants[forward.variant].values[number]).hint
 
         def cotangent(value: Value) -> str | None:
             primal = primal_of(value)
@@ -612,7 +612,7 @@ def _maps(items: Sequence[int | Piece]) -> list[Piece]:
             if call.callee.code is before.callee.code and call.frame is before.frame and not call.backward:
                 run.append(item)
                 continue
-        if len(run) >= _LEAVES and len({id(p.shape) for p in run}) > 1:
+        if len(run) >= _LEAVES and len({(id(p.shape), p.variant) for p in run}) > 1:
             made = {v for p in run for v in p.values}
             if made.isdisjoint([a for p in run for a in p.inputs]):  # else they are layers
                 found.extend(run)

@@ -1,7 +1,8 @@
 """What passes share that make local functions of calls: bodies that are equal, and the author's names around a call.
 
 A Piece is one call with the equations of its body, one interval of its caller's. Pieces with equal bodies, up to the
-names of their values, are one Shape, and share a function.
+names of their values, are one Shape, and share a function. Where a pass asks for it, so are pieces that differ in sizes
+and in a few numbers only: each such variant has a function in the IR, and the printer writes one for all (`alike`).
 """
 
 from __future__ import annotations
@@ -12,15 +13,23 @@ from typing import Any
 from untrace.capture.provenance import Frame, climbed
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
 from untrace.lift import words
+from untrace.lift.variants import alike_params
 from untrace.prove.compare import Comparer
 
 Way = tuple[Any, ...]
 
+_MOST_VARIANTS = 8  # of one Shape
+_MOST_NUMBERS = 3  # pairs of numbers in which two variants may differ
+
 
 class Piece:
-    """A call with what it reads and makes. Values made inside are numbered in order; `key` is equal for equal bodies."""
+    """A call with what it reads and makes. Values made inside are numbered in order; `key` is equal for equal bodies,
+    `outline` for those that may differ in sizes. `variant`: which of those of its Shape it is.
+    """
 
-    __slots__ = ("call", "items", "start", "stop", "inputs", "values", "numbers", "key", "shape")
+    __slots__ = (
+        "call", "items", "start", "stop", "inputs", "values", "numbers", "key", "outline", "literals", "shape", "variant",
+    )  # fmt: skip
 
     def __init__(self, call: Any):
         self.call = call
@@ -30,13 +39,17 @@ class Piece:
         self.values: list[Value] = []
         self.numbers: dict[Value, int] = {}
         self.key: Any = None
+        self.outline: Any = None
+        self.literals: list[Any] = []
         self.shape: Any = None
+        self.variant = 0
 
     def number(self, equations: Sequence[Equation], first: Sequence[Hashable]) -> None:
         """Numbers what is read and made by `items`, and sets the key; `first`: what calls of one function share."""
         numbers, values, inputs = self.numbers, self.values, self.inputs
         places: dict[Value, int] = {}
         keys: list[Any] = list(first)
+        outline: list[Any] = list(first)
 
         def reference(atom: Any) -> Any:
             kind = type(atom)
@@ -50,8 +63,13 @@ class Piece:
                     return -1 - place
                 return number
             if kind is Literal:
+                self.literals.append(atom.value)
                 return repr(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
             return Constant, id(atom)
+
+        def references(atoms: Sequence[Any]) -> tuple[Any, Any]:
+            exact = tuple([reference(a) for a in atoms])
+            return exact, tuple([r[1:] if type(r) is tuple and r[0] is not Constant else r for r in exact])
 
         def make(value: Value) -> None:
             numbers[value] = len(values)
@@ -59,17 +77,23 @@ class Piece:
 
         for item in self.items:
             if isinstance(item, Piece):
-                keys.append((id(item.shape), tuple([reference(a) for a in item.inputs])))
+                exact, rough = references(item.inputs)
+                keys.append((id(item.shape), item.variant, exact))
+                outline.append((id(item.shape), rough))
                 for value in item.values:
                     make(value)
                 continue
             equation = equations[item]
             outs = tuple([None if o is None else _type_key(o.aval) for o in equation.outputs])
-            keys.append((id(equation.callee.object), tuple([reference(a) for a in equation.inputs]), outs))
+            exact, rough = references(equation.inputs)
+            keys.append((id(equation.callee.object), exact, outs))
+            outline.append((id(equation.callee.object), rough, tuple([_rough(o) for o in outs])))
             for output in equation.outputs:
                 if output is not None:
                     make(output)
-        self.key = (tuple(keys), tuple([_type_key(a.aval) for a in inputs]))
+        types = [_type_key(a.aval) for a in inputs]
+        self.key = (tuple(keys), tuple(types))
+        self.outline = (tuple(outline), tuple([_rough(t) for t in types]))
 
     def maker(self, equations: Sequence[Equation], value: Value) -> Equation | None:
         """The equation of the body that makes `value`."""
@@ -77,33 +101,56 @@ class Piece:
 
 
 class Shape:
-    """Pieces with equal bodies: one function, if it is to be one. `results`: numbers of the values that it gives back."""
+    """Pieces with equal bodies: one function, if it is to be one. `results`: numbers of the values that it gives back.
 
-    __slots__ = ("pieces", "kept", "results", "function")
+    `variants`: the first piece of each that differs in sizes. `functions`: theirs.
+    """
+
+    __slots__ = ("pieces", "kept", "results", "variants", "functions")
 
     def __init__(self, piece: Piece):
         self.pieces: list[Any] = [piece]
         self.kept = True
         self.results: list[int] = []
-        self.function: Function | None = None
+        self.variants: list[Any] = [piece]
+        self.functions: dict[int, Function] = {}
+
+    @property
+    def function(self) -> Function | None:
+        """The function of a Shape without variants."""
+        return self.functions.get(0)
+
+    @function.setter
+    def function(self, function: Function) -> None:
+        self.functions[0] = function
 
 
 class Shapes:
-    """The Shapes of one program, by the keys of their pieces. `make`: a Shape from its first Piece."""
+    """The Shapes of one program, by the keys of their pieces. `make`: a Shape from its first Piece. `rough`: whether
+    pieces that differ in sizes have one Shape.
+    """
 
-    def __init__(self, make: Callable[[Any], Any]):
+    def __init__(self, make: Callable[[Any], Any], rough: bool = False):
         self._make = make
+        self._rough = rough
         self._buckets: dict[Any, list[Any]] = {}
         self._comparer = Comparer()
 
     def add(self, piece: Any, equations: Callable[[Any], Sequence[Equation]]) -> None:
         """Gives a piece its Shape. `equations`: the list that a piece's places count in."""
-        bucket = self._buckets.setdefault(piece.key, [])
+        bucket = self._buckets.setdefault(piece.outline if self._rough else piece.key, [])
         for shape in bucket:
+            for number, first in enumerate(shape.variants):
+                if first.key == piece.key and self._same_params(first, piece, equations(first), equations(piece)):
+                    shape.pieces.append(piece)
+                    piece.shape, piece.variant = shape, number
+                    return
+        for shape in bucket if self._rough else ():
             first = shape.pieces[0]
-            if self._same_params(first, piece, equations(first), equations(piece)):
+            if len(shape.variants) < _MOST_VARIANTS and self._alike(first, piece, equations(first), equations(piece)):
+                piece.shape, piece.variant = shape, len(shape.variants)
                 shape.pieces.append(piece)
-                piece.shape = shape
+                shape.variants.append(piece)
                 return
         piece.shape = self._make(piece)
         bucket.append(piece.shape)
@@ -117,6 +164,16 @@ class Shapes:
                 one, other = ours[a].origin, theirs[b].origin
                 if one is not other and one.params and self._comparer.differing_param(one, other) is not None:
                     return False
+        return True
+
+    def _alike(self, left: Piece, right: Piece, ours: Sequence[Equation], theirs: Sequence[Equation]) -> bool:
+        """Whether two pieces with one outline differ in sizes and a few numbers only."""
+        numbers = {(repr(a), repr(b)) for a, b in zip(left.literals, right.literals, strict=True) if a != b}
+        if len(numbers) > _MOST_NUMBERS:
+            return False
+        for a, b in zip(left.items, right.items, strict=True):
+            if type(a) is int and not alike_params(self._comparer, ours[a].origin, theirs[b].origin):
+                return False
         return True
 
 
@@ -173,6 +230,11 @@ def renamed(equation: Equation, known: dict[Value, Value]) -> Equation:
     inputs = [known.get(a, a) for a in equation.inputs]  # type: ignore[call-overload]
     outputs = [known.get(o, o) for o in equation.outputs]  # type: ignore[call-overload]
     return Equation(equation.callee, inputs, outputs, equation.params, equation.origin)
+
+
+def _rough(key: Any) -> Any:
+    """A type without its sizes."""
+    return (len(key[0]), *key[1:]) if type(key) is tuple else key
 
 
 def _type_key(aval: Any) -> Any:

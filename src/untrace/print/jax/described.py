@@ -105,6 +105,17 @@ class Described:
         definition.docstring = ""
         _strip(definition)
 
+    def types_of(self, definition: Def) -> list[tuple[str, Type]] | None:
+        """The types of the parameters of a function that was described, by name."""
+        found = self._types.get(id(definition))
+        return None if found is None else found[1]
+
+    def also(self, definition: Def, arguments: Sequence[tuple[str, Type]]) -> None:
+        """Describes parameters that `definition` got later, as far as it is described."""
+        if arguments and (definition.docstring or definition.returns is not None):
+            _, others, result = self._types[id(definition)]
+            self.describe(definition, [*others, *arguments], result)
+
     def nested(self, definition: Def, arguments: Sequence[Type | None], result: Type | None) -> Def:
         """Annotates a function inside a function; None for what has no type."""
         if self.annotations and not self.hidden:

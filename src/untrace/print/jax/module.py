@@ -10,7 +10,9 @@ import numpy as np
 from untrace.ir.nodes import Program
 from untrace.lift.names import provenance_of
 from untrace.print.jax import entry, runtime
+from untrace.print.jax.alike import share_definitions
 from untrace.print.jax.layout import Layout
+from untrace.print.jax.repeated import share_calls
 from untrace.print.jax.reroll import For
 from untrace.print.jax.sizes import words_of_sizes
 from untrace.print.jax.writer import ModuleWriter
@@ -86,6 +88,9 @@ def write_module(
     module.variable_sizes = program.extra.get("sizes", {})
     module.described.sizes = words_of_sizes(program) if module.variable_sizes else {}
     name, definitions = entry.write_entry(module, program)
+    if idiomatic:
+        share_definitions(module, definitions)
+        share_calls(module, definitions)
     module.described.finish()
     lines: list[str] = []
     origins: list[Any] = []

@@ -51,12 +51,16 @@ class Trees:
             return
         self._keep.extend(values)
         parts = self.by_root[root.id] = {}
+        found: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
         for way, node, ways, start in nodes:
             parts[way] = (len(ways), node)
             if len(ways) > 1:
                 structure = Structure(node, tuple([w[len(way) :] for w in ways]))
-                key = tuple([id(v) for v in values[start : start + len(ways)]])
-                self.by_leaves.setdefault(key, (Leaf(root, way), structure))
+                # Of trees within each other with the same leaves the innermost: `opt_state[0].trace` is like the
+                # parameters, and `opt_state` is not.
+                found[_key(values[start : start + len(ways)])] = (Leaf(root, way), structure)
+        for key, tree in found.items():
+            self.by_leaves.setdefault(key, tree)
 
     def whole(self, node: Any, leaves: Sequence[Leaf | None]) -> Expr | None:
         """The part of a tree that these are all the leaves of, where it has the structure of `node`."""
@@ -123,6 +127,8 @@ def _structures(trees: Trees, maps: Sequence[Equation]) -> dict[int, Structure]:
             if any(k not in trees.by_leaves and not trees.arguments.isdisjoint(k) for k in keys):
                 continue  # leaves of a tree, but not all of it, or in another order
             if structure is not None:
+                if any(k in known and not _same_structure(structure.example, known[k].example) for k in keys):
+                    continue
                 found[id(equation)] = structure
                 known.update((k, structure) for k in keys if k not in known)
                 grown = True

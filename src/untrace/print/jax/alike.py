@@ -1,0 +1,288 @@
+"""One definition for functions whose texts differ in names and in a few numbers only.
+
+    def block(params, x):  ...  jnp.ones((8,)) ... / 144.0          def block(params, x, count):
+    def block_2(params, y):  ...  jnp.ones((16,)) ... / 576.0   ->      ... jnp.ones((x.shape[-1],)) ... / count
+
+A number that is the size of an axis of an argument in each of them is written so; what is left becomes an argument, which
+the calls pass. Python evaluates both while it traces, so that the program stays the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from untrace.print.jax.types import Type
+from untrace.print.names import Scope
+from untrace.print.tree import (
+    ATOM,
+    UNARY,
+    Assign,
+    Attribute,
+    Call,
+    Def,
+    Expr,
+    Lambda,
+    Name,
+    Parameter,
+    Statement,
+    Subscript,
+    Text,
+    Unpack,
+)
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+_MOST_ARGUMENTS = 3  # numbers that a call passes
+_SLOTS: dict[type, tuple[str, ...]] = {}
+
+
+def share_definitions(module: Any, others: Sequence[Statement]) -> None:
+    """Makes one of the local functions of `module` that are alike, callees before callers, and changes their calls.
+
+    others: the definitions of the module that are not in its list.
+    """
+    local = list(module.local_definitions.values())
+    if len(local) < 2:
+        return
+    everything = [*module.definitions, *others]
+    forms = {id(d): _Form(d) for d in local}
+    place = 0
+    while place < len(local):
+        first = local[place]
+        form = forms[id(first)]
+        alike = [d for d in local[place + 1 :] if forms[id(d)].words == form.words]
+        place += 1
+        changed = _merge(module, [first, *alike], forms, everything) if alike else []
+        if changed:
+            gone = {id(d) for d in alike}
+            local = [d for d in local if id(d) not in gone]
+            everything = [d for d in everything if id(d) not in gone]
+            module.definitions[:] = [d for d in module.definitions if id(d) not in gone]
+            for d in alike:
+                del module.local_definitions[d.name]
+            for d in changed:
+                if id(d) in forms:
+                    forms[id(d)] = _Form(d)  # type: ignore[arg-type]
+
+
+def _merge(
+    module: Any, alike: Sequence[Def], forms: dict[int, _Form], everything: Sequence[Statement]
+) -> list[Statement]:
+    """The definitions that have other text now: the first of `alike`, and those that call one of them; [] if none."""
+    first = alike[0]
+    columns = list(zip(*[forms[id(d)].numbers for d in alike], strict=True))
+    words = forms[id(first)].keywords
+    found: dict[tuple[str, ...], Expr] = {}
+    passed: list[tuple[str, ...]] = []
+    types = [module.described.types_of(d) for d in alike]
+    scope = Scope(module.scope)
+    for name in forms[id(first)].names:
+        scope.claim_parameter(name)
+    extra: list[Parameter] = []
+    for column, word in zip(columns, words, strict=True):
+        if len(set(column)) == 1 or column in found:
+            continue
+        size = _size_of_argument(first, column, types) if word != "axis" else None
+        if size is None:
+            integers = all("." not in c and "e" not in c for c in column)
+            extra.append(Parameter(scope.fresh(word or ("size" if integers else "count"))))
+            passed.append(column)
+            size = Name(extra[-1].name)
+        found[column] = size
+    if len(passed) > _MOST_ARGUMENTS:
+        return []
+    names = {d.name: number for number, d in enumerate(alike)}
+    calls: list[tuple[Call, int]] = []
+    changed: list[Statement] = []
+    for statement in everything:
+        count = len(calls)
+        if not _calls_of(statement, names, calls):
+            return []  # it is used as a value somewhere
+        if len(calls) > count:
+            changed.append(statement)
+    for other in alike[1:]:
+        module.described.shared(first, other)
+    _replace(first, iter([found.get(c) if len(set(c)) > 1 else None for c in columns]))
+    for call, number in calls:
+        call.func = first.name
+        call.args = [*call.args, *[_number(column[number]) for column in passed]]
+    first.params = [*first.params, *extra]
+    kinds = [
+        Type("array", "int" if all("." not in c and "e" not in c for c in column) else "float") for column in passed
+    ]
+    module.described.also(first, [(p.name, kind) for p, kind in zip(extra, kinds, strict=True)])
+    return [first, *changed]
+
+
+def _number(text: str) -> Text:
+    return Text(text, UNARY if text.startswith("-") else ATOM)
+
+
+def _size_of_argument(first: Def, column: Sequence[str], types: Sequence[Any]) -> Expr | None:
+    """`x.shape[k]` where that is the number in each of the functions."""
+    if any(t is None for t in types) or not all(c.isdigit() for c in column):
+        return None
+    rebound = set(_bound(Def("", (), first.body)))
+    for place, parameter in enumerate(first.params):
+        if parameter.name in rebound:
+            continue
+        kinds = [t[place][1] if place < len(t) else None for t in types]
+        if any(k is None or k.kind != "array" or k.aval is None for k in kinds):
+            continue
+        shapes = [k.aval.shape for k in kinds]
+        rank = len(shapes[0])
+        for axis in range(rank):
+            if all(len(s) == rank and s[axis] == int(c) for s, c in zip(shapes, column, strict=True)):
+                last = axis == rank - 1
+                return Subscript(Attribute(Name(parameter.name), "shape"), _number("-1" if last else str(axis)))
+    return None
+
+
+class _Form:
+    """What a definition says: `words` without the names of its variables and without numbers, and those apart.
+
+    `keywords`: of which keyword argument a number is the value, "" for others.
+    """
+
+    def __init__(self, definition: Def):
+        self.names = dict.fromkeys(_bound(definition))
+        self.numbers: list[str] = []
+        self.keywords: list[str] = []
+        order: dict[str, int] = {}
+        words: list[Any] = []
+
+        def variable(name: str) -> None:
+            head, dot, rest = name.partition(".")
+            words.append((order.setdefault(head, len(order)), rest) if head in self.names else name)
+
+        keyword = ""
+        for kind, value in _tokens(definition, skip_name=True):
+            if kind == "variable":
+                variable(value)
+            elif kind == "number":
+                self.numbers.append(value)
+                self.keywords.append(keyword)
+                words.append("number")
+            else:
+                words.append((kind, value))
+            keyword = value if kind == "keyword" else keyword if (kind, value) == ("node", "Text") else ""
+        self.words = tuple(words)
+
+
+def _bound(statement: Statement) -> Iterator[str]:
+    """Names that a function binds, also in functions inside it."""
+    for node in nodes_of(statement):
+        if type(node) is Def:
+            yield from [p.name for p in node.params]
+            if node is not statement:
+                yield node.name
+        elif isinstance(node, (Assign, Unpack)):
+            for target in node.targets:
+                yield from [target] if type(target) is str else [n.id for n in nodes_of(target) if type(n) is Name]
+        elif type(node) is Lambda:
+            yield from node.params
+        elif type(getattr(node, "target", None)) is str:
+            yield from re.findall(r"\w+", node.target)  # of a loop: `a, b`
+
+
+def _slots(node: Any) -> tuple[str, ...]:
+    """What a node is made of, in the order in which its class says so; not where it came from."""
+    kind = type(node)
+    found = _SLOTS.get(kind)
+    if found is None:
+        names: list[str] = []
+        for base in reversed(kind.__mro__):
+            names += [s for s in getattr(base, "__slots__", ()) if s not in names]
+        silent = ("origin", "is_backward", "comment", "strength", "docstring", "annotation", "returns")
+        found = _SLOTS[kind] = tuple([n for n in names if n not in silent])
+    return found
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, (Expr, Statement, Parameter))
+
+
+def nodes_of(node: Any) -> Iterator[Any]:
+    """A node and all inside it."""
+    yield node
+    for slot in _slots(node):
+        yield from _inside(getattr(node, slot, None))
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if _is_node(value):
+        yield from nodes_of(value)
+    elif type(value) in (list, tuple):
+        for item in value:
+            yield from _inside(item)
+
+
+# Strings in these places are no variables: names of attributes and of keyword arguments, operators, comments.
+_PLAIN = frozenset({(Attribute, "name"), (Parameter, "kind")})
+
+
+def _tokens(node: Any, skip_name: bool = False) -> Iterator[tuple[str, Any]]:
+    yield "node", type(node).__name__
+    if type(node) is Text:
+        yield ("number", node.text) if _NUMBER.fullmatch(node.text) else ("text", node.text)
+        return
+    for slot in _slots(node):
+        if skip_name and slot == "name":
+            continue
+        value = getattr(node, slot, None)
+        yield from _value_tokens(value, "plain" if (type(node), slot) in _PLAIN or slot == "op" else "variable", slot)
+
+
+def _value_tokens(value: Any, kind: str, slot: str) -> Iterator[tuple[str, Any]]:
+    if _is_node(value):
+        yield from _tokens(value)
+    elif type(value) in (list, tuple):
+        yield "many", len(value)
+        for item in value:
+            if slot == "kwargs" and type(item) is tuple:
+                yield "keyword", item[0]
+                yield from _value_tokens(item[1], "variable", slot)
+            else:
+                yield from _value_tokens(item, "text" if slot == "steps" else kind, slot)
+    elif type(value) is str:
+        yield kind, value
+    else:
+        yield "value", repr(value)
+
+
+def _replace(node: Any, replacements: Iterator[Expr | None]) -> Any:
+    """`node` with other expressions in the place of its numbers, in the order of `_tokens`; None keeps one."""
+    if type(node) is Text:
+        new = next(replacements) if _NUMBER.fullmatch(node.text) else None
+        return node if new is None else new
+    for slot in _slots(node):
+        value = getattr(node, slot, None)
+        new = _replaced(value, replacements)
+        if new is not value:
+            setattr(node, slot, new)
+    return node
+
+
+def _replaced(value: Any, replacements: Iterator[Expr | None]) -> Any:
+    if _is_node(value):
+        return _replace(value, replacements)
+    if type(value) in (list, tuple):
+        items = [_replaced(item, replacements) for item in value]
+        if any(a is not b for a, b in zip(items, value, strict=True)):
+            return type(value)(items)
+    return value
+
+
+def _calls_of(statement: Statement, names: dict[str, int], calls: list[tuple[Call, int]]) -> bool:
+    """Collects the calls of functions of these names; False where one is named without being called."""
+    seen: set[int] = set()
+    for node in nodes_of(statement):
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if type(node) is Call and type(node.func) is str and node.func in names:
+            calls.append((node, names[node.func]))
+        elif type(node) is Name and node.id in names or type(node) is Text and node.text in names:
+            return False
+    return True

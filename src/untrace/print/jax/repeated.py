@@ -1,0 +1,143 @@
+"""A helper for a long call of `lax` that a module makes again and again with the same settings.
+
+    y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    def conv(lhs, rhs, window_strides=(1, 1)):
+        return lax.conv_general_dilated(lhs, rhs, window_strides, "SAME", dimension_numbers=...)
+
+    y = conv(x, w)
+
+What is the same in all of them stands in the helper; what is not is an argument, with its most frequent value as default.
+Where more than two things are not, the helper only fixes the rest: `functools.partial(lax.conv_general_dilated, ...)`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from jax import lax
+
+from untrace.print.jax.alike import nodes_of
+from untrace.print.jax.leaves import Leaf
+from untrace.print.names import identifier
+from untrace.print.tree import Assign, Call, Def, Expr, Lines, Name, Parameter, Return, Star, Statement, Text
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_LEAST_SAVED = 20  # tokens, below which a helper is one more thing to look up
+_MOST_VARIED = 2
+# Settings that say what a call means: calls that differ in them are calls of different things.
+_MEANING = frozenset({"dimension_numbers", "mode"})
+# Names of helpers, of which the first is taken that the module does not use for something else.
+_NAMES = {
+    "conv_general_dilated": ("conv", "convolve", "convolution"), "dot_general": ("dot", "contract"),
+    "gather": ("take", "gather"), "scatter_add": ("add_at", "scatter_add"),
+}  # fmt: skip
+_WITH_FUNCTIONS = frozenset({"scan", "map", "cond", "switch", "while_loop", "fori_loop", "custom_root", "reduce"})
+
+
+def share_calls(module: Any, others: Sequence[Statement]) -> None:
+    """Gives `module` helpers for its long repeated calls. others: its definitions that are not in its list."""
+    groups: dict[Any, list[Call]] = {}
+    backward: set[int] = set()  # ids of calls in statements that compute cotangents
+    seen: set[int] = set()
+    for statement in [*module.definitions, *others]:
+        for node in nodes_of(statement):
+            if type(node) is Assign and all(type(t) is str and t.startswith("d_") for t in node.targets):
+                backward.update(id(inner) for inner in nodes_of(node.value))
+            if type(node) is Call and id(node) not in seen:
+                seen.add(id(node))
+                key = _key(node)
+                if key is not None:
+                    groups.setdefault(key, []).append(node)
+    helpers: list[Statement] = []
+    for key, calls in groups.items():
+        suffix = "_bwd" if all(id(c) in backward for c in calls) else ""
+        helper = _helper(module, key[0], suffix, calls) if len(calls) > 2 else None
+        if helper is not None:
+            helpers.append(helper)
+    # Those that are no functions first, as constants are.
+    plain: list[Statement] = [h for h in helpers if type(h) is not Def]
+    module.definitions[:0] = [*([Lines("")] if plain else []), *plain, *[h for h in helpers if type(h) is Def]]
+
+
+def _key(call: Call) -> Any:
+    """Equal for calls that may share a helper; None for what is no long call of `lax`."""
+    if type(call.func) is not str or not call.func.startswith("lax.") or call.func.count(".") != 1:
+        return None
+    name = call.func[4:]
+    if name in _WITH_FUNCTIONS or any(type(a) is Star for a in call.args) or any(k == "**" for k, _ in call.kwargs):
+        return None
+    args = tuple([_is_setting(a) for a in call.args])
+    if all(args) or not all(_is_setting(v) for _, v in call.kwargs):
+        return None
+    return name, args, tuple([(k, v.flat()) for k, v in call.kwargs if k in _MEANING])
+
+
+def _is_setting(expr: Expr) -> bool:
+    """Whether an argument holds no variable."""
+    return not any(isinstance(node, (Name, Leaf)) for node in nodes_of(expr))
+
+
+def _helper(module: Any, name: str, suffix: str, calls: Sequence[Call]) -> Statement | None:
+    """The definition, with the calls changed into calls of it; None where it would not make the module shorter."""
+    count = len(calls[0].args)
+    words, defaults = _parameters(name)
+    named = list(dict.fromkeys(k for c in calls for k, _ in c.kwargs))
+    if len(words) < count:
+        return None
+    given = [{**dict(zip(words, c.args, strict=False)), **dict(c.kwargs)} for c in calls]
+    for arguments in given:
+        for word in named:
+            if word not in arguments:
+                if word not in defaults:
+                    return None
+                arguments[word] = defaults[word]
+    places = [*words[:count], *named]
+    settings = [p for p in places if _is_setting(given[0][p])]
+    texts = {p: [g[p].flat() for g in given] for p in settings}
+    varied = [p for p in settings if len(set(texts[p])) > 1]
+    usual = {p: Counter(texts[p]).most_common(1)[0][0] for p in varied}
+    saved = 0
+    for turn in range(1, len(calls)):
+        saved += sum(len(_TOKEN.findall(texts[p][turn])) + 1 for p in settings if texts[p][turn] == texts[p][0])
+        saved -= sum(2 for p in varied if texts[p][turn] != usual[p])
+    if saved < _LEAST_SAVED + 3 * len(places):
+        return None
+    baked = [p for p in named if p not in varied]
+    if len(varied) > _MOST_VARIED:
+        saved = sum(len(_TOKEN.findall(texts[p][0])) + 3 for p in baked) * (len(calls) - 1)
+        if saved < _LEAST_SAVED + 3 * len(baked):
+            return None
+    labels = [identifier(n + suffix, "call") for n in _NAMES.get(name, (name,))]
+    label = module.scope.fresh(next((n for n in labels if not module.scope.taken(n)), labels[0]))
+    if len(varied) > _MOST_VARIED:
+        module.modules.add("functools")
+        shared = [(p, given[0][p]) for p in baked]
+        for call in calls:
+            call.func = label
+            call.kwargs = [(k, v) for k, v in call.kwargs if k not in baked]
+        return Assign([label], Call("functools.partial", [Text(f"lax.{name}")], shared))
+    params = [Parameter(p) for p in places if p not in settings]
+    params += [Parameter(p, next(g[p] for g in given if g[p].flat() == usual[p])) for p in varied]
+    free = {p.name for p in params}
+    whole: list[Expr] = [Name(p) if p in free else given[0][p] for p in places]
+    value = Call(calls[0].func, whole[:count], list(zip(named, whole[count:], strict=True)))
+    for call, arguments in zip(calls, given, strict=True):
+        call.func = label
+        call.args = [arguments[p] for p in places if p not in settings]
+        call.kwargs = [(p, arguments[p]) for p in varied if arguments[p].flat() != usual[p]]
+    return Def(label, params, [Return(value)])
+
+
+def _parameters(name: str) -> tuple[list[str], dict[str, Expr]]:
+    """The parameters of a function of `lax` that may be passed by place, and the defaults that are simple."""
+    try:
+        found = list(inspect.signature(getattr(lax, name)).parameters.values())
+    except (AttributeError, TypeError, ValueError):
+        return [], {}
+    plain = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return plain, {p.name: Text(repr(p.default)) for p in found if type(p.default) in (bool, int, type(None))}

@@ -1,0 +1,67 @@
+"""Long calls of `lax` that come back again and again have a helper."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import untrace
+
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+def conv(x, w, strides=(1, 1), dilation=(1, 1)):
+    return jax.lax.conv_general_dilated(x, w, strides, "SAME", rhs_dilation=dilation, dimension_numbers=NHWC)
+
+
+def network(weights, x):
+    x = jax.nn.relu(conv(x, weights[0]))
+    x = jax.nn.relu(conv(x, weights[1], (2, 2)))
+    x = jax.nn.relu(conv(x, weights[2]))
+    return jnp.sum(conv(x, weights[3], dilation=(2, 2)) ** 2)
+
+
+WEIGHTS = [jnp.ones((3, 3, 2, 2)) * n for n in (0.1, 0.2, 0.3, 0.4)]
+X = jax.random.normal(jax.random.key(0), (1, 6, 6, 2))
+
+
+def test_convolutions_have_a_helper_with_the_usual_settings():
+    found = untrace.decompile(network)(WEIGHTS, X)
+    assert found.source.count("lax.conv_general_dilated(") == 1
+    assert "def convolve(lhs, rhs, window_strides=(1, 1), rhs_dilation=None):" in found.source
+    assert "weights[1], window_strides=(2, 2))" in found.source
+    assert found.proof.level == "jaxpr"
+
+
+def test_gradients_of_convolutions_have_helpers_of_their_own():
+    found = untrace.decompile(jax.grad(network))(WEIGHTS, X)
+    helpers = re.findall(r"^(?:def )?(conv\w*)(?: = |\()", found.source, re.M)
+    assert len(helpers) > 1 and helpers[1].endswith("_bwd")
+    for ours, theirs in zip(found(WEIGHTS, X), jax.jit(jax.grad(network))(WEIGHTS, X), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_calls_with_little_in_common_share_that():
+    def several(weights, x):
+        x = conv(x, weights[0], (1, 1), (2, 2))
+        x = conv(x, weights[1], (2, 2))
+        x = jax.lax.conv_general_dilated(x, weights[2], (1, 1), ((1, 1), (1, 1)), (2, 2), dimension_numbers=NHWC)
+        return conv(x, weights[3], (1, 2))
+
+    found = untrace.decompile(several)(WEIGHTS, X)
+    assert "functools.partial(" in found.source and found.source.count('"NHWC", "HWIO", "NHWC"') == 1
+    assert found.proof.level == "jaxpr"
+
+
+def test_two_calls_and_short_ones_stand_where_they_are():
+    def two(x):
+        return conv(conv(x, WEIGHTS[0]), WEIGHTS[1])
+
+    def short(x):
+        return jax.lax.rsqrt(jax.lax.rsqrt(jax.lax.rsqrt(jax.lax.rsqrt(x))))
+
+    assert untrace.decompile(two)(X).source.count("lax.conv_general_dilated(") == 2
+    assert untrace.decompile(short)(X).source.count("def ") == 1
