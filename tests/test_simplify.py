@@ -48,6 +48,16 @@ def looped(x):
     return jax.grad(total)(x)
 
 
+def indexed(x):
+    """A loop that reads, and in its gradient adds, at places that do not change."""
+    order = jnp.argsort(x[0])
+
+    def step(row, _):
+        return jnp.sin(row)[order] * row, None
+
+    return lax.scan(step, x[1], length=3)[0].sum()
+
+
 # The name of a rewrite, and a function in whose trace it is made.
 CASES = {
     "add_any_is_add": lambda x, y: primitives.add_jaxvals_p.bind(x, y),
@@ -83,6 +93,7 @@ CASES = {
         lambda x, y: jax.grad(lambda a: jnp.sum(jnp.sin(a).sum(1) * a[:, 0]))(x) + y
     ),
     "implicit_pvary": inside(lambda x, y: x * y + 2.0),
+    "indices_of_a_loop": lambda x, y: jax.grad(indexed)(x) + y,
     "constants_of_a_loop": lambda x, y: looped(x) + y,
     "where_with_scalar": lambda x, y: lax.select(x > y, x, jnp.zeros((2, 3))),
 }  # fmt: skip

@@ -695,8 +695,12 @@ def rebuilt_jaxpr(
     outvars: Sequence[Any],
     constvars: Sequence[Any] = (),
     consts: Sequence[Any] = (),
+    invars: Sequence[Any] | None = None,
 ) -> Any:
-    """A closed or open jaxpr with other equations and results, and more constants behind those that it has."""
+    """A closed or open jaxpr with other equations and results, and more constants behind those that it has.
+
+    invars: as many inputs as there are, of other types.
+    """
     jaxpr, old_consts = open_jaxpr(closed)
     changes: dict[str, Any] = {
         "eqns": list(eqns),
@@ -704,6 +708,8 @@ def rebuilt_jaxpr(
         "effects": frozenset(jaxpr.effects).union(*[_plain_effects(e.effects) for e in eqns]),
         "debug_info": jaxpr.debug_info,
     }
+    if invars is not None:
+        changes["invars"] = list(invars)
     if constvars:
         changes["constvars"] = [*jaxpr.constvars, *constvars]
     if JAXPR_TYPES[0] is JAXPR_TYPES[1]:  # 0.12: constants are part of the one class

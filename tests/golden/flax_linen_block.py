@@ -55,11 +55,15 @@ def multi_head_dot_product_attention(params, inputs_q):
     return attended + params["out"]["bias"]
 
 
+def dense(params, inputs):
+    """Args: params: {"bias": f32[_], "kernel": f32[_,_]}; inputs: f32[2,6,_].  Returns: f32[2,6,_]."""
+    return inputs @ params["kernel"] + params["bias"]
+
+
 def mlp(params, x):
     """Args: params: {"Dense_0": {...}, "Dense_1": {...}}; x: f32[2,6,8].  Returns: f32[2,6,8]."""
-    y = x @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"]
-    hidden = jax.nn.gelu(y)
-    return hidden @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"]
+    hidden = jax.nn.gelu(dense(params["Dense_0"], x))
+    return dense(params["Dense_1"], hidden)
 
 
 def apply(

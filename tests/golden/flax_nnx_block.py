@@ -51,11 +51,15 @@ def multi_head_attention(params, inputs_q):
     return out + params["out"]["bias"]
 
 
+def linear(params, inputs):
+    """Args: params: {"bias": f32[_], "kernel": f32[_,_]}; inputs: f32[2,6,_].  Returns: f32[2,6,_]."""
+    return inputs @ params["kernel"] + params["bias"]
+
+
 def forward(params, x):
     """Args: params: a dict of 16 arrays; x: f32[2,6,8].  Returns: f32[2,6,8]."""
     out = multi_head_attention(params["attention"], layer_norm(params["norm1"], x))
     x_2 = x + out
-    y = layer_norm(params["norm2"], x_2) @ params["up"]["kernel"]
-    hidden = jax.nn.gelu(y + params["up"]["bias"])
-    y_2 = hidden @ params["down"]["kernel"] + params["down"]["bias"]
-    return x_2 + y_2
+    y = linear(params["up"], layer_norm(params["norm2"], x_2))
+    hidden = jax.nn.gelu(y)
+    return x_2 + linear(params["down"], hidden)

@@ -55,6 +55,74 @@ def taken(body: Body, eqn: Any) -> Any:
     return _call_with(eqn, lambda a, i: [jnp.take(a, i, axis=axis)], [x, index])
 
 
+@rewrite("scan")
+def indices_of_a_loop(body: Body, eqn: Any) -> Any:
+    """Indices that are the same in every turn are made from `i` in the loop again, which JAX took out of it: `x[i]`."""
+    count, _ = jax_compat.scan_counts(eqn)
+    closed = eqn.params["jaxpr"]
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    results = {v for v in jaxpr.outvars if type(v) is not Literal}
+    found: dict[Any, tuple[Any, list[Any]]] = {}  # parameter -> the index, and the equations from there
+    for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
+        if type(operand) is Literal or param in results or not jnp.issubdtype(param.aval.dtype, jnp.integer):
+            continue
+        uses = [(e, n) for e in jaxpr.eqns for n, v in enumerate(e.invars) if v is param]
+        sizes = [_indexed_size(e) for e, n in uses if n == 1]
+        if not uses or len(sizes) < len(uses) or None in sizes or len(set(sizes)) > 1:
+            continue
+        steps = _steps_from_index(body, operand, sizes[0])
+        if steps is not None:
+            found[param] = steps
+    if not found:
+        return None
+    fresh = {param: jax_compat.fresh_variable(index) for param, (index, _) in found.items()}
+    eqns: list[Any] = []
+    for inner in jaxpr.eqns:
+        param = inner.invars[1] if len(inner.invars) > 1 else None
+        if type(param) is not Literal and param in found:
+            index, steps = found[param]
+            names = {index: fresh[param]}
+            for step in steps:
+                out = jax_compat.fresh_variable(step.outvars[0])
+                operands = jax_compat.substituted(step.invars, names)
+                eqns.append(step.replace(invars=operands, outvars=[out], source_info=inner.source_info))
+                names[step.outvars[0]] = out
+            inner = inner.replace(invars=[inner.invars[0], names[steps[-1].outvars[0]], *inner.invars[2:]])
+        eqns.append(inner)
+    invars = [fresh.get(v, v) for v in jaxpr.invars]
+    operands = [found[p][0] if p in found else v for p, v in zip(jaxpr.invars, eqn.invars, strict=True)]
+    new = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars, invars=invars)
+    return eqn.replace(invars=operands, params={**eqn.params, "jaxpr": new})
+
+
+def _indexed_size(eqn: Any) -> int | None:
+    """The size of the one axis that a gather or scatter indexes; None for any other equation."""
+    numbers = eqn.params.get("dimension_numbers")
+    if eqn.primitive.name == "gather":
+        axes = numbers.start_index_map
+    elif eqn.primitive.name in ("scatter", "scatter-add", "scatter_add"):
+        axes = numbers.scatter_dims_to_operand_dims
+    else:
+        return None
+    return eqn.invars[0].aval.shape[axes[0]] if len(axes) == 1 else None
+
+
+def _steps_from_index(body: Body, atom: Any, size: int) -> tuple[Any, list[Any]] | None:
+    """(`i`, the equations that make `atom` of it): counted from the end where negative, converted, with an axis more."""
+    steps: list[Any] = []
+    for kinds in (("reshape", "broadcast_in_dim"), ("convert_element_type",)):
+        made = body.maker(atom, *kinds)
+        if made is not None and len(made.invars) == 1:
+            steps.append(made)
+            atom = made.invars[0]
+    index = _before_wrapping(body, atom, size)
+    if not steps or index is None or type(index) is Literal or body.maker(atom, "select_n") is None:
+        return None
+    chosen = body.made[atom]
+    ways = [body.made[v] for v in (chosen.invars[0], chosen.invars[2])]
+    return index, [*ways, chosen, *steps[::-1]]
+
+
 def _before_wrapping(body: Body, atom: Any, size: int) -> Any:
     """The index `i` of `where(i < 0, i + size, i)`; None for anything else."""
     chosen = body.maker(atom, "select_n", "jit", "pjit")

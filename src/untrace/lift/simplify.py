@@ -14,6 +14,8 @@ running both. Each rewrite is a named function that looks at one equation; each 
     select_n(c, 0, x) -> jnp.where(c, x, 0)
     split into one part -> the array
     a number that a scan gets as a constant -> the number in its body
+    an index that a scan gets ready for a gather -> made in its body, as `x[i]` does
+    cond over platforms of which only Mosaic's kernels have a branch of their own -> the equations of the other branch
     jit of a function of JAX that has no public name (a derivative of `jnp.var`) -> its equations
     constants with the same bits -> one constant (`equal_constants`)
 
@@ -135,23 +137,28 @@ class Simplifier:
                 eqn = new
             kind = "" if self.only == IMPLICIT else self._library_call(eqn)
             if kind == "inline":
-                self._inline(body, eqn)
+                self.counts["inlined_library_function"] += 1
+                self._inline(body, eqn, eqn.params["jaxpr"], eqn.invars)
+                continue
+            branch = _default_branch(eqn) if self.only is None and id(eqn) not in self.kept else None
+            if branch is not None:
+                self.counts["default_platform"] += 1
+                self._inline(body, eqn, branch, eqn.invars[1:])
                 continue
             new = eqn if kind == "public" else self._with_params(eqn)
             body.changed = body.changed or new is not eqn
             body.add(new, kept=id(eqn) in self.kept)
 
-    def _inline(self, body: Body, eqn: Any) -> None:
-        """Puts the equations of a jitted function in the place of its call."""
-        inner, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
-        names = dict(zip(inner.invars, jax_compat.substituted(eqn.invars, body.substitute), strict=True))
+    def _inline(self, body: Body, eqn: Any, closed: Any, operands: Sequence[Any]) -> None:
+        """Puts the equations of a jaxpr in the place of the equation that calls it."""
+        inner, _ = jax_compat.open_jaxpr(closed)
+        names = dict(zip(inner.invars, jax_compat.substituted(operands, body.substitute), strict=True))
         fresh = []
         for old in inner.eqns:
             new = jax_compat.equation_inside(old, eqn, names)
             outvars = [jax_compat.fresh_variable(v) for v in old.outvars]
             names.update(zip(old.outvars, outvars, strict=True))
             fresh.append(new.replace(outvars=outvars))
-        self.counts["inlined_library_function"] += 1
         body.changed = True
         self._add_all(body, fresh)
         results = jax_compat.substituted(jax_compat.substituted(inner.outvars, names), body.substitute)
@@ -175,6 +182,21 @@ class Simplifier:
             return "public"
         whole = self.only is None and not any(type(v) is Literal for v in jaxpr.outvars)
         return "inline" if whole and not any(v in jaxpr.invars for v in jaxpr.outvars) else ""
+
+
+def _default_branch(eqn: Any) -> Any:
+    """The branch of every platform that a program is compiled for, where only kernels of Mosaic have another; else None.
+
+    `jnp.diagonal` has one for them: no program is lowered for the platform "mosaic", only what a Pallas kernel calls.
+    """
+    platforms = eqn.params.get("branches_platforms") if eqn.primitive.name == "cond" else None
+    if not platforms or sorted(map(str, platforms)) != ["('mosaic',)", "None"] or eqn.effects:
+        return None
+    branch = eqn.params["branches"][list(platforms).index(None)]
+    jaxpr, consts = jax_compat.open_jaxpr(branch)
+    if consts or any(type(v) is Literal or v in jaxpr.invars for v in jaxpr.outvars):
+        return None
+    return branch
 
 
 class Body:

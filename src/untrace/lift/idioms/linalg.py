@@ -53,6 +53,14 @@ def _triangular_solve(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("lax.linalg.triangular_solve", tuple(equation.inputs), {n: True for n in names if params[n]})
 
 
+@idiom("select_n")
+def _cholesky(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """The factor with zeros above it, as the derivative of `jnp.linalg.cholesky` computes it."""
+    factor = m.producer(equation.inputs[2], "cholesky") if len(equation.inputs) == 3 else None
+    if factor is not None:
+        yield Guess("lax.linalg.cholesky", (factor.inputs[0],), {"symmetrize_input": False})
+
+
 @idiom("conv_general_dilated")
 def _convolution(m: Matcher, equation: Equation) -> Iterator[Guess]:
     left, right = equation.inputs

@@ -19,6 +19,12 @@ def lu(w: Any, x: Any) -> Any:
     return w.lax("linalg.lu", x)
 
 
+@rule("qr")
+def qr(w: Any, x: Any, *, pivoting: bool, full_matrices: bool, use_magma: Any) -> Any:
+    options = {"pivoting": pivoting, "use_magma": use_magma}
+    return w.lax("linalg.qr", x, full_matrices=full_matrices, **{k: v for k, v in options.items() if v})
+
+
 @rule("custom_linear_solve")
 def custom_linear_solve(w: Any, *operands: Any, const_lengths: Any, jaxprs: Any) -> Any:
     """The primitive itself: the public function would derive the transposed parts again, and differently.
