@@ -251,3 +251,18 @@ def test_a_sum_of_cotangents_keeps_its_weak_type():
 
     found = untrace.decompile(backward)(jnp.ones(3))
     assert found.proof.level in ("jaxpr", "hlo") and ".bind(" not in found.source.replace("add_jaxvals_p.bind", "")
+
+
+def test_a_branch_of_mosaic_alone_is_not_written():
+    """The derivative of `jnp.diagonal` has a `cond` over platforms; every one that programs are compiled for takes one."""
+
+    def loss(x):
+        return jnp.sum(jnp.log(jnp.diagonal(x)))
+
+    x = jnp.eye(3) + 1.0
+    found = untrace.decompile(jax.grad(loss))(x)
+    assert "cond" not in found.source and "default platform" in str(found.proof)
+    assert found.proof.at_least("bits")
+    np.testing.assert_array_equal(found(x), jax.jit(jax.grad(loss))(x))
+    exact = untrace.decompile(jax.grad(loss), simplify=False)(x)
+    assert "mosaic" in exact.source and exact.proof.level == "jaxpr"
