@@ -159,7 +159,7 @@ def decompile(
     def decompile_on(*args: Any, **kwargs: Any) -> Decompiled:
         start = time.perf_counter()
         nums, names = static_arguments(fn, args, static_argnums, static_argnames)
-        captured = trace(fn, args, kwargs, nums, names)
+        captured = trace(fn, args, kwargs, nums, names, style == "idiomatic" and prove)
         timings = {"capture": time.perf_counter() - start}
         entry = entry_of(fn, captured, args, kwargs, nums, names)
         return _decompiled(captured, write_and_prove(captured, entry, captured.name, options, timings), timings)

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from untrace._errors import ProofError, UnsupportedPrimitiveError
+from untrace.capture import vmaps
 from untrace.capture.constant_order import keep_constant_order
 from untrace.capture.function import Captured, program_of
 from untrace.ir.nodes import Program, walk_functions
@@ -117,41 +118,50 @@ def _idiomatic(
 ) -> tuple[Result | None, str]:
     """The most readable form that is proven; or None, and why there is none."""
     why = ""
-    try:
-        for target, words, neutral in _targets(captured, plain, options):
-            program = plain if target is captured.expanded else _program_of_target(captured, plain, target, name)
-            attempt = _Attempt(captured, program, name, options, timings, target, words, neutral)
-            result = attempt.run(idiomatic=True)
-            if result is not None:
-                return result, ""
-            why = attempt.why
-    except UnsupportedPrimitiveError as error:
-        why = str(error)  # the style `exact` may have a form for it; where not, it says the same
-    except Exception as error:  # a fault in a lift costs readability, never the result
-        if os.environ.get("UNTRACE_STRICT"):
-            raise
-        why = f"{type(error).__name__}: {error}"
+    for folds in (True, False) if captured.vmaps else (False,):
+        try:
+            for form, target, words, neutral in _targets(captured, plain, options, folds):
+                program = plain if form is captured.expanded else _program_of_target(captured, plain, form, name)
+                attempt = _Attempt(captured, program, name, options, timings, target, words, neutral)
+                result = attempt.run(idiomatic=True)
+                if result is not None:
+                    return result, ""
+                why = attempt.why
+        except UnsupportedPrimitiveError as error:
+            why = str(error)  # the style `exact` may have a form for it; where not, it says the same
+        except Exception as error:  # a fault in a lift costs readability, never the result
+            if os.environ.get("UNTRACE_STRICT"):
+                raise
+            why = f"{type(error).__name__}: {error}"
     return None, why
 
 
-def _targets(captured: Captured, plain: Program, options: Options) -> Iterator[tuple[Any, str, bool]]:
-    """The jaxprs that the text may be proven to be, the simplest first; with the simplifications in words, and whether
-    the original lowers to the same program."""
+def _targets(
+    captured: Captured, plain: Program, options: Options, folds: bool = False
+) -> Iterator[tuple[Any, Any, str, bool]]:
+    """The forms that the text may be written from, the simplest first: each with the jaxpr that it must come back as,
+    the simplifications in words, and whether the original lowers to the same program.
+
+    folds: whether calls of `jax.vmap` are found again first; nothing comes where there is none.
+    """
+    whole = vmaps.folded(captured.expanded, captured.vmaps, captured.expander) if folds else captured.expanded
+    if folds and whole is captured.expanded:
+        return
     if options.style == "idiomatic" and options.simplify and options.prove:
         # What calls the host is not run for a proof: the user's functions would be called with inputs of ours.
         small = count_equations(captured.expanded) <= _MOST_COMPILED and not calls_host(captured.expanded)
         kept: set[int] = set()
         if small:
-            kept = recognised(prune(_program_of_target(captured, plain, captured.expanded, "")), JAX.user_names())
+            kept = recognised(prune(_program_of_target(captured, plain, whole, "")), JAX.user_names())
         most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
         for only in (most, NEUTRAL) if small else (NEUTRAL,):
-            target, counts = simplified(captured.expanded, only, JAX.user_names(), kept, captured.constant_names)
-            if target is not captured.expanded:
+            form, counts = simplified(whole, only, JAX.user_names(), kept, captured.constant_names)
+            if form is not whole:
                 neutral = set(counts) <= NEUTRAL
-                yield target, described(counts), neutral
+                yield form, vmaps.unfolded(form) if folds else form, described(counts), neutral
                 if neutral:
                     break
-    yield captured.expanded, "", True
+    yield whole, captured.expanded, "", True
 
 
 def _program_of_target(captured: Captured, program: Program, target: Any, name: str) -> Program:
@@ -172,7 +182,7 @@ def prove_again(
         own = JAX.user_names()
         plain = program_of(captured, captured.name, entry, own)
         plain.extra["own"] = own
-        for target, words, neutral in _targets(captured, plain, options):
+        for _, target, words, neutral in _targets(captured, plain, options):
             other = None if target is captured.expanded else target
             outcome = retrace.prove_text(written, captured, timings, other, words, neutral)
             if outcome.proof is not None or outcome.module is None:

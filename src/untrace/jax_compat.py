@@ -8,11 +8,14 @@ It is one long file on purpose: who ports untrace to a new JAX reads it from top
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
 import re
-from collections.abc import Iterator, Sequence
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -1672,6 +1675,123 @@ def tracer_variable(value: Any) -> Any:
     """The variable of the jaxpr being traced that a tracer stands for; None for other values. `val` in
     `DynamicJaxprTracer`, jax/_src/interpreters/partial_eval.py: it is how one finds an argument again in the jaxpr."""
     return getattr(value, "val", None) if isinstance(value, jax.core.Tracer) else None
+
+
+def is_variable(atom: Any) -> bool:
+    """Whether an atom is a variable of a jaxpr, and no literal or array."""
+    from jax._src import core
+
+    return isinstance(atom, core.Var)
+
+
+@dataclasses.dataclass(slots=True)
+class MappedCall:
+    """A call of a function that `jax.vmap` gave, as it is made: flat arguments, results and axes.
+
+    `function(*args, **kwargs)` for one element, whose arguments `in_tree` rebuilds from leaves. `variable(tracer)` is what
+    stands for a tracer in the jaxpr that is being traced, also for one of a trace further out. `caller` is a file.
+    """
+
+    function: Any
+    in_tree: Any
+    args: Sequence[Any]
+    in_axes: Sequence[Any]
+    outs: Sequence[Any]
+    out_axes: Sequence[Any]
+    source_info: Any
+    variable: Callable[[Any], Any]
+    caller: str
+
+
+@contextlib.contextmanager
+def intercepted_vmap(note: Callable[[MappedCall], None]) -> Iterator[None]:
+    """Calls `note` after every call of a mapped function that is made by code outside JAX while a jaxpr is traced.
+
+    A jaxpr keeps nothing of `jax.vmap`, and a user's mapped function may be older than this context: so the one place
+    where all go through is replaced while it is open. Source: `vmap_f` in jax/_src/api.py. Left out are calls with
+    named axes and those inside another transformation.
+    """
+    from jax._src import core, source_info_util
+    from jax._src.interpreters import batching, partial_eval
+
+    flatten_before, batch_before = batching.flatten_fun_for_vmap, batching.batch
+    functions: dict[int, tuple[Any, Any, Any]] = {}
+    own = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+
+    def flatten(f: Any, in_tree: Any) -> Any:
+        result = flatten_before(f, in_tree)
+        functions[id(result[0])] = (result[0], f, in_tree)
+        return result
+
+    def batch(fun: Any, axis_data: Any, in_dims: Any, out_dim_dests: Any, **options: Any) -> Any:
+        whole = batch_before(fun, axis_data, in_dims, out_dim_dests, **options)
+        _, wrapped, in_tree = functions.pop(id(fun), (None, None, None))
+        trace = core.trace_ctx.trace
+        if (
+            wrapped is None
+            or not isinstance(trace, partial_eval.DynamicJaxprTrace)
+            or axis_data.name is not core.no_axis_name
+            or axis_data.spmd_name is not None
+            or axis_data.explicit_mesh_axis is not None
+        ):
+            return whole
+        caller = _caller_of_vmap(own, sys._getframe(1))
+        if caller is None:
+            return whole
+
+        def call_wrapped(*args: Any) -> Any:
+            result = whole.call_wrapped(*args)
+            info = source_info_util.current()
+            axes = out_dim_dests() if callable(out_dim_dests) else out_dim_dests
+
+            def variable(tracer: Any) -> Any:
+                staged = isinstance(tracer, partial_eval.DynamicJaxprTracer)
+                return trace.to_jaxpr_tracer(tracer, info).val if staged else None
+
+            note(MappedCall(wrapped.f, in_tree, args, in_dims, result[0], axes, info, variable, caller))
+            return result
+
+        return types.SimpleNamespace(call_wrapped=call_wrapped)
+
+    batching.flatten_fun_for_vmap, batching.batch = flatten, batch
+    try:
+        yield
+    finally:
+        batching.flatten_fun_for_vmap, batching.batch = flatten_before, batch_before
+
+
+def _caller_of_vmap(folder: str, frame: Any) -> str | None:
+    """The file of the code outside JAX's folder that called the `vmap_f` of this frame, or of untrace, which calls one of
+    `vmap(vmap(f))`; None where JAX itself did."""
+    if frame.f_code.co_name != "vmap_f":
+        return None
+    depth = 0
+    frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename.startswith(folder):
+        depth += not frame.f_code.co_filename.endswith("traceback_util.py")
+        frame = frame.f_back
+    ours = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture", "vmaps.py")
+    file = frame.f_code.co_filename if frame is not None else ""
+    return file if file and (depth == 0 or file == ours) else None
+
+
+def traced_constants_as_inputs(closed: Any) -> tuple[Any, list[Any]]:
+    """(a closed jaxpr that takes those of its constants that are tracers as its first inputs, these tracers)."""
+    jaxpr, consts = open_jaxpr(closed)
+    pairs = list(zip(jaxpr.constvars, consts, strict=True))
+    moved = [(v, c) for v, c in pairs if is_tracer(c)]
+    kept = [(v, c) for v, c in pairs if not is_tracer(c)]
+    names = jaxpr.debug_info.arg_names
+    changes: dict[str, Any] = {
+        "constvars": [v for v, _ in kept],
+        "invars": [*(v for v, _ in moved), *jaxpr.invars],
+        "debug_info": jaxpr.debug_info._replace(arg_names=names and ("",) * len(moved) + tuple(names)),
+    }
+    values = [c for _, c in kept]
+    tracers = [c for _, c in moved]
+    if JAXPR_TYPES[0] is JAXPR_TYPES[1]:  # 0.12: constants are part of the one class
+        return jaxpr.replace(**changes, consts=values), tracers
+    return jex_core.ClosedJaxpr(jaxpr.replace(**changes), values), tracers
 
 
 def has_typed_mesh(aval: Any) -> bool:

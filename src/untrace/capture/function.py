@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import traceback
@@ -17,6 +18,7 @@ from untrace._places import place_of
 from untrace.capture import closed_over, syntax
 from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
+from untrace.capture.vmaps import VmapCall, noted_vmaps
 from untrace.ir.nodes import Constant, Program
 
 
@@ -41,6 +43,7 @@ class Captured:
     extra: dict[str, Any] = field(default_factory=dict)
     function: Any = None  # what was traced; None of a jaxpr that came alone
     constant_names: dict[int, str] = field(default_factory=dict)  # by id: names for what the function closes over
+    vmaps: Sequence[VmapCall] = ()  # the calls of `jax.vmap` that were made, where they were noted
     _looked_for: dict[int, Any] = field(default_factory=dict)
 
     def where(self) -> str:
@@ -67,10 +70,14 @@ def trace(
     kwargs: dict[str, Any],
     static_argnums: Container[int] = frozenset(),
     static_argnames: Iterable[str] = frozenset(),
+    note_vmaps: bool = False,
 ) -> Captured:
     """Traces `function` on arrays or `ShapeDtypeStruct`s.
 
-    static_argnums, static_argnames: positions in `args` and names in `kwargs` that are not traced. Raises CaptureError with JAX's own message below ours."""  # noqa: E501
+    static_argnums, static_argnames: positions in `args` and names in `kwargs` that are not traced. note_vmaps: whether
+    calls of `jax.vmap` are looked for, which traces mapped functions once more. Raises CaptureError with JAX's own
+    message below ours.
+    """
     args = tuple(args)
     positions = {i for i in range(len(args)) if i in static_argnums}
     static: dict[int | str, Any] = {i: args[i] for i in sorted(positions)}
@@ -84,11 +91,10 @@ def trace(
         return function(*whole, **named, **{k: v for k, v in static.items() if isinstance(k, str)})
 
     _check_arguments(function, args, dynamic_args, kwargs, static)
+    whole = call if static or not callable(getattr(function, "__call__", None)) else function  # noqa: B004
     try:
-        if static or not callable(getattr(function, "__call__", None)):  # noqa: B004
-            jaxpr, out_example = jax.make_jaxpr(call, return_shape=True)(*dynamic_args, **dynamic_kwargs)
-        else:
-            jaxpr, out_example = jax.make_jaxpr(function, return_shape=True)(*dynamic_args, **dynamic_kwargs)
+        with noted_vmaps() if note_vmaps else contextlib.nullcontext(()) as vmaps:
+            jaxpr, out_example = jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
     except Exception as error:  # whatever the user's function raises while it is traced
         raise CaptureError(_explain(function, error)) from error
     name = getattr(function, "__name__", None) or type(function).__name__
@@ -105,6 +111,7 @@ def trace(
         str(name),
         jax_compat.transformation(function),
         function=function,
+        vmaps=vmaps,
     )
 
 

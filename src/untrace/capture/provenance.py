@@ -294,7 +294,7 @@ def authors(files: Iterable[str]) -> Iterator[None]:
 
 def is_library_internal(file: str) -> bool:
     """Whether code of this file is JAX's, PyTorch's, NumPy's, Python's or untrace's own."""
-    return _file_kind(file) in ("jax", "cut")
+    return file_kind(file) in ("jax", "cut")
 
 
 def _kind(code: CodeType) -> str:
@@ -302,7 +302,7 @@ def _kind(code: CodeType) -> str:
     file = code.co_filename
     kind = _FILES.get(file)
     if kind is None:
-        kind = _FILES[file] = _file_kind(file)
+        kind = _FILES[file] = file_kind(file)
     if kind == "jax":
         if code.co_name in _ENTRIES:
             return "entry"
@@ -313,7 +313,8 @@ def _kind(code: CodeType) -> str:
     return kind
 
 
-def _file_kind(file: str) -> str:
+def file_kind(file: str) -> str:
+    """Whose a source file is: "user", "library", "jax" or "cut" (NumPy, PyTorch, Python and untrace itself)."""
     if file in _AUTHORS:
         return "user"
     if file.startswith(_JAX):

@@ -109,6 +109,7 @@ def after_definition(names: list[str | None], function: Function, consts: int, c
 _ROLES = {
     ("scan", "jaxpr"): "scan_step", ("while", "cond_jaxpr"): "loop_condition", ("while", "body_jaxpr"): "loop_body",
     ("cond", "branches_0"): "branch_0", ("cond", "branches_1"): "branch_1",
+    ("vmap", "jaxpr"): "one",
 }  # fmt: skip
 
 

@@ -46,7 +46,9 @@ NEUTRAL = frozenset(
 # Those that take out what JAX puts in again when it traces the text.
 IMPLICIT = frozenset({"sharding_inside_shard_map", "implicit_pvary"})
 # Equations whose jaxprs are rewritten as well. Others keep theirs: what they close over or promise is their own.
-_TRANSPARENT = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat2", "shard_map", "closed_call"})
+_TRANSPARENT = frozenset(
+    {"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat2", "shard_map", "closed_call", "vmap"}
+)
 
 
 def rewrite(*primitives: str) -> Callable[[Rewrite], Rewrite]:

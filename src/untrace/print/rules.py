@@ -29,6 +29,8 @@ class _Decline:
 
 
 DECLINE: Any = _Decline()
+# What a rule gives that has written its statements, and named the results, by itself.
+WRITTEN: Any = object()
 
 
 class Whole:

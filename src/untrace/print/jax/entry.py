@@ -12,6 +12,7 @@ from untrace import jax_compat
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Function, Program, Value
 from untrace.lift.unpacked import unpacked_names
+from untrace.print.jax import mapped
 from untrace.print.jax.described import WORDS, author_dims
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, plain_way, reach
 from untrace.print.jax.local import leaf_behind
@@ -103,7 +104,7 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
         w.statements[start:start] = w.sizes.prologue()
     result = _result(module, w, entry, program)
     w.statements.extend(result.statements)
-    w.statements.append(Return(result.value))
+    w.statements.append(Return(mapped.returned(w.statements, result.value)))
     module.definitions.extend(result.definitions)
     module.imports.update(result.imports)
     module.modules.update(result.modules)

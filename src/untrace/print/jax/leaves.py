@@ -11,7 +11,7 @@ is traced.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -239,6 +239,14 @@ def _count_uses(
                 inside = {place: 0 for places, _ in layout.packs for place in places}
         elif type(equation.callee) is TreeMap:  # takes whole trees
             inside = dict.fromkeys(range(len(equation.callee.turns) * equation.callee.trees), 0)
+        elif equation.callee.name == "vmap":  # takes whole trees where it takes them at all
+            if equation.params["signature"].stands_alone(equation.inputs):
+                inside = dict.fromkeys(range(len(equation.inputs)), 0)
+            else:
+                axes = equation.params["in_axes"]
+                inside = {i: 0 for i, axis in enumerate(axes) if axis is not None}
+                closed = [i for i, axis in enumerate(axes) if axis is None]
+                inside.update(_uses_inside(module, equation.params["jaxpr"], equation, closed, known))
         elif equation.callee.name == "scan":
             inside = _uses_in_loop(module, equation, known)
         elif any(functions_in(v) for v in equation.params.values()) and equation.callee.name in ("while", "cond"):
@@ -257,14 +265,18 @@ def _uses_in_loop(module: Any, equation: Equation, known: dict[Value, Leaf]) -> 
     if type(body) is not Function or equation.origin is None:
         return {}
     consts, _ = jax_compat.scan_counts(equation.origin)
-    inner = {
-        param: known[atom]
-        for param, atom in zip(body.params[:consts], equation.inputs[:consts], strict=True)
-        if type(atom) is Value and atom in known
-    }
+    return _uses_inside(module, body, equation, range(consts), known)
+
+
+def _uses_inside(
+    module: Any, body: Function, equation: Equation, closed: Iterable[int], known: dict[Value, Leaf]
+) -> dict[int, int]:
+    """How often operands count that a body closes over: {place: 0, or 2 where the body needs the leaf by itself}."""
+    pairs = [(i, body.params[i], equation.inputs[i]) for i in closed]
+    inner = {param: known[atom] for _, param, atom in pairs if type(atom) is Value and atom in known}
     uses: dict[Value, int] = {}
     _count_uses(module, body.equations, body.results, inner, uses)
-    return {i: 2 * min(1, uses.get(p, 0)) for i, p in enumerate(body.params[:consts]) if p in inner}
+    return {i: 2 * min(1, uses.get(param, 0)) for i, param, _ in pairs if param in inner}
 
 
 def _unpacking(w: Any, bound: Sequence[tuple[Value, Leaf]], hint: Callable[[Value, Leaf], str]) -> list[Statement]:

@@ -46,6 +46,9 @@ def passed(equation: Equation) -> Sequence[Any]:
         return equation.inputs[params["cond_nconsts"] + params["body_nconsts"] :]
     if name == "custom_jvp_call":
         return equation.inputs[params["num_consts"] :]
+    if name == "vmap":
+        alone = params["signature"].stands_alone(equation.inputs)
+        return [x for x, axis in zip(equation.inputs, params["in_axes"], strict=True) if alone or axis is not None]
     return equation.inputs if name in _CALLS else ()
 
 

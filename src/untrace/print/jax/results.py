@@ -95,7 +95,10 @@ def rebuilt(w: Any, example: Any, leaves: Sequence[Expr]) -> Expr:
     def fresh(base: str) -> str:
         return w.module.scope.fresh(identifier(base, "Node"))
 
-    made = rebuild(example, leaves, (), w.module.standalone, fresh, w.module.twins)
+    from untrace.print.jax.local import leaf_behind
+
+    whole = lambda node, parts: w.trees.whole(node, [leaf_behind(w, p) for p in parts])  # noqa: E731
+    made = rebuild(example, leaves, (), w.module.standalone, fresh, w.module.twins, whole)
     w.statements.extend(made.statements)
     w.module.definitions.extend(made.definitions)
     w.module.imports.update(made.imports)

@@ -354,6 +354,8 @@ class FunctionWriter:
                 expr = self._by_rule(function, operands, equation.params)
             if expr is rules.DECLINE:
                 expr = self.bind(equation, operands)
+            if expr is rules.WRITTEN:
+                continue
             if type(expr) is rules.Groups:
                 self._groups(expr, equation)
             elif type(expr) is rules.Whole and len(equation.outputs) == 1:

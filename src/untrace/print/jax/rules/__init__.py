@@ -10,6 +10,7 @@ from untrace.print.jax.rules import (  # noqa: F401
     elementwise,
     gather_scatter,
     linalg,
+    mapped,
     pallas,
     params,
     random,

@@ -1,0 +1,247 @@
+"""Calls of `jax.vmap` come back as calls of `jax.vmap`; see src/untrace/capture/vmaps.py."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import roundtrip
+from jax import lax
+
+import untrace
+from untrace.capture import vmaps
+
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def written(fn, *args, count=1, **options):
+    """The text, in which `jax.vmap` stands `count` times, after a run of the saved module beside the original."""
+    d = untrace.decompile(fn, **options)(*args)
+    assert d.source.count("jax.vmap(") == count, d.source
+    assert d.proof.at_least("bits")
+    again, _ = roundtrip.saved(d, Path.cwd())
+    want, got = jax.jit(fn)(*args), jax.jit(again)(*args)
+    assert jax.tree.structure(want) == jax.tree.structure(got)
+    for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
+        np.testing.assert_array_equal(a, b)
+    return d.source
+
+
+def test_a_function_that_closes_over_nothing_stands_in_the_module():
+    def distance(point, centre):
+        """How far a point is from the centre."""
+        moved = point - centre
+        return jnp.sqrt(jnp.sum(moved * moved))
+
+    def fn(points, centre):
+        return jax.vmap(distance, in_axes=(0, None))(points, centre).max()
+
+    text = written(fn, X, X[0])
+    assert "\ndef distance(point, centre):" in text
+    assert "jax.vmap(distance, in_axes=(0, None))(points, centre)" in text
+
+
+def test_what_is_the_same_for_all_elements_is_closed_over():
+    def fn(w, xs):
+        scale = jnp.tanh(w).sum()
+
+        def scaled(x):
+            y = jnp.dot(x, w)
+            return jnp.where(y > 0, y * scale, y)
+
+        return jax.vmap(scaled)(xs)
+
+    text = written(fn, X[0], X)
+    assert "    def scaled(x):" in text
+    assert "jax.vmap(scaled)(xs)" in text
+
+
+class State(NamedTuple):
+    position: jax.Array
+    speed: jax.Array
+
+
+def test_pytrees_go_in_and_come_out_whole():
+    def step(params, state, dt):
+        speed = state["speed"] - dt * jnp.sin(params["k"] * state["position"])
+        return {"position": state["position"] + dt * speed, "speed": speed}, jnp.sum(speed**2)
+
+    def simulate(params, state):
+        new_state, energies = jax.vmap(step, (None, 0, None))(params, state, 0.1 * params["k"])
+        return new_state, energies.max()
+
+    state = {"position": X, "speed": X * 0}
+    text = written(simulate, {"k": np.float32(2.0)}, state)
+    assert "def step(params, state, dt):" in text
+    assert "(params, state, " in text
+    assert "return new_state, energies.max()" in text
+
+
+def test_a_namedtuple_is_rebuilt():
+    def step(state):
+        return State(state.position + state.speed, state.speed * 0.9)
+
+    text = written(lambda s: jax.vmap(step)(s), State(X, X))
+    assert "return jax.vmap(step)(" in text
+
+
+def test_axes_other_than_the_first():
+    def fn(a, b):
+        return jax.vmap(lambda x, y: (x * jnp.sum(y), y[0] - x), in_axes=1, out_axes=(1, 0))(a, b)
+
+    text = written(fn, X, X + 1)
+    assert "in_axes=1, out_axes=(1, 0)" in text
+
+
+def test_axes_inside_a_tree():
+    def fn(tree):
+        return jax.vmap(lambda t: jnp.sin(t["a"]) * t["b"].sum(), ({"a": 0, "b": None},))(tree)
+
+    text = written(fn, {"a": X, "b": X[0]})
+    assert 'in_axes=({"a": 0, "b": None},)' in text
+
+
+def test_nested_calls():
+    def kernel(x, y):
+        return jnp.exp(-jnp.sum((x - y) ** 2))
+
+    def gram(xs, ys):
+        return jax.vmap(lambda x: jax.vmap(lambda y: kernel(x, y) + 1.0)(ys))(xs)
+
+    written(gram, X, X, count=2)
+
+
+def test_a_mapped_function_mapped_again():
+    def shade(pixel, light):
+        near = jnp.sum(pixel * light)
+        return jnp.where(near > 0, near, near * near)
+
+    text = written(
+        lambda image, light: jax.vmap(jax.vmap(shade, (0, None)), (0, None))(image, light), X[None], X[0], count=2
+    )
+    assert "def shade(pixel, light):" in text
+
+
+def test_a_gradient_of_every_example():
+    def loss(w, x):
+        return jnp.tanh(jnp.dot(w, x)) ** 2
+
+    written(lambda w, xs: jax.vmap(jax.grad(loss), (None, 0))(w, xs), X[0], X)
+
+
+def test_loops_and_branches_of_one_example():
+    def collatz(n):
+        def body(state):
+            n, steps = state
+            return lax.cond(n % 2 == 0, lambda m: m // 2, lambda m: 3 * m + 1, n), steps + 1
+
+        return lax.while_loop(lambda s: s[0] > 1, body, (n, 0))[1]
+
+    text = written(lambda ns: jax.vmap(collatz)(ns), jnp.array([3, 7, 9]))
+    assert "lax.while_loop(" in text and "lax.cond(" in text
+
+
+def test_inside_a_scan_and_a_jitted_function():
+    @jax.jit
+    def inner(xs):
+        return jax.vmap(lambda x: x / jnp.sum(x * x + 1.0))(xs)
+
+    def fn(xs):
+        return lax.scan(lambda c, _: (inner(c), None), xs, length=3)[0]
+
+    written(fn, X)
+
+
+def test_the_same_function_twice_is_written_once():
+    def norm(x):
+        scale = jnp.sqrt(jnp.sum(x * x) + 1e-6)
+        return x / scale
+
+    text = written(lambda a, b: (jax.vmap(norm)(a), jax.vmap(norm)(b)), X, X + 1, count=2)
+    assert text.count("def norm(") == 1
+
+
+def test_keyword_arguments_and_partial_functions():
+    def scaled(x, *, by):
+        return jnp.sin(x) * by
+
+    written(lambda a, b: jax.vmap(scaled)(a, by=b), X, X)
+    written(lambda a: jax.vmap(functools.partial(scaled, by=2.0))(a), X)
+
+
+def test_elements_that_no_one_reads():
+    written(lambda a: jax.vmap(lambda x, i: jnp.sum(jnp.cos(x)) + 1.0)(a, jnp.arange(4)), X)
+
+
+def test_named_axes_stay_as_jax_batched_them():
+    d = untrace.decompile(lambda xs: jax.vmap(lambda x: x - lax.pmean(x, "i"), axis_name="i")(xs))(X)
+    assert "jax.vmap(" not in d.source
+    assert d.proof.at_least("bits")
+
+
+def test_a_function_with_effects_stays_as_jax_batched_it():
+    def one(x):
+        jax.debug.print("{}", x)
+        return x * 2
+
+    d = untrace.decompile(lambda xs: jax.vmap(one)(xs))(X)
+    assert "jax.vmap(" not in d.source
+
+
+def test_a_function_that_can_be_called_once_only_is_left_alone():
+    calls = []
+
+    def one(x):
+        calls.append(1)
+        if len(calls) > 1:
+            raise RuntimeError("once")
+        return jnp.sin(x)
+
+    d = untrace.decompile(lambda xs: jax.vmap(one)(xs))(X)
+    assert "jnp.sin(xs)" in d.source
+
+
+def test_style_exact_traces_every_function_once():
+    calls = []
+
+    def one(x):
+        calls.append(1)
+        return jnp.sin(x)
+
+    untrace.decompile(lambda xs: jax.vmap(one)(xs), style="exact")(X)
+    assert len(calls) == 1
+
+
+def test_nothing_is_folded_that_does_not_come_back():
+    """A call whose jaxpr for one element is wrong is found out, and the other calls stay."""
+
+    def fn(xs):
+        return jax.vmap(lambda x: jnp.sin(x).sum())(xs), jax.vmap(lambda x: jnp.cos(x).sum())(xs)
+
+    from untrace.capture.expand import Expander
+
+    with vmaps.noted_vmaps() as calls:
+        closed = jax.make_jaxpr(fn)(X)
+    assert len(calls) == 2
+    calls[0].body, _ = jax.make_jaxpr(lambda x: (jnp.tan(x).sum(),), return_shape=True)(X[0])
+    folded = vmaps.folded(closed, calls, Expander())
+    assert [e.primitive.name for e in folded.jaxpr.eqns].count("vmap") == 1
+
+
+@pytest.mark.parametrize("simplify", [True, False])
+def test_the_proof_is_of_the_batched_program(simplify):
+    def fn(xs):
+        return jax.vmap(lambda x: jnp.tanh(x * 1.0).sum())(xs)
+
+    d = untrace.decompile(fn, simplify=simplify)(X)
+    assert d.proof.level == ("hlo" if simplify else "jaxpr"), d.proof
