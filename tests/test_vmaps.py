@@ -162,6 +162,20 @@ def test_inside_a_scan_and_a_jitted_function():
     written(fn, X)
 
 
+def test_what_ran_before_makes_no_difference():
+    @jax.jit
+    def inner(xs):
+        return jax.vmap(lambda x: x / jnp.sum(x * x + 1.0))(xs)
+
+    def fn(xs):
+        return inner(xs) + 1.0
+
+    fn(X)
+    first = written(fn, X)
+    jax.make_jaxpr(fn)(X)
+    assert written(fn, X) == first
+
+
 def test_the_same_function_twice_is_written_once():
     def norm(x):
         scale = jnp.sqrt(jnp.sum(x * x) + 1e-6)

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -1701,6 +1702,40 @@ class MappedCall:
     source_info: Any
     variable: Callable[[Any], Any]
     caller: str
+
+
+_fresh_traces = itertools.count()
+
+
+@contextlib.contextmanager
+def untouched_by_caches() -> Iterator[None]:
+    """Inside, JAX traces all functions again, and forgets nothing of what it had traced before.
+
+    Its caches of traces are keyed by what is set around a trace, which the named axes are part of: one that nobody uses
+    is in no jaxpr. Source: `trace_context` in jax/_src/config.py.
+    """
+    from jax._src import core
+
+    with core.extend_axis_env_nd([(f"untrace_{next(_fresh_traces)}", 1)]):
+        yield
+
+
+def is_mapped(closed: Any) -> bool:
+    """Whether a program has equations that `jax.vmap` batched, outside of what is differentiated."""
+    seen: set[int] = set()
+    stack = [closed]
+    while stack:
+        jaxpr, _ = open_jaxpr(stack.pop())
+        if id(jaxpr) in seen:
+            continue
+        seen.add(id(jaxpr))
+        for eqn in jaxpr.eqns:
+            transforms = [s for s in scope_names(equation_source(eqn)[1]) if s in ("vmap()", "jvp()", "transpose()")]
+            if transforms[:1] == ["vmap()"]:
+                return True
+            if not transforms:
+                stack.extend(jaxprs_in(eqn))
+    return False
 
 
 @contextlib.contextmanager

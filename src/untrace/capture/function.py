@@ -93,10 +93,14 @@ def trace(
     _check_arguments(function, args, dynamic_args, kwargs, static)
     whole = call if static or not callable(getattr(function, "__call__", None)) else function  # noqa: B004
     try:
-        with noted_vmaps() if note_vmaps else contextlib.nullcontext(()) as vmaps:
-            jaxpr, out_example = jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
+        jaxpr, out_example = jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
     except Exception as error:  # whatever the user's function raises while it is traced
         raise CaptureError(_explain(function, error)) from error
+    vmaps: Sequence[VmapCall] = ()
+    if note_vmaps and jax_compat.is_mapped(jaxpr):
+        # Traced again, for JAX does not call what it has traced before. Where that fails, the calls stay unknown.
+        with contextlib.suppress(Exception), jax_compat.untouched_by_caches(), noted_vmaps() as vmaps:
+            jaxpr, out_example = jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
     name = getattr(function, "__name__", None) or type(function).__name__
     if name == "<lambda>":
         name = syntax.lambda_name(getattr(inspect.unwrap(function), "__code__", None)) or name
