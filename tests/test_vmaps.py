@@ -259,3 +259,14 @@ def test_the_proof_is_of_the_batched_program(simplify):
 
     d = untrace.decompile(fn, simplify=simplify)(X)
     assert d.proof.level == ("hlo" if simplify else "jaxpr"), d.proof
+
+
+def test_maps_over_trees_inside_a_mapped_function():
+    def step(params, velocity, x):
+        grads = jax.grad(lambda p: jnp.sum(jnp.tanh(p["w"] * x + p["b"]) * p["c"]))(params)
+        velocity = jax.tree.map(lambda v, g: 0.9 * v - 0.01 * g, velocity, grads)
+        return jax.tree.map(lambda p, v: p + v, params, velocity), velocity
+
+    params = {"w": X, "b": X + 1, "c": X - 1}
+    text = written(lambda p, v, x: jax.vmap(step, (0, 0, None))(p, v, x), params, params, X[0])
+    assert "jax.tree.map(lambda v, g: 0.9 * v - 0.01 * g, velocity, grads)" in text

@@ -36,29 +36,32 @@ _TRIES = 8  # a run may begin with equations that are no part of the first turn
 
 
 def map_trees(program: Program, refused: Any = ()) -> Program:
-    """Puts TreeMaps into the entry of `program`, in place: elsewhere there are few trees."""
-    equations = program.entry.equations
-    if len(equations) >= _FEWEST:
-        program.entry.equations = _Mapper(program, refused).mapped()
+    """Puts TreeMaps into the entry of `program` and the functions that it maps, in place: elsewhere there are few trees."""
+    provenance = provenance_of(program)
+    functions = [program.entry]
+    for function in functions:  # grows on the way
+        functions.extend(e.params["jaxpr"] for e in function.equations if e.callee.name == "vmap")
+        if len(function.equations) >= _FEWEST:
+            function.equations = _Mapper(function, provenance, refused).mapped()
     return program
 
 
 class _Mapper:
-    def __init__(self, program: Program, refused: Any):
-        self.entry = program.entry
+    def __init__(self, function: Function, provenance: Provenance, refused: Any):
+        self.function = function
         self.refused = refused
-        self.provenance: Provenance = provenance_of(program)
+        self.provenance = provenance
         self.uses: dict[Value, int] = {}
-        for equation in self.entry.equations:
+        for equation in self.function.equations:
             for atom in equation.inputs:
                 if type(atom) is Value:
                     self.uses[atom] = self.uses.get(atom, 0) + 1
-        for atom in self.entry.results:
+        for atom in self.function.results:
             if type(atom) is Value:
                 self.uses[atom] = self.uses.get(atom, 0) + 1
 
     def mapped(self) -> list[Equation]:
-        equations = self._with_sums(self.entry.equations)
+        equations = self._with_sums(self.function.equations)
         frames = [self._frames(e) for e in equations]
         found: list[Equation] = []
         failed: dict[tuple[int, int], int] = {}  # runs, by depth and end: how often one was tried in vain
