@@ -269,4 +269,4 @@ def test_maps_over_trees_inside_a_mapped_function():
 
     params = {"w": X, "b": X + 1, "c": X - 1}
     text = written(lambda p, v, x: jax.vmap(step, (0, 0, None))(p, v, x), params, params, X[0])
-    assert "jax.tree.map(lambda v, g: 0.9 * v - 0.01 * g, velocity, grads)" in text
+    assert text.count("jax.tree.map(") == 2

@@ -150,10 +150,21 @@ class Outliner:
         count = {root: roots.count(root) for root in set(roots)}
         self.trees = {p: r for p, r in zip(program.entry.params, roots, strict=False) if count[r] > 1}
         self.order = {value: i for i, value in enumerate(program.entry.params)}
+        self._note_trees_inside(program.entry)
         self.provenance = provenance_of(program)
         self.own: set[int] = set()
         self.shapes = pieces.Shapes(Shape, rough=True)
         self.turns: set[Piece] = set()  # calls for the leaves of a tree
+
+    def _note_trees_inside(self, function: Function) -> None:
+        """A mapped function takes, or closes over, the leaves of the same trees."""
+        for equation in function.equations:
+            if equation.callee.name == "vmap":
+                body = equation.params["jaxpr"]
+                for param, atom in zip(body.params, equation.inputs, strict=True):
+                    if atom in self.trees:
+                        self.trees[param], self.order[param] = self.trees[atom], self.order[atom]
+                self._note_trees_inside(body)
 
     def outline(self) -> None:
         backward = self._backward()
