@@ -15,6 +15,7 @@ def predict(arrays, x):
     """Args: arrays: MLP(layers=(Linear(...), Linear(...), Linear(...))); x: f32[4,3].
     Returns: f32[4,2].
     """
+
     def mlp(x):
         x_2 = linear(arrays.layers[1], jax.nn.relu(linear(arrays.layers[0], x)))
         return linear(arrays.layers[2], jax.nn.relu(x_2))

@@ -11,6 +11,7 @@ def batched_simulate(state, torques):
     """Args: state: (f32[5], f32[5]); torques: f32[5,20].
     Returns: {"energy": f32[5], "path": f32[5,20]}.
     """
+
     def step(state, torque):
         angle, velocity = state
         acceleration = torque - 0.1 * velocity - jnp.sin(angle)

@@ -156,7 +156,7 @@ def _print(statements: list[Statement], lines: list[str], origins: list[Any], in
         if type(statement) is Assign and statement.comment:
             new[-1] = _commented(new[-1], statement.comment)
         lines.extend(new)
-        origin = statement.origin if type(statement) in (Assign, Unpack) else None
+        origin = statement.origin if isinstance(statement, (Assign, Unpack)) else None
         origins.extend([origin] * len(new))
 
 
@@ -177,6 +177,9 @@ def _print_def(statement: Def, lines: list[str], origins: list[Any], indent: str
     origins.extend([None] * len(head_lines))
     inner = indent + "    "
     if statement.body:
+        if statement.docstring and type(statement.body[0]) is Def:
+            lines.append("")
+            origins.append(None)
         _print(list(statement.body), lines, origins, inner)
     elif not statement.docstring:
         lines.append(inner + "pass")
