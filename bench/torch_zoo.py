@@ -9,19 +9,20 @@ imported, with weights that `load_params` reads from a safetensors file. Columns
     proof      of the text against torchax's function
     outputs    largest difference from PyTorch, relative to the largest value of the tensor; of the saved module
     gradients  the same for the gradient of a weighted sum of the outputs, against autograd
-    tokens     Python tokens written ÷ tokens of the classes' own `forward`s and of what they call in their file;
-               comments, docstrings and `load_params` do not count
-    names      of the author's local names in those functions: the share that stands in the text
+    tokens     Python tokens written ÷ tokens of PyTorch's source: the functions of the model's own files that ran, and
+               the constructors of the classes that ran (strides, heads and sizes stand there, and in the text).
+               Comments, docstrings and `load_params` do not count
+    forwards   the same ÷ the functions alone, without constructors
+    own        the same as `tokens`, without those functions written that stand for layers of PyTorch (an LSTM, a
+               convolution), whose own code is not in the model's files
+    names      of the local names of those functions that held tensors: the share that stands in the text
     classes    of the author's module classes that ran: the share that came back as exactly one function
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib
-import inspect
-import io
 import json
 import logging
 import os
@@ -30,11 +31,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import tokenize
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import torch_text
 
 HERE = Path(__file__).resolve().parent
 MODELS = {
@@ -71,7 +72,7 @@ def main() -> int:
     logging.disable(logging.WARNING)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     sys.path.insert(0, str(HERE / "torch_models"))
-    columns = ("model", "proof", "outputs", "gradients", "tokens", "names", "classes", "seconds")
+    columns = ("model", "proof", "outputs", "gradients", "tokens", "forwards", "own", "names", "classes", "seconds")
     rows = [columns]
     failed = 0
     for name in MODELS:
@@ -80,7 +81,7 @@ def main() -> int:
         try:
             row = measure(name, options.keep)
         except Exception as error:  # one model must not hide the others
-            row = (name, f"{type(error).__name__}: {str(error).splitlines()[0][:60]}", *[""] * 6)
+            row = (name, f"{type(error).__name__}: {str(error).splitlines()[0][:60]}", *[""] * 8)
             failed += 1
         rows.append(row)
         print("  ".join(str(c) for c in row), flush=True) if not options.markdown else None
@@ -109,22 +110,17 @@ def measure(name: str, keep: Path | None) -> tuple[Any, ...]:
     seconds = time.perf_counter() - start
     gradients = [re.search(r"within ([\d.e+-]+)", n) for n in written.proof.notes if "autograd" in n]
     found = capture(model, args, kwargs)
-    modules = [c.module for c in found.calls if isinstance(c.module, torch.nn.Module)]  # a part of a layer is none
-    classes = {type(m) for m in modules if not type(m).__module__.startswith("torch.")}
     with tempfile.TemporaryDirectory() as folder:
         error = alone(written, model, found, args, kwargs, Path(folder))
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         written.save(keep / f"{name}.py", overwrite=True)
-    text = written.source.split("# PyTorch's tensors")[0]
-    sources = list(sources_of(classes, found))
-    ratio = tokens(text) / max(1, sum(tokens(s) for s in sources))
-    own = {n for s in sources for n in locals_of(s)}
-    kept = own & names_in(text)
-    one = [c for c in classes if heads(text).get(c.__name__, 0) == 1 or c is type(model)]
+    found_out = torch_text.score(written.source, model, args, kwargs)
+    ratios = found_out.source_ratio, found_out.forward_ratio, found_out.own_ratio
     return (
-        name, written.proof.level, f"{error:.1e}", gradients[0][1] if gradients and gradients[0] else "-", f"{ratio:.2f}",
-        f"{100 * len(kept) / max(1, len(own)):.0f} %", f"{100 * len(one) / len(classes):.0f} %", f"{seconds:.1f}",
+        name, written.proof.level, f"{error:.1e}", gradients[0][1] if gradients and gradients[0] else "-",
+        *[f"{r:.2f}" for r in ratios], f"{100 * found_out.names:.0f} %", f"{100 * found_out.classes:.0f} %",
+        f"{seconds:.1f}",
     )  # fmt: skip
 
 
@@ -175,94 +171,6 @@ def save_safetensors(path: Path, tensors: dict[str, Any]) -> None:
         data += raw
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(data))
-
-
-# ---------------------------------------------------------------- what the text is compared with
-
-
-def sources_of(classes: set[type], found: Any) -> Iterator[str]:
-    """The `forward`s of the classes, and the functions and methods of the same files that they name, however deep."""
-    seen: set[str] = set()
-    by_file: dict[str, dict[str, str]] = {}
-    todo: list[tuple[str, str]] = []
-    for kind in sorted(classes, key=lambda k: k.__qualname__):
-        file = inspect.getsourcefile(kind) or ""
-        by_file.setdefault(file, definitions(file))
-        source = _source(inspect.unwrap(kind.forward))
-        if source and source not in seen:
-            seen.add(source)
-            todo.append((file, source))
-            yield source
-    while todo:
-        file, source = todo.pop()
-        for name in sorted({n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)} | attributes(source)):
-            called = by_file[file].get(name)
-            if called and called not in seen:
-                seen.add(called)
-                todo.append((file, called))
-                yield called
-
-
-def _source(function: Any) -> str:
-    import textwrap
-
-    try:
-        return textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        return ""
-
-
-def attributes(source: str) -> set[str]:
-    """Names of methods called on self."""
-    return {
-        n.func.attr
-        for n in ast.walk(ast.parse(source))
-        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and getattr(n.func.value, "id", "") == "self"
-    }
-
-
-def definitions(file: str) -> dict[str, str]:
-    """Functions of a file, and methods that are no `forward`, by name."""
-    text = Path(file).read_text(encoding="utf-8")
-    found: dict[str, str] = {}
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("__") and node.name != "forward":
-            found.setdefault(node.name, ast.unparse(node))
-    return found
-
-
-def tokens(source: str) -> int:
-    """Tokens of Python without comments, docstrings, blank lines, annotations' own names kept as they are."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.Module, ast.ClassDef)) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    lines = io.StringIO(ast.unparse(tree)).readline
-    return sum(t.type not in skipped for t in tokenize.generate_tokens(lines))
-
-
-def locals_of(source: str) -> set[str]:
-    """Names that a function binds: its parameters but self, and what it assigns."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-    return {n for n in found if n != "_"}
-
-
-def names_in(source: str) -> set[str]:
-    found = {n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)}
-    found |= {a.arg for n in ast.walk(ast.parse(source)) if isinstance(n, ast.arguments) for a in n.args}
-    return found | {re.sub(r"_\d+$", "", n) for n in found}
-
-
-def heads(text: str) -> dict[str, int]:
-    """How many functions say that they are a class."""
-    found: dict[str, int] = {}
-    for name in re.findall(r"^    # class (\w+)", text, re.M):
-        found[name] = found.get(name, 0) + 1
-    return found
 
 
 if __name__ == "__main__":

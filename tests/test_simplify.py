@@ -130,6 +130,13 @@ def test_a_rewrite_is_made(name):
     assert kept is original  # nothing allowed, nothing done
 
 
+def test_equations_of_different_functions_stay():
+    x = jax.ShapeDtypeStruct((2, 3), jnp.float32)
+    original = _traced("broadcast_twice", x, x)
+    assert simplified(original, apart=lambda left, right: False)[1]["broadcast_twice"] >= 1
+    assert simplified(original, apart=lambda left, right: True)[1]["broadcast_twice"] == 0
+
+
 # What JAX puts in again when a text is traced: the simplified form is no program of its own.
 @pytest.mark.parametrize("name", sorted(set(CASES) - IMPLICIT))
 @settings(max_examples=25, deadline=None)

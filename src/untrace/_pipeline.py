@@ -155,7 +155,8 @@ def _targets(
             kept = recognised(prune(_program_of_target(captured, plain, whole, "")), JAX.user_names())
         most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
         for only in (most, NEUTRAL) if small else (NEUTRAL,):
-            form, counts = simplified(whole, only, JAX.user_names(), kept, captured.constant_names)
+            apart = captured.extra.get("apart")
+            form, counts = simplified(whole, only, JAX.user_names(), kept, captured.constant_names, apart)
             if form is not whole:
                 neutral = set(counts) <= NEUTRAL
                 yield form, vmaps.unfolded(form) if folds else form, described(counts), neutral
@@ -232,6 +233,9 @@ class _Attempt:
             self.why = outcome.why
             if outcome.proof is not None:
                 break
+            if written.shared:  # what was bold about the text first
+                del program.extra["share"]
+                continue
             # Of each chain of suspects the innermost that was not tried yet.
             tried = forced & refused if idiomatic else forced
             suspects = {next((i for i in chain if i not in tried), None) for chain in outcome.suspects} - {None}

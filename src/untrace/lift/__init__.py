@@ -29,6 +29,7 @@ def lift(program: Program, refused: Mapping[int, int] | frozenset[int] = frozens
     # A capture that knows the calls by itself brings its own pass.
     pass_of_its_own = program.extra.get("outline", outline)
     program = pass_of_its_own(program, refused)  # before lifting: a library call should not hide whose call it is in
-    program = Lifter(refused, program.extra.get("own", ()), bool(program.extra.get("sizes"))).lift(program)
+    any_size = "sizes" in program.extra
+    program = Lifter(refused, program.extra.get("own", ()), any_size).lift(program)
     program = map_trees(program, refused)
     return bundle_residuals(program)  # last: the other passes see arrays only

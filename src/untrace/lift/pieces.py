@@ -77,7 +77,7 @@ class Piece:
 
         for item in self.items:
             if isinstance(item, Piece):
-                exact, rough = references(item.inputs)
+                exact, rough = references(item.passed())
                 keys.append((id(item.shape), item.variant, exact))
                 outline.append((id(item.shape), rough))
                 for value in item.values:
@@ -94,6 +94,10 @@ class Piece:
         types = [_type_key(a.aval) for a in inputs]
         self.key = (tuple(keys), tuple(types))
         self.outline = (tuple(outline), tuple([_rough(t) for t in types]))
+
+    def passed(self) -> Sequence[Value]:
+        """What the caller passes for `inputs`."""
+        return self.inputs
 
     def maker(self, equations: Sequence[Equation], value: Value) -> Equation | None:
         """The equation of the body that makes `value`."""

@@ -68,6 +68,7 @@ class Simplifier:
 
     `only`: the rewrites that may be made. `own`: primitives with a user's rule, which are left alone. `kept`: ids
     of equations that are left alone. `same`: what stands for a constant, by id (`equal_constants.representatives`).
+    `apart`: says of two equations that they are parts of different functions, and stay.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class Simplifier:
         own: Collection[str] = (),
         kept: Collection[int] = (),
         same: dict[int, Any] | None = None,
+        apart: Callable[[Any, Any], bool] | None = None,
     ):
+        self.apart = apart
         self.same = same or {}
         self.only = only
         self.own = own
@@ -207,6 +210,7 @@ class Body:
     def __init__(self, simplifier: Simplifier, jaxpr: Any, outermost: bool):
         self.simplifier = simplifier
         self.eqns: list[Any] = []
+        self.current: Any = None  # the equation that is looked at
         self.made: dict[Any, Any] = {}
         self.substitute: dict[Any, Any] = {}
         self.changed = False
@@ -239,6 +243,7 @@ class Body:
         only = self.simplifier.only
         if eqn.primitive.name in self.simplifier.own:
             return None
+        self.current = eqn
         for function in REWRITES.get(eqn.primitive.name, ()):
             if only is not None and function.__name__ not in only:
                 continue
@@ -260,14 +265,19 @@ class Body:
         if type(atom) is Literal:
             return None
         eqn = self.made.get(atom)
-        return eqn if eqn is not None and eqn.primitive.name in names else None
+        if eqn is None or eqn.primitive.name not in names:
+            return None
+        apart = self.simplifier.apart
+        return None if apart is not None and self.current is not None and apart(eqn, self.current) else eqn
 
     def scalar(self, atom: Any) -> Any:
         """The scalar Literal that `atom` is, or is broadcast from; None where it is neither."""
         if type(atom) is Literal:
             return atom if not np.shape(atom.val) else None
-        eqn = self.maker(atom, "broadcast_in_dim")
-        if eqn is not None and type(eqn.invars[0]) is Literal and not np.shape(eqn.invars[0].val):
+        eqn = self.made.get(atom)
+        if eqn is None or eqn.primitive.name != "broadcast_in_dim":
+            return None
+        if type(eqn.invars[0]) is Literal and not np.shape(eqn.invars[0].val):
             literal = eqn.invars[0]
             return literal if literal.aval.dtype == atom.aval.dtype else None
         return None
@@ -382,15 +392,17 @@ def simplified(
     own: Collection[str] = (),
     kept: Collection[int] = (),
     named: Collection[int] = (),
+    apart: Callable[[Any, Any], bool] | None = None,
 ) -> tuple[Any, Counter[str]]:
     """(`closed` simplified, how often each rewrite was made); the same object where none was.
 
     named: ids of constants that the function knows by name, which stay apart from others like them.
+    apart: says of two equations that they are parts of different functions of the author's.
     """
     same: dict[int, Any] = {}
     if only is None or "equal_constants" in only:
         same = equal_constants.representatives(closed, named, _TRANSPARENT)
-    simplifier = Simplifier(only, own, kept, same)
+    simplifier = Simplifier(only, own, kept, same, apart)
     return simplifier.simplify(closed), simplifier.counts
 
 

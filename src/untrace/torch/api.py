@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import os
 import textwrap
@@ -16,8 +17,8 @@ from untrace._pipeline import write_and_prove
 from untrace.capture import provenance
 from untrace.lift.simplify import REWRITES
 from untrace.torch import capture as captures
-from untrace.torch import general, ops_parts, weights
-from untrace.torch.call_tree import author_frame, is_author
+from untrace.torch import general, instances, ops_parts, weights
+from untrace.torch.call_tree import author_frame, in_other_calls, is_author
 from untrace.torch.compare import against_torch
 from untrace.torch.printing import TorchLayout, statement_of
 from untrace.torch.structure import CallOrigin, ModuleOutliner, head_of
@@ -67,7 +68,8 @@ def _written(
     def extra(found: captures.Capture) -> dict[str, Any]:
         return {
             "title": _title(module), "outline": ModuleOutliner(found), "layout": TorchLayout,
-            "simplifications": _SIMPLIFICATIONS,
+            "simplifications": _SIMPLIFICATIONS, "apart": functools.partial(in_other_calls, found),
+            "share": instances.share, "sizes": {},
         }  # fmt: skip
 
     captures.check_module(module)
@@ -138,10 +140,9 @@ def _places(origins: Sequence[Any]) -> list[tuple[int, str, int]]:
 
 
 # The author's own steps are kept: `x.transpose(1, 2) @ y` does not become one product of another layout.
-_SIMPLIFICATIONS = frozenset(f.__name__ for fs in REWRITES.values() for f in fs) - {
-    "transposed_twice",
-    "reshaped_twice",
-}
+_SIMPLIFICATIONS = (
+    frozenset(f.__name__ for fs in REWRITES.values() for f in fs) - {"transposed_twice", "reshaped_twice"}
+) | {"equal_constants"}
 
 
 def _with_words(source: str, sentences: Sequence[str]) -> str:

@@ -73,9 +73,19 @@ def environment() -> Any:
     import torch
     from torch.utils import _pytree as torch_pytree
 
-    from untrace.torch import ops
+    from untrace.torch import arguments, ops
 
     tensor = library.tensor
+
+    class KeptView(tensor.View):  # type: ignore[misc, name-defined]
+        """A view that is computed once, where it is made, and again only after its tensor was written to."""
+
+        def jax(self) -> Any:
+            source = self.source_jax()
+            kept = getattr(self, "untrace_kept", None)
+            if kept is None or kept[0] is not source:
+                kept = self.untrace_kept = source, self.view_info.transform_tensor(self.parent.jax())
+            return kept[1]
 
     class Environment(tensor.Environment):  # type: ignore[misc, name-defined]
         """torchax's, where every tensor is a JAX array, and a missing operation is an error of ours."""
@@ -125,7 +135,12 @@ def environment() -> Any:
 
         def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             try:
-                return super().dispatch(func, types, args, kwargs)
+                with arguments.marked((*args, *(kwargs or {}).values())):
+                    out = super().dispatch(func, types, args, kwargs)
+                    if type(out) is tensor.View:
+                        out = KeptView(out.parent, out.view_info, self)
+                        out.jax()
+                    return out
             except tensor.OperatorNotFound as error:
                 if isinstance(func, torch._ops.OpOverload):  # of functions PyTorch knows what they are made of
                     raise UnsupportedPrimitiveError(missing(func)) from error
@@ -146,6 +161,13 @@ def array_of(value: Any) -> Any:
     import jax.numpy as jnp
 
     return jnp.asarray(numpy_of(value))
+
+
+def element(value: Any) -> Any:
+    """The array of a tensor of torchax's, also of a view; anything else as it is."""
+    if hasattr(value, "_elem"):
+        return value._elem
+    return value.jax() if hasattr(value, "view_info") else value
 
 
 def numpy_of(value: Any) -> Any:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
+from untrace import jax_compat
 from untrace.capture.provenance import Frame, Provenance, Site
-from untrace.ir.nodes import Equation
+from untrace.ir.nodes import Equation, Value
 from untrace.lift import pieces
 from untrace.torch import ops_parts
+from untrace.torch.arguments import Aliases
 from untrace.torch.capture import Capture, ModuleCall, call_numbers
 from untrace.torch.ops_parts import Part
 
@@ -39,6 +41,19 @@ def is_function(module: Any) -> bool:
     return any(v is not None for v in state)
 
 
+def in_other_calls(capture: Capture, left: Any, right: Any) -> bool:
+    """Whether two equations of the jaxpr are parts of different calls of the author's modules."""
+    return _innermost(capture, left) != _innermost(capture, right)
+
+
+def _innermost(capture: Capture, eqn: Any) -> int:
+    scopes = jax_compat.scope_names(jax_compat.equation_source(eqn)[1])
+    own = [
+        n for n in call_numbers(scopes) if is_author(capture.calls[n].module) or type(capture.calls[n].module) is Part
+    ]
+    return own[-1] if own else 0
+
+
 class HelperCall:
     """One call of a function of the author's inside a module's `forward`."""
 
@@ -54,12 +69,17 @@ class HelperCall:
 class Piece(pieces.Piece):
     """One call of a module. `callee`: the frame that runs its `forward`; `frame`: the author's that called it."""
 
-    __slots__ = ("callee", "frame")
+    __slots__ = ("aliases", "callee", "frame")
 
     def __init__(self, call: ModuleCall | HelperCall):
         super().__init__(call)
+        self.aliases: Aliases | None = None
         self.callee: Frame | None = None
         self.frame: Frame | None = None
+
+    def passed(self) -> list[Value]:
+        of = self.aliases.passed_to(self.call.number) if self.aliases is not None else {}
+        return [of.get(a, a) for a in self.inputs]
 
 
 class CallTree:

@@ -22,7 +22,8 @@ from untrace import jax_compat
 from untrace._errors import CaptureError, UntraceError
 from untrace.torch import state as states
 from untrace.torch import trees
-from untrace.torch.bridge import array_of, environment, torchax
+from untrace.torch.arguments import Arguments, Mutated
+from untrace.torch.bridge import array_of, element, environment, torchax
 from untrace.torch.ops_parts import Part
 
 _SCOPE = "untrace_module_"
@@ -58,7 +59,8 @@ class Capture:
     """A module as a JAX function of `(params, buffers, key, *inputs)`, each of the first three where it needs it.
 
     `function`, `args`: for tracing. `calls`: every module call, by number. `inputs`: the names of the other arguments.
-    `changed`: names of buffers that come back new, beside the result.
+    `changed`: names of buffers that come back new, beside the result. `apart`: whether a tensor that a module gets
+    twice is two arguments.
     """
 
     module: Any
@@ -68,6 +70,8 @@ class Capture:
     names: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     calls: list[ModuleCall] = field(default_factory=list)
+    arguments: Arguments = field(default_factory=Arguments)
+    apart: bool = True
     changed: tuple[str, ...] = ()
     random: bool = False
     fixed: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +97,12 @@ def capture(module: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Capture
     values = [trees.plain(v, _array) for v in dynamic.values()]
     runner = _Runner(found, args, kwargs, dict(given))
     key = jax.random.key(0)
-    _explained(module, lambda: jax.eval_shape(runner.everything, found.state.params, found.state.buffers, key, *values))
+    given_to_all = (found.state.params, found.state.buffers, key, *values)
+    try:
+        _explained(module, lambda: jax.eval_shape(runner.everything, *given_to_all))
+    except Mutated:
+        found.apart = False
+        _explained(module, lambda: jax.eval_shape(runner.everything, *given_to_all))
     found.random, found.changed = runner.random, runner.changed
     used = runner.used_buffers
     buffers = {}
@@ -176,6 +185,7 @@ class _Runner:
         env = environment()
         tensor = torchax().tensor
         self.capture.calls.clear()
+        self.capture.arguments = Arguments()
         wraps: dict[str, Any] = {}
         for slots in state.slots:
             try:
@@ -231,8 +241,12 @@ def _marked(capture: Capture) -> Iterator[None]:
             number = len(capture.calls)
             made = ModuleCall(number, module, paths[id(module)], _given(forward, args, kwargs))
             capture.calls.append(made)
+            new: list[Any] = []
+            if capture.apart and number:
+                args, kwargs, new = capture.arguments.apart(number, forward, args, kwargs)
             with jax.named_scope(f"{_SCOPE}{number}"):
                 out = forward(*args, **kwargs)
+            capture.arguments.check(new)
             made.results = tuple(_variables((), out))
             return out
 
@@ -287,7 +301,7 @@ def _variables(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
         for field_ in dataclasses.fields(value):
             yield from _variables((*path, field_.name), getattr(value, field_.name, None))
     else:
-        var = jax_compat.tracer_variable(getattr(value, "_elem", value))
+        var = jax_compat.tracer_variable(element(value))
         if var is not None:
             yield path, var
 
@@ -310,7 +324,7 @@ def _explained(module: Any, work: Any) -> Any:
 
     try:
         return work()
-    except UntraceError:
+    except (UntraceError, Mutated):
         raise
     except Exception as error:  # whatever the user's module raises while it is traced
         name = type(module).__name__

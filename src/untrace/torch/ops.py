@@ -51,7 +51,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (F.grouped_mm, grouped_mm), (torch.ops.aten._grouped_mm.default, grouped_mm),
         (Tensor.__rpow__, lambda x, y: y**x), (Tensor.__rsub__, lambda x, y: y - x), (Tensor.__rdiv__, lambda x, y: y / x),
         (Tensor.__rtruediv__, lambda x, y: y / x), (Tensor.__rfloordiv__, lambda x, y: y // x), (Tensor.__rmod__, lambda x, y: y % x),
-        (torch.var, var), (Tensor.var, var), (torch.std, std), (Tensor.std, std),
+        (torch.histc, histc), (Tensor.histc, histc), (torch.var, var), (Tensor.var, var), (torch.std, std), (Tensor.std, std),
     ]  # fmt: skip
     found: list[tuple[Any, Callable[..., Any], dict[str, Any]]] = [(f, i, {}) for f, i in own]
     found += ops_conv.table()
@@ -326,6 +326,15 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     moved = jnp.moveaxis(input, dim, -1)
     values, indices = lax.top_k(moved if largest else -moved, k)
     return jnp.moveaxis(values if largest else -values, -1, dim), jnp.moveaxis(indices, -1, dim)
+
+
+def histc(input: Any, bins: int = 100, min: Any = 0, max: Any = 0, *, out: Any = None) -> Any:
+    """How many elements fall into each of `bins` equal parts; the last one holds its end as well."""
+    if min == max:
+        raise lacks("torch.histc", "without min and max: the range would be data")
+    index = jnp.floor((input - min) * (bins / (max - min))).astype(jnp.int32)
+    inside = (input >= min) & (input <= max)
+    return jnp.zeros(bins, input.dtype).at[jnp.clip(index, 0, bins - 1)].add(inside)
 
 
 def repeat_interleave(input: Any, repeats: Any, dim: Any = None, *, output_size: Any = None) -> Any:

@@ -101,7 +101,7 @@ def lstm_layer(
 
     def step(carry: Any, x: Any) -> Any:
         h, c = carry
-        gates = _gate(x, weight_ih, bias_ih) + _gate(h, weight_hh, bias_hh)
+        gates = _gates(x @ weight_ih.T, h @ weight_hh.T, bias_ih, bias_hh)
         i, f, g, o = jnp.split(gates, 4, axis=-1)
         c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
         h = jax.nn.sigmoid(o) * jnp.tanh(c)
@@ -116,8 +116,8 @@ def gru_layer(xs: Any, h: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any, bia
     """GRU, one layer"""
 
     def step(h: Any, x: Any) -> Any:
-        r_x, z_x, n_x = jnp.split(_gate(x, weight_ih, bias_ih), 3, axis=-1)
-        r_h, z_h, n_h = jnp.split(_gate(h, weight_hh, bias_hh), 3, axis=-1)
+        r_x, z_x, n_x = jnp.split(_with_bias(x @ weight_ih.T, bias_ih), 3, axis=-1)
+        r_h, z_h, n_h = jnp.split(_with_bias(h @ weight_hh.T, bias_hh), 3, axis=-1)
         z = jax.nn.sigmoid(z_x + z_h)
         n = jnp.tanh(n_x + jax.nn.sigmoid(r_x + r_h) * n_h)
         h = (1 - z) * n + z * h
@@ -134,13 +134,16 @@ def rnn_layer(
     """RNN, one layer"""
 
     def step(h: Any, x: Any) -> Any:
-        h = activation(_gate(x, weight_ih, bias_ih) + _gate(h, weight_hh, bias_hh))
+        h = activation(_gates(x @ weight_ih.T, h @ weight_hh.T, bias_ih, bias_hh))
         return h, h
 
     h, hs = lax.scan(step, h, xs, reverse=reverse)
     return hs, h
 
 
-def _gate(x: Any, weight: Any, bias: Any) -> Any:
-    product = x @ weight.T
+def _gates(from_input: Any, from_state: Any, bias_ih: Any, bias_hh: Any) -> Any:
+    return from_input + from_state if bias_ih is None else from_input + from_state + bias_ih + bias_hh
+
+
+def _with_bias(product: Any, bias: Any) -> Any:
     return product if bias is None else product + bias

@@ -28,8 +28,9 @@ class TorchLayout(Layout):
         found: list[Statement] = []
         for statement in super().arrange(body, outermost):
             if type(statement) is Assign and statement.comment:
-                room = WIDTH - len(list(statement.lines("    "))[-1]) - 2
-                if len(statement.comment) + 2 > room:
+                lines = list(statement.lines("    "))
+                # Behind the last line of several it would say something of that line.
+                if len(lines) > 1 or len(statement.comment) + 4 > WIDTH - len(lines[-1]):
                     found.append(Lines(f"# {statement.comment}"))
                     statement.comment = ""
             found.append(statement)

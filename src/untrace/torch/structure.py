@@ -21,6 +21,7 @@ from untrace.lift.names import provenance_of
 from untrace.lift.pieces import Shape
 from untrace.print.tree import quoted
 from untrace.torch import words_of_sizes
+from untrace.torch.arguments import Aliases, Known
 from untrace.torch.call_tree import CallTree, HelperCall, Path, Piece, author_frame, is_author
 from untrace.torch.capture import Capture, ModuleCall, call_numbers, function_name
 from untrace.torch.ops_parts import Part
@@ -43,8 +44,8 @@ _CONVOLUTIONS = 3
 _LAYER = 6
 
 
-# A helper of fewer equations is read faster where it stands.
-_SMALL = 3
+# A helper that is called once is read faster where it stands, if it has no more equations than this.
+_SMALL = 6
 
 
 class ModuleOutliner:
@@ -73,6 +74,16 @@ class _Outlining:
         self.leaves = self._leaves()
         self.new_buffers = self._new_buffers()
         self.by_var = self._vars()
+        self.aliases = Aliases(self.capture.arguments.names)
+        self.equations = [self._apart(e) for e in self.equations]
+
+    def _apart(self, equation: Equation) -> Equation:
+        scopes = self.provenance.site(equation.origin).scopes if equation.origin is not None else ()
+        return self.aliases.apart(equation, scopes, self._argument_of) if scopes else equation
+
+    def _argument_of(self, number: int, name: str) -> Value | None:
+        given = dict(self.capture.calls[number].arguments)
+        return self.by_var.get(id(given.get(name)))
 
     # ------------------------------------------------------------ inputs
 
@@ -146,7 +157,7 @@ class _Outlining:
         for at, equation in enumerate(self.equations):
             for atom in equation.inputs:
                 if type(atom) is Value:
-                    last[atom] = at
+                    last[self.aliases.root(atom)] = at
         for atom in self.program.entry.results:
             if type(atom) is Value:
                 last[atom] = len(self.equations)
@@ -157,11 +168,12 @@ class _Outlining:
             shape.results = self._ordered(shape.pieces[0], sorted(numbers))
         self.program.entry.extra["size_names"] = self._entry_size_names()
         if any(type(i) is Piece for i in items):
-            self.program.entry.equations = self._emit(items, {}, (), frozenset())
+            self.program.entry.equations = self._emit(items, self._known(), (), frozenset())
 
     def _piece(self, piece: Piece) -> Piece:
         items = [self._piece(i) if type(i) is Piece else i for i in piece.items]
         piece.items = items
+        piece.aliases = self.aliases
         first, last = items[0], items[-1]
         piece.start = first.start if type(first) is Piece else first
         piece.stop = last.stop if type(last) is Piece else last + 1
@@ -243,18 +255,19 @@ class _Outlining:
 
     # ------------------------------------------------------------ the new equations
 
-    def _emit(
-        self, items: list[int | Piece], known: dict[Value, Value], prefix: Path, results: frozenset[Value]
-    ) -> list[Equation]:
+    def _emit(self, items: list[int | Piece], known: Known, prefix: Path, results: frozenset[Value]) -> list[Equation]:
         new: list[Equation] = []
         for item in items:
             if type(item) is int:
-                new.append(pieces.renamed(self.equations[item], known))
+                new.append(known.renamed(self.equations[item]))
             elif not self._is_kept(item):
                 new.extend(self._emit(item.items, known, prefix, results))
             else:
                 new.append(self._call(item, known, results, prefix))
         return new
+
+    def _known(self, *content: Any) -> Known:
+        return Known(self.aliases, *content)
 
     def _is_kept(self, piece: Piece) -> bool:
         """Whether a call is written as one: module calls are, helpers where that is shorter."""
@@ -267,10 +280,10 @@ class _Outlining:
                 return True
             if self.convolutions.get(piece.call.kind, 0) >= _CONVOLUTIONS:
                 return True
-            return size > (1 if is_author(piece.call.module) else _LAYER)
-        return len(shape.results) <= 4 and size > (_SMALL if len(shape.pieces) > 1 else 2 * _SMALL)
+            return is_author(piece.call.module) or size > _LAYER
+        return len(shape.results) <= 4 and size > (1 if len(shape.pieces) > 1 else _SMALL)
 
-    def _call(self, piece: Piece, known: dict[Value, Value], results: frozenset[Value], prefix: Path = ()) -> Equation:
+    def _call(self, piece: Piece, known: Known, results: frozenset[Value], prefix: Path = ()) -> Equation:
         shape = piece.shape
         body = shape.function or self._define(shape)
         body.extra["calls"] = len(shape.pieces)
@@ -281,7 +294,7 @@ class _Outlining:
             if number not in needed and value not in results:
                 outputs.append(None)
                 continue
-            outer = known.get(value, value)
+            outer = known.of(value)
             if value in self.new_buffers:
                 below = self.new_buffers[value][len(prefix) : len(piece.call.path)]
                 outer.hint = words.clean("new_" + "_".join(below)) if below else "new_buffers"
@@ -289,7 +302,7 @@ class _Outlining:
             if name is not None:
                 outer.hint, outer.named = name
             outputs.append(outer)
-        inputs = [known.get(a, a) for a in piece.inputs]
+        inputs = [known.of(a) for a in piece.inputs]
         return Equation(Local(body), inputs, outputs, {}, self._origin(piece))
 
     def _origin(self, piece: Piece) -> CallOrigin | None:
@@ -315,7 +328,7 @@ class _Outlining:
         inner = [Value(r.aval, self._name_inside(piece, r)) for r in results]
         for made, value in zip(inner, results, strict=True):
             made.named = value.named and made.hint is not None
-        known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
+        known = self._known(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, known, piece.call.path, frozenset(results))
         helper = type(piece.call) is HelperCall
         name = words.clean(piece.call.code.co_name) if helper else function_name(piece.call.kind)
@@ -339,6 +352,9 @@ class _Outlining:
             about = piece.call.module.about if part else function.extra["head"].removeprefix("class ")
             function.extra["head"] = OF_PYTORCH + about
         function.extra["size_names"], function.extra["size_words"] = self._size_names(piece)
+        if type(piece.call) is ModuleCall:
+            own = vars(piece.call.module)
+            function.extra["attributes"] = {k: v for k, v in own.items() if _is_number(v) and not k.startswith("_")}
         shape.function = function
         return function
 
@@ -383,6 +399,11 @@ class _Outlining:
         names: list[str | None] = []
         for value in piece.inputs:
             leaf = self.leaves.get(value)
+            alias = self.aliases.named.get(value)
+            if alias is not None and alias[0] == piece.call.number:
+                names.append(words.clean(alias[1]))
+                continue
+            value = value if value in given else self.aliases.root(value)
             if value in given:
                 names.append(words.clean(given[value]))
             elif leaf is not None and self._way(value, piece.call.path) is None:
@@ -429,6 +450,12 @@ class _Outlining:
 def _shapes_by_name(values: Iterable[Value]) -> dict[str, tuple[int, ...]]:
     """The shapes of named values; of several with one name, the last one's."""
     return {v.hint: v.aval.shape for v in values if v.hint and hasattr(v.aval, "shape")}
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return bool(value) and all(map(_is_number, value))
+    return type(value) in (int, float)
 
 
 def head_of(kind: type) -> str:

@@ -28,7 +28,7 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
         return _associative_scan(w, equation, operands)
     given = callee.args
     if w.sizes is not None and callee.name == "method.reshape":
-        given = [given[0], *w.sizes.reshape(equation.inputs[0].aval.shape, given[1:])]
+        given = [given[0], *w.sizes.reshape(operands[0], tuple(equation.inputs[0].aval.shape), tuple(given[1:]))]
     args = [_argument(w, a, operands) for a in given]
     if w.sizes is not None and callee.name == "method.reshape":
         args = [args[0], *joined(args[1:])]

@@ -165,6 +165,7 @@ def _written(module: Any, body: Function, layout: Layout, order: Sequence[int], 
             found = module.locals[text] = definition.name = module.scope.fresh(hint)
             module.definitions.append(definition)
             module.local_definitions[found] = definition
+            module.attributes[found] = body.extra.get("attributes", {})
             _describe(module, definition, body, layout, order)
         else:
             _describe(module, definition, body, layout, order)

@@ -60,6 +60,7 @@ class Written:
     # Id of a jaxpr equation -> those whose expressions stand inside its own.
     folded: dict[int, tuple[Any, ...]] = field(repr=False, default_factory=dict)
     scans: int = 0  # how many loops over local functions became scans: the program is another one
+    shared: bool = False  # whether functions that differ became one
 
     def with_docstring(self, docstring: str, old: str) -> None:
         """Puts another docstring of as many lines in the place of `old`."""
@@ -88,8 +89,11 @@ def write_module(
     module.variable_sizes = program.extra.get("sizes", {})
     module.described.sizes = words_of_sizes(program) if module.variable_sizes else {}
     name, definitions = entry.write_entry(module, program)
+    share = program.extra.get("share") if idiomatic else None  # a capture may know better which functions are one
+    shared = share(module, definitions) if share is not None else False
     if idiomatic:
-        share_definitions(module, definitions)
+        if share is None:
+            share_definitions(module, definitions)
         share_calls(module, definitions)
     module.described.finish()
     lines: list[str] = []
@@ -127,7 +131,7 @@ def write_module(
     emit("")
     text = "\n".join(lines)
     notes = tuple(module.notes)
-    return Written(text, name, module.large, origins, notes, module.missing, module.folded, module.scans)
+    return Written(text, name, module.large, origins, notes, module.missing, module.folded, module.scans, shared)
 
 
 def _import_lines(module: ModuleWriter) -> tuple[list[str], list[str]]:

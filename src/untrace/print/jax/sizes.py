@@ -71,7 +71,7 @@ class Sizes:
         made = self.parameters[size] = self._named[size] = Name(self.w.scope.fresh(identifier(word, "size")))
         return made
 
-    def reshape(self, old: Sequence[int], sizes: Sequence[Any]) -> list[Any]:
+    def reshape(self, operand: Expr, old: Sequence[int], sizes: Sequence[Any]) -> list[Any]:
         """The arguments of a reshape from the shape `old`: a shape that is there already as such, and -1 for the one
         size that would have to be computed, or that the operand's width gives."""
         if not any(n in self.variable for n in sizes):
@@ -79,6 +79,12 @@ class Sizes:
         for value in self.w.sized:
             if tuple(sizes) == getattr(value.aval, "shape", None) and value in self.w.names and len(sizes) > 1:
                 return [Attribute(self.w.names[value], "shape")]
+        if self._is_ambiguous() and type(operand) is Name:
+            shape = Attribute(operand, "shape")
+            kept = next((i for i, (a, b) in enumerate(zip(old, sizes, strict=False)) if a != b), len(sizes))
+            sizes = [
+                Subscript(shape, Text(str(i))) if i < kept and n in self.variable else n for i, n in enumerate(sizes)
+            ]
         known = {size for size, _, _ in self._dimensions(locals_too=True)} | set(self._named)
         open_ = [i for i, n in enumerate(sizes) if n in self.variable and n not in known]
         if not open_:
@@ -86,6 +92,11 @@ class Sizes:
             if open_ and sizes[open_[0]] in self.variable:
                 return list(sizes)
         return [-1 if open_ == [i] else n for i, n in enumerate(sizes)]
+
+    def _is_ambiguous(self) -> bool:
+        """Whether several tensors are given: two of one size here may have different ones in another call."""
+        tensors = [p for p in self.w.sized if sum(n in self.variable for n in getattr(p.aval, "shape", ())) > 1]
+        return len(tensors) > 1
 
     @staticmethod
     def joined(sizes: Sequence[Expr]) -> list[Expr]:

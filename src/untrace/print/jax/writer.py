@@ -78,6 +78,7 @@ class ModuleWriter(ConstantWriter):
         self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
+        self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self.variable_sizes: Mapping[int, Sequence[int]] = {}  # integers that follow the inputs, at other sizes
         self.sizes_of: dict[int, tuple[int, ...]] = {}  # of local functions, by id: the sizes that they take

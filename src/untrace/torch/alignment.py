@@ -1,0 +1,253 @@
+"""Two functions of one class laid beside each other: where their texts differ.
+
+`Aligned` walks both trees together. What differs may be a constant (a stride, a number of heads), or statements that one
+of them lacks (a shortcut that is there only where the sizes change); anything else keeps them apart.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from untrace.print.jax.leaves import Leaf
+from untrace.print.jax.reroll import For
+from untrace.print.tree import (
+    Assign,
+    Call,
+    Def,
+    Dict,
+    Expr,
+    Lambda,
+    Lines,
+    List,
+    Name,
+    Statement,
+    Text,
+    Tuple,
+    Unary,
+    Unpack,
+)
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+Place = tuple[Any, str, tuple[int, ...]]  # (node, slot, places in the sequences there)
+
+
+class Different(Exception):
+    """The two are not one function."""
+
+
+def slots(node: Any) -> Iterator[tuple[str, Any]]:
+    """The parts of a node of the tree, but what is no part of the text."""
+    for kind in type(node).__mro__:
+        for slot in getattr(kind, "__slots__", ()):
+            if slot not in ("origin", "is_backward", "comment", "strength", "docstring", "whole"):
+                yield slot, getattr(node, slot, None)
+
+
+def walk(node: Any) -> Iterator[Any]:
+    """All nodes below, the node itself first."""
+    if isinstance(node, (Expr, Statement)):
+        yield node
+        for _, value in slots(node):
+            yield from walk(value)
+    elif isinstance(node, (list, tuple)):
+        for item in node:
+            yield from walk(item)
+
+
+def is_constant(expr: Expr) -> bool:
+    """A number, a string, or several: nothing that a function computes."""
+    if type(expr) in (Tuple, List):
+        return all(is_constant(e) for e in expr.elements)
+    return type(expr) is Text or type(expr) is Unary and is_constant(expr.value)
+
+
+def get(place: Place) -> Any:
+    found = getattr(place[0], place[1])
+    for i in place[2]:
+        found = found[i]
+    return found
+
+
+def put(place: Place, value: Any) -> None:
+    node, slot, indices = place
+
+    def replaced(old: Any, left: Sequence[int]) -> Any:
+        if not left:
+            return value
+        items = list(old)
+        items[left[0]] = replaced(items[left[0]], left[1:])
+        return type(old)(items) if type(old) in (list, tuple) else items
+
+    setattr(node, slot, replaced(getattr(node, slot), indices))
+
+
+class Aligned:
+    """`other` beside `base`. Raises Different.
+
+    `constants`: (place in base, expression there, that of other). `missing`: the statements of base that other lacks.
+    `instead`: {variable that they bind: what other has in its place}. `pairs`: (dict of base, number of an item) that
+    other's dict lacks.
+    """
+
+    def __init__(self, base: Def, other: Def):
+        self.constants: list[tuple[Place, Expr, Expr]] = []
+        self.missing: list[Statement] = []
+        self.instead: dict[str, Expr] = {}
+        self.pairs: list[tuple[Dict, int]] = []
+        self._names: dict[str, str] = {}  # other's word -> base's
+        self._left_out: set[str] = set()
+        if len(base.params) != len(other.params):
+            raise Different
+        for mine, theirs in zip(base.params, other.params, strict=True):
+            if mine.kind != theirs.kind or mine.default is not None or theirs.default is not None:
+                raise Different
+            self._names[theirs.name] = mine.name
+        self._bodies(base, "body", base.body, other.body)
+        uses = [n.id for s in base.body if s not in self.missing for n in walk(s) if type(n) is Name]
+        in_pairs = [n.id for d, i in self.pairs for n in walk(d.pairs[i][1]) if type(n) is Name]
+        for name in self._left_out:
+            if name not in self.instead and uses.count(name) != in_pairs.count(name):
+                raise Different
+
+    # ------------------------------------------------------------ statements
+
+    def _bodies(self, node: Any, slot: str, base: Sequence[Statement], other: Sequence[Statement]) -> None:
+        pairs: list[tuple[int, int]] = []
+        if slot == "body" and type(node) is Def and base and other:  # what they return stands at their ends
+            pairs.append((len(base) - 1, len(other) - 1))
+        left, right = [[_skeleton(s) for s in body[: len(body) - len(pairs)]] for body in (base, other)]
+        for kind, i, j, k, m in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+            if kind == "equal" or kind == "replace" and j - i == m - k:
+                pairs.extend(zip(range(i, j), range(k, m), strict=True))
+            elif kind == "delete" and slot == "body" and type(node) is Def and not self.missing:
+                self.missing.extend(base[i:j])
+                for statement in base[i:j]:
+                    self._left_out.update(targets_of(statement))
+            else:
+                raise Different
+        for i, k in sorted(pairs):
+            self._statement(base[i], other[k])
+
+    def _statement(self, base: Statement, other: Statement) -> None:
+        if type(base) is not type(other):
+            raise Different
+        if type(base) is Lines:
+            if base.text != other.text:
+                raise Different
+        elif type(base) in (Assign, Unpack):
+            self._parts((base, "value", ()), base.value, other.value)
+            self._bind(base.targets, other.targets)
+        elif type(base) is For:
+            self._parts((base, "iterable", ()), base.iterable, other.iterable)
+            self._words(base.target, other.target)
+            self._bodies(base, "body", base.body, other.body)
+        elif type(base) is Def:
+            if len(base.params) != len(other.params) or base.decorators or other.decorators:
+                raise Different
+            for mine, theirs in zip(base.params, other.params, strict=True):
+                self._names[theirs.name] = mine.name
+            self._names[other.name] = base.name
+            self._bodies(base, "body", base.body, other.body)
+        else:
+            for (name, mine), (_, theirs) in zip(slots(base), slots(other), strict=True):
+                self._parts((base, name, ()), mine, theirs)
+
+    def _bind(self, base: Any, other: Any) -> None:
+        if len(base) != len(other):
+            raise Different
+        for mine, theirs in zip(base, other, strict=True):
+            self._words(mine if type(mine) is str else mine.flat(), theirs if type(theirs) is str else theirs.flat())
+
+    def _words(self, base: str, other: str) -> None:
+        mine, theirs = _WORD.findall(base), _WORD.findall(other)
+        if len(mine) != len(theirs) or _WORD.sub("", base) != _WORD.sub("", other):
+            raise Different
+        self._names.update(zip(theirs, mine, strict=True))
+
+    # ------------------------------------------------------------ expressions
+
+    def _parts(self, place: Place, base: Any, other: Any) -> None:
+        if isinstance(base, Expr):
+            if not isinstance(other, Expr):
+                raise Different
+            self._expression(place, base, other)
+        elif isinstance(base, (list, tuple)):
+            if not isinstance(other, (list, tuple)) or len(base) != len(other):
+                raise Different
+            for i, (mine, theirs) in enumerate(zip(base, other, strict=True)):
+                self._parts((place[0], place[1], (*place[2], i)), mine, theirs)
+        elif type(base) is str and self._names.get(other, other) != base or type(base) is not str and base != other:
+            raise Different
+
+    def _expression(self, place: Place, base: Expr, other: Expr) -> None:
+        if is_constant(base) and is_constant(other):
+            if base.flat() != other.flat():
+                self.constants.append((place, base, other))
+            return
+        if type(base) is Name and base.id in self._left_out:
+            found = self._renamed(other)
+            if self.instead.setdefault(base.id, found).flat() != found.flat():
+                raise Different
+            return
+        if type(base) is not type(other):
+            raise Different
+        if type(base) is Name:
+            if self._names.get(other.id, other.id) != base.id:
+                raise Different
+        elif isinstance(base, Leaf):
+            if self._names.get(other.root.id, other.root.id) != base.root.id or base.steps != other.steps:
+                raise Different
+        elif type(base) is Dict:
+            self._dict(base, other)
+        elif type(base) is Lambda and len(base.params) == len(other.params):
+            self._names.update(zip(other.params, base.params, strict=True))
+            self._parts((base, "body", ()), base.body, other.body)
+        else:
+            if type(base) is Call and type(base.func) is str and base.func != other.func:
+                raise Different
+            for (name, mine), (_, theirs) in zip(slots(base), slots(other), strict=True):
+                self._parts((base, name, ()), mine, theirs)
+
+    def _dict(self, base: Dict, other: Dict) -> None:
+        theirs = {key.flat(): value for key, value in other.pairs}
+        mine = [key.flat() for key, _ in base.pairs]
+        if [k for k in mine if k in theirs] != [k.flat() for k, _ in other.pairs]:
+            raise Different
+        for i, (key, value) in enumerate(base.pairs):
+            if key.flat() in theirs:
+                self._parts((base, "pairs", (i, 1)), value, theirs[key.flat()])
+            elif {n.id for n in walk(value) if type(n) is Name} <= self._left_out:
+                self.pairs.append((base, i))
+            else:
+                raise Different
+
+    def _renamed(self, expr: Expr) -> Expr:
+        if type(expr) is Name:
+            return Name(self._names.get(expr.id, expr.id))
+        if isinstance(expr, Leaf):
+            return Leaf(Name(self._names.get(expr.root.id, expr.root.id)), expr.steps)
+        raise Different
+
+
+def targets_of(statement: Statement) -> list[str]:
+    if type(statement) not in (Assign, Unpack):
+        raise Different
+    return [word for t in statement.targets for word in _WORD.findall(t if type(t) is str else t.flat())]
+
+
+def _skeleton(statement: Statement) -> str:
+    """A statement without what may differ: the words for its own variables, and constants."""
+    said: list[str] = [type(statement).__name__]
+    for node in walk(statement):
+        if isinstance(node, Leaf):
+            said.append("".join(step[1] for step in node.steps))
+        elif type(node) is Call and type(node.func) is str:
+            said.append(node.func)
+        elif type(node) is Lines:
+            said.append(node.text)
+        elif type(node) not in (Name, Text, Tuple, Unary):
+            said.append(type(node).__name__)
+    return " ".join(said)

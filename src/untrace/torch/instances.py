@@ -1,0 +1,368 @@
+"""Instances of one class that differ in constants, or in whether a part is there, share one function.
+
+    def basic_block(params, buffers, x, stride=(1, 1)):
+        ...
+        shortcut = batch_norm2d(params["shortcut"]["1"], ...) if "shortcut" in params else x
+
+The functions are written one by one first; here their trees become one. The proof is of the text that comes of it; where
+it fails, the functions stay apart.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from untrace.lift import words
+from untrace.print.jax.leaves import Leaf
+from untrace.print.names import identifier
+from untrace.print.tree import (
+    COMPARE,
+    TERNARY,
+    WIDTH,
+    Assign,
+    Call,
+    Def,
+    Dict,
+    Expr,
+    Lines,
+    Name,
+    Parameter,
+    Statement,
+    wrap,
+)  # fmt: skip
+from untrace.torch.alignment import Aligned, Different, Place, get, put, targets_of, walk
+
+_ROOTS = {"jax": jax, "jnp": jnp, "lax": jax.lax}
+# A function with more parameters than this is harder to read than two.
+_MOST_PARAMETERS = 4
+
+
+class Ternary(Expr):
+    """`then if test else otherwise`."""
+
+    __slots__ = ("then", "test", "otherwise")
+    strength = TERNARY
+
+    def __init__(self, then: Expr, test: Expr, otherwise: Expr):
+        self.then, self.test, self.otherwise = then, test, otherwise
+
+    def flat(self) -> str:
+        return f"{wrap(self.then, TERNARY + 1)} if {self.test.flat()} else {self.otherwise.flat()}"
+
+
+class HasKey(Expr):
+    """`"shortcut" in params`."""
+
+    __slots__ = ("key", "root")
+    strength = COMPARE
+
+    def __init__(self, key: str, root: Name):
+        self.key, self.root = key, root
+
+    def flat(self) -> str:
+        return f"{self.key} in {self.root.flat()}"
+
+
+class Spread(Expr):
+    """`**new_shortcut` in a dict."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def flat(self) -> str:
+        return f"**{self.name}"
+
+
+class SpreadDict(Dict):
+    """`{key: value, **rest}`."""
+
+    __slots__ = ("rest",)
+
+    def __init__(self, pairs: Sequence[tuple[Expr, Expr]], rest: str):
+        super().__init__(pairs)
+        self.rest = rest
+
+    def flat(self) -> str:
+        return "{" + ", ".join([*[f"{k.flat()}: {v.flat()}" for k, v in self.pairs], f"**{self.rest}"]) + "}"
+
+    def items(self) -> Any:
+        return "{", [*[(f"{k.flat()}: ", v) for k, v in self.pairs], ("", Spread(self.rest))], "}"
+
+
+class If(Statement):
+    """`if test:`, its body, and `else:` with another."""
+
+    __slots__ = ("test", "body", "otherwise")
+
+    def __init__(self, test: Expr, body: Sequence[Statement], otherwise: Sequence[Statement]):
+        self.test, self.body, self.otherwise, self.origin = test, body, otherwise, None
+
+    def lines(self, indent: str) -> Iterator[str]:
+        yield f"{indent}if {self.test.flat()}:"
+        for statement in self.body:
+            yield from statement.lines(indent + "    ")
+        yield f"{indent}else:"
+        for statement in self.otherwise:
+            yield from statement.lines(indent + "    ")
+
+
+def share(module: Any, entry: Sequence[Statement]) -> bool:
+    """Makes one function of those with the same head; whether any were."""
+    groups: dict[str, list[Def]] = {}
+    for definition in module.definitions:
+        if type(definition) is Def and definition.body and type(definition.body[0]) is Lines:
+            groups.setdefault(definition.body[0].text, []).append(definition)
+    shared = False
+    defaults: dict[str, list[Parameter]] = {}
+    for group in groups.values():
+        while len(group) > 1:
+            base = max(group, key=lambda d: len(d.body))
+            others = [d for d in group if d is not base]
+            made = _Shared(module, entry, base, others)
+            if made.others:
+                made.write()
+                defaults[made.name] = made.added
+                shared = True
+            group = [d for d in others if d not in made.others]
+    for call in _calls(module, entry) if shared else ():
+        if call.func in defaults:
+            same = {p.name: p.default.flat() for p in defaults[call.func] if p.default is not None}
+            call.kwargs = [(k, v) for k, v in call.kwargs if same.get(k) != v.flat()]
+    return shared
+
+
+def _calls(module: Any, entry: Sequence[Statement]) -> list[Call]:
+    return [n for n in walk([*module.definitions, *entry]) if type(n) is Call and type(n.func) is str]
+
+
+class _Shared:
+    """One function for `base` and those of `others` that fit it."""
+
+    def __init__(self, module: Any, entry: Sequence[Statement], base: Def, others: Sequence[Def]):
+        self.module, self.entry, self.base = module, entry, base
+        self.others: list[Def] = []
+        self.added: list[Parameter] = []
+        self.name = base.name
+        self.values: dict[Any, tuple[Place, Expr, dict[str, Expr]]] = {}
+        self.aligned: dict[str, Aligned] = {}
+        for other in others:
+            try:
+                found = Aligned(base, other)
+                self._test(found, other)
+            except Different:
+                continue
+            if self._too_many(found) or self._missing_another(found) or self._passed_on(other):
+                continue
+            self.others.append(other)
+            self.aligned[other.name] = found
+            for place, mine, theirs in found.constants:
+                key = (id(place[0]), place[1], place[2])
+                self.values.setdefault(key, (place, mine, {}))[2][other.name] = theirs
+
+    def _too_many(self, found: Aligned) -> bool:
+        places = {(id(p[0]), p[1], p[2]) for p, _, _ in found.constants} | set(self.values)
+        return len(places) > 2 * _MOST_PARAMETERS
+
+    def _missing_another(self, found: Aligned) -> bool:
+        """Whether another part is left out than in the functions before."""
+        before = [a for a in self.aligned.values() if a.missing]
+        return bool(found.missing and before) and (
+            before[0].missing != found.missing or _flat(before[0].instead) != _flat(found.instead)
+        )
+
+    def _passed_on(self, other: Def) -> bool:
+        """Whether one of the functions is more than called: handed to a scan, say."""
+        names = {self.base.name, other.name}
+        return any(type(n) is Name and n.id in names for n in walk([*self.module.definitions, *self.entry]))
+
+    def _test(self, found: Aligned, other: Def) -> HasKey | None:
+        """`"shortcut" in params`: what tells the two apart. Raises Different."""
+        if not found.missing:
+            return None
+        own = {p.name: i for i, p in enumerate(self.base.params)}
+        for node in walk(found.missing):
+            if isinstance(node, Leaf) and node.steps and node.root.id in own and node.steps[0][0] == "item":
+                key, name = node.steps[0][1], other.params[own[node.root.id]].name
+                theirs = {
+                    n.steps[0][1] for n in walk(other.body) if isinstance(n, Leaf) and n.root.id == name and n.steps
+                }
+                if key[:1] == '"' and key not in theirs:
+                    return HasKey(key, node.root)
+        raise Different
+
+    # ------------------------------------------------------------ the new function
+
+    def write(self) -> None:
+        module, base = self.module, self.base
+        names = {o.name for o in self.others}
+        # Constants that differ together are one parameter.
+        groups: dict[Any, list[tuple[Place, Expr, dict[str, Expr]]]] = {}
+        for place, mine, theirs in self.values.values():
+            values = (mine.flat(), *[theirs.get(o.name, mine).flat() for o in self.others])
+            groups.setdefault((values, self._role(place)), []).append((place, mine, theirs))
+        taken = {n.id for n in walk(base.body) if type(n) is Name} | {p.name for p in base.params}
+        taken |= {t for n in walk(base.body) if isinstance(n, Statement) for t in _targets(n)}
+        added: list[tuple[Parameter, Expr, dict[str, Expr]]] = []
+        for (_, role), places in groups.items():
+            name = _free(role, taken)
+            taken.add(name)
+            for place, _, _ in places:
+                put(place, Name(name))
+            added.append((Parameter(name), places[0][1], places[0][2]))
+        used: dict[str, int] = {}
+        for call in _calls(module, self.entry):
+            used[str(call.func)] = used.get(str(call.func), 0) + 1
+            if call.func == base.name:
+                call.kwargs = [*call.kwargs, *[(p.name, mine) for p, mine, _ in added]]
+            elif call.func in names:
+                call.kwargs = [*call.kwargs, *[(p.name, theirs.get(call.func, mine)) for p, mine, theirs in added]]
+                call.func = base.name
+        for other in self.others:
+            module.described.shared(base, other)
+        first = min((module.definitions.index(o) for o in self.others), default=0)
+        plain = module.definitions[first].name if len(module.definitions[first].name) < len(base.name) else base.name
+        for parameter, mine, theirs in added:
+            counts: dict[str, int] = {}
+            every = {base.name: mine, **{o.name: theirs.get(o.name, mine) for o in self.others}}
+            for name, value in every.items():
+                counts[value.flat()] = counts.get(value.flat(), 0) + used.get(name, 0)
+            common = max(counts, key=lambda k: counts[k])
+            parameter.default = next(v for v in every.values() if v.flat() == common)
+            base.params = [*base.params, parameter]
+            self.added.append(parameter)
+        missing = next((a for a in self.aligned.values() if a.missing), None)
+        if missing is not None:
+            other = next(o for o in self.others if self.aligned[o.name] is missing)
+            self._conditional(missing, self._test(missing, other))
+        module.definitions[:] = [d for d in module.definitions if d not in self.others]
+        for other in (base, *self.others):
+            del module.local_definitions[other.name]
+        if plain != base.name:
+            for call in _calls(module, self.entry):
+                if call.func == base.name:
+                    call.func = plain
+            base.name = plain
+        self.name = base.name
+        module.local_definitions[base.name] = base
+
+    def _conditional(self, found: Aligned, test: Any) -> None:
+        """Puts the statements that some instances lack under a condition."""
+        base = self.base
+        body = list(base.body)
+        at = next(i for i, s in enumerate(body) if s is found.missing[0])
+        del body[at : at + len(found.missing)]
+        otherwise: list[Statement] = [Assign([name], value) for name, value in found.instead.items()]
+        inside = list(found.missing)
+        taken = {t for n in walk(base.body) if isinstance(n, Statement) for t in _targets(n)}
+        for dictionary in dict.fromkeys(d for d, _ in found.pairs):
+            numbers = [i for d, i in found.pairs if d is dictionary]
+            name = _free("new_" + identifier(dictionary.pairs[numbers[0]][0].flat().strip('"'), "part"), taken)
+            taken.add(name)
+            inside.append(Assign([name], Dict([dictionary.pairs[i] for i in numbers])))
+            otherwise.append(Assign([name], Dict([])))
+            pairs = [p for i, p in enumerate(dictionary.pairs) if i not in numbers]
+            for node in walk(body):
+                for slot, way in _places(node):
+                    if get((node, slot, way)) is dictionary:
+                        put((node, slot, way), SpreadDict(pairs, name))
+        only = inside[0]
+        if len(inside) == 1 and type(only) is Assign and list(only.targets) == list(found.instead):
+            whole = Ternary(only.value, test, found.instead[only.targets[0]])
+            if len(whole.flat()) + len(only.targets[0]) < WIDTH - 8:
+                only.value = whole
+                inside = []
+                body.insert(at, only)
+        if inside:
+            body.insert(at, If(test, inside, otherwise))
+        base.body = body
+
+    def _role(self, place: Place) -> str:
+        """What a constant is: the keyword or the parameter that it is passed for."""
+        node, slot, indices = place
+        above = {id(c): n for n in walk(self.base.body) for c in _children(n)}
+        attributes = self._attribute(place)
+        if attributes:
+            return attributes
+        while node is not None:
+            if type(node) is Call and slot == "kwargs":
+                return words.clean(node.kwargs[indices[0]][0])
+            if type(node) is Call and slot == "args" and type(node.func) is str:
+                names = _parameters(node.func, self.module)
+                return words.clean(names[indices[0]]) if indices[0] < len(names) else "size"
+            parent = above.get(id(node))
+            if parent is None:
+                break
+            slot, indices = next(((s, i) for s, i in _places(parent) if get((parent, s, i)) is node), ("", ()))
+            node = parent
+        return "size"
+
+    def _attribute(self, place: Place) -> str:
+        """The name that the author's object has for the constant, where its values are those of one attribute."""
+        known: Mapping[str, Mapping[str, Any]] = getattr(self.module, "attributes", {})
+        mine, theirs = get(place), self.values[(id(place[0]), place[1], place[2])][2]
+        every = {self.base.name: mine, **{o.name: theirs.get(o.name, mine) for o in self.others}}
+        if not all(n in known for n in every):
+            return ""
+        fitting = [k for k in known[self.base.name] if all(repr(known[n].get(k)) == v.flat() for n, v in every.items())]
+        return words.clean(fitting[0]) if fitting else ""
+
+
+def _flat(values: Mapping[str, Expr]) -> dict[str, str]:
+    return {k: v.flat() for k, v in values.items()}
+
+
+def _targets(statement: Statement) -> list[str]:
+    try:
+        return targets_of(statement)
+    except Different:
+        return []
+
+
+def _free(word: str, taken: set[str]) -> str:
+    name, count = identifier(word, "size"), 1
+    while name in taken:
+        count += 1
+        name = f"{word}_{count}"
+    return name
+
+
+def _places(node: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    from untrace.torch.alignment import slots
+
+    def below(value: Any, way: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if isinstance(value, (list, tuple)):
+            for i, item in enumerate(value):
+                yield from below(item, (*way, i))
+        elif isinstance(value, (Expr, Statement)):
+            yield way
+
+    for slot, value in slots(node):
+        for way in below(value, ()):
+            yield slot, way
+
+
+def _children(node: Any) -> Iterator[Any]:
+    for slot, way in _places(node):
+        yield get((node, slot, way))
+
+
+def _parameters(function: str, module: Any) -> list[str]:
+    """The parameters of a function that a text calls."""
+    own = module.local_definitions.get(function)
+    if own is not None:
+        return [p.name for p in own.params]
+    root, *rest = function.split(".")
+    found = _ROOTS.get(root)
+    for word in rest:
+        found = getattr(found, word, None)
+    try:
+        return list(inspect.signature(found).parameters)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return []

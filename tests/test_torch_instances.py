@@ -1,0 +1,208 @@
+"""One function for the instances of a class: other constants, a part that only some have, one tensor passed twice."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+import untrace  # noqa: E402
+from untrace.torch import instances  # noqa: E402
+from untrace.torch.bridge import numpy_of  # noqa: E402
+
+
+def functions(source):
+    return re.findall(r"^def (\w+)\(", source.split("# PyTorch's tensors")[0], re.M)
+
+
+def agrees(written, model, *inputs):
+    with torch.no_grad():
+        wanted = model(*inputs)
+    loaded = written.module.load_params(model.state_dict())
+    loaded = loaded if type(loaded) is tuple else (loaded,)
+    found = written(*loaded, *[numpy_of(x) for x in inputs])
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=False):
+        np.testing.assert_allclose(ours, numpy_of(theirs), rtol=1e-4, atol=1e-5)
+
+
+class Block(nn.Module):
+    def __init__(self, channels, width, stride):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.shortcut = nn.Sequential()
+        if stride != 1:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x):
+        out = self.norm(self.conv(x))
+        out += self.shortcut(x)
+        return F.relu(out)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+        self.layers = nn.Sequential(Block(4, 4, 1), Block(4, 8, 2))
+
+    def forward(self, images):
+        return self.layers(self.stem(images))
+
+
+def test_strides_and_a_shortcut_are_one_function():
+    torch.manual_seed(0)
+    model, images = Net().eval(), torch.randn(2, 3, 8, 8)
+    written = untrace.from_torch(model)(images)
+    assert sorted(functions(written.source)) == ["batch_norm2d", "block", "conv2d", "net"]
+    assert re.search(r"def block\(params, buffers, x, stride=\(\d, \d\)\):", written.source)
+    assert '"shortcut" in params' in written.source
+    assert written.proof.at_least("bits")
+    agrees(written, model, images)
+
+
+def test_new_buffers_of_a_part_that_only_some_have():
+    torch.manual_seed(0)
+    model, images = Net().train(), torch.randn(2, 3, 8, 8)
+    written = untrace.from_torch(model)(images)
+    assert sorted(functions(written.source)) == ["batch_norm2d", "block", "conv2d", "net"]
+    assert "**new_shortcut" in written.source
+    assert any("outputs within" in n for n in written.proof.notes)
+
+
+class Attention(nn.Module):
+    def __init__(self, heads):
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(8, 8)
+        self.both = nn.Linear(8, 16)
+
+    def forward(self, x, context, mask):
+        batch, length, dim = x.shape
+        q = self.query(x).view(batch, length, self.heads, dim // self.heads).transpose(1, 2)
+        k, v = self.both(context).view(batch, -1, self.heads, 2 * dim // self.heads).transpose(1, 2).chunk(2, -1)
+        scores = (q @ k.transpose(-2, -1)).masked_fill(~mask, -1e9)
+        return (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, dim)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention(2)
+        self.cross = Attention(2)
+
+    def forward(self, x, memory, memory_mask):
+        mask = memory_mask[:, None, None, :]
+        length = x.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool).tril()
+        x = x + self.attention(x, x, causal)
+        return x + self.cross(x, memory, mask)
+
+
+def test_a_tensor_that_is_passed_twice_is_two_arguments():
+    torch.manual_seed(0)
+    model = Layer().eval()
+    inputs = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.ones(2, 7, dtype=torch.bool)
+    written = untrace.from_torch(model)(*inputs)
+    assert functions(written.source).count("attention") == 1
+    assert "attention_2" not in written.source
+    assert re.search(r'attention\(params\["attention"\], x, x, causal\)', written.source)
+    agrees(written, model, *inputs)
+
+
+def test_what_the_caller_makes_of_a_tensor_stays_there():
+    """`memory_mask[:, None, None, :]` is the layer's, though two broadcasts in a row could be one."""
+    torch.manual_seed(0)
+    inputs = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.ones(2, 7, dtype=torch.bool)
+    written = untrace.from_torch(Layer().eval())(*inputs)
+    layer = written.source[written.source.index("def layer(") :]
+    assert re.search(r"mask(_\d)? = memory_mask\[:, None, None", layer)
+
+
+class Doubles(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3))
+
+    def forward(self, x, y):
+        y += 1
+        return x * self.weight * y
+
+
+class WritesTo(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Doubles()
+
+    def forward(self, x):
+        z = x * 2
+        return self.inner(z, z)
+
+
+def test_an_argument_that_is_written_to_stays_one():
+    torch.manual_seed(0)
+    model, x = WritesTo().eval(), torch.randn(4, 3)
+    written = untrace.from_torch(model)(x)
+    agrees(written, model, x)
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.few, self.many = Attention(2), Attention(4)
+
+    def forward(self, x, mask):
+        return self.many(self.few(x, x, mask), x, mask)
+
+
+def test_a_number_has_the_name_of_the_attribute():
+    torch.manual_seed(0)
+    model, inputs = Heads().eval(), (torch.randn(2, 5, 8), torch.ones(5, 5, dtype=torch.bool))
+    written = untrace.from_torch(model)(*inputs)
+    assert re.search(r"def attention\(params, x, context, mask, heads=\d", written.source), written.source
+    agrees(written, model, *inputs)
+
+
+def test_what_is_not_proven_is_taken_back(monkeypatch):
+    def wrong(module, entry):
+        assert instances_share(module, entry)
+        for definition in module.definitions:
+            for parameter in definition.params:
+                if parameter.name == "stride":
+                    parameter.default = instances.Name("nothing_of_that_name")
+        return True
+
+    instances_share = instances.share
+    monkeypatch.setattr(instances, "share", wrong)
+    torch.manual_seed(0)
+    model, images = Net().eval(), torch.randn(2, 3, 8, 8)
+    written = untrace.from_torch(model)(images)
+    assert "block_2" in functions(written.source)
+    assert written.proof.at_least("bits")
+    agrees(written, model, images)
+
+
+class Reads(nn.Module):
+    def forward(self, x):
+        first = x[:, 0]
+        a = torch.sin(first)
+        x[:, 0] = 1.0
+        return a + first * first, x
+
+
+def test_a_view_is_computed_once_and_again_after_a_write():
+    model, x = Reads().eval(), torch.randn(4, 3)
+    with torch.no_grad():
+        wanted = model(x.clone())
+    written = untrace.from_torch(model)(x.clone())
+    found = written({}, jax.numpy.asarray(numpy_of(x)))
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ours, numpy_of(theirs), rtol=1e-5)
+    assert written.source.count("[:, 0]") <= 6
