@@ -55,6 +55,8 @@ CASES = {
     "cross_entropy_probabilities": lambda: F.cross_entropy(r(4, 5), r(5, 4).T.softmax(-1), label_smoothing=0.2),
     "mse_loss": lambda: F.mse_loss(r(4), r(5)[:4]),
     "mean": lambda: r(2, 3, 4).mean((0, 2), keepdim=True),
+    "histc": lambda: torch.histc(r(40), bins=7, min=-1, max=2),
+    "histc_integers": lambda: torch.histc(torch.tensor([0.0, 3.0, 1.0, 3.0, 4.0]), bins=4, min=0, max=3),
     "var": lambda: torch.var(r(3, 4), dim=1),
     "var_biased": lambda: r(3, 4).var(0, False),
     "std": lambda: r(3, 4).std(dim=1, correction=0),

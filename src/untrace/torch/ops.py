@@ -332,9 +332,10 @@ def histc(input: Any, bins: int = 100, min: Any = 0, max: Any = 0, *, out: Any =
     """How many elements fall into each of `bins` equal parts; the last one holds its end as well."""
     if min == max:
         raise lacks("torch.histc", "without min and max: the range would be data")
-    index = jnp.floor((input - min) * (bins / (max - min))).astype(jnp.int32)
-    inside = (input >= min) & (input <= max)
-    return jnp.zeros(bins, input.dtype).at[jnp.clip(index, 0, bins - 1)].add(inside)
+    x = jnp.ravel(input)
+    index = jnp.floor((x - min) * (bins / (max - min))).astype(jnp.int32)
+    inside = (x >= min) & (x <= max)
+    return jnp.zeros(bins, x.dtype).at[jnp.clip(index, 0, bins - 1)].add(inside.astype(x.dtype))
 
 
 def repeat_interleave(input: Any, repeats: Any, dim: Any = None, *, output_size: Any = None) -> Any:
