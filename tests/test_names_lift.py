@@ -214,3 +214,18 @@ def test_a_name_that_was_bound_again_is_no_part_of_the_argument():
 
     text = untrace.decompile(model)({"a": jnp.ones((3, 3))}, jnp.ones((3, 3))).source
     assert 'w = params["a"]' in text and 'v = params["a"]' not in text
+
+
+def grow(rate, state):
+    steps, size, done = state
+    return steps + 1, size * rate, done | (size > 100.0)
+
+
+def test_a_function_that_is_passed_the_state_names_its_parts():
+    def fn(rate, size):
+        state = (0, size, size > 100.0)
+        return jax.lax.while_loop(lambda s: (s[0] < 50) & ~s[2], lambda s: grow(rate, s), state)[:2]
+
+    text = untrace.decompile(fn)(1.5, 2.0).source
+    assert "steps, size, done = s" in text
+    assert "steps, _, done = s" in text

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import bisect
 import linecache
+import re
 from types import CodeType
 from typing import Any
 
@@ -382,6 +383,15 @@ def dotted(node: ast.AST) -> str:
         words.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(words)]) if isinstance(node, ast.Name) else ""
+
+
+def function_named(file: str, name: str) -> Any:
+    """The FunctionDef of that name that stands in a file by itself, if there is one alone."""
+    found = _file(file)
+    if found is None or not name.isidentifier():
+        return None
+    lines = [i for i, line in enumerate(found.lines, 1) if re.match(rf"(async )?def {name}\b", line)]
+    return function_at(file, lines[0], name) if len(lines) == 1 else None
 
 
 def function_at(file: str, line: int, name: str) -> Any:

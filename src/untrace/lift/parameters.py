@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace import jax_compat
@@ -29,12 +30,16 @@ def parse_path(text: str) -> Path:
     return tuple(path)
 
 
-def leaf_names(paths: Sequence[Path], function: ast.AST | None) -> list[str | None]:
+def leaf_names(
+    paths: Sequence[Path], function: ast.AST | None, find: Callable[[str], Any] | None = None
+) -> list[str | None]:
     """A name for each path, of the function's own where it unpacks them; None for the empty path.
+
+    `find(name)`: the definition of a function that it calls, which may be the one that unpacks them.
 
     Two leaves with the same last key get the key before it as well (`query_kernel`, `key_kernel`), up to the whole path.
     """
-    unpacked = _unpacked(function) if function is not None else {}
+    unpacked = _unpacked(function, find) if function is not None else {}
     names: list[str | None] = []
     for path in paths:
         found = unpacked.get(path)
@@ -93,7 +98,8 @@ def function_names(closed: Any) -> tuple[list[str | None], ast.AST | None]:
     names = jax_compat.argument_names(closed)
     if names is None:
         return [None] * len(jaxpr.invars), function
-    return leaf_names([parse_path(n) for n in names], function), function
+    find = functools.partial(syntax.function_named, place[0]) if place is not None else None
+    return leaf_names([parse_path(n) for n in names], function, find), function
 
 
 def positional(function: ast.AST | None) -> list[list[str]]:
@@ -112,12 +118,13 @@ def positional(function: ast.AST | None) -> list[list[str]]:
     return found
 
 
-def _unpacked(function: ast.AST) -> dict[Path, str]:
-    """{path of a parameter's part: the local name that it is bound to first}, from plain assignments in the function."""
+def _unpacked(function: ast.AST, find: Callable[[str], Any] | None = None) -> dict[Path, str]:
+    """{path of a parameter's part: the local name that it is bound to first}, from plain assignments in the function, and
+    then from those in functions that it passes the parameter to."""
     found: dict[Path, str] = {}
     body = getattr(function, "body", ())
     arguments = getattr(function, "args", None)
-    if not isinstance(body, list) or not isinstance(arguments, ast.arguments):
+    if not isinstance(arguments, ast.arguments):
         return found
     roots: dict[str, Path] = {a.arg: (a.arg,) for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
 
@@ -132,7 +139,7 @@ def _unpacked(function: ast.AST) -> dict[Path, str]:
             if target.id not in roots:
                 roots[target.id] = path
 
-    for statement in body:
+    for statement in body if isinstance(body, list) else ():
         if isinstance(statement, ast.Assign):
             for target in statement.targets:
                 values = statement.value
@@ -148,6 +155,16 @@ def _unpacked(function: ast.AST) -> dict[Path, str]:
                     path = _path_of(right, roots)
                     if path is not None:
                         bind(left, path)
+    for node in ast.walk(function) if find is not None else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            passed = [(i, _path_of(a, roots)) for i, a in enumerate(node.args)]
+            callee = find(node.func.id) if any(path for _, path in passed) else None
+            own = [a.arg for a in (*callee.args.posonlyargs, *callee.args.args)] if callee is not None else []
+            inside = _unpacked(callee) if own else {}
+            for i, path in passed:
+                for rest, name in inside.items():
+                    if path and i < len(own) and rest[0] == own[i]:
+                        found.setdefault((*path, *rest[1:]), name)
     return found
 
 

@@ -7,6 +7,7 @@ only forwards into a constant, drops an output that is an input), it gives None.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,8 @@ from untrace.print.tree import Assign, Expr, Name, Text, Tuple
 # Parameters of a scan that say how its operands are counted, not what it does.
 _COUNTS = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear"})
 
+
+_NUMBERED = re.compile(r"\w*_\d+")
 
 # Called with all their operands: the function stands in the module.
 _CALLS = frozenset({"checkpoint", "remat2", "remat", "custom_vjp_call", "custom_vjp_call_jaxpr"})
@@ -136,6 +139,7 @@ def while_(
     if not any(root for root, _ in words):
         words = argument_words(cond_jaxpr, cond_nconsts)
     whole = root_name(words, "state")
+    _share_names(state, seen)
     names = _state_names(state, body_jaxpr.results, init, w.equation.outputs, words, seen)
     closed = zip(cond_jaxpr.params[:cond_nconsts], operands, strict=False)
     check = Body(w, cond_jaxpr, "keep_going", closed)
@@ -354,6 +358,14 @@ def _state_names(
         own = hint_of(value, *others[i : i + 1]) or words[i][1]
         found.append(own or hint_of(results[i], init[i], outputs[i]) or fallback)
     return found
+
+
+def _share_names(state: Sequence[Value], seen: Sequence[Value]) -> None:
+    """What one function of a loop only numbers (`s_0`) has the name that the other knows it by."""
+    for left, right in zip(state, seen, strict=True):
+        for own, other in ((left, right), (right, left)):
+            if own.hint and other.hint and _NUMBERED.fullmatch(own.hint) and not _NUMBERED.fullmatch(other.hint):
+                own.hint = other.hint
 
 
 def _element_names(elements: Sequence[Value], xs: Sequence[Any], words: Sequence[tuple[str, str]]) -> list[str]:
