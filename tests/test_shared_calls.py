@@ -65,3 +65,17 @@ def test_two_calls_and_short_ones_stand_where_they_are():
 
     assert untrace.decompile(two)(X).source.count("lax.conv_general_dilated(") == 2
     assert untrace.decompile(short)(X).source.count("def ") == 1
+
+
+def test_usual_keyword_arguments_are_fixed_and_others_passed():
+    def solves(a, b):
+        lower = jnp.linalg.cholesky(a @ a.T + jnp.eye(4))
+        for transposed in (False, True, False, True, False, False, False):
+            b = jax.lax.linalg.triangular_solve(lower, b, left_side=True, lower=True, transpose_a=transposed)
+        return jax.lax.linalg.triangular_solve(lower.T, b, left_side=True)
+
+    a, b = jnp.arange(16.0).reshape(4, 4), jnp.ones((4, 2))
+    found = untrace.decompile(solves)(a, b)
+    assert "functools.partial(" in found.source and "left_side=True, lower=True" in found.source
+    assert "lower=False" in found.source and found.source.count("transpose_a=True") == 2
+    assert found.proof.level == "jaxpr"

@@ -8,15 +8,17 @@
     y = conv(x, w)
 
 What is the same in all of them stands in the helper; what is not is an argument, with its most frequent value as default.
-Where more than two things are not, the helper only fixes the rest: `functools.partial(lax.conv_general_dilated, ...)`.
+Where more than two things are not, or all that is the same are keyword arguments, the helper only fixes those:
+`functools.partial(lax.conv_general_dilated, dimension_numbers=...)`.
 """
 
 from __future__ import annotations
 
 import inspect
+import operator
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax import lax
@@ -35,6 +37,7 @@ _MEANING = frozenset({"dimension_numbers", "mode"})
 _NAMES = {
     "conv_general_dilated": ("conv", "convolve", "convolution"), "dot_general": ("dot", "contract"),
     "gather": ("take", "gather"), "scatter_add": ("add_at", "scatter_add"),
+    "linalg.triangular_solve": ("solve_triangular",),
 }  # fmt: skip
 _WITH_FUNCTIONS = frozenset({"scan", "map", "cond", "switch", "while_loop", "fori_loop", "custom_root", "reduce"})
 
@@ -66,7 +69,7 @@ def share_calls(module: Any, others: Sequence[Statement]) -> None:
 
 def _key(call: Call) -> Any:
     """Equal for calls that may share a helper; None for what is no long call of `lax`."""
-    if type(call.func) is not str or not call.func.startswith("lax.") or call.func.count(".") != 1:
+    if type(call.func) is not str or not call.func.startswith("lax."):
         return None
     name = call.func[4:]
     if name in _WITH_FUNCTIONS or any(type(a) is Star for a in call.args) or any(k == "**" for k, _ in call.kwargs):
@@ -101,26 +104,17 @@ def _helper(module: Any, name: str, suffix: str, calls: Sequence[Call]) -> State
     texts = {p: [g[p].flat() for g in given] for p in settings}
     varied = [p for p in settings if len(set(texts[p])) > 1]
     usual = {p: Counter(texts[p]).most_common(1)[0][0] for p in varied}
+    labels = [identifier(n + suffix, "call") for n in _NAMES.get(name, (name.rpartition(".")[2],))]
+    label = next((n for n in labels if not module.scope.taken(n)), labels[0])
+    if len(varied) > _MOST_VARIED or not any(p in settings for p in words[:count]):
+        return _partial(module, name, label, calls, named, defaults)
     saved = 0
     for turn in range(1, len(calls)):
         saved += sum(len(_TOKEN.findall(texts[p][turn])) + 1 for p in settings if texts[p][turn] == texts[p][0])
         saved -= sum(2 for p in varied if texts[p][turn] != usual[p])
     if saved < _LEAST_SAVED + 3 * len(places):
         return None
-    baked = [p for p in named if p not in varied]
-    if len(varied) > _MOST_VARIED:
-        saved = sum(len(_TOKEN.findall(texts[p][0])) + 3 for p in baked) * (len(calls) - 1)
-        if saved < _LEAST_SAVED + 3 * len(baked):
-            return None
-    labels = [identifier(n + suffix, "call") for n in _NAMES.get(name, (name,))]
-    label = module.scope.fresh(next((n for n in labels if not module.scope.taken(n)), labels[0]))
-    if len(varied) > _MOST_VARIED:
-        module.modules.add("functools")
-        shared = [(p, given[0][p]) for p in baked]
-        for call in calls:
-            call.func = label
-            call.kwargs = [(k, v) for k, v in call.kwargs if k not in baked]
-        return Assign([label], Call("functools.partial", [Text(f"lax.{name}")], shared))
+    label = module.scope.fresh(label)
     params = [Parameter(p) for p in places if p not in settings]
     params += [Parameter(p, next(g[p] for g in given if g[p].flat() == usual[p])) for p in varied]
     free = {p.name for p in params}
@@ -133,10 +127,39 @@ def _helper(module: Any, name: str, suffix: str, calls: Sequence[Call]) -> State
     return Def(label, params, [Return(value)])
 
 
+def _partial(
+    module: Any, name: str, label: str, calls: Sequence[Call], named: Sequence[str], defaults: Mapping[str, Expr]
+) -> Statement | None:
+    """`conv = functools.partial(lax.conv_general_dilated, ...)` with the usual keyword arguments, where that is shorter."""
+    kwargs = [dict(c.kwargs) for c in calls]
+    baked: dict[str, Expr] = {}
+    saved = 0
+    for word in named:
+        texts = [(k[word] if word in k else defaults[word]).flat() for k in kwargs]
+        usual = Counter(texts).most_common(1)[0][0]
+        if word in defaults and usual == defaults[word].flat():
+            continue
+        cost = len(_TOKEN.findall(usual)) + 3
+        gain = sum(cost if text == usual else 0 if word in k else -4 for text, k in zip(texts, kwargs, strict=True))
+        if gain > cost:
+            saved += gain - cost
+            baked[word] = next(k[word] for k in kwargs if word in k and k[word].flat() == usual)
+    if saved < _LEAST_SAVED:
+        return None
+    label = module.scope.fresh(label)
+    module.modules.add("functools")
+    for call, own in zip(calls, kwargs, strict=True):
+        call.func = label
+        rest = {k: v for k, v in own.items() if k not in baked or v.flat() != baked[k].flat()}
+        rest.update((k, defaults[k]) for k in baked if k not in own)
+        call.kwargs = list(rest.items())
+    return Assign([label], Call("functools.partial", [Text(f"lax.{name}")], list(baked.items())))
+
+
 def _parameters(name: str) -> tuple[list[str], dict[str, Expr]]:
     """The parameters of a function of `lax` that may be passed by place, and the defaults that are simple."""
     try:
-        found = list(inspect.signature(getattr(lax, name)).parameters.values())
+        found = list(inspect.signature(operator.attrgetter(name)(lax)).parameters.values())
     except (AttributeError, TypeError, ValueError):
         return [], {}
     plain = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
