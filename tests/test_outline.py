@@ -490,3 +490,25 @@ def test_a_function_that_is_used_as_a_value_is_not_shared():
     calls = []
     assert _calls_of(Assign(["y"], Call("f_2", [Name("x")])), {"f": 0, "f_2": 1}, calls) and calls[0][1] == 1
     assert not _calls_of(Assign(["y"], Call("jax.vmap", [Name("f_2")])), {"f": 0, "f_2": 1}, [])
+
+
+def test_gradients_of_parameters_count_as_one_result():
+    """A backward part with a gradient for each of many parameters is still a function of its own."""
+
+    def attention(params, x):
+        q, k, v, g, m = (x @ params[n] + params["b" + n] for n in "qkvgm")
+        weights = jax.nn.softmax(q @ k.T)
+        return (weights @ v) * jax.nn.sigmoid(g) + jnp.tanh(m)
+
+    def network(params, x):
+        for p in params:
+            x = attention(p, x)
+        return jnp.sum(x**2)
+
+    one = {**{n: jax.random.normal(KEY, (4, 4)) for n in "qkvgm"}, **{"b" + n: jnp.ones(4) for n in "qkvgm"}}
+    gradient = jax.value_and_grad(network, argnums=(0, 1))
+    found = untrace.decompile(gradient)([one, one, one], X)
+    assert "attention_bwd" in functions_of(found.source)
+    ours, theirs = jax.jit(found)([one, one, one], X), jax.jit(gradient)([one, one, one], X)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -83,12 +83,14 @@ class Scan:
         end = len(self.equations)
         self.last_use: dict[Value, int] = {}
         self.last_forward: dict[Value, int] = {}
+        self.returned = {a for a in function.results if type(a) is Value}  # and used for nothing else
         site_of = outliner.provenance.site
         for at, equation in enumerate(self.equations):
             forward = site_of(equation.origin).phase == "forward"
             for atom in equation.inputs:
                 if type(atom) is Value:
                     self.last_use[atom] = at
+                    self.returned.discard(atom)
                     if forward:
                         self.last_forward[atom] = at
         for atom in function.results:
@@ -304,6 +306,9 @@ class Outliner:
         piece = shape.pieces[0]
         saved = self._saved(shape) if len(shape.pieces) > 1 else 0
         plain = len(shape.results) - saved if saved > 1 else len(shape.results)
+        if piece.call.backward:
+            # Gradients that the program returns as they are: those of one tree, for a reader.
+            plain -= max(0, sum(piece.values[n] in piece.scan.returned for n in shape.results) - 1)
         if plain > _MOST_OUTPUTS or not shape.results or self._size(piece) <= _TINY or saved > _MOST_SAVED:
             return False
         if not self._is_function(piece) or self._is_wrapper(piece):

@@ -14,6 +14,7 @@ Where more than two things are not, or all that is the same are keyword argument
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 import re
@@ -31,6 +32,7 @@ from untrace.print.tree import Assign, Call, Def, Expr, Lines, Name, Parameter, 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _LEAST_SAVED = 20  # tokens, below which a helper is one more thing to look up
 _MOST_VARIED = 2
+_LONGEST_DEFAULT = 30
 # Settings that say what a call means: calls that differ in them are calls of different things.
 _MEANING = frozenset({"dimension_numbers", "mode"})
 # Names of helpers, of which the first is taken that the module does not use for something else.
@@ -64,7 +66,11 @@ def share_calls(module: Any, others: Sequence[Statement]) -> None:
             helpers.append(helper)
     # Those that are no functions first, as constants are.
     plain: list[Statement] = [h for h in helpers if type(h) is not Def]
-    module.definitions[:0] = [*([Lines("")] if plain else []), *plain, *[h for h in helpers if type(h) is Def]]
+    module.definitions[:0] = [
+        *([Lines("\n" if module.helpers else "")] if plain else []),
+        *plain,
+        *[h for h in helpers if type(h) is Def],
+    ]
 
 
 def _key(call: Call) -> Any:
@@ -72,12 +78,14 @@ def _key(call: Call) -> Any:
     if type(call.func) is not str or not call.func.startswith("lax."):
         return None
     name = call.func[4:]
+    words, _ = _parameters(name)
     if name in _WITH_FUNCTIONS or any(type(a) is Star for a in call.args) or any(k == "**" for k, _ in call.kwargs):
         return None
     args = tuple([_is_setting(a) for a in call.args])
     if all(args) or not all(_is_setting(v) for _, v in call.kwargs):
         return None
-    return name, args, tuple([(k, v.flat()) for k, v in call.kwargs if k in _MEANING])
+    given = [*zip(words, call.args, strict=False), *call.kwargs]
+    return name, args, tuple([(k, v.flat()) for k, v in given if k in _MEANING])
 
 
 def _is_setting(expr: Expr) -> bool:
@@ -112,7 +120,7 @@ def _helper(module: Any, name: str, suffix: str, calls: Sequence[Call]) -> State
     for turn in range(1, len(calls)):
         saved += sum(len(_TOKEN.findall(texts[p][turn])) + 1 for p in settings if texts[p][turn] == texts[p][0])
         saved -= sum(2 for p in varied if texts[p][turn] != usual[p])
-    if saved < _LEAST_SAVED + 3 * len(places):
+    if saved < _LEAST_SAVED + 3 * len(places) or any(len(u) > _LONGEST_DEFAULT for u in usual.values()):
         return None
     label = module.scope.fresh(label)
     params = [Parameter(p) for p in places if p not in settings]
@@ -156,6 +164,7 @@ def _partial(
     return Assign([label], Call("functools.partial", [Text(f"lax.{name}")], list(baked.items())))
 
 
+@functools.cache
 def _parameters(name: str) -> tuple[list[str], dict[str, Expr]]:
     """The parameters of a function of `lax` that may be passed by place, and the defaults that are simple."""
     try:
