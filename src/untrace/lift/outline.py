@@ -441,15 +441,17 @@ class Outliner:
     def _define(self, shape: Shape, piece: Piece) -> Function:
         results = [piece.values[n] for n in shape.results]
         inner = [Value(r.aval, r.hint) for r in results]
-        params = [Value(a.aval, h) for a, h in zip(piece.inputs, self._own_words(piece.inputs), strict=True)]
         if piece.call.backward:
+            own = self._own_words(piece.inputs)
             names, unmatched = self._backward_names(piece, dict(zip(results, inner, strict=True))), []
         else:
-            names, unmatched = self._parameter_names(piece)
+            # Variants have the names of the one whose call tells most of them.
+            found = [(self._parameter_names(p), p) for p in shape.variants]
+            (names, unmatched), named = max(found, key=lambda f: len(f[0][0]) - f[0][0].count(None))
+            own = self._own_words(named.inputs)
             for value, result in list(zip(inner, results, strict=True))[: len(results) - self._saved(shape)]:
                 value.hint = self._name_inside(piece, result)
-        for value, hint in zip(params, names, strict=True):
-            value.hint = hint or value.hint
+        params = [Value(a.aval, n or o) for a, n, o in zip(piece.inputs, names, own, strict=True)]
         self._rename_inside(piece, [p.hint for p in params], inner)
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, piece.scan, known, frozenset(results))
