@@ -476,12 +476,3 @@ def test_annotation_adds_comments_only(model):
     assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(original))
     line = next(x for x in text.split("\n") if x.strip().startswith("mean_square = x.pow(2)"))
     assert "# mean_square = " in line and "jnp" in line or ".mean(" in line.partition("#")[2]
-
-
-def test_command_line(tmp_path):
-    (tmp_path / "net.py").write_text("from torch import nn\nnet = nn.Sequential(nn.Linear(4, 3), nn.Tanh())\n")
-    command = [sys.executable, "-m", "untrace", "write", "--torch", "net.py:net", "f32[2,4]", "-o", "out.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "against PyTorch" in done.stdout + done.stderr
-    assert "jnp.tanh(" in (tmp_path / "out.py").read_text()

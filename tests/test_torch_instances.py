@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'untrace[torch]' (Python 3.11)")
+if importlib.util.find_spec("torchax") is None:  # not imported here: by itself it does not load under PyTorch 2.13
+    pytest.skip("torchax is not installed: pip install 'untrace[torch]'", allow_module_level=True)
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402

@@ -190,6 +190,8 @@ def _decompile(options: argparse.Namespace, terminal: Terminal) -> Any:
         import untrace
     if options.torch:
         return _from_torch(options, terminal)
+    if options.also:
+        raise OptionError("--also goes with --torch only: a JAX function is written for the types that it is given.")
     job = _load_job(options)
     settings = {"standalone": options.standalone, "prove": options.prove, **_style_settings(options)}
     doing = "tracing, writing and proving" if options.prove else "tracing and writing"
@@ -204,13 +206,13 @@ def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
 
     if options.transforms or options.static or options.standalone or options.x64:
         raise OptionError(
-            "--torch goes with --kw, --no-prove and the flags of style only; differentiate what it writes."
+            "--torch goes with --kw, --also, --no-prove and the flags of style only; differentiate what it writes."
         )
     module = commands.load_module(options.target)
     args, kwargs = commands.inputs(options.args, options.kw)
     if options.reroll is not None:
         raise OptionError("--reroll does not go with --torch.")
-    settings = _style_settings(options)
+    settings = {**_style_settings(options), "also": commands.others(options.also)}
     with terminal.working("tracing, writing and proving" if options.prove else "tracing and writing"):
         return untrace.from_torch(module, prove=options.prove, **settings)(*args, **kwargs)
 
@@ -361,6 +363,10 @@ def _add_style_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--torch", action="store_true",
         help="the target is a torch.nn.Module, a class of one, or a function that makes one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--also", action="append", default=[], metavar="TYPES",
+        help='with --torch: types of inputs of other sizes, "i32[4,12]", at which the text has to hold as well',
     )  # fmt: skip
     parser.add_argument("--no-prove", dest="prove", action="store_false", help="leave the proof out")
 
