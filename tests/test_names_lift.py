@@ -224,7 +224,8 @@ def grow(rate, state):
 def test_a_function_that_is_passed_the_state_names_its_parts():
     def fn(rate, size):
         state = (0, size, size > 100.0)
-        return jax.lax.while_loop(lambda s: (s[0] < 50) & ~s[2], lambda s: grow(rate, s), state)[:2]
+        keep_going = lambda s: (s[0] < 50) & ~s[2]  # noqa: E731
+        return jax.lax.while_loop(keep_going, lambda s: grow(rate, s), state)[:2]
 
     text = untrace.decompile(fn)(1.5, 2.0).source
     assert "steps, size, done = s" in text

@@ -157,3 +157,9 @@ ENTRY %main (x: f32[4]) -> f32[4] {
     once = "\n".join([*lines[:5], *lines[6:]])
     twice = "\n".join([*lines[:5], *lines[4:]])
     assert len({hlo.normalise_optimised(t) for t in (text, swapped, once, twice)}) == 4
+
+
+def test_functions_of_different_arguments_differ_where_jit_drops_the_others():
+    args = (jnp.ones(3), jnp.ones(3))
+    assert hlo.same_optimised(lambda x, y: jnp.sin(x), lambda x, y: jnp.sin(x), args)
+    assert not hlo.same_optimised(lambda x, y: jnp.sin(x), lambda x, y: jnp.sin(y), args)

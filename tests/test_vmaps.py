@@ -270,3 +270,12 @@ def test_maps_over_trees_inside_a_mapped_function():
     params = {"w": X, "b": X + 1, "c": X - 1}
     text = written(lambda p, v, x: jax.vmap(step, (0, 0, None))(p, v, x), params, params, X[0])
     assert text.count("jax.tree.map(") == 2
+
+
+def test_results_that_are_constants():
+    def fn(xs):
+        zero, nothing = jnp.zeros((), "int32"), jnp.zeros((2, 0))
+        return jax.vmap(lambda x: (nothing, zero, jnp.sum(x) + zero))(xs)
+
+    d = untrace.decompile(fn)(X)
+    assert d.proof.at_least("bits")

@@ -1690,7 +1690,7 @@ class MappedCall:
     """A call of a function that `jax.vmap` gave, as it is made: flat arguments, results and axes.
 
     `function(*args, **kwargs)` for one element, whose arguments `in_tree` rebuilds from leaves. `variable(tracer)` is what
-    stands for a tracer in the jaxpr that is being traced, also for one of a trace further out. `caller` is a file.
+    stands for a tracer in the jaxpr that is being traced (a variable or a literal), also for one of a trace further out. `caller` is a file.
     """
 
     function: Any
@@ -1914,3 +1914,8 @@ def compiled_text(compiled: Any) -> str | None:
     options.print_large_constants = True
     options.print_metadata = False
     return "\n\n".join(m.to_string(options) for m in modules)
+
+
+def kept_arguments(lowered: Any) -> tuple[int, ...]:
+    """The places of those arguments that a lowered function takes: `jit` drops what the program does not read."""
+    return tuple(sorted(lowered._lowering.compile_args["kept_var_idx"]))

@@ -54,7 +54,7 @@ class Signature:
 class VmapCall:
     """One call, flat. `body`: the jaxpr for one element; its first parameters are what the function closes over.
 
-    inputs: variables of the jaxpr around it, or arrays. in_axes, out_axes: one for each input and output, None where
+    inputs: variables or literals of the jaxpr around it, or arrays. in_axes, out_axes: one for each input and output, None where
     the input is for all elements.
     """
 
@@ -122,7 +122,9 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
         return None  # layers that are mapped inside a mapped model: as batched calls they share functions
     inputs = [call.variable(x) if jax_compat.is_tracer(x) else x for x in (*traced, *call.args)]
     outputs = [call.variable(x) if jax_compat.is_tracer(x) else None for x in call.outs]
-    if any(x is None for x in (*inputs, *outputs)) or len(set(outputs)) < len(outputs):
+    if any(x is None for x in inputs) or not all(map(jax_compat.is_variable, outputs)):
+        return None
+    if len(set(outputs)) < len(outputs):
         return None
     axes = (*(None for _ in traced), *in_axes)
     signature = Signature((args, kwargs), out, len(traced), _name_of(function))
@@ -247,7 +249,7 @@ class _Folder:
         """The equation for a call; `known`: the variables of arrays, by id. None where an input is none of the jaxpr's."""
         atoms = []
         for x in call.inputs:
-            if jax_compat.is_variable(x):
+            if jax_compat.is_variable(x) or type(x) is jax_compat.LITERAL_TYPE:
                 atoms.append(x)
             elif id(x) in known:
                 atoms.append(known[id(x)])
