@@ -35,10 +35,9 @@ def dot_product_attention_weights(y, y_2):
 
 def dot_product_attention(y, y_2, y_3):
     """Args: y, y_2, y_3: f32[2,6,2,4].  Returns: f32[2,6,2,4]."""
-    product = jnp.einsum(
+    return jnp.einsum(
         "...hqk,...khd->...qhd", dot_product_attention_weights(y, y_2), y_3
     )
-    return product
 
 
 def multi_head_dot_product_attention(params, inputs_q):

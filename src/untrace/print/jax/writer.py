@@ -375,8 +375,10 @@ class FunctionWriter:
             return
         single = len(outputs) == 1 and not several
         output = outputs[0]
-        limit = RETURNED_WIDTH if len(self._results) == 1 and output is self._results[0] else FOLDED_WIDTH
-        if single and output in self._folding and len(expr.flat()) <= limit and not self._stands(output):
+        returned = len(self._results) == 1 and output is self._results[0]
+        limit = RETURNED_WIDTH if returned else FOLDED_WIDTH
+        short = len(expr.flat()) <= limit or returned and type(expr) is Call  # the arguments of a call have their lines
+        if single and output in self._folding and short and not self._stands(output):
             self.names[output] = expr
             self._note_folded(equation)
             return
