@@ -67,6 +67,8 @@ def test_strides_and_a_shortcut_are_one_function():
     assert sorted(functions(written.source)) == ["batch_norm2d", "block", "conv2d", "net"]
     assert re.search(r"def block\(params, buffers, x, stride=\(\d, \d\)\):", written.source)
     assert '"shortcut" in params' in written.source
+    block = written.source[written.source.index("def block(") :].partition("# class")[0]
+    assert "stride: a tuple" in block and '"norm": ' in block
     assert written.proof.at_least("bits")
     agrees(written, model, images)
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from untrace.lift import words
 from untrace.print.jax.leaves import Leaf
+from untrace.print.jax.types import Type
 from untrace.print.names import identifier
 from untrace.print.tree import (
     COMPARE,
@@ -30,9 +31,11 @@ from untrace.print.tree import (
     Dict,
     Expr,
     Lines,
+    List,
     Name,
     Parameter,
     Statement,
+    Tuple,
     wrap,
 )  # fmt: skip
 from untrace.torch.alignment import Aligned, Different, Place, get, put, targets_of, walk
@@ -237,6 +240,7 @@ class _Shared:
             parameter.default = next(v for v in every.values() if v.flat() == common)
             base.params = [*base.params, parameter]
             self.added.append(parameter)
+        module.described.also(base, [(p.name, Type("array", _kind(p.default))) for p in self.added])
         missing = next((a for a in self.aligned.values() if a.missing), None)
         if missing is not None:
             other = next(o for o in self.others if self.aligned[o.name] is missing)
@@ -312,6 +316,14 @@ class _Shared:
             return ""
         fitting = [k for k in known[self.base.name] if all(repr(known[n].get(k)) == v.flat() for n, v in every.items())]
         return words.clean(fitting[0]) if fitting else ""
+
+
+def _kind(value: Expr) -> str:
+    """The type of a constant, for a docstring."""
+    if type(value) in (Tuple, List):
+        return "a tuple" if type(value) is Tuple else "a list"
+    text = value.flat()
+    return "str" if text[:1] in "'\"" else "int" if text.lstrip("-").isdigit() else "float"
 
 
 def _flat(values: Mapping[str, Expr]) -> dict[str, str]:

@@ -47,7 +47,8 @@ class Type:
         )
 
     def merged(self, other: Type) -> Type | None:
-        """The type that both are of, sizes that differ written `_`; None where they are of two kinds."""
+        """The type that both are of, sizes that differ written `_`; of dicts the keys that both have. None where they are
+        of two kinds."""
         if self == other:
             return self
         if self.kind == other.kind == "array":
@@ -59,6 +60,11 @@ class Type:
                 return None
             both = ",".join([d if d == o else "_" for d, o in zip(dims, others, strict=True)])
             return Type("array", f"{mine.group(1)}[{both}]{mine.group(3)}", aval=self.aval)
+        if self.kind == other.kind == "dict":
+            keys = [k for k, _ in other.parts]
+            mine_too = [k for k, _ in self.parts if k in keys]
+            if mine_too and (len(keys) != len(mine_too) or len(self.parts) != len(mine_too)):
+                return self._with(mine_too).merged(other._with(mine_too))
         if self.kind != other.kind or [k for k, _ in self.parts] != [k for k, _ in other.parts]:
             return None
         parts = []
@@ -68,6 +74,11 @@ class Type:
                 return None
             parts.append((key, part))
         return Type(self.kind, self.text, tuple(parts))
+
+    def _with(self, keys: Sequence[str]) -> Type:
+        """A dict with these keys only, in their order."""
+        parts = dict(self.parts)
+        return Type(self.kind, self.text, tuple((k, parts[k]) for k in keys))
 
     def sized(self, words: Mapping[int, str]) -> Type:
         """The same with words for sizes that may differ: `f32[batch,8]`."""
