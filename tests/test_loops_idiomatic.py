@@ -514,3 +514,13 @@ def test_a_batched_loop():
 
     source = written(program, W, jnp.stack([X, X * 0.5]))
     assert "def step(hidden, token):" in source
+
+
+def test_what_becomes_a_gradient_begins_as_zeros_like_its_primal():
+    def loss(w, x):
+        return -jnp.mean(jax.lax.scan(lambda h, x: (jnp.tanh(h @ w + x), None), jnp.zeros(3), x)[0])
+
+    w, x = jnp.ones((3, 3)), jnp.ones((5, 3))
+    found = untrace.decompile(jax.grad(loss))(w, x)
+    assert "jnp.zeros_like(w)" in found.source and "lax.neg" not in found.source
+    np.testing.assert_array_equal(found(w, x), jax.jit(jax.grad(loss))(w, x))

@@ -150,6 +150,20 @@ def negated_twice(body: Body, eqn: Any) -> Any:
     return inner.invars[0] if inner is not None else None
 
 
+@rewrite("neg")
+def negated_literal(body: Body, eqn: Any) -> Any:
+    """The gradient of `-jnp.mean(x)` begins with it."""
+    literal = body.scalar(eqn.invars[0])
+    if literal is None or str(literal.aval.dtype) not in ("float32", "float64"):
+        return None
+    value = np.negative(np.asarray(literal.val).astype(literal.aval.dtype))
+    negative = jax_compat.literal(value[()], literal.aval)
+    source = body.maker(eqn.invars[0], "broadcast_in_dim")
+    if source is None:
+        return negative
+    return source.replace(invars=[negative, *source.invars[1:]], outvars=eqn.outvars, source_info=eqn.source_info)
+
+
 @rewrite("convert_element_type")
 def same_type(body: Body, eqn: Any) -> Any:
     x = eqn.invars[0]

@@ -28,7 +28,7 @@ from untrace.print.jax.bodies import (
     used_values,
 )  # fmt: skip
 from untrace.print.rules import Groups
-from untrace.print.tree import Assign, Expr, Name, Text, Tuple
+from untrace.print.tree import Assign, Call, Expr, Name, Text, Tuple
 
 # Parameters of a scan that say how its operands are counted, not what it does.
 _COUNTS = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear"})
@@ -103,7 +103,7 @@ def scan(
         kwargs["reverse"] = True
     if unroll != 1:
         kwargs["unroll"] = unroll
-    arguments = [group(operands[consts : consts + carries])]
+    arguments = [group(_zeros_like(w, operands[consts : consts + carries], state, body))]
     if xs:
         arguments.append(group(given))
     return Groups(w.lax("scan", function, *arguments, **kwargs), (carries, outs), bases, packs=packs)
@@ -153,6 +153,31 @@ def while_(
     function = body.finish(group([body.writer.atom(r) for r in body_jaxpr.results]))
     bases = _result_names(w.equation.outputs, body_jaxpr.results, body, state)
     return Groups(w.lax("while_loop", condition, function, group(outside)), (len(init),), bases)
+
+
+def _zeros_like(w: Any, init: Sequence[Expr], state: Sequence[Value], body: Body) -> list[Expr]:
+    """What the carry begins as, with `jnp.zeros_like(w)` for the zeros that become `d_w`."""
+    if not any(_is_zeros(expr) for expr in init):
+        return list(init)
+    named = {expr.id: value.aval for value, expr in w.names.items() if type(expr) is Name}
+    found: list[Expr] = []
+    for expr, value in zip(init, state, strict=True):
+        primal = body.name_of(value).removeprefix("d_")
+        aval = named.get(primal) if _is_zeros(expr) and primal != body.name_of(value) else None
+        alike = aval is not None and _same_array(aval, value.aval)
+        found.append(w.jnp("zeros_like", Name(primal)) if alike else expr)
+    return found
+
+
+def _is_zeros(expr: Expr) -> bool:
+    return type(expr) is Call and expr.func == "jnp.zeros"
+
+
+def _same_array(left: Any, right: Any) -> bool:
+    """Whether zeros like the one are of the type of the other: so are they on a mesh only where it varies alike."""
+    types = [getattr(a, "shape", None) for a in (left, right)]
+    plain = not (jax_compat.varying_axes(left) or jax_compat.varying_axes(right))
+    return plain and None not in types and types[0] == types[1] and left.dtype == right.dtype and not left.weak_type
 
 
 # ------------------------------------------------------------------ residuals
