@@ -39,7 +39,7 @@ def grad_loss(params, xs, h0):
 
     (d_wx, d_wh, d_b, _), _ = lax.scan(
         step_bwd,
-        (jnp.zeros((3, 4)), jnp.zeros((4, 4)), jnp.zeros((4,)), jnp.zeros((4,))),
+        (jnp.zeros_like(wx), jnp.zeros_like(wh), jnp.zeros_like(b), jnp.zeros((4,))),
         (2.0 * hs, xs, hs_2, hs_3, differences),
         reverse=True,
     )
