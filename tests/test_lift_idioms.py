@@ -129,6 +129,8 @@ ANYWHERE = [
     (lambda x, y: jnp.concatenate([x, y], axis=-1), (f32(3, 4), f32(3, 2)), "jnp.concatenate([x, y], axis=-1)"),
     (lambda x, y: jnp.vstack([x, y]), (f32(3), f32(3)), "jnp.concatenate(["),
     (lambda x: jnp.roll(x, -1, axis=0), (f32(3, 4),), "jnp.roll(x, -1, axis=0)"),
+    (lambda x: [jnp.roll(x, s, (0, 1)) for s in [(-1, 1)]][0], (f32(3, 4),), "jnp.roll(x, (-1, 1), axis=(0, 1))"),
+    (lambda x: jnp.fft.ifftshift(x), (f32(3, 5),), "jnp.fft.ifftshift(x)"),
     (lambda x: jnp.pad(x, ((0, 0), (1, 2))), (f32(3, 4),), "jnp.pad(x, ((0, 0), (1, 2)))"),
     (lambda x: jnp.flip(x, -1), (f32(3, 4),), "jnp.flip(x, axis=-1)"),
     (lambda x: jnp.triu(x, k=1), (f32(4, 4),), "jnp.triu(x, k=1)"),

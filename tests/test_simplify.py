@@ -274,3 +274,11 @@ def test_a_branch_of_mosaic_alone_is_not_written():
     np.testing.assert_array_equal(found(x), jax.jit(jax.grad(loss))(x))
     exact = untrace.decompile(jax.grad(loss), simplify=False)(x)
     assert "mosaic" in exact.source and exact.proof.level == "jaxpr"
+
+
+def test_integers_of_literals_wrap_around():
+    def fn(x):
+        return x + lax.add(lax.mul(np.int8(100), np.int8(3)), np.int8(1))
+
+    text = untrace.decompile(fn)(jnp.int8(1)).source
+    assert "lax." not in text and "45" in text

@@ -104,12 +104,12 @@ def loss_and_grad(params, tokens, targets):
     taken = jnp.take_along_axis(log_probs, targets_wide, axis=-1)
 
     # backward
-    filled_3 = jnp.full((8, 1), -0.125, dtype=jnp.float32)
+    d_taken = jnp.full((8, 1), -0.125, dtype=jnp.float32)
     zeros = jnp.zeros((8, 32))
     d_log_probs = lax.scatter_add(
         zeros,
         reshaped,
-        filled_3,
+        d_taken,
         lax.ScatterDimensionNumbers(
             update_window_dims=(),
             inserted_window_dims=(1,),

@@ -319,7 +319,9 @@ class Namer:
         for i, output in enumerate(equation.outputs):
             if output is None or output.hint is not None:
                 continue
-            if not inputs and equation.callee.name in ("broadcast_in_dim", "full"):
+            plain = not inputs and equation.callee.name in ("broadcast_in_dim", "full")
+            # Zeros and ones are what sums begin with; another number is the cotangent of something.
+            if plain and inner.constant_word(equation) in ("zeros", "ones"):
                 output.hint = words.noun([inner.constant_word(equation), equation.callee.name], output.aval)
                 continue
             base = self.cotangents.primal_name(equation, i, group.site.frames, id(output) in results, inputs)

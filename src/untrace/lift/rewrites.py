@@ -82,17 +82,18 @@ def divide_by_one(body: Body, eqn: Any) -> Any:
 
 @rewrite("mul", "add", "sub", "div")
 def arithmetic_of_literals(body: Body, eqn: Any) -> Any:
-    """Single and double precision only: there NumPy rounds as XLA does."""
+    """Single and double precision, where NumPy rounds as XLA does; integers wrap around in both, but for division."""
     x, y = body.scalar(eqn.invars[0]), body.scalar(eqn.invars[1])
     aval = eqn.outvars[0].aval
-    if x is None or y is None or str(aval.dtype) not in ("float32", "float64"):
+    whole = aval.dtype.kind in "iu" and aval.dtype.itemsize in (1, 2, 4, 8) and eqn.primitive.name != "div"
+    if x is None or y is None or not whole and str(aval.dtype) not in ("float32", "float64"):
         return None
     left, right = (np.asarray(v.val).astype(aval.dtype) for v in (x, y))
     with np.errstate(all="ignore"):
         value = {"mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divide}[eqn.primitive.name](
             left, right
         )
-    if not np.isfinite(value) or (value != 0 and abs(value) < np.finfo(value.dtype).tiny):
+    if not whole and (not np.isfinite(value) or (value != 0 and abs(value) < np.finfo(value.dtype).tiny)):
         return None
     literal = jax_compat.literal(value[()], x.aval)
     if not aval.shape:
@@ -154,9 +155,10 @@ def negated_twice(body: Body, eqn: Any) -> Any:
 def negated_literal(body: Body, eqn: Any) -> Any:
     """The gradient of `-jnp.mean(x)` begins with it."""
     literal = body.scalar(eqn.invars[0])
-    if literal is None or str(literal.aval.dtype) not in ("float32", "float64"):
+    if literal is None or str(literal.aval.dtype) not in ("float32", "float64", "int32", "int64"):
         return None
-    value = np.negative(np.asarray(literal.val).astype(literal.aval.dtype))
+    with np.errstate(all="ignore"):
+        value = np.negative(np.asarray(literal.val).astype(literal.aval.dtype))
     negative = jax_compat.literal(value[()], literal.aval)
     source = body.maker(eqn.invars[0], "broadcast_in_dim")
     if source is None:

@@ -188,15 +188,25 @@ def _take(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
 @reader("_roll_static", "_roll_dynamic", "roll")
 def _roll(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     x = equation.inputs[0]
-    join, part = _first(jaxpr, "concatenate"), _first(jaxpr, "slice")
-    if join is None or part is None:
-        return
-    axis = int(join.params["dimension"])
-    size = x.aval.shape[axis]
-    shift = size - int(part.params["start_indices"][axis])
-    shift = shift - size if shift > size // 2 else shift
-    yield Guess("jnp.roll", (x, shift), {"axis": axis})
-    yield Guess("jnp.roll", (x, shift))
+    shape = x.aval.shape
+    starts = {e.outvars[0]: e.params["start_indices"] for e in jaxpr.eqns if e.primitive.name == "slice"}
+    shifts: list[int] = []
+    axes: list[int] = []
+    for join in jaxpr.eqns:
+        if join.primitive.name == "concatenate" and join.invars[0] in starts:
+            axis = int(join.params["dimension"])
+            shift = (shape[axis] - int(starts[join.invars[0]][axis])) % shape[axis]
+            shifts.append(shift - shape[axis] if shift > shape[axis] // 2 else shift)
+            axes.append(axis)
+    if len(axes) == 1:
+        yield Guess("jnp.roll", (x, shifts[0]), {"axis": axes[0]})
+        yield Guess("jnp.roll", (x, shifts[0]))
+    elif axes:
+        halves = axes == list(range(len(shape))) and all(abs(s) == n // 2 for s, n in zip(shifts, shape, strict=True))
+        if halves and (m.site(equation).library or ("", ""))[1] != "roll":
+            yield Guess("jnp.fft.fftshift", (x,))
+            yield Guess("jnp.fft.ifftshift", (x,))
+        yield Guess("jnp.roll", (x, tuple(shifts)), {"axis": tuple(axes)})
 
 
 @idiom("reshape")
