@@ -245,3 +245,16 @@ def test_weaker_proof_levels():
     assert weaker_proof(jnp.sin, jnp.cos, x, "why").level == "unproven"
     ref = [jax.new_ref(jnp.ones(3))]
     assert weaker_proof(jnp.sin, jnp.cos, ref, "why").level == "unproven"
+
+
+def test_what_callbacks_raise_on_sampled_inputs_is_not_logged(caplog):
+    def refuse(x):
+        if x.any():
+            raise ValueError("not this one")
+        return x
+
+    def fn(x):
+        return jax.pure_callback(refuse, jax.ShapeDtypeStruct((2,), jnp.float32), x)
+
+    compare_runs(fn, lambda x: fn(x), [jnp.zeros(2)], samples=4)
+    assert not caplog.records

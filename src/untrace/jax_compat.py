@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import logging
 import os
 import re
 import sys
@@ -1919,3 +1920,14 @@ def compiled_text(compiled: Any) -> str | None:
 def kept_arguments(lowered: Any) -> tuple[int, ...]:
     """The places of those arguments that a lowered function takes: `jit` drops what the program does not read."""
     return tuple(sorted(lowered._lowering.compile_args["kept_var_idx"]))
+
+
+@contextlib.contextmanager
+def quiet_callbacks() -> Iterator[None]:
+    """Inside, JAX does not log what a callback raises: where both of two functions refuse a sampled input, that is no news."""
+    logger = logging.getLogger("jax._src.callback")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -83,6 +83,7 @@ class RunComparison:
         return all(not d.type_difference and d.not_finite is None and d.max_ulp <= CLOSE_ULPS for d in self.differences)
 
 
+@jax_compat.quiet_callbacks()
 def compare_runs(
     first: Callable[..., Any],
     second: Callable[..., Any],
