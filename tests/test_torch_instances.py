@@ -175,6 +175,33 @@ def test_a_number_has_the_name_of_the_attribute():
     agrees(written, model, *inputs)
 
 
+class Folds(nn.Module):
+    def __init__(self, parts):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(parts, 1))
+
+    def forward(self, x):
+        return torch.stack([a * self.weight for a in x.reshape(3, 2, 12).unbind(0)]).reshape(x.shape) + x.shape[0]
+
+
+class Widths(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = Folds(2), Folds(2)
+
+    def forward(self, x):
+        return self.other(self.one(x).reshape(8, 9))
+
+
+def test_a_number_that_is_a_size_of_an_argument_is_read_off_it():
+    torch.manual_seed(0)
+    model, x = Widths().eval(), torch.randn(6, 12)
+    written = untrace.from_torch(model)(x)
+    assert re.search(r"def folds\(params, x\):", written.source), written.source
+    assert "x.shape[0]" in written.source
+    agrees(written, model, x)
+
+
 def test_what_is_not_proven_is_taken_back(monkeypatch):
     def wrong(module, entry):
         assert instances_share(module, entry)

@@ -26,6 +26,7 @@ from untrace.print.tree import (
     TERNARY,
     WIDTH,
     Assign,
+    Attribute,
     Call,
     Def,
     Dict,
@@ -35,6 +36,8 @@ from untrace.print.tree import (
     Name,
     Parameter,
     Statement,
+    Subscript,
+    Text,
     Tuple,
     wrap,
 )  # fmt: skip
@@ -213,7 +216,12 @@ class _Shared:
         taken = {n.id for n in walk(base.body) if type(n) is Name} | {p.name for p in base.params}
         taken |= {t for n in walk(base.body) if isinstance(n, Statement) for t in _targets(n)}
         added: list[tuple[Parameter, Expr, dict[str, Expr]]] = []
-        for (_, role), places in groups.items():
+        for (values, role), places in groups.items():
+            axis = self._axis(values) if role == "size" else None
+            if axis is not None:
+                for place, _, _ in places:
+                    put(place, axis)
+                continue
             name = _free(role, taken)
             taken.add(name)
             for place, _, _ in places:
@@ -255,6 +263,25 @@ class _Shared:
             base.name = plain
         self.name = base.name
         module.local_definitions[base.name] = base
+
+    def _axis(self, values: Sequence[str]) -> Expr | None:
+        """`x.shape[-1]`, where a number is that in each of the functions."""
+        try:
+            numbers = [float(v) for v in values]
+        except ValueError:
+            return None
+        every = [self.module.described.types_of(d) or [] for d in (self.base, *self.others)]
+        for place, parameter in enumerate(self.base.params):
+            if any(place >= len(types) for types in every):
+                return None
+            shapes = [getattr(types[place][1].aval, "shape", ()) for types in every]
+            if len({len(s) for s in shapes}) > 1:
+                continue
+            for axis in reversed(range(len(shapes[0]))):
+                if [s[axis] for s in shapes] == numbers:
+                    text = str(axis - len(shapes[0]) if axis == len(shapes[0]) - 1 else axis)
+                    return Subscript(Attribute(Name(parameter.name), "shape"), Text(text))
+        return None
 
     def _conditional(self, found: Aligned, test: Any) -> None:
         """Puts the statements that some instances lack under a condition."""

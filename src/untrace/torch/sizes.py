@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,8 +55,9 @@ _PRIMES = (
 _MULTIPLES = (1, 2, 4, 8, 16)
 _PASSED_OVER = 3
 _SMALLEST = 3
-# No more trials of the module than this many seconds' worth.
-_SECONDS = 30.0
+# No more trials of the module than this many, fewer of a large one. Not seconds: the text must not depend on the hour.
+_MOST_TRIALS = 400
+_LARGE = 5_000_000  # parameters, for which a trial counts as one more
 _MOST_PARTNERS = 5
 
 
@@ -187,7 +187,8 @@ class _Trial:
 
     def __init__(self, module: Any, inputs: Inputs):
         self.module, self.inputs = module, inputs
-        self.until = time.perf_counter() + _SECONDS
+        self.left = float(_MOST_TRIALS)
+        self.cost = 1 + sum(p.numel() for p in module.parameters()) / _LARGE
         self.has_state = any(True for _ in module.buffers())
 
     def group(self, together: tuple[Place, ...], primes: list[int], found: list[Group]) -> Group | None:
@@ -214,7 +215,8 @@ class _Trial:
     def runs(self, groups: Sequence[Group]) -> bool:
         import torch
 
-        if time.perf_counter() > self.until:
+        self.left -= self.cost
+        if self.left < 0:
             return False
         args, kwargs = copy.deepcopy(self.inputs.resized(groups))
         module = copy.deepcopy(self.module)
