@@ -11,6 +11,7 @@ import jax.scipy
 import numpy as np
 import pytest
 from jax import lax, nn, random
+from jax.experimental import sparse
 
 import untrace
 from untrace.capture.function import program_of, trace
@@ -55,6 +56,14 @@ def key():
 
 def raw_key():
     return random.PRNGKey(3)
+
+
+def keys():
+    return random.split(random.key(3), 4)
+
+
+def raw_keys():
+    return random.split(random.PRNGKey(3), 4)
 
 
 # (function, arguments, the expression that must stand in the text): found without provenance as well.
@@ -139,6 +148,13 @@ ANYWHERE = [
     (lambda x: jnp.sort(x, axis=0), (f32(3, 4),), "jnp.sort(x, axis=0)"),
     (lambda x: jnp.argsort(x), (f32(3, 4),), "jnp.argsort(x)"),
     (lambda x: tuple(x), (f32(3),), " = x\n"),
+    (lambda x, y: jnp.array([x, 2.0, y]), (f32(), f32()), "jnp.array([x, 2.0, y])"),
+    (lambda x, y: jnp.array([[x, y], [0.0, x]]), (f32(), f32()), "jnp.array([[x, y], [0.0, x]])"),
+    (lambda x: jnp.meshgrid(x, x), (f32(3),), " = jnp.meshgrid(x, x"),
+    (lambda x: jnp.meshgrid(x, x, indexing="ij"), (f32(3),), " = jnp.meshgrid(x, x, indexing='ij')"),
+    (lambda c: jnp.where(c, np.float32(2.0), 1.0), (boolean(),), "jnp.where(c, np.float32(2.0), 1.0)"),
+    (lambda x: -1j * x.imag, (c64(3),), "-1j * x.imag"),
+    (lambda x: 0.5 * x, (c64(3),), "0.5 * x"),
     (lambda a, v: jnp.searchsorted(a, v, side="right"), (f32(5), f32(3)), "jnp.searchsorted(a, v, side='right')"),
     (lambda x, k: lax.conv_general_dilated(x, k, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
      (f32(1, 8, 8, 3), f32(3, 3, 3, 4)), "lax.conv_general_dilated(x, k, (2, 2), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC'))"),
@@ -168,6 +184,17 @@ ANYWHERE = [
     (lambda i: random.PRNGKey(i), (i32(),), "jax.random.PRNGKey(i)"),
     (lambda k: random.randint(k, (3,), 0, 10), (key(),), "jax.random.randint(k, (3,), 0, 10)"),
     (lambda k: random.bernoulli(k, 0.3, (3,)), (key(),), "jax.random.bernoulli(k, 0.3, (3,))"),
+    (lambda k: jax.vmap(random.split)(k), (keys(),), "jax.vmap(jax.random.split)(k)"),
+    (lambda k: jax.vmap(random.split)(k), (raw_keys(),), "jax.vmap(jax.random.split)(k)"),
+    (lambda k, i: jax.vmap(random.fold_in, (0, None))(k, i), (keys(), i32()), "jax.vmap(lambda key: jax.random.fold_in(key, i))(k)"),
+    (lambda k, i: jax.vmap(random.fold_in)(k, i), (keys(), i32(4)), "jax.vmap(jax.random.fold_in)(k, i)"),
+    (lambda key: jax.vmap(lambda k: random.normal(k, (2,)))(key), (keys(),), "jax.vmap(lambda key: jax.random.normal(key, (2,)))(key)"),
+    (lambda k: jax.vmap(lambda k: random.randint(k, (2,), 0, 9))(k), (raw_keys(),),
+     "jax.vmap(lambda key: jax.random.randint(key, (2,), 0, 9))(k)"),
+    (lambda v, i, x: sparse.BCOO((v, i), shape=(4, 4)) @ x, (f32(5), i32(5, 2), f32(4)), "sparse.BCOO((v, i), shape=(4, 4)) @ x"),
+    (lambda v, i: sparse.BCOO((v, i), shape=(4, 4), unique_indices=True).todense(), (f32(5), i32(5, 2)),
+     "sparse.BCOO((v, i), shape=(4, 4), unique_indices=True).todense()"),
+    (lambda v, i, x: x @ sparse.BCOO((v, i), shape=(4, 4)), (f32(5), i32(5, 2), f32(3, 4)), "sparse.bcoo_dot_general(sparse.BCOO((v, i), shape=(4, 4)), x, "),
     (lambda k: random.truncated_normal(k, -2.0, 2.0, (3,)), (key(),), "jax.random.truncated_normal(k, -2.0, 2.0, (3,))"),
 ]  # fmt: skip
 
@@ -185,6 +212,7 @@ WRITTEN = [
     (lambda x: jnp.quantile(x, 0.3), (f32(3, 4),), "jnp.quantile(x, 0.3)"),
     (lambda x: jnp.roll(x, (1, 1), axis=(0, 1)), (f32(3, 4),), "jnp.roll(x, (1, 1), axis=(0, 1))"),
     (lambda v, i: jax.ops.segment_sum(v, i, 5), (f32(8, 2), i32(8)), "jax.ops.segment_sum(v, i, 5)"),
+    (lambda x: x * jnp.fft.fftfreq(8, d=1.0 / 8), (f32(8),), "x * jnp.fft.fftfreq(8, d=0.125)"),
     (lambda x, y: tuple(jnp.meshgrid(x, y, indexing="ij")), (f32(3), f32(4)), "jnp.meshgrid(x, y, indexing='ij')"),
     (lambda k, l: random.categorical(k, l, axis=-1), (raw_key(), f32(2, 3)), "jax.random.categorical(k, l, axis=-1)"),  # noqa: E741
 ]  # fmt: skip

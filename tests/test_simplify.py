@@ -81,6 +81,8 @@ CASES = {
     "taken": lambda x, y: jax.grad(lambda v: (v.take(1, axis=1) * v.take(jnp.array([0, 1, -1]), axis=1).sum(1)).sum())(x) * y,
     "plain_slice": lambda x, y: lax.slice(x, (0, 1), (2, 2), (1, 1)) * y,
     "where_of_arrays": lambda x, y: lax.select(x > y, x, y * 2.0),
+    "where_of_numbers": lambda x, y: x * lax.select(jnp.sum(x) > 0, np.float32(2.0), np.float32(-0.0)) + y,
+    "stacked": lambda x, y: jax.vmap(lambda a, b: jnp.array([a[0] + b[1], a[1], b[2]]))(x, y),
     "split_into_one": lambda x, y: lax.split(x, (3,), 1)[0] + y,
     "converted_literal": lambda x, y: jax.grad(spread)(x) + y,
     "comparison_of_literals": lambda x, y: jax.grad(spread)(x) - y,

@@ -59,7 +59,7 @@ class Result:
 
 
 # How often what did not come back as it was is written again: as its exact form first, then as a `bind`.
-_ROUNDS = 12
+_ROUNDS = 16
 # Above this many equations only those simplifications are made whose proof needs no compilation.
 _MOST_COMPILED = 3000
 
@@ -211,14 +211,15 @@ class _Attempt:
         captured, program, timings = self.captured, self.program, self.timings
         plain = [(f, f.equations) for f in walk_functions(program.entry)] if idiomatic else []
         forced: frozenset[int] = frozenset()
-        refused: frozenset[int] = frozenset()
+        refused: frozenset[int] = frozenset()  # no lift takes these in
+        inlined: frozenset[int] = frozenset()  # nor does a function around them stay
         lifted = not idiomatic
         for _ in range(_ROUNDS):
             if not lifted:
                 start = time.perf_counter()
                 for function, equations in plain:
                     function.equations = equations
-                lift(program, refused)
+                lift(program, refused, inlined)
                 lifted = True
                 self._spent("lift", start)
             start = time.perf_counter()
@@ -237,12 +238,14 @@ class _Attempt:
                 del program.extra["share"]
                 continue
             # Of each chain of suspects the innermost that was not tried yet.
-            tried = forced & refused if idiomatic else forced
+            tried = forced & inlined if idiomatic else forced
             suspects = {next((i for i in chain if i not in tried), None) for chain in outcome.suspects} - {None}
             if not suspects:
                 break
-            # First the lift of a suspect is taken back; if its exact form is wrong as well, it becomes a `bind`.
-            if idiomatic and not suspects <= refused:
+            # First the lift of a suspect is taken back, then the function around it; if its exact form is wrong as well, it
+            # becomes a `bind`.
+            if idiomatic and not suspects <= inlined:
+                inlined |= suspects & refused
                 refused |= suspects
                 lifted = False
             else:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from untrace.ir.nodes import Program
 from untrace.lift import idioms as _idioms  # noqa: F401  (registers the idioms)
 from untrace.lift import rewrites as _rewrites  # noqa: F401  (registers the simplifications)
+from untrace.lift import rewrites_of_choices as _rewrites_of_choices  # noqa: F401
 from untrace.lift import rewrites_of_indices as _rewrites_of_indices  # noqa: F401
 from untrace.lift.associative import find_associative_scans
 from untrace.lift.engine import Lifter
@@ -21,14 +22,19 @@ from untrace.lift.residuals import bundle_residuals
 from untrace.lift.tree_maps import map_trees
 
 
-def lift(program: Program, refused: Mapping[int, int] | frozenset[int] = frozenset()) -> Program:
-    """The idiomatic form of `program`, in place. `refused`: ids of jaxpr equations to leave as they are."""
+def lift(
+    program: Program,
+    refused: Mapping[int, int] | frozenset[int] = frozenset(),
+    inlined: frozenset[int] = frozenset(),
+) -> Program:
+    """The idiomatic form of `program`, in place. `refused`: ids of jaxpr equations to leave as they are; `inlined`: of
+    those that must not even be in a function of their own."""
     program = prune(program)  # first: a dead equation that reads a value would keep it from being lifted
     program = name_values(program)  # while every equation still says where it came from
     program = find_associative_scans(program, refused)  # before its combining function is outlined a dozen times
     # A capture that knows the calls by itself brings its own pass.
     pass_of_its_own = program.extra.get("outline", outline)
-    program = pass_of_its_own(program, refused)  # before lifting: a library call should not hide whose call it is in
+    program = pass_of_its_own(program, inlined)  # before lifting: a library call should not hide whose call it is in
     any_size = "sizes" in program.extra
     program = Lifter(refused, program.extra.get("own", ()), any_size).lift(program)
     program = map_trees(program, refused)

@@ -9,6 +9,9 @@ from untrace.capture.provenance import Frame
 from untrace.lift import words
 from untrace.lift.calls import Call
 
+# What libraries call the method that a layer's `__call__` ends in.
+_CALLS = frozenset({"call", "forward"})
+
 
 def is_module_call(frame: Frame) -> bool:
     """`Dense.__call__`: a layer of a library; not `_Wrapped.__call__`."""
@@ -28,7 +31,7 @@ def function_name(call: Call) -> str:
     frame = call.callee
     owner = owner_of(frame)
     name = frame.name
-    if name.startswith("__") and owner is not None:
+    if owner is not None and (name.startswith("__") or frame.library and name in _CALLS):
         return words.clean(snake_case(owner), "inner")
     node = call.frame.node if call.frame is not None and frame.library and not call.frame.library else None
     if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):

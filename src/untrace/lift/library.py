@@ -5,15 +5,20 @@
     method.reshape, attribute.T           a method or an attribute of the first argument
     at.add                                `x.at[index].add(y)`; arguments x, index, y
     unpack                                `a, b, c = x`: the parts of an array along its first axis
+    sparse.matmul, sparse.todense         `@` and a method of a BCOO matrix; arguments its data, indices and shape, and the rest
+    sparse.bcoo_dot_general               the function of that name, with the same arguments
+    vmap.jax.random.normal                `jax.vmap` of the function of that path; its first argument says which of the others
+                                          have the axis
 
 A printer spells them its own way; here is only what they do.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -45,12 +50,41 @@ def resolve(path: str) -> Callable[..., Any] | None:
         return lambda x, index, *args, **kwargs: getattr(x.at[index], rest)(*args, **kwargs)
     if kind == "unpack":
         return lambda x: tuple(x)
+    if kind == "sparse":
+        return functools.partial(_of_sparse, rest)
+    if kind == "vmap":
+        inner = resolve(rest)
+        return None if inner is None else lambda mapped, *args, **kwargs: _mapped(inner, mapped, args, kwargs)
     found: Any = _ROOTS[kind]
     for word in rest.split("."):
         found = getattr(found, word, None)
         if found is None:
             return None
     return found
+
+
+# What belongs to the matrix itself.
+OF_MATRIX = ("indices_sorted", "unique_indices")
+
+
+def _of_sparse(name: str, data: Any, indices: Any, shape: Any, *args: Any, **kwargs: Any) -> Any:
+    from jax.experimental import sparse  # few programs need it
+
+    flags = {k: kwargs.pop(k) for k in OF_MATRIX if k in kwargs}
+    matrix = sparse.BCOO((data, indices), shape=shape, **flags)
+    if name == "matmul":
+        return matrix @ args[0]
+    return matrix.todense() if name == "todense" else getattr(sparse, name)(matrix, *args, **kwargs)
+
+
+def _mapped(function: Callable[..., Any], mapped: Sequence[int], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def one(*parts: Any) -> Any:
+        whole = list(args)
+        for place, part in zip(mapped, parts, strict=True):
+            whole[place] = part
+        return function(*whole, **kwargs)
+
+    return jax.vmap(one)(*[args[place] for place in mapped])
 
 
 # First parameters of functions of functions: no array can go there.

@@ -353,9 +353,10 @@ class Outliner:
             return True
         if is_module_call(callee):
             return True
-        if name.startswith("_") or "wrap" in name:
-            return False
-        return caller is None or not caller.library or self._size(piece) >= _BIG_LIBRARY
+        big = self._size(piece) >= _BIG_LIBRARY
+        if name.startswith("_") or "wrap" in name:  # the name is its caller's, who calls it again and again
+            return big and caller is not None and not caller.library and len(piece.shape.pieces) > 1
+        return caller is None or not caller.library or big
 
     def _is_wrapper(self, piece: Piece) -> bool:
         """Whether it does nothing but make one other call, whose name says more."""
@@ -456,7 +457,8 @@ class Outliner:
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, piece.scan, known, frozenset(results))
         function = shape.functions[piece.variant] = Function(shape.name, params, equations, inner)
-        function.extra.update(calls=shape.uses)
+        same = {i for i, value in enumerate(piece.inputs) if all(p.inputs[i] is value for p in shape.pieces)}
+        function.extra.update(calls=shape.uses, same=same)
         if piece.call.backward:
             function.extra.update(backward=True)
         else:

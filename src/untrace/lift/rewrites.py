@@ -10,7 +10,6 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
-from untrace.lift.scalars import python_scalar
 from untrace.lift.simplify import Body, rewrite, same_aval
 from untrace.prove.compare import Comparer
 
@@ -126,23 +125,30 @@ def implicit_broadcast(body: Body, eqn: Any) -> Any:
     shape = tuple(eqn.outvars[0].aval.shape)
     for place in (0, 1):
         atom, other = eqn.invars[place], eqn.invars[1 - place]
-        wide = body.maker(atom, "broadcast_in_dim")
-        if wide is None or len(wide.invars) != 1 or type(wide.invars[0]) is Literal or not wide.invars[0].aval.shape:
-            continue
         if type(other) is Literal or tuple(other.aval.shape) != shape or tuple(atom.aval.shape) != shape:
             continue
-        inner = dict(zip(map(int, wide.params["broadcast_dimensions"]), wide.invars[0].aval.shape, strict=True))
-        narrow = tuple(inner.get(d, 1) for d in range(len(shape)))
-        if narrow == shape or wide.params["sharding"] is not None:
+        variable = narrowed(body, atom)
+        if variable is atom:
             continue
-        if atom not in body.narrowed:
-            variable = body.narrowed[atom] = jax_compat.fresh_variable(atom, narrow)
-            params = {**wide.params, "shape": narrow}
-            body.add(wide.replace(params=params, outvars=[variable]))
-        variable = body.narrowed[atom]
-        variable = body.substitute.get(variable, variable)
         return eqn.replace(invars=[variable, other] if place == 0 else [other, variable])
     return None
+
+
+def narrowed(body: Body, atom: Any) -> Any:
+    """What `atom` is broadcast from, with axes of size one where it repeats; `atom` itself where it is not."""
+    wide = body.maker(atom, "broadcast_in_dim")
+    if wide is None or len(wide.invars) != 1 or type(wide.invars[0]) is Literal or not wide.invars[0].aval.shape:
+        return atom
+    shape = tuple(atom.aval.shape)
+    inner = dict(zip(map(int, wide.params["broadcast_dimensions"]), wide.invars[0].aval.shape, strict=True))
+    narrow = tuple(inner.get(d, 1) for d in range(len(shape)))
+    if narrow == shape or wide.params["sharding"] is not None:
+        return atom
+    if atom not in body.narrowed:
+        variable = body.narrowed[atom] = jax_compat.fresh_variable(atom, narrow)
+        body.add(wide.replace(params={**wide.params, "shape": narrow}, outvars=[variable]))
+    variable = body.narrowed[atom]
+    return body.substitute.get(variable, variable)
 
 
 @rewrite("neg")
@@ -254,42 +260,6 @@ def sum_of_one(body: Body, eqn: Any) -> Any:
     return None
 
 
-@rewrite("select_n")
-def where_with_scalar(body: Body, eqn: Any) -> Any:
-    if len(eqn.invars) != 3:
-        return None
-    which, no, yes = eqn.invars
-    if type(which) is Literal or which.aval.dtype != bool:
-        return None
-    numbers = [body.scalar(no), body.scalar(yes)]
-    if (numbers[0] is None) == (numbers[1] is None) or any(type(a) is Literal for a in (no, yes)):
-        return None
-    literal = numbers[0] or numbers[1]
-    number = python_scalar(literal.val, literal.aval)
-    if number is None or isinstance(number, complex):
-        return None
-    other = yes if numbers[0] is not None else no
-    which = _before_broadcast(body, which)
-    if not jax_compat.is_shaped_array(other.aval) or jax_compat.varying_axes(other.aval):
-        return None
-
-    def call(c: Any, x: Any) -> list[Any]:
-        return [jnp.where(c, x, number) if numbers[0] is not None else jnp.where(c, number, x)]
-
-    try:
-        closed = jax_compat.trace_on_avals(call, [which.aval, other.aval])
-    except Exception:  # an aval that `make_jaxpr` does not take
-        return None
-    jaxpr, consts = jax_compat.open_jaxpr(closed)
-    if len(jaxpr.eqns) != 1 or consts or not same_aval(jaxpr.outvars[0].aval, eqn.outvars[0].aval):
-        return None
-    inner = jaxpr.eqns[0]
-    names = dict(zip(jaxpr.invars, (which, other), strict=True))
-    return inner.replace(
-        invars=jax_compat.substituted(inner.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
-    )
-
-
 def single_call(closed: Any) -> Any:
     """The one equation of a jaxpr, if that is a call of a jitted function."""
     jaxpr, consts = jax_compat.open_jaxpr(closed)
@@ -298,41 +268,37 @@ def single_call(closed: Any) -> Any:
     return jaxpr.eqns[0]
 
 
-@rewrite("select_n")
-def where_of_arrays(body: Body, eqn: Any) -> Any:
-    """Not of integers: `x[i]` chooses between an index and the one that it means when negative."""
-    if len(eqn.invars) != 3 or any(type(v) is Literal for v in eqn.invars):
-        return None
-    which, no, yes = eqn.invars
-    if which.aval.dtype != bool or not jnp.issubdtype(yes.aval.dtype, jnp.inexact):
-        return None
-    if any(not jax_compat.is_shaped_array(v.aval) or jax_compat.varying_axes(v.aval) for v in eqn.invars):
-        return None
-    inputs = [_before_broadcast(body, v) for v in (which, yes, no)]
-    if jnp.broadcast_shapes(*[v.aval.shape for v in inputs]) != tuple(eqn.outvars[0].aval.shape):
-        return None
-    closed = jax_compat.trace_on_avals(lambda c, x, y: [jnp.where(c, x, y)], [v.aval for v in inputs])
-    call = single_call(closed)
-    if call is None or not same_aval(call.outvars[0].aval, eqn.outvars[0].aval):
-        return None
-    names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, inputs, strict=True))
-    return call.replace(
-        invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
-    )
-
-
-def _before_broadcast(body: Body, atom: Any) -> Any:
-    """What `atom` is broadcast from, where NumPy's rules would broadcast it in the same way."""
-    for _ in range(4):
+@rewrite("concatenate")
+def stacked(body: Body, eqn: Any) -> Any:
+    """Arrays that each get the axis along which they are joined, as `jax.vmap` of `jnp.array([x, y])` leaves them."""
+    axis = int(eqn.params["dimension"])
+    parts = []
+    for atom in eqn.invars:
         wide = body.maker(atom, "broadcast_in_dim")
-        if wide is None or len(wide.invars) != 1 or type(wide.invars[0]) is Literal:
-            return atom
-        source = wide.invars[0]
-        rank, inner = len(atom.aval.shape), len(source.aval.shape)
-        if tuple(map(int, wide.params["broadcast_dimensions"])) != tuple(range(rank - inner, rank)) or not inner:
-            return atom
-        atom = source
-    return atom
+        if (
+            wide is None
+            or len(wide.invars) != 1
+            or type(wide.invars[0]) is Literal
+            or jax_compat.varying_axes(atom.aval)
+        ):
+            return None
+        shape, dims = atom.aval.shape, [int(d) for d in wide.params["broadcast_dimensions"]]
+        if shape[axis] != 1 or dims != [d for d in range(len(shape)) if d != axis] or len(shape) < 2:
+            return None
+        if wide.invars[0].aval.shape != tuple(n for d, n in enumerate(shape) if d != axis):
+            return None
+        parts.append(wide.invars[0])
+    if len(parts) < 2:
+        return None
+    closed = jax_compat.trace_on_avals(lambda *xs: [jnp.stack(xs, axis=axis)], [p.aval for p in parts])
+    jaxpr, consts = jax_compat.open_jaxpr(closed)
+    if len(jaxpr.eqns) != 1 or consts or not same_aval(jaxpr.outvars[0].aval, eqn.outvars[0].aval):
+        return None  # an older `jnp.stack`, which does what is there
+    names = dict(zip(jaxpr.invars, parts, strict=True))
+    inner = jaxpr.eqns[0]
+    return inner.replace(
+        invars=jax_compat.substituted(inner.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
+    )
 
 
 @rewrite("split")

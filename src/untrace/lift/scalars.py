@@ -21,6 +21,8 @@ def python_scalar(value: Any, aval: Any) -> bool | int | float | complex | None:
         return int(array)
     if kind == "c":
         python = complex(array)
+        if not python.imag and np.asarray(python.real).astype(dtype).tobytes() == array.tobytes():
+            return python.real  # JAX makes the same of it where something else is complex
         return python if np.asarray(python).astype(dtype).tobytes() == array.tobytes() else None
     if dtype.name.startswith(("int", "uint")):  # int4 and its like
         return int(array)

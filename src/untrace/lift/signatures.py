@@ -158,6 +158,7 @@ _VALUES: dict[str, Callable[[Facts], Iterable[Any]]] = {
     "offset": lambda f: f.integers, "repeats": lambda f: f.ratios, "reps": lambda f: [*f.ratios, *f.params("reps")],
     "pad_width": lambda f: f.widths, "total_repeat_length": lambda f: f.sizes, "bins": lambda f: [n - 1 for n in f.sizes], "s": lambda f: [f.shape],
     "indices_or_sections": lambda f: [len(f.outputs)], "operand_axis": lambda f: f.axes, "shift": lambda f: f.integers,
+    "d": lambda f: [x / n for n in f.sizes[:1] for x in f.floats if n],  # the spacing of `fftfreq`, which divides by `n * d`
     "precision": lambda f: f.params("precision"), "preferred_element_type": lambda f: f.params("preferred_element_type"),
     **dict.fromkeys(
         ("epsilon", "eps", "negative_slope", "alpha", "rtol", "atol", "rcond", "fill_value", "constant_values", "initial",

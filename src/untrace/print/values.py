@@ -6,6 +6,7 @@ that asked then declines, or the error names the primitive and the parameter.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 from collections.abc import Callable
@@ -239,8 +240,7 @@ def _number(value: Any) -> str | None:
         number = complex(value)
         if not (np.isfinite(number.real) and np.isfinite(number.imag)):
             return None
-        text = repr(number)
-        return text if "-0" not in text else None  # `-0j` does not survive its own repr
+        return complex_text(number)
     if _is_float(value.dtype):
         if not np.isfinite(float(value)):
             return None
@@ -252,15 +252,35 @@ def _number(value: Any) -> str | None:
     return None
 
 
+def complex_text(number: complex) -> str | None:
+    """A finite complex number as Python reads it back, the signs of its zeros included; None where no literal gives it.
+
+    `-1j` is the negative of `1j`, so that its real part is -0.0, and `repr` does not say so.
+    """
+    real, imag = repr(number.real), repr(number.imag)
+    exact = np.complex128(number).tobytes()
+    for text in (
+        repr(number),
+        f"{imag}j".replace(".0j", "j"),
+        f"({real.removesuffix('.0')}{imag}j)".replace(".0j", "j"),
+    ):
+        try:
+            if np.complex128(ast.literal_eval(text)).tobytes() == exact:
+                return text
+        except (ValueError, SyntaxError):
+            continue
+    return None
+
+
 def _parsed(text: str) -> Any:
     if text in ("True", "False"):
         return text == "True"
-    for parse in (int, float, complex):
+    for parse in (int, float):
         try:
             return parse(text)
         except ValueError:
             continue
-    raise ValueError(text)
+    return ast.literal_eval(text)
 
 
 # ---------------------------------------------------------------- writers of exact types
@@ -286,7 +306,9 @@ def _float(values: Values, value: Any) -> Expr:
         if type(value) is float:
             return Text('float("nan")' if value != value else f'float("{value}")')
         raise Unwritable("a complex parameter that is not finite")
-    text = repr(value)
+    text = repr(value) if type(value) is float else complex_text(value)
+    if text is None:
+        return Text(f"complex({value.real!r}, {value.imag!r})")
     return Text(text, UNARY if text.startswith("-") else 14)
 
 

@@ -16,5 +16,6 @@ from untrace.lift.idioms import (  # noqa: F401  (each registers its idioms)
     shapes,
     elementwise,
     random,
+    sparse,
     written,
 )

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation
+from untrace.ir.nodes import Equation, Literal
 from untrace.lift import library, signatures
 from untrace.lift.engine import Guess, Matcher, idiom
+from untrace.lift.idioms.random import over_keys
 from untrace.lift.idioms.reductions import axis_arguments
+from untrace.lift.scalars import python_scalar
 
 Reader = Callable[[Matcher, Equation, Any], Iterator[Guess]]
 _READERS: dict[str, Reader] = {}
@@ -104,6 +106,16 @@ def _first(jaxpr: Any, *names: str) -> Any:
 
 def _out(equation: Equation) -> Any:
     return equation.origin.outvars[0].aval
+
+
+@reader("_where")
+def _where(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    """`jnp.where(c, np.float32(1.0), 0.0)`: a number that says of which type the result is."""
+    which, *cases = equation.inputs
+    if not all(type(c) is Literal for c in cases):
+        return
+    strong = [python_scalar(c.value, c.aval) if c.aval.weak_type else c.aval.dtype.type(c.value) for c in cases]
+    yield Guess("jnp.where", (which, *strong))
 
 
 @reader("clip")
@@ -265,10 +277,20 @@ def _searchsorted(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]
 
 @reader("_uniform", "_normal", "_gumbel", "_exponential", "_laplace", "_truncated_normal", "_normal_real", "_cauchy")
 def _random(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
+    for guess in _drawn(equation):
+        yield over_keys(equation.inputs[0], guess)
+
+
+def _one_shape(equation: Equation) -> tuple[int, ...]:
+    """The shape of what is drawn, of what each key gives where there are several."""
+    return tuple(int(n) for n in _out(equation).shape)[len(equation.inputs[0].aval.shape) :]
+
+
+def _drawn(equation: Equation) -> Iterator[Guess]:
     key, *rest = equation.inputs
     out = _out(equation)
     name = "jax.random." + equation.origin.params["name"].removeprefix("_").removesuffix("_real")
-    shape = tuple(int(n) for n in out.shape)
+    shape = _one_shape(equation)
     kwargs: dict[str, Any] = {} if str(out.dtype) == "float32" else {"dtype": out.dtype}
     if name.endswith("uniform"):
         if len(rest) == 2:
@@ -291,19 +313,19 @@ def _random(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
 @reader("_bernoulli")
 def _bernoulli(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     key, p = equation.inputs
-    shape = tuple(int(n) for n in _out(equation).shape)
+    shape = _one_shape(equation)
     if not shape:
-        yield Guess("jax.random.bernoulli", (key,))
-    yield Guess("jax.random.bernoulli", (key, p))
-    yield Guess("jax.random.bernoulli", (key, p, shape))
+        yield over_keys(key, Guess("jax.random.bernoulli", (key,)))
+    yield over_keys(key, Guess("jax.random.bernoulli", (key, p)))
+    yield over_keys(key, Guess("jax.random.bernoulli", (key, p, shape)))
 
 
 @reader("_randint")
 def _randint(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     key, low, high = equation.inputs
-    out = _out(equation)
-    yield Guess("jax.random.randint", (key, tuple(out.shape), low, high))
-    yield Guess("jax.random.randint", (key, tuple(out.shape), low, high), {"dtype": out.dtype})
+    shape = _one_shape(equation)
+    yield over_keys(key, Guess("jax.random.randint", (key, shape, low, high)))
+    yield over_keys(key, Guess("jax.random.randint", (key, shape, low, high), {"dtype": _out(equation).dtype}))
 
 
 @reader("_shuffle", "_permutation", "permutation", "_categorical", "categorical", "_choice")

@@ -84,6 +84,11 @@ for _name in _BINARY:
     idiom(_name)(_binary)
 
 
+@idiom("real", "imag")
+def _part(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    yield Guess("attribute." + equation.callee.name, (equation.inputs[0],))
+
+
 @idiom(*_UNARY)
 def _unary(m: Matcher, equation: Equation) -> Iterator[Guess]:
     path = _UNARY[equation.callee.name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from untrace.ir.nodes import Equation
 from untrace.lift.engine import Guess, Matcher, idiom
@@ -36,8 +37,27 @@ def _unwrap(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("jax.random.key_data", (equation.inputs[0],))
 
 
-def _of_key(m: Matcher, equation: Equation, key: object) -> Iterator[Guess]:
-    """Splits and folds of `key`, typed or raw."""
+def over_keys(key: Any, guess: Guess) -> Guess:
+    """`guess`, mapped over the axis that `key` has where it is an array of keys."""
+    rank = len(key.aval.shape)
+    if not rank:
+        return guess
+    mapped = [i for i, a in enumerate(guess.args) if a is guess.args[0] or len(getattr(_aval(a), "shape", ())) == rank]
+    return Guess("vmap." + guess.path, (tuple(mapped), *guess.args), guess.kwargs)
+
+
+def _aval(value: Any) -> Any:
+    return getattr(value, "aval", None)
+
+
+def _of_key(m: Matcher, equation: Equation, key: Any) -> Iterator[Guess]:
+    """Splits and folds of `key`, typed or raw; of each of several keys."""
+    keys = equation.inputs[0]
+    for guess in _of_one_key(m, equation, key):
+        yield over_keys(keys, guess)
+
+
+def _of_one_key(m: Matcher, equation: Equation, key: Any) -> Iterator[Guess]:
     if equation.callee.name == "random_fold_in":
         data = equation.inputs[1]
         before = m.through(data, "convert_element_type")

@@ -66,6 +66,31 @@ def _transpose(m: Matcher, equation: Equation) -> Iterator[Guess]:
 
 
 @idiom("broadcast_in_dim")
+def _meshgrid(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """`x, y = jnp.meshgrid(xs, ys)`: each of some vectors along an axis of its own; tried at the last."""
+    shape = tuple(equation.origin.params["shape"])
+    here = m.position(equation)
+    if not 1 < len(shape) <= here + 1:
+        return
+    group = m.equations[here - len(shape) + 1 : here + 1]
+    axes = []
+    for e in group:
+        if e.callee.name != "broadcast_in_dim" or tuple(e.origin.params["shape"]) != shape or len(e.inputs) != 1:
+            return
+        dims = [int(d) for d in e.origin.params["broadcast_dimensions"]]
+        if len(dims) != 1 or type(e.inputs[0]) is Literal or _shape(e.inputs[0]) != (shape[dims[0]],):
+            return
+        if e.outputs[0] is None or not m.same_call(e, equation):
+            return
+        axes.append(dims[0])
+    vectors = tuple([e.inputs[0] for e in group])
+    if axes == [*range(len(shape))]:
+        yield Guess("jnp.meshgrid", vectors, {"indexing": "ij"}, anchors=group)
+    elif axes == [1, 0, *range(2, len(shape))]:
+        yield Guess("jnp.meshgrid", vectors, anchors=group)
+
+
+@idiom("broadcast_in_dim")
 def _broadcast(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x = equation.inputs[0] if equation.inputs else None
     params = equation.origin.params
@@ -168,6 +193,13 @@ def _concatenate(m: Matcher, equation: Equation) -> Iterator[Guess]:
     rank = len(_shape(equation.outputs[0]))
     inner = [m.through(a, "broadcast_in_dim", "reshape") for a in arrays]
     if all(i is not None for i in inner):
+        if rank <= 2 and not axis:
+            rows = [_elements(m, i) for i in inner] if rank == 2 else [None]
+            if None not in rows:
+                yield Guess("jnp.array", (rows,))
+            dtype = equation.outputs[0].aval.dtype
+            for named in ({}, {"dtype": dtype}):
+                yield Guess("jnp.array", (inner,), named)
         yield Guess("jnp.stack", (inner,), _axis(axis))
         if axis == rank - 1 and axis:
             yield Guess("jnp.stack", (inner,), {"axis": -1})
@@ -176,6 +208,13 @@ def _concatenate(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("jnp.concatenate", (arrays,), _axis(axis))
     if rank == 1:
         yield Guess("jnp.append", tuple(arrays)) if len(arrays) == 2 else Guess("jnp.hstack", (arrays,))
+
+
+def _elements(m: Matcher, atom: Any) -> list[Any] | None:
+    """The scalars that a row of `jnp.array([[a, b], [c, d]])` is made of."""
+    joined = m.producer(atom, "concatenate")
+    inner = [] if joined is None else [m.through(a, "broadcast_in_dim", "reshape") for a in joined.inputs]
+    return inner if inner and all(i is not None and not _shape(i) for i in inner) else None
 
 
 def _axis(axis: int) -> dict[str, int]:

@@ -17,6 +17,7 @@ from untrace.print.jax.described import WORDS, author_dims
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, plain_way, reach
 from untrace.print.jax.local import leaf_behind
 from untrace.print.jax.results import Rebuilt, rebuild
+from untrace.print.jax.scalars import needs_array
 from untrace.print.jax.signature import Argument, Signature, signature_parameters, unpack_arguments
 from untrace.print.jax.types import Type, array_type, tree_type
 from untrace.print.jax.writer import FunctionWriter, ModuleWriter
@@ -189,7 +190,9 @@ def _bind_arguments(
     examples = [x for argument in arguments for x in jax.tree.leaves(argument.example)]
     for i, example in enumerate(examples):
         if i in used and type(example) in (bool, int, float, complex):
-            _as_array(w, function.params[i])
+            value = function.params[i]
+            if type(example) is bool or not w.module.idiomatic or needs_array(function, value):
+                _as_array(w, value)
 
 
 def _as_array(w: FunctionWriter, value: Value) -> None:

@@ -164,8 +164,10 @@ def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> L
         for place, leaf in enumerate(operands):
             if leaf is not None:
                 roots.setdefault(leaf.root.id, []).append(place)
+        same = body.extra.get("same", ())  # what every call passes alike
         for places in roots.values():
-            packs.extend(_packs(places, operands, 0, body.extra.get("calls", 1) > 1))
+            shared = body.extra.get("calls", 1) > 1 and not all(place in same for place in places)
+            packs.extend(_packs(places, operands, 0, shared))
         module.kept.append(body)
         found = module.layouts[id(body)] = Layout(packs)
     return found

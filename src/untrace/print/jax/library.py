@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from untrace.ir.nodes import Equation, Library, Slot
+from untrace.lift.library import OF_MATRIX
 from untrace.print.jax.sizes import joined
 from untrace.print.names import identifier
-from untrace.print.tree import UNARY, Attribute, Binary, Call, Expr, List, Slice, Subscript, Text, Tuple, Unary
+from untrace.print.tree import (
+    UNARY,
+    Attribute,
+    Binary,
+    Call,
+    Expr,
+    Lambda,
+    List,
+    Name,
+    Slice,
+    Subscript,
+    Text,
+    Tuple,
+    Unary,
+)
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 _BINARY = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
@@ -49,8 +67,44 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
         return Call(Attribute(place, rest), args[2:], kwargs)
     if kind == "unpack":
         return args[0]
+    if kind == "sparse":
+        return _of_sparse(w, rest, args, kwargs)
+    if kind == "vmap":
+        return _over_axis(w, rest, callee.args[0], args[1:], kwargs)
     w.module.modules.add(kind)
     return Call(callee.name, args, kwargs)
+
+
+def _of_sparse(w: Any, name: str, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Expr:
+    """`sparse.BCOO((data, indices), shape=(n, n)) @ x`."""
+    w.module.imports.add("from jax.experimental import sparse")
+    flags = [(k, v) for k, v in kwargs if k in OF_MATRIX]
+    matrix = Call("sparse.BCOO", [Tuple(args[:2])], [("shape", args[2]), *flags])
+    if name == "matmul":
+        return Binary(matrix, "@", args[3])
+    if name == "todense":
+        return Call(Attribute(matrix, name))
+    return Call(f"sparse.{name}", [matrix, *args[3:]], [(k, v) for k, v in kwargs if k not in OF_MATRIX])
+
+
+def _over_axis(
+    w: Any, path: str, mapped: Sequence[int], args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]
+) -> Expr:
+    """`jax.vmap(jax.random.split)(keys)`; a lambda where there are other arguments."""
+    w.module.modules.update(["jax", path.partition(".")[0]])
+    if len(mapped) == len(args) and not kwargs:
+        return Call(Call("jax.vmap", [Text(path)]), args)
+    others = {word for i, a in enumerate(args) if i not in mapped for word in _WORD.findall(a.flat())}
+    others.update(word for _, a in kwargs for word in _WORD.findall(a.flat()))
+    inside: list[Expr] = list(args)
+    names: list[str] = []
+    for place in mapped:
+        name = "key" if place == 0 else "x"
+        while name in others or name in names:
+            name += "_"
+        names.append(name)
+        inside[place] = Name(name)
+    return Call(Call("jax.vmap", [Lambda(names, Call(path, inside, kwargs))]), [args[place] for place in mapped])
 
 
 def _associative_scan(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:

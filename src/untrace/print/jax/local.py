@@ -139,10 +139,10 @@ def _order(body: Function, layout: Layout) -> list[int]:
     # A parameter that none of the author's names fits stays in front, in the order of use.
     rest = [i for i in range(len(hints)) if i not in packed]
     packs = [-1 - i for i in range(len(layout.packs))]
-    unmatched = body.extra.get("unmatched", ())
+    unmatched = _parameter_of_pack(body, layout)
     hints = {i: hints[i] for i in rest}
-    if len(packs) == 1 and len(unmatched) == 1:
-        hints[-1] = unmatched[0]
+    if unmatched is not None:
+        hints[-1] = unmatched
     for i, (places, _) in enumerate(layout.packs):
         inside = [body.params[p].hint for p in places]
         hints.setdefault(-1 - i, min([h for h in inside if h in own], key=own.index, default=None))
@@ -237,13 +237,26 @@ def _describe(module: Any, definition: Def, body: Function, layout: Layout, orde
     module.described.describe(definition, arguments, result)
 
 
+def _parameter_of_pack(body: Function, layout: Layout) -> str | None:
+    """The author's parameter that the only pack is, where all the others are known."""
+    unmatched = body.extra.get("unmatched", ())
+    if len(layout.packs) != 1 or len(unmatched) != 1:
+        return None
+    same, places = body.extra.get("same", ()), layout.packs[0][0]
+    if body.extra.get("calls", 1) > 1 and all(p in same for p in places):
+        own = body.extra.get("definition", ())
+        if any(p.hint not in own for i, p in enumerate(body.params) if i not in places):
+            return None  # what every call shares is closed over, and the parameter is among the others
+    return unmatched[0]
+
+
 def _pack_name(body: Function, layout: Layout, pack: Any, leaf: Any) -> str:
     """The author's parameter where there is one for it, the root's own name, or the word before the leaves."""
     if "pack_names" in body.extra:
         return identifier(body.extra["pack_names"][layout.packs.index(pack)], "params")
-    own = body.extra.get("unmatched", ())
-    if len(layout.packs) == 1 and len(own) == 1:
-        return identifier(own[0], "params")
+    own = _parameter_of_pack(body, layout)
+    if own is not None:
+        return identifier(own, "params")
     above = Leaf(leaf.root, leaf.steps[: len(leaf.steps) - len(pack[1][0])])
     if len(layout.packs) == 1 and (above.steps or body.extra.get("calls", 1) > 1):
         return "params"

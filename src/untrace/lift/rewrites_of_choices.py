@@ -1,0 +1,114 @@
+"""Rewrites of choices into calls of `jnp.where`, which broadcasts by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from untrace import jax_compat
+from untrace.lift.rewrites import narrowed, single_call
+from untrace.lift.scalars import python_scalar
+from untrace.lift.simplify import Body, rewrite, same_aval
+
+Literal = jax_compat.LITERAL_TYPE
+
+
+@rewrite("select_n")
+def where_with_scalar(body: Body, eqn: Any) -> Any:
+    if len(eqn.invars) != 3:
+        return None
+    which, no, yes = eqn.invars
+    if type(which) is Literal or which.aval.dtype != bool:
+        return None
+    numbers = [body.scalar(no), body.scalar(yes)]
+    if (numbers[0] is None) == (numbers[1] is None):
+        return None
+    literal = numbers[0] or numbers[1]
+    if any(type(a) is Literal for a in (no, yes)) and not jnp.issubdtype(literal.aval.dtype, jnp.inexact):
+        return None  # `x[i]` chooses between an index and a number
+    number = python_scalar(literal.val, literal.aval)
+    if number is None or isinstance(number, complex):
+        return None
+    other = yes if numbers[0] is not None else no
+    which = _before_broadcast(body, which)
+    if not jax_compat.is_shaped_array(other.aval) or jax_compat.varying_axes(other.aval):
+        return None
+
+    def call(c: Any, x: Any) -> list[Any]:
+        return [jnp.where(c, x, number) if numbers[0] is not None else jnp.where(c, number, x)]
+
+    try:
+        closed = jax_compat.trace_on_avals(call, [which.aval, other.aval])
+    except Exception:  # an aval that `make_jaxpr` does not take
+        return None
+    jaxpr, consts = jax_compat.open_jaxpr(closed)
+    if len(jaxpr.eqns) != 1 or consts or not same_aval(jaxpr.outvars[0].aval, eqn.outvars[0].aval):
+        return None
+    inner = jaxpr.eqns[0]
+    names = dict(zip(jaxpr.invars, (which, other), strict=True))
+    return inner.replace(
+        invars=jax_compat.substituted(inner.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
+    )
+
+
+@rewrite("select_n")
+def where_of_numbers(body: Body, eqn: Any) -> Any:
+    """A choice between two floating-point numbers, such as those of the derivative of `jnp.maximum`."""
+    if len(eqn.invars) != 3 or any(type(v) is not Literal or np.shape(v.val) for v in eqn.invars[1:]):
+        return None
+    which, no, yes = eqn.invars
+    out = eqn.outvars[0].aval
+    if type(which) is Literal or which.aval.dtype != bool or which.aval.shape or not isinstance(out.dtype, np.dtype):
+        return None
+    numbers = [python_scalar(v.val, v.aval) for v in (yes, no)]
+    if any(type(n) is not float for n in numbers) or jax_compat.varying_axes(which.aval):
+        return None
+    if not out.weak_type:  # the first says of which type the result is
+        numbers[0] = out.dtype.type(numbers[0])
+    closed = jax_compat.trace_on_avals(lambda c: [jnp.where(c, *numbers)], [which.aval])
+    call = single_call(closed)
+    if call is None or not same_aval(call.outvars[0].aval, out):
+        return None
+    names = {jax_compat.open_jaxpr(closed)[0].invars[0]: which}
+    return call.replace(
+        invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
+    )
+
+
+@rewrite("select_n")
+def where_of_arrays(body: Body, eqn: Any) -> Any:
+    """Not of integers: `x[i]` chooses between an index and the one that it means when negative."""
+    if len(eqn.invars) != 3 or any(type(v) is Literal for v in eqn.invars):
+        return None
+    which, no, yes = eqn.invars
+    if which.aval.dtype != bool or not jnp.issubdtype(yes.aval.dtype, jnp.inexact):
+        return None
+    if any(not jax_compat.is_shaped_array(v.aval) or jax_compat.varying_axes(v.aval) for v in eqn.invars):
+        return None
+    inputs = [_before_broadcast(body, v) for v in (which, yes, no)]
+    if jnp.broadcast_shapes(*[v.aval.shape for v in inputs]) != tuple(eqn.outvars[0].aval.shape):
+        return None
+    closed = jax_compat.trace_on_avals(lambda c, x, y: [jnp.where(c, x, y)], [v.aval for v in inputs])
+    call = single_call(closed)
+    if call is None or not same_aval(call.outvars[0].aval, eqn.outvars[0].aval):
+        return None
+    names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, inputs, strict=True))
+    return call.replace(
+        invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
+    )
+
+
+def _before_broadcast(body: Body, atom: Any) -> Any:
+    """What `atom` is broadcast from, where NumPy's rules would broadcast it in the same way."""
+    for _ in range(4):
+        wide = body.maker(atom, "broadcast_in_dim")
+        if wide is None or len(wide.invars) != 1 or type(wide.invars[0]) is Literal:
+            return atom
+        source = wide.invars[0]
+        rank, inner = len(atom.aval.shape), len(source.aval.shape)
+        if tuple(map(int, wide.params["broadcast_dimensions"])) != tuple(range(rank - inner, rank)) or not inner:
+            return narrowed(body, atom)
+        atom = source
+    return atom
