@@ -191,10 +191,17 @@ ANYWHERE = [
     (lambda key: jax.vmap(lambda k: random.normal(k, (2,)))(key), (keys(),), "jax.vmap(lambda key: jax.random.normal(key, (2,)))(key)"),
     (lambda k: jax.vmap(lambda k: random.randint(k, (2,), 0, 9))(k), (raw_keys(),),
      "jax.vmap(lambda key: jax.random.randint(key, (2,), 0, 9))(k)"),
+    (lambda x, i: jax.vmap(lambda x, i: x[i])(x, i), (f32(4, 3), i32(4)), "jax.vmap(lambda x, i: x[i])(x, i)"),
+    (lambda x, i: jax.vmap(lambda x, i: x.at[i].set(2.0))(x, i), (f32(4, 3), i32(4)), "jax.vmap(lambda x, i: x.at[i].set(2.0))(x, i)"),
+    (lambda x, i, v: jax.vmap(lambda x, i, v: x.at[i].add(v))(x, i, v), (f32(4, 3), i32(4), f32(4)),
+     "jax.vmap(lambda x, i, value: x.at[i].add(value))(x, i, v)"),
+    (lambda x, i: jax.vmap(lambda x, i: lax.dynamic_slice_in_dim(x, i, 2))(x, i), (f32(4, 3), i32(4)),
+     "jax.vmap(lambda x, i: lax.dynamic_slice_in_dim(x, i, 2))(x, i)"),
     (lambda v, i, x: sparse.BCOO((v, i), shape=(4, 4)) @ x, (f32(5), i32(5, 2), f32(4)), "sparse.BCOO((v, i), shape=(4, 4)) @ x"),
     (lambda v, i: sparse.BCOO((v, i), shape=(4, 4), unique_indices=True).todense(), (f32(5), i32(5, 2)),
      "sparse.BCOO((v, i), shape=(4, 4), unique_indices=True).todense()"),
-    (lambda v, i, x: x @ sparse.BCOO((v, i), shape=(4, 4)), (f32(5), i32(5, 2), f32(3, 4)), "sparse.bcoo_dot_general(sparse.BCOO((v, i), shape=(4, 4)), x, "),
+    (lambda v, i, x: x @ sparse.BCOO((v, i), shape=(4, 4)), (f32(5), i32(5, 2), f32(3, 4)),
+     "sparse.bcoo_dot_general(sparse.BCOO((v, i), shape=(4, 4)), x, "),
     (lambda k: random.truncated_normal(k, -2.0, 2.0, (3,)), (key(),), "jax.random.truncated_normal(k, -2.0, 2.0, (3,))"),
 ]  # fmt: skip
 

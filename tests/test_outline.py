@@ -512,3 +512,73 @@ def test_gradients_of_parameters_count_as_one_result():
     ours, theirs = jax.jit(found)([one, one, one], X), jax.jit(gradient)([one, one, one], X)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_lift_that_is_wrong_leaves_the_function_around_it(monkeypatch):
+    from untrace.lift.engine import IDIOMS, Guess
+
+    def wrong(m, equation):  # what is printed for it is another call
+        yield Guess("jnp.tanh", equation.inputs)
+
+    def step(x, scale):
+        y = jnp.tanh(x) * scale
+        return y / (1.0 + jnp.abs(y)) - x
+
+    def twice(x):
+        return step(step(x, 2.0) + 1.0, 2.0)
+
+    monkeypatch.setitem(IDIOMS, "tanh", [wrong])
+    spelled = untrace.print.jax.library._spelled
+    monkeypatch.setattr(
+        untrace.print.jax.library, "_spelled", lambda w, path, *rest: spelled(w, path.replace("tanh", "sinh"), *rest)
+    )
+    found = untrace.decompile(twice)(jnp.ones(3))
+    assert found.proof.at_least("bits")
+    assert "lax.tanh(" in found.source
+    assert found.source.count("step(") == 3
+
+
+def test_a_private_library_function_called_again_and_again(monkeypatch):
+    """As jraph's `network = GraphNetwork(...)` does: the function that it gives is private, the caller's word is not."""
+    from untrace.capture.provenance import Provenance
+
+    def make(params):
+        def _apply(x, y):
+            total = x @ params["w"] + params["b"]
+            for _ in range(3):
+                total = jnp.sin(total) * y + jnp.cos(total)
+            return total - x
+
+        return _apply
+
+    def run(params, x, y):
+        network = make(params)
+        return network(network(x, y), y)
+
+    kind = Provenance.kind
+    monkeypatch.setattr(
+        Provenance, "kind", lambda self, code: "library" if code.co_name == "_apply" else kind(self, code)
+    )
+    params = {"w": jnp.eye(3), "b": jnp.ones(3)}
+    source = untrace.decompile(run)(params, jnp.ones(3), jnp.ones(3)).source
+    assert "def network(params, " in source
+    assert 'params["w"]' in source
+    assert "for _ in range(2):" in source
+
+
+def test_python_numbers_stay_numbers_beside_arrays():
+    def scaled(x, scale, step):
+        return x * scale + 0.5 * step * x
+
+    source = untrace.decompile(scaled)(jnp.ones(3), 2.0, 0.25).source
+    assert "step = jnp.asarray(step)" in source  # `0.5 * step` would be Python's
+    assert "scale = jnp.asarray" not in source
+
+
+def test_a_call_that_is_returned_has_no_name():
+    def stacked(x):
+        first, second, third = x
+        return jnp.stack([first * 2.0 + second, second * 3.0 + third, third * 4.0 + first, first * second])
+
+    source = untrace.decompile(stacked)(jnp.ones((3, 2))).source
+    assert "return jnp.stack(" in source

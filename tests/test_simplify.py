@@ -81,7 +81,11 @@ CASES = {
     "taken": lambda x, y: jax.grad(lambda v: (v.take(1, axis=1) * v.take(jnp.array([0, 1, -1]), axis=1).sum(1)).sum())(x) * y,
     "plain_slice": lambda x, y: lax.slice(x, (0, 1), (2, 2), (1, 1)) * y,
     "where_of_arrays": lambda x, y: lax.select(x > y, x, y * 2.0),
-    "where_of_numbers": lambda x, y: x * lax.select(jnp.sum(x) > 0, np.float32(2.0), np.float32(-0.0)) + y,
+    "where_of_numbers": lambda x, y: x * lax.select(jnp.sum(x) > 0, np.float32(2.0), np.float32(-0.0))
+    + lax.select(x > y, jnp.full((2, 3), 2.0), jnp.ones((2, 3))),
+    "number_second": lambda x, y: jnp.where(lax.lt(np.float32(0.5), jnp.sum(x)), x, y),
+    "padded": lambda x, y: lax.pad(x, np.float32(0.0), ((0, 0, 0), (0, 2, 0))) * lax.pad(y, np.float32(0.0), ((0, 0, 0), (2, 0, 0))),
+    "cut": lambda x, y: lax.pad(x, np.float32(0.0), ((-1, 0, 0), (0, -1, 0))) + y[1:, :2],
     "stacked": lambda x, y: jax.vmap(lambda a, b: jnp.array([a[0] + b[1], a[1], b[2]]))(x, y),
     "split_into_one": lambda x, y: lax.split(x, (3,), 1)[0] + y,
     "converted_literal": lambda x, y: jax.grad(spread)(x) + y,

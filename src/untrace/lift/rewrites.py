@@ -362,6 +362,18 @@ def comparison_of_literals(body: Body, eqn: Any) -> Any:
     return None if found is None else jax_compat.literal(np.bool_(found), aval)
 
 
+_MIRRORED = {"gt": lax.lt_p, "lt": lax.gt_p, "ge": lax.le_p, "le": lax.ge_p, "eq": lax.eq_p, "ne": lax.ne_p}
+
+
+@rewrite(*_MIRRORED)
+def number_second(body: Body, eqn: Any) -> Any:
+    """`x > 0` for `0 < x`: Python asks the array first."""
+    x, y = eqn.invars
+    if body.scalar(x) is None or np.shape(getattr(x, "val", ())) or body.scalar(y) is not None:
+        return None
+    return eqn.replace(primitive=_MIRRORED[eqn.primitive.name], invars=[y, x])
+
+
 def _compared(eqn: Any) -> bool | None:
     """What a comparison of two small numbers gives."""
     x, y = eqn.invars

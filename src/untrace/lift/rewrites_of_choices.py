@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from untrace import jax_compat
-from untrace.lift.rewrites import narrowed, single_call
+from untrace.lift.rewrites import is_value, narrowed, single_call
 from untrace.lift.scalars import python_scalar
 from untrace.lift.simplify import Body, rewrite, same_aval
 
@@ -56,13 +56,15 @@ def where_with_scalar(body: Body, eqn: Any) -> Any:
 @rewrite("select_n")
 def where_of_numbers(body: Body, eqn: Any) -> Any:
     """A choice between two floating-point numbers, such as those of the derivative of `jnp.maximum`."""
-    if len(eqn.invars) != 3 or any(type(v) is not Literal or np.shape(v.val) for v in eqn.invars[1:]):
+    literals = [body.scalar(v) for v in eqn.invars[:0:-1]]
+    if len(literals) != 2 or None in literals:
         return None
-    which, no, yes = eqn.invars
-    out = eqn.outvars[0].aval
-    if type(which) is Literal or which.aval.dtype != bool or which.aval.shape or not isinstance(out.dtype, np.dtype):
+    which, out = eqn.invars[0], eqn.outvars[0].aval
+    if type(which) is Literal or which.aval.dtype != bool or which.aval.shape != out.shape:
         return None
-    numbers = [python_scalar(v.val, v.aval) for v in (yes, no)]
+    if not isinstance(out.dtype, np.dtype):
+        return None
+    numbers = [python_scalar(v.val, v.aval) for v in literals]
     if any(type(n) is not float for n in numbers) or jax_compat.varying_axes(which.aval):
         return None
     if not out.weak_type:  # the first says of which type the result is
@@ -79,12 +81,16 @@ def where_of_numbers(body: Body, eqn: Any) -> Any:
 
 @rewrite("select_n")
 def where_of_arrays(body: Body, eqn: Any) -> Any:
-    """Not of integers: `x[i]` chooses between an index and the one that it means when negative."""
     if len(eqn.invars) != 3 or any(type(v) is Literal for v in eqn.invars):
         return None
     which, no, yes = eqn.invars
-    if which.aval.dtype != bool or not jnp.issubdtype(yes.aval.dtype, jnp.inexact):
+    if which.aval.dtype != bool or not isinstance(yes.aval.dtype, np.dtype):
         return None
+    if jnp.issubdtype(yes.aval.dtype, jnp.integer):
+        # `x[i]` chooses between an index and the one that it means when negative.
+        less = body.maker(which, "lt")
+        if less is not None and is_value(body.scalar(less.invars[1]), 0):
+            return None
     if any(not jax_compat.is_shaped_array(v.aval) or jax_compat.varying_axes(v.aval) for v in eqn.invars):
         return None
     inputs = [_before_broadcast(body, v) for v in (which, yes, no)]

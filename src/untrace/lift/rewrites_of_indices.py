@@ -1,4 +1,4 @@
-"""Rewrites of gathers into the calls of jnp that make them, where a derivative was written out."""
+"""Rewrites of gathers and pads into the calls of jnp that make them, where a derivative was written out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from untrace import jax_compat
 from untrace.lift.rewrites import is_value, single_call
@@ -121,6 +122,35 @@ def _steps_from_index(body: Body, atom: Any, size: int) -> tuple[Any, list[Any]]
     chosen = body.made[atom]
     ways = [body.made[v] for v in (chosen.invars[0], chosen.invars[2])]
     return index, [*ways, chosen, *steps[::-1]]
+
+
+@rewrite("pad")
+def cut(body: Body, eqn: Any) -> Any:
+    """Padding by less than nothing is a slice."""
+    x = eqn.invars[0]
+    config = [tuple(map(int, c)) for c in eqn.params["padding_config"]]
+    if type(x) is Literal or any(low > 0 or high > 0 or inner for low, high, inner in config):
+        return None
+    if not any(low or high for low, high, _ in config) or any(jax_compat.varying_axes(v.aval) for v in eqn.invars):
+        return None
+    limits = [n + high for n, (_, high, _) in zip(x.aval.shape, config, strict=True)]
+    params = {"start_indices": tuple(-low for low, _, _ in config), "limit_indices": tuple(limits), "strides": None}
+    return eqn.replace(primitive=lax.slice_p, invars=[x], params=params)
+
+
+@rewrite("pad")
+def padded(body: Body, eqn: Any) -> Any:
+    """Zeros around an array, as the derivative of `x[1:]` leaves them."""
+    x, value = eqn.invars
+    config = [tuple(map(int, c)) for c in eqn.params["padding_config"]]
+    if type(x) is Literal or type(value) is not Literal or np.shape(value.val):
+        return None
+    if any(low < 0 or high < 0 or inner for low, high, inner in config) or jax_compat.varying_axes(x.aval):
+        return None
+    if np.asarray(value.val).astype(x.aval.dtype).tobytes().strip(b"\0"):
+        return None  # another number, -0.0 included
+    widths = tuple((low, high) for low, high, _ in config)
+    return _call_with(eqn, lambda a: [jnp.pad(a, widths)], [x])
 
 
 def _before_wrapping(body: Body, atom: Any, size: int) -> Any:

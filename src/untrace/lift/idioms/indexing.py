@@ -332,3 +332,32 @@ def _scatter_indices(m: Matcher, indices: Any, axes: list[int], x: Any) -> Itera
     if all(parts):
         yield tuple(int(p[0].value) if type(p[0]) is Literal else p[0] for p in parts)
         yield tuple(p[-1] for p in parts)
+
+
+@idiom("squeeze", "gather", "scatter", "scatter-add", "scatter_add")
+def _mapped_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """`jax.vmap(lambda x, i: x[i])(xs, i)`: an index of its own for each along the first axis."""
+    kind = equation.callee.name
+    inside = m.producer(equation.inputs[0], "gather") if kind == "squeeze" else equation
+    if inside is None:
+        return
+    x, indices, *updates = inside.inputs
+    numbers = inside.origin.params["dimension_numbers"]
+    if tuple(numbers.operand_batching_dims) != (0,) or type(x) is Literal:
+        return
+    axes = numbers.start_index_map if not updates else numbers.scatter_dims_to_operand_dims
+    if len(x.aval.shape) < 2 or [int(a) for a in axes] != [1]:
+        return
+    for index in _index_array(m, indices):
+        if type(index) is Literal or not index.aval.shape or index.aval.shape[0] != x.aval.shape[0]:
+            continue
+        if not updates:
+            yield Guess("vmap.operator.getitem", ((0, 1), x, index))
+            if kind == "gather":
+                size = int(inside.origin.params["slice_sizes"][1])
+                yield Guess("vmap.lax.dynamic_slice_in_dim", ((0, 1), x, index, size))
+            continue
+        for value in (m.through(updates[0], "broadcast_in_dim"), updates[0]):
+            if value is not None:
+                mapped = (0, 1) if not getattr(value.aval, "shape", ()) else (0, 1, 2)
+                yield Guess("vmap.at." + _SCATTERS[kind], (mapped, x, index, value))

@@ -52,6 +52,14 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
         args = [args[0], *joined(args[1:])]
     kwargs = [(k, _argument(w, v, operands)) for k, v in callee.kwargs.items()]
     kind, _, rest = callee.name.partition(".")
+    if kind == "vmap":
+        return _over_axis(w, rest, callee.args[0], args[1:], kwargs)
+    return _spelled(w, callee.name, args, kwargs)
+
+
+def _spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Expr:
+    """The expression of the function of a path (see `lift.library`) on these arguments."""
+    kind, _, rest = path.partition(".")
     if kind == "operator":
         if rest == "getitem":
             return Subscript(args[0], args[1])
@@ -69,10 +77,8 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
         return args[0]
     if kind == "sparse":
         return _of_sparse(w, rest, args, kwargs)
-    if kind == "vmap":
-        return _over_axis(w, rest, callee.args[0], args[1:], kwargs)
     w.module.modules.add(kind)
-    return Call(callee.name, args, kwargs)
+    return Call(path, args, kwargs)
 
 
 def _of_sparse(w: Any, name: str, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Expr:
@@ -91,20 +97,22 @@ def _over_axis(
     w: Any, path: str, mapped: Sequence[int], args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]
 ) -> Expr:
     """`jax.vmap(jax.random.split)(keys)`; a lambda where there are other arguments."""
-    w.module.modules.update(["jax", path.partition(".")[0]])
-    if len(mapped) == len(args) and not kwargs:
+    w.module.modules.add("jax")
+    if len(mapped) == len(args) and not kwargs and path.startswith(("jax.", "jnp.", "lax.")):
+        w.module.modules.add(path.partition(".")[0])
         return Call(Call("jax.vmap", [Text(path)]), args)
     others = {word for i, a in enumerate(args) if i not in mapped for word in _WORD.findall(a.flat())}
     others.update(word for _, a in kwargs for word in _WORD.findall(a.flat()))
+    own = ("key", "x") if path.startswith("jax.random.") else ("x", "i", "value")
     inside: list[Expr] = list(args)
     names: list[str] = []
     for place in mapped:
-        name = "key" if place == 0 else "x"
+        name = own[min(place, len(own) - 1)]
         while name in others or name in names:
             name += "_"
         names.append(name)
         inside[place] = Name(name)
-    return Call(Call("jax.vmap", [Lambda(names, Call(path, inside, kwargs))]), [args[place] for place in mapped])
+    return Call(Call("jax.vmap", [Lambda(names, _spelled(w, path, inside, kwargs))]), [args[place] for place in mapped])
 
 
 def _associative_scan(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:

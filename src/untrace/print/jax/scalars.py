@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Library, Local, Value
 
@@ -23,7 +25,7 @@ def _takes_numbers(equation: Equation, value: Value) -> bool:
     if type(callee) is Library:
         kind, _, name = callee.name.partition(".")
         if kind == "operator":
-            return name in _ARITHMETIC and any(a is not value and _is_array(a) for a in equation.inputs)
+            return name in _ARITHMETIC and any(a is not value and _takes_its_type(a, value) for a in equation.inputs)
         return kind in ("jnp", "jax", "vmap")
     if type(callee) is Local:
         return not any(needs_array(callee.body, p) for p in _inside(equation, callee.body, len(equation.inputs), value))
@@ -39,5 +41,8 @@ def _inside(equation: Equation, body: Function, count: int, value: Value) -> lis
     return [p for a, p in zip(equation.inputs[:count], body.params[:count], strict=True) if a is value]
 
 
-def _is_array(atom: Any) -> bool:
-    return type(atom) is Value and bool(getattr(atom.aval, "shape", ()))
+def _takes_its_type(atom: Any, value: Value) -> bool:
+    """Whether `atom` is an array that, also as NumPy's, is of the result's type beside `value`."""
+    if type(atom) is not Value or not getattr(atom.aval, "shape", ()):
+        return False
+    return bool(jnp.promote_types(atom.aval.dtype, value.aval.dtype) == atom.aval.dtype)
