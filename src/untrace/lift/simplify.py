@@ -11,7 +11,10 @@ running both. Each rewrite is a named function that looks at one equation; each 
     -(-x) -> x
     sum over axes of size one of a sum -> a reshape     a sum is never -0.0, so adding it to 0.0 changes nothing
     add_any -> add       JAX lowers both to the same operation
-    select_n(c, 0, x) -> jnp.where(c, x, 0)
+    select_n(c, 0, x) -> jnp.where(c, x, 0)       and the same of two numbers, and of two arrays
+    0 < x -> x > 0
+    concatenate of [a[:, None], b[:, None]] -> jnp.stack
+    pad by less than nothing -> a slice; with zeros -> jnp.pad
     split into one part -> the array
     a number that a scan gets as a constant -> the number in its body
     an index that a scan gets ready for a gather -> made in its body, as `x[i]` does
