@@ -122,6 +122,8 @@ ANYWHERE = [
     (lambda x, i: x[i, 1:], (f32(3, 4), i32()), "x[i, 1:]"),
     (lambda x, i: x[i], (f32(3, 4), i32(5)), "x[i]"),
     (lambda x, i, j: x[i, j], (f32(3, 4), i32(5), i32(5)), "x[i, j]"),
+    (lambda x, i, j: x[:, i, j], (f32(2, 3, 4), i32(5), i32(5)), "x[:, i, j]"),
+    (lambda x, i, j, v: x.at[:, i, j].add(v), (f32(2, 3, 4), i32(5), i32(5), f32(2, 5)), "x.at[:, i, j].add(v)"),
     (lambda x, i: jnp.take(x, i, axis=-1), (f32(3, 4), i32(5)), "jnp.take(x, i, axis=-1)"),
     (lambda x, i: jnp.take(x, i, axis=0, mode="clip"), (f32(3, 4), i32(5)), "jnp.take(x, i, axis=0, mode='clip')"),
     (lambda x, i: jnp.take_along_axis(x, i, axis=-1), (f32(3, 4), i32(3, 2)), "jnp.take_along_axis(x, i, axis=-1)"),

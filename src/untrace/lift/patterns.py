@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.nodes import Constant, Literal, Slot, Value
@@ -24,6 +25,20 @@ class Pattern:
     made_by: dict[Any, tuple[Any, int]]
     outvars: Sequence[Any]
     size: int
+
+
+class Fixed:
+    """A constant that goes into a call as NumPy's array: JAX computes with such an index while it traces."""
+
+    __slots__ = ("constant", "array")
+
+    def __init__(self, constant: Constant):
+        self.constant = constant
+        self.array = np.asarray(constant.value)
+
+    @property
+    def aval(self) -> Any:
+        return self.constant.aval
 
 
 class NotAScalar(Exception):
@@ -57,6 +72,8 @@ def fill(value: Any, inputs: Sequence[Any]) -> Any:
     kind = type(value)
     if kind is Slot:
         return inputs[value.index]
+    if kind is Fixed:
+        return value.array
     if kind is tuple or kind is list:
         return kind([fill(v, inputs) for v in value])
     if kind is slice:
@@ -74,6 +91,8 @@ def _key(value: Any) -> Any:
     kind = type(value)
     if kind is Slot:
         return value.index, Slot
+    if kind is Fixed:
+        return Fixed, value.array.tobytes(), value.array.shape, value.array.dtype
     if kind is tuple or kind is list:
         return (kind, *[_key(v) for v in value])
     if kind is slice:

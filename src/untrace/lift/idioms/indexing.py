@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from untrace.ir.nodes import Equation, Literal
+import numpy as np
+
+from untrace.ir.nodes import Constant, Equation, Literal
 from untrace.lift.engine import Guess, Matcher, idiom
+from untrace.lift.patterns import Fixed
 
 
 def basic_index(equation: Equation, squeezed: tuple[int, ...] = ()) -> tuple[Any, ...] | None:
@@ -193,6 +196,9 @@ def _dynamic_update(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("lax.dynamic_update_slice", (x, update, tuple(starts)))
 
 
+_MOST_BYTES = 1 << 12  # of an index that is written out
+
+
 def _index_array(m: Matcher, atom: Any) -> list[Any]:
     """Index arrays that `jnp` may have turned into the indices of a gather: most prepared first."""
     found: list[Any] = []
@@ -201,7 +207,9 @@ def _index_array(m: Matcher, atom: Any) -> list[Any]:
         chosen = m.producer(step, "select_n")
         if chosen is not None and len(chosen.inputs) == 3:
             step = chosen.inputs[1]
-            found.append(step)
+            # Whether an index of NumPy's is negative is known before anything is traced.
+            known = type(step) is Constant and type(chosen.inputs[0]) is Constant
+            found.append(Fixed(step) if known and np.asarray(step.value).nbytes <= _MOST_BYTES else step)
             continue
         before = m.through(step, "broadcast_in_dim", "reshape", "convert_element_type")
         if before is None:
@@ -253,12 +261,13 @@ def _several_arrays(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x, indices = equation.inputs
     axes = [int(a) for a in equation.origin.params["dimension_numbers"].start_index_map]
     joined = m.producer(indices, "concatenate")
-    if joined is None or len(joined.inputs) != len(axes) or axes != list(range(len(axes))):
+    if joined is None or len(joined.inputs) != len(axes) or axes != list(range(axes[0], axes[0] + len(axes))):
         return
+    before = [slice(None)] * axes[0]
     parts = [_index_array(m, part) for part in joined.inputs]
     if all(parts):
-        yield Guess("operator.getitem", (x, tuple(p[0] for p in parts)))
-        yield Guess("operator.getitem", (x, tuple(p[-1] for p in parts)))
+        yield Guess("operator.getitem", (x, (*before, *[p[0] for p in parts])))
+        yield Guess("operator.getitem", (x, (*before, *[p[-1] for p in parts])))
 
 
 _SCATTERS = {"scatter": "set", "scatter-add": "add", "scatter-mul": "multiply", "scatter-min": "min", "scatter-max": "max",
@@ -326,12 +335,13 @@ def _scatter_indices(m: Matcher, indices: Any, axes: list[int], x: Any) -> Itera
             yield _single(shortened([*[slice(None)] * axes[0], array]))
         return
     joined = m.producer(indices, "concatenate")
-    if joined is None or len(joined.inputs) != len(axes) or axes != list(range(len(axes))):
+    if joined is None or len(joined.inputs) != len(axes) or axes != list(range(axes[0], axes[0] + len(axes))):
         return
+    before = [slice(None)] * axes[0]
     parts = [_index_array(m, part) for part in joined.inputs]
     if all(parts):
-        yield tuple(int(p[0].value) if type(p[0]) is Literal else p[0] for p in parts)
-        yield tuple(p[-1] for p in parts)
+        yield (*before, *[int(p[0].value) if type(p[0]) is Literal else p[0] for p in parts])
+        yield (*before, *[p[-1] for p in parts])
 
 
 @idiom("squeeze", "gather", "scatter", "scatter-add", "scatter_add")

@@ -58,6 +58,16 @@ class ConstantWriter:
             )
         return found
 
+    def numpy_constant(self, constant: Constant) -> Expr:
+        """A constant as NumPy's array also in idiomatic style, for an index that JAX is to know while it traces."""
+        array = np.asarray(constant.value)
+        key = ("numpy", array.dtype.name, array.shape, array.tobytes())
+        found = self._constants_by_bits.get(key)
+        if found is None:
+            plain = self.values.array(array)
+            found = self._constants_by_bits[key] = self._module_name(self._base(constant, "const"), plain)
+        return found
+
     def number_array(self, literal: Literal) -> Expr:
         """A number as an array of JAX, for a function to close over: a bare one is part of the equations that use it."""
         key = ("array", self.literal(literal).flat())

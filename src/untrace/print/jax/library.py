@@ -11,6 +11,7 @@ import numpy as np
 
 from untrace.ir.nodes import Equation, Library, Slot
 from untrace.lift.library import OF_MATRIX
+from untrace.lift.patterns import Fixed
 from untrace.print.jax.sizes import joined
 from untrace.print.names import identifier
 from untrace.print.tree import (
@@ -140,6 +141,8 @@ def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
         return value
     if kind is Slot:
         return operands[value.index]
+    if kind is Fixed:
+        return w.module.numpy_constant(value.constant)
     if kind is tuple:
         shape = w.module.values.shape_of(value)
         if shape is not None:
