@@ -66,6 +66,8 @@ def raw_keys():
     return random.split(random.PRNGKey(3), 4)
 
 
+INDEX = np.array([0, 2])
+
 # (function, arguments, the expression that must stand in the text): found without provenance as well.
 ANYWHERE = [
     (lambda x, w: x @ w, (f32(2, 3, 4), f32(4, 5)), "x @ w"),
@@ -122,6 +124,8 @@ ANYWHERE = [
     (lambda x, i: x[i, 1:], (f32(3, 4), i32()), "x[i, 1:]"),
     (lambda x, i: x[i], (f32(3, 4), i32(5)), "x[i]"),
     (lambda x, i, j: x[i, j], (f32(3, 4), i32(5), i32(5)), "x[i, j]"),
+    (lambda x: x[INDEX], (f32(3, 4),), "return x[ind"),
+    (lambda x, v: x.at[:, INDEX].add(v), (f32(3, 4), f32(3, 2)), "return x.at[:, ind"),
     (lambda x, i, j: x[:, i, j], (f32(2, 3, 4), i32(5), i32(5)), "x[:, i, j]"),
     (lambda x, i, j, v: x.at[:, i, j].add(v), (f32(2, 3, 4), i32(5), i32(5), f32(2, 5)), "x.at[:, i, j].add(v)"),
     (lambda x, i: jnp.take(x, i, axis=-1), (f32(3, 4), i32(5)), "jnp.take(x, i, axis=-1)"),
@@ -186,19 +190,6 @@ ANYWHERE = [
     (lambda i: random.PRNGKey(i), (i32(),), "jax.random.PRNGKey(i)"),
     (lambda k: random.randint(k, (3,), 0, 10), (key(),), "jax.random.randint(k, (3,), 0, 10)"),
     (lambda k: random.bernoulli(k, 0.3, (3,)), (key(),), "jax.random.bernoulli(k, 0.3, (3,))"),
-    (lambda k: jax.vmap(random.split)(k), (keys(),), "jax.vmap(jax.random.split)(k)"),
-    (lambda k: jax.vmap(random.split)(k), (raw_keys(),), "jax.vmap(jax.random.split)(k)"),
-    (lambda k, i: jax.vmap(random.fold_in, (0, None))(k, i), (keys(), i32()), "jax.vmap(lambda key: jax.random.fold_in(key, i))(k)"),
-    (lambda k, i: jax.vmap(random.fold_in)(k, i), (keys(), i32(4)), "jax.vmap(jax.random.fold_in)(k, i)"),
-    (lambda key: jax.vmap(lambda k: random.normal(k, (2,)))(key), (keys(),), "jax.vmap(lambda key: jax.random.normal(key, (2,)))(key)"),
-    (lambda k: jax.vmap(lambda k: random.randint(k, (2,), 0, 9))(k), (raw_keys(),),
-     "jax.vmap(lambda key: jax.random.randint(key, (2,), 0, 9))(k)"),
-    (lambda x, i: jax.vmap(lambda x, i: x[i])(x, i), (f32(4, 3), i32(4)), "jax.vmap(lambda x, i: x[i])(x, i)"),
-    (lambda x, i: jax.vmap(lambda x, i: x.at[i].set(2.0))(x, i), (f32(4, 3), i32(4)), "jax.vmap(lambda x, i: x.at[i].set(2.0))(x, i)"),
-    (lambda x, i, v: jax.vmap(lambda x, i, v: x.at[i].add(v))(x, i, v), (f32(4, 3), i32(4), f32(4)),
-     "jax.vmap(lambda x, i, value: x.at[i].add(value))(x, i, v)"),
-    (lambda x, i: jax.vmap(lambda x, i: lax.dynamic_slice_in_dim(x, i, 2))(x, i), (f32(4, 3), i32(4)),
-     "jax.vmap(lambda x, i: lax.dynamic_slice_in_dim(x, i, 2))(x, i)"),
     (lambda v, i, x: sparse.BCOO((v, i), shape=(4, 4)) @ x, (f32(5), i32(5, 2), f32(4)), "sparse.BCOO((v, i), shape=(4, 4)) @ x"),
     (lambda v, i: sparse.BCOO((v, i), shape=(4, 4), unique_indices=True).todense(), (f32(5), i32(5, 2)),
      "sparse.BCOO((v, i), shape=(4, 4), unique_indices=True).todense()"),
@@ -333,3 +324,30 @@ def test_a_function_of_the_author_with_the_name_of_a_librarys_is_no_library_call
     assert "clip(0.0, x, 1.0, 2.0)" in text_of(function, (f32(3),)).replace("np.float32(0.0)", "0.0").replace(
         "np.float32(1.0)", "1.0"
     ).replace("np.float32(2.0)", "2.0")
+
+
+# Calls under `vmap` where nothing says what was mapped, as in a jaxpr or inside of a larger mapped function.
+MAPPED = [
+    (lambda k: jax.vmap(random.split)(k), (keys(),), "jax.vmap(jax.random.split)("),
+    (lambda k: jax.vmap(random.split)(k), (raw_keys(),), "jax.vmap(jax.random.split)("),
+    (lambda k, i: jax.vmap(random.fold_in, (0, None))(k, i), (keys(), i32()), "jax.vmap(lambda key: jax.random.fold_in(key, "),
+    (lambda k, i: jax.vmap(random.fold_in)(k, i), (keys(), i32(4)), "jax.vmap(jax.random.fold_in)("),
+    (lambda k: jax.vmap(lambda k: random.normal(k, (2,)))(k), (keys(),), "jax.vmap(lambda key: jax.random.normal(key, (2,)))("),
+    (lambda k: jax.vmap(lambda k: random.randint(k, (2,), 0, 9))(k), (raw_keys(),),
+     "jax.vmap(lambda key: jax.random.randint(key, (2,), 0, 9))("),
+    (lambda k: jax.vmap(lambda k: random.bernoulli(k, 0.3, (2,)))(k), (keys(),),
+     "jax.vmap(lambda key: jax.random.bernoulli(key, 0.3, (2,)))("),
+    (lambda x, i: jax.vmap(lambda x, i: x[i])(x, i), (f32(4, 3), i32(4)), "jax.vmap(lambda x, i: x[i])("),
+    (lambda x, i: jax.vmap(lambda x, i: x.at[i].set(2.0))(x, i), (f32(4, 3), i32(4)), "jax.vmap(lambda x, i: x.at[i].set(2.0))("),
+    (lambda x, i, v: jax.vmap(lambda x, i, v: x.at[i].add(v))(x, i, v), (f32(4, 3), i32(4), f32(4)),
+     "jax.vmap(lambda x, i, value: x.at[i].add(value))("),
+    (lambda x, i: jax.vmap(lambda x, i: lax.dynamic_slice_in_dim(x, i, 2))(x, i), (f32(4, 3), i32(4)),
+     "jax.vmap(lambda x, i: lax.dynamic_slice_in_dim(x, i, 2))("),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function, args, expected", MAPPED, ids=[e for *_, e in MAPPED])
+def test_calls_under_vmap(function, args, expected):
+    found = untrace.from_jaxpr(jax.make_jaxpr(function)(*args), style="idiomatic", simplify=False)
+    assert found.proof.level == "jaxpr"
+    assert expected in found.source

@@ -1882,6 +1882,12 @@ def traced_quickly(function: Any, avals: Sequence[Any]) -> tuple[Any, list[Any]]
     return jaxpr, list(consts)
 
 
+def constants_and_inputs(jaxpr: Any, consts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The variables of the constants and of the inputs of what `traced_quickly` gave: JAX 0.12 has them in one list."""
+    inside = len(consts) - len(jaxpr.constvars)
+    return [*jaxpr.constvars, *jaxpr.invars[:inside]], list(jaxpr.invars[inside:])
+
+
 _JITTED = jax.jit(lambda: None)
 
 

@@ -153,5 +153,6 @@ def _trace(path: str, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list
     if not jaxpr.eqns:
         return None
     made_by = {out: (eqn, i) for eqn in jaxpr.eqns for i, out in enumerate(eqn.outvars)}
-    inputs = {v: i for i, v in enumerate(jaxpr.invars)}
-    return Pattern(inputs, dict(zip(jaxpr.constvars, consts, strict=True)), made_by, jaxpr.outvars, len(jaxpr.eqns))
+    constvars, invars = jax_compat.constants_and_inputs(jaxpr, consts)
+    inputs = {v: i for i, v in enumerate(invars)}
+    return Pattern(inputs, dict(zip(constvars, consts, strict=True)), made_by, jaxpr.outvars, len(jaxpr.eqns))
