@@ -5,7 +5,7 @@ A function that needs several leaves of one tree takes the tree (`leaves`), the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Function, Value
@@ -158,20 +158,30 @@ def _written(module: Any, body: Function, layout: Layout, order: Sequence[int], 
     found = module.locals.get(key)
     if found is None:
         definition = _definition(module, body, layout, order, leaves, "")
-        definition.name = hint = identifier(body.name, "fn")
-        text = "\n".join(definition.lines(""))
-        found = module.locals.get(text)
-        if found is None:
-            found = module.locals[text] = definition.name = module.scope.fresh(hint)
-            module.definitions.append(definition)
-            module.local_definitions[found] = definition
-            module.attributes[found] = body.extra.get("attributes", {})
-            _describe(module, definition, body, layout, order)
-        else:
-            _describe(module, definition, body, layout, order)
-            module.described.shared(module.local_definitions[found], definition)
+        hint = identifier(body.name, "fn")
+        found = placed(module, definition, hint, lambda d: _describe(module, d, body, layout, order))
+        module.attributes.setdefault(found, body.extra.get("attributes", {}))
         module.locals[key] = found
         module.kept.append(body)
+    return found
+
+
+def placed(module: Any, definition: Def, hint: str, describe: Callable[[Def], object]) -> str:
+    """The name of a function that now stands in the module, or of one there that has the same text.
+
+    `describe` gives it its docstring, which two functions of one text share.
+    """
+    definition.name = hint
+    text = "\n".join(definition.lines(""))
+    found = module.locals.get(text)
+    if found is None:
+        found = module.locals[text] = definition.name = module.scope.fresh(hint)
+        module.definitions.append(definition)
+        module.local_definitions[found] = definition
+        describe(definition)
+    else:
+        describe(definition)
+        module.described.shared(module.local_definitions[found], definition)
     return found
 
 

@@ -18,7 +18,7 @@ from untrace.ir.nodes import Equation, Function, Value
 from untrace.lift.words import clean
 from untrace.print.jax.bodies import BareReturn, argument_words, function_hint, hint_of, put_definition, used_values
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
-from untrace.print.jax.local import leaf_behind
+from untrace.print.jax.local import leaf_behind, placed
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.types import array_type, tree_type
 from untrace.print.names import Scope, identifier
@@ -146,23 +146,10 @@ def _function(
     result_type = tree_type(out, [r.aval for r in body.results])
     if alone:
         definition = Def("", params, [*inner.statements, Return(value)])
-        return Name(_defined(w.module, definition, hint, types, result_type))
+        return Name(placed(w.module, definition, hint, lambda d: w.module.described.describe(d, types, result_type)))
     name = w.scope.fresh(hint)
     put_definition(w.statements, Def(name, params, [*inner.statements, BareReturn(value)]))
     return Name(name)
-
-
-def _defined(module: Any, definition: Def, hint: str, types: Sequence[tuple[str, Any]], result: Any) -> str:
-    """The name of a function of the module; of another one with the same text where there is one."""
-    definition.name = hint
-    text = "\n".join(definition.lines(""))
-    found = module.locals.get(text)
-    if found is None:
-        found = module.locals[text] = definition.name = module.scope.fresh(hint)
-        module.definitions.append(definition)
-        module.local_definitions[found] = definition
-        module.described.describe(definition, types, result)
-    return found
 
 
 # ---------------------------------------------------------------- the call
