@@ -67,7 +67,7 @@ CASES = {
     "scalar_operand": lambda x, y: lax.sub(x, lax.full((2, 3), 0.3)) * y,
     "implicit_broadcast": lambda x, y: lax.mul(lax.broadcast_in_dim(jnp.sum(y, 1), (2, 3), (0,)), x),
     "negated_twice": lambda x, y: -(-x) + y,  # noqa: B002
-    "negated_literal": lambda x, y: lax.sub(x, lax.neg(lax.full((2, 3), 0.3))) * y,
+    "negated_literal": lambda x, y: lax.neg(lax.full((2, 3), 3)).astype(jnp.float32) * x + y,
     "same_type": lambda x, y: lax.neg(x) * y,  # its `neg` is made a conversion, see `_traced`
     "plain_conversion": lambda x, y: lax.convert_element_type(x, jnp.bfloat16) + y.astype(jnp.bfloat16),
     "preferred_type": lambda x, y: lax.dot_general(x, y.T, (((1,), (0,)), ((), ()))),

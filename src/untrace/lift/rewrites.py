@@ -79,10 +79,22 @@ def divide_by_one(body: Body, eqn: Any) -> Any:
     return eqn.invars[0] if is_value(body.scalar(eqn.invars[1]), 1.0) else None
 
 
+def _number(body: Body, atom: Any) -> Any:
+    """The scalar Literal that `atom` is, or is broadcast from, or the negative of one: `-jnp.mean(x)` begins with it.
+
+    Alone a negated number stays: where several equations take it, it is a variable to them.
+    """
+    negated = body.maker(atom, "neg")
+    if negated is None or type(negated.invars[0]) is not Literal or np.shape(negated.invars[0].val):
+        return body.scalar(atom)
+    literal = negated.invars[0]
+    return jax_compat.literal(np.negative(np.asarray(literal.val).astype(literal.aval.dtype))[()], literal.aval)
+
+
 @rewrite("mul", "add", "sub", "div")
 def arithmetic_of_literals(body: Body, eqn: Any) -> Any:
     """Single and double precision, where NumPy rounds as XLA does; integers wrap around in both, but for division."""
-    x, y = body.scalar(eqn.invars[0]), body.scalar(eqn.invars[1])
+    x, y = _number(body, eqn.invars[0]), _number(body, eqn.invars[1])
     aval = eqn.outvars[0].aval
     whole = aval.dtype.kind in "iu" and aval.dtype.itemsize in (1, 2, 4, 8) and eqn.primitive.name != "div"
     if x is None or y is None or not whole and str(aval.dtype) not in ("float32", "float64"):
@@ -159,9 +171,9 @@ def negated_twice(body: Body, eqn: Any) -> Any:
 
 @rewrite("neg")
 def negated_literal(body: Body, eqn: Any) -> Any:
-    """The gradient of `-jnp.mean(x)` begins with it."""
+    """Integers: a negated float alone is where a gradient begins, a variable to all that take it (see `_number`)."""
     literal = body.scalar(eqn.invars[0])
-    if literal is None or str(literal.aval.dtype) not in ("float32", "float64", "int32", "int64"):
+    if literal is None or str(literal.aval.dtype) not in ("int32", "int64"):
         return None
     with np.errstate(all="ignore"):
         value = np.negative(np.asarray(literal.val).astype(literal.aval.dtype))
