@@ -96,3 +96,26 @@ def test_a_tangent_solve_that_nobody_could_run_harms_nobody() -> None:
 
     d = untrace.decompile(jax.jit(function), style="exact")(X[0])
     assert jax.grad(d)(X[0]) == jax.grad(function)(X[0])
+
+
+@pytest.mark.skipif(not IS_AN_OBJECT, reason="this JAX refuses to trace such a `tangent_solve`")
+@pytest.mark.parametrize("used", [True, False])
+def test_a_rule_through_a_tangent_solve_that_nobody_could_run(used: bool) -> None:
+    """It raises where the original's does, and only there."""
+
+    def plain(x: Any) -> Any:
+        root = lax.custom_root(lambda v: v**3 - x, x, lambda f, v: v * 0.5, lambda g, y: y / g(1.0))
+        return root if used else x
+
+    f = jax.custom_jvp(plain)
+    f.defjvp(lambda xs, ts: jax.jvp(plain, xs, ts))
+    x = X[0].astype(jnp.bfloat16)
+    d = untrace.decompile(f, style="exact")(x)
+    assert d.proof.level == "jaxpr"
+    for g in (f, d):
+        derivative = jax.jit(lambda x, g=g: jax.jvp(g, (x,), (x,))[1])
+        if used:
+            with pytest.raises((TypeError, NotImplementedError)):
+                derivative(x)
+        else:
+            assert derivative(x) == x

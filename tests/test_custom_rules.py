@@ -92,6 +92,20 @@ def test_tangents_of_integers_that_were_given() -> None:
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
+def test_dead_tangents_of_booleans_inside_a_rule() -> None:
+    """A `jvp` in the function that a rule differentiates leaves broadcasts of float0 that nobody reads."""
+
+    def plain(x: Any) -> Any:
+        jax.jvp(lambda y: (y, jnp.zeros((1, 4), bool)), (x,), (x,))
+        return x
+
+    f = jax.custom_jvp(plain)
+    f.defjvp(lambda xs, ts: (plain(*xs), ts[0] * 5))
+    d = untrace.decompile(f, style="exact")(X)
+    assert d.proof.level == "jaxpr"
+    np.testing.assert_array_equal(jax.jvp(d, (X,), (X,))[1], X * 5)
+
+
 def refusing() -> Any:
     """A rule with symbolic zeros that refuses to be differentiated by its second argument."""
 

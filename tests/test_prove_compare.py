@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 
 from untrace.prove.compare import compare, compare_jaxprs, count_equations
+from untrace.prove.values import Values
 
 X = jnp.arange(6.0).reshape(2, 3)
 Y = jnp.ones((2, 3))
@@ -403,6 +404,14 @@ def test_constant_keys_are_compared_by_data_and_implementation():
     assert_same(make(1), make(1), X)
     assert_differ(make(1), make(2), X)
     assert_differ(make(1), make(1, "rbg"), X)
+
+
+def test_a_sharding_over_no_mesh_is_no_sharding():
+    nowhere = jax.sharding.NamedSharding(jax.sharding.AbstractMesh((), ()), jax.sharding.PartitionSpec())
+    values = Values(lambda left, right: False)
+    assert values.same(nowhere, None) and values.same(None, nowhere)
+    somewhere = jax.sharding.NamedSharding(jax.sharding.AbstractMesh((1,), ("x",)), jax.sharding.PartitionSpec())
+    assert not values.same(somewhere, None) and not values.same(0, None) and not values.same(None, "")
 
 
 def test_effects_keep_their_order():

@@ -87,8 +87,8 @@ def custom_jvp_rule(eqn: Any) -> tuple[Any, list[bool]]:
     zeros = [v is None or getattr(v.aval, "dtype", None) == FLOAT0 for v in given]
     closed = close_jaxpr(jaxpr, consts)
     if len(kept) < len(jaxpr.outvars) - outs:
-        closed = _without_float0(rebuilt_jaxpr(closed, jaxpr.eqns, [*jaxpr.outvars[:outs], *kept]))
-    return closed, zeros
+        closed = rebuilt_jaxpr(closed, jaxpr.eqns, [*jaxpr.outvars[:outs], *kept])
+    return _without_float0(closed), zeros
 
 
 @contextlib.contextmanager
@@ -358,8 +358,8 @@ def _filled_cells(function: Any) -> dict[str, Any]:
 def _without_float0(closed: Any) -> Any:
     """A jaxpr without equations that only give float0, which no public function can compute with.
 
-    Batching leaves them in a rule (a broadcast cotangent of an integer); nothing reads their results
-    but each other.
+    Batching leaves them in a rule (a broadcast cotangent of an integer), and so does a `jvp` inside of it; nothing reads
+    their results but each other.
     """
     jaxpr, _ = open_jaxpr(closed)
     needed = {v for v in jaxpr.outvars if type(v) is not LITERAL_TYPE}

@@ -120,9 +120,27 @@ class Expander:
 
         def trace() -> Any:
             closed, zeros = jax_compat.custom_jvp_rule(eqn)
-            return self.closed(closed), zeros
+            closed = self.closed(closed)
+            if self._failures and self._broken_map(closed):
+                closed = jax_compat.without_dead_code(closed)  # what nobody runs harms nobody
+                if reason := self._broken_map(closed):
+                    raise TypeError(reason)
+            return closed, zeros
 
         return self._once(eqn.params["jvp_jaxpr_fun"], trace)
+
+    def _broken_map(self, closed: Any) -> str:
+        """Why a rule cannot run that applies the derivative of a root's function to what that does not accept.
+
+        JAX finds out only when it runs the rule (see `custom_root.py`): "" where nothing is wrong.
+        """
+        jaxpr, _ = jax_compat.open_jaxpr(closed)
+        for eqn in jaxpr.eqns:
+            inner = map(self._broken_map, jax_compat.jaxprs_in(eqn))
+            reason = self._failures.get(jax_compat.primitive_label(eqn)) if jax_compat.is_root_map(eqn) else None
+            if reason := reason or next(filter(None, inner), ""):
+                return reason
+        return ""
 
     def vjp_of(self, eqn: Any) -> tuple[Any, list[int | None], Any, list[bool], list[bool]]:
         """`jax_compat.custom_vjp_rules`, expanded. Raises what the rules raise."""
