@@ -243,6 +243,16 @@ def test_jvp_on_the_command_line(run: Run) -> None:
     assert "def jvp_cube(x, x_dot" in out
 
 
+def test_an_object_that_can_be_called_goes_by_its_class(run: Run) -> None:
+    Path("layers.py").write_text(
+        "class DenseBlock:\n    def __call__(self, x):\n        return x * 2.0\n\n\nblock = DenseBlock()\n"
+    )
+    for flags, name in (((), "dense_block"), (("--jvp",), "jvp_dense_block")):
+        code, out, err = run("show", "layers.py:block", "f32[2]", *flags)
+        assert code == 0, err
+        assert f"def {name}(x" in out
+
+
 def test_static_and_keyword_arguments(run: Run) -> None:
     flags = ("--static", "power=3", "--kw", "scale=f32[]")
     code, _, err = run("write", "model.py:loss", "f32[3]", "f32[2,3]", *flags, "-o", "out.py")
@@ -289,6 +299,7 @@ WRITE = ("-o", "out.py")
         (["show", "model.py:"], 2, "'model.py:' names no function; write it as FILE.py:NAME."),
         (["show", "no_such_module:f"], 2, "there is no module 'no_such_module'."),
         (["show", "jax.no_such:f"], 2, "there is no module 'jax.no_such'."),
+        (["show", "model.py:loss", "f32[3]", "f32[2,3]", "scale=f32[]"], 2, "given as --kw scale=f32[]"),
         (["show", "model.py:cube", "f3[2]"], 2, "cannot read the type string 'f3[2]': at column 1,"
          " 'f3' is not a type that is known here"),
         (["show", "model.py:cube", "f64[]"], 2, "'f64' needs JAX's 64-bit mode"),

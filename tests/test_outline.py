@@ -14,7 +14,7 @@ from untrace.capture.function import program_of, trace
 from untrace.ir.check import MalformedProgram, check
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Equation, Function, Local, Program, Value, walk_functions
-from untrace.lift.call_names import snake_case
+from untrace.print.names import snake_case
 from untrace.lift.names import name_values
 from untrace.lift.outline import outline
 from untrace.lift.prune import prune

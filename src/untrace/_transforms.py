@@ -44,7 +44,9 @@ def apply(
     """
     import jax
 
-    name = getattr(function, "__name__", "function")
+    from untrace.capture.function import name_of
+
+    name = name_of(function)
     for transform in transforms:
         if transform.name == "jvp":
             function = _jvp(function, len(args))

@@ -245,10 +245,24 @@ def _load_job(options: argparse.Namespace) -> _Job:
         if text.startswith("@"):
             args.extend(_locate.load_args(text[1:]))
         else:
-            args.append(_typestrings.parse(text))
+            args.append(_argument(text))
     kwargs = {name: _typestrings.parse(text) for name, text in options.kw}
     function, all_args = _transforms.apply(options.transforms, function, tuple(args))
     return _Job(function, all_args, kwargs)
+
+
+def _argument(text: str) -> Any:
+    """The argument that a type string stands for; a word on `--kw` where it looks like a keyword argument."""
+    from untrace import _typestrings
+
+    name, equals, kind = text.partition("=")
+    try:
+        return _typestrings.parse(text)
+    except TypeStringError:
+        if not equals or not name.isidentifier():
+            raise
+        _typestrings.parse(kind)
+        raise OptionError(f"{text}: a keyword argument is given as --kw {name}={kind}") from None
 
 
 def _check_output(output: Path, target: str, *, force: bool) -> None:

@@ -20,6 +20,7 @@ from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
 from untrace.capture.vmaps import VmapCall, noted_vmaps
 from untrace.ir.nodes import Constant, Program
+from untrace.print.names import snake_case
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ def trace(
         # Traced again, for JAX does not call what it has traced before. Where that fails, the calls stay unknown.
         with contextlib.suppress(Exception), jax_compat.untouched_by_caches(), noted_vmaps() as vmaps:
             jaxpr, out_example = jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
-    name = getattr(function, "__name__", None) or type(function).__name__
+    name = name_of(function)
     if name == "<lambda>":
         name = syntax.lambda_name(getattr(inspect.unwrap(function), "__code__", None)) or name
     return Captured(
@@ -147,6 +148,11 @@ def _check_arguments(
                     f"{place} of {_name(function)} is a {type(leaf).__name__}, which JAX cannot trace. "
                     "Pass it as static (static_argnums or static_argnames), or close over it."
                 )
+
+
+def name_of(function: Any) -> str:
+    """What a function is called; an object that can be called (a layer, a solver) by its class: `dense_block`."""
+    return getattr(function, "__name__", None) or snake_case(type(function).__name__)
 
 
 def _name(function: Any) -> str:

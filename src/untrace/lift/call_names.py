@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
 
 from untrace.capture.provenance import Frame
 from untrace.lift import words
 from untrace.lift.calls import Call
+from untrace.print.names import snake_case
 
 # What libraries call the method that a layer's `__call__` ends in.
 _CALLS = frozenset({"call", "forward"})
@@ -54,12 +54,6 @@ def _behind_wrappers(call: Call) -> Call:
             break
         call = inner
     return call
-
-
-def snake_case(name: str) -> str:
-    """`RMSNorm` -> `rms_norm`, `SwiGLU` -> `swi_glu`, `Conv2d` -> `conv2d`."""
-    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name.strip("_"))
-    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
 
 
 def own_parameters(frame: Frame) -> list[str]:

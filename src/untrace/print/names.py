@@ -21,6 +21,12 @@ RESERVED = frozenset(dir(builtins)) | frozenset(keyword.kwlist) | frozenset(keyw
 _NOT_WORD = re.compile(r"\W+")
 
 
+def snake_case(name: str) -> str:
+    """`RMSNorm` -> `rms_norm`, `SwiGLU` -> `swi_glu`, `Conv2d` -> `conv2d`."""
+    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name.strip("_"))
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
+
+
 def identifier(text: str, fallback: str) -> str:
     """`text` turned into an ASCII identifier of at most 40 characters; `fallback` where nothing is left of it.
 
