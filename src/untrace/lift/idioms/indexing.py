@@ -33,13 +33,9 @@ def basic_index(equation: Equation, squeezed: tuple[int, ...] = ()) -> tuple[Any
 
 def _slice(start: int, stop: int, step: int, size: int) -> slice:
     first = None if start == 0 else start
-    last = (
-        None
-        if stop == size or (step > 1 and size - stop < step and (stop - 1 - start) % step + size - stop < step)
-        else stop
-    )
-    if last is not None and step == 1:
-        if start > 0 and size - stop < 3 and size - stop < start:
+    last = None if stop == size else stop
+    if last is not None:
+        if start > 0 and size - stop < 3 and size - stop < start and step == 1:
             last = stop - size
         elif start == 0 and size - stop <= 2 < stop:
             last = stop - size
