@@ -14,7 +14,7 @@ from jax.extend.core import primitives
 
 import untrace
 from untrace import jax_compat
-from untrace.lift.simplify import IMPLICIT, NEUTRAL, REWRITES, simplified
+from untrace.lift.simplify import BOLD, IMPLICIT, NEUTRAL, REWRITES, simplified
 
 EDGES = [0.0, -0.0, 1.0, -1.5, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-38, 3.4e38, 0.1]
 floats = st.lists(st.one_of(st.sampled_from(EDGES), st.floats(width=32)), min_size=6, max_size=6).map(
@@ -103,6 +103,8 @@ CASES = {
     "indices_of_a_loop": lambda x, y: jax.grad(indexed)(x) + y,
     "constants_of_a_loop": lambda x, y: looped(x) + y,
     "where_with_scalar": lambda x, y: lax.select(x > y, x, jnp.zeros((2, 3))),
+    "transposed_operand": lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ()))),
+    "transposed_product": lambda x, y: lax.dot_general(x, y, (((0,), (0,)), ((), ()))).T,
 }  # fmt: skip
 
 
@@ -135,6 +137,42 @@ def test_a_rewrite_is_made(name):
     assert target is not original
     kept, _ = simplified(original, frozenset())
     assert kept is original  # nothing allowed, nothing done
+
+
+def test_products_of_matrices_are_those_of_transposed_operands():
+    """All four ways to sum over one axis of each; XLA compiles either form to the same program."""
+    x, y = jnp.ones((4, 3)), jnp.ones((3, 5))
+
+    def both(function):
+        found = untrace.decompile(function)(x, y)
+        assert found.proof.at_least("hlo") and "einsum" not in found.source
+        return found.source
+
+    def product(a, b, first, second):
+        return lax.dot_general(a, b, (((first,), (second,)), ((), ())))
+
+    assert "x @ y.T.T" not in both(lambda x, y: product(x, y.T, 1, 1))
+    assert "(y.T @ x.T).T" not in both(lambda x, y: product(x.T, y, 0, 0))
+    assert "return x @ y" in both(lambda x, y: product(y, x, 0, 1).T)
+    grads = both(jax.grad(lambda x, y: jnp.sum(jnp.sin(x @ y)), (0, 1)))
+    assert "@ y.T" in grads and "x.T @" in grads
+
+
+def test_products_of_vectors_and_of_batches_stay():
+    """XLA sums these in another order when operands are swapped."""
+    for shape, other in [((1, 8), (8, 8)), ((4, 8), (1, 8))]:
+        found, counts = simplified(
+            jax.make_jaxpr(lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ()))))(
+                jnp.ones(shape), jnp.ones(other)
+            )
+        )
+        assert BOLD.isdisjoint(counts), found
+
+    def layer(w, x):
+        return jnp.tanh(lax.dot_general(w, x, (((1,), (1,)), ((), ()))).T) + jnp.sin(x).sum()
+
+    found = untrace.decompile(lambda w, xs: jax.vmap(lambda x: layer(w, x))(xs))(jnp.ones((4, 3)), jnp.ones((2, 5, 3)))
+    assert "vmap" in found.source and "w.T" not in found.source
 
 
 def test_equations_of_different_functions_stay():

@@ -20,7 +20,7 @@ from untrace.ir.nodes import Program, walk_functions
 from untrace.lift import lift
 from untrace.lift.engine import recognised
 from untrace.lift.prune import prune
-from untrace.lift.simplify import NEUTRAL, calls_host, described, simplified
+from untrace.lift.simplify import BOLD, NEUTRAL, calls_host, described, simplified
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
 from untrace.print.jax.module import Written, write_module
@@ -154,9 +154,13 @@ def _targets(
         if small:
             kept = recognised(prune(_program_of_target(captured, plain, whole, "")), JAX.user_names())
         most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
-        for only in (most, NEUTRAL) if small else (NEUTRAL,):
-            apart = captured.extra.get("apart")
-            form, counts = simplified(whole, only, JAX.user_names(), kept, captured.constant_names, apart)
+        apart = captured.extra.get("apart")
+        bold = False
+        for only, without in ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD)) if small else ((NEUTRAL, BOLD),):
+            if without and only is most and not bold:
+                continue
+            form, counts = simplified(whole, only, JAX.user_names(), kept, captured.constant_names, apart, without)
+            bold = not BOLD.isdisjoint(counts)
             if form is not whole:
                 neutral = set(counts) <= NEUTRAL
                 yield form, vmaps.unfolded(form) if folds else form, described(counts), neutral

@@ -23,4 +23,4 @@ def grad_loss(params, x):
     d_centered = (d_tanh_scaled + d_tanh_scaled * tanh_scaled) / 30.0
     d_mean = (-d_centered).mean(axis=-1, keepdims=True).sum(axis=-1, keepdims=True)
     d_total = jnp.where(total > 0.0, d_centered + d_mean, 0.0)  # softcap_gradient.py:14
-    return jnp.einsum("ij,ik->jk", d_total, x).T, d_total.sum(axis=0)
+    return x.T @ d_total, d_total.sum(axis=0)

@@ -7,6 +7,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     x * 1.0, x / 1.0 -> x       exact for every x, NaN and -0.0 included
     op(x, broadcast(c)) -> op(x, c)        JAX broadcasts a scalar when it lowers the operation
     op(x, broadcast(y)) -> op(x, y[..., None])    operations broadcast axes of size one
+    products of matrices that sum over other axes than `x @ w` does -> `d @ w.T`, `x.T @ d`
     transpose, reshape, broadcast, convert of themselves, or to the type that is there: composed or dropped
     -(-x) -> x
     sum over axes of size one of a sum -> a reshape     a sum is never -0.0, so adding it to 0.0 changes nothing
@@ -46,6 +47,8 @@ NEUTRAL = frozenset(
     "add_any_is_add plain_conversion preferred_type plain_slice sharding_inside_shard_map implicit_pvary "
     "equal_constants".split()
 )
+# Rewrites after which XLA was seen to make the same of a product, but nobody promises it: the first to be taken back.
+BOLD = frozenset({"transposed_operand", "transposed_product"})
 # Those that take out what JAX puts in again when it traces the text.
 IMPLICIT = frozenset({"sharding_inside_shard_map", "implicit_pvary"})
 # Equations whose jaxprs are rewritten as well. Others keep theirs: what they close over or promise is their own.
@@ -69,7 +72,7 @@ def rewrite(*primitives: str) -> Callable[[Rewrite], Rewrite]:
 class Simplifier:
     """Simplifies jaxprs that may share parts, each once. `counts`: how often each rewrite was made, by name.
 
-    `only`: the rewrites that may be made. `own`: primitives with a user's rule, which are left alone. `kept`: ids
+    `only`: the rewrites that may be made, `without`: those that may not. `own`: primitives with a user's rule, which are left alone. `kept`: ids
     of equations that are left alone. `same`: what stands for a constant, by id (`equal_constants.representatives`).
     `apart`: says of two equations that they are parts of different functions, and stay.
     """
@@ -81,8 +84,10 @@ class Simplifier:
         kept: Collection[int] = (),
         same: dict[int, Any] | None = None,
         apart: Callable[[Any, Any], bool] | None = None,
+        without: frozenset[str] = frozenset(),
     ):
         self.apart = apart
+        self.without = without
         self.same = same or {}
         self.only = only
         self.own = own
@@ -122,6 +127,9 @@ class Simplifier:
     def _with_params(self, eqn: Any) -> Any:
         if eqn.primitive.name not in _TRANSPARENT:
             return eqn
+        outside = self.without
+        if eqn.primitive.name == "vmap":  # of products of batches XLA does not make the same
+            self.without = outside | BOLD
         changed = {}
         for key, value in eqn.params.items():
             if jax_compat.is_jaxpr(value):
@@ -132,6 +140,7 @@ class Simplifier:
                 several = tuple(self.simplify(v, outermost=False) for v in value)
                 if any(a is not b for a, b in zip(several, value, strict=True)):
                     changed[key] = several
+        self.without = outside
         return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
 
     def _add_all(self, body: Body, eqns: Sequence[Any]) -> None:
@@ -216,6 +225,8 @@ class Body:
         self.current: Any = None  # the equation that is looked at
         self.made: dict[Any, Any] = {}
         self.substitute: dict[Any, Any] = {}
+        self._jaxpr = jaxpr
+        self._uses: Counter[Any] | None = None
         self.changed = False
         self.narrowed: dict[Any, Any] = {}  # broadcast variable -> the same with ones where it repeats
         self._inputs = set(jaxpr.invars) | set(jaxpr.constvars)
@@ -248,7 +259,7 @@ class Body:
             return None
         self.current = eqn
         for function in REWRITES.get(eqn.primitive.name, ()):
-            if only is not None and function.__name__ not in only:
+            if only is not None and function.__name__ not in only or function.__name__ in self.simplifier.without:
                 continue
             new = function(self, eqn)
             if new is None:
@@ -262,6 +273,13 @@ class Body:
             self.simplifier.counts[function.__name__] += 1
             return new
         return None
+
+    def used_once(self, variable: Any) -> bool:
+        """Whether one equation or result needs a variable of the jaxpr, as far as it was before it was rewritten."""
+        if self._uses is None:
+            atoms = [v for eqn in self._jaxpr.eqns for v in eqn.invars] + list(self._jaxpr.outvars)
+            self._uses = Counter(v for v in atoms if type(v) is not Literal)
+        return self._uses[variable] == 1 and not any(v is variable for v in self.substitute.values())
 
     def maker(self, atom: Any, *names: str) -> Any:
         """The equation of one of these primitives that computes `atom`, or None."""
@@ -396,16 +414,18 @@ def simplified(
     kept: Collection[int] = (),
     named: Collection[int] = (),
     apart: Callable[[Any, Any], bool] | None = None,
+    without: frozenset[str] = frozenset(),
 ) -> tuple[Any, Counter[str]]:
     """(`closed` simplified, how often each rewrite was made); the same object where none was.
 
     named: ids of constants that the function knows by name, which stay apart from others like them.
     apart: says of two equations that they are parts of different functions of the author's.
+    without: rewrites that are not made.
     """
     same: dict[int, Any] = {}
     if only is None or "equal_constants" in only:
         same = equal_constants.representatives(closed, named, _TRANSPARENT)
-    simplifier = Simplifier(only, own, kept, same, apart)
+    simplifier = Simplifier(only, own, kept, same, apart, without)
     return simplifier.simplify(closed), simplifier.counts
 
 
