@@ -184,3 +184,31 @@ def test_a_function_takes_the_tree_that_a_map_gave():
 
     text = untrace.decompile(step)(PARAMS, X).source
     assert "def network(params, x):" in text and "network(new, x)" in text
+
+
+def test_trees_are_told_apart_by_structure():
+    """Arrays in examples of other trees are not asked whether they are equal."""
+
+    class Nothing(NamedTuple):
+        pass
+
+    class Moments(NamedTuple):
+        count: jax.Array
+        mu: list
+        nu: list
+
+    def step(moments, params, x):
+        def loss(layers):
+            return jnp.sum(jnp.tanh(x @ layers[0]["w"] @ layers[1]["w"] @ layers[2]["w"]))
+
+        grads = jax.grad(loss)(params)
+        mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, moments.mu, grads)
+        nu = jax.tree.map(lambda m, g: 0.9 * m + g * g, moments.nu, grads)
+        return Moments(moments.count + 1, mu, nu)
+
+    def layers():
+        return [{"w": jnp.ones((3, 3)), "b": Nothing()} for _ in range(3)]
+
+    found = untrace.decompile(step)(Moments(jnp.int32(0), layers(), layers()), layers(), X)
+    assert "jax.tree.unflatten" in found.source and "jax.tree.map(" in found.source
+    assert found.proof.at_least("bits")

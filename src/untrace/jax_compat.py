@@ -1661,6 +1661,21 @@ def is_library_jaxpr(closed: Any) -> bool:
     return bool(match) and match.group(1).startswith(os.path.dirname(os.path.abspath(jax.__file__)) + os.sep)
 
 
+def with_inner_jaxprs(eqn: Any, function: Callable[[Any], Any]) -> Any:
+    """An equation with `function(jaxpr)` for each jaxpr among its parameters; the very same where it gives them back."""
+    changed: dict[str, Any] = {}
+    for key, value in eqn.params.items():
+        if is_jaxpr(value):
+            new = function(value)
+            if new is not value:
+                changed[key] = new
+        elif type(value) is tuple and value and all(map(is_jaxpr, value)):
+            several = tuple(map(function, value))
+            if any(a is not b for a, b in zip(several, value, strict=True)):
+                changed[key] = several
+    return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
+
+
 def fresh_variable(like: Any, shape: tuple[int, ...] | None = None) -> Any:
     """A new variable of a jaxpr, of the type of `like`, or of another shape of the same rank."""
     if type(like) is DROP_TYPE:

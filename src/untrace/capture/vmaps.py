@@ -23,6 +23,7 @@ import jax.extend.core
 import numpy as np
 
 from untrace import jax_compat
+from untrace._trees import is_plain
 from untrace.capture.expand import Expander
 from untrace.capture.provenance import file_kind
 from untrace.ir.nodes import Literal
@@ -116,7 +117,7 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     if "library" in (file_kind(call.caller), file_kind(_file_of(function))):
         given = [x for x in (*args, *kwargs.values()) if x is not None]
         # What a library puts around the author's values says nothing to a reader, nor do small parts of it.
-        if not _is_plain([given, out]) or count_equations(closed) < _FEWEST:
+        if not is_plain([given, out]) or count_equations(closed) < _FEWEST:
             return None
     if inside and traced and not inspect.isroutine(function):
         return None  # layers that are mapped inside a mapped model: as batched calls they share functions
@@ -135,12 +136,6 @@ def _is_reached(tree: Any) -> bool:
     """Whether keys, places and attributes lead to every leaf."""
     keys = (jax.tree_util.SequenceKey, jax.tree_util.DictKey, jax.tree_util.GetAttrKey)
     return all(type(k) in keys for path, _ in jax.tree_util.tree_leaves_with_path(tree) for k in path)
-
-
-def _is_plain(tree: Any) -> bool:
-    if type(tree) is dict:
-        return all(map(_is_plain, tree.values()))
-    return all(map(_is_plain, tree)) if type(tree) in (list, tuple) else jax.tree_util.all_leaves([tree])
 
 
 def _unwrapped(function: Any) -> Any:
@@ -223,7 +218,7 @@ class _Folder:
     def _folded(self, closed: Any) -> Any:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
         known = {id(value): var for var, value in zip(jaxpr.constvars, consts, strict=False)}
-        eqns: list[Any] = [self._with_params(e) for e in jaxpr.eqns]
+        eqns: list[Any] = [jax_compat.with_inner_jaxprs(e, self.jaxpr) for e in jaxpr.eqns]
         changed = any(a is not b for a, b in zip(eqns, jaxpr.eqns, strict=True))
         made_by = {v: i for i, e in enumerate(eqns) for v in e.outvars}
         dead = _dead(eqns, jaxpr.outvars)
@@ -262,19 +257,6 @@ class _Folder:
         return like.replace(
             primitive=VMAP, invars=atoms, outvars=list(call.outputs), params=params, source_info=call.source_info
         )
-
-    def _with_params(self, eqn: Any) -> Any:
-        changed: dict[str, Any] = {}
-        for key, value in eqn.params.items():
-            if jax_compat.is_jaxpr(value):
-                new: Any = self.jaxpr(value)
-                if new is not value:
-                    changed[key] = new
-            elif type(value) is tuple and value and all(jax_compat.is_jaxpr(v) for v in value):
-                several = tuple(self.jaxpr(v) for v in value)
-                if any(a is not b for a, b in zip(several, value, strict=True)):
-                    changed[key] = several
-        return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
 
 
 def _dead(eqns: Sequence[Any], outvars: Sequence[Any]) -> set[int]:

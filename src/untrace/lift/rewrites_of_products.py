@@ -48,7 +48,7 @@ def transposed_product(body: Body, eqn: Any) -> Any:
     ((first,), (second,)), _ = product.params["dimension_numbers"]
     if left.aval.ndim != 2 or right.aval.ndim != 2 or (first, second) != (1, 0):
         return None
-    if body.maker(left, "transpose") is None and body.maker(right, "transpose") is None:
+    if not _is_transposed(body, left) and not _is_transposed(body, right):
         return None
     operands = [_transpose(body, product, right), _transpose(body, product, left)]
     return _product(product, *operands).replace(outvars=eqn.outvars, source_info=eqn.source_info)
@@ -74,6 +74,16 @@ def _is_plain_product(eqn: Any) -> bool:
     return not isinstance(precision, tuple) or precision[0] == precision[1]
 
 
+def _is_transposed(body: Body, matrix: Any, depth: int = 0) -> bool:
+    """Whether a matrix is the transposed of another, or a product with such an operand that nothing else needs."""
+    made = body.maker(matrix, "transpose", "dot_general")
+    if made is None or made.primitive is lax.transpose_p:
+        return made is not None
+    if depth > 3 or not _is_plain_product(made) or not body.used_once(matrix):
+        return False
+    return any(v.aval.ndim == 2 and _is_transposed(body, v, depth + 1) for v in made.invars)
+
+
 def _transpose(body: Body, like: Any, matrix: Any) -> Any:
     """The transposed of a matrix: what it is the transposed of, or by an equation before `like`."""
     inner = body.maker(matrix, "transpose")
@@ -81,7 +91,7 @@ def _transpose(body: Body, like: Any, matrix: Any) -> Any:
         return inner.invars[0]
     variable = jax_compat.fresh_variable(matrix, matrix.aval.shape[::-1])
     body.add(_transposed(like, matrix, variable))
-    return variable
+    return body.substitute.get(variable, variable)
 
 
 def _transposed(like: Any, matrix: Any, variable: Any) -> Any:

@@ -130,18 +130,9 @@ class Simplifier:
         outside = self.without
         if eqn.primitive.name == "vmap":  # of products of batches XLA does not make the same
             self.without = outside | BOLD
-        changed = {}
-        for key, value in eqn.params.items():
-            if jax_compat.is_jaxpr(value):
-                new: Any = self.simplify(value, outermost=False)
-                if new is not value:
-                    changed[key] = new
-            elif type(value) is tuple and value and all(jax_compat.is_jaxpr(v) for v in value):
-                several = tuple(self.simplify(v, outermost=False) for v in value)
-                if any(a is not b for a, b in zip(several, value, strict=True)):
-                    changed[key] = several
+        new = jax_compat.with_inner_jaxprs(eqn, lambda inner: self.simplify(inner, outermost=False))
         self.without = outside
-        return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
+        return new
 
     def _add_all(self, body: Body, eqns: Sequence[Any]) -> None:
         for eqn in eqns:
@@ -275,11 +266,11 @@ class Body:
         return None
 
     def used_once(self, variable: Any) -> bool:
-        """Whether one equation or result needs a variable of the jaxpr, as far as it was before it was rewritten."""
+        """Whether one equation or result needs a variable of the jaxpr, as it was before it was rewritten; or a new one."""
         if self._uses is None:
             atoms = [v for eqn in self._jaxpr.eqns for v in eqn.invars] + list(self._jaxpr.outvars)
             self._uses = Counter(v for v in atoms if type(v) is not Literal)
-        return self._uses[variable] == 1 and not any(v is variable for v in self.substitute.values())
+        return self._uses[variable] <= 1 and not any(v is variable for v in self.substitute.values())
 
     def maker(self, atom: Any, *names: str) -> Any:
         """The equation of one of these primitives that computes `atom`, or None."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 
+from untrace._trees import is_plain
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
 from untrace.lift.words import clean
 from untrace.print.jax.leaves import Leaf, Step, last_word, reach_nodes
@@ -27,7 +28,7 @@ from untrace.print.values import Unwritable
 _LAMBDA_WIDTH = 60
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Structure:
     """What trees of one kind have in common: an example of one, and the ways to its leaves."""
 
@@ -251,10 +252,11 @@ def _tree(w: Any, column: Sequence[Any], structure: Structure) -> Expr:
     if found is not None:
         return found[0]
     leaves = [w.atom(a) for a in column]
-    if _is_plain(structure.example):
+    if is_plain(structure.example):
         tree = rebuilt(w, structure.example, leaves)
     else:
-        like = next(leaf for leaf, other in w.trees.by_leaves.values() if other == structure)
+        known = w.trees.by_leaves.values()
+        like = next(leaf for leaf, other in known if _same_structure(other.example, structure.example))
         tree = Call("jax.tree.unflatten", [Call("jax.tree.structure", [like]), List(leaves)])
     hints = [getattr(a, "hint", None) for a in column]
     word = "grads" if all((h or "").startswith("d_") for h in hints) else _common(hints, "leaves")
@@ -263,15 +265,6 @@ def _tree(w: Any, column: Sequence[Any], structure: Structure) -> Expr:
     if all(type(a) is Value for a in column):
         w.trees.add(name, structure.example, column)
     return name
-
-
-def _is_plain(example: Any) -> bool:
-    """Whether a tree consists of dicts, lists and tuples."""
-    if type(example) is dict:
-        return all(type(k) is str and _is_plain(v) for k, v in example.items())
-    if type(example) in (list, tuple):
-        return all(_is_plain(v) for v in example)
-    return example is None or jax.tree_util.all_leaves([example])
 
 
 def _common(hints: Sequence[str | None], otherwise: str) -> str:
