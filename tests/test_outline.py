@@ -14,11 +14,11 @@ from untrace.capture.function import program_of, trace
 from untrace.ir.check import MalformedProgram, check
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Equation, Function, Local, Program, Value, walk_functions
-from untrace.print.names import snake_case
 from untrace.lift.names import name_values
 from untrace.lift.outline import outline
 from untrace.lift.prune import prune
 from untrace.print.jax.entry import entry_of
+from untrace.print.names import snake_case
 
 KEY = jax.random.key(0)
 

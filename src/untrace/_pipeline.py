@@ -16,6 +16,7 @@ from untrace._errors import ProofError, UnsupportedPrimitiveError
 from untrace.capture import vmaps
 from untrace.capture.constant_order import keep_constant_order
 from untrace.capture.function import Captured, program_of
+from untrace.capture.loops import note_trees
 from untrace.ir.nodes import Program, walk_functions
 from untrace.lift import lift
 from untrace.lift.engine import recognised
@@ -176,7 +177,9 @@ def _program_of_target(captured: Captured, program: Program, target: Any, name: 
     entry = importer.program(target, name)
     captured.name_constants(importer.constants)
     extra = {**captured.extra, "own": program.extra["own"], "summary": captured.summary}
-    return Program(entry, program.signature, tuple(importer.notes), extra=extra)
+    made = Program(entry, program.signature, tuple(importer.notes), extra=extra)
+    note_trees(made, captured.bodies)
+    return made
 
 
 def prove_again(

@@ -1811,6 +1811,48 @@ def intercepted_vmap(note: Callable[[MappedCall], None]) -> Iterator[None]:
         batching.flatten_fun_for_vmap, batching.batch = flatten_before, batch_before
 
 
+@contextlib.contextmanager
+def intercepted_bodies(note: Callable[[Any, Any, Any], None]) -> Iterator[None]:
+    """Calls `note(jaxpr, args, out)` for every function that is traced to a jaxpr of its own, as the body of a loop is.
+
+    args, out: functions that give `((args), kwargs)` and the result as pytrees of abstract values. A jaxpr keeps its leaves
+    only. Source: `trace_to_jaxpr` in jax/_src/interpreters/partial_eval.py, which all of them go through; what it has
+    traced before it does not call again, but gives.
+    """
+    from jax._src.interpreters import partial_eval
+
+    before = partial_eval.trace_to_jaxpr
+
+    def trace_to_jaxpr(function: Any, avals: Any, *args: Any, **kwargs: Any) -> Any:
+        result = before(function, avals, *args, **kwargs)
+        # Of another JAX this may be another thing: then nothing is known, and nothing is lost.
+        with contextlib.suppress(Exception):
+            closed, out = result
+            note(closed, avals.unflatten, out.unflatten)
+        return result
+
+    for name in ("cache_clear", "cache_info", "evict_weakref"):  # it is a cached function, and stays one
+        if hasattr(before, name):
+            setattr(trace_to_jaxpr, name, getattr(before, name))
+    partial_eval.trace_to_jaxpr = trace_to_jaxpr
+    try:
+        yield
+    finally:
+        partial_eval.trace_to_jaxpr = before
+
+
+def body_names(closed: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...] | None] | None:
+    """(what function a jaxpr is of, the paths of its inputs, those of its results), None where JAX does not know.
+
+    The paths of the results alone are None where a loop was batched.
+    """
+    info = open_jaxpr(closed)[0].debug_info
+    if info is None or info.arg_names is None or callable(info.result_paths):
+        return None
+    paths = tuple(info.result_paths) if info.result_paths is not None else None
+    return (info.traced_for, info.func_src_info), tuple(info.arg_names), paths
+
+
 def _caller_of_vmap(folder: str, frame: Any) -> str | None:
     """The file of the code outside JAX's folder that called the `vmap_f` of this frame, or of untrace, which calls one of
     `vmap(vmap(f))`; None where JAX itself did."""
@@ -1818,8 +1860,9 @@ def _caller_of_vmap(folder: str, frame: Any) -> str | None:
         return None
     depth = 0
     frame = frame.f_back
-    while frame is not None and frame.f_code.co_filename.startswith(folder):
-        depth += not frame.f_code.co_filename.endswith("traceback_util.py")
+    passing = os.path.abspath(__file__)  # what is intercepted goes through here
+    while frame is not None and frame.f_code.co_filename.startswith((folder, passing)):
+        depth += not frame.f_code.co_filename.endswith(("traceback_util.py", passing))
         frame = frame.f_back
     ours = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture", "vmaps.py")
     file = frame.f_code.co_filename if frame is not None else ""

@@ -18,6 +18,7 @@ from untrace._places import place_of
 from untrace.capture import closed_over, syntax
 from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
+from untrace.capture.loops import Bodies, has_unknown_loops, note_trees, noted_bodies
 from untrace.capture.vmaps import VmapCall, noted_vmaps
 from untrace.ir.nodes import Constant, Program
 from untrace.print.names import snake_case
@@ -45,6 +46,7 @@ class Captured:
     function: Any = None  # what was traced; None of a jaxpr that came alone
     constant_names: dict[int, str] = field(default_factory=dict)  # by id: names for what the function closes over
     vmaps: Sequence[VmapCall] = ()  # the calls of `jax.vmap` that were made, where they were noted
+    bodies: Bodies = field(default_factory=Bodies)  # the pytrees of functions that were traced, where they were noted
     _looked_for: dict[int, Any] = field(default_factory=dict)
 
     def where(self) -> str:
@@ -71,12 +73,12 @@ def trace(
     kwargs: dict[str, Any],
     static_argnums: Container[int] = frozenset(),
     static_argnames: Iterable[str] = frozenset(),
-    note_vmaps: bool = False,
+    note_calls: bool = False,
 ) -> Captured:
     """Traces `function` on arrays or `ShapeDtypeStruct`s.
 
-    static_argnums, static_argnames: positions in `args` and names in `kwargs` that are not traced. note_vmaps: whether
-    calls of `jax.vmap` are looked for, which traces mapped functions once more. Raises CaptureError with JAX's own
+    static_argnums, static_argnames: positions in `args` and names in `kwargs` that are not traced. note_calls: whether
+    calls of `jax.vmap` are looked for, which traces mapped functions once more, and the pytrees of loops. Raises CaptureError with JAX's own
     message below ours.
     """
     args = tuple(args)
@@ -93,14 +95,22 @@ def trace(
 
     _check_arguments(function, args, dynamic_args, kwargs, static)
     whole = call if static or not callable(getattr(function, "__call__", None)) else function  # noqa: B004
+    bodies = Bodies()
+    noted = noted_bodies(bodies) if note_calls else contextlib.nullcontext()
     try:
-        jaxpr, out_example = jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
+        with noted:
+            jaxpr, out_example = jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
     except Exception as error:  # whatever the user's function raises while it is traced
         raise CaptureError(_explain(function, error)) from error
     vmaps: Sequence[VmapCall] = ()
-    if note_vmaps and jax_compat.is_mapped(jaxpr):
+    if note_calls and (jax_compat.is_mapped(jaxpr) or has_unknown_loops(jaxpr, bodies)):
         # Traced again, for JAX does not call what it has traced before. Where that fails, the calls stay unknown.
-        with contextlib.suppress(Exception), jax_compat.untouched_by_caches(), noted_vmaps() as vmaps:
+        with (
+            contextlib.suppress(Exception),
+            jax_compat.untouched_by_caches(),
+            noted_bodies(bodies),
+            noted_vmaps() as vmaps,
+        ):
             jaxpr, out_example = jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
     name = name_of(function)
     if name == "<lambda>":
@@ -117,6 +127,7 @@ def trace(
         jax_compat.transformation(function),
         function=function,
         vmaps=vmaps,
+        bodies=bodies,
     )
 
 
@@ -129,7 +140,9 @@ def program_of(captured: Captured, name: str, signature: Any, keep_primitives: C
     importer = Importer(captured.expander)
     entry = importer.program(captured.expanded, name)
     captured.name_constants(importer.constants)
-    return Program(entry, signature, tuple(importer.notes), extra=dict(captured.extra))
+    program = Program(entry, signature, tuple(importer.notes), extra=dict(captured.extra))
+    note_trees(program, captured.bodies)
+    return program
 
 
 def _check_arguments(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from untrace.capture.loops import forget_trees
 from untrace.ir.nodes import Program
 from untrace.lift import idioms as _idioms  # noqa: F401  (registers the idioms)
 from untrace.lift import rewrites as _rewrites  # noqa: F401  (registers the simplifications)
@@ -36,6 +37,7 @@ def lift(
     # A capture that knows the calls by itself brings its own pass.
     pass_of_its_own = program.extra.get("outline", outline)
     program = pass_of_its_own(program, inlined)  # before lifting: a library call should not hide whose call it is in
+    forget_trees(program, refused)
     any_size = "sizes" in program.extra
     program = Lifter(refused, program.extra.get("own", ()), any_size).lift(program)
     program = map_trees(program, refused)

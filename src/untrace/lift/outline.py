@@ -159,14 +159,20 @@ class Outliner:
         self.turns: set[Piece] = set()  # calls for the leaves of a tree
 
     def _note_trees_inside(self, function: Function) -> None:
-        """A mapped function takes, or closes over, the leaves of the same trees."""
+        """A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own."""
         for equation in function.equations:
-            if equation.callee.name == "vmap":
-                body = equation.params["jaxpr"]
-                for param, atom in zip(body.params, equation.inputs, strict=True):
-                    if atom in self.trees:
-                        self.trees[param], self.order[param] = self.trees[atom], self.order[atom]
-                self._note_trees_inside(body)
+            for body in [f for value in equation.params.values() for f in functions_in(value)]:
+                if equation.callee.name == "vmap":
+                    for param, atom in zip(body.params, equation.inputs, strict=True):
+                        if atom in self.trees:
+                            self.trees[param], self.order[param] = self.trees[atom], self.order[atom]
+                    self._note_trees_inside(body)
+                elif "trees" in body.extra:
+                    for number, place in enumerate(p for tree in body.extra["trees"].args for p in tree.places):
+                        self.order[body.params[place]] = number
+                    for root, tree in enumerate(body.extra["trees"].subtrees()):
+                        self.trees.update((body.params[p], (id(body), root)) for p in tree.places)
+                    self._note_trees_inside(body)
 
     def outline(self) -> None:
         backward = self._backward()

@@ -40,20 +40,29 @@ def leaf_names(
     Two leaves with the same last key get the key before it as well (`query_kernel`, `key_kernel`), up to the whole path.
     """
     unpacked = _unpacked(function, find) if function is not None else {}
+    own = [_by_own_name(path, unpacked) for path in paths]
     names: list[str | None] = []
     for path in paths:
         found = unpacked.get(path)
         names.append(clean(found) if found is not None else _last_words(path, 1))
     for depth in (2, 3, 4):
-        clashing = _clashing(names, paths, unpacked)
+        clashing = _clashing(names, own, [unpacked.get(path) for path in paths])
         if not clashing:
             break
         for i in clashing:
-            names[i] = _last_words(paths[i], depth)
+            names[i] = _last_words(own[i], depth)
     return names
 
 
-def _clashing(names: list[str | None], paths: Sequence[Path], unpacked: dict[Path, str]) -> list[int]:
+def _by_own_name(path: Path, unpacked: dict[Path, str]) -> Path:
+    """`params['w']` for `carry[0]['w']`, where the function says `params, state = carry`."""
+    for size in range(len(path) - 1, 1, -1):
+        if path[:size] in unpacked:
+            return (unpacked[path[:size]], *path[size:])
+    return path
+
+
+def _clashing(names: list[str | None], paths: Sequence[Path], own: Sequence[str | None]) -> list[int]:
     """Leaves that share a name with another one. Where several arguments have a leaf of that name (parameters and the
     optimiser's state), the first argument's keeps it, if it is only one.
     """
@@ -67,7 +76,7 @@ def _clashing(names: list[str | None], paths: Sequence[Path], unpacked: dict[Pat
             continue
         first = [i for i in group if paths[i][:1] == paths[group[0]][:1]]
         keep = first[0] if len(first) == 1 else None
-        found.extend(i for i in group if i != keep and unpacked.get(paths[i]) is None)
+        found.extend(i for i in group if i != keep and own[i] is None)
     return found
 
 
@@ -100,6 +109,15 @@ def function_names(closed: Any) -> tuple[list[str | None], ast.AST | None]:
         return [None] * len(jaxpr.invars), function
     find = functools.partial(syntax.function_named, place[0]) if place is not None else None
     return leaf_names([parse_path(n) for n in names], function, find), function
+
+
+def unpacked_names(closed: Any) -> dict[Path, str]:
+    """{path of a part of a parameter: the author's name for it}, for the function of a jaxpr: `params, state = carry`."""
+    place = jax_compat.function_place(closed)
+    function = syntax.function_at(*place) if place is not None else None
+    if function is None or place is None:
+        return {}
+    return _unpacked(function, functools.partial(syntax.function_named, place[0]))
 
 
 def positional(function: ast.AST | None) -> list[list[str]]:
@@ -156,16 +174,31 @@ def _unpacked(function: ast.AST, find: Callable[[str], Any] | None = None) -> di
                     if path is not None:
                         bind(left, path)
     for node in ast.walk(function) if find is not None else ():
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            passed = [(i, _path_of(a, roots)) for i, a in enumerate(node.args)]
-            callee = find(node.func.id) if any(path for _, path in passed) else None
-            own = [a.arg for a in (*callee.args.posonlyargs, *callee.args.args)] if callee is not None else []
-            inside = _unpacked(callee) if own else {}
-            for i, path in passed:
+        callee = _called(node, function, find) if isinstance(node, ast.Call) else None
+        if callee is not None:
+            own = [a.arg for a in (*callee.args.posonlyargs, *callee.args.args)]
+            inside = _unpacked(callee)
+            for i, argument in enumerate(node.args):
+                path = _path_of(argument, roots)
                 for rest, name in inside.items():
                     if path and i < len(own) and rest[0] == own[i]:
                         found.setdefault((*path, *rest[1:]), name)
     return found
+
+
+def _called(node: ast.Call, function: ast.AST, find: Callable[[str], Any]) -> Any:
+    """The definition of what `f(x)` or `jax.grad(f)(x)` calls; of `df(x)` after `df = jax.grad(f)` too."""
+    called: ast.AST = node.func
+    if isinstance(called, ast.Name):
+        made = [
+            s.value
+            for s in ast.walk(function)
+            if isinstance(s, ast.Assign) and [getattr(t, "id", None) for t in s.targets] == [called.id]
+        ]
+        called = made[0] if len(made) == 1 else called
+    while isinstance(called, ast.Call) and called.args:
+        called = called.args[0]
+    return find(called.id) if isinstance(called, ast.Name) else None
 
 
 def _path_of(node: ast.AST, roots: dict[str, Path]) -> Path | None:

@@ -36,11 +36,14 @@ _TRIES = 8  # a run may begin with equations that are no part of the first turn
 
 
 def map_trees(program: Program, refused: Any = ()) -> Program:
-    """Puts TreeMaps into the entry of `program` and the functions that it maps, in place: elsewhere there are few trees."""
+    """Puts TreeMaps into the entry of `program`, the functions that it maps and loops over trees, in place: elsewhere there
+    are few trees."""
     provenance = provenance_of(program)
     functions = [program.entry]
     for function in functions:  # grows on the way
-        functions.extend(e.params["jaxpr"] for e in function.equations if e.callee.name == "vmap")
+        for equation in function.equations:
+            inner = [f for value in equation.params.values() for f in functions_in(value)]
+            functions.extend(f for f in inner if equation.callee.name == "vmap" or "trees" in f.extra)
         if len(function.equations) >= _FEWEST:
             function.equations = _Mapper(function, provenance, refused).mapped()
     return program

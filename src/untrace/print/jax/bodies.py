@@ -51,6 +51,7 @@ class Body:
         for word in sorted({word for _, expr in pairs for word in _WORD.findall(expr.flat())}):
             scope.claim_parameter(word)
         self.writer = type(w)(w.module, scope)
+        self.writer.outer = w
         self.writer.names.update(pairs)
         self.params: list[Parameter] = []
 

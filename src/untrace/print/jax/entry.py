@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +17,14 @@ from untrace.lift.unpacked import unpacked_names
 from untrace.print.jax import mapped
 from untrace.print.jax.described import WORDS, author_dims
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, plain_way, reach
-from untrace.print.jax.local import leaf_behind
+from untrace.print.jax.local import whole_tree
 from untrace.print.jax.results import Rebuilt, rebuild
 from untrace.print.jax.scalars import needs_array
 from untrace.print.jax.signature import Argument, Signature, signature_parameters, unpack_arguments
 from untrace.print.jax.types import Type, array_type, tree_type
 from untrace.print.jax.writer import FunctionWriter, ModuleWriter
 from untrace.print.names import identifier
-from untrace.print.tree import Assign, Def, Expr, Name, Parameter, Return, Statement, Tuple
+from untrace.print.tree import Assign, Call, Def, Expr, Name, Parameter, Return, Statement, Tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,39 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
         inner = module.scope.fresh(f"_{name}")
         forwarder = signature.forwarder(name, inner)
     definition = Def(inner, signature.parameters, w.statements)
-    _describe(module, definition, entry, program)
+    whole = _only_called(module, definition) if module.idiomatic and forwarder is None else None
+    if whole is not None:
+        definition = whole
+    else:
+        _describe(module, definition, entry, program)
     if forwarder is not None:
         for own, outer in zip(definition.params, forwarder.params, strict=True):
             outer.annotation = own.annotation
         forwarder.returns = definition.returns
     return [definition] if forwarder is None else [definition, forwarder]
+
+
+def _only_called(module: ModuleWriter, entry: Def) -> Def | None:
+    """The jitted function that is all that the entry calls, with its own arguments: it takes the entry's place."""
+    if (
+        len(entry.body) != 1
+        or type(entry.body[0]) is not Return
+        or any(p.kind != "plain" or p.default is not None for p in entry.params)
+    ):
+        return None
+    call = entry.body[0].value
+    names = [p.name for p in entry.params]
+    if type(call) is not Call or call.kwargs or [a.flat() for a in call.args] != names:
+        return None
+    found = [d for d in module.definitions if type(d) is Def and d.name == call.func and d.decorators]
+    if len(found) != 1 or [p.name for p in found[0].params] != names:
+        return None
+    word = re.compile(rf"\b{re.escape(found[0].name)}\b")
+    if any(word.search(line) for d in module.definitions if d is not found[0] for line in d.lines("")):
+        return None
+    module.definitions.remove(found[0])
+    found[0].name = entry.name
+    return found[0]
 
 
 def _describe(module: ModuleWriter, definition: Def, entry: PytreeEntry, program: Program) -> None:
@@ -223,5 +252,5 @@ def _result(module: ModuleWriter, w: FunctionWriter, entry: PytreeEntry, program
     fresh = lambda base: module.scope.fresh(identifier(base, "Node"))  # noqa: E731
     whole = None
     if module.idiomatic:
-        whole = lambda node, parts: w.trees.whole(node, [leaf_behind(w, p) for p in parts])  # noqa: E731
-    return rebuild(entry.result, leaves, inputs, module.standalone, fresh, module.twins, whole)
+        whole = functools.partial(whole_tree, w)
+    return rebuild(entry.result, leaves, inputs, module.standalone, fresh, module.twins, whole, w.looked_up)

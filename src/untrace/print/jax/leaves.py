@@ -249,6 +249,8 @@ def _count_uses(
                 inside = {i: 0 for i, axis in enumerate(axes) if axis is not None}
                 closed = [i for i, axis in enumerate(axes) if axis is None]
                 inside.update(_uses_inside(module, equation.params["jaxpr"], equation, closed, known))
+        elif equation.callee.name in ("jit", "pjit") and "trees" in equation.params["jaxpr"].extra:
+            inside = {p: 0 for t in equation.params["jaxpr"].extra["trees"].args if t.nested() for p in t.places}
         elif equation.callee.name == "scan":
             inside = _uses_in_loop(module, equation, known)
         elif any(functions_in(v) for v in equation.params.values()) and equation.callee.name in ("while", "cond"):
@@ -267,7 +269,20 @@ def _uses_in_loop(module: Any, equation: Equation, known: dict[Value, Leaf]) -> 
     if type(body) is not Function or equation.origin is None:
         return {}
     consts, _ = jax_compat.scan_counts(equation.origin)
-    return _uses_inside(module, body, equation, range(consts), known)
+    trees = body.extra.get("trees")
+    whole = [p for tree in (trees.args if trees is not None else ()) if tree.nested() for p in tree.places]
+    closed = [i for i in range(consts) if i not in whole]
+    return {**dict.fromkeys(whole, 0), **_uses_inside(module, body, equation, closed, known)}
+
+
+def _own_leaves(body: Function) -> dict[Value, Leaf]:
+    """The leaves of the trees that a loop's function takes, under some name."""
+    found: dict[Value, Leaf] = {}
+    trees = body.extra.get("trees")
+    for number, tree in enumerate(trees.subtrees() if trees is not None else ()):
+        leaves = reach(tree.example, Name(f"tree_{number}")) or []
+        found.update(zip([body.params[p] for p in tree.places], leaves, strict=False))
+    return found
 
 
 def _uses_inside(
@@ -277,7 +292,7 @@ def _uses_inside(
     pairs = [(i, body.params[i], equation.inputs[i]) for i in closed]
     inner = {param: known[atom] for _, param, atom in pairs if type(atom) is Value and atom in known}
     uses: dict[Value, int] = {}
-    _count_uses(module, body.equations, body.results, inner, uses)
+    _count_uses(module, body.equations, body.results, {**inner, **_own_leaves(body)}, uses)
     return {i: 2 * min(1, uses.get(param, 0)) for i, param, _ in pairs if param in inner}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.print.jax import packed, reroll, scanned
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
+from untrace.print.jax.trees import zeros_like
 from untrace.print.jax.types import Type, array_type, ways_type
 from untrace.print.names import identifier
 from untrace.print.tree import Assign, Call, Def, Expr, Lines, Name, Parameter, Return, Statement
@@ -129,6 +130,11 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
 def leaf_behind(w: Any, operand: Expr) -> Leaf | None:
     """The leaf that an operand is, also where it has a name of its own by now."""
     return operand if isinstance(operand, Leaf) else w.module.leaf_of.get(id(operand))
+
+
+def whole_tree(w: Any, node: Any, parts: Sequence[Expr]) -> Expr | None:
+    """A tree with these parts as leaves that needs not be put together: one that has a name, or zeros like such a one."""
+    return w.trees.whole(node, [leaf_behind(w, p) for p in parts]) or zeros_like(w, node, parts)
 
 
 def _order(body: Function, layout: Layout) -> list[int]:

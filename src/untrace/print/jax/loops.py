@@ -14,6 +14,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Literal, Value
+from untrace.print.jax import loop_trees
 from untrace.print.jax.bodies import (
     Body,
     argument_words,
@@ -62,6 +63,9 @@ def scan(
     inputs = w.equation.inputs
     init, xs = inputs[consts : consts + carries], inputs[consts + carries :]
     state, elements = jaxpr.params[consts : consts + carries], jaxpr.params[consts + carries :]
+    found = loop_trees.scan(w, operands, jaxpr, length, reverse, unroll)
+    if found is not None:
+        return found
     if (
         any(v for k, v in params.items() if k not in _COUNTS)
         or not closes_simply(jaxpr, consts, inputs)
@@ -118,6 +122,9 @@ def while_(
     body_nconsts: int,
     params: dict[str, Any],
 ) -> Groups | None:
+    found = loop_trees.while_(w, operands, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
+    if found is not None:
+        return found
     inputs = w.equation.inputs
     consts = cond_nconsts + body_nconsts
     init, outside = inputs[consts:], operands[consts:]
@@ -321,6 +328,9 @@ def _fori(
     """`operands[start:]` are the carry, of which the first `skipped` belong to the loop itself; so do the body's parameters
     after the constants. `step` is the equation that counts."""
     equation = w.equation
+    found = loop_trees.fori(w, operands, jaxpr, step, bounds, start - consts, consts, kwargs)
+    if found is not None:
+        return found
     state, results = jaxpr.params[consts + skipped :], jaxpr.results[skipped:]
     init, outputs = equation.inputs[start + skipped :], equation.outputs[skipped:]
     words = argument_words(jaxpr, consts)

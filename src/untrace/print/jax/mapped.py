@@ -18,7 +18,7 @@ from untrace.ir.nodes import Equation, Function, Value
 from untrace.lift.words import clean
 from untrace.print.jax.bodies import BareReturn, argument_words, function_hint, hint_of, put_definition, used_values
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
-from untrace.print.jax.local import leaf_behind, placed
+from untrace.print.jax.local import placed
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.types import array_type, tree_type
 from untrace.print.names import Scope, identifier
@@ -120,6 +120,7 @@ def _function(
         for word in sorted({word for _, x in closed for word in _WORD.findall(x.flat())}):
             scope.claim_parameter(word)
         inner = type(w)(w.module, scope)
+        inner.outer = w
         inner.names.update(closed)
     params: list[Parameter] = []
     types: list[tuple[str, Any]] = []
@@ -159,8 +160,7 @@ def _given(w: Any, argument: Argument, operands: Sequence[Expr]) -> Expr:
     """The operand for an argument: the tree with these leaves, or one that is put together here."""
     if _is_leaf(argument.example):
         return operands[0]
-    whole = w.trees.whole(argument.example, [leaf_behind(w, x) for x in operands])
-    return whole if whole is not None else rebuilt(w, argument.example, operands)
+    return rebuilt(w, argument.example, operands)
 
 
 def _axes(w: Any, example: Any, axes: Sequence[int | None]) -> Expr:

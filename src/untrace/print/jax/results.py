@@ -12,6 +12,7 @@ so that a `standalone` module still returns the library's own classes to a progr
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,7 @@ def rebuild(
     fresh: Callable[[str], str],
     known: dict[Any, Name] | None = None,
     whole: Callable[[Any, Sequence[Expr]], Expr | None] | None = None,
+    looked_up: dict[Any, Name] | None = None,
 ) -> Rebuilt:
     """The pytree of `example` with `leaves` (in flatten order) in it, as an expression.
 
@@ -78,10 +80,12 @@ def rebuild(
     each argument; the expression must still be valid where the result is built. `fresh(base)`
     gives a free name of the module that no inner name hides. With `standalone` only JAX, NumPy
     and the standard library are imported. `known` holds the twins that the module has already, and
-    gets the new ones. `whole(node, leaves)` may know a variable that is that part already. Raises UnsupportedPrimitiveError for a dict key that
-    has no source form and comes from no argument.
+    gets the new ones; `looked_up` the same for variables of the function that hold a library's classes.
+    `whole(node, leaves)` may know a variable that is that part already. Raises UnsupportedPrimitiveError for a dict key
+    that has no source form and comes from no argument.
     """
     builder = _Builder(inputs, standalone, fresh, {} if known is None else known, whole)
+    builder.looked_up = {} if looked_up is None else looked_up
     node = builder.read(example)
     if node.count != len(leaves):
         raise ValueError(f"{len(leaves)} leaves for a tree of {node.count}")
@@ -95,11 +99,14 @@ def rebuilt(w: Any, example: Any, leaves: Sequence[Expr]) -> Expr:
     def fresh(base: str) -> str:
         return w.module.scope.fresh(identifier(base, "Node"))
 
-    from untrace.print.jax.local import leaf_behind
+    from untrace.print.jax.local import whole_tree
 
-    whole = lambda node, parts: w.trees.whole(node, [leaf_behind(w, p) for p in parts])  # noqa: E731
-    made = rebuild(example, leaves, (), w.module.standalone, fresh, w.module.twins, whole)
-    w.statements.extend(made.statements)
+    whole = functools.partial(whole_tree, w)
+    root = w  # a function inside another one sees what that one has looked up
+    while root.outer is not None:
+        root = root.outer
+    made = rebuild(example, leaves, (), w.module.standalone, fresh, w.module.twins, whole, root.looked_up)
+    root.statements.extend(made.statements)
     w.module.definitions.extend(made.definitions)
     w.module.imports.update(made.imports)
     w.module.modules.update(made.modules)
@@ -107,6 +114,21 @@ def rebuilt(w: Any, example: Any, leaves: Sequence[Expr]) -> Expr:
         w.module.helper(helper)
     w.module.notes.extend(made.notes)
     return made.value
+
+
+def reads_well(example: Any) -> bool:
+    """Whether a reader would put a tree together: of dicts, tuples and lists, and of public classes that take their
+    children by name and nothing else."""
+    level = branches(example)
+    if level is None or example is None:
+        return True
+    if type(example) not in (*DICTS, tuple, list):
+        place = twins.place_of(type(example))
+        private = place is not None and place.module != "__main__" and f".{place.module}".count("._")
+        keywords = None if private else twins.constructor_keywords(example, level)
+        if keywords is None or any(index is None for _, index, _ in keywords):
+            return False
+    return all(map(reads_well, level.children))
 
 
 @dataclass(slots=True)
@@ -139,7 +161,7 @@ class _Builder:
         # By place, and by class: what the module has already.
         self._imported: dict[Any, Any] = known
         self._twins: dict[Any, Any] = known
-        self._looked_up: dict[Any, Name] = {}
+        self.looked_up: dict[Any, Name] = {}
         self.metadata = twins.Metadata(self.out.modules, self._refer, self._write_tree, self._helper)
         # The same writer, whose names and imports are thrown away: it answers whether something
         # can be written.
@@ -185,7 +207,7 @@ class _Builder:
             return leaves[0]
         if node.value is None:
             return Text("None")
-        found = self.whole(node.value, leaves) if self.whole is not None and len(leaves) > 1 else None
+        found = self.whole(node.value, leaves) if self.whole is not None and leaves else None
         if found is not None:
             return found
         if not node.plain:
@@ -328,13 +350,13 @@ class _Builder:
                     "so that a class of the written module stands for it"
                 )
             return twin
-        found = self._looked_up.get(key)
+        found = self.looked_up.get(key)
         if found is None:
             local = self.fresh(f"{twin.id}_class")
             arguments = [string(place.module), string(".".join(place.path)), twin]
             call = Call(self._helper("_loaded"), arguments)
             self.out.statements.append(Assign([local], call))
-            found = self._looked_up[key] = Name(local)
+            found = self.looked_up[key] = Name(local)
         return found
 
     def _define_twin(self, node: _Node) -> Name:

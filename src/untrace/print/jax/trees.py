@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 
+from untrace import jax_compat
 from untrace._trees import is_plain
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
 from untrace.lift.words import clean
@@ -81,11 +82,34 @@ class Trees:
         return None
 
 
+def _plain_type(leaf: Any) -> tuple[Any, ...] | None:
+    """What zeros like a leaf depend on; None where that is more than shape and dtype."""
+    if jax_compat.varying_axes(leaf) or getattr(leaf, "weak_type", False) or not hasattr(leaf, "dtype"):
+        return None
+    return tuple(leaf.shape), leaf.dtype
+
+
 def _same_structure(left: Any, right: Any) -> bool:
     try:
         return bool(jax.tree.structure(left) == jax.tree.structure(right))
     except Exception:  # a library's `==` of metadata
         return False
+
+
+def zeros_like(w: Any, node: Any, parts: Sequence[Expr]) -> Expr | None:
+    """`jax.tree.map(jnp.zeros_like, params)` for a tree of zeros, where one has a name that is of the same types."""
+    if len(parts) < 2 or any(type(p) is not Call or p.func != "jnp.zeros" for p in parts):
+        return None
+    wanted = [_plain_type(x) for x in jax.tree.leaves(node)]
+    for leaf, structure in w.trees.by_leaves.values():
+        if (
+            None not in wanted
+            and wanted == [_plain_type(x) for x in jax.tree.leaves(structure.example)]
+            and _same_structure(node, structure.example)
+        ):
+            w.module.modules.update(("jax", "jnp"))
+            return Call("jax.tree.map", [Text("jnp.zeros_like"), leaf])
+    return None
 
 
 # ---------------------------------------------------------------- which maps there are

@@ -184,6 +184,8 @@ class FunctionWriter:
         self.packed: dict[
             Value, tuple[str, int, int]
         ] = {}  # results kept in a tuple: its name, their place, its length
+        self.outer: FunctionWriter | None = None  # of the function around this one
+        self.looked_up: dict[Any, Name] = {}  # classes of libraries that variables of this function hold
         self.trees = Trees()  # the trees that can be named here
         self.structures: dict[int, Structure] = {}  # those of the maps over trees, by id of the equation
         self.uses: Any = None  # where values are used, once a loop over local functions wants to know
@@ -199,6 +201,7 @@ class FunctionWriter:
     def nested(self) -> FunctionWriter:
         """A writer for a function inside this one, which sees this one's variables."""
         made = FunctionWriter(self.module, Scope(self.scope))
+        made.outer = self
         if made.sizes is not None:
             made.sizes.outer = self.sizes
         return made

@@ -11,7 +11,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.capture.batching import helper_of
 from untrace.ir.nodes import Function, Value
-from untrace.print.jax import remat, roles
+from untrace.print.jax import called_trees, remat, roles
 from untrace.print.jax.pytrees import unpack
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.rules.callbacks import callable_name
@@ -79,9 +79,7 @@ def jit(
             options.append((keyword, w.source(specs[0] if single else specs)))
     if any(layout is not None for layout in (*in_layouts, *out_layouts)):
         return DECLINE
-    donated = tuple(i for i, d in enumerate(donated_invars) if d)
-    if donated:
-        options.append(("donate_argnums", w.source(donated)))
+    for_leaves = bool(options)
     if keep_unused:
         options.append(("keep_unused", Text("True")))
     inlined = jax_compat.inline_option(inline)
@@ -90,18 +88,28 @@ def jit(
     if compiler_options_kvs:
         options.append(("compiler_options", w.source(dict(compiler_options_kvs))))
     w.module.modules.add("jax")
-    decorator: Expr = Text("jax.jit")
-    if options:
-        w.module.modules.add("functools")
-        decorator = Call("functools.partial", [decorator], options)
+
+    def decorated(donated: Sequence[bool]) -> Expr:
+        numbers = tuple(i for i, d in enumerate(donated) if d)
+        given = [*([("donate_argnums", w.source(numbers))] if numbers else []), *options]
+        if given:
+            w.module.modules.add("functools")
+        return Call("functools.partial", [Text("jax.jit")], given) if given else Text("jax.jit")
+
+    if w.module.idiomatic:
+        name = roles.call_name(w.equation, name)
+    hint = "fn" if name == "<lambda>" else name
+    if w.module.idiomatic and not w.retreating and not for_leaves:
+        found = called_trees.jit(w, operands, jaxpr, decorated, donated_invars, hint)
+        if found is not None:
+            return found
+    decorator = decorated(donated_invars)
     key = ("jit", id(jaxpr), decorator.flat())
 
     def build(written: str) -> Iterator[Statement]:
         yield w.module.define(jaxpr, written, [decorator])
 
-    if w.module.idiomatic:
-        name = roles.call_name(w.equation, name)
-    written = w.module.named(key, "fn" if name == "<lambda>" else name, build)
+    written = w.module.named(key, hint, build)
     if not w.module.idiomatic and not all(
         same_weak_type(*p) for p in zip(w.equation.inputs, jaxpr.params, strict=True)
     ):

@@ -1,0 +1,224 @@
+"""The pytrees of loops: what the author's `step(state, batch)` takes and gives, of which a jaxpr keeps the leaves.
+
+JAX traces the body of a loop on pytrees. These are noted while a program is traced (`noted_bodies`), and found again for
+the loop by the names that JAX gives to the leaves (`state.params['w']`). What a body hands on unchanged JAX takes out of
+the carry: it is a leaf of the tree all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from untrace import jax_compat
+from untrace.ir.nodes import Function, Program, walk_functions
+
+# The functions that a loop has, by primitive.
+_BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "jit": ("jaxpr",), "pjit": ("jaxpr",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A pytree with any leaves, and where they are: places among a function's parameters, or its results.
+
+    Of a result, `-1 - i` stands for parameter i, which the loop only hands on.
+    """
+
+    example: Any
+    places: tuple[int, ...]
+
+    def of(self, leaves: Sequence[Any]) -> Tree:
+        """The same tree with other leaves."""
+        return Tree(jax.tree.unflatten(jax.tree.structure(self.example), leaves), self.places)
+
+    @property
+    def is_leaf(self) -> bool:
+        return jax.tree_util.all_leaves([self.example])
+
+    def parts(self) -> list[Tree]:
+        """The elements of a tuple."""
+        found, place = [], 0
+        for part in self.example:
+            count = len(jax.tree.leaves(part))
+            found.append(Tree(part, self.places[place : place + count]))
+            place += count
+        return found
+
+    def nested(self) -> bool:
+        """Whether it is more than a leaf, or a tuple of leaves."""
+        if self.is_leaf or self.example is None:
+            return False
+        parts = list(self.example) if type(self.example) is tuple else None
+        return parts is None or not jax.tree_util.all_leaves([p for p in parts if p is not None])
+
+
+@dataclass(frozen=True, slots=True)
+class BodyTrees:
+    """The trees of one body: its arguments and its result. kind: what JAX traced it for (scan, while_body, fori_loop)."""
+
+    kind: str
+    args: tuple[Tree, ...]
+    out: Tree
+
+    def typed(self, body: Function) -> BodyTrees:
+        """The same with the types of this very body for leaves: it may have been batched."""
+
+        def typed(tree: Tree) -> Tree:
+            atoms = [body.results[p] if p >= 0 else body.params[-1 - p] for p in tree.places]
+            return tree.of([a.aval for a in atoms])
+
+        args = [tree.of([body.params[p].aval for p in tree.places]) for tree in self.args]
+        return BodyTrees(self.kind, tuple(args), typed(self.out))
+
+    def subtrees(self) -> list[Tree]:
+        """The arguments that are more than a leaf; the elements of those that are tuples."""
+        split = [p for tree in self.args for p in (tree.parts() if type(tree.example) is tuple else [tree])]
+        return [tree for tree in split if len(tree.places) > 1]
+
+
+class Bodies:
+    """What was noted of the functions that were traced, by the function and the names of its leaves."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, list[tuple[Any, ...]]] = {}
+
+    def note(self, closed: Any, args: Any, out: Any) -> None:
+        names = jax_compat.body_names(closed)
+        if names is not None:
+            where, inputs, results = names
+            if results is None:
+                return
+            entries = self._found.setdefault(where, [])
+            if (inputs, results) not in [e[:2] for e in entries]:
+                entries.append((inputs, results, args, out))
+
+    def knows(self, closed: Any) -> bool:
+        """Whether something was noted of the function that a jaxpr is of, or JAX itself keeps no names for it."""
+        names = jax_compat.body_names(closed)
+        return names is None or names[0] in self._found
+
+    def trees(self, closed: Any) -> BodyTrees | None:
+        """The trees of a loop's body; None where they are not known, or do not fit."""
+        names = jax_compat.body_names(closed)
+        if names is None:
+            return None
+        where, inputs, results = names
+        count = len(jax_compat.open_jaxpr(closed)[0].outvars)
+        for known_inputs, known_results, args, out in self._found.get(where, ()):
+            places = _places(known_inputs, inputs)
+            if places is None:
+                continue
+            (positional, keywords), result = args(), out()
+            positional = [a for a in positional if not _is_static(a)]
+            sizes = [len(jax.tree.leaves(a)) for a in positional]
+            if keywords or sum(sizes) != len(places):
+                continue
+            carry = places[: sizes[0]] if sizes and where[0] != "jit" else ()
+            made = _result_places(known_results, results, count, carry)
+            if made is None or len(jax.tree.leaves(result)) != len(made):
+                continue
+            starts = [sum(sizes[:i]) for i in range(len(sizes))]
+            found = [Tree(a, places[s : s + n]) for a, s, n in zip(positional, starts, sizes, strict=True)]
+            return BodyTrees(where[0], tuple(found), Tree(result, made))
+        return None
+
+
+def _is_static(argument: Any) -> bool:
+    """Whether an argument was given to `jit` as it is."""
+    leaves = jax.tree.leaves(argument)
+    return bool(leaves) and not any(hasattr(leaf, "dtype") for leaf in leaves)
+
+
+def _places(known: Sequence[str], names: Sequence[str]) -> tuple[int, ...] | None:
+    """Where the leaves of the arguments are among the inputs of a jaxpr: at its end in their order, but for those that
+    became constants, which are before them."""
+    for moved in range(len(known) + 1):
+        start = len(names) - (len(known) - moved)
+        places = _aligned(known, names, start) if start >= moved else None
+        if places is not None:
+            return places
+    return None
+
+
+def _aligned(known: Sequence[str], names: Sequence[str], start: int) -> tuple[int, ...] | None:
+    """`_places`, where those in their order are `names[start:]`."""
+    constants = list(names[:start])
+    found: list[int] = []
+    at = start
+    for name in known:
+        if at < len(names) and names[at] == name:
+            found.append(at)
+            at += 1
+        elif name and constants.count(name) == 1:
+            found.append(constants.index(name))
+        else:
+            return None
+    return tuple(found) if at == len(names) and len(set(found)) == len(found) else None
+
+
+def _result_places(
+    known: Sequence[str], names: Sequence[str] | None, count: int, carry: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Where the leaves of the result are among the `count` outputs of a jaxpr; a carry that became a constant is an input.
+
+    carry: the places of the leaves of the carry, which are the first of the result as well.
+    """
+    if names is None:  # of a batched loop: all that it had
+        return tuple(range(len(known))) if count == len(known) else None
+    if tuple(known) == tuple(names):
+        return tuple(range(len(names)))
+    if len(set(known)) < len(known):
+        return None
+    by_name = {name: i for i, name in enumerate(names)}
+    found = [
+        by_name[name] if name in by_name else -1 - carry[i] if i < len(carry) else None for i, name in enumerate(known)
+    ]
+    return None if None in found else tuple(found)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def noted_bodies(bodies: Bodies) -> Iterator[None]:
+    """While the context is open, the pytrees of functions that are traced go to `bodies`."""
+    with jax_compat.intercepted_bodies(bodies.note):
+        yield
+
+
+def has_unknown_loops(closed: Any, bodies: Bodies) -> bool:
+    """Whether a program has a loop whose function JAX had traced before: nothing was noted of it."""
+    seen: set[int] = set()
+    stack = [closed]
+    while stack:
+        jaxpr, _ = jax_compat.open_jaxpr(stack.pop())
+        if id(jaxpr) in seen:
+            continue
+        seen.add(id(jaxpr))
+        for eqn in jaxpr.eqns:
+            if any(not bodies.knows(eqn.params[key]) for key in _BODIES.get(eqn.primitive.name, ())):
+                return True
+            stack.extend(jax_compat.jaxprs_in(eqn))
+    return False
+
+
+def note_trees(program: Program, bodies: Bodies) -> None:
+    """Puts the trees of each loop's functions into their `extra`."""
+    for function in walk_functions(program.entry):
+        for equation in function.equations:
+            for key in _BODIES.get(equation.callee.name, ()):
+                body = equation.params.get(key)
+                if type(body) is Function and body.jaxpr is not None:
+                    trees = bodies.trees(body.jaxpr)
+                    if trees is not None:
+                        body.extra["trees"] = trees.typed(body)
+
+
+def forget_trees(program: Program, refused: Container[int]) -> None:
+    """Takes the trees away from loops that were wrong with them, by id of their equations."""
+    for function in walk_functions(program.entry):
+        for equation in function.equations:
+            for key in _BODIES.get(equation.callee.name, ()) if id(equation.origin) in refused else ():
+                if type(equation.params.get(key)) is Function:
+                    equation.params[key].extra.pop("trees", None)

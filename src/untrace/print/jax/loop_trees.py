@@ -1,0 +1,370 @@
+"""Loops with the author's pytrees: `state, losses = lax.scan(step, state, batches)`, where a jaxpr has the leaves.
+
+What the trees of a loop's functions are, the capture has noted (`capture/loops.py`). A tuple is taken apart as the
+author did; of every other tree the leaves are written where they are used. Loops over single arrays and tuples of them
+are written by `loops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from untrace import jax_compat
+from untrace._errors import UnsupportedPrimitiveError
+from untrace.capture.loops import BodyTrees, Tree
+from untrace.capture.provenance import Provenance, targets
+from untrace.ir.nodes import Equation, Function, Literal, Value
+from untrace.lift import parameters
+from untrace.lift.words import clean
+from untrace.print.jax.bodies import Body, argument_words, closes_simply, hint_of, same_weak_types, used_values
+from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
+from untrace.print.jax.mapped import Unpacked
+from untrace.print.jax.results import reads_well, rebuilt
+from untrace.print.names import identifier
+from untrace.print.rules import WRITTEN
+from untrace.print.tree import Assign, Expr, Name, Parameter, Text, Tuple
+
+# What a scan's parameters say of how its operands are counted, or what is written anyway.
+_KNOWN = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear", "jaxpr", "length", "reverse", "unroll"})
+
+
+def trees_of(body: Function) -> BodyTrees | None:
+    """The trees of a loop's function, where they say more than a tuple of leaves would, and can be written."""
+    trees: BodyTrees | None = body.extra.get("trees")
+    if trees is None:
+        return None
+    every = [*trees.args, *(trees.out.parts() if type(trees.out.example) is tuple else [trees.out])]
+    if not any(t.nested() for t in every) or not all(_is_reached(t.example) for t in every):
+        return None
+    results = sum(place >= 0 for place in trees.out.places)
+    return trees if results == len(body.results) else None
+
+
+def _is_reached(example: Any) -> bool:
+    if jax.tree_util.all_leaves([example]):
+        return True
+    return reads_well(example) and reach(example, Name("x")) is not None
+
+
+def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int) -> Any:
+    """`lax.scan` or `lax.map`; None where the trees are not known, or the public function makes another equation."""
+    trees = trees_of(jaxpr)
+    if trees is None or trees.kind != "scan" or len(trees.args) != 2 or len(trees.out.parts()) != 2:
+        return None
+    equation = w.equation
+    carry, x = trees.args
+    consts, carries = jax_compat.scan_counts(equation.origin)
+    inputs = equation.inputs
+    xs = inputs[consts + carries :]
+    if any(v for k, v in equation.params.items() if k not in _KNOWN) or any(type(a) is Literal for a in xs):
+        return None
+    elements = {id(p) for p in jaxpr.params[consts + carries :]}
+    if any(id(r) in elements for r in jaxpr.results[carries:]) or not _is_plain(equation, jaxpr, carry, consts, 0):
+        return None
+    plain_map = not carry.places and bool(xs) and not reverse and unroll == 1 and len(jaxpr.results) > 0
+    written = _Written(w)
+    body = _body(w, jaxpr, "one" if plain_map else "step", carry, consts, operands)
+    used = used_values(jaxpr)
+    if not plain_map:
+        body.parameter(carry, True, used, "carry", "_" if xs else "_carry")
+    body.parameter(x, False, used, "inputs")
+    last, ys = trees.out.parts()
+    try:
+        body.equations()
+        if plain_map:
+            call = w.lax("map", body.finish(body.value(ys)), given(w, x, operands))
+            return assign(w, [(ys, ())], jaxpr, call, "out")
+        function = body.finish(Tuple([body.value(last), body.value(ys)]))
+        kwargs: dict[str, Any] = {} if xs else {"length": length}
+        if reverse:
+            kwargs["reverse"] = True
+        if unroll != 1:
+            kwargs["unroll"] = unroll
+        arguments = [given(w, carry, operands), *([given(w, x, operands)] if xs else [])]
+        return assign(w, [(last, (0,)), (ys, (1,))], jaxpr, w.lax("scan", function, *arguments, **kwargs), body.word)
+    except UnsupportedPrimitiveError:  # a tree that has no source form
+        written.take_back()
+        return None
+
+
+def while_(w: Any, operands: Sequence[Expr], cond: Function, body: Function, cond_consts: int, body_consts: int) -> Any:
+    """`lax.while_loop`; None as for `scan`."""
+    trees = trees_of(body)
+    if trees is None or trees.kind != "while_body" or len(trees.args) != 1:
+        return None
+    equation = w.equation
+    state = trees.args[0]
+    known = ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")
+    if (
+        any(v is not None for k, v in equation.params.items() if k not in known)
+        or not closes_simply(cond, cond_consts, equation.inputs)
+        or not _is_plain(equation, body, state, body_consts, cond_consts)
+    ):
+        return None
+    written = _Written(w)
+    read = used_values(cond)
+    # What the body only hands on, the condition does not read: JAX would have left it in the carry.
+    seen = [cond.params[cond_consts + p - body_consts] if p >= body_consts else None for p in state.places]
+    check = _Body(w, cond, "keep_going", zip(cond.params[:cond_consts], operands, strict=False))
+    moved = _body(w, body, "body", state, body_consts, operands[cond_consts:])
+    check.names = moved.names  # they are of one thing
+    check.words = moved.words
+    try:
+        check.parameter(state, True, read, "state", "_", seen)
+        check.equations()
+        condition = check.finish(check.writer.atom(cond.results[0]))
+        moved.parameter(state, True, used_values(body), "state", "_")
+        moved.equations()
+        function = moved.finish(moved.value(trees.out))
+        init = given(w, state, operands[cond_consts:])
+        return assign(
+            w, [(trees.out, ())], body, w.lax("while_loop", condition, function, init), moved.word, cond_consts
+        )
+    except UnsupportedPrimitiveError:
+        written.take_back()
+        return None
+
+
+def fori(
+    w: Any,
+    operands: Sequence[Expr],
+    jaxpr: Function,
+    step: Equation,
+    bounds: Sequence[Expr],
+    shift: int,
+    consts: int,
+    kwargs: dict[str, Any],
+) -> Any:
+    """`lax.fori_loop`; None where the trees are not known. `step` is the equation that counts.
+
+    shift: how many operands the equation has before the constants of the body.
+    """
+    trees = trees_of(jaxpr)
+    if trees is None or trees.kind != "fori_loop":
+        return None
+    counter, *_, state = trees.args[0].parts()
+    out = trees.out if len(trees.args) == 1 else trees.out.parts()[0]
+    last = out.parts()[-1]
+    if not state.nested() or not _is_plain(w.equation, jaxpr, state, consts, shift):
+        return None
+    written = _Written(w)
+    body = _body(w, jaxpr, "body", state, consts, operands[shift:])
+    equations = [e for e in jaxpr.equations if e is not step]
+    results = [r for r in map(body.atom_of, last.places) if type(r) is Value]
+    used = used_values(Function(jaxpr.name, (), equations, results))
+    try:
+        body.parameter(counter, False, used, "i")
+        body.parameter(state, True, used, "state", "_state")
+        body.equations(equations, results)
+        function = body.finish(body.value(last))
+        call = w.lax("fori_loop", *bounds, function, given(w, state, operands[shift:]), **kwargs)
+        return assign(w, [(last, ())], jaxpr, call, body.word, shift)
+    except UnsupportedPrimitiveError:
+        written.take_back()
+        return None
+
+
+def _is_plain(equation: Equation, body: Function, carry: Tree, consts: int, shift: int) -> bool:
+    """Whether the constants that are not in the carry can be closed over, and the carry begins with its own types."""
+    inputs = equation.inputs[shift:]
+    inside = set(carry.places)
+    closed = [i for i in range(consts) if i not in inside]
+    function = Function(body.name, [body.params[i] for i in closed], body.equations, body.results)
+    handed_on = [p for p in carry.places if p >= consts]
+    if any(r is body.params[p] for r, p in zip(body.results, handed_on, strict=False)):
+        return False  # JAX would have made a constant of it
+    return closes_simply(function, len(closed), [inputs[i] for i in closed]) and same_weak_types(
+        [inputs[p] for p in carry.places], [body.params[p] for p in carry.places]
+    )
+
+
+class _Written:
+    """What a writer has written so far: it can be taken back to this."""
+
+    def __init__(self, w: Any):
+        self.w = w
+        self.count = len(w.statements)
+
+    def take_back(self) -> None:
+        del self.w.statements[self.count :]
+
+
+# ---------------------------------------------------------------- the function
+
+
+def _body(w: Any, function: Function, fallback: str, carry: Tree, consts: int, operands: Sequence[Expr]) -> _Body:
+    inside = set(carry.places)
+    pairs = [
+        (p, x) for i, (p, x) in enumerate(zip(function.params[:consts], operands, strict=False)) if i not in inside
+    ]
+    return _Body(w, function, fallback, pairs)
+
+
+class _Body(Body):
+    """A nested function that takes trees."""
+
+    def __init__(self, w: Any, function: Function, fallback: str, closed: Any):
+        super().__init__(w, function, fallback, closed)
+        self.names = parameters.unpacked_names(function.jaxpr)
+        self.words = argument_words(function, 0)
+        self.leaves: list[tuple[Value, Leaf]] = []
+        self.carry = ""
+
+    @property
+    def word(self) -> str:
+        """The name of the carry."""
+        return self.carry.strip("_") or "carry"
+
+    def atom_of(self, place: int) -> Any:
+        """A result, or the parameter that stands for it."""
+        return self.function.results[place] if place >= 0 else self.function.params[-1 - place]
+
+    def parameter(  # type: ignore[override]
+        self,
+        tree: Tree,
+        is_carry: bool,
+        used: set[Value],
+        fallback: str,
+        empty: str = "_",
+        values: Sequence[Value | None] | None = None,
+    ) -> None:
+        """Adds one parameter: itself for a leaf, a tuple that is taken apart first, or a tree.
+
+        `values`: those of the leaves, where they are not the function's parameters at these places.
+        """
+        if values is None:
+            values = [self.function.params[p] for p in tree.places]
+        self.types.append(None)
+        roots = {self.words[p][0] for p in tree.places if p < len(self.words)}
+        root = roots.pop() if len(roots) == 1 else ""
+        self.params.append(Parameter(self._bind(tree, values, (root,), root or fallback, used, empty)))
+        if is_carry:
+            self.carry = self.params[-1].name
+
+    def _bind(
+        self, tree: Tree, values: Sequence[Value | None], path: parameters.Path, word: str, used: set[Value], empty: str
+    ) -> str:
+        """The variable that holds a tree: a new one."""
+        inner = self.writer
+        if not any(v in used for v in values):
+            for value in values:
+                if value is not None:
+                    inner.names[value] = Name("_")
+            return empty
+        if tree.is_leaf:
+            (value,) = values
+            return inner.bind_parameter(value, word).id
+        name = Name(inner.scope.fresh(identifier(clean(word), "state")))
+        if self._is_unpacked(tree, path):
+            at = len(inner.statements)
+            inner.statements.append(None)
+            bound = []
+            place = 0
+            for i, part in enumerate(tree.parts()):
+                own = values[place : place + len(part.places)]
+                place += len(part.places)
+                step = (*path, i)
+                word = self.names.get(step) or (self._leaf_word(part, own) if part.is_leaf else f"{name.id}_{i}")
+                bound.append(self._bind(part, own, step, word, used, "_"))
+            inner.statements[at] = Assign(bound, name)
+            return name.id
+        found = reach(tree.example, name) or []
+        self.leaves.extend((v, leaf) for v, leaf in zip(values, found, strict=True) if v is not None)
+        if None not in values:
+            inner.trees.add(name, tree.example, values)
+            inner.trees.arguments.update([id(v) for v in values])
+        return name.id
+
+    def _is_unpacked(self, tree: Tree, path: parameters.Path) -> bool:
+        """Whether a tuple is taken apart: an argument, one of leaves only, and what the author took apart."""
+        if type(tree.example) is not tuple or len(tree.example) < 2:
+            return False
+        by_author = any(name[:-1] == path for name in self.names)
+        return len(path) == 1 or by_author or not tree.nested()
+
+    def _leaf_word(self, part: Tree, values: Sequence[Value | None]) -> str:
+        return hint_of(*values) or self.words[part.places[0]][1] or "value"
+
+    def equations(self, equations: Any = None, results: Any = None) -> None:
+        equations = self.function.equations if equations is None else equations
+        results = self.function.results if results is None else results
+
+        def word(value: Value, leaf: Leaf) -> str:
+            return value.hint if value.named and value.hint else last_word(leaf)
+
+        bind_leaves(self.writer, self.leaves, equations, results, word)
+        self.writer.equations(equations, results)
+
+    def value(self, tree: Tree) -> Expr:
+        """What the function returns for a tree."""
+        if not tree.places:
+            return Text("None") if tree.example is None else rebuilt(self.writer, tree.example, [])
+        atoms = [self.writer.atom(self.atom_of(p)) for p in tree.places]
+        return atoms[0] if tree.is_leaf else rebuilt(self.writer, tree.example, atoms)
+
+
+# ---------------------------------------------------------------- the call
+
+
+def given(w: Any, tree: Tree, operands: Sequence[Expr]) -> Expr:
+    """The operands as a tree: one with these leaves that has a name, or one that is put together here."""
+    if not tree.places:
+        return Text("None") if tree.example is None else rebuilt(w, tree.example, [])
+    leaves = [operands[p] for p in tree.places]
+    avals = [w.equation.inputs[len(w.equation.inputs) - len(operands) + p].aval for p in tree.places]
+    return leaves[0] if tree.is_leaf else rebuilt(w, tree.of(avals).example, leaves)
+
+
+def assign(
+    w: Any, trees: Sequence[tuple[Tree, tuple[int, ...]]], body: Function, call: Expr, word: str, shift: int = 0
+) -> Any:
+    """Binds what comes back, each tree at its path: a name for each array, and for each tree in a tuple.
+
+    word: what the first tree is called where the author has no name for it.
+    """
+    equation = w.equation
+    names = {t.path: clean(t.name) for t in targets(Provenance().site(equation.origin)) if t.strong}
+    later, results = w.remaining()
+    read = {*results, *(a for e in later for a in e.inputs)}
+    outputs = equation.outputs[len(equation.outputs) - len(body.results) :]
+
+    def value_of(place: int) -> Any:
+        return outputs[place] if place >= 0 else equation.inputs[shift - 1 - place]
+
+    def bind(tree: Tree, path: tuple[int, ...], word: str) -> Expr:
+        values = [value_of(p) for p in tree.places]
+        made = [p >= 0 and v is not None and v in read for p, v in zip(tree.places, values, strict=True)]
+        if not any(made):
+            return Name("_")
+        if tree.is_leaf:
+            return Name(w._target(values[0], word))
+        if type(tree.example) is tuple and len(tree.example) > 1 and path not in names:
+            return Tuple([bind(part, (*path, i), words(part, (*path, i))) for i, part in enumerate(tree.parts())])
+        root = Name(w.scope.fresh(identifier(names.get(path) or word, "out")))
+        for value, leaf, is_made in zip(values, reach(tree.example, root) or [], made, strict=True):
+            if is_made:
+                w.names[value] = leaf
+        if all(type(v) is Value for v in values):
+            w.trees.add(root, tree.of([v.aval for v in values]).example, values)
+        return root
+
+    def words(tree: Tree, path: tuple[int, ...]) -> str:
+        if path in names:
+            return names[path]
+        if not path or path == (0,) and len(trees) == 2:
+            return word
+        return "ys" if path[:1] == (1,) else "out"
+
+    targets_ = [bind(tree, path, words(tree, path)) for tree, path in trees]
+    if len(targets_) == 1 and type(targets_[0]) is Tuple:
+        targets_ = list(targets_[0].elements)
+    bound = [t.id if type(t) is Name else t for t in targets_]
+    if all(b == "_" for b in bound):
+        bound = []
+    plain = bound and "_" not in bound and all(type(b) is str for b in bound)
+    w.statements.append((Unpacked if plain else Assign)(bound, call, equation.origin))
+    w._note_folded(equation)
+    return WRITTEN

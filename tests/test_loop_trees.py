@@ -1,0 +1,180 @@
+"""Loops take and give the author's pytrees: `state, losses = lax.scan(step, State(...), batches)`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import untrace
+from untrace.capture.function import program_of, trace
+from untrace.capture.loops import forget_trees
+from untrace.ir.nodes import walk_functions
+
+
+def f32(*shape: int) -> Any:
+    return jnp.linspace(0.1, 0.9, int(np.prod(shape)), dtype=jnp.float32).reshape(shape)
+
+
+class State(NamedTuple):
+    params: Any
+    mu: Any
+    step: Any
+
+
+class Particle(NamedTuple):
+    x: Any
+    v: Any
+
+
+def loss_fn(params: Any, batch: Any) -> Any:
+    x, y = batch
+    hidden = jax.nn.relu(x @ params["w1"] + params["b1"])
+    return jnp.mean((hidden @ params["w2"] + params["b2"] - y) ** 2)
+
+
+def train(params: Any, batches: Any) -> Any:
+    def step(state: Any, batch: Any) -> Any:
+        loss, grads = jax.value_and_grad(loss_fn)(state.params, batch)
+        mu = jax.tree.map(lambda m, g: 0.9 * m + g, state.mu, grads)
+        params = jax.tree.map(lambda p, m: p - 0.1 * m, state.params, mu)
+        return State(params, mu, state.step + 1), loss
+
+    init = State(params, jax.tree.map(jnp.zeros_like, params), jnp.array(0))
+    state, losses = lax.scan(step, init, batches)
+    return state.params, losses
+
+
+def swings(state: Any) -> Any:
+    def body(i: Any, s: Any) -> Any:
+        vel = s["vel"] - 0.1 * s["pos"]
+        return {"pos": s["pos"] + 0.1 * vel, "vel": vel}
+
+    return lax.fori_loop(0, 10, body, state)
+
+
+def powers(state: Any, n: Any) -> Any:
+    def body(i: Any, s: Any) -> Any:
+        return {"m": s["m"], "v": s["m"] @ s["v"], "n": s["n"] + i}
+
+    return lax.fori_loop(0, n, body, state)["v"]
+
+
+def solve(a: Any, b: Any) -> Any:
+    def cond(s: Any) -> Any:
+        return (jnp.sum(s["r"] ** 2) > 1e-6) & (s["k"] < 20)
+
+    def body(s: Any) -> Any:
+        ap = a @ s["p"]
+        alpha = s["rs"] / (s["p"] @ ap)
+        r = s["r"] - alpha * ap
+        rs = r @ r
+        x = s["x"] + alpha * s["p"]
+        return {"x": x, "r": r, "p": r + rs / s["rs"] * s["p"], "rs": rs, "k": s["k"] + 1, "tol": s["tol"]}
+
+    init = {"x": jnp.zeros_like(b), "r": b, "p": b, "rs": b @ b, "k": 0, "tol": 1e-3}
+    return lax.while_loop(cond, body, init)["x"]
+
+
+def carried(carry: Any, xs: Any) -> Any:
+    def step(carry: Any, x: Any) -> Any:
+        params, (low, high), count = carry
+        value = jnp.tanh(x["a"] @ params["w"] + params["b"]) * x["b"]
+        return (params, (jnp.minimum(low, value), jnp.maximum(high, value)), count + 1), {"value": value}
+
+    return lax.scan(step, carry, xs)
+
+
+def mapped(batch: Any) -> Any:
+    def one(example: Any) -> Any:
+        return {"sum": example["a"].sum() + example["b"], "product": example["a"] * example["b"]}
+
+    return lax.map(one, batch)
+
+
+def verlet(particle: Any, dt: Any) -> Any:
+    def step(p: Any, _: Any) -> Any:
+        v = p.v - dt * p.x
+        new = Particle(p.x + dt * v, v)
+        return new, new
+
+    return lax.scan(step, particle, None, length=8)
+
+
+PARAMS = {"w1": f32(4, 8), "b1": f32(8), "w2": f32(8, 2), "b2": f32(2)}
+CASES: list[Any] = [
+    (
+        train,
+        (PARAMS, (f32(5, 6, 4), f32(5, 6, 2))),
+        [
+            "def step(state, batch):",
+            "x, y = batch",
+            "mu = jax.tree.map(lambda m, g: 0.9 * m + g, state.mu, grads)",
+            "return State(params=params, mu=mu, step=state.step + 1), loss",
+            "State(params=params, mu=jax.tree.map(jnp.zeros_like, params), step=0)",
+            "return state.params, losses",
+        ],
+    ),
+    (
+        swings,
+        ({"pos": f32(3), "vel": f32(3)},),
+        ["def body(_, s):", 'return {"pos": ', "return lax.fori_loop(0, 10, body, state)"],
+    ),
+    (powers, ({"m": f32(3, 3), "v": f32(3), "n": 0}, 4), ["def body(i, s):", "lax.fori_loop(0, n, body, state)"]),
+    (solve, (jnp.eye(3) * 2, f32(3)), ['s["rs"]', '"tol": s["tol"]', 'return s["x"]']),
+    (
+        carried,
+        (({"w": f32(3, 2), "b": f32(2)}, (f32(2), f32(2)), 0), {"a": f32(5, 3), "b": f32(5, 2)}),
+        ["params, carry_1, count = carry", "low, high = carry_1", 'x["a"] @ params["w"] + params["b"]', '{"value": value}'],
+    ),
+    (mapped, ({"a": f32(5, 3), "b": f32(5)},), ["return lax.map(one, batch)"]),
+    (verlet, (Particle(f32(3), f32(3)), 0.1), ["def step(p, _):", "return lax.scan(step, particle, length=8)"]),
+]
+
+
+@pytest.mark.parametrize("function, args, fragments", CASES, ids=[c[0].__name__ for c in CASES])
+def test_trees_of_loops(function: Any, args: Any, fragments: list[str]) -> None:
+    d = untrace.decompile(function)(*args)
+    assert d.proof.at_least("hlo")
+    for fragment in fragments:
+        assert fragment in d.source, d.source
+    ours, theirs = d(*args), jax.jit(function)(*args)
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(d)(*args), theirs)
+
+
+def test_it_does_not_matter_what_was_traced_before() -> None:
+    args = ({"pos": f32(3), "vel": f32(3)},)
+    jax.jit(swings)(*args)
+    function = lambda state: jax.jit(swings)(state)  # noqa: E731
+    text = untrace.decompile(function)(*args).source
+    assert "def body(_, s):" in text, text
+    jax.clear_caches()
+    assert untrace.decompile(function)(*args).source == text
+
+
+def test_batched_loops_keep_their_trees() -> None:
+    d = untrace.decompile(jax.vmap(swings))({"pos": f32(2, 3), "vel": f32(2, 3)})
+    assert '"pos"' in d.source and d.proof.at_least("hlo")
+    d = untrace.decompile(jax.vmap(lambda s, n: powers(s, n), (None, 0)))(
+        {"m": f32(3, 3), "v": f32(3), "n": 0}, np.arange(3)
+    )
+    assert d.proof.at_least("hlo")
+
+
+def test_a_gradient_through_a_loop_is_written_without_trees() -> None:
+    d = untrace.decompile(jax.grad(lambda p, b: train(p, b)[1].sum()))(PARAMS, (f32(5, 6, 4), f32(5, 6, 2)))
+    assert d.proof.at_least("bits")
+
+
+def test_refused_loops_forget_their_trees() -> None:
+    captured = trace(swings, ({"pos": f32(3), "vel": f32(3)},), {}, note_calls=True)
+    program = program_of(captured, "swings", None)
+    bodies = [f for f in walk_functions(program.entry) if "trees" in f.extra]
+    assert len(bodies) == 1
+    forget_trees(program, {id(e.origin) for e in program.entry.equations})
+    assert "trees" not in bodies[0].extra
