@@ -11,8 +11,8 @@ import pytest
 from jax import lax
 
 import untrace
+from untrace.capture.body_trees import forget_trees
 from untrace.capture.function import program_of, trace
-from untrace.capture.loops import forget_trees
 from untrace.ir.nodes import walk_functions
 
 
@@ -129,7 +129,12 @@ CASES: list[Any] = [
     (
         carried,
         (({"w": f32(3, 2), "b": f32(2)}, (f32(2), f32(2)), 0), {"a": f32(5, 3), "b": f32(5, 2)}),
-        ["params, carry_1, count = carry", "low, high = carry_1", 'x["a"] @ params["w"] + params["b"]', '{"value": value}'],
+        [
+            "params, carry_1, count = carry",
+            "low, high = carry_1",
+            'x["a"] @ params["w"] + params["b"]',
+            '{"value": value}',
+        ],
     ),
     (mapped, ({"a": f32(5, 3), "b": f32(5)},), ["return lax.map(one, batch)"]),
     (verlet, (Particle(f32(3), f32(3)), 0.1), ["def step(p, _):", "return lax.scan(step, particle, length=8)"]),
@@ -178,3 +183,110 @@ def test_refused_loops_forget_their_trees() -> None:
     assert len(bodies) == 1
     forget_trees(program, {id(e.origin) for e in program.entry.equations})
     assert "trees" not in bodies[0].extra
+
+
+class Pair(NamedTuple):
+    x: Any
+    p: Any
+
+
+def accepted(state: Any, proposal: Any, key: Any) -> Any:
+    take = jax.random.uniform(key) < 0.5
+    return lax.cond(take, lambda pair: pair[0], lambda pair: pair[1], (proposal, state)), take
+
+
+def switched(i: Any, s: Any) -> Any:
+    def up(s: Any) -> Any:
+        return Pair(s.x + 1, s.p)
+
+    def down(s: Any) -> Any:
+        return Pair(s.x - 1, {"w": s.p["w"] * 2, "b": s.p["b"] * 3})
+
+    found = lax.switch(i, [up, down], s)
+    return found.x + found.p["b"].sum(), found
+
+
+def stepped(params: Any, first: Any, second: Any) -> Any:
+    @jax.jit
+    def step(params: Any, batch: Any) -> Any:
+        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+
+    params, before = step(params, first)
+    params, after = step(params, second)
+    return params, after - before
+
+
+PAIR = Pair(f32(3), {"w": f32(2), "b": f32(2)})
+BATCH = (f32(6, 4), f32(6, 2))
+CALLS: list[Any] = [
+    (
+        accepted,
+        (PAIR, PAIR, jax.random.key(0)),
+        ["lax.cond(take, lambda pair: pair[0], lambda pair: pair[1], (proposal, state))"],
+    ),
+    (
+        switched,
+        (1, PAIR),
+        ["def up(s):", "return Pair(x=s.x + 1.0, p=s.p)", "[up, down], s)", 'found.p["b"].sum(), found'],
+    ),
+    (
+        stepped,
+        (PARAMS, BATCH, BATCH),
+        [
+            "@jax.jit\ndef step(params, batch):",
+            "x, y = batch",
+            "new_params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)",
+            "params_2, before = step(params, first)",
+            "params_3, after = step(params_2, second)",
+            "return params_3, after - before",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("function, args, fragments", CALLS, ids=[c[0].__name__ for c in CALLS])
+def test_trees_of_branches_and_jitted_functions(function: Any, args: Any, fragments: list[str]) -> None:
+    test_trees_of_loops(function, args, fragments)
+
+
+def test_a_function_that_is_jitted_as_a_whole_is_one() -> None:
+    d = untrace.decompile(jax.jit(swings))({"pos": f32(3), "vel": f32(3)})
+    assert "@jax.jit\ndef swings(state):" in d.source and d.source.count("def ") == 2
+    donated = untrace.decompile(jax.jit(lambda state, n: {"x": state["x"] * n, "y": n}, donate_argnums=0))
+    d = donated({"x": f32(3), "y": f32()}, f32())
+    assert "donate_argnums=(0,)" in d.source and d.proof.at_least("jaxpr")
+
+
+def test_static_arguments_of_jitted_functions_are_none_of_the_written_one() -> None:
+    function = jax.jit(lambda p, n, x: {k: v * n + x for k, v in p.items()}, static_argnums=1)
+    d = untrace.decompile(lambda p, x: function(p, 3, x))({"a": f32(2), "b": f32(2)}, f32(2))
+    assert d.proof.at_least("jaxpr") and '{"a": ' in d.source
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        d({"a": f32(2), "b": f32(2)}, f32(2)),
+        function({"a": f32(2), "b": f32(2)}, 3, f32(2)),
+    )
+
+
+def test_trees_that_read_badly_stay_flat() -> None:
+    """A class that takes more than its children is put together by its registration alone."""
+
+    @jax.tree_util.register_pytree_node_class
+    class Odd:
+        def __init__(self, a: Any, b: Any) -> None:
+            self.a, self.b = a, b
+
+        def tree_flatten(self) -> Any:
+            return (self.a, self.b), None
+
+        @classmethod
+        def tree_unflatten(cls, _: Any, children: Any) -> Any:
+            return cls(*children)
+
+    def function(x: Any) -> Any:
+        odd = lax.fori_loop(0, 3, lambda i, s: Odd(s.a + s.b, s.b * 2), Odd(x, x))
+        return odd.a
+
+    d = untrace.decompile(function)(f32(3))
+    assert "s_0, s_1 = s" in d.source and d.proof.at_least("jaxpr")

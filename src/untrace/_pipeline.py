@@ -14,9 +14,9 @@ import jax
 
 from untrace._errors import ProofError, UnsupportedPrimitiveError
 from untrace.capture import vmaps
+from untrace.capture.body_trees import note_trees
 from untrace.capture.constant_order import keep_constant_order
 from untrace.capture.function import Captured, program_of
-from untrace.capture.loops import note_trees
 from untrace.ir.nodes import Program, walk_functions
 from untrace.lift import lift
 from untrace.lift.engine import recognised

@@ -16,9 +16,9 @@ from untrace import jax_compat
 from untrace._errors import CaptureError
 from untrace._places import place_of
 from untrace.capture import closed_over, syntax
+from untrace.capture.body_trees import Bodies, has_unknown_loops, note_trees, noted_bodies
 from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
-from untrace.capture.loops import Bodies, has_unknown_loops, note_trees, noted_bodies
 from untrace.capture.vmaps import VmapCall, noted_vmaps
 from untrace.ir.nodes import Constant, Program
 from untrace.print.names import snake_case

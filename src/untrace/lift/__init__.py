@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from untrace.capture.loops import forget_trees
+from untrace.capture.body_trees import forget_trees
 from untrace.ir.nodes import Program
 from untrace.lift import idioms as _idioms  # noqa: F401  (registers the idioms)
 from untrace.lift import rewrites as _rewrites  # noqa: F401  (registers the simplifications)

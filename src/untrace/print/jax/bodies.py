@@ -50,8 +50,7 @@ class Body:
         scope = Scope(w.module.scope)
         for word in sorted({word for _, expr in pairs for word in _WORD.findall(expr.flat())}):
             scope.claim_parameter(word)
-        self.writer = type(w)(w.module, scope)
-        self.writer.outer = w
+        self.writer = type(w)(w.module, scope).inside(w)
         self.writer.names.update(pairs)
         self.params: list[Parameter] = []
 

@@ -9,8 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
+from untrace.capture.body_trees import Tree
 from untrace.ir.nodes import Equation, Function, Literal
+from untrace.print.jax import loop_trees
 from untrace.print.jax.bodies import Body, argument_words, hint_of, used_values
+from untrace.print.jax.results import rebuilt
 from untrace.print.rules import Whole
 from untrace.print.tree import Expr, List, Text, Tuple
 
@@ -45,24 +50,54 @@ def cond(w: Any, selector: Equation | None, operands: Sequence[Expr], branches: 
     explicit = _explicit(inputs, branches)
     taken = [i for i, e in enumerate(explicit) if e]
     given = [operands[i] for i in taken]
+    out, arguments = _trees(branches, taken)
+    if arguments is not None:
+        given = [loop_trees.given(w, tree, operands) for tree in arguments]
     functions: list[Expr] = []
     for place, branch in enumerate(branches):
         fallback = ("false_branch", "true_branch")[place] if predicate else f"branch_{place}"
         closed = [(p, o) for p, o, e in zip(branch.params, operands, explicit, strict=True) if not e]
-        body = Body(w, branch, fallback, closed)
-        words = argument_words(branch, 0)
         used = used_values(branch)
-        for i in taken:
-            param = branch.params[i]
-            base = words[i][1] or words[i][0] or hint_of(param, inputs[i]) or "x"
-            body.parameter([param], [base], base, used, "_" if len(taken) == 1 else body.writer.scope.fresh("_" + base))
-        body.writer.equations(branch.equations, branch.results)
-        functions.append(body.finish(_results([body.writer.atom(r) for r in branch.results])))
+        if arguments is not None:
+            body = loop_trees.TreeBody(w, branch, fallback, closed)
+            for tree in arguments:
+                body.parameter(tree, False, used, "x", "_" if len(arguments) == 1 else body.writer.scope.fresh("_x"))
+            body.equations()
+        else:
+            body = Body(w, branch, fallback, closed)
+            words = argument_words(branch, 0)
+            for i in taken:
+                param = branch.params[i]
+                base = words[i][1] or words[i][0] or hint_of(param, inputs[i]) or "x"
+                empty = "_" if len(taken) == 1 else body.writer.scope.fresh("_" + base)
+                body.parameter([param], [base], base, used, empty)
+            body.writer.equations(branch.equations, branch.results)
+        atoms = [body.writer.atom(r) for r in branch.results]
+        functions.append(body.finish(_results(atoms) if out is None else rebuilt(body.writer, out.example, atoms)))
     if predicate:
         made = w.lax("cond", constant or w.atom(source), functions[1], functions[0], *given)
     else:
         made = w.lax("switch", w.atom(source), List(functions), *given)
+    if out is not None:
+        return loop_trees.assign(w, [(out, ())], branches[0], made, "out")
     return Whole(made) if len(branches[0].results) == 1 else made
+
+
+def _trees(branches: Sequence[Function], taken: Sequence[int]) -> tuple[Tree | None, tuple[Tree, ...] | None]:
+    """The tree that all branches give, and those that they take; None where that says no more than a tuple."""
+    trees = [loop_trees.trees_of(branch) for branch in branches]
+    if any(t is None for t in trees):
+        return None, None
+    outs, arguments = [t.out for t in trees], [t.args for t in trees]  # type: ignore[union-attr]
+    places = tuple(range(len(branches[0].results)))
+    same = _alike(outs) and outs[0].nested() and all(out.places == places for out in outs)
+    taken_alike = all(len(a) == len(arguments[0]) for a in arguments) and all(map(_alike, zip(*arguments, strict=True)))
+    whole = taken_alike and [p for tree in arguments[0] for p in tree.places] == list(taken) and bool(taken)
+    return outs[0] if same else None, arguments[0] if whole else None
+
+
+def _alike(trees: Sequence[Tree]) -> bool:
+    return len({(jax.tree.structure(t.example), t.places) for t in trees}) == 1
 
 
 def _results(values: Sequence[Expr]) -> Expr:

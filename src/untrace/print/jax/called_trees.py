@@ -1,6 +1,6 @@
 """Jitted functions with the author's pytrees: `params, loss = step(params, batch)`, where a jaxpr has the leaves.
 
-The trees are noted with those of loops (`capture/loops.py`). A function without any is written by the rule of `jit`.
+The trees are noted with those of loops (`capture/body_trees.py`). A function without any is written by the rule of `jit`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.capture.loops import Tree
+from untrace.capture.body_trees import Tree
 from untrace.ir.nodes import Function, Value
 from untrace.lift import parameters
 from untrace.print.jax.bodies import argument_words, hint_of

@@ -254,7 +254,7 @@ def _count_uses(
         elif equation.callee.name == "scan":
             inside = _uses_in_loop(module, equation, known)
         elif any(functions_in(v) for v in equation.params.values()) and equation.callee.name in ("while", "cond"):
-            inside = dict.fromkeys(range(len(equation.inputs)), 2)
+            inside = {**dict.fromkeys(range(len(equation.inputs)), 2), **_uses_in_bodies(module, equation, known)}
         for place, atom in enumerate(equation.inputs):
             if type(atom) is Value and atom in known:
                 uses[atom] = uses.get(atom, 0) + inside.get(place, 1)
@@ -275,6 +275,31 @@ def _uses_in_loop(module: Any, equation: Equation, known: dict[Value, Leaf]) -> 
     return {**dict.fromkeys(whole, 0), **_uses_inside(module, body, equation, closed, known)}
 
 
+def _uses_in_bodies(module: Any, equation: Equation, known: dict[Value, Leaf]) -> dict[int, int]:
+    """The same for the functions of a `while` or a `cond`, where their trees are known."""
+    if equation.callee.name == "while":
+        shifts = (0, equation.params["cond_nconsts"])
+        bodies = [equation.params["cond_jaxpr"], equation.params["body_jaxpr"]]
+        main, closed = bodies[1:], [range(shifts[1]), range(equation.params["body_nconsts"])]
+    else:
+        bodies = main = list(equation.params["branches"])
+        shifts = (1,) * len(bodies)
+        closed = [range(len(body.params)) for body in bodies]
+    if any("trees" not in body.extra for body in main):
+        return {}
+    found: dict[int, int] = {}
+    whole = {p for body in main for t in body.extra["trees"].args if t.nested() for p in t.places}
+    for body, places, shift in zip(bodies, closed, shifts, strict=True):
+        inner = Equation(equation.callee, equation.inputs[shift:], (), {})
+        uses = _uses_inside(
+            module, body, inner, [p for p in places if body is bodies[0] and body not in main or p not in whole], known
+        )
+        for place, count in uses.items():
+            found[place + shift] = max(found.get(place + shift, 0), count)
+    found.update((p + shifts[-1], 0) for p in whole)
+    return found
+
+
 def _own_leaves(body: Function) -> dict[Value, Leaf]:
     """The leaves of the trees that a loop's function takes, under some name."""
     found: dict[Value, Leaf] = {}
@@ -285,6 +310,16 @@ def _own_leaves(body: Function) -> dict[Value, Leaf]:
     return found
 
 
+def _single_results(body: Function) -> Sequence[Any]:
+    """The results of a body but for those that it gives as parts of trees."""
+    trees = body.extra.get("trees")
+    if trees is None:
+        return body.results
+    parts = trees.out.parts() if type(trees.out.example) is tuple else [trees.out]
+    inside = {p for part in parts if part.nested() for p in part.places}
+    return [r for i, r in enumerate(body.results) if i not in inside]
+
+
 def _uses_inside(
     module: Any, body: Function, equation: Equation, closed: Iterable[int], known: dict[Value, Leaf]
 ) -> dict[int, int]:
@@ -292,7 +327,7 @@ def _uses_inside(
     pairs = [(i, body.params[i], equation.inputs[i]) for i in closed]
     inner = {param: known[atom] for _, param, atom in pairs if type(atom) is Value and atom in known}
     uses: dict[Value, int] = {}
-    _count_uses(module, body.equations, body.results, {**inner, **_own_leaves(body)}, uses)
+    _count_uses(module, body.equations, _single_results(body), {**inner, **_own_leaves(body)}, uses)
     return {i: 2 * min(1, uses.get(param, 0)) for i, param, _ in pairs if param in inner}
 
 

@@ -1,6 +1,6 @@
 """Loops with the author's pytrees: `state, losses = lax.scan(step, state, batches)`, where a jaxpr has the leaves.
 
-What the trees of a loop's functions are, the capture has noted (`capture/loops.py`). A tuple is taken apart as the
+What the trees of a loop's functions are, the capture has noted (`capture/body_trees.py`). A tuple is taken apart as the
 author did; of every other tree the leaves are written where they are used. Loops over single arrays and tuples of them
 are written by `loops`.
 """
@@ -14,7 +14,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.capture.loops import BodyTrees, Tree
+from untrace.capture.body_trees import BodyTrees, Tree
 from untrace.capture.provenance import Provenance, targets
 from untrace.ir.nodes import Equation, Function, Literal, Value
 from untrace.lift import parameters
@@ -108,7 +108,7 @@ def while_(w: Any, operands: Sequence[Expr], cond: Function, body: Function, con
     read = used_values(cond)
     # What the body only hands on, the condition does not read: JAX would have left it in the carry.
     seen = [cond.params[cond_consts + p - body_consts] if p >= body_consts else None for p in state.places]
-    check = _Body(w, cond, "keep_going", zip(cond.params[:cond_consts], operands, strict=False))
+    check = TreeBody(w, cond, "keep_going", zip(cond.params[:cond_consts], operands, strict=False))
     moved = _body(w, body, "body", state, body_consts, operands[cond_consts:])
     check.names = moved.names  # they are of one thing
     check.words = moved.words
@@ -195,15 +195,15 @@ class _Written:
 # ---------------------------------------------------------------- the function
 
 
-def _body(w: Any, function: Function, fallback: str, carry: Tree, consts: int, operands: Sequence[Expr]) -> _Body:
+def _body(w: Any, function: Function, fallback: str, carry: Tree, consts: int, operands: Sequence[Expr]) -> TreeBody:
     inside = set(carry.places)
     pairs = [
         (p, x) for i, (p, x) in enumerate(zip(function.params[:consts], operands, strict=False)) if i not in inside
     ]
-    return _Body(w, function, fallback, pairs)
+    return TreeBody(w, function, fallback, pairs)
 
 
-class _Body(Body):
+class TreeBody(Body):
     """A nested function that takes trees."""
 
     def __init__(self, w: Any, function: Function, fallback: str, closed: Any):
@@ -212,6 +212,7 @@ class _Body(Body):
         self.words = argument_words(function, 0)
         self.leaves: list[tuple[Value, Leaf]] = []
         self.carry = ""
+        self.is_carry = False  # what is bound now
 
     @property
     def word(self) -> str:
@@ -238,6 +239,7 @@ class _Body(Body):
         if values is None:
             values = [self.function.params[p] for p in tree.places]
         self.types.append(None)
+        self.is_carry = is_carry
         roots = {self.words[p][0] for p in tree.places if p < len(self.words)}
         root = roots.pop() if len(roots) == 1 else ""
         self.params.append(Parameter(self._bind(tree, values, (root,), root or fallback, used, empty)))
@@ -283,7 +285,7 @@ class _Body(Body):
         if type(tree.example) is not tuple or len(tree.example) < 2:
             return False
         by_author = any(name[:-1] == path for name in self.names)
-        return len(path) == 1 or by_author or not tree.nested()
+        return len(path) == 1 and self.is_carry or by_author or not tree.nested()
 
     def _leaf_word(self, part: Tree, values: Sequence[Value | None]) -> str:
         return hint_of(*values) or self.words[part.places[0]][1] or "value"

@@ -119,8 +119,7 @@ def _function(
         scope = Scope(w.module.scope)
         for word in sorted({word for _, x in closed for word in _WORD.findall(x.flat())}):
             scope.claim_parameter(word)
-        inner = type(w)(w.module, scope)
-        inner.outer = w
+        inner = type(w)(w.module, scope).inside(w)
         inner.names.update(closed)
     params: list[Parameter] = []
     types: list[tuple[str, Any]] = []

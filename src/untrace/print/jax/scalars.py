@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Library, Local, Value
 
 # Beside an array, a Python number means the same as a weakly typed array.
+_BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
 _ARITHMETIC = frozenset("add sub mul truediv pow lt le gt ge eq ne".split())
 
 
@@ -28,17 +30,36 @@ def _takes_numbers(equation: Equation, value: Value) -> bool:
             return name in _ARITHMETIC and any(a is not value and _takes_its_type(a, value) for a in equation.inputs)
         return kind in ("jnp", "jax", "vmap")
     if type(callee) is Local:
-        return not any(needs_array(callee.body, p) for p in _inside(equation, callee.body, len(equation.inputs), value))
-    body = equation.params.get("jaxpr")
-    if callee.name == "scan" and type(body) is Function and equation.origin is not None:
-        consts, _ = jax_compat.scan_counts(equation.origin)
-        if not any(a is value for a in equation.inputs[consts:]):
-            return not any(needs_array(body, p) for p in _inside(equation, body, consts, value))
-    return False
+        return not any(
+            needs_array(callee.body, p) for p in _inside(equation.inputs, callee.body, len(equation.inputs), value)
+        )
+    if callee.name in ("jit", "pjit"):  # makes arrays of what it is given
+        return True
+    for key, consts, bounds in _loop_bodies(equation):
+        body = equation.params[key]
+        start = 0 if key != "body_jaxpr" else equation.params["cond_nconsts"]
+        given = equation.inputs[start:]
+        if any(a is value for a in given[consts : consts + bounds]):
+            return False
+        if any(needs_array(body, p) for p in _inside(given, body, consts, value)):
+            return False
+    return bool(_loop_bodies(equation))  # a loop makes arrays of its carry
 
 
-def _inside(equation: Equation, body: Function, count: int, value: Value) -> list[Value]:
-    return [p for a, p in zip(equation.inputs[:count], body.params[:count], strict=True) if a is value]
+def _loop_bodies(equation: Equation) -> list[tuple[str, int, int]]:
+    """(parameter, number of constants, carries that may be bounds that a loop is counted by) for each body of a loop."""
+    params = equation.params
+    if equation.origin is None or any(
+        type(params.get(k)) is not Function for k in _BODIES.get(equation.callee.name, "?")
+    ):
+        return []
+    if equation.callee.name == "scan":
+        return [("jaxpr", jax_compat.scan_counts(equation.origin)[0], 0)]
+    return [("cond_jaxpr", params["cond_nconsts"], 0), ("body_jaxpr", params["body_nconsts"], 2)]
+
+
+def _inside(inputs: Sequence[Any], body: Function, count: int, value: Value) -> list[Value]:
+    return [p for a, p in zip(inputs[:count], body.params[:count], strict=True) if a is value]
 
 
 def _takes_its_type(atom: Any, value: Value) -> bool:

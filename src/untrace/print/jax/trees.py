@@ -41,6 +41,7 @@ class Trees:
     """The trees that a function can name, by their leaves."""
 
     def __init__(self) -> None:
+        self.outer: Trees | None = None  # those of the function around this one
         self.by_leaves: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
         self.arguments: set[int] = set()  # ids of the leaves that came from outside
         self.by_root: dict[str, dict[tuple[Step, ...], tuple[int, Any]]] = {}  # way -> number of leaves, example
@@ -67,12 +68,10 @@ class Trees:
     def whole(self, node: Any, leaves: Sequence[Leaf | None]) -> Expr | None:
         """The part of a tree that these are all the leaves of, where it has the structure of `node`."""
         first = leaves[0] if leaves else None
-        if (
-            first is None
-            or first.root.id not in self.by_root
-            or any(x is None or x.root.id != first.root.id for x in leaves)
-        ):
+        if first is None or any(x is None or x.root.id != first.root.id for x in leaves):
             return None
+        if first.root.id not in self.by_root:
+            return self.outer.whole(node, leaves) if self.outer is not None else None
         parts = self.by_root[first.root.id]
         for size in range(len(first.steps)):
             count, other = parts.get(first.steps[:size], (0, None))

@@ -198,10 +198,15 @@ class FunctionWriter:
         self.sized: list[Value] = []  # parameters, whose shapes tell sizes
         self.sizes = Sizes(self) if module.variable_sizes else None
 
+    def inside(self, outer: FunctionWriter) -> FunctionWriter:
+        """This writer, whose function can name what is in the function around it."""
+        self.outer = outer
+        self.trees.outer = outer.trees
+        return self
+
     def nested(self) -> FunctionWriter:
         """A writer for a function inside this one, which sees this one's variables."""
-        made = FunctionWriter(self.module, Scope(self.scope))
-        made.outer = self
+        made = FunctionWriter(self.module, Scope(self.scope)).inside(self)
         if made.sizes is not None:
             made.sizes.outer = self.sizes
         return made

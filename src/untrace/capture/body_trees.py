@@ -1,8 +1,8 @@
-"""The pytrees of loops: what the author's `step(state, batch)` takes and gives, of which a jaxpr keeps the leaves.
+"""The pytrees of loops and jitted functions: what the author's `step(state, batch)` takes and gives.
 
-JAX traces the body of a loop on pytrees. These are noted while a program is traced (`noted_bodies`), and found again for
-the loop by the names that JAX gives to the leaves (`state.params['w']`). What a body hands on unchanged JAX takes out of
-the carry: it is a leaf of the tree all the same.
+A jaxpr keeps the leaves. JAX traces such a body on pytrees, which are noted while a program is traced (`noted_bodies`), and
+found again by the names that JAX gives to the leaves (`state.params['w']`). What the body of a loop hands on unchanged JAX
+takes out of the carry: it is a leaf of the tree all the same.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
-from untrace.ir.nodes import Function, Program, walk_functions
+from untrace.ir.nodes import Equation, Function, Program, functions_in, walk_functions
 
 # The functions that a loop has, by primitive.
-_BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "jit": ("jaxpr",), "pjit": ("jaxpr",)}
+_BODIES = {
+    "scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "jit": ("jaxpr",), "pjit": ("jaxpr",), "cond": ("branches",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Bodies:
             sizes = [len(jax.tree.leaves(a)) for a in positional]
             if keywords or sum(sizes) != len(places):
                 continue
-            carry = places[: sizes[0]] if sizes and where[0] != "jit" else ()
+            carry = places[: sizes[0]] if sizes and where[0] in ("scan", "while_body", "fori_loop") else ()
             made = _result_places(known_results, results, count, carry)
             if made is None or len(jax.tree.leaves(result)) != len(made):
                 continue
@@ -197,28 +199,31 @@ def has_unknown_loops(closed: Any, bodies: Bodies) -> bool:
             continue
         seen.add(id(jaxpr))
         for eqn in jaxpr.eqns:
-            if any(not bodies.knows(eqn.params[key]) for key in _BODIES.get(eqn.primitive.name, ())):
+            inner = jax_compat.jaxprs_in(eqn)
+            if eqn.primitive.name in _BODIES and not all(map(bodies.knows, inner)):
                 return True
-            stack.extend(jax_compat.jaxprs_in(eqn))
+            stack.extend(inner)
     return False
 
 
 def note_trees(program: Program, bodies: Bodies) -> None:
-    """Puts the trees of each loop's functions into their `extra`."""
-    for function in walk_functions(program.entry):
-        for equation in function.equations:
-            for key in _BODIES.get(equation.callee.name, ()):
-                body = equation.params.get(key)
-                if type(body) is Function and body.jaxpr is not None:
-                    trees = bodies.trees(body.jaxpr)
-                    if trees is not None:
-                        body.extra["trees"] = trees.typed(body)
+    """Puts the trees of loops, branches and jitted functions into their `extra`."""
+    for body, _ in _bodies_in(program):
+        trees = bodies.trees(body.jaxpr) if body.jaxpr is not None else None
+        if trees is not None:
+            body.extra["trees"] = trees.typed(body)
 
 
 def forget_trees(program: Program, refused: Container[int]) -> None:
-    """Takes the trees away from loops that were wrong with them, by id of their equations."""
+    """Takes the trees away from equations that were wrong with them, by id."""
+    for body, equation in _bodies_in(program):
+        if id(equation.origin) in refused:
+            body.extra.pop("trees", None)
+
+
+def _bodies_in(program: Program) -> Iterator[tuple[Function, Equation]]:
     for function in walk_functions(program.entry):
         for equation in function.equations:
-            for key in _BODIES.get(equation.callee.name, ()) if id(equation.origin) in refused else ():
-                if type(equation.params.get(key)) is Function:
-                    equation.params[key].extra.pop("trees", None)
+            for key in _BODIES.get(equation.callee.name, ()):
+                for body in functions_in(equation.params.get(key)):
+                    yield body, equation
