@@ -228,7 +228,7 @@ CALLS: list[Any] = [
     (
         switched,
         (1, PAIR),
-        ["def up(s):", "return Pair(x=s.x + 1.0, p=s.p)", "[up, down], s)", 'found.p["b"].sum(), found'],
+        ["def up(s):", "s._replace(x=s.x + 1.0)", "[up, down], s)", 'found.p["b"].sum(), found'],
     ),
     (
         stepped,

@@ -51,7 +51,10 @@ def jit(
             yield _definition(w.module, body, closed, trees.args, trees.out, written, decorator)
 
         written = w.module.named(("jit", id(body), decorator.flat(), "trees"), name, build)
-        arguments = [*[operands[i] for i in closed], *[given(w, tree, operands) for tree in trees.args]]
+        words = argument_words(body, 0)
+        own = [words[tree.places[0]][0] if tree.places else "" for tree in trees.args]
+        made = [given(w, tree, operands, word) for tree, word in zip(trees.args, own, strict=True)]
+        arguments = [*[operands[i] for i in closed], *made]
     except UnsupportedPrimitiveError:  # a tree that has no source form
         del w.statements[count:]
         return None

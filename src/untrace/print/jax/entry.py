@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from untrace.lift.unpacked import unpacked_names
 from untrace.print.jax import mapped
 from untrace.print.jax.described import WORDS, author_dims
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, plain_way, reach
-from untrace.print.jax.local import whole_tree
+from untrace.print.jax.local import KnownTrees
 from untrace.print.jax.results import Rebuilt, rebuild
 from untrace.print.jax.scalars import needs_array
 from untrace.print.jax.signature import Argument, Signature, signature_parameters, unpack_arguments
@@ -250,7 +249,5 @@ def _result(module: ModuleWriter, w: FunctionWriter, entry: PytreeEntry, program
     leaves = [_array(w, r) for r in program.entry.results]
     inputs = [(a.root, a.example) for a in entry.signature.arguments]
     fresh = lambda base: module.scope.fresh(identifier(base, "Node"))  # noqa: E731
-    whole = None
-    if module.idiomatic:
-        whole = functools.partial(whole_tree, w)
-    return rebuild(entry.result, leaves, inputs, module.standalone, fresh, module.twins, whole, w.looked_up)
+    trees = KnownTrees(w) if module.idiomatic else None
+    return rebuild(entry.result, leaves, inputs, module.standalone, fresh, module.twins, trees, w.looked_up)

@@ -132,9 +132,23 @@ def leaf_behind(w: Any, operand: Expr) -> Leaf | None:
     return operand if isinstance(operand, Leaf) else w.module.leaf_of.get(id(operand))
 
 
-def whole_tree(w: Any, node: Any, parts: Sequence[Expr]) -> Expr | None:
-    """A tree with these parts as leaves that needs not be put together: one that has a name, or zeros like such a one."""
-    return w.trees.whole(node, [leaf_behind(w, p) for p in parts]) or zeros_like(w, node, parts)
+class KnownTrees:
+    """What the function that `w` writes can say of trees without putting one together."""
+
+    def __init__(self, w: Any):
+        self.w = w
+
+    def whole(self, node: Any, parts: Sequence[Expr]) -> Expr | None:
+        """A tree like `node` with these parts as leaves: one that has a name, or zeros like such a one."""
+        return self.w.trees.whole(node, [self.leaf(p) for p in parts]) or zeros_like(self.w, node, parts)
+
+    def leaf(self, expr: Expr) -> Leaf | None:
+        """The access that an expression is, also where it has a name of its own by now."""
+        return leaf_behind(self.w, expr)
+
+    def node(self, leaf: Leaf) -> Any:
+        """An example of the tree behind an access; None where that is no known tree."""
+        return self.w.trees.node(leaf)
 
 
 def _order(body: Function, layout: Layout) -> list[int]:

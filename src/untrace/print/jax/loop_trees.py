@@ -16,7 +16,7 @@ from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.capture.body_trees import BodyTrees, Tree
 from untrace.capture.provenance import Provenance, targets
-from untrace.ir.nodes import Equation, Function, Literal, Value
+from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
 from untrace.lift import parameters
 from untrace.lift.words import clean
 from untrace.print.jax.bodies import Body, argument_words, closes_simply, hint_of, same_weak_types, used_values
@@ -311,13 +311,49 @@ class TreeBody(Body):
 # ---------------------------------------------------------------- the call
 
 
-def given(w: Any, tree: Tree, operands: Sequence[Expr]) -> Expr:
-    """The operands as a tree: one with these leaves that has a name, or one that is put together here."""
+def given(w: Any, tree: Tree, operands: Sequence[Expr], word: str = "") -> Expr:
+    """The operands as a tree: one with these leaves that has a name, or one that is put together here.
+
+    One that a later call takes again has a name from here on: `word`.
+    """
     if not tree.places:
         return Text("None") if tree.example is None else rebuilt(w, tree.example, [])
     leaves = [operands[p] for p in tree.places]
-    avals = [w.equation.inputs[len(w.equation.inputs) - len(operands) + p].aval for p in tree.places]
-    return leaves[0] if tree.is_leaf else rebuilt(w, tree.of(avals).example, leaves)
+    if tree.is_leaf:
+        return leaves[0]
+    atoms = [w.equation.inputs[len(w.equation.inputs) - len(operands) + p] for p in tree.places]
+    key = (_key(atoms), jax.tree.structure(tree.example))
+    known = w.put_together.get(key)
+    if known is not None:
+        return known
+    made = rebuilt(w, tree.of([a.aval for a in atoms]).example, leaves)
+    again = isinstance(made, Leaf) or not word or not tree.nested() or key not in _later(w)
+    if again:
+        return made
+    name = w.put_together[key] = Name(w.scope.fresh(identifier(word, "tree")))
+    w.statements.append(Assign([name.id], made))
+    return name
+
+
+def _key(atoms: Sequence[Any]) -> tuple[Any, ...]:
+    """What tells operands apart: variables and arrays by identity, numbers by value."""
+    literal = [(repr(a.value), str(a.aval)) if type(a) is Literal else id(a) for a in atoms]
+    return tuple(
+        [(id(a.value), str(a.aval)) if type(a) is Constant else k for a, k in zip(atoms, literal, strict=True)]
+    )
+
+
+def _later(w: Any) -> set[Any]:
+    """The keys of the trees that later calls of this function take."""
+    found = set()
+    for equation in w.remaining()[0]:
+        body = equation.params.get("jaxpr")
+        trees = body.extra.get("trees") if type(body) is Function else None
+        if trees is not None and len(body.params) == len(equation.inputs):
+            for tree in trees.args:
+                atoms = [equation.inputs[p] for p in tree.places]
+                found.add((_key(atoms), jax.tree.structure(tree.example)))
+    return found
 
 
 def assign(

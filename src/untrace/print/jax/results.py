@@ -12,7 +12,7 @@ so that a `standalone` module still returns the library's own classes to a progr
 from __future__ import annotations
 
 import collections
-import functools
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,7 @@ import jax
 
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.print.jax import twins
+from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.packed import whole_or
 from untrace.print.jax.pytrees import (
     DICTS,
@@ -71,7 +72,7 @@ def rebuild(
     standalone: bool,
     fresh: Callable[[str], str],
     known: dict[Any, Name] | None = None,
-    whole: Callable[[Any, Sequence[Expr]], Expr | None] | None = None,
+    trees: Any = None,
     looked_up: dict[Any, Name] | None = None,
 ) -> Rebuilt:
     """The pytree of `example` with `leaves` (in flatten order) in it, as an expression.
@@ -81,10 +82,10 @@ def rebuild(
     gives a free name of the module that no inner name hides. With `standalone` only JAX, NumPy
     and the standard library are imported. `known` holds the twins that the module has already, and
     gets the new ones; `looked_up` the same for variables of the function that hold a library's classes.
-    `whole(node, leaves)` may know a variable that is that part already. Raises UnsupportedPrimitiveError for a dict key
-    that has no source form and comes from no argument.
+    `trees` says which trees have a name (`local.KnownTrees`). Raises UnsupportedPrimitiveError for a dict key that has no
+    source form and comes from no argument.
     """
-    builder = _Builder(inputs, standalone, fresh, {} if known is None else known, whole)
+    builder = _Builder(inputs, standalone, fresh, {} if known is None else known, trees)
     builder.looked_up = {} if looked_up is None else looked_up
     node = builder.read(example)
     if node.count != len(leaves):
@@ -99,13 +100,12 @@ def rebuilt(w: Any, example: Any, leaves: Sequence[Expr]) -> Expr:
     def fresh(base: str) -> str:
         return w.module.scope.fresh(identifier(base, "Node"))
 
-    from untrace.print.jax.local import whole_tree
+    from untrace.print.jax.local import KnownTrees
 
-    whole = functools.partial(whole_tree, w)
     root = w  # a function inside another one sees what that one has looked up
     while root.outer is not None:
         root = root.outer
-    made = rebuild(example, leaves, (), w.module.standalone, fresh, w.module.twins, whole, root.looked_up)
+    made = rebuild(example, leaves, (), w.module.standalone, fresh, w.module.twins, KnownTrees(w), root.looked_up)
     root.statements.extend(made.statements)
     w.module.definitions.extend(made.definitions)
     w.module.imports.update(made.imports)
@@ -151,9 +151,9 @@ class _Builder:
         standalone: bool,
         fresh: Callable[[str], str],
         known: dict[Any, Name],
-        whole: Callable[[Any, Sequence[Expr]], Expr | None] | None = None,
+        trees: Any = None,
     ):
-        self.whole = whole
+        self.trees = trees
         self.out = Rebuilt()
         self.standalone, self.fresh = standalone, fresh
         self.inputs = inputs
@@ -207,7 +207,7 @@ class _Builder:
             return leaves[0]
         if node.value is None:
             return Text("None")
-        found = self.whole(node.value, leaves) if self.whole is not None and leaves else None
+        found = self.trees.whole(node.value, leaves) if self.trees is not None and leaves else None
         if found is not None:
             return found
         if not node.plain:
@@ -224,7 +224,35 @@ class _Builder:
             return List(children)
         if type(node.value) in DICTS:
             return self._dict(node, children)
-        return self._class_node(node, children)
+        return self._changed(node, children) or self._class_node(node, children)
+
+    def _changed(self, node: _Node, children: Sequence[Expr]) -> Expr | None:
+        """`state._replace(step=step)` or `dataclasses.replace(state, step=step)`, where most parts are still those of a tree
+        that has a name."""
+        if self.trees is None or node.keywords is None or any(index is None for _, index, _ in node.keywords):
+            return None
+        kept: dict[Any, set[str]] = {}
+        bases: dict[Any, Leaf] = {}
+        for name, index, _ in node.keywords:
+            child = self.trees.leaf(children[index])
+            if child is not None and child.steps[-1:] == (("attribute", name, 0),):
+                base = Leaf(child.root, child.steps[:-1])
+                bases.setdefault(base.flat(), base)
+                kept.setdefault(base.flat(), set()).add(name)
+        best = max(kept, key=lambda text: len(kept[text]), default=None)
+        if (
+            best is None
+            or 2 * len(kept[best]) < len(node.keywords)
+            or type(self.trees.node(bases[best])) is not type(node.value)
+        ):
+            return None
+        changes = [(name, children[index]) for name, index, _ in node.keywords if name not in kept[best]]
+        if not changes or not is_namedtuple(node.value) and not dataclasses.is_dataclass(node.value):
+            return None
+        if is_namedtuple(node.value):
+            return Call(Attribute(bases[best], "_replace"), (), changes)
+        self.out.modules.add("dataclasses")
+        return Call("dataclasses.replace", [bases[best]], changes)
 
     def _dict(self, node: _Node, children: list[Expr]) -> Expr:
         by_key = {key.key: child for key, child in zip(node.level.keys, children, strict=True)}
@@ -316,7 +344,7 @@ class _Builder:
 
     def _replaced(self, node: _Node, leaves: Sequence[Expr]) -> Expr | None:
         """`state._replace(params=new_params)`, where an argument holds a named tuple like it and its parts are at hand."""
-        if self.whole is None or not is_namedtuple(node.value) or not all(c.count for c in node.children):
+        if self.trees is None or not is_namedtuple(node.value) or not all(c.count for c in node.children):
             return None
         if len(node.children) != len(node.value._fields):  # registered as another node
             return None
@@ -326,7 +354,7 @@ class _Builder:
         parts, start = [], 0
         for child in node.children:
             own = leaves[start : start + child.count]
-            part = own[0] if child.level is None else self.whole(child.value, own)
+            part = own[0] if child.level is None else self.trees.whole(child.value, own)
             if part is None:
                 return None
             parts.append(part)

@@ -80,6 +80,12 @@ class Trees:
                 return Leaf(first.root, first.steps[:size]) if same else None
         return None
 
+    def node(self, leaf: Leaf) -> Any:
+        """An example of the tree that an access gives; None where it is no inner node of a known tree."""
+        if leaf.root.id in self.by_root:
+            return self.by_root[leaf.root.id].get(leaf.steps, (0, None))[1]
+        return self.outer.node(leaf) if self.outer is not None else None
+
 
 def _plain_type(leaf: Any) -> tuple[Any, ...] | None:
     """What zeros like a leaf depend on; None where that is more than shape and dtype."""

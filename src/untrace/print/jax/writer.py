@@ -186,6 +186,7 @@ class FunctionWriter:
         ] = {}  # results kept in a tuple: its name, their place, its length
         self.outer: FunctionWriter | None = None  # of the function around this one
         self.looked_up: dict[Any, Name] = {}  # classes of libraries that variables of this function hold
+        self.put_together: dict[Any, Name] = {}  # trees that were made for a call, and have a name since
         self.trees = Trees()  # the trees that can be named here
         self.structures: dict[int, Structure] = {}  # those of the maps over trees, by id of the equation
         self.uses: Any = None  # where values are used, once a loop over local functions wants to know
