@@ -465,6 +465,50 @@ def test_decisions_on_data_are_refused():
         untrace.from_torch(Branching())(torch.rand(3))
 
 
+class Spectral(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3, dtype=torch.cfloat))
+
+    def forward(self, x):
+        return torch.fft.irfft(torch.fft.rfft(x)[..., :3] @ self.weight, n=4)
+
+
+def test_gradients_of_complex_parameters():
+    torch.manual_seed(0)
+    d = untrace.from_torch(Spectral())(torch.randn(2, 6))
+    assert float(d.proof.notes[1].partition("within ")[2].split()[0]) < 1e-5
+
+
+class Several(nn.Module):
+    def forward(self, x):
+        return {"first": x.exp(), "second": x.sum()}
+
+
+def test_each_output_is_spoken_of():
+    d = untrace.from_torch(Several())(torch.randn(3))
+    assert "by output: output['first'] " in d.source.replace("\n", " ") and "output['second']" in d.source
+
+
+class Ties(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def test_a_meaning_that_is_not_pytorch_s_is_warned_of(monkeypatch):
+    from untrace.torch import ops
+
+    monkeypatch.setattr(
+        ops, "ADDED", [(torch.Tensor.mul, lambda x, y: x * 3, {}), (torch.Tensor.__mul__, lambda x, y: x * 3, {})]
+    )
+    untrace.torch.bridge.environment.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="further from PyTorch than rounding goes"):
+            untrace.from_torch(Ties())(torch.rand(3))
+    finally:
+        untrace.torch.bridge.environment.cache_clear()
+
+
 def test_not_a_module():
     with pytest.raises(untrace.CaptureError, match="not a function"):
         untrace.from_torch(torch.relu)(torch.rand(3)) if False else untrace.from_torch(lambda x: x)(torch.rand(3))

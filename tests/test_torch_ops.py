@@ -22,6 +22,22 @@ def r(*shape):
     return torch.from_numpy(random.standard_normal(shape, dtype=np.float32))
 
 
+def i(most, *shape):
+    """Indices below `most`, the same for the same shape."""
+    return as_given(torch.from_numpy(np.random.default_rng(sum(shape) + most).integers(0, most, shape)))
+
+
+def as_given(tensor):
+    """Replaced where the tensors are to be JAX's."""
+    return tensor
+
+
+def multi_head(query, key, **options):
+    return F.multi_head_attention_forward(
+        query, key, key, 8, 2, r(24, 8), r(24), None, None, False, 0.0, r(8, 8), r(8), training=False, **options
+    )
+
+
 MASK = torch.tensor([[True, False, True], [False, False, True]])
 CASES = {
     "linear": lambda: F.linear(r(2, 3), r(4, 3), r(4)),
@@ -111,6 +127,50 @@ CASES = {
     "trilinear": lambda: F.interpolate(r(1, 1, 3, 4, 2), size=(5, 3, 4), mode="trilinear"),
     "bicubic": lambda: F.interpolate(r(1, 2, 5, 4), size=(7, 3), mode="bicubic"),
     "bicubic_corners": lambda: F.interpolate(r(1, 2, 5, 4), size=(7, 9), mode="bicubic", align_corners=True),
+    "embedding_bag": lambda: F.embedding_bag(i(5, 3, 4), r(5, 6)),
+    "embedding_bag_max": lambda: F.embedding_bag(i(5, 3, 4), r(5, 6), mode="max"),
+    "embedding_bag_offsets": lambda: F.embedding_bag(i(5, 7), r(5, 6), torch.tensor([0, 3, 3])),
+    "embedding_bag_offsets_max": lambda: F.embedding_bag(i(5, 7), r(5, 6), torch.tensor([0, 3, 3]), mode="max"),
+    "embedding_bag_padding": lambda: F.embedding_bag(i(5, 3, 4), r(5, 6), padding_idx=1),
+    "embedding_bag_last_offset": lambda: F.embedding_bag(
+        i(5, 7), r(5, 6), torch.tensor([0, 3, 7]), padding_idx=1, include_last_offset=True
+    ),
+    "embedding_bag_weights": lambda: F.embedding_bag(i(5, 3, 4), r(5, 6), per_sample_weights=r(3, 4), mode="sum"),
+    "gather": lambda: r(3, 4).gather(1, i(4, 3, 2)),
+    "gather_part": lambda: r(3, 4).gather(0, i(3, 2, 3)),
+    "take_along_dim": lambda: torch.take_along_dim(r(3, 4), i(4, 3, 2), 1),
+    "scatter": lambda: r(3, 4).scatter(1, i(4, 3, 1), 2.0),
+    "scatter_rows": lambda: r(3, 4).scatter(0, torch.tensor([[0, 1, 2, 0]]), r(2, 4)),
+    "scatter_add": lambda: r(3, 4).scatter_add(1, i(4, 3, 6), r(3, 6)),
+    "scatter_mean": lambda: r(3, 4).scatter_reduce(0, i(3, 6, 4), r(6, 4), "mean"),
+    "scatter_mean_others": lambda: r(3, 4).scatter_reduce(0, i(3, 6, 4), r(6, 4), "mean", include_self=False),
+    "scatter_max": lambda: r(3, 4).scatter_reduce(1, i(4, 3, 6), r(3, 6), "amax"),
+    "scatter_min_others": lambda: r(3, 4).scatter_reduce(1, i(4, 3, 6), r(3, 6), "amin", include_self=False),
+    "scatter_product": lambda: r(3, 4).scatter_reduce(1, i(4, 3, 6), r(3, 6), "prod"),
+    "multi_head": lambda: multi_head(r(5, 2, 8), r(3, 2, 8))[0],
+    "multi_head_weights": lambda: multi_head(r(5, 2, 8), r(3, 2, 8), average_attn_weights=False)[1],
+    "multi_head_masks": lambda: multi_head(
+        r(3, 2, 8), r(3, 2, 8), attn_mask=~torch.ones(3, 3, dtype=torch.bool).tril(),
+        key_padding_mask=torch.tensor([[False, False, True], [False, False, False]]),
+    )[0],
+    "multi_head_single": lambda: multi_head(r(5, 8), r(3, 8))[0],
+    "instance_norm": lambda: F.instance_norm(r(2, 3, 4, 4), weight=r(3), bias=r(3)),
+    "hardswish": lambda: F.hardswish(r(9) * 3),
+    "hardsigmoid": lambda: F.hardsigmoid(r(9) * 3),
+    "relu6": lambda: F.relu6(r(9) * 5),
+    "mish": lambda: F.mish(r(9)),
+    "rrelu": lambda: F.rrelu(r(9)),
+    "adaptive_max": lambda: F.adaptive_max_pool2d(r(1, 2, 7, 5), (3, 2)),
+    "adaptive_max_even": lambda: F.adaptive_max_pool1d(r(1, 2, 6), 3),
+    "adaptive_avg_even": lambda: F.adaptive_avg_pool2d(r(1, 2, 6, 4), (3, 2)),
+    "adaptive_avg_1": lambda: F.adaptive_avg_pool1d(r(1, 2, 7), 3),
+    "det": lambda: torch.det(r(3, 3)),
+    "angle": lambda: torch.complex(r(3), r(4)[:3]).angle(),
+    "quantile": lambda: r(5, 4).quantile(0.3, dim=0),
+    "hann_window": lambda: torch.hann_window(8) * r(8),
+    "new_tensor": lambda: r(3).new_tensor([1.0, 2.0]),
+    "view_dtype": lambda: r(4).view(torch.int32),
+    "flatten": lambda: r(2, 3, 4).flatten(1),
     "batch_norm": lambda: F.batch_norm(r(4, 3, 5), r(3), r(3).abs(), r(3), r(4)[:3]),
     "batch_norm_train": lambda: F.batch_norm(r(4, 3, 5), None, None, r(3), training=True),
     "grouped_mm": lambda: F.grouped_mm(
@@ -134,6 +194,7 @@ def test_operation(case, monkeypatch):
 
     constants = {"MASK": own(array_of(MASK), env)}
     monkeypatch.setitem(globals(), "r", on_jax)
+    monkeypatch.setitem(globals(), "as_given", lambda tensor: own(array_of(tensor), env))
     for name, value in constants.items():
         monkeypatch.setitem(globals(), name, value)
     with env:

@@ -8,6 +8,7 @@ import inspect
 import os
 import textwrap
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -97,10 +98,18 @@ def _written(
     made._module = None
     if options.prove:
         _ = made.module  # loaded here: inside a trace its constants would be tracers
-        sentences = [*against_torch(made, found, args, kwargs).sentences()]
+        first = against_torch(made, found, args, kwargs)
+        sentences = first.sentences()
         for other in others:
             agreement = against_torch(made, other.found, other.args, other.kwargs, gradients=False)
+            first = first if first.is_far else agreement
             sentences += [f"the same text at {other.types}: {s}" for s in agreement.sentences()]
+        if first.is_far:
+            warnings.warn(
+                f"the text of {type(module).__name__} is further from PyTorch than rounding goes: {sentences[0]}. "
+                "Either the example is at a tie or a pole, or torchax has another meaning for one of the operations.",
+                stacklevel=4,
+            )
         sentences.append(_about_sizes(many.free if many else ()))
         made.proof = dataclasses.replace(made.proof, notes=(*sentences, *made.proof.notes))
         made.source = _with_words(made.source, sentences)

@@ -15,6 +15,7 @@ import jax
 
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Value
+from untrace.torch import views
 
 _SCOPE = "untrace_argument_"
 
@@ -46,7 +47,7 @@ class Arguments:
             if var is None:
                 continue
             if id(var) in seen and hasattr(value, "_env"):
-                other = type(value)(value._elem, value._env)
+                other = views.link(type(value)(value.jax(), value._env), value, lambda array: array, "alias")
                 other.untrace_arguments = (*getattr(value, "untrace_arguments", ()), len(self.names))
                 other.untrace_given = value._elem
                 self.names.append((number, name))

@@ -73,19 +73,50 @@ def environment() -> Any:
     import torch
     from torch.utils import _pytree as torch_pytree
 
-    from untrace.torch import arguments, ops
+    from untrace.torch import arguments, ops, views
 
     tensor = library.tensor
 
-    class KeptView(tensor.View):  # type: ignore[misc, name-defined]
-        """A view that is computed once, where it is made, and again only after its tensor was written to."""
+    class Tensor(tensor.Tensor):  # type: ignore[misc, name-defined]
+        """torchax's, whose methods that bypass `dispatch` know of views."""
+
+        def __setitem__(self, key: Any, value: Any) -> None:
+            with noticed((self, key, value)):
+                super().__setitem__(key, value)
+
+        def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
+            views.fresh(self)
+            start, end = start_dim % max(self.ndim, 1), end_dim % max(self.ndim, 1)
+
+            def flat(array: Any) -> Any:
+                return jnp.reshape(array, (*array.shape[:start], -1, *array.shape[end + 1 :]))
+
+            return views.link(Tensor(flat(self._elem), self._env), self, flat, "flatten")
+
+        def type_as(self, other: Any) -> Any:
+            return self.to(other.dtype)  # torchax's changes the tensor itself
+
+        def detach(self) -> Any:
+            return views.link(super().detach(), views.fresh(self), jax.lax.stop_gradient, "detach")
 
         def jax(self) -> Any:
-            source = self.source_jax()
-            kept = getattr(self, "untrace_kept", None)
-            if kept is None or kept[0] is not source:
-                kept = self.untrace_kept = source, self.view_info.transform_tensor(self.parent.jax())
-            return kept[1]
+            return views.fresh(self)._elem
+
+    def tensors_in(values: Any) -> list[Any]:
+        return [x for x in torch_pytree.tree_leaves(values) if isinstance(x, tensor.Tensor)]
+
+    @contextlib.contextmanager
+    def noticed(values: Any) -> Iterator[None]:
+        before = views.watched(tensors_in(values))
+        yield
+        views.notice(before)
+
+    def adopted(x: Any) -> Any:
+        if type(x) is tensor.View:
+            return Tensor(x.jax(), x._env)
+        if type(x) is tensor.Tensor:
+            x.__class__ = Tensor
+        return x
 
     class Environment(tensor.Environment):  # type: ignore[misc, name-defined]
         """torchax's, where every tensor is a JAX array, and a missing operation is an error of ours."""
@@ -95,13 +126,17 @@ def environment() -> Any:
 
         def t2j_iso(self, torchtensors: Any) -> Any:
             def own(x: Any) -> Any:
-                return x if isinstance(x, (tensor.Tensor, tensor.View)) else self.to_jax(x)
+                return views.fresh(x) if isinstance(x, tensor.Tensor) else self.to_jax(x)
 
             return super().t2j_iso(torch_pytree.tree_map_only(torch.Tensor, own, torchtensors))
 
         def to_jax(self, value: Any) -> Any:
             """A tensor of PyTorch that the module holds, as a constant of the program."""
-            return tensor.Tensor(array_of(value), self)
+            return Tensor(array_of(value), self)
+
+        def tensor(self, array: Any) -> Any:
+            """An array as a tensor of this environment."""
+            return Tensor(array, self)
 
         def dispatch(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             if not torch.is_grad_enabled():
@@ -115,16 +150,16 @@ def environment() -> Any:
 
             def stopped(x: Any) -> Any:
                 array = getattr(x, "_elem", None)
-                if type(x) is not tensor.Tensor or getattr(x, "is_stopped", False):
+                if not isinstance(x, tensor.Tensor) or getattr(x, "is_stopped", False):
                     return x
                 if not isinstance(array, jax.core.Tracer) or not jnp.issubdtype(array.dtype, jnp.inexact):
                     return x
-                made = tensor.Tensor(jax.lax.stop_gradient(array), self)
+                made = Tensor(jax.lax.stop_gradient(views.fresh(x)._elem), self)
                 made.is_stopped = True
                 return made
 
             def mark(x: Any) -> Any:
-                if type(x) is tensor.Tensor:
+                if isinstance(x, tensor.Tensor):
                     x.is_stopped = True
                 return x
 
@@ -134,17 +169,63 @@ def environment() -> Any:
             return out if in_place else torch_pytree.tree_map(mark, out)
 
         def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+            kwargs = kwargs or {}
+            name = getattr(func, "__name__", "").partition(".")[0]
+            if name in views.RESHAPING and isinstance(args[0], tensor.Tensor):
+                return self._reshaped(name, types, args, kwargs)
             try:
-                with arguments.marked((*args, *(kwargs or {}).values())):
-                    out = super().dispatch(func, types, args, kwargs)
-                    if type(out) is tensor.View:
-                        out = KeptView(out.parent, out.view_info, self)
-                        out.jax()
-                    return out
+                with noticed((args, kwargs)), arguments.marked((*args, *kwargs.values())):
+                    out = torch_pytree.tree_map(adopted, super().dispatch(func, types, args, dict(kwargs)))
+                return self._linked(func, name, types, args, kwargs, out)
             except tensor.OperatorNotFound as error:
-                if isinstance(func, torch._ops.OpOverload):  # of functions PyTorch knows what they are made of
-                    raise UnsupportedPrimitiveError(missing(func)) from error
-                raise
+                if not isinstance(func, torch._ops.OpOverload):  # of functions PyTorch knows what they are made of
+                    raise
+                if name.endswith("_") and isinstance(args[0], tensor.Tensor):
+                    return self._in_place(func, name, types, args, kwargs, error)
+                raise UnsupportedPrimitiveError(missing(func)) from error
+
+        def _in_place(self, func: Any, name: str, types: Any, args: Any, kwargs: Any, error: Exception) -> Any:
+            """`x.exp_()` as what `x.exp()` gives, written to x."""
+            packet = getattr(torch.ops.aten, name[:-1], None)
+            overloads = packet.overloads() if packet is not None else ()
+            if not overloads:
+                raise UnsupportedPrimitiveError(missing(func)) from error
+            own = func._overloadname if func._overloadname in overloads else overloads[0]
+            out = self._dispatched(getattr(packet, own), types, args, kwargs)
+            with noticed(args[0]):
+                args[0]._elem = jnp.broadcast_to(out._elem.astype(args[0]._elem.dtype), args[0]._elem.shape)
+            return args[0]
+
+        def _reshaped(self, name: str, types: Any, args: Any, kwargs: Any) -> Any:
+            """The tensor itself in another shape; a view stays one."""
+            made = getattr(views.fresh(args[0]), "untrace_view", None)
+
+            def again(array: Any) -> Any:
+                return getattr(torch.Tensor, name[:-1])(Tensor(array, self), *args[1:], **kwargs)._elem
+
+            args[0]._elem = again(args[0]._elem)
+            if made is not None:
+                before = made.forward
+                made.forward = lambda array: again(before(array))
+            return args[0]
+
+        def _linked(self, func: Any, name: str, types: Any, args: Any, kwargs: Any, out: Any) -> Any:
+            """`out`, which knows whose memory it shares."""
+            if name not in views.VIEWS or not args or not isinstance(args[0], tensor.Tensor):
+                return out
+            if name == "__getitem__" and not _is_basic(args[1]):
+                return out
+            for place, result in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
+                if isinstance(result, tensor.Tensor):
+
+                    def forward(array: Any, place: int = place) -> Any:
+                        again = super(Environment, self).dispatch(
+                            func, types, (Tensor(array, self), *args[1:]), dict(kwargs)
+                        )
+                        return element(again[place] if isinstance(again, (tuple, list)) else again)
+
+                    views.link(result, args[0], forward, name)
+            return out
 
     made = Environment()
     for function, implementation, options in ops.table():
@@ -154,6 +235,12 @@ def environment() -> Any:
         )  # fmt: skip
         made._ops[function] = operator
     return made
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether an index takes a part, and no elements by their numbers."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(p is None or p is Ellipsis or type(p) in (int, slice) for p in parts)
 
 
 def array_of(value: Any) -> Any:
@@ -166,7 +253,7 @@ def array_of(value: Any) -> Any:
 def element(value: Any) -> Any:
     """The array of a tensor of torchax's, also of a view; anything else as it is."""
     if hasattr(value, "_elem"):
-        return value._elem
+        return value.jax()
     return value.jax() if hasattr(value, "view_info") else value
 
 

@@ -132,6 +132,8 @@ class CallTree:
         for caller, callee in zip(inside, inside[1:], strict=False):
             if callee.library or callee.name.startswith("<") or callee.name == "forward":
                 break
+            if callee.code in ops_parts.INLINED:
+                continue
             chain.append((id(caller.code), caller.lasti, callee.code, caller, own[-1] if own else 0))
         return chain
 

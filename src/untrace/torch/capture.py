@@ -183,7 +183,6 @@ class _Runner:
 
         capture, state = self.capture, self.capture.state
         env = environment()
-        tensor = torchax().tensor
         self.capture.calls.clear()
         self.capture.arguments = Arguments()
         wraps: dict[str, Any] = {}
@@ -192,10 +191,10 @@ class _Runner:
                 array = states.lookup(params if state.kinds[slots.name] == "params" else buffers, slots.name)
             except KeyError:  # a buffer that does not change, or is not needed: a constant, still PyTorch's
                 array = array_of(states.current(state, slots))
-            wraps[slots.name] = tensor.Tensor(array, env)
+            wraps[slots.name] = env.tensor(array)
         before = {name: t._elem for name, t in wraps.items()}
         values = dict(zip(capture.inputs, inputs, strict=True))
-        args, kwargs = self._arguments(values, lambda a: tensor.Tensor(a, env))
+        args, kwargs = self._arguments(values, env.tensor)
         first_key = key if key is not None else jax.random.key(0)
         env._property.content.autocast_dtype = None
         with states.replaced(capture.module, state, wraps), env.override_property(prng=first_key):

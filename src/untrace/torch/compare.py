@@ -18,6 +18,10 @@ from untrace.torch.capture import Capture
 Gap = tuple[float, float]  # (relative error, ULPs)
 
 
+_MOST_NAMED = 6  # outputs that are spoken of one by one
+_FAR, _FAR_IN_ULPS = 1e-3, 64
+
+
 @dataclass(frozen=True)
 class Agreement:
     """How far the text is from PyTorch. `outputs`: by the path of each result; `gradients`: relative error by tensor.
@@ -39,6 +43,11 @@ class Agreement:
     def worst_gradient(self) -> float:
         return max(self.gradients.values(), default=0.0)
 
+    @property
+    def is_far(self) -> bool:
+        """Whether an output is further from PyTorch than rounding goes."""
+        return any(relative > _FAR and ulps > _FAR_IN_ULPS for relative, ulps in self.outputs.values())
+
     def sentences(self) -> list[str]:
         """For people: one line for the outputs, one for the gradients, one for what was not compared."""
         import torch
@@ -50,6 +59,9 @@ class Agreement:
                 f"against PyTorch {torch.__version__.partition('+')[0]} on the example: outputs within "
                 f"{error:.1e} relative ({ulps:.0f} ULP at most)"
             )
+            if 1 < len(self.outputs) <= _MOST_NAMED:
+                said = [f"{name} {gap:.1e} ({ulp:.0f} ULP)" for name, (gap, ulp) in self.outputs.items()]
+                found.append("by output: " + ", ".join(said))
         if self.gradients:
             found.append(f"gradients of a weighted sum of the outputs within {self.worst_gradient:.1e} of autograd's")
         return [*found, *self.why]
@@ -125,7 +137,7 @@ def _gradients(text: Any, found: Capture, args: Any, kwargs: Any) -> dict[str, f
 
     module = copy.deepcopy(found.module)
     for parameter in module.parameters():
-        parameter.requires_grad_(parameter.dtype.is_floating_point)
+        parameter.requires_grad_(parameter.dtype.is_floating_point or parameter.dtype.is_complex)
     given = copy.deepcopy((args, kwargs))
     leaves: list[Any] = []
     trees.plain(module(*given[0], **given[1]), leaves.append)
@@ -154,8 +166,12 @@ def _gradients(text: Any, found: Capture, args: Any, kwargs: Any) -> dict[str, f
     )
     result = {}
     for name, parameter in named.items():
-        own = np.asarray(states.lookup(ours, name), np.float64)
-        theirs = np.zeros(own.shape) if parameter.grad is None else numpy_of(parameter.grad.float()).astype(np.float64)
+        is_complex = parameter.dtype.is_complex
+        own = np.asarray(states.lookup(ours, name)).astype(np.complex128 if is_complex else np.float64)
+        own = own.conj()  # JAX gives the derivative, PyTorch the direction of steepest ascent
+        theirs = np.zeros_like(own)
+        if parameter.grad is not None:
+            theirs = numpy_of(parameter.grad if is_complex else parameter.grad.float()).astype(own.dtype)
         # Against the tensor's own size, but where that is nothing but rounding of the others: the gradient of a
         # key's bias in attention is zero in exact arithmetic.
         scale = max(np.abs(theirs).max(initial=0.0), 1e-2 * largest)

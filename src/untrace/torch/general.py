@@ -15,7 +15,7 @@ from untrace.capture.function import Captured, trace
 from untrace.print.jax.entry import entry_of
 from untrace.torch import capture as captures
 from untrace.torch.capture import Capture
-from untrace.torch.sizes import Different, Group, Inputs, correspondence, groups_of
+from untrace.torch.sizes import Different, Group, Inputs, correspondence, further_sizes, groups_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def written_for_all_sizes(
 ) -> General | None:
     """The module's text with its sizes read off the inputs; None where no size may differ, or no such text is proven.
 
-    What is handed out is proven at the example's own sizes and at those of `others`.
+    What is handed out is proven at the example's own sizes, at those of `others`, and at further ones.
     """
     inputs = Inputs(example.args, example.kwargs)
     more = [Inputs(o.args, o.kwargs) for o in others]
@@ -95,9 +95,12 @@ def written_for_all_sizes(
                 sizes = _sizes(model, example, others)
             except (UntraceError, Different):
                 continue
-            if sizes is None:  # one number for two sizes: other primes
-                break
-            result = _attempt(model, sizes, example, others, options, timings)
+            if sizes is None:  # one number for two sizes: other primes, or at last fewer that follow
+                if start < _PRIMES_PASSED_OVER - 1:
+                    break
+                continue
+            checks = [*others, *_elsewhere(module, inputs, chosen, extra)]
+            result = _attempt(model, sizes, example, checks, options, timings)
             if result is not None:
                 names = inputs.named(module)
                 return General(result, tuple(tuple(names[p] for p in g.places if p in names) for g in chosen))
@@ -111,7 +114,7 @@ def written_for_all_sizes(
 
 # How often the text is written: each takes as long as the example's own.
 _MOST_ATTEMPTS = 3
-_PRIMES_PASSED_OVER = 4
+_PRIMES_PASSED_OVER = 5
 
 
 def _choices(groups: Sequence[Group]) -> Iterator[list[Group]]:
@@ -121,6 +124,18 @@ def _choices(groups: Sequence[Group]) -> Iterator[list[Group]]:
     for count in range(len(groups) - 1, 0, -1):
         for kept in itertools.combinations(groups, count):
             yield list(kept)
+
+
+def _elsewhere(
+    module: Any, inputs: Inputs, chosen: Sequence[Group], extra: Callable[[Capture], dict[str, Any]]
+) -> list[Example]:
+    """The module at further sizes. Where two sizes are equal by chance (a height and a width after some strides) the
+    text may read the wrong one; elsewhere that shows. None where PyTorch takes no such sizes."""
+    further = further_sizes(module, inputs, chosen)
+    try:
+        return [example_of(module, *inputs.resized(further), extra)] if further else []
+    except UntraceError:
+        return []
 
 
 def _sizes(model: Example, example: Example, others: Sequence[Example]) -> dict[int, tuple[int, ...]] | None:

@@ -6,7 +6,6 @@ torchax only has as chains of primitive operations. Each is compared with PyTorc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +26,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
     from torch import Tensor
     from torch.nn import functional as F
 
-    from untrace.torch import ops_conv, ops_state
+    from untrace.torch import ops_attention, ops_conv, ops_index, ops_math, ops_state
 
     own: list[tuple[Any, Callable[..., Any]]] = [
         (F.linear, linear), (F.embedding, embedding), (F.layer_norm, layer_norm), (F.rms_norm, rms_norm),
@@ -36,7 +35,8 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (F.relu, relu), (torch.relu, relu), (Tensor.relu, relu), (F.gelu, gelu), (F.silu, silu), (F.sigmoid, sigmoid),
         (torch.sigmoid, sigmoid), (Tensor.sigmoid, sigmoid), (F.tanh, tanh), (torch.tanh, tanh), (Tensor.tanh, tanh),
         (F.softplus, softplus), (F.elu, elu), (F.leaky_relu, leaky_relu),
-        (F.scaled_dot_product_attention, scaled_dot_product_attention), (F.one_hot, one_hot),
+        (F.one_hot, one_hot), (F.hardswish, hardswish), (F.hardsigmoid, hardsigmoid), (F.relu6, relu6), (F.mish, mish),
+        (F.instance_norm, instance_norm),
         (F.cross_entropy, cross_entropy), (F.mse_loss, mse_loss), (torch.rsqrt, rsqrt), (Tensor.rsqrt, rsqrt),
         (Tensor.mean, mean), (torch.mean, mean), (Tensor.transpose, transpose), (torch.transpose, transpose),
         (Tensor.matmul, matmul), (torch.matmul, matmul), (Tensor.__matmul__, matmul), (torch.bmm, matmul), (Tensor.bmm, matmul),
@@ -54,7 +54,10 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (torch.histc, histc), (Tensor.histc, histc), (torch.var, var), (Tensor.var, var), (torch.std, std), (Tensor.std, std),
     ]  # fmt: skip
     found: list[tuple[Any, Callable[..., Any], dict[str, Any]]] = [(f, i, {}) for f, i in own]
+    found += ops_attention.table()
     found += ops_conv.table()
+    found += ops_index.table()
+    found += ops_math.table()
     found += ops_state.table()
     return [*found, *ADDED]
 
@@ -106,6 +109,15 @@ def rms_norm(input: Any, normalized_shape: Sequence[int], weight: Any = None, ep
 
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     return ops_parts.group_norm(input, num_groups, weight, bias, eps)
+
+
+def instance_norm(
+    input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    if running_mean is not None:
+        raise lacks("torch.nn.functional.instance_norm", "with running statistics")
+    return ops_parts.instance_norm(input, weight, bias, eps)
 
 
 # ---------------------------------------------------------------- activations
@@ -169,31 +181,23 @@ def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) 
     return jax.nn.leaky_relu(input, negative_slope)
 
 
-# ---------------------------------------------------------------- attention and losses
+def hardswish(input: Any, inplace: bool = False) -> Any:
+    return jax.nn.hard_swish(input)
 
 
-def scaled_dot_product_attention(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: Any = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
-    """Source: the reference code in the documentation of torch.nn.functional.scaled_dot_product_attention."""
-    if enable_gqa:
-        key = jnp.repeat(key, query.shape[-3] // key.shape[-3], axis=-3)
-        value = jnp.repeat(value, query.shape[-3] // value.shape[-3], axis=-3)
-    scores = query @ key.swapaxes(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    if is_causal:
-        length, width = scores.shape[-2:]
-        mask = jnp.arange(length)[:, None] >= jnp.arange(width)
-        scores = jnp.where(mask, scores, -jnp.inf)
-    if attn_mask is not None:
-        scores = jnp.where(attn_mask, scores, -jnp.inf) if attn_mask.dtype == bool else scores + attn_mask
-    weights = jax.nn.softmax(scores, axis=-1)
-    if dropout_p > 0:
-        from untrace.torch import ops_state
-        from untrace.torch.bridge import environment
+def hardsigmoid(input: Any, inplace: bool = False) -> Any:
+    return jax.nn.hard_sigmoid(input)
 
-        weights = ops_state.dropped(weights, dropout_p, environment())
-    return weights @ value
+
+def relu6(input: Any, inplace: bool = False) -> Any:
+    return jax.nn.relu6(input)
+
+
+def mish(input: Any, inplace: bool = False) -> Any:
+    return jax.nn.mish(input)
+
+
+# ---------------------------------------------------------------- losses
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Any:

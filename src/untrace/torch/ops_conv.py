@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -29,8 +30,12 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (F.max_pool1d, lambda *a, **k: max_pool(1, *a, **k)), (F.max_pool2d, lambda *a, **k: max_pool(2, *a, **k)),
         (F.max_pool3d, lambda *a, **k: max_pool(3, *a, **k)), (F.avg_pool3d, lambda *a, **k: avg_pool(3, *a, **k)),
         (F.avg_pool2d, lambda *a, **k: avg_pool(2, *a, **k)), (F.avg_pool1d, lambda *a, **k: avg_pool(1, *a, **k)),
-        (F.adaptive_avg_pool2d, adaptive_avg_pool2d), (F.interpolate, interpolate),
+        (F.interpolate, interpolate),
     ]  # fmt: skip
+    for rank in (1, 2, 3):
+        for kind, reduce in (("avg", jnp.mean), ("max", jnp.max)):
+            function = getattr(F, f"adaptive_{kind}_pool{rank}d")
+            own.append((function, functools.partial(adaptive_pool, rank, reduce)))
     return [(f, i, {}) for f, i in own]
 
 
@@ -154,15 +159,25 @@ def avg_pool(
     return total / lax.reduce_window(ones, zero, lax.add, sizes, strides, pads)
 
 
-def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
-    sizes = [n if s is None else s for n, s in zip(input.shape[-2:], _several(output_size, 2), strict=True)]
-    if sizes == [1, 1]:
-        return jnp.mean(input, axis=(-2, -1), keepdims=True)
-    rows, columns = [
-        [(i * n // s, -(-(i + 1) * n // s)) for i in range(s)] for n, s in zip(input.shape[-2:], sizes, strict=True)
-    ]
-    means = [[jnp.mean(input[..., a:b, c:d], axis=(-2, -1)) for c, d in columns] for a, b in rows]
-    return jnp.stack([jnp.stack(row, axis=-1) for row in means], axis=-2)
+def adaptive_pool(
+    rank: int, reduce: Callable[..., Any], input: Any, output_size: Any, return_indices: bool = False
+) -> Any:
+    """Windows that cover each axis, of sizes that differ by one where it has to be."""
+    if return_indices:
+        raise lacks(f"torch.nn.functional.adaptive_max_pool{rank}d", "with return_indices=True")
+    space = input.shape[-rank:]
+    sizes = [n if s is None else s for n, s in zip(space, _several(output_size, rank), strict=True)]
+    if sizes == [1] * rank:
+        return reduce(input, axis=-1 if rank == 1 else tuple(range(-rank, 0)), keepdims=True)
+    if all(n % s == 0 for n, s in zip(space, sizes, strict=True)):
+        windows = [k for n, s in zip(space, sizes, strict=True) for k in (s, n // s)]
+        parts = input.reshape(*input.shape[:-rank], *windows)
+        return reduce(parts, axis=tuple(range(1 - 2 * rank, 0, 2)))
+    for axis, n, s in zip(range(-rank, 0), space, sizes, strict=True):
+        ends = [(i * n // s, -(-(i + 1) * n // s)) for i in range(s)]
+        chosen = [lax.slice_in_dim(input, a, b, axis=axis) for a, b in ends]
+        input = jnp.concatenate([reduce(part, axis=axis, keepdims=True) for part in chosen], axis=axis)
+    return input
 
 
 def interpolate(

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import jax
@@ -35,6 +37,16 @@ def part(function: Callable[..., Any]) -> Callable[..., Any]:
         return capture.within_part(made, args, kwargs)
 
     return call
+
+
+INLINED: list[CodeType] = []
+"""Functions whose statements stand in the module that calls them."""
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: the function is not one in the written module."""
+    INLINED.append(function.__code__)
+    return function
 
 
 # ---------------------------------------------------------------- normalisation
@@ -69,6 +81,14 @@ def group_norm(input: Any, num_groups: int, weight: Any, bias: Any, eps: float) 
     return scaled(normed, per_channel(weight, len(space)), per_channel(bias, len(space))).astype(input.dtype)
 
 
+def instance_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    axis = tuple(range(2, x.ndim))
+    mean = jnp.mean(x, axis=axis, keepdims=True)
+    variance = jnp.var(x, axis=axis, keepdims=True)
+    normed = (x - mean) * lax.rsqrt(variance + eps)
+    return scaled(normed, per_channel(weight, x.ndim - 2), per_channel(bias, x.ndim - 2))
+
+
 def per_channel(x: Any, space: int) -> Any:
     """No sizes: the same text for every width."""
     return None if x is None else x[(slice(None), *[None] * space)]
@@ -88,6 +108,42 @@ def batch_norm(
     normed = (x - per_channel(mean, space)) * lax.rsqrt(per_channel(variance, space) + eps)
     out = scaled(normed, per_channel(weight, space), per_channel(bias, space))
     return out.astype(x.dtype), running_mean, running_var
+
+
+# ---------------------------------------------------------------- attention
+
+
+@inlined
+def multi_head_attention(
+    query: Any, key: Any, value: Any, num_heads: int, weight: Any, bias: Any, mask: Any, padding: Any,
+    dropout: Callable[[Any], Any], out_weight: Any, out_bias: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Lengths come before the batch, as in PyTorch's layer. Masks of bool are True where nothing is to be seen."""
+    if isinstance(weight, tuple):
+        w_q, w_k, w_v = weight
+    else:
+        w_q, w_k, w_v = jnp.split(weight, 3)
+    b_q = b_k = b_v = None
+    if bias is not None:
+        b_q, b_k, b_v = jnp.split(bias, 3)
+    q = split_heads(_with_bias(query @ w_q.T, b_q), num_heads)
+    k = split_heads(_with_bias(key @ w_k.T, b_k), num_heads)
+    v = split_heads(_with_bias(value @ w_v.T, b_v), num_heads)
+    scores = q @ k.swapaxes(-2, -1) / math.sqrt(q.shape[-1])
+    if mask is not None:
+        scores = jnp.where(mask, -jnp.inf, scores) if mask.dtype == bool else scores + mask
+    if padding is not None:
+        padding = padding[:, None, None, :]
+        scores = jnp.where(padding, -jnp.inf, scores) if padding.dtype == bool else scores + padding
+    weights = dropout(jax.nn.softmax(scores, axis=-1))
+    joined = (weights @ v).transpose(2, 0, 1, 3).reshape(*query.shape[:2], -1)
+    out = _with_bias(joined @ out_weight.T, out_bias)
+    return out, weights
+
+
+def split_heads(x: Any, num_heads: int) -> Any:
+    """attention: [length, batch, dim] -> [batch, heads, length, dim of a head]"""
+    return x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2, 0, 3)
 
 
 # ---------------------------------------------------------------- recurrent layers
@@ -141,9 +197,11 @@ def rnn_layer(
     return hs, h
 
 
+@inlined
 def _gates(from_input: Any, from_state: Any, bias_ih: Any, bias_hh: Any) -> Any:
     return from_input + from_state if bias_ih is None else from_input + from_state + bias_ih + bias_hh
 
 
+@inlined
 def _with_bias(product: Any, bias: Any) -> Any:
     return product if bias is None else product + bias

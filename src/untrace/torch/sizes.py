@@ -22,38 +22,12 @@ from untrace.torch import capture as captures
 Place = tuple[int, int]  # (number of the tensor among the inputs, axis)
 
 _PRIMES = (
-    7,
-    11,
-    13,
-    17,
-    19,
-    23,
-    29,
-    31,
-    37,
-    41,
-    43,
-    47,
-    53,
-    59,
-    61,
-    67,
-    71,
-    73,
-    79,
-    83,
-    89,
-    97,
-    101,
-    103,
-    107,
-    109,
-    113,
-    127,
-)
+    7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127,
+    131, 137, 139, 149,
+)  # fmt: skip
 # A network that halves its images several times needs sizes that can be halved.
 _MULTIPLES = (1, 2, 4, 8, 16)
-_PASSED_OVER = 3
+_PASSED_OVER = 5
 _SMALLEST = 3
 # No more trials of the module than this many, fewer of a large one. Not seconds: the text must not depend on the hour.
 _MOST_TRIALS = 400
@@ -94,7 +68,10 @@ class Inputs:
             for axis, old in enumerate(flat[at].shape):
                 new = sizes.get((number, axis))
                 if new is not None and new != old:
-                    flat[at] = flat[at].index_select(axis, torch.arange(new) % old)
+                    places = torch.arange(new) % old
+                    if flat[at].ndim == 1 and _is_ascending(flat[at]):  # offsets of bags, the graph of each node
+                        places = places.sort().values
+                    flat[at] = flat[at].index_select(axis, places)
         args, kwargs = self._unflatten(flat, self._spec)
         return args, kwargs
 
@@ -111,6 +88,10 @@ class Inputs:
                     number = numbers[id(leaf)]
                     found.update({(number, a): f"{path}.shape[{a}]" for a in range(leaf.ndim)})
         return found
+
+
+def _is_ascending(tensor: Any) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and bool((tensor[1:] >= tensor[:-1]).all())
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -131,7 +112,7 @@ def groups_of(
 
     start: how often other primes were tried already.
     """
-    trial = _Trial(module, inputs)
+    trial = _Trial(module, inputs, large=bool(start % 2))
     places = [(n, a) for n, shape in enumerate(inputs.shapes) for a, size in enumerate(shape) if size]
     found: list[Group] = []
     primes = [p for p in _PRIMES if not any(p * m in taken for m in _MULTIPLES)]
@@ -152,6 +133,25 @@ def groups_of(
                 settled.update(group.places)
                 break
     return found
+
+
+def further_sizes(module: Any, inputs: Inputs, groups: Sequence[Group]) -> list[Group]:
+    """The same groups at sizes that differ from each other and from before, those that PyTorch takes; else none."""
+    trial = _Trial(module, inputs)
+    used = {g.size for g in groups}
+    for primes in (_PRIMES[1:], _PRIMES[:0:-1], (3, 5, 2)):
+        left = [p for p in primes if p not in used]
+        found: list[Group] = []
+        for group in groups:
+            power = group.size & -group.size  # images that are halved
+            fitting = [p for p in left if p * power not in used]
+            if not fitting:
+                break
+            left.remove(fitting[0])
+            found.append(Group(group.places, fitting[0] * power))
+        if len(found) == len(groups) and trial.runs(found):
+            return found
+    return []
 
 
 def _known_together(inputs: Inputs, others: Sequence[Inputs], places: Sequence[Place]) -> list[tuple[Place, ...]]:
@@ -185,11 +185,10 @@ _STRIDES = (2, 3, 4, 8, 16)
 class _Trial:
     """PyTorch's own word on inputs of other sizes."""
 
-    def __init__(self, module: Any, inputs: Inputs):
-        self.module, self.inputs = module, inputs
+    def __init__(self, module: Any, inputs: Inputs, large: bool = False):
+        self.module, self.inputs, self.large = module, inputs, large
         self.left = float(_MOST_TRIALS)
         self.cost = 1 + sum(p.numel() for p in module.parameters()) / _LARGE
-        self.has_state = any(True for _ in module.buffers())
 
     def group(self, together: tuple[Place, ...], primes: list[int], found: list[Group]) -> Group | None:
         """The dimensions as a group with a size that PyTorch takes beside those that were found; None without one."""
@@ -198,6 +197,8 @@ class _Trial:
         number, axis = together[0]
         old = self.inputs.shapes[number][axis]
         tried = [(next((p for p in primes if tells_apart(old, p * m)), None), m) for m in _MULTIPLES]
+        if self.large:  # of a long signal little is left after some strides: sizes below the example's come last
+            tried.sort(key=lambda t: t[0] is not None and t[0] * t[1] < old)
         # Near a limit (a table of positions) only smaller sizes are left.
         tried += [(p, 1) for p in sorted(primes)[:_SMALLEST] if p != old]
         for prime, multiple in tried:

@@ -20,7 +20,7 @@ from untrace.lift import pieces, words
 from untrace.lift.names import provenance_of
 from untrace.lift.pieces import Shape
 from untrace.print.tree import quoted
-from untrace.torch import words_of_sizes
+from untrace.torch import ops_parts, words_of_sizes
 from untrace.torch.arguments import Aliases, Known
 from untrace.torch.call_tree import CallTree, HelperCall, Path, Piece, author_frame, is_author
 from untrace.torch.capture import Capture, ModuleCall, call_numbers, function_name
@@ -433,8 +433,9 @@ class _Outlining:
                 left.remove(fitting[0])
             elif name is not None and not isinstance(value, ast.Constant):
                 open_.append(name)
-        if len(left) == 1 and len(open_) == 1:
-            found[left[0]] = open_[0]
+        computed = [n for n in open_ if not any(p == n and isinstance(v, ast.Name) for p, v in pairs)]
+        if len(left) == 1 and (len(open_) == 1 or len(computed) == 1):
+            found[left[0]] = open_[0] if len(open_) == 1 else computed[0]
         return found
 
     def _name_in_caller(self, piece: Piece, value: Value) -> tuple[str, bool] | None:
@@ -471,5 +472,7 @@ def head_of(kind: type) -> str:
 
 
 def _head_of_code(code: CodeType) -> str:
+    if code.co_filename == ops_parts.FILE:
+        return OF_PYTORCH + (code.co_consts[0] if isinstance(code.co_consts[0], str) else code.co_name)
     text = f"{code.co_qualname}, {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
     return text if text.isprintable() and len(text) < 90 else ""

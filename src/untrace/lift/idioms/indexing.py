@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -260,10 +261,33 @@ def _several_arrays(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if joined is None or len(joined.inputs) != len(axes) or axes != list(range(axes[0], axes[0] + len(axes))):
         return
     before = [slice(None)] * axes[0]
+    for parts in _index_arrays(m, joined):
+        yield Guess("operator.getitem", (x, (*before, *parts)))
+
+
+def _index_arrays(m: Matcher, joined: Equation) -> Iterator[tuple[Any, ...]]:
+    """The arrays `i, j` of `x[i, j]`, each as prepared as `jnp` may have taken it: together they have the indices' shape."""
     parts = [_index_array(m, part) for part in joined.inputs]
-    if all(parts):
-        yield Guess("operator.getitem", (x, (*before, *[p[0] for p in parts])))
-        yield Guess("operator.getitem", (x, (*before, *[p[-1] for p in parts])))
+    if not all(parts):
+        return
+    shape = tuple(joined.outputs[0].aval.shape[:-1])
+    first, last = tuple(p[0] for p in parts), tuple(p[-1] for p in parts)
+    yield first
+    yield last
+    tried = 0
+    for chosen in itertools.product(*parts):
+        if chosen in (first, last) or tried == _MOST_COMBINATIONS:
+            continue
+        try:
+            fits = np.broadcast_shapes(*[c.aval.shape for c in chosen])
+        except (AttributeError, ValueError):
+            continue
+        if fits == shape:
+            tried += 1
+            yield chosen
+
+
+_MOST_COMBINATIONS = 8
 
 
 _SCATTERS = {"scatter": "set", "scatter-add": "add", "scatter-mul": "multiply", "scatter-min": "min", "scatter-max": "max",
@@ -334,10 +358,8 @@ def _scatter_indices(m: Matcher, indices: Any, axes: list[int], x: Any) -> Itera
     if joined is None or len(joined.inputs) != len(axes) or axes != list(range(axes[0], axes[0] + len(axes))):
         return
     before = [slice(None)] * axes[0]
-    parts = [_index_array(m, part) for part in joined.inputs]
-    if all(parts):
-        yield (*before, *[int(p[0].value) if type(p[0]) is Literal else p[0] for p in parts])
-        yield (*before, *[p[-1] for p in parts])
+    for parts in _index_arrays(m, joined):
+        yield (*before, *[int(p.value) if type(p) is Literal else p for p in parts])
 
 
 @idiom("squeeze", "gather", "scatter", "scatter-add", "scatter_add")

@@ -246,7 +246,7 @@ def _split(m: Matcher, equation: Equation) -> Iterator[Guess]:
 def _squeeze(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x = equation.inputs[0]
     axes = tuple(int(d) for d in equation.origin.params["dimensions"])
-    if len(axes) == sum(n == 1 for n in _shape(x)):
+    if len(axes) == len(_shape(x)):  # else an axis of the batch's would go as well where that is 1
         yield Guess("method.squeeze", (x,))
     if len(axes) == 1:
         yield Guess("method.squeeze", (x,), {"axis": axes[0]})

@@ -1,0 +1,72 @@
+"""Further functions of `torch` that torchax lacks, or runs outside of JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from untrace.torch.ops import _default, _dtype
+
+
+def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
+    """(function of PyTorch, implementation, options)."""
+    import torch
+    from torch import Tensor
+    from torch.nn import functional as F
+
+    aten = torch.ops.aten
+    own: list[tuple[Any, Callable[..., Any]]] = [
+        (torch.det, jnp.linalg.det), (torch.linalg.det, jnp.linalg.det), (Tensor.det, jnp.linalg.det),
+        (torch.angle, jnp.angle), (Tensor.angle, jnp.angle), (torch.quantile, quantile), (Tensor.quantile, quantile),
+        (torch.hann_window, hann_window), (torch.take_along_dim, take_along_dim),
+        (Tensor.take_along_dim, take_along_dim), (Tensor.new_tensor, new_tensor), (aten.mT, matrix_transpose),
+        (F.rrelu, rrelu), (Tensor.contiguous, contiguous), (aten.view.dtype, view_as_dtype), (torch.logdet, logdet), (Tensor.logdet, logdet),
+    ]  # fmt: skip
+    return [(f, i, {}) for f, i in own]
+
+
+def logdet(input: Any) -> Any:
+    sign, log = jnp.linalg.slogdet(input)
+    return jnp.where(sign < 0, jnp.nan, log)
+
+
+def contiguous(self: Any, **options: Any) -> Any:
+    """A tensor object of its own: it may be a copy, or a view of all (`views`)."""
+    return self
+
+
+def matrix_transpose(input: Any) -> Any:
+    return jnp.swapaxes(input, -2, -1)
+
+
+def quantile(input: Any, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear") -> Any:
+    return jnp.quantile(input, jnp.asarray(q, input.dtype), axis=dim, keepdims=keepdim, method=interpolation)
+
+
+def take_along_dim(input: Any, indices: Any, dim: Any = None) -> Any:
+    return jnp.take_along_axis(input, indices, axis=dim)
+
+
+def new_tensor(self: Any, data: Any, *, dtype: Any = None, **options: Any) -> Any:
+    return jnp.asarray(data, self.dtype if dtype is None else jax.dtypes.canonicalize_dtype(_dtype(dtype)))
+
+
+def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None, **options: Any) -> Any:
+    angles = 2 * jnp.pi / (window_length if periodic else window_length - 1) * jnp.arange(window_length)
+    return (0.5 - 0.5 * jnp.cos(angles)).astype(_default(dtype))
+
+
+def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Any:
+    from untrace.torch.bridge import lacks
+
+    if training:
+        raise lacks("torch.nn.functional.rrelu", "in training")
+    return jax.nn.leaky_relu(input, (lower + upper) / 2)
+
+
+def view_as_dtype(self: Any, dtype: Any) -> Any:
+    return lax.bitcast_convert_type(self, jax.dtypes.canonicalize_dtype(_dtype(dtype)))
