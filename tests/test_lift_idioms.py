@@ -132,6 +132,8 @@ ANYWHERE = [
     (lambda x, v: x.at[:, INDEX].add(v), (f32(3, 4), f32(3, 2)), "return x.at[:, ind"),
     (lambda x, i, j: x[:, i, j], (f32(2, 3, 4), i32(5), i32(5)), "x[:, i, j]"),
     (lambda x, i, j, v: x.at[:, i, j].add(v), (f32(2, 3, 4), i32(5), i32(5), f32(2, 5)), "x.at[:, i, j].add(v)"),
+    (lambda x, i, v: x.at[jnp.arange(3)[:, None], i].add(v), (f32(4, 8), i32(3, 8), f32(3, 8)), "x.at[jnp.arange(3)[:, None], i].add(v)"),
+    (lambda x: jnp.squeeze(x, 1), (f32(3, 1),), "x.squeeze(axis=1)"),  # not squeeze(): of one row another program
     (lambda x, i: jnp.take(x, i, axis=-1), (f32(3, 4), i32(5)), "jnp.take(x, i, axis=-1)"),
     (lambda x, i: jnp.take(x, i, axis=0, mode="clip"), (f32(3, 4), i32(5)), "jnp.take(x, i, axis=0, mode='clip')"),
     (lambda x, i: jnp.take_along_axis(x, i, axis=-1), (f32(3, 4), i32(3, 2)), "jnp.take_along_axis(x, i, axis=-1)"),
