@@ -238,3 +238,41 @@ def test_a_view_is_computed_once_and_again_after_a_write():
     for ours, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(ours, numpy_of(theirs), rtol=1e-5)
     assert written.source.count("[:, 0]") <= 6
+
+
+class Dense(nn.Module):
+    """As GPT-2's: the width that comes out stands beside the sizes of the input, unless it is the same."""
+
+    def __init__(self, wide, narrow):
+        super().__init__()
+        self.narrow = narrow
+        self.weight = nn.Parameter(torch.randn(wide, narrow))
+
+    def forward(self, x):
+        size_out = x.size()[:-1] + (self.narrow,)
+        return (x.reshape(-1, x.size(-1)) @ self.weight).view(size_out)
+
+
+class Widening(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.same, self.down = Dense(4, 12), Dense(12, 12), Dense(12, 4)
+
+    def forward(self, x):
+        return self.down(torch.tanh(self.same(self.up(x))))
+
+
+def test_the_shape_of_the_input_and_one_of_another_width_are_one_function():
+    torch.manual_seed(0)
+    model, x = Widening().eval(), torch.randn(2, 3, 4)
+    written = untrace.from_torch(model)(x)
+    assert [n for n in functions(written.source) if n.startswith("dense")] == ["dense"], written.source
+    agrees(written, model, x)
+
+
+def test_both_ways_of_a_recurrent_layer_are_one_function():
+    torch.manual_seed(0)
+    model, x = nn.LSTM(3, 4, bidirectional=True).eval(), torch.randn(5, 2, 3)
+    written = untrace.from_torch(model)(x)
+    assert functions(written.source).count("lstm_layer") == 1 and "lstm_layer_2" not in written.source
+    assert "reverse=True" in written.source

@@ -7,14 +7,19 @@ of them lacks (a shortcut that is there only where the sizes change); anything e
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.reroll import For
 from untrace.print.tree import (
     Assign,
+    Attribute,
     Call,
     Def,
     Dict,
@@ -23,15 +28,36 @@ from untrace.print.tree import (
     Lines,
     List,
     Name,
+    Slice,
+    Star,
     Statement,
+    Subscript,
     Text,
     Tuple,
     Unary,
     Unpack,
 )
 
+_ROOTS = {"jax": jax, "jnp": jnp, "lax": jax.lax}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 Place = tuple[Any, str, tuple[int, ...]]  # (node, slot, places in the sequences there)
+
+
+def signature_of(function: str) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a public function that a text calls: `lax.scan`. Empty where they are not known."""
+    root, *rest = function.split(".")
+    found: Any = _ROOTS.get(root)
+    for word in rest:
+        found = getattr(found, word, None)
+    try:
+        return inspect.signature(found).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def defaults_of(function: str) -> dict[str, Any]:
+    """The defaults of such a function's parameters."""
+    return {n: p.default for n, p in signature_of(function).items() if p.default is not inspect.Parameter.empty}
 
 
 class Different(Exception):
@@ -92,7 +118,9 @@ class Aligned:
     other's dict lacks.
     """
 
-    def __init__(self, base: Def, other: Def):
+    def __init__(self, base: Def, other: Def, shapes: Sequence[Mapping[str, tuple[int, ...]]] = ({}, {})):
+        """shapes: of the parameters of both, those without sizes that may differ between calls where it says -1."""
+        self._shapes = shapes
         self.constants: list[tuple[Place, Expr, Expr]] = []
         self.missing: list[Statement] = []
         self.instead: dict[str, Expr] = {}
@@ -208,8 +236,43 @@ class Aligned:
         else:
             if type(base) is Call and type(base.func) is str and base.func != other.func:
                 raise Different
+            if type(base) is Call and len(base.args) != len(other.args):
+                self._spell_shape(base, other, self._shapes[0])
+                self._spell_shape(other, base, self._shapes[1])
+            if type(base) is Call:
+                self._add_defaults(base, other)
+                self._add_defaults(other, base)
             for (name, mine), (_, theirs) in zip(slots(base), slots(other), strict=True):
                 self._parts((base, name, ()), mine, theirs)
+
+    @staticmethod
+    def _spell_shape(call: Call, other: Call, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """`reshape(x.shape)` as `reshape(*x.shape[:2], 32)` where the other function has it so."""
+        first = call.args[0] if len(call.args) == 1 else None
+        longer = other.args[0] if len(other.args) > 1 else None
+        if type(first) is not Attribute or first.name != "shape" or type(first.value) is not Name:
+            return
+        if type(longer) is not Star or type(longer.value) is not Subscript or type(longer.value.index) is not Slice:
+            return
+        shape = shapes.get(first.value.id, ())
+        last = shape[len(shape) - len(other.args) + 1 :]
+        if len(last) == len(other.args) - 1 and -1 not in last:
+            leading = Star(Subscript(first, Slice(None, Text(str(len(shape) - len(last))), None)))
+            call.args = [leading, *[Text(str(n)) for n in last]]
+
+    @staticmethod
+    def _add_defaults(call: Call, other: Call) -> None:
+        """`scan(f, h, xs)` as `scan(f, h, xs, reverse=False)` where the other function has another value."""
+        given = [name for name, _ in call.kwargs]
+        if type(call.func) is not str or [n for n, _ in other.kwargs if n in given] != given:
+            return
+        missing = [name for name, value in other.kwargs if name not in given and is_constant(value)]
+        known = defaults_of(call.func) if missing else {}
+        if all(type(known.get(name)) in (bool, int, float, str) for name in missing):
+            mine = dict(call.kwargs)
+            call.kwargs = [
+                (n, mine.get(n) or Text(repr(known[n]))) for n, _ in other.kwargs if n in mine or n in missing
+            ]
 
     def _dict(self, base: Dict, other: Dict) -> None:
         theirs = {key.flat(): value for key, value in other.pairs}

@@ -10,12 +10,8 @@ it fails, the functions stay apart.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import jax
-import jax.numpy as jnp
 
 from untrace.lift import words
 from untrace.print.jax.leaves import Leaf
@@ -41,9 +37,8 @@ from untrace.print.tree import (
     Tuple,
     wrap,
 )  # fmt: skip
-from untrace.torch.alignment import Aligned, Different, Place, get, put, targets_of, walk
+from untrace.torch.alignment import Aligned, Different, Place, get, put, signature_of, targets_of, walk
 
-_ROOTS = {"jax": jax, "jnp": jnp, "lax": jax.lax}
 # A function with more parameters than this is harder to read than two.
 _MOST_PARAMETERS = 4
 
@@ -160,7 +155,7 @@ class _Shared:
         self.aligned: dict[str, Aligned] = {}
         for other in others:
             try:
-                found = Aligned(base, other)
+                found = Aligned(base, other, (self._shapes(base), self._shapes(other)))
                 self._test(found, other)
             except Different:
                 continue
@@ -171,6 +166,12 @@ class _Shared:
             for place, mine, theirs in found.constants:
                 key = (id(place[0]), place[1], place[2])
                 self.values.setdefault(key, (place, mine, {}))[2][other.name] = theirs
+
+    def _shapes(self, definition: Def) -> dict[str, tuple[int, ...]]:
+        """The shapes of a function's parameters, with -1 for sizes that follow the inputs."""
+        free = self.module.variable_sizes
+        types = self.module.described.types_of(definition) or []
+        return {n: tuple(-1 if k in free else k for k in getattr(t.aval, "shape", ())) for n, t in types}
 
     def _too_many(self, found: Aligned) -> bool:
         places = {(id(p[0]), p[1], p[2]) for p, _, _ in found.constants} | set(self.values)
@@ -397,11 +398,4 @@ def _parameters(function: str, module: Any) -> list[str]:
     own = module.local_definitions.get(function)
     if own is not None:
         return [p.name for p in own.params]
-    root, *rest = function.split(".")
-    found = _ROOTS.get(root)
-    for word in rest:
-        found = getattr(found, word, None)
-    try:
-        return list(inspect.signature(found).parameters)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return []
+    return list(signature_of(function))
