@@ -71,6 +71,8 @@ CASES = {
     "same_type": lambda x, y: lax.neg(x) * y,  # its `neg` is made a conversion, see `_traced`
     "plain_conversion": lambda x, y: lax.convert_element_type(x, jnp.bfloat16) + y.astype(jnp.bfloat16),
     "preferred_type": lambda x, y: lax.dot_general(x, y.T, (((1,), (0,)), ((), ()))),
+    "power_of_one": lambda x, y: lax.integer_pow(x, 1) * y,
+    "one_index": lambda x, y: jax.grad(lambda v: (v.take(1, axis=1) ** 2).sum() + v.take(0, axis=0).sum())(x) + y,
     "subtract_zero": lambda x, y: lax.sub(x, jnp.zeros((2, 3))) * y,
     "and_true": lambda x, y: jnp.where((x > y) & jnp.ones((2, 3), bool), x, y),
     "batched_function": lambda x, y: jax.vmap(jax.nn.relu)(x) + y,
@@ -198,6 +200,14 @@ def test_a_rewrite_keeps_every_bit(name, x, y):
             assert a.dtype == b.dtype and a.shape == b.shape
             assert np.array_equal(np.isnan(a), np.isnan(b))
             assert a[~np.isnan(a)].tobytes() == b[~np.isnan(b)].tobytes()
+
+
+def test_what_an_index_was_asked_is_known():
+    """`take` asks whether its index is negative; what comes of the gradient of `x[:, 1]` says that alone."""
+    d = untrace.decompile(jax.grad(lambda x: (x.take(1, axis=1) ** 2).sum()))(np.ones((3, 4), np.float32))
+    assert ".at[:, 1].add(" in d.source and "lax." not in d.source and d.proof.at_least("hlo"), d.source
+    d = untrace.decompile(jax.grad(lambda x: (x.take(-1, axis=1) ** 2).sum()))(np.ones((3, 4), np.float32))
+    assert "lax." not in d.source and d.proof.at_least("hlo"), d.source
 
 
 def test_gathers_and_scatters_have_indices_of_their_own():

@@ -48,6 +48,11 @@ def multiply_by_one(body: Body, eqn: Any) -> Any:
     return y if is_value(body.scalar(x), 1.0) else None
 
 
+@rewrite("integer_pow")
+def power_of_one(body: Body, eqn: Any) -> Any:
+    return eqn.invars[0] if eqn.params["y"] == 1 else None
+
+
 @rewrite("sub")
 def subtract_zero(body: Body, eqn: Any) -> Any:
     """x - 0.0 is x, also for -0.0; x + 0.0 is not."""

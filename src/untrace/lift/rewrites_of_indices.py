@@ -45,7 +45,8 @@ def taken(body: Body, eqn: Any) -> Any:
     widened = body.maker(indices, "reshape", "broadcast_in_dim")
     if widened is None or tuple(numbers.start_index_map) != (axis,):
         return None
-    index = _before_wrapping(body, widened.invars[0], x.aval.shape[axis])
+    known = type(widened.invars[0]) is Literal  # the choice was made already
+    index = widened.invars[0] if known else _before_wrapping(body, widened.invars[0], x.aval.shape[axis])
     if index is None:
         return None
     if type(index) is Literal:
@@ -54,6 +55,44 @@ def taken(body: Body, eqn: Any) -> Any:
         number = int(np.asarray(index.val))
         return _call_with(eqn, lambda a: [jnp.take(a, number, axis=axis)], [x])
     return _call_with(eqn, lambda a, i: [jnp.take(a, i, axis=axis)], [x, index])
+
+
+@rewrite("scatter", "scatter-add", "scatter_add")
+def one_index(body: Body, eqn: Any) -> Any:
+    """`x.at[:, 0].add(v)`, which says of its only index that it is sorted and unique; what a derivative adds at does not."""
+    x, indices, updates = eqn.invars
+    number = body.scalar(indices)
+    axes = eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
+    known = (
+        type(indices) is not Literal and indices.aval.shape == (1,) and number is not None and not np.shape(number.val)
+    )
+    if not known or len(axes) != 1 or type(x) is Literal or eqn.params["unique_indices"]:
+        return None
+    index = int(np.asarray(number.val))
+    where = (*[slice(None)] * int(axes[0]), index)
+    if not 0 <= index < x.aval.shape[axes[0]]:
+        return None
+
+    def at(a: Any, v: Any) -> Any:
+        place = a.at[where]
+        return [(place.set if eqn.primitive.name == "scatter" else place.add)(v, mode=eqn.params["mode"])]
+
+    try:
+        closed = jax_compat.trace_on_avals(at, [x.aval, updates.aval])
+    except Exception:  # updates of another shape
+        return None
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    if [e.primitive.name for e in jaxpr.eqns] != ["broadcast_in_dim", eqn.primitive.name]:
+        return None
+    filled, call = jaxpr.eqns
+    if (
+        _plain(call.params["dimension_numbers"]) != _plain(eqn.params["dimension_numbers"])
+        or call.invars[2] is not jaxpr.invars[1]
+    ):
+        return None
+    variable = jax_compat.fresh_variable(filled.outvars[0])
+    body.add(filled.replace(outvars=[variable], source_info=eqn.source_info))
+    return call.replace(invars=[x, variable, updates], outvars=eqn.outvars, source_info=eqn.source_info)
 
 
 @rewrite("scan")

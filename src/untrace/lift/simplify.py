@@ -144,6 +144,8 @@ class Simplifier:
                 body.changed = body.changed or new is not eqn
                 eqn = new
             kind = "" if self.only == IMPLICIT else self._library_call(eqn)
+            if kind == "public" and self.only is None and any(_is_known(body, v) for v in eqn.invars):
+                kind = "inline"
             if kind == "inline":
                 self.counts["inlined_library_function"] += 1
                 self._inline(body, eqn, eqn.params["jaxpr"], eqn.invars)
@@ -190,6 +192,15 @@ class Simplifier:
             return "public"
         whole = self.only is None and not any(type(v) is Literal for v in jaxpr.outvars)
         return "inline" if whole and not any(v in jaxpr.invars for v in jaxpr.outvars) else ""
+
+
+def _is_known(body: Body, atom: Any) -> bool:
+    """Whether a truth value is known: a comparison of two numbers (`jnp.take` asks whether its index is negative)."""
+    if type(atom) is Literal:
+        return False
+    (atom,) = jax_compat.substituted([atom], body.substitute)
+    compared = body.maker(atom, "gt", "lt", "ge", "le", "eq", "ne") if type(atom) is not Literal else None
+    return compared is not None and not atom.aval.shape and all(type(v) is Literal for v in compared.invars)
 
 
 def _default_branch(eqn: Any) -> Any:

@@ -50,7 +50,7 @@ def cond(w: Any, selector: Equation | None, operands: Sequence[Expr], branches: 
     explicit = _explicit(inputs, branches)
     taken = [i for i, e in enumerate(explicit) if e]
     given = [operands[i] for i in taken]
-    out, arguments = _trees(branches, taken)
+    out, arguments = _trees(w, branches, taken)
     if arguments is not None:
         given = [loop_trees.given(w, tree, operands) for tree in arguments]
     functions: list[Expr] = []
@@ -73,7 +73,9 @@ def cond(w: Any, selector: Equation | None, operands: Sequence[Expr], branches: 
                 body.parameter([param], [base], base, used, empty)
             body.writer.equations(branch.equations, branch.results)
         atoms = [body.writer.atom(r) for r in branch.results]
-        functions.append(body.finish(_results(atoms) if out is None else rebuilt(body.writer, out.example, atoms)))
+        functions.append(
+            body.finish(_results(atoms) if out is None else rebuilt(body.writer, out.example, atoms, True))
+        )
     if predicate:
         made = w.lax("cond", constant or w.atom(source), functions[1], functions[0], *given)
     else:
@@ -83,9 +85,9 @@ def cond(w: Any, selector: Equation | None, operands: Sequence[Expr], branches: 
     return Whole(made) if len(branches[0].results) == 1 else made
 
 
-def _trees(branches: Sequence[Function], taken: Sequence[int]) -> tuple[Tree | None, tuple[Tree, ...] | None]:
+def _trees(w: Any, branches: Sequence[Function], taken: Sequence[int]) -> tuple[Tree | None, tuple[Tree, ...] | None]:
     """The tree that all branches give, and those that they take; None where that says no more than a tuple."""
-    trees = [loop_trees.trees_of(branch) for branch in branches]
+    trees = [loop_trees.trees_of(w, branch) for branch in branches]
     if any(t is None for t in trees):
         return None, None
     outs, arguments = [t.out for t in trees], [t.args for t in trees]  # type: ignore[union-attr]

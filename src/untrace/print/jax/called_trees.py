@@ -35,7 +35,7 @@ def jit(
 
     decorated: the decorator, by which arguments are donated. donated: which leaves are.
     """
-    trees = trees_of(body)
+    trees = trees_of(w, body)
     if trees is None or trees.kind != "jit":
         return None
     inside = {p for tree in trees.args for p in tree.places}
@@ -99,7 +99,7 @@ def _definition(
     )
     w.equations(body.equations, body.results)
     atoms = [w.atom(body.results[p]) for p in out.places]
-    value = atoms[0] if out.is_leaf else rebuilt(w, out.example, atoms)
+    value = atoms[0] if out.is_leaf else rebuilt(w, out.example, atoms, True)
     w.statements.append(Return(returned(w.statements, value)))
     definition = Def(name, params, w.statements, [decorator])
     result = tree_type(out.example, [body.results[p].aval for p in out.places])

@@ -150,6 +150,10 @@ class KnownTrees:
         """An example of the tree behind an access; None where that is no known tree."""
         return self.w.trees.node(leaf)
 
+    def like(self, accept: Callable[[Any], bool]) -> Leaf | None:
+        """The first tree that has a name and that `accept` takes."""
+        return self.w.trees.like(accept)
+
 
 def _order(body: Function, layout: Layout) -> list[int]:
     """Arguments in the author's order, trees first: -1 - i for pack i, else the place of a parameter."""

@@ -22,7 +22,7 @@ from untrace.lift.words import clean
 from untrace.print.jax.bodies import Body, argument_words, closes_simply, hint_of, same_weak_types, used_values
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
 from untrace.print.jax.mapped import Unpacked
-from untrace.print.jax.results import reads_well, rebuilt
+from untrace.print.jax.results import inner_nodes, is_readable, rebuilt
 from untrace.print.names import identifier
 from untrace.print.rules import WRITTEN
 from untrace.print.tree import Assign, Expr, Name, Parameter, Text, Tuple
@@ -31,27 +31,32 @@ from untrace.print.tree import Assign, Expr, Name, Parameter, Text, Tuple
 _KNOWN = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear", "jaxpr", "length", "reverse", "unroll"})
 
 
-def trees_of(body: Function) -> BodyTrees | None:
-    """The trees of a loop's function, where they say more than a tuple of leaves would, and can be written."""
+def trees_of(w: Any, body: Function) -> BodyTrees | None:
+    """The trees of a function that is called or looped, where they say more than a tuple of leaves would, and can be
+    written: what it takes by the function that `w` writes, and what it gives by itself."""
     trees: BodyTrees | None = body.extra.get("trees")
     if trees is None:
         return None
-    every = [*trees.args, *(trees.out.parts() if type(trees.out.example) is tuple else [trees.out])]
+    outs = trees.out.parts() if type(trees.out.example) is tuple else [trees.out]
+    every = [*trees.args, *outs]
     if not any(t.nested() for t in every) or not all(_is_reached(t.example) for t in every):
         return None
+    outside = w.trees.nodes()
+    inside = [*outside, *(node for tree in trees.args for node in inner_nodes(tree.example))]
+    written = all(is_readable(t.example, outside) for t in trees.args) and all(
+        is_readable(t.example, inside) for t in outs
+    )
     results = sum(place >= 0 for place in trees.out.places)
-    return trees if results == len(body.results) else None
+    return trees if written and results == len(body.results) else None
 
 
 def _is_reached(example: Any) -> bool:
-    if jax.tree_util.all_leaves([example]):
-        return True
-    return reads_well(example) and reach(example, Name("x")) is not None
+    return jax.tree_util.all_leaves([example]) or reach(example, Name("x")) is not None
 
 
 def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int) -> Any:
     """`lax.scan` or `lax.map`; None where the trees are not known, or the public function makes another equation."""
-    trees = trees_of(jaxpr)
+    trees = trees_of(w, jaxpr)
     if trees is None or trees.kind != "scan" or len(trees.args) != 2 or len(trees.out.parts()) != 2:
         return None
     equation = w.equation
@@ -92,7 +97,7 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
 
 def while_(w: Any, operands: Sequence[Expr], cond: Function, body: Function, cond_consts: int, body_consts: int) -> Any:
     """`lax.while_loop`; None as for `scan`."""
-    trees = trees_of(body)
+    trees = trees_of(w, body)
     if trees is None or trees.kind != "while_body" or len(trees.args) != 1:
         return None
     equation = w.equation
@@ -142,7 +147,7 @@ def fori(
 
     shift: how many operands the equation has before the constants of the body.
     """
-    trees = trees_of(jaxpr)
+    trees = trees_of(w, jaxpr)
     if trees is None or trees.kind != "fori_loop":
         return None
     counter, *_, state = trees.args[0].parts()
@@ -303,9 +308,9 @@ class TreeBody(Body):
     def value(self, tree: Tree) -> Expr:
         """What the function returns for a tree."""
         if not tree.places:
-            return Text("None") if tree.example is None else rebuilt(self.writer, tree.example, [])
+            return Text("None") if tree.example is None else rebuilt(self.writer, tree.example, [], True)
         atoms = [self.writer.atom(self.atom_of(p)) for p in tree.places]
-        return atoms[0] if tree.is_leaf else rebuilt(self.writer, tree.example, atoms)
+        return atoms[0] if tree.is_leaf else rebuilt(self.writer, tree.example, atoms, True)
 
 
 # ---------------------------------------------------------------- the call
@@ -317,7 +322,7 @@ def given(w: Any, tree: Tree, operands: Sequence[Expr], word: str = "") -> Expr:
     One that a later call takes again has a name from here on: `word`.
     """
     if not tree.places:
-        return Text("None") if tree.example is None else rebuilt(w, tree.example, [])
+        return Text("None") if tree.example is None else rebuilt(w, tree.example, [], True)
     leaves = [operands[p] for p in tree.places]
     if tree.is_leaf:
         return leaves[0]
@@ -326,7 +331,7 @@ def given(w: Any, tree: Tree, operands: Sequence[Expr], word: str = "") -> Expr:
     known = w.put_together.get(key)
     if known is not None:
         return known
-    made = rebuilt(w, tree.of([a.aval for a in atoms]).example, leaves)
+    made = rebuilt(w, tree.of([a.aval for a in atoms]).example, leaves, True)
     again = isinstance(made, Leaf) or not word or not tree.nested() or key not in _later(w)
     if again:
         return made

@@ -74,6 +74,7 @@ def rebuild(
     known: dict[Any, Name] | None = None,
     trees: Any = None,
     looked_up: dict[Any, Name] | None = None,
+    readable: bool = False,
 ) -> Rebuilt:
     """The pytree of `example` with `leaves` (in flatten order) in it, as an expression.
 
@@ -87,6 +88,7 @@ def rebuild(
     """
     builder = _Builder(inputs, standalone, fresh, {} if known is None else known, trees)
     builder.looked_up = {} if looked_up is None else looked_up
+    builder.readable = readable
     node = builder.read(example)
     if node.count != len(leaves):
         raise ValueError(f"{len(leaves)} leaves for a tree of {node.count}")
@@ -94,8 +96,11 @@ def rebuild(
     return builder.out
 
 
-def rebuilt(w: Any, example: Any, leaves: Sequence[Expr]) -> Expr:
-    """The pytree of `example` with these leaves inside the function that `w` writes."""
+def rebuilt(w: Any, example: Any, leaves: Sequence[Expr], readable: bool = False) -> Expr:
+    """The pytree of `example` with these leaves inside the function that `w` writes.
+
+    readable: raise UnsupportedPrimitiveError where a reader would not put it together like that.
+    """
 
     def fresh(base: str) -> str:
         return w.module.scope.fresh(identifier(base, "Node"))
@@ -105,7 +110,9 @@ def rebuilt(w: Any, example: Any, leaves: Sequence[Expr]) -> Expr:
     root = w  # a function inside another one sees what that one has looked up
     while root.outer is not None:
         root = root.outer
-    made = rebuild(example, leaves, (), w.module.standalone, fresh, w.module.twins, KnownTrees(w), root.looked_up)
+    made = rebuild(
+        example, leaves, (), w.module.standalone, fresh, w.module.twins, KnownTrees(w), root.looked_up, readable
+    )
     root.statements.extend(made.statements)
     w.module.definitions.extend(made.definitions)
     w.module.imports.update(made.imports)
@@ -116,19 +123,36 @@ def rebuilt(w: Any, example: Any, leaves: Sequence[Expr]) -> Expr:
     return made.value
 
 
-def reads_well(example: Any) -> bool:
-    """Whether a reader would put a tree together: of dicts, tuples and lists, and of public classes that take their
-    children by name and nothing else."""
+def is_readable(example: Any, others: Sequence[Any]) -> bool:
+    """Whether a reader would put a tree together: of dicts, tuples, lists and public classes that take their children by
+    name, and of what can be a changed part of one of `others`."""
     level = branches(example)
     if level is None or example is None:
         return True
     if type(example) not in (*DICTS, tuple, list):
-        place = twins.place_of(type(example))
-        private = place is not None and place.module != "__main__" and f".{place.module}".count("._")
-        keywords = None if private else twins.constructor_keywords(example, level)
-        if keywords is None or any(index is None for _, index, _ in keywords):
-            return False
-    return all(map(reads_well, level.children))
+        keywords = twins.constructor_keywords(example, level)
+        if not _has_parts_by_name(example, level, keywords):
+            if keywords is None or not any(_is_like(other, example, level) for other in others):
+                return False
+    return all(is_readable(child, others) for child in level.children)
+
+
+def inner_nodes(example: Any) -> list[Any]:
+    """Every node of a tree that is no leaf."""
+    level = branches(example)
+    return [] if level is None else [example, *[node for child in level.children for node in inner_nodes(child)]]
+
+
+def _has_parts_by_name(value: Any, level: Branches, keywords: Any) -> bool:
+    place = twins.place_of(type(value))
+    private = place is not None and place.module != "__main__" and "._" in f".{place.module}"
+    return not private and keywords is not None and all(index is not None for _, index, _ in keywords)
+
+
+def _is_like(other: Any, value: Any, level: Branches) -> bool:
+    """Whether a node is of the same class, with the same metadata."""
+    found = branches(other) if type(other) is type(value) else None
+    return found is not None and len(found.children) == len(level.children) and _equal(found.data, level.data)
 
 
 @dataclass(slots=True)
@@ -162,6 +186,7 @@ class _Builder:
         self._imported: dict[Any, Any] = known
         self._twins: dict[Any, Any] = known
         self.looked_up: dict[Any, Name] = {}
+        self.readable = False
         self.metadata = twins.Metadata(self.out.modules, self._refer, self._write_tree, self._helper)
         # The same writer, whose names and imports are thrown away: it answers whether something
         # can be written.
@@ -224,35 +249,45 @@ class _Builder:
             return List(children)
         if type(node.value) in DICTS:
             return self._dict(node, children)
-        return self._changed(node, children) or self._class_node(node, children)
+        changed = self._changed(node, children)
+        if changed is None and self.readable and not _has_parts_by_name(node.value, node.level, node.keywords):
+            raise UnsupportedPrimitiveError(
+                f"a `{type(node.value).__name__}` cannot be put together by its parts' names"
+            )
+        return changed or self._class_node(node, children)
 
     def _changed(self, node: _Node, children: Sequence[Expr]) -> Expr | None:
         """`state._replace(step=step)` or `dataclasses.replace(state, step=step)`, where most parts are still those of a tree
         that has a name."""
-        if self.trees is None or node.keywords is None or any(index is None for _, index, _ in node.keywords):
+        if self.trees is None or node.keywords is None:
             return None
+        own = [(name, index) for name, index, _ in node.keywords if index is not None]
         kept: dict[Any, set[str]] = {}
         bases: dict[Any, Leaf] = {}
-        for name, index, _ in node.keywords:
+        for name, index in own:
             child = self.trees.leaf(children[index])
             if child is not None and child.steps[-1:] == (("attribute", name, 0),):
                 base = Leaf(child.root, child.steps[:-1])
                 bases.setdefault(base.flat(), base)
                 kept.setdefault(base.flat(), set()).add(name)
-        best = max(kept, key=lambda text: len(kept[text]), default=None)
+        best = max(kept, key=lambda text: len(kept[text]), default="")
+        base = bases.get(best)
         if (
-            best is None
-            or 2 * len(kept[best]) < len(node.keywords)
-            or type(self.trees.node(bases[best])) is not type(node.value)
+            base is None
+            or 2 * len(kept[best]) < len(own)
+            or not _is_like(self.trees.node(base), node.value, node.level)
         ):
+            if len(own) == len(node.keywords):
+                return None
+            # What is no array of it (a model's functions) comes from a tree like it.
+            base = self.trees.like(lambda other: _is_like(other, node.value, node.level))
+        if base is None or not is_namedtuple(node.value) and not dataclasses.is_dataclass(node.value):
             return None
-        changes = [(name, children[index]) for name, index, _ in node.keywords if name not in kept[best]]
-        if not changes or not is_namedtuple(node.value) and not dataclasses.is_dataclass(node.value):
-            return None
+        changes = [(n, children[i]) for n, i in own if n not in kept.get(base.flat(), ())]
         if is_namedtuple(node.value):
-            return Call(Attribute(bases[best], "_replace"), (), changes)
+            return Call(Attribute(base, "_replace"), (), changes)
         self.out.modules.add("dataclasses")
-        return Call("dataclasses.replace", [bases[best]], changes)
+        return Call("dataclasses.replace", [base], changes)
 
     def _dict(self, node: _Node, children: list[Expr]) -> Expr:
         by_key = {key.key: child for key, child in zip(node.level.keys, children, strict=True)}

@@ -10,7 +10,7 @@ written leaf by leaf.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,19 @@ class Trees:
         if leaf.root.id in self.by_root:
             return self.by_root[leaf.root.id].get(leaf.steps, (0, None))[1]
         return self.outer.node(leaf) if self.outer is not None else None
+
+    def nodes(self) -> list[Any]:
+        """Examples of all trees that have a name."""
+        own = [example for parts in self.by_root.values() for _, example in parts.values()]
+        return [*own, *(self.outer.nodes() if self.outer is not None else ())]
+
+    def like(self, accept: Callable[[Any], bool]) -> Leaf | None:
+        """The first tree that `accept` takes."""
+        for root, parts in self.by_root.items():
+            for way, (_, example) in parts.items():
+                if accept(example):
+                    return Leaf(Name(root), way)
+        return self.outer.like(accept) if self.outer is not None else None
 
 
 def _plain_type(leaf: Any) -> tuple[Any, ...] | None:
