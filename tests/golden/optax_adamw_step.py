@@ -22,8 +22,8 @@ def update_fn(state, d_b, d_w):
     Returns: (f32[], f32[3], f32[3], i32[], f32[], f32[3], f32[]).
     """
     count = state.count
-    mu = 0.1 * d_b**1 + 0.9 * state.mu["b"]
-    mu_2 = 0.1 * d_w**1 + 0.9 * state.mu["w"]
+    mu = 0.1 * d_b + 0.9 * state.mu["b"]
+    mu_2 = 0.1 * d_w + 0.9 * state.mu["w"]
     nu = 0.001 * d_b**2 + 0.999 * state.nu["b"]
     nu_2 = 0.001 * d_w**2 + 0.999 * state.nu["w"]
     count_inc = lax.select(count < 2147483647, count + 1, 2147483647)

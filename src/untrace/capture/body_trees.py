@@ -76,6 +76,11 @@ class BodyTrees:
         args = [tree.of([body.params[p].aval for p in tree.places]) for tree in self.args]
         return BodyTrees(self.kind, tuple(args), typed(self.out))
 
+    def whole(self) -> list[int]:
+        """The places of the leaves that come as parts of a tree, where any such argument is more than a tuple of leaves."""
+        nested = any(tree.nested() for tree in self.args)
+        return [p for tree in self.args if nested and not tree.is_leaf for p in tree.places]
+
     def subtrees(self) -> list[Tree]:
         """The arguments that are more than a leaf; the elements of those that are tuples."""
         split = [p for tree in self.args for p in (tree.parts() if type(tree.example) is tuple else [tree])]

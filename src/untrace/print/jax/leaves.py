@@ -250,7 +250,7 @@ def _count_uses(
                 closed = [i for i, axis in enumerate(axes) if axis is None]
                 inside.update(_uses_inside(module, equation.params["jaxpr"], equation, closed, known))
         elif equation.callee.name in ("jit", "pjit") and "trees" in equation.params["jaxpr"].extra:
-            inside = {p: 0 for t in equation.params["jaxpr"].extra["trees"].args if t.nested() for p in t.places}
+            inside = dict.fromkeys(equation.params["jaxpr"].extra["trees"].whole(), 0)
         elif equation.callee.name == "scan":
             inside = _uses_in_loop(module, equation, known)
         elif any(functions_in(v) for v in equation.params.values()) and equation.callee.name in ("while", "cond"):
@@ -270,7 +270,7 @@ def _uses_in_loop(module: Any, equation: Equation, known: dict[Value, Leaf]) -> 
         return {}
     consts, _ = jax_compat.scan_counts(equation.origin)
     trees = body.extra.get("trees")
-    whole = [p for tree in (trees.args if trees is not None else ()) if tree.nested() for p in tree.places]
+    whole = trees.whole() if trees is not None else []
     closed = [i for i in range(consts) if i not in whole]
     return {**dict.fromkeys(whole, 0), **_uses_inside(module, body, equation, closed, known)}
 
@@ -288,7 +288,7 @@ def _uses_in_bodies(module: Any, equation: Equation, known: dict[Value, Leaf]) -
     if any("trees" not in body.extra for body in main):
         return {}
     found: dict[int, int] = {}
-    whole = {p for body in main for t in body.extra["trees"].args if t.nested() for p in t.places}
+    whole = {p for body in main for p in body.extra["trees"].whole()}
     for body, places, shift in zip(bodies, closed, shifts, strict=True):
         inner = Equation(equation.callee, equation.inputs[shift:], (), {})
         uses = _uses_inside(
