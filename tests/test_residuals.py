@@ -13,7 +13,7 @@ import untrace
 from untrace.capture.function import program_of, trace
 from untrace.ir.check import check
 from untrace.ir.evaluate import evaluate
-from untrace.ir.nodes import Local, Pack, Unpack, walk_functions
+from untrace.ir.nodes import Local, Pack, TupleType, Unpack, walk_functions
 from untrace.lift import lift
 
 KEY = jax.random.key(0)
@@ -57,12 +57,41 @@ def layer(seed=0, width=4):
     }
 
 
+def cell(params, hidden, x):
+    """What it saves has one of its arguments in the midst."""
+    candidate = jnp.tanh(jnp.concatenate([x, hidden]) @ params["mix"])
+    gate = jax.nn.sigmoid(candidate @ params["gate"] + params["bias"])
+    return gate * hidden + jnp.sin(candidate) * jnp.cos(hidden)
+
+
+def recurrent(params, xs):
+    def step(carry, x):
+        low, high = carry
+        low = cell(params["low"], low, x)
+        high = cell(params["high"], high, jnp.exp(low))
+        return (low, high), high.sum()
+
+    return jax.lax.scan(step, (jnp.zeros(4), jnp.zeros(4)), xs)[1].sum()
+
+
+def cell_parameters(seed, width):
+    keys = jax.random.split(jax.random.key(seed), 2)
+    mix = jax.random.normal(keys[0], (width + 4, 4))
+    return {"bias": jnp.ones(4), "gate": jax.random.normal(keys[1], (4, 4)), "mix": mix}
+
+
+RECURRENT = {"low": cell_parameters(1, 3), "high": cell_parameters(2, 4)}
 X = jax.random.normal(KEY, (3, 4))
 PROGRAMS = {
     "two_norms": (jax.value_and_grad(two_norms, argnums=(0, 1)), (layer(), X)),
     "two_blocks": (jax.grad(two_blocks, argnums=(0, 1)), ([layer(1), layer(2)], X)),
     "used_otherwise": (jax.grad(used_otherwise), (layer(), X)),
     "three_blocks": (jax.value_and_grad(two_blocks), ([layer(1), layer(2), layer(3)], X)),
+    "recurrent": (jax.grad(recurrent), (RECURRENT, X[:, :3])),
+    "recurrent_of_one_size": (
+        jax.value_and_grad(recurrent),
+        ({"low": RECURRENT["high"], "high": RECURRENT["high"]}, X),
+    ),
     "per_example": (jax.vmap(jax.grad(two_norms), (None, 0)), (layer(), jnp.stack([X, X + 1.0]))),
 }
 
@@ -124,3 +153,62 @@ def test_names_inside_a_backward_part_are_those_of_the_forward_part():
 def test_starred_arguments_have_the_names_of_the_parameters():
     text = untrace.decompile(lambda params, x: norm(norm(x, *params["first"]), *params["second"]))(layer(), X).source
     assert "scale, bias = params" in text
+
+
+def test_a_loop_hands_over_what_its_functions_save():
+    """One tuple for each call inside a loop, which the backward loop gives to the backward part as it is."""
+    function, args = PROGRAMS["recurrent"]
+    found = bodies(untrace.decompile(function)(*args).source)
+    assert {"cell", "cell_bwd"} <= set(found) and "cell_bwd_2" not in found  # of both sizes
+    step, backward = found["grad_recurrent"].split("def step_bwd")
+    assert step.count("= cell(") == 2 and backward.count("= cell_bwd(") == 2
+    assert (
+        "cell_saved, x_2, cell_saved_2" in step.replace("\n", "") and "cell_saved, x, cell_saved_2 = inputs" in backward
+    )
+    assert "saved = (" in found["cell"] and "hidden," in found["cell"].partition("saved = (")[2]
+
+
+def test_a_loop_adds_up_what_its_functions_give():
+    """The sums over the turns are no matter of the function that the terms come from."""
+    function, args = PROGRAMS["recurrent"]
+    found = bodies(untrace.decompile(function)(*args).source)
+    assert "d_low_mix" not in found["cell_bwd"] and " + d_low_mix" in found["grad_recurrent"]
+
+
+def test_what_is_given_back_and_not_read_is_one_star():
+    function, args = PROGRAMS["recurrent"]
+    assert ", *_)" in untrace.decompile(function)(*args).source
+
+
+def test_residuals_of_loops_stay_apart_where_the_loop_is_refused():
+    """A loop that has to be bound takes and gives single arrays."""
+    function, args = PROGRAMS["recurrent"]
+    program = program_of(trace(function, args, {}), function, "f")
+    loops = frozenset(id(e.origin) for e in program.entry.equations if e.callee.name == "scan")
+    lift(program, loops)
+    left = [e for e in program.entry.equations if e.callee.name == "scan"]
+    assert len(left) == 2 and all(
+        type(v.aval) is not TupleType for e in left for v in [*e.inputs, *filter(None, e.outputs)]
+    )
+
+
+def test_a_second_lift_starts_from_the_loops_as_they_were():
+    """The pipeline lifts again and again: bodies that were changed are copies."""
+    function, args = PROGRAMS["recurrent"]
+    program = program_of(trace(function, args, {}), function, "f")
+    plain = [(f, f.equations, list(f.params), list(f.results)) for f in walk_functions(program.entry)]
+    lift(program)
+    assert all(list(f.params) == params and list(f.results) == results for f, _, params, results in plain)
+
+
+def test_names_inside_a_loop_do_not_give_way_to_keys():
+    function, args = PROGRAMS["recurrent"]
+    assert "low, high = carry" in untrace.decompile(function)(*args).source
+
+
+def test_what_only_a_loop_is_passed_and_does_not_read_is_not_written():
+    """Zeros that JAX made for a cotangent of `x` are handed to the loop, and no equation in it uses them."""
+    function, args = PROGRAMS["recurrent"]
+    text = bodies(untrace.decompile(function)(*args).source)["grad_recurrent"]
+    for name in re.findall(r"^    (\w+) = ", text, re.M):
+        assert len(re.findall(rf"\b{name}\b", text)) > 1, name

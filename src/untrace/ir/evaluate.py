@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Library, Local, Pack, TreeMap, TreeSum, Unpack, Value
+from untrace.ir.nodes import Equation, Function, Library, Local, Pack, TreeMap, TreeSum, TupleType, Unpack, Value
 
 
 def evaluate(function: Function, *args: Any) -> list[Any]:
@@ -41,4 +43,13 @@ def evaluate(function: Function, *args: Any) -> list[Any]:
 
 
 def _bind(equation: Equation, args: Sequence[Any]) -> Sequence[Any]:
-    return jax_compat.bind_equation(equation.origin, args)
+    """What the captured equation gives; a loop takes and gives the parts of tuples."""
+    outputs = jax_compat.bind_equation(equation.origin, jax.tree.leaves(list(args)))
+    if not any(o is not None and type(o.aval) is TupleType for o in equation.outputs):
+        return outputs
+    rest = iter(outputs)
+
+    def build(aval: Any) -> Any:
+        return tuple([build(p) for p in aval.parts]) if type(aval) is TupleType else next(rest)
+
+    return [build(o.aval if o is not None else None) for o in equation.outputs]

@@ -41,4 +41,4 @@ def lift(
     any_size = "sizes" in program.extra
     program = Lifter(refused, program.extra.get("own", ()), any_size).lift(program)
     program = map_trees(program, refused)
-    return bundle_residuals(program)  # last: the other passes see arrays only
+    return bundle_residuals(program, refused)  # last: the other passes see arrays only

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dis
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from types import CodeType
 from typing import Any
 
@@ -41,9 +41,14 @@ class Call:
         self.backward = backward
 
 
-def call_tree(equations: Sequence[Equation], provenance: Provenance) -> Call:
-    """The calls inside a function; the root stands for the function itself."""
-    return _Reader(provenance).read(equations)
+def call_tree(
+    equations: Sequence[Equation], provenance: Provenance, backward: bool = False, own: Container[int] = ()
+) -> Call:
+    """The calls inside a function; the root stands for the function itself.
+
+    `backward`: whether all of it is transposed, and does not say so itself. `own`: ids of equations that are in no call.
+    """
+    return _Reader(provenance, backward, own).read(equations)
 
 
 def _mirrored(call: Call) -> Call:
@@ -55,21 +60,25 @@ def _mirrored(call: Call) -> Call:
 
 
 class _Reader:
-    def __init__(self, provenance: Provenance):
+    def __init__(self, provenance: Provenance, backward: bool, own: Container[int]):
         self.provenance = provenance
+        self.backward = backward
+        self.own = own
         self._loops: dict[int, list[tuple[int, int]]] = {}
         self._depths: dict[Any, int] = {}
 
     def read(self, equations: Sequence[Equation]) -> Call:
         site_of = self.provenance.site
         sites = [site_of(e.origin) for e in equations]
-        chains: list[Sequence[Frame]] = [s.frames for s in sites]
+        chains: list[Sequence[Frame]] = [
+            () if id(e) in self.own else s.frames for e, s in zip(equations, sites, strict=True)
+        ]
         own = self._own_depth(sites)
         if own:
             chains, own = self._without_strays(chains, own)
         whole = list(chains)
         for at, site in enumerate(sites):
-            if site.phase == "backward" and len(chains[at]) > own:
+            if self._is_backward(site) and len(chains[at]) > own:
                 chains[at] = chains[at][: max(own, self._gradient_depth(equations[at], site)) + 1]
         root = Call(None, None)
         self._grow(root, range(len(equations)), equations, chains, own)
@@ -130,7 +139,7 @@ class _Reader:
             run.clear()
 
         for item in call.items:
-            if type(item) is int and (sites[item].phase == "backward" or run and not whole[item]):
+            if type(item) is int and (self._is_backward(sites[item]) or run and not whole[item]):
                 if run and whole[item] and len(chains[item]) != len(chains[run[0]]):
                     close()
                 run.append(item)
@@ -141,6 +150,9 @@ class _Reader:
             items.append(item)
         close()
         call.items = items
+
+    def _is_backward(self, site: Site) -> bool:
+        return self.backward or site.phase == "backward"
 
     def _own_depth(self, sites: Sequence[Site]) -> int:
         """How many leading frames belong to the function itself; -1 + 1 = 0 where the first are of several functions."""

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
+from untrace import jax_compat
 from untrace.capture.provenance import Frame, Provenance
 from untrace.ir.nodes import (
     Equation,
@@ -30,6 +31,7 @@ from untrace.lift import pieces, words
 from untrace.lift.call_names import function_name, is_module_call, own_parameters, owner_of, owner_of_call, snake_case
 from untrace.lift.calls import Call, call_tree
 from untrace.lift.cotangents import d
+from untrace.lift.loops import bodies_of_loops, put_sums_last, slices
 from untrace.lift.names import provenance_of
 from untrace.prove.rules import RULE_PARAMS
 
@@ -74,19 +76,32 @@ class Shape(pieces.Shape):
 
 
 class Scan:
-    """One function that is being outlined, and how far each of its values is needed."""
+    """One function that is being outlined, and how far each of its values is needed.
 
-    def __init__(self, function: Function, outliner: Outliner):
+    `backward`: whether it is the body of a backward loop. `saved`: results that only a backward loop needs. `sums`: ids of
+    equations that add up its carry.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        outliner: Outliner,
+        backward: bool = False,
+        saved: Container[Value] = (),
+        sums: Container[int] = (),
+    ):
         self.function = function
+        self.backward = backward
+        self.slices = outliner.slices
         self.equations = function.equations
-        self.root = call_tree(function.equations, outliner.provenance)
+        self.root = call_tree(function.equations, outliner.provenance, backward, sums)
         end = len(self.equations)
         self.last_use: dict[Value, int] = {}
         self.last_forward: dict[Value, int] = {}
         self.returned = {a for a in function.results if type(a) is Value}  # and used for nothing else
         site_of = outliner.provenance.site
         for at, equation in enumerate(self.equations):
-            forward = site_of(equation.origin).phase == "forward"
+            forward = not backward and site_of(equation.origin).phase == "forward"
             for atom in equation.inputs:
                 if type(atom) is Value:
                     self.last_use[atom] = at
@@ -95,7 +110,9 @@ class Scan:
                         self.last_forward[atom] = at
         for atom in function.results:
             if type(atom) is Value:
-                self.last_use[atom] = self.last_forward[atom] = end
+                self.last_use[atom] = end
+                if atom not in saved:
+                    self.last_forward[atom] = end
         self.pieces: list[int | Piece] = []
         self.saved: dict[Value, int] | None = None
         self.makers_of: dict[Value, Equation] | None = None
@@ -113,6 +130,11 @@ class Scan:
                     stack.extend(item.items)
                 elif outliner._saved(item.shape) > 1:
                     self.saved.update((item.values[n], id(item)) for n in outliner._residuals(item, item.shape.results))
+            for param in self.function.params if self.backward else ():
+                scan, value = self.slices.get(param, (None, param))
+                maker = scan.makers(outliner).get(value) if scan is not None else None
+                if maker is not None:
+                    self.saved[param] = maker
         return self.saved
 
     def is_made_by(self, value: Value, node: ast.AST, frame: Frame, provenance: Provenance) -> bool:
@@ -129,6 +151,9 @@ class Scan:
         """The forward part that a backward one belongs to: of the same function, with the same values."""
         inside = set(piece.inputs)
         stack = list(self.pieces)
+        for scan, value in [self.slices[a] for a in piece.inputs if a in self.slices]:
+            inside.add(value)
+            stack.extend(scan.pieces)
         while stack:
             item = stack.pop()
             if type(item) is Piece and not item.call.backward:
@@ -136,6 +161,19 @@ class Scan:
                     return item
                 stack.extend(item.items)
         return None
+
+    def whole(self, value: Value) -> Value:
+        """The value of a forward loop's body, for a slice of what it stacked."""
+        return self.slices[value][1] if value in self.slices else value
+
+    def saved_by_loop(self, at: int) -> frozenset[Value]:
+        """What the loop at a place stacks for the backward pass alone: the results of its body."""
+        equation = self.equations[at]
+        _, carries = jax_compat.scan_counts(equation.origin)
+        pairs = zip(equation.outputs[carries:], equation.params["jaxpr"].results[carries:], strict=True)
+        found = {r: o is not None and self.last_forward.get(o, -1) > at for o, r in pairs if type(r) is Value}
+        carried = equation.params["jaxpr"].results[:carries]
+        return frozenset(r for r, forward in found.items() if not forward and r not in carried)
 
     def needed(self, piece: Piece) -> list[int]:
         """Numbers of the values that something after the piece uses."""
@@ -157,6 +195,9 @@ class Outliner:
         self.own: set[int] = set()
         self.shapes = pieces.Shapes(Shape, rough=True)
         self.turns: set[Piece] = set()  # calls for the leaves of a tree
+        # A parameter of a loop's body -> (where, what) the value is that an earlier loop stacked.
+        self.slices: dict[Value, tuple[Scan, Value]] = {}
+        self.terms: dict[Value, Value] = {}  # what a loop adds up -> the sum
 
     def _note_trees_inside(self, function: Function) -> None:
         """A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own."""
@@ -177,12 +218,7 @@ class Outliner:
     def outline(self) -> None:
         backward = self._backward()
         self.own = self._without_rules()
-        scans = [
-            Scan(f, self)
-            for f in walk_functions(self.program.entry)
-            # Where a pass was before (another attempt at a shared function), the calls have been found already.
-            if id(f) not in backward and all(type(e.callee) is Primitive for e in f.equations)
-        ]
+        scans = self._scans(backward)
         for scan in scans:
             scan.pieces, _ = self._pieces(scan.root, scan)
         every = self.shapes.every()
@@ -222,6 +258,31 @@ class Outliner:
                     elif self.provenance.site(equation.origin).phase == "forward":
                         forward.update(id(f) for value in equation.params.values() for f in functions_in(value))
         return {id(f) for f in every} - forward
+
+    def _scans(self, backward: set[int]) -> list[Scan]:
+        """Every function with calls to be found in it, callees first. `backward`: ids of those in a backward pass; of these
+        only the bodies of loops are told apart."""
+        every = walk_functions(self.program.entry)
+        loops = bodies_of_loops(every)
+        scans: dict[int, Scan] = {}
+        for function in reversed(every):  # callers first
+            # Where a pass was before (another attempt at a shared function), the calls have been found already.
+            if any(type(e.callee) is not Primitive for e in function.equations):
+                continue
+            outer, at = loops.get(id(function), (None, 0))
+            caller = scans.get(id(outer))
+            if id(function) not in backward:
+                saved = caller.saved_by_loop(at) if caller is not None else frozenset()
+                scans[id(function)] = Scan(function, self, saved=saved)
+            elif caller is not None:
+                sums, terms = put_sums_last(function, caller.equations[at])
+                self.terms.update(terms)
+                scans[id(function)] = Scan(function, self, True, sums=sums)
+        for scan in scans.values():
+            for param, value, body in slices(scan.function):
+                if id(body) in scans:
+                    self.slices[param] = scans[id(body)], value
+        return list(scans.values())[::-1]
 
     def _without_rules(self) -> set[int]:
         """Ids of the functions that are no derivative rules nor in one."""
@@ -464,7 +525,7 @@ class Outliner:
         equations = self._emit(piece.items, piece.scan, known, frozenset(results))
         function = shape.functions[piece.variant] = Function(shape.name, params, equations, inner)
         same = {i for i, value in enumerate(piece.inputs) if all(p.inputs[i] is value for p in shape.pieces)}
-        function.extra.update(calls=shape.uses, same=same)
+        function.extra.update(calls=shape.uses, same=same, uneven=len(shape.variants) > 1 and _is_uneven(shape))
         if piece.call.backward:
             function.extra.update(backward=True)
         else:
@@ -530,13 +591,14 @@ class Outliner:
         written = dict(zip(shape.results, function.results, strict=True)) if function is not None else {}
 
         def name(value: Value) -> str | None:
+            value = piece.scan.whole(value)
             number = forward.numbers.get(value)
             if number is None:
                 return next((g for a, g in zip(forward.inputs, given, strict=True) if a is value), None)
             return written.get(number, shape.variants[forward.variant].values[number]).hint
 
         def cotangent(value: Value) -> str | None:
-            primal = primal_of(value)
+            primal = primal_of(self.terms.get(value, value))
             found = name(primal) if primal is not None else None
             return None if found is None else d(found)
 
@@ -620,6 +682,15 @@ class Outliner:
         if len(left) == 1 and len(open_) == 1:
             names[left[0]] = words.clean(open_.pop())
         return names, [words.clean(n) for n in open_]
+
+
+def _is_uneven(shape: Shape) -> bool:
+    """Whether a variant splits an array into parts of different sizes: then the others write sizes as well."""
+    return any(
+        e.callee.name == "split" and len(set(e.origin.params["sizes"])) > 1
+        for p in shape.variants
+        for e in p.scan.equations[p.start : p.stop]
+    )
 
 
 def _only_call(piece: Piece) -> Piece | None:

@@ -11,19 +11,24 @@ takes the tuple apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Function, Local, Pack, Program, TupleType, Unpack, Value, walk_functions
+from untrace.lift.residuals_of_loops import Handover, arrange, hand_over, handovers
 
 Path = tuple[int, ...]
 
 
-def bundle_residuals(program: Program) -> Program:
-    """Makes tuples of residuals in `program`, in place."""
+def bundle_residuals(program: Program, refused: Container[int] = frozenset()) -> Program:
+    """Makes tuples of residuals in `program`, in place. `refused`: ids of jaxpr equations to leave as they are."""
     functions = walk_functions(program.entry)
-    if any(f.extra.get("saved", 0) > 1 for f in functions):
-        _Bundler(functions).bundle()
+    loops = handovers(functions, refused)
+    if loops:
+        functions = walk_functions(program.entry)  # with the loops' new bodies
+    if loops or any(f.extra.get("saved", 0) > 1 for f in functions):
+        arrange(functions, loops)
+        _Bundler(functions, loops).bundle()
     return program
 
 
@@ -35,10 +40,14 @@ class _Scope:
         self.parts: dict[Value, tuple[Value, Path]] = {}
         self.inner: dict[tuple[Value, Path], Value] = {}  # tuples within tuples
 
+    def take(self, value: Value, whole: Value, path: Path) -> None:
+        self.parts[value] = whole, path
+
 
 class _Bundler:
-    def __init__(self, functions: Sequence[Function]):
+    def __init__(self, functions: Sequence[Function], loops: dict[int, list[Handover]]):
         self.functions = functions  # callees before callers
+        self.loops = loops  # by the id of the function that they are in
         self.scopes = {id(f): _Scope(f) for f in functions}
         self.ways: dict[int, list[Path]] = {}  # id of a forward function -> where each of its residuals stands
         self.types: dict[int, TupleType] = {}
@@ -46,6 +55,9 @@ class _Bundler:
     def bundle(self) -> None:
         for function in self.functions:
             self._take(function)
+            for handover in self.loops.get(id(function), ()):
+                forward, backward = [self.scopes[id(e.params["jaxpr"])] for e in (handover.forward, handover.backward)]
+                hand_over(handover, forward.parts, backward.take)
             if function.extra.get("saved", 0) > 1:
                 self._give(function)
         sites: dict[int, list[tuple[_Scope, Equation]]] = {}

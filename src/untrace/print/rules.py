@@ -15,7 +15,7 @@ or `Whole(expression)` where the call gives its only result bare.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace.print.tree import Expr
@@ -48,10 +48,9 @@ class Groups:
     `sizes`: results per group; a group of one is bare, an empty group is dropped. A single group is the value itself.
     `bases`: for each result, the base of its name where it has no hint. `skip`: how many results the call does not
     give at all, those before all others (the counter of a `fori_loop`): nothing may need them.
-    `packs`: {first: (end, name)}, runs of results that stay together in a tuple of their own inside their group.
     """
 
-    __slots__ = ("expr", "sizes", "bases", "skip", "packs")
+    __slots__ = ("expr", "sizes", "bases", "skip")
 
     def __init__(
         self,
@@ -59,13 +58,11 @@ class Groups:
         sizes: tuple[int, ...],
         bases: Sequence[str] = (),
         skip: int = 0,
-        packs: Mapping[int, tuple[int, str]] | None = None,
     ):
         self.expr = expr
         self.sizes = sizes
         self.bases = bases
         self.skip = skip
-        self.packs = packs or {}
 
 
 class RuleTable:

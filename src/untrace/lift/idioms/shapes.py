@@ -237,7 +237,7 @@ def _split(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     x = equation.inputs[0]
     named = {"axis": -1} if axis and axis == len(_shape(x)) - 1 else _axis(axis)
-    if len(set(sizes)) == 1:
+    if len(set(sizes)) == 1 and not m.uneven:
         yield Guess("jnp.split", (x, len(sizes)), named)
     yield Guess("jnp.split", (x, tuple(int(s) for s in np.cumsum(sizes)[:-1])), named)
 

@@ -8,13 +8,11 @@ not use, as an author's would.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from untrace import jax_compat
-from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Value
+from untrace.ir.nodes import Equation, Function, Library, Value
 from untrace.print.jax.types import Type, array_type, tuple_type
 from untrace.print.names import Scope, identifier
 from untrace.print.tree import WIDTH, Assign, Def, Expr, Lambda, Lines, Name, Parameter, Return, Statement, Text, Tuple
@@ -22,6 +20,7 @@ from untrace.print.tree import WIDTH, Assign, Def, Expr, Lambda, Lines, Name, Pa
 # A lambda longer than this is written as a function with a name.
 _LAMBDA_WIDTH = 56
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_KEY = re.compile(r"\"[^\"\\\n]*\"|'[^'\\\n]*'")  # a string, which binds no name
 # Names that JAX's own functions and Python give: they say nothing about the program.
 _NAMELESS = frozenset(
     {
@@ -48,7 +47,7 @@ class Body:
         self.types: list[Any] = []  # of the parameters
         pairs = list(closed)
         scope = Scope(w.module.scope)
-        for word in sorted({word for _, expr in pairs for word in _WORD.findall(expr.flat())}):
+        for word in sorted({word for _, expr in pairs for word in _WORD.findall(_KEY.sub("", expr.flat()))}):
             scope.claim_parameter(word)
         self.writer = type(w)(w.module, scope).inside(w)
         self.writer.names.update(pairs)
@@ -61,59 +60,30 @@ class Body:
         whole: str,
         used: set[Value],
         empty: str = "_",
-        packs: Mapping[int, tuple[int, str]] | None = None,
     ) -> None:
         """Adds one parameter for `values`: itself for one, else a tuple that is taken apart first.
 
         `names`: bases of names, where a value has no hint. Values that nothing uses are `_`; a parameter of none is
-        `empty`. `packs`: {first: (end, base of its name)}, runs of values that come in a tuple of their own.
+        `empty`.
         """
         inner = self.writer
-        self.types.append(tuple_type([array_type(v.aval) for v in values]) if values and not packs else None)
-        whole_pack = (packs or {}).get(0, (0, ""))
+        self.types.append(tuple_type([array_type(v.aval) for v in values]) if values else None)
         if len(values) == 1 and values[0] in used:
             self.params.append(Parameter(inner.bind_parameter(values[0], names[0]).id))
         elif not any(v in used for v in values):
             self.params.append(Parameter(empty))
             for value in values:
                 inner.names[value] = Name(empty)
-        elif values and whole_pack[0] == len(values):
-            self.params.append(Parameter(inner.scope.fresh(whole_pack[1])))
-            self._take_apart(self.params[-1].name, values, names, used, {})
         else:
             self.params.append(Parameter(inner.scope.fresh(identifier(whole, "carry"))))
-            self._take_apart(self.params[-1].name, values, names, used, packs or {})
-
-    def _take_apart(
-        self,
-        packed: str,
-        values: Sequence[Value],
-        names: Sequence[str],
-        used: set[Value],
-        packs: Mapping[int, tuple[int, str]],
-    ) -> None:
-        """`a, b, residuals = packed`, and then `c, d = residuals`."""
-        inner = self.writer
-        targets: list[str] = []
-        later: list[tuple[str, int, int]] = []
-        place = 0
-        while place < len(values):
-            stop, pack = packs.get(place, (0, ""))
-            if pack:
-                targets.append(inner.scope.fresh(pack))
-                later.append((targets[-1], place, stop))
-                place = stop
-                continue
-            value = values[place]
-            if value in used:
-                targets.append(inner.bind_parameter(value, names[place]).id)
-            else:
-                inner.names[value] = Name("_")
-                targets.append("_")
-            place += 1
-        inner.statements.append(Assign(targets, Name(packed)))
-        for name, start, stop in later:
-            self._take_apart(name, values[start:stop], names[start:stop], used, {})
+            targets: list[str] = []
+            for value, name in zip(values, names, strict=True):
+                if value in used:
+                    targets.append(inner.bind_parameter(value, name).id)
+                else:
+                    inner.names[value] = Name("_")
+                    targets.append("_")
+            inner.statements.append(Assign(targets, Name(self.params[-1].name)))
 
     def name_of(self, value: Value) -> str:
         """The identifier of a parameter, "" where nothing uses it."""
@@ -160,7 +130,7 @@ def _type_of(value: Expr, results: Sequence[Any]) -> Any:
         found = walk(value)
     except StopIteration:
         return None
-    return found if next(rest, None) is None else None  # residuals that are packed have no type here
+    return found if next(rest, None) is None else None
 
 
 class BareReturn(Return):
@@ -257,16 +227,6 @@ def plural(name: str) -> str:
 # ------------------------------------------------------------------ what a body does
 
 
-def used_values(*functions: Function) -> set[Value]:
-    """Values that some equation or result of these functions reads."""
-    found: set[Value] = set()
-    for function in functions:
-        for equation in function.equations:
-            found.update(a for a in equation.inputs if type(a) is Value)
-        found.update(a for a in function.results if type(a) is Value)
-    return found
-
-
 def plain_equation(equation: Equation) -> Equation:
     """The primitive's equation behind a lift of a single equation; the equation itself otherwise."""
     if type(equation.callee) is Library and len(equation.callee.body.equations) == 1:
@@ -279,26 +239,3 @@ def group(atoms: Sequence[Expr]) -> Expr:
     if not atoms:
         return Text("None")
     return atoms[0] if len(atoms) == 1 else Tuple(atoms)
-
-
-def closes_simply(function: Function, count: int, outside: Sequence[Any]) -> bool:
-    """Whether a Python function may close over the first `count` parameters: distinct variables or arrays outside.
-
-    (A closed-over number would become part of the equations that use it; one variable under two names, one constant.)
-    """
-    used = used_values(function)
-    atoms = [a for p, a in zip(function.params[:count], outside, strict=False) if p in used]
-    return not any(map(is_number, atoms)) and len({id(a) for a in atoms}) == len(atoms)
-
-
-def is_number(atom: Any) -> bool:
-    """Whether JAX would make a literal of `atom`: a number, or a NumPy array without axes."""
-    if type(atom) is Constant:
-        return not np.ndim(atom.value) and not jax_compat.is_jax_array(atom.value)
-    return type(atom) is Literal
-
-
-def same_weak_types(atoms: Sequence[Any], params: Sequence[Value]) -> bool:
-    """Whether values outside have the weak types of the carry inside: otherwise JAX would convert them."""
-    pairs = zip(atoms, params, strict=True)
-    return all(getattr(a.aval, "weak_type", False) == getattr(p.aval, "weak_type", False) for a, p in pairs)

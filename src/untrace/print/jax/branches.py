@@ -13,8 +13,9 @@ import jax
 
 from untrace.capture.body_trees import Tree
 from untrace.ir.nodes import Equation, Function, Literal
+from untrace.ir.scans import used_values
 from untrace.print.jax import loop_trees
-from untrace.print.jax.bodies import Body, argument_words, hint_of, used_values
+from untrace.print.jax.bodies import Body, argument_words, hint_of
 from untrace.print.jax.results import rebuilt
 from untrace.print.rules import Whole
 from untrace.print.tree import Expr, List, Text, Tuple

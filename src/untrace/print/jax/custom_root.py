@@ -10,7 +10,8 @@ from typing import Any
 
 from untrace.capture.custom_root import Root
 from untrace.ir.nodes import Function, Literal
-from untrace.print.jax.bodies import Body, argument_words, group, hint_of, used_values
+from untrace.ir.scans import used_values
+from untrace.print.jax.bodies import Body, argument_words, group, hint_of
 from untrace.print.rules import Groups, Whole
 from untrace.print.tree import Call, Expr, Name, Parameter, Subscript, Text, Tuple
 

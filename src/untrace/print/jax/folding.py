@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
+from untrace import jax_compat
 from untrace.ir.nodes import Equation, Library, TreeMap, functions_in
+from untrace.ir.scans import is_plain_scan, used_values
 from untrace.print.jax.library import repeated_slots
 from untrace.print.jax.loops import passed
 
 # A longer expression gets a name of its own: nested deeper, a line would need reading twice.
 FOLDED_WIDTH = 44
 RETURNED_WIDTH = 76  # what a function returns, and nothing else
+
+
+def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Container[int]) -> set[int]:
+    """Ids of equations that nothing needs but loops that are handed their results, and whose functions do not read them.
+
+    `forced`: ids of jaxpr equations that are bound with all their operands. (A loop with the author's trees is handed
+    whole trees.)
+    """
+    if not any(e.callee.name == "scan" for e in equations):
+        return set()
+    live = set(results)
+    found: set[int] = set()
+    for equation in reversed(equations):
+        if not equation.effects and live.isdisjoint(equation.outputs):
+            found.add(id(equation))
+            continue
+        given = equation.inputs
+        body = equation.params.get("jaxpr")
+        own = equation.callee.name == "scan" and "trees" not in body.extra and id(equation.origin) not in forced
+        if own and is_plain_scan(equation):
+            read = used_values(body)
+            count, _ = jax_compat.scan_counts(equation.origin)
+            given = [a for i, (a, p) in enumerate(zip(given, body.params, strict=True)) if i >= count or p in read]
+        live.update(given)
+    return found
 
 
 def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:

@@ -118,7 +118,8 @@ def _over_axis(
 
 def _associative_scan(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     """`lax.associative_scan(combine, (decays, driven))`, its function defined before it."""
-    from untrace.print.jax.bodies import Body, group, used_values
+    from untrace.ir.scans import used_values
+    from untrace.print.jax.bodies import Body, group
 
     combine = equation.params["combine"]
     count = len(operands)

@@ -17,9 +17,10 @@ from untrace._errors import UnsupportedPrimitiveError
 from untrace.capture.body_trees import BodyTrees, Tree
 from untrace.capture.provenance import Provenance, targets
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
+from untrace.ir.scans import closes_simply, same_weak_types, used_values
 from untrace.lift import parameters
 from untrace.lift.words import clean
-from untrace.print.jax.bodies import Body, argument_words, closes_simply, hint_of, same_weak_types, used_values
+from untrace.print.jax.bodies import Body, argument_words, hint_of
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
 from untrace.print.jax.mapped import Unpacked
 from untrace.print.jax.results import inner_nodes, is_readable, rebuilt

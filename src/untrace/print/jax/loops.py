@@ -8,32 +8,25 @@ only forwards into a constant, drops an output that is an input), it gives None.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Literal, Value
+from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, used_values
 from untrace.print.jax import loop_trees
 from untrace.print.jax.bodies import (
     Body,
     argument_words,
-    closes_simply,
     group,
     hint_of,
     plain_equation,
     plural,
     root_name,
-    same_weak_types,
     singular,
-    used_values,
-)  # fmt: skip
+)
 from untrace.print.rules import Groups
-from untrace.print.tree import Assign, Call, Expr, Name, Text, Tuple
-
-# Parameters of a scan that say how its operands are counted, not what it does.
-_COUNTS = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear"})
-
+from untrace.print.tree import Call, Expr, Name, Text, Tuple
 
 _NUMBERED = re.compile(r"\w*_\d+")
 
@@ -56,9 +49,7 @@ def passed(equation: Equation) -> Sequence[Any]:
     return equation.inputs if name in _CALLS else ()
 
 
-def scan(
-    w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int, params: dict[str, Any]
-) -> Groups | None:
+def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int) -> Groups | None:
     consts, carries = jax_compat.scan_counts(w.equation.origin)
     inputs = w.equation.inputs
     init, xs = inputs[consts : consts + carries], inputs[consts + carries :]
@@ -66,14 +57,7 @@ def scan(
     found = loop_trees.scan(w, operands, jaxpr, length, reverse, unroll)
     if found is not None:
         return found
-    if (
-        any(v for k, v in params.items() if k not in _COUNTS)
-        or not closes_simply(jaxpr, consts, inputs)
-        or any(r is p for r, p in zip(jaxpr.results[:carries], state, strict=True))
-        or any(r is p for r in jaxpr.results[carries:] for p in elements)
-        or any(type(a) is Literal for a in xs)
-        or not same_weak_types(init, state)
-    ):
+    if not is_plain_scan(w.equation):
         return None
     if not xs and not reverse:
         found = _static_fori(w, operands, jaxpr, length, unroll, consts, carries)
@@ -89,8 +73,8 @@ def scan(
         empty = "_" if xs else "_carry"
         body.parameter(state, names, root_name(words[:carries], "carry"), used, empty)
     names = _element_names(elements, xs, words[carries:])
-    given, packs_in = _packed_operands(w, xs, operands[consts + carries :])
-    body.parameter(elements, names, root_name(words[carries:], "inputs"), used, packs=packs_in)
+    given = operands[consts + carries :]
+    body.parameter(elements, names, root_name(words[carries:], "inputs"), used)
     body.writer.equations(jaxpr.equations, jaxpr.results)
     results = [body.writer.atom(r) for r in jaxpr.results]
     outs = len(results) - carries
@@ -98,8 +82,7 @@ def scan(
     if plain_map:
         function = body.finish(group(results))
         return Groups(w.lax("map", function, group(given)), (outs,), bases)
-    packs = _residuals(w, carries)
-    function = body.finish(Tuple([group(results[:carries]), group(_packed_results(body, results, carries, packs))]))
+    function = body.finish(Tuple([group(results[:carries]), group(results[carries:])]))
     kwargs: dict[str, Any] = {}
     if not xs:
         kwargs["length"] = length
@@ -110,7 +93,7 @@ def scan(
     arguments = [group(_zeros_like(w, operands[consts : consts + carries], state, body))]
     if xs:
         arguments.append(group(given))
-    return Groups(w.lax("scan", function, *arguments, **kwargs), (carries, outs), bases, packs=packs)
+    return Groups(w.lax("scan", function, *arguments, **kwargs), (carries, outs), bases)
 
 
 def while_(
@@ -185,89 +168,6 @@ def _same_array(left: Any, right: Any) -> bool:
     types = [getattr(a, "shape", None) for a in (left, right)]
     plain = not (jax_compat.varying_axes(left) or jax_compat.varying_axes(right))
     return plain and None not in types and types[0] == types[1] and left.dtype == right.dtype and not left.weak_type
-
-
-# ------------------------------------------------------------------ residuals
-
-# So many values that a forward loop saves for one backward loop stay together in a tuple.
-_MANY = 4
-
-
-def _residuals(w: Any, carries: int) -> dict[int, tuple[int, str]]:
-    """{first: (end, name)}: stacked results that one later scan alone takes, as they stand."""
-    outputs = w.equation.outputs
-    if len(outputs) - carries < _MANY:
-        return {}
-    later, results = w.remaining()
-    uses: Counter[Any] = Counter(a for e in later for a in e.inputs)
-    uses.update(a for a in results if type(a) is Value)
-    found: dict[int, tuple[int, str]] = {}
-    for equation in later:
-        if equation.callee.name != "scan":
-            continue
-        consts, own = jax_compat.scan_counts(equation.origin)
-        xs = list(equation.inputs[consts + own :])
-        place = carries
-        while place < len(outputs):
-            stop = _run(outputs, place, xs, uses)
-            if stop - place >= _MANY:
-                found[place] = (stop, w.scope.fresh("residuals"))
-            place = max(stop, place + 1)
-    return found
-
-
-def _run(outputs: Sequence[Any], start: int, xs: Sequence[Any], uses: Counter[Any]) -> int:
-    """The end of the longest run of `outputs` from `start` that `xs` holds in the same order, and nothing else uses."""
-    first = outputs[start]
-    if first is None or first not in xs:
-        return start
-    at, stop = xs.index(first), start
-    while (
-        stop < len(outputs)
-        and at + stop - start < len(xs)
-        and outputs[stop] is not None
-        and outputs[stop] is xs[at + stop - start]
-        and uses[outputs[stop]] == 1
-    ):
-        stop += 1
-    return stop
-
-
-def _packed_operands(
-    w: Any, xs: Sequence[Any], operands: Sequence[Expr]
-) -> tuple[list[Expr], dict[int, tuple[int, str]]]:
-    """The operands with each tuple of residuals as a whole, and which of them those are: {first: (end, base)}."""
-    given: list[Expr] = []
-    packs: dict[int, tuple[int, str]] = {}
-    place = 0
-    while place < len(xs):
-        name, at, size = w.packed.get(xs[place], ("", 0, 0))
-        run = [w.packed.get(a, ("", 0, 0)) for a in xs[place : place + size]]
-        if name and at == 0 and run == [(name, i, size) for i in range(size)]:
-            given.append(Name(name))
-            packs[place] = (place + size, "residuals")
-            place += size
-        else:
-            given.append(operands[place])
-            place += 1
-    return given, packs
-
-
-def _packed_results(body: Body, results: Sequence[Expr], carries: int, packs: dict[int, tuple[int, str]]) -> list[Expr]:
-    """The stacked results of a body, each tuple of residuals bound to a name first."""
-    found: list[Expr] = []
-    place = carries
-    while place < len(results):
-        stop, _ = packs.get(place, (0, ""))
-        if stop:
-            name = body.writer.scope.fresh("residuals")
-            body.writer.statements.append(Assign([name], Tuple(results[place:stop])))
-            found.append(Name(name))
-            place = stop
-        else:
-            found.append(results[place])
-            place += 1
-    return found
 
 
 # ------------------------------------------------------------------ fori_loop

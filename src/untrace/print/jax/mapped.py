@@ -15,8 +15,9 @@ import jax
 
 from untrace.capture.provenance import Provenance, targets
 from untrace.ir.nodes import Equation, Function, Value
+from untrace.ir.scans import used_values
 from untrace.lift.words import clean
-from untrace.print.jax.bodies import BareReturn, argument_words, function_hint, hint_of, put_definition, used_values
+from untrace.print.jax.bodies import BareReturn, argument_words, function_hint, hint_of, put_definition
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
 from untrace.print.jax.local import placed
 from untrace.print.jax.results import rebuilt

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.nodes import Function
-from untrace.print.jax.bodies import Body, argument_words, closes_simply, group, hint_of, used_values
+from untrace.ir.scans import closes_simply, used_values
+from untrace.print.jax.bodies import Body, argument_words, group, hint_of
 from untrace.print.rules import Whole
 from untrace.print.tree import Expr, Parameter
 

@@ -23,7 +23,7 @@ from untrace.print.jax.bases import base_of
 from untrace.print.jax.bodies import BareReturn
 from untrace.print.jax.constants import ConstantWriter
 from untrace.print.jax.described import Described
-from untrace.print.jax.folding import FOLDED_WIDTH, RETURNED_WIDTH, foldable
+from untrace.print.jax.folding import FOLDED_WIDTH, RETURNED_WIDTH, foldable, unread
 from untrace.print.jax.library import library_call
 from untrace.print.jax.local import write_calls
 from untrace.print.jax.sizes import Sizes
@@ -39,7 +39,6 @@ from untrace.print.tree import (
     Parameter,
     Return,
     Statement,
-    Subscript,
     Text,
     Tuple,
     Unpack,
@@ -181,9 +180,6 @@ class FunctionWriter:
         self._body: Sequence[Equation] = ()
         self._at = 0
         self.retreating = False  # whether the rule's first form of this equation was proven to be another one
-        self.packed: dict[
-            Value, tuple[str, int, int]
-        ] = {}  # results kept in a tuple: its name, their place, its length
         self.outer: FunctionWriter | None = None  # of the function around this one
         self.looked_up: dict[Any, Name] = {}  # classes of libraries that variables of this function hold
         self.put_together: dict[Any, Name] = {}  # trees that were made for a call, and have a name since
@@ -321,11 +317,16 @@ class FunctionWriter:
         forced = self.module.forced
         literal = self.module.literal if self.sizes is None else self.literal
         constant = self.module.constant
+        dead: set[int] = set()
         if self.module.idiomatic:
             self._folding = foldable(equations, results)
+            dead = unread(equations, results, forced)
         written = 0
         for self._at, equation in enumerate(equations):
             if self._at < written:
+                continue
+            if id(equation) in dead:
+                names.update((o, Name("_")) for o in equation.outputs if o is not None)
                 continue
             self.equation = equation
             if type(equation.callee) is Local:
@@ -447,21 +448,18 @@ class FunctionWriter:
             names = []
             end = place + size
             while place < end:
-                stop, pack = value.packs.get(place, (0, ""))
-                if pack:
-                    names.append(pack)
-                    for i, output in enumerate(outputs[place:stop]):
-                        self.names[output] = Subscript(Name(pack), Text(str(i)))
-                        self.packed[output] = (pack, i, stop - place)
-                    place = stop
-                    continue
                 output = outputs[place]
                 unread = output is None or (read is not None and output not in read)
                 names.append("_" if unread else self._target(output, bases[place]))
                 place += 1
             if not names or all(n == "_" for n in names):
                 groups.append("_")
-            elif len(names) == 1:
+                continue
+            if self.module.idiomatic and names[-2:] == ["_", "_"]:
+                while names[-1] == "_":
+                    names.pop()
+                names.append("*_")
+            if len(names) == 1:
                 groups.append(names[0])
             elif len(value.sizes) > 1:
                 groups.append(Tuple([Name(n) for n in names]))

@@ -153,7 +153,7 @@ def _group(atoms: Sequence[Expr]) -> Expr:
 @rule("scan")
 def scan(w: Any, *operands: Any, jaxpr: Function, length: int, reverse: bool, unroll: int, **params: Any) -> Any:
     if w.module.idiomatic and not w.retreating:
-        found = loops.scan(w, operands, jaxpr, length, reverse, unroll, params)
+        found = loops.scan(w, operands, jaxpr, length, reverse, unroll)
         if found is not None:
             return found
     consts, carries = jax_compat.scan_counts(w.equation.origin)

@@ -1,0 +1,69 @@
+"""Which loops are what `lax.scan` makes of a Python function that closes over what is around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
+
+# Parameters of a scan that say what it does, or how its operands are counted; any other must be at its default.
+_COUNTS = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear"})
+_SAID = frozenset({"jaxpr", "length", "reverse", "unroll"})
+
+
+def is_plain_scan(equation: Equation) -> bool:
+    """Whether `lax.scan` of a function that closes over the constants makes this scan.
+
+    (It turns a carry that the body only forwards into a constant, and drops an output that is an input.)
+    """
+    params: Mapping[str, Any] = equation.params
+    function = params["jaxpr"]
+    consts, carries = jax_compat.scan_counts(equation.origin)
+    inputs = equation.inputs
+    init, xs = inputs[consts : consts + carries], inputs[consts + carries :]
+    state, elements = function.params[consts : consts + carries], function.params[consts + carries :]
+    return not (
+        any(v for k, v in params.items() if k not in _COUNTS and k not in _SAID)
+        or not closes_simply(function, consts, inputs)
+        or any(r is p for r, p in zip(function.results[:carries], state, strict=True))
+        or any(r is p for r in function.results[carries:] for p in elements)
+        or any(type(a) is Literal for a in xs)
+        or not same_weak_types(init, state)
+    )
+
+
+def used_values(*functions: Function) -> set[Value]:
+    """Values that some equation or result of these functions reads."""
+    found: set[Value] = set()
+    for function in functions:
+        for equation in function.equations:
+            found.update(a for a in equation.inputs if type(a) is Value)
+        found.update(a for a in function.results if type(a) is Value)
+    return found
+
+
+def closes_simply(function: Function, count: int, outside: Sequence[Any]) -> bool:
+    """Whether a Python function may close over the first `count` parameters: distinct variables or arrays outside.
+
+    (A closed-over number would become part of the equations that use it; one variable under two names, one constant.)
+    """
+    used = used_values(function)
+    atoms = [a for p, a in zip(function.params[:count], outside, strict=False) if p in used]
+    return not any(map(_is_number, atoms)) and len({id(a) for a in atoms}) == len(atoms)
+
+
+def _is_number(atom: Any) -> bool:
+    """Whether JAX would make a literal of `atom`: a number, or a NumPy array without axes."""
+    if type(atom) is Constant:
+        return not np.ndim(atom.value) and not jax_compat.is_jax_array(atom.value)
+    return type(atom) is Literal
+
+
+def same_weak_types(atoms: Sequence[Any], params: Sequence[Value]) -> bool:
+    """Whether values outside have the weak types of the carry inside: otherwise JAX would convert them."""
+    pairs = zip(atoms, params, strict=True)
+    return all(getattr(a.aval, "weak_type", False) == getattr(p.aval, "weak_type", False) for a, p in pairs)

@@ -1,0 +1,73 @@
+"""Loops and their backward loops, as the outliner sees them: what one saves for the other, and what it adds up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from untrace import jax_compat
+from untrace.ir.nodes import Equation, Function, Value, functions_in
+
+_ADDITIONS = frozenset(("add_any", "add"))
+
+
+def bodies_of_loops(functions: Sequence[Function]) -> dict[int, tuple[Function, int]]:
+    """{id of the body of a scan: (the function that the scan stands in, where)}, of bodies that one scan alone has."""
+    shared = Counter(id(g) for f in functions for e in f.equations for v in e.params.values() for g in functions_in(v))
+    return {
+        id(e.params["jaxpr"]): (f, place)
+        for f in functions
+        for place, e in enumerate(f.equations)
+        if e.callee.name == "scan" and e.origin is not None and shared[id(e.params["jaxpr"])] == 1
+    }
+
+
+def slices(function: Function) -> Iterator[tuple[Value, Value, Function]]:
+    """(parameter of a loop's body, value of an earlier loop's body, that body): a slice of what that one stacked."""
+    stacked: dict[Value, tuple[Value, Function]] = {}
+    for equation in function.equations:
+        if equation.callee.name != "scan" or equation.origin is None:
+            continue
+        consts, carries = jax_compat.scan_counts(equation.origin)
+        body = equation.params["jaxpr"]
+        for param, atom in list(zip(body.params, equation.inputs, strict=True))[consts + carries :]:
+            if atom in stacked:
+                yield param, *stacked[atom]  # type: ignore[index]
+        for output, result in list(zip(equation.outputs, body.results, strict=True))[carries:]:
+            if output is not None and type(result) is Value:
+                stacked[output] = result, body
+
+
+def put_sums_last(function: Function, equation: Equation) -> tuple[set[int], dict[Value, Value]]:
+    """Moves what only adds to the carry of a loop to the end of its body. Gives the ids of those equations, and the sum that
+    each term goes into.
+
+    The gradient of what a loop closes over is such a sum over its turns. JAX adds where a cotangent is computed, in the
+    midst of a call's backward part; the call gives the term, and the loop adds it.
+    """
+    consts, carries = jax_compat.scan_counts(equation.origin)
+    uses: Counter[object] = Counter(a for e in function.equations for a in e.inputs)
+    uses.update(function.results)
+    users = {a: e for e in function.equations for a in e.inputs if uses[a] == 1}
+    moved: list[Equation] = []
+    terms: dict[Value, Value] = {}
+    for carry, result in list(zip(function.params[consts:], function.results, strict=False))[:carries]:
+        chain: list[Equation] = []
+        total: object = carry
+        while total is not result and uses[total] == 1 and total in users:
+            step = users[total]
+            if step.callee.name not in _ADDITIONS or len(step.outputs) != 1:
+                break
+            chain.append(step)
+            total = step.outputs[0]
+        if chain and type(result) is Value and total is result and uses[total] == 1:
+            moved.extend(chain)
+            inside = {carry, *[e.outputs[0] for e in chain]}
+            for term in [a for e in chain for a in e.inputs if type(a) is Value and a not in inside]:
+                if uses[term] == 1:
+                    terms[term] = result
+                    term.hint = result.hint
+    found = {id(e) for e in moved}
+    if found:
+        function.equations = [*[e for e in function.equations if id(e) not in found], *moved]
+    return found, terms

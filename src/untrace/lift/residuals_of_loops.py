@@ -1,0 +1,245 @@
+"""Residuals that go through loops: what a forward loop stacks for its backward loop is one tuple there, too.
+
+    (..., (a, b, saved))  = step(...)                     (..., residuals) = step(...)
+    _, (as_, bs, saveds) = scan(step, ...)         ->     _, residuals = scan(step, ...)
+    scan(step_bwd, ..., (d_ys, as_, bs, saveds))          scan(step_bwd, ..., (d_ys, residuals))
+
+JAX flattens tuples, so that a loop with tuples is the same equation as one with their parts: as long as the parts come
+in the same order. So what a function inside the loop saves is put into the order in which the loop gives it
+(`arrange`), together with arguments of the function that JAX saved among those.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any
+
+from untrace import jax_compat
+from untrace.ir.nodes import Equation, Function, Local, Pack, TupleType, Value, functions_in
+from untrace.ir.scans import is_plain_scan
+
+Path = tuple[int, ...]
+
+# So many values that a forward loop saves for one backward loop are one tuple.
+_MANY = 4
+
+
+class Handover:
+    """`values`, the results of the loop `forward` that the later loop `backward` takes, as they stand and in the same
+    order; nothing else uses them."""
+
+    __slots__ = ("forward", "backward", "values")
+
+    def __init__(self, forward: Equation, backward: Equation, values: Sequence[Value]):
+        self.forward = forward
+        self.backward = backward
+        self.values = values
+
+
+def handovers(functions: Sequence[Function], refused: Container[int]) -> dict[int, list[Handover]]:
+    """Those in each function, by its id. The loops in them get bodies of their own, in place: the
+    functions that they had stay as they were."""
+    shared = Counter(id(g) for f in functions for e in f.equations for v in e.params.values() for g in functions_in(v))
+    found: dict[int, list[Handover]] = {}
+    for function in functions:
+        loops = [
+            place
+            for place, e in enumerate(function.equations)
+            if e.callee.name == "scan"
+            and id(e.origin) not in refused
+            and shared[id(e.params["jaxpr"])] == 1
+            and "trees" not in e.params["jaxpr"].extra  # the author's own
+            and is_plain_scan(e)
+        ]
+        if len(loops) < 2:
+            continue
+        uses = Counter(a for e in function.equations for a in e.inputs)
+        uses.update(r for r in function.results)
+        runs = [
+            (i, j, run)
+            for at, i in enumerate(loops)
+            for j in loops[at + 1 :]
+            for run in _runs(function.equations[i], function.equations[j], uses)
+        ]
+        if runs:
+            function.equations = list(function.equations)
+            for place in {place for i, j, _ in runs for place in (i, j)}:
+                function.equations[place] = _with_own_body(function.equations[place])
+            found[id(function)] = [Handover(function.equations[i], function.equations[j], *r) for i, j, *r in runs][
+                ::-1
+            ]
+    return found
+
+
+def _runs(forward: Equation, backward: Equation, uses: Counter[Any]) -> Iterator[list[Value]]:
+    """What goes from one loop to the other together."""
+    consts, carries = jax_compat.scan_counts(backward.origin)
+    places = {a: i for i, a in enumerate(backward.inputs) if i >= consts + carries}
+    outputs = forward.outputs
+    start = jax_compat.scan_counts(forward.origin)[1]
+    while start < len(outputs):
+        first = outputs[start]
+        stop = start
+        if first is not None and first in places:
+            taken = places[first]
+            while (
+                stop < len(outputs) and uses[outputs[stop]] == 1 and places.get(outputs[stop]) == taken + stop - start
+            ):
+                stop += 1
+            if stop > start + 1:
+                yield list(outputs[start:stop])
+        start = max(stop, start + 1)
+
+
+def _with_own_body(equation: Equation) -> Equation:
+    body = equation.params["jaxpr"]
+    own = Function(body.name, list(body.params), list(body.equations), list(body.results), body.jaxpr)
+    own.extra = dict(body.extra)
+    params = {**equation.params, "jaxpr": own}
+    return Equation(equation.callee, list(equation.inputs), list(equation.outputs), params, equation.origin)
+
+
+# ------------------------------------------------------------------ order
+
+
+def arrange(functions: Sequence[Function], found: dict[int, list[Handover]]) -> None:
+    """What functions save is put into the order in which loops give it; `functions`: callees first."""
+    orders: dict[int, list[Any]] = {}  # id of a function -> its results: as a loop gives them, or as arranged here
+    for handover in (h for hs in found.values() for h in hs):
+        body = handover.forward.params["jaxpr"]
+        orders[id(body)] = body.results
+    sites: dict[int, list[tuple[Function, Equation]]] = {}
+    for function in reversed(functions):
+        if function.extra.get("saved", 0) > 1 and id(function) in sites:
+            _arrange(function, [s for s in sites[id(function)] if id(s[0]) in orders], sites[id(function)], orders)
+        for equation in function.equations:
+            if type(equation.callee) is Local:
+                sites.setdefault(id(equation.callee.body), []).append((function, equation))
+
+
+def _arrange(
+    function: Function,
+    ordered: Sequence[tuple[Function, Equation]],
+    sites: Sequence[tuple[Function, Equation]],
+    orders: dict[int, list[Any]],
+) -> None:
+    """`ordered`: those of the calls whose callers' results are in an order."""
+    count = len(function.results) - function.extra["saved"]
+    orders_wanted = {_order(orders[id(caller)], equation, count) for caller, equation in ordered}
+    if len(orders_wanted) != 1 or None in orders_wanted:
+        return
+    (order,) = orders_wanted
+    results = list(function.results)
+    function.results = [*results[:count], *[(results if kind == "out" else function.params)[i] for kind, i in order]]  # type: ignore[union-attr]
+    function.extra["saved"] = len(order)  # type: ignore[arg-type]
+    orders[id(function)] = function.results
+    for caller, equation in sites:
+        outputs = list(equation.outputs)
+        new: list[Value | None] = []
+        for kind, i in order:  # type: ignore[union-attr]
+            value = outputs[i] if kind == "out" else Value(equation.inputs[i].aval, function.params[i].hint)
+            if kind == "in" and id(caller) in orders:
+                place = _span(orders[id(caller)], outputs[count:])[0] + len(new)
+                orders[id(caller)][place] = value
+            new.append(value)
+        equation.outputs = [*outputs[:count], *new]
+
+
+def _span(results: Sequence[Any], saved: Sequence[Value | None]) -> tuple[int, int]:
+    """The first and the last place of `saved` among `results`."""
+    places = [i for i, r in enumerate(results) if r in saved]
+    return places[0], places[-1]
+
+
+def _order(results: Sequence[Any], equation: Equation, count: int) -> tuple[tuple[str, int], ...] | None:
+    """What a call saves as its caller's `results` have it, without anything else between: ("out", place among the
+    outputs) or ("in", place among the inputs). None where they do not have it so."""
+    saved = equation.outputs[count:]
+    if any(s is None or sum(r is s for r in results) != 1 for s in saved):
+        return None
+    first, last = _span(results, saved)
+    order: list[tuple[str, int]] = []
+    for value in results[first : last + 1]:
+        if value in saved:
+            order.append(("out", count + saved.index(value)))
+        elif value in equation.inputs:
+            order.append(("in", equation.inputs.index(value)))
+        else:
+            return None
+    return tuple(order)
+
+
+# ------------------------------------------------------------------ tuples
+
+
+def hand_over(
+    handover: Handover, parts: dict[Value, tuple[Value, Path]], take: Callable[[Value, Value, Path], None]
+) -> None:
+    """One handover with tuples: `parts` says of which tuple the forward body's values are parts, `take(value, whole, path)` is
+    told of which tuple a parameter of the backward body is a part now."""
+    forward, backward = handover.forward, handover.backward
+    body, other = forward.params["jaxpr"], backward.params["jaxpr"]
+    # Another handover may have made these lists shorter.
+    first, taken = forward.outputs.index(handover.values[0]), backward.inputs.index(handover.values[0])
+    at = len(handover.values)
+    items = _items(body.results[first : first + at], parts)
+    if len(items) >= _MANY:
+        whole = Value(TupleType([v.aval for v, _ in items], [v.hint for v, _ in items]), "residuals")
+        body.equations = [*body.equations, Equation(Pack(), [v for v, _ in items], [whole], {})]
+        items = [(whole, at)]
+    for value, size in reversed(items):
+        at -= size
+        if type(value.aval) is not TupleType:
+            continue
+        start, there = first + at, taken + at
+        stacked = _tuple(value, forward.outputs[start : start + size])
+        given = _tuple(value, other.params[there : there + size])
+        for leaf, path in zip(other.params[there : there + size], _paths(value.aval), strict=True):
+            take(leaf, given, path)
+        body.results = _replaced(body.results, start, size, value)
+        other.params = _replaced(other.params, there, size, given)
+        forward.outputs = _replaced(forward.outputs, start, size, stacked)
+        backward.inputs = _replaced(backward.inputs, there, size, stacked)
+
+
+def _replaced(values: Sequence[Any], first: int, size: int, value: Value) -> list[Any]:
+    return [*values[:first], value, *values[first + size :]]
+
+
+def _items(values: Sequence[Any], parts: dict[Value, tuple[Value, Path]]) -> list[tuple[Any, int]]:
+    """(value, or the tuple whose parts stand here; how many values that is), for each that becomes one."""
+    items: list[tuple[Any, int]] = []
+    place = 0
+    while place < len(values):
+        value = values[place]
+        whole, _ = parts.get(value, (value, ())) if type(value) is Value else (value, ())
+        size = 1
+        if whole is not value:
+            paths = _paths(whole.aval)
+            here = [parts.get(v) for v in values[place : place + len(paths)]]
+            if here == [(whole, path) for path in paths]:
+                value, size = whole, len(paths)
+        items.append((value, size))
+        place += size
+    return items
+
+
+def _paths(aval: TupleType) -> list[Path]:
+    """The ways to the values in a tuple, in their order."""
+    found: list[Path] = []
+    for i, part in enumerate(aval.parts):
+        found.extend((i, *p) for p in _paths(part)) if type(part) is TupleType else found.append((i,))
+    return found
+
+
+def _tuple(like: Value, leaves: Sequence[Value]) -> Value:
+    """A value for a tuple that is built like `like` of these values."""
+    rest = iter(leaves)
+
+    def build(aval: Any) -> Any:
+        if type(aval) is not TupleType:
+            return next(rest).aval
+        return TupleType([build(p) for p in aval.parts], aval.hints)
+
+    return Value(build(like.aval), like.hint)
