@@ -11,6 +11,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 if importlib.util.find_spec("torchax") is None:  # not imported here: by itself it does not load under PyTorch 2.13
     pytest.skip("torchax is not installed: pip install 'untrace[torch]'", allow_module_level=True)
 
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
 from untrace.torch.bridge import array_of, environment, numpy_of  # noqa: E402
 
 
@@ -100,6 +103,30 @@ def test_a_view_sees_what_is_written_to_its_source(name):
         x[0, 0] = view.sum()
 
     both(run)
+
+
+OPTIONS = {
+    "relu": lambda x: F.relu(x, inplace=True), "relu by place": lambda x: F.relu(x[1:], True), "layer": nn.ReLU(inplace=True),
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.2, inplace=True), "hardswish": nn.Hardswish(inplace=True),
+    "hardtanh": nn.Hardtanh(inplace=True), "dropout": nn.Dropout(inplace=True).eval(), "silu": lambda x: F.silu(x, inplace=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_option_inplace(name):
+    """A block that adds its input to what `nn.ReLU(inplace=True)` made of it adds the rectified input."""
+
+    def run(x, _):
+        out = OPTIONS[name](x)
+        x += 1
+        out.mul_(2)
+        x[0, 0] = out.sum()
+
+    both(run)
+
+
+def test_dropout_in_evaluation_is_its_input():
+    both(lambda x, _: F.dropout(x, training=False).add_(1))
 
 
 ITEMS = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -176,6 +177,10 @@ def environment() -> Any:
             try:
                 with noticed((args, kwargs)), arguments.marked((*args, *kwargs.values())):
                     out = torch_pytree.tree_map(adopted, super().dispatch(func, types, args, dict(kwargs)))
+                if _is_in_place(func, args, kwargs) and isinstance(out, tensor.Tensor):
+                    with noticed(args[0]):
+                        args[0]._elem = out._elem
+                    return args[0]
                 return self._linked(func, name, types, args, kwargs, out)
             except tensor.OperatorNotFound as error:
                 if not isinstance(func, torch._ops.OpOverload):  # of functions PyTorch knows what they are made of
@@ -211,7 +216,11 @@ def environment() -> Any:
 
         def _linked(self, func: Any, name: str, types: Any, args: Any, kwargs: Any, out: Any) -> Any:
             """`out`, which knows whose memory it shares."""
-            if name not in views.VIEWS or not args or not isinstance(args[0], tensor.Tensor):
+            if not args or not isinstance(args[0], tensor.Tensor):
+                return out
+            if name.startswith("dropout") and getattr(out, "_elem", None) is args[0]._elem:  # what it is in evaluation
+                return views.link(out, args[0], lambda array: array, "alias")
+            if name not in views.VIEWS:
                 return out
             if name == "__getitem__" and not _is_basic(args[1]):
                 return out
@@ -235,6 +244,20 @@ def environment() -> Any:
         )  # fmt: skip
         made._ops[function] = operator
     return made
+
+
+def _is_in_place(function: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a function like `relu(x, inplace=True)` writes to its argument."""
+    if "inplace" in kwargs:
+        return bool(kwargs["inplace"])
+    return len(args) > 1 and any(a is True for a in args) and bool(_bound(function, args, kwargs).get("inplace"))
+
+
+def _bound(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    try:
+        return inspect.signature(function).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # functions of C have no signature, and no such argument
+        return {}
 
 
 def _is_basic(index: Any) -> bool:
