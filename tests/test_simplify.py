@@ -336,3 +336,15 @@ def test_integers_of_literals_wrap_around():
 
     text = untrace.decompile(fn)(jnp.int8(1)).source
     assert "lax." not in text and "45" in text
+
+
+@pytest.mark.parametrize("lead", [(8,), (4, 8), (2, 3, 4)])
+def test_the_gradient_of_take_along_axis_adds_at_indices(lead):
+    def loss(x, labels):
+        return (jnp.take_along_axis(x, labels[..., None], axis=-1) ** 2).sum()
+
+    x, labels = np.ones((*lead, 3), np.float32), np.ones(lead, np.int32)
+    d = untrace.decompile(jax.grad(loss))(x, labels)
+    assert "jax.vmap(" * len(lead) + "lambda x, i, value: x.at[i].add(value)" in d.source, d.source
+    assert d.proof.at_least("hlo")
+    np.testing.assert_array_equal(jax.jit(d)(x, labels), jax.jit(jax.grad(loss))(x, labels))

@@ -99,25 +99,11 @@ def loss_and_grad(params, tokens, targets):
     filled_2 = exponential.sum(axis=-1, keepdims=True)
     log_probs = difference - jnp.log(filled_2)
     targets_wide = targets[:, None]
-    selected_2 = lax.select(targets_wide < 0, targets_wide + 32, targets_wide)
-    reshaped = selected_2.reshape(8, 1, 1)
     taken = jnp.take_along_axis(log_probs, targets_wide, axis=-1)
 
     # backward
-    d_taken = jnp.full((8, 1), -0.125, dtype=jnp.float32)
-    zeros = jnp.zeros((8, 32))
-    d_log_probs = lax.scatter_add(
-        zeros,
-        reshaped,
-        d_taken,
-        lax.ScatterDimensionNumbers(
-            update_window_dims=(),
-            inserted_window_dims=(1,),
-            scatter_dims_to_operand_dims=(1,),
-            operand_batching_dims=(0,),
-            scatter_indices_batching_dims=(0,),
-        ),
-        mode=lax.GatherScatterMode.FILL_OR_DROP,
+    d_log_probs = jax.vmap(lambda x, i, value: x.at[i].add(value))(
+        jnp.zeros((8, 32)), targets_wide, jnp.full((8, 1), -0.125, dtype=jnp.float32)
     )
     d_log_probs_2 = (-d_log_probs).sum(axis=-1, keepdims=True) / filled_2
     d_log_probs_3 = d_log_probs_2.sum(axis=-1, keepdims=True) * exponential

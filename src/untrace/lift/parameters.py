@@ -120,6 +120,12 @@ def unpacked_names(closed: Any) -> dict[Path, str]:
     return _unpacked(function, functools.partial(syntax.function_named, place[0]))
 
 
+def has_source(closed: Any) -> bool:
+    """Whether the source of the function of a jaxpr is at hand."""
+    place = jax_compat.function_place(closed)
+    return place is not None and syntax.function_at(*place) is not None
+
+
 def positional(function: ast.AST | None) -> list[list[str]]:
     """For each positional parameter of a function its names: those it is unpacked into, else its own."""
     arguments = getattr(function, "args", None)

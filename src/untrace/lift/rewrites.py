@@ -237,9 +237,14 @@ def new_axes(body: Body, eqn: Any) -> Any:
     if type(x) is Literal or len(eqn.invars) > 1 or eqn.params["dimensions"] is not None:
         return None
     old, new = tuple(x.aval.shape), tuple(eqn.outvars[0].aval.shape)
-    if len(new) <= len(old) or not old or 1 in old or tuple(n for n in new if n != 1) != old:
+    if len(new) <= len(old) or not old:
         return None
-    dims = tuple(i for i, n in enumerate(new) if n != 1)
+    if new == (*old, *[1] * (len(new) - len(old))):
+        dims = tuple(range(len(old)))
+    elif 1 in old or tuple(n for n in new if n != 1) != old:
+        return None
+    else:
+        dims = tuple(i for i, n in enumerate(new) if n != 1)
     params = {"shape": new, "broadcast_dimensions": dims, "sharding": eqn.params["sharding"]}
     return eqn.replace(primitive=lax.broadcast_in_dim_p, params=params)
 

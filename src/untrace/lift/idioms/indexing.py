@@ -371,21 +371,28 @@ def _mapped_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     x, indices, *updates = inside.inputs
     numbers = inside.origin.params["dimension_numbers"]
-    if tuple(numbers.operand_batching_dims) != (0,) or type(x) is Literal:
+    count = len(numbers.operand_batching_dims)
+    if not 0 < count < 4 or tuple(numbers.operand_batching_dims) != tuple(range(count)) or type(x) is Literal:
         return
     axes = numbers.start_index_map if not updates else numbers.scatter_dims_to_operand_dims
-    if len(x.aval.shape) < 2 or [int(a) for a in axes] != [1]:
+    if len(x.aval.shape) <= count or [int(a) for a in axes] != [count]:
         return
+
+    def mapped(path: str, places: int, args: tuple[Any, ...]) -> Guess:
+        """Over each axis in turn: what is mapped inside stands one place further outside."""
+        turns = [tuple(range(n, n + places)) for n in reversed(range(count))]
+        return Guess("vmap." * count + path, (*turns, *args))
+
     for index in _index_array(m, indices):
-        if type(index) is Literal or not index.aval.shape or index.aval.shape[0] != x.aval.shape[0]:
+        if type(index) is Literal or index.aval.shape[:count] != x.aval.shape[:count]:
             continue
         if not updates:
-            yield Guess("vmap.operator.getitem", ((0, 1), x, index))
+            yield mapped("operator.getitem", 2, (x, index))
             if kind == "gather":
-                size = int(inside.origin.params["slice_sizes"][1])
-                yield Guess("vmap.lax.dynamic_slice_in_dim", ((0, 1), x, index, size))
+                size = int(inside.origin.params["slice_sizes"][count])
+                yield mapped("lax.dynamic_slice_in_dim", 2, (x, index, size))
             continue
         for value in (m.through(updates[0], "broadcast_in_dim"), updates[0]):
             if value is not None:
-                mapped = (0, 1) if not getattr(value.aval, "shape", ()) else (0, 1, 2)
-                yield Guess("vmap.at." + _SCATTERS[kind], (mapped, x, index, value))
+                places = 2 if not getattr(value.aval, "shape", ()) else 3
+                yield mapped("at." + _SCATTERS[kind], places, (x, index, value))

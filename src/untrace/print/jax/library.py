@@ -54,7 +54,10 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     kwargs = [(k, _argument(w, v, operands)) for k, v in callee.kwargs.items()]
     kind, _, rest = callee.name.partition(".")
     if kind == "vmap":
-        return _over_axis(w, rest, callee.args[0], args[1:], kwargs)
+        axes = 1
+        while rest.startswith("vmap."):
+            axes, rest = axes + 1, rest.removeprefix("vmap.")
+        return _over_axes(w, rest, axes, callee.args[axes - 1], args[axes:], kwargs)
     return _spelled(w, callee.name, args, kwargs)
 
 
@@ -94,14 +97,20 @@ def _of_sparse(w: Any, name: str, args: Sequence[Expr], kwargs: Sequence[tuple[s
     return Call(f"sparse.{name}", [matrix, *args[3:]], [(k, v) for k, v in kwargs if k not in OF_MATRIX])
 
 
-def _over_axis(
-    w: Any, path: str, mapped: Sequence[int], args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]
+def _over_axes(
+    w: Any, path: str, axes: int, mapped: Sequence[int], args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]
 ) -> Expr:
-    """`jax.vmap(jax.random.split)(keys)`; a lambda where there are other arguments."""
+    """`jax.vmap(jax.random.split)(keys)`; a lambda where there are other arguments. axes: how often it is mapped."""
     w.module.modules.add("jax")
+
+    def call(function: Expr, given: Sequence[Expr]) -> Expr:
+        for _ in range(axes):
+            function = Call("jax.vmap", [function])
+        return Call(function, given)
+
     if len(mapped) == len(args) and not kwargs and path.startswith(("jax.", "jnp.", "lax.")):
         w.module.modules.add(path.partition(".")[0])
-        return Call(Call("jax.vmap", [Text(path)]), args)
+        return call(Text(path), args)
     others = {word for i, a in enumerate(args) if i not in mapped for word in _WORD.findall(a.flat())}
     others.update(word for _, a in kwargs for word in _WORD.findall(a.flat()))
     own = ("key", "x") if path.startswith("jax.random.") else ("x", "i", "value")
@@ -113,7 +122,7 @@ def _over_axis(
             name += "_"
         names.append(name)
         inside[place] = Name(name)
-    return Call(Call("jax.vmap", [Lambda(names, _spelled(w, path, inside, kwargs))]), [args[place] for place in mapped])
+    return call(Lambda(names, _spelled(w, path, inside, kwargs)), [args[place] for place in mapped])
 
 
 def _associative_scan(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:

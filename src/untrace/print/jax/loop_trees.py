@@ -22,7 +22,7 @@ from untrace.lift import parameters
 from untrace.lift.words import clean
 from untrace.print.jax.bodies import Body, argument_words, hint_of
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
-from untrace.print.jax.mapped import Unpacked
+from untrace.print.jax.mapped import Unpacked, returned
 from untrace.print.jax.results import inner_nodes, is_readable, rebuilt
 from untrace.print.names import identifier
 from untrace.print.rules import WRITTEN
@@ -215,6 +215,7 @@ class TreeBody(Body):
     def __init__(self, w: Any, function: Function, fallback: str, closed: Any):
         super().__init__(w, function, fallback, closed)
         self.names = parameters.unpacked_names(function.jaxpr)
+        self.is_known = parameters.has_source(function.jaxpr)
         self.words = argument_words(function, 0)
         self.leaves: list[tuple[Value, Leaf]] = []
         self.carry = ""
@@ -287,11 +288,11 @@ class TreeBody(Body):
         return name.id
 
     def _is_unpacked(self, tree: Tree, path: parameters.Path) -> bool:
-        """Whether a tuple is taken apart: an argument, one of leaves only, and what the author took apart."""
+        """Whether a tuple is taken apart: where the author did, one of leaves only, and a carry of unknown origin."""
         if type(tree.example) is not tuple or len(tree.example) < 2:
             return False
         by_author = any(name[:-1] == path for name in self.names)
-        return len(path) == 1 and self.is_carry or by_author or not tree.nested()
+        return by_author or not tree.nested() or len(path) == 1 and self.is_carry and not self.is_known
 
     def _leaf_word(self, part: Tree, values: Sequence[Value | None]) -> str:
         return hint_of(*values) or self.words[part.places[0]][1] or "value"
@@ -305,6 +306,9 @@ class TreeBody(Body):
 
         bind_leaves(self.writer, self.leaves, equations, results, word)
         self.writer.equations(equations, results)
+
+    def finish(self, value: Expr) -> Expr:
+        return super().finish(returned(self.writer.statements, value))
 
     def value(self, tree: Tree) -> Expr:
         """What the function returns for a tree."""
@@ -385,7 +389,8 @@ def assign(
             return Name("_")
         if tree.is_leaf:
             return Name(w._target(values[0], word))
-        if type(tree.example) is tuple and len(tree.example) > 1 and path not in names:
+        apart = any(name[: len(path)] == path and len(name) > len(path) for name in names)
+        if type(tree.example) is tuple and len(tree.example) > 1 and (apart or not tree.nested()) and path not in names:
             return Tuple([bind(part, (*path, i), words(part, (*path, i))) for i, part in enumerate(tree.parts())])
         root = Name(w.scope.fresh(identifier(names.get(path) or word, "out")))
         for value, leaf, is_made in zip(values, reach(tree.example, root) or [], made, strict=True):
