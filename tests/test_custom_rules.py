@@ -191,3 +191,17 @@ def test_a_rule_is_the_one_for_the_operands_that_the_program_differentiates(styl
     assert float(jax.grad(function)(1.5)) == 103.0
     assert float(jax.grad(d)(1.5)) == 103.0
     assert float(jax.jit(jax.grad(d))(1.5)) == 103.0
+
+
+def test_the_cotangent_has_the_name_that_the_author_gave_it():
+    @jax.custom_vjp
+    def clipped(x, limit):
+        return x * 1.5
+
+    def clipped_bwd(limit, gradient):
+        return jnp.clip(gradient, -limit, limit), None
+
+    clipped.defvjp(lambda x, limit: (x * 1.5, limit), clipped_bwd)
+    text = untrace.decompile(lambda x: clipped(x, jnp.float32(0.5)) + x)(jnp.ones(3)).source
+    assert "def clipped_bwd(residuals, gradient):" in text
+    assert "jnp.clip(gradient, -limit, limit)" in text

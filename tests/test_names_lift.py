@@ -230,3 +230,15 @@ def test_a_function_that_is_passed_the_state_names_its_parts():
     text = untrace.decompile(fn)(1.5, 2.0).source
     assert "steps, size, done = s" in text
     assert "steps, _, done = s" in text
+
+
+def test_arguments_of_a_function_that_takes_any_number_are_called_after_what_is_passed():
+    @jax.jit
+    def area(*args):
+        return jnp.sin(args[0]) * jnp.cos(args[1])
+
+    def total(width, height):
+        return area(width, height).sum() + jnp.mean(width)
+
+    text = untrace.decompile(total)(jnp.ones(3), jnp.ones(3)).source
+    assert "def area(width, height):" in text

@@ -118,16 +118,21 @@ def field(param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2):
 
 
 def vf_prod(
-    param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, scaled
+    param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, contr_out
 ):
     """Args: param_0: f32[]; cast: f32[2]; init_val: f32[]; zeros: f32[2]; param_1: f32[];
-    cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2]; scaled: f32[].
+    cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2]; contr_out: f32[].
     Returns: (f32[], f32[2], f32[], f32[2]).
     """
     difference, difference_2 = field(
         param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2
     )
-    return scaled * init_val, scaled * zeros, scaled * difference, scaled * difference_2
+    return (
+        contr_out * init_val,
+        contr_out * zeros,
+        contr_out * difference,
+        contr_out * difference_2,
+    )
 
 
 def adapt_step_size(init_val, init_val_2, init_val_3, init_val_4, init_val_5):
@@ -144,33 +149,33 @@ def adapt_step_size(init_val, init_val_2, init_val_3, init_val_4, init_val_5):
 
 
 @jax.custom_jvp
-def select_if_vmap(arg_0, arg_1, arg_2):
-    return _select_if_batched(arg_0, arg_1, arg_2)
+def select_if_vmap(pred, x, y):
+    return _select_if_batched(pred, x, y)
 
 
 @select_if_vmap.defjvp
 def select_if_vmap_jvp(primals, tangents):
-    arg_0, arg_1, arg_2 = primals
-    arg_0_dot, arg_1_dot, arg_2_dot = tangents
-    out = select_if_vmap(arg_0.copy(), arg_1.copy(), arg_2.copy())
-    pred = arg_0.copy()
-    t_out = lax.select(_true_unless_batched(pred), arg_1_dot.copy(), arg_2_dot.copy())
-    return out, t_out
+    pred, x, y = primals
+    pred_dot, x_dot, y_dot = tangents
+    val2 = select_if_vmap(pred.copy(), x.copy(), y.copy())
+    pred_2 = pred.copy()
+    t_out = lax.select(_true_unless_batched(pred_2), x_dot.copy(), y_dot.copy())
+    return val2, t_out
 
 
 @jax.custom_jvp
-def select_if_vmap_2(arg_0, arg_1, arg_2):
-    return _select_if_batched(arg_0, arg_1, arg_2)
+def select_if_vmap_2(pred, x, y):
+    return _select_if_batched(pred, x, y)
 
 
 @select_if_vmap_2.defjvp
 def select_if_vmap_2_jvp(primals, tangents):
-    arg_0, arg_1, arg_2 = primals
-    arg_0_dot, arg_1_dot, arg_2_dot = tangents
-    out = select_if_vmap_2(arg_0.copy(), arg_1.copy(), arg_2.copy())
-    pred = arg_0.copy()
-    t_out = lax.select(_true_unless_batched(pred), arg_1_dot.copy(), arg_2_dot.copy())
-    return out, t_out
+    pred, x, y = primals
+    pred_dot, x_dot, y_dot = tangents
+    val2 = select_if_vmap_2(pred.copy(), x.copy(), y.copy())
+    pred_2 = pred.copy()
+    t_out = lax.select(_true_unless_batched(pred_2), x_dot.copy(), y_dot.copy())
+    return val2, t_out
 
 
 @jax.jit
@@ -266,13 +271,13 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             zeros.copy().copy().copy(),
         )
         pred_2 = init_pred.copy()
-        copied = (init_val_2 + mul_3).copy().copy().copy().copy()
+        x_9 = (init_val_2 + mul_3).copy().copy().copy().copy()
         val2_3 = select_if_vmap(
-            pred_2.copy().copy(), copied, init_val_2.copy().copy().copy()
+            pred_2.copy().copy(), x_9, init_val_2.copy().copy().copy()
         )
-        copied_2 = (zeros_2 + mul_4).copy().copy().copy().copy()
+        x_10 = (zeros_2 + mul_4).copy().copy().copy().copy()
         val2_4 = select_if_vmap_2(
-            pred_2.copy().copy(), copied_2, zeros_2.copy().copy().copy()
+            pred_2.copy().copy(), x_10, zeros_2.copy().copy().copy()
         )
         val2_5 = select_if_vmap(
             init_pred.copy().copy(), buffer_val2.copy().copy(), init_val_3.copy().copy()
@@ -282,52 +287,43 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             tnext.copy().copy().copy(),
             init_val_4.copy().copy(),
         )
-        copied_3 = init_pred.copy().copy()
-        copied_4 = primitives.copy_p.bind(np.bool_(False)).copy()
-        copied_5 = x_2.copy().copy()
-        val2_7 = _select_if_batched(copied_3, copied_4, copied_5)
-        copied_6 = init_pred.copy().copy()
-        copied_7 = steps_completed.copy().copy().copy()
-        copied_8 = init_val_5.copy().copy()
-        val2_8 = _select_if_batched(copied_6, copied_7, copied_8)
-        copied_9 = init_pred.copy().copy()
-        copied_10 = init_val_6.copy().copy().copy()
-        copied_11 = init_val_6.copy().copy()
-        val2_9 = _select_if_batched(copied_9, copied_10, copied_11)
-        val2_10 = select_if_vmap(
+        pred_3 = init_pred.copy().copy()
+        x_11 = primitives.copy_p.bind(np.bool_(False)).copy()
+        y = x_2.copy().copy()
+        pred_4 = init_pred.copy().copy()
+        x_12 = steps_completed.copy().copy().copy()
+        y_2 = init_val_5.copy().copy()
+        pred_5 = init_pred.copy().copy()
+        x_13 = init_val_6.copy().copy().copy()
+        y_3 = init_val_6.copy().copy()
+        val2_7 = select_if_vmap(
             init_pred.copy().copy(),
             init_val_7.copy().copy().copy(),
             init_val_7.copy().copy(),
         )
-        val2_11 = select_if_vmap(
+        val2_8 = select_if_vmap(
             init_pred.copy().copy(),
             init_val_8.copy().copy().copy(),
             init_val_8.copy().copy(),
         )
-        copied_12 = init_pred.copy().copy()
-        copied_13 = primitives.copy_p.bind(np.int32(0)).copy()
-        copied_14 = x_3.copy().copy()
-        val2_12 = _select_if_batched(copied_12, copied_13, copied_14)
-        copied_15 = init_pred.copy().copy()
-        copied_16 = (x_4 + 1).copy().copy().copy()
-        copied_17 = x_4.copy().copy()
-        val2_13 = _select_if_batched(copied_15, copied_16, copied_17)
-        copied_18 = init_pred.copy().copy()
-        copied_19 = (x_5 + jnp.where(True, 1, 0)).copy().copy().copy()
-        copied_20 = x_5.copy().copy()
-        val2_14 = _select_if_batched(copied_18, copied_19, copied_20)
-        copied_21 = init_pred.copy().copy()
-        copied_22 = (x_6 + jnp.where(True, 0, 1)).copy().copy().copy()
-        copied_23 = x_6.copy().copy()
-        val2_15 = _select_if_batched(copied_21, copied_22, copied_23)
-        copied_24 = init_pred.copy().copy()
-        copied_25 = x_7.copy().copy().copy()
-        copied_26 = x_7.copy().copy()
-        val2_16 = _select_if_batched(copied_24, copied_25, copied_26)
-        copied_27 = init_pred.copy().copy()
-        copied_28 = x_8.copy().copy().copy()
-        copied_29 = x_8.copy().copy()
-        val2_17 = _select_if_batched(copied_27, copied_28, copied_29)
+        pred_6 = init_pred.copy().copy()
+        x_14 = primitives.copy_p.bind(np.int32(0)).copy()
+        y_4 = x_3.copy().copy()
+        pred_7 = init_pred.copy().copy()
+        x_15 = (x_4 + 1).copy().copy().copy()
+        y_5 = x_4.copy().copy()
+        pred_8 = init_pred.copy().copy()
+        x_16 = (x_5 + jnp.where(True, 1, 0)).copy().copy().copy()
+        y_6 = x_5.copy().copy()
+        pred_9 = init_pred.copy().copy()
+        x_17 = (x_6 + jnp.where(True, 0, 1)).copy().copy().copy()
+        y_7 = x_6.copy().copy()
+        pred_10 = init_pred.copy().copy()
+        x_18 = x_7.copy().copy().copy()
+        y_8 = x_7.copy().copy()
+        pred_11 = init_pred.copy().copy()
+        x_19 = x_8.copy().copy().copy()
+        y_9 = x_8.copy().copy()
         return (
             x + 1,
             init_pred & ((buffer_val2 < t1) & flag_2),
@@ -336,20 +332,20 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             val2_3,
             val2_5,
             val2_6,
+            _select_if_batched(pred_3, x_11, y),
+            _select_if_batched(pred_4, x_12, y_2),
+            _select_if_batched(pred_5, x_13, y_3),
             val2_7,
             val2_8,
-            val2_9,
-            val2_10,
-            val2_11,
-            val2_12,
-            val2_13,
-            val2_14,
-            val2_15,
-            val2_16,
+            _select_if_batched(pred_6, x_14, y_4),
+            _select_if_batched(pred_7, x_15, y_5),
+            _select_if_batched(pred_8, x_16, y_6),
+            _select_if_batched(pred_9, x_17, y_7),
+            _select_if_batched(pred_10, x_18, y_8),
             init_val_9.copy(),
             init_val_10.copy(),
             init_val_11.copy(),
-            val2_17,
+            _select_if_batched(pred_11, x_19, y_9),
             val2_2,
             val2_4,
         )
@@ -473,7 +469,7 @@ def jacobian_end_energy(params, state):
         parts_2.ravel(), new_dtype=jnp.dtype("float32"), weak_type=True, sharding=None
     )
     (
-        marker, t0, t1, ts, ys, ys_2, val2, val2_2, val2_3, value, updated, updated_2
+        marker, t0, t1, ts, ys, ys_2, val2, val2_2, val2_3, selected, updated, updated_2
     ) = diffeqsolve_fwd(state[0], state[1], params[0], params[1], cast, cast_2)
     total_dot = updated * (2.0 * ys) + updated_2 * (2.0 * ys_2)
     parts_3, parts_4 = jnp.split(0.5 * total_dot.sum(axis=-1), 2)

@@ -21,8 +21,8 @@ def dense_general(params, inputs):
     """Args: params: {"bias": f32[2,4], "kernel": f32[8,2,4]}; inputs: f32[2,6,8].
     Returns: f32[2,6,2,4].
     """
-    out = jnp.einsum("ijk,klm->ijlm", inputs, params["kernel"])
-    return out + params["bias"]
+    product = jnp.einsum("ijk,klm->ijlm", inputs, params["kernel"])
+    return product + params["bias"]
 
 
 def dot_product_attention_weights(y, y_2):
@@ -87,11 +87,11 @@ def apply(
         raise ValueError("'capture_intermediates' was False when this was traced, and cannot be anything else")
     if kwargs:
         raise TypeError("this was traced with these names in **kwargs: none")
-    arg_0 = args[0]
-    y = layer_norm(variables["params"]["LayerNorm_0"], arg_0)
+    x = args[0]
+    y = layer_norm(variables["params"]["LayerNorm_0"], x)
     y_2 = multi_head_dot_product_attention(
         variables["params"]["MultiHeadDotProductAttention_0"], y
     )
-    x = arg_0 + y_2
-    y_3 = layer_norm(variables["params"]["LayerNorm_1"], x)
-    return x + mlp(variables["params"]["MLP_0"], y_3)
+    x_2 = x + y_2
+    y_3 = layer_norm(variables["params"]["LayerNorm_1"], x_2)
+    return x_2 + mlp(variables["params"]["MLP_0"], y_3)

@@ -19,8 +19,8 @@ def layer_norm(params, x):
 
 def linear_general(params, y):
     """Args: params: {"bias": f32[2,4], "kernel": f32[8,2,4]}; y: f32[2,6,8].  Returns: f32[2,6,2,4]."""
-    out = jnp.einsum("ijk,klm->ijlm", y, params["kernel"])
-    return out + params["bias"]
+    product = jnp.einsum("ijk,klm->ijlm", y, params["kernel"])
+    return product + params["bias"]
 
 
 def dot_product_attention(query, key, value):
@@ -47,8 +47,8 @@ def multi_head_attention(params, inputs_q):
         linear_general(params["key"], inputs_q),
         linear_general(params["value"], inputs_q),
     )
-    out = jnp.einsum("ijkl,klm->ijm", x, params["out"]["kernel"])
-    return out + params["out"]["bias"]
+    product = jnp.einsum("ijkl,klm->ijm", x, params["out"]["kernel"])
+    return product + params["out"]["bias"]
 
 
 def linear(params, inputs):
@@ -58,8 +58,10 @@ def linear(params, inputs):
 
 def forward(params, x):
     """Args: params: a dict of 16 arrays; x: f32[2,6,8].  Returns: f32[2,6,8]."""
-    out = multi_head_attention(params["attention"], layer_norm(params["norm1"], x))
-    x_2 = x + out
+    multi_head_attention_out = multi_head_attention(
+        params["attention"], layer_norm(params["norm1"], x)
+    )
+    x_2 = x + multi_head_attention_out
     y = linear(params["up"], layer_norm(params["norm2"], x_2))
     hidden = jax.nn.gelu(y)
     return x_2 + linear(params["down"], hidden)

@@ -104,6 +104,7 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
                 ct_zeros=zeros,
                 perturbed=perturbed,
             )
+            out["bwd"].extra["paths"] = jax_compat.rule_argument_names(params["bwd"])
 
     importer.later(trace_rules)
     return out

@@ -480,6 +480,8 @@ def _bound(target: ast.AST, path: tuple[int | str, ...]) -> list[Target]:
             return []
         case ast.Name():
             name = target.id
+        case ast.Attribute(value=value, attr="value" | "raw_value"):  # of a variable of a library: the variable
+            return _bound(value, path)
         case ast.Attribute():
             name = target.attr
         case ast.Subscript():

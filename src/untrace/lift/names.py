@@ -255,7 +255,7 @@ class Namer:
     def _targets_of(self, site: Site) -> tuple[Target, ...]:
         found = self._targets.get(site.frames)
         if found is None:
-            found = self._targets[site.frames] = targets(site)
+            found = self._targets[site.frames] = _telling(targets(site))
         return found
 
     def _by_place(self, equation: Equation, found: Sequence[Target]) -> list[str | None]:
@@ -519,6 +519,14 @@ def _alike(left: Value | None, right: Value | None) -> bool:
         return False
     one, other = left.aval.shape, right.aval.shape
     return one == other or one == other[1:] or one == other[:-1]
+
+
+def _telling(found: tuple[Target, ...]) -> tuple[Target, ...]:
+    """Without what authors of libraries call anything: a word for the operation says more, and more than what is around it."""
+    kept = [t for t in found if not (t.library and t.name.strip("_") in words.STOCK)]
+    if found and (not kept or kept[0] is not found[0]):
+        return tuple([t for t in kept if t.strong and not t.library])
+    return tuple(kept)
 
 
 def _usable(name: str) -> bool:

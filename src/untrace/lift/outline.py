@@ -500,8 +500,11 @@ class Outliner:
             outer = known.get(value, value)
             if name is not None:
                 outer.hint = name
-            elif outer.hint == shape.name:
-                outer.hint = "out"  # nothing is called like the function that gives it
+            elif outer.hint == shape.name or (
+                len(shape.results) == 1 and outer.hint in words.STEPS and not outer.named
+            ):
+                # Nothing is called like the function that gives it, nor after the last step inside it.
+                outer.hint = words.clean(f"{shape.name}_out")
             outputs.append(outer)
         inputs = [known.get(a, a) for a in piece.inputs]
         return Equation(Local(body), inputs, outputs, {}, None)

@@ -13,6 +13,8 @@ from untrace.capture import syntax
 from untrace.lift.words import clean, singular
 
 Path = tuple[int | str, ...]
+# Parameters of functions that take anything, as they stand in names of leaves: `args[0]` is an `arg_0`.
+_SEVERAL = frozenset("arg args const consts".split())
 _STEP = re.compile(r"\.([^\W\d]\w*)|\[(\d+)\]|\['([^']*)'\]|\[\"([^\"]*)\"\]")
 
 
@@ -92,6 +94,8 @@ def _last_words(path: Path, depth: int) -> str | None:
     words.reverse()
     if len(words) > 1 and words[1].isdigit() and not words[0].isdigit():
         words[0] = singular(words[0])
+    if words[0] in _SEVERAL and all(w.isdigit() for w in words[1:]):
+        return None  # `*args`: what is passed for it is called something
     # Keys that libraries put around every leaf say nothing.
     useful = [w for w in words if w not in ("value", "raw_value")] or words
     return clean("_".join(useful), "x")

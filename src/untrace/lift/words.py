@@ -59,12 +59,21 @@ NOUNS: dict[str, str] = {
     "logical_and": "both", "logical_or": "either", "logical_not": "negation", "log_softmax": "log_weights", "gelu": "activated",
 }  # fmt: skip
 
+# Those of them that say which step was the last, and nothing of what the value is.
+STEPS = frozenset(
+    "total product scaled difference ratio selected cast reshaped transposed result joined stacked part taken updated "
+    "spread filled negated copied kept".split()
+)
+
+# What a variable is called whose author thought of no name.
+STOCK = frozenset("out output result results ret retval res val value tmp temp".split())
+
 # Names for one operation on one named value: `{}` is the value's.
 _DERIVED = {
     "transpose": "{}_t", "neg": "neg_{}", "exp": "exp_{}", "log": "log_{}", "sqrt": "root_{}", "square": "{}_squared",
     "rsqrt": "inverse_root_{}", "abs": "abs_{}", "sort": "{}_sorted", "rev": "{}_reversed", "reduce_max": "{}_max",
     "reduce_min": "{}_min", "sign": "sign_{}", "is_finite": "{}_finite", "argmax": "best_{}", "floor": "{}_floor", "sin": "sin_{}",
-    "cos": "cos_{}", "tanh": "tanh_{}", "logistic": "sigmoid_{}",
+    "cos": "cos_{}", "tanh": "tanh_{}", "logistic": "sigmoid_{}", "copy": "{}", "copy_p": "{}",
 }  # fmt: skip
 _SHAPES = frozenset("reshape squeeze broadcast_in_dim expand_dims".split())
 
@@ -102,7 +111,7 @@ def derived(equation: Equation, coined: set[int]) -> str | None:
     """
     name = equation.callee.name
     operands = [a for a in equation.inputs if type(a) is Value]
-    if len(operands) != 1 or id(operands[0]) in coined or not operands[0].hint:
+    if len(operands) != 1 or not operands[0].hint or (id(operands[0]) in coined and name not in ("copy", "copy_p")):
         return None
     base = operands[0].hint
     if name in _DERIVED:

@@ -11,6 +11,8 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.nodes import Constant, Function, Literal
+from untrace.lift.parameters import parse_path
+from untrace.lift.words import clean
 from untrace.print.jax import roles
 from untrace.print.jax.rules.calls import Spaced, result
 from untrace.print.jax.rules.control import closes_naturally
@@ -288,7 +290,8 @@ def _bwd(
     zeros: Sequence[bool],
 ) -> Def:
     w = module.writer()
-    packed, cotangent = w.scope.fresh("residuals"), w.scope.fresh("cotangents" if len(primal.results) != 1 else "ct")
+    packed = w.scope.fresh("residuals")
+    cotangent = w.scope.fresh(_name_of_cotangents(bwd, len(primal.results)))
     names = [w.bind_parameter(v, f"res{i}").id for i, v in enumerate(bwd.params[:residuals])]
     cts = bwd.params[residuals:]
     if names:
@@ -310,6 +313,14 @@ def _bwd(
     return Def(
         module.scope.fresh(identifier(name + "_bwd", "bwd")), [Parameter(packed), Parameter(cotangent)], w.statements
     )
+
+
+def _name_of_cotangents(bwd: Function, count: int) -> str:
+    """What the author calls the last argument of a backward rule."""
+    paths = bwd.extra.get("paths") or ()
+    path = parse_path(paths[-1] or "") if paths else ()
+    word = str(path[0]).strip("_") if path else ""
+    return clean(word) if word and word not in ("args", "residuals") else "cotangents" if count != 1 else "cotangent"
 
 
 @rule("linear_call")
