@@ -323,12 +323,14 @@ def _single_results(body: Function) -> Sequence[Any]:
 def _uses_inside(
     module: Any, body: Function, equation: Equation, closed: Iterable[int], known: dict[Value, Leaf]
 ) -> dict[int, int]:
-    """How often operands count that a body closes over: {place: 0, or 2 where the body needs the leaf by itself}."""
+    """How often operands count that a body closes over: {place: 0, 1, or 2 where the body needs the leaf by itself}."""
     pairs = [(i, body.params[i], equation.inputs[i]) for i in closed]
     inner = {param: known[atom] for _, param, atom in pairs if type(atom) is Value and atom in known}
     uses: dict[Value, int] = {}
     _count_uses(module, body.equations, _single_results(body), {**inner, **_own_leaves(body)}, uses)
-    return {i: 2 * min(1, uses.get(param, 0)) for i, param, _ in pairs if param in inner}
+    counts = {i: (uses.get(param, 0), len(inner[param].steps)) for i, param, _ in pairs if param in inner}
+    # What lies deep and is used once stands in the body as it is.
+    return {i: 1 if n == 1 and depth > 2 else 2 * min(1, n) for i, (n, depth) in counts.items()}
 
 
 def _unpacking(w: Any, bound: Sequence[tuple[Value, Leaf]], hint: Callable[[Value, Leaf], str]) -> list[Statement]:
