@@ -503,3 +503,14 @@ def test_a_stand_in_is_proven_to_stand_for_its_function() -> None:
     assert decompiled.callables.keys() == {"read", "policy"}
     assert decompiled.proof.level == "jaxpr"
     assert not any("taken to be the same" in note for note in decompiled.proof.notes)
+
+
+def test_a_callback_with_one_result_is_not_unpacked():
+    def looked_up(x):
+        return jax.pure_callback(host, SHAPE, x, vmap_method="sequential") + 1.0
+
+    for style in ("exact", "idiomatic"):
+        found = untrace.decompile(looked_up, style=style)(X)
+        assert ",) = jax.pure_callback(" not in found.source
+        assert found.proof.level == "jaxpr"
+        np.testing.assert_array_equal(found(X), looked_up(X))

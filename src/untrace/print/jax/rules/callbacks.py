@@ -20,7 +20,7 @@ from untrace.capture.callables import CallableSource, describe_callable, stand_i
 from untrace.capture.callbacks import CallbackInfo, Operand, callback_of
 from untrace.print.jax import custom_root
 from untrace.print.jax.results import rebuilt
-from untrace.print.rules import DECLINE, rule
+from untrace.print.rules import DECLINE, Whole, rule
 from untrace.print.tree import Attribute, Call, Dict, Expr, Lambda, Lines, List, Name, Text, Tuple
 
 
@@ -121,8 +121,11 @@ def _options(w: Any, options: Mapping[str, Any]) -> list[tuple[str, Expr]]:
     return [(k, w.source(v)) for k, v in options.items() if v is not None and v is not False]
 
 
-def _results(w: Any, info: CallbackInfo) -> Expr:
-    return Tuple([w.aval(a) for a in info.result_avals])
+def _called(path: str, w: Any, info: CallbackInfo, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Any:
+    """A call that gives one array bare, and several as a tuple: JAX asks the callable for leaves only."""
+    avals = [w.aval(a) for a in info.result_avals]
+    call = Call(path, [_function(w, info), avals[0] if len(avals) == 1 else Tuple(avals), *args], kwargs)
+    return Whole(call) if len(avals) == 1 else call
 
 
 @rule("pure_callback")
@@ -133,7 +136,7 @@ def pure_callback(w: Any, *operands: Any, **params: Any) -> Any:
     args, kwargs = _arguments(w, info, operands)
     w.module.modules.add("jax")
     options = _options(w, {"sharding": info.sharding, "vmap_method": info.vmap_method})
-    return Call("jax.pure_callback", [_function(w, info), _results(w, info), *args], [*options, *kwargs])
+    return _called("jax.pure_callback", w, info, args, [*options, *kwargs])
 
 
 @rule("io_callback")
@@ -144,7 +147,7 @@ def io_callback(w: Any, *operands: Any, **params: Any) -> Any:
     args, kwargs = _arguments(w, info, operands)
     w.module.modules.add("jax.experimental")
     options = _options(w, {"sharding": info.sharding, "ordered": info.ordered})
-    return Call("jax.experimental.io_callback", [_function(w, info), _results(w, info), *args], [*options, *kwargs])
+    return _called("jax.experimental.io_callback", w, info, args, [*options, *kwargs])
 
 
 @rule("debug_callback")
