@@ -322,3 +322,25 @@ def test_what_is_no_array_of_a_state_stays_in_it() -> None:
     ours, theirs = jax.jit(d)(state, BATCH), jax.jit(trained)(state, BATCH)
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def test_elements_that_stop_apart_are_mapped() -> None:
+    """No public function takes a condition of several elements but `vmap`."""
+
+    def count(x: Any) -> Any:
+        return lax.while_loop(lambda s: s["v"] < 3, lambda s: {"v": s["v"] + x, "n": s["n"] + 1}, {"v": x, "n": 0})
+
+    d = untrace.decompile(jax.vmap(count))(f32(5))
+    assert "jax.vmap(count)(x)" in d.source and "lax.while_loop(" in d.source and not d.notes, d.source
+    assert d.proof.level == "jaxpr"
+
+
+def test_a_text_that_does_not_trace_with_trees_is_written_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    from untrace.print.jax import loop_trees
+
+    def wrong(w: Any, tree: Any, operands: Any, word: str = "") -> Any:
+        return loop_trees.Text("None")
+
+    monkeypatch.setattr(loop_trees, "given", wrong)
+    d = untrace.decompile(swings)({"pos": f32(3), "vel": f32(3)})
+    assert "pos, vel = s" in d.source and not d.notes and d.proof.level == "jaxpr"

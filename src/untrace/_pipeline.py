@@ -14,7 +14,7 @@ import jax
 
 from untrace._errors import ProofError, UnsupportedPrimitiveError
 from untrace.capture import vmaps
-from untrace.capture.body_trees import note_trees
+from untrace.capture.body_trees import Bodies, forget_trees, has_trees, note_trees
 from untrace.capture.constant_order import keep_constant_order
 from untrace.capture.function import Captured, program_of
 from untrace.ir.nodes import Program, walk_functions
@@ -119,21 +119,26 @@ def _idiomatic(
 ) -> tuple[Result | None, str]:
     """The most readable form that is proven; or None, and why there is none."""
     why = ""
-    for folds in (True, False) if captured.vmaps else (False,):
-        try:
-            for form, target, words, neutral in _targets(captured, plain, options, folds):
-                program = plain if form is captured.expanded else _program_of_target(captured, plain, form, name)
-                attempt = _Attempt(captured, program, name, options, timings, target, words, neutral)
-                result = attempt.run(idiomatic=True)
-                if result is not None:
-                    return result, ""
-                why = attempt.why
-        except UnsupportedPrimitiveError as error:
-            why = str(error)  # the style `exact` may have a form for it; where not, it says the same
-        except Exception as error:  # a fault in a lift costs readability, never the result
-            if os.environ.get("UNTRACE_STRICT"):
-                raise
-            why = f"{type(error).__name__}: {error}"
+    folds = (True, False) if captured.vmaps else (False,)
+    for with_trees in (True, False) if has_trees(plain) else (True,):
+        if not with_trees:  # what was bold about the text comes off in turn
+            captured.bodies = Bodies()
+            forget_trees(plain)
+        for fold in folds:
+            try:
+                for form, target, words, neutral in _targets(captured, plain, options, fold):
+                    program = plain if form is captured.expanded else _program_of_target(captured, plain, form, name)
+                    attempt = _Attempt(captured, program, name, options, timings, target, words, neutral)
+                    result = attempt.run(idiomatic=True)
+                    if result is not None:
+                        return result, ""
+                    why = attempt.why
+            except UnsupportedPrimitiveError as error:
+                why = str(error)  # the style `exact` may have a form for it; where not, it says the same
+            except Exception as error:  # a fault in a lift costs readability, never the result
+                if os.environ.get("UNTRACE_STRICT"):
+                    raise
+                why = f"{type(error).__name__}: {error}"
     return None, why
 
 

@@ -1855,7 +1855,7 @@ def body_names(closed: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...] | Non
 
 def _caller_of_vmap(folder: str, frame: Any) -> str | None:
     """The file of the code outside JAX's folder that called the `vmap_f` of this frame, or of untrace, which calls one of
-    `vmap(vmap(f))`; None where JAX itself did."""
+    `vmap(vmap(f))` and what it is given to decompile; None where JAX itself did."""
     if frame.f_code.co_name != "vmap_f":
         return None
     depth = 0
@@ -1864,9 +1864,10 @@ def _caller_of_vmap(folder: str, frame: Any) -> str | None:
     while frame is not None and frame.f_code.co_filename.startswith((folder, passing)):
         depth += not frame.f_code.co_filename.endswith(("traceback_util.py", passing))
         frame = frame.f_back
-    ours = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture", "vmaps.py")
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture")
+    ours = [os.path.join(folder, name) for name in ("vmaps.py", "function.py")]
     file = frame.f_code.co_filename if frame is not None else ""
-    return file if file and (depth == 0 or file == ours) else None
+    return file if file and (depth == 0 or file in ours) else None
 
 
 def traced_constants_as_inputs(closed: Any) -> tuple[Any, list[Any]]:

@@ -219,11 +219,15 @@ def note_trees(program: Program, bodies: Bodies) -> None:
             body.extra["trees"] = trees.typed(body)
 
 
-def forget_trees(program: Program, refused: Container[int]) -> None:
-    """Takes the trees away from equations that were wrong with them, by id."""
+def forget_trees(program: Program, refused: Container[int] | None = None) -> None:
+    """Takes the trees away from equations that were wrong with them, by id; from all where none are named."""
     for body, equation in _bodies_in(program):
-        if id(equation.origin) in refused:
+        if refused is None or id(equation.origin) in refused:
             body.extra.pop("trees", None)
+
+
+def has_trees(program: Program) -> bool:
+    return any("trees" in body.extra for body, _ in _bodies_in(program))
 
 
 def _bodies_in(program: Program) -> Iterator[tuple[Function, Equation]]:

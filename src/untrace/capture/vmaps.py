@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class VmapCall:
     outputs: list[Any]
     source_info: Any
     signature: Signature
+    is_entry: bool = False  # the whole of what was given to decompile
 
 
 def _mapped(
@@ -114,7 +116,10 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     if jaxpr.effects or len(jaxpr.outvars) != len(call.outs) or not _is_reached((args, kwargs)) or not _is_reached(out):
         return None
     function = _unwrapped(call.function)
-    if "library" in (file_kind(call.caller), file_kind(_file_of(function))):
+    is_entry = os.path.basename(call.caller) == "function.py" and os.path.dirname(call.caller) == os.path.dirname(
+        __file__
+    )
+    if not is_entry and "library" in (file_kind(call.caller), file_kind(_file_of(function))):
         given = [x for x in (*args, *kwargs.values()) if x is not None]
         # What a library puts around the author's values says nothing to a reader, nor do small parts of it.
         if not is_plain([given, out]) or count_equations(closed) < _FEWEST:
@@ -129,7 +134,7 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
         return None
     axes = (*(None for _ in traced), *in_axes)
     signature = Signature((args, kwargs), out, len(traced), _name_of(function))
-    return VmapCall(body, inputs, axes, tuple(call.out_axes), outputs, call.source_info, signature)
+    return VmapCall(body, inputs, axes, tuple(call.out_axes), outputs, call.source_info, signature, is_entry)
 
 
 def _is_reached(tree: Any) -> bool:
@@ -176,6 +181,8 @@ def folded(closed: Any, calls: Sequence[VmapCall], expander: Expander) -> Any:
     The very same object where there is none. `expander`: what replaced the library primitives of `closed`.
     """
     usable = [c for c in calls if expander.closed(c.body) is c.body]
+    if not _stops_apart(closed):  # what is mapped as a whole is asked for as JAX batches it
+        usable = [c for c in usable if not c.is_entry]
     while usable:
         folder = _Folder(usable)
         found = folder.jaxpr(closed)
@@ -193,6 +200,24 @@ def folded(closed: Any, calls: Sequence[VmapCall], expander: Expander) -> Any:
         if len(usable) == len(folder.calls):
             break
     return closed
+
+
+def _stops_apart(closed: Any) -> bool:
+    """Whether a program has a loop over elements that each stop at a time of their own: only `vmap` makes one."""
+    seen: set[int] = set()
+    stack = [closed]
+    while stack:
+        jaxpr, _ = jax_compat.open_jaxpr(stack.pop())
+        if id(jaxpr) in seen:
+            continue
+        seen.add(id(jaxpr))
+        for eqn in jaxpr.eqns:
+            if eqn.primitive.name == "while":
+                condition, _ = jax_compat.open_jaxpr(eqn.params["cond_jaxpr"])
+                if getattr(condition.outvars[0].aval, "shape", ()):
+                    return True
+            stack.extend(jax_compat.jaxprs_in(eqn))
+    return False
 
 
 def unfolded(closed: Any) -> Any:
