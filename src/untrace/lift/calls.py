@@ -42,13 +42,18 @@ class Call:
 
 
 def call_tree(
-    equations: Sequence[Equation], provenance: Provenance, backward: bool = False, own: Container[int] = ()
+    equations: Sequence[Equation],
+    provenance: Provenance,
+    backward: bool = False,
+    own: Container[int] = (),
+    name: str = "",
 ) -> Call:
     """The calls inside a function; the root stands for the function itself.
 
     `backward`: whether all of it is transposed, and does not say so itself. `own`: ids of equations that are in no call.
+    `name`: the function's own, as JAX knows it.
     """
-    return _Reader(provenance, backward, own).read(equations)
+    return _Reader(provenance, backward, own).read(equations, name)
 
 
 def _mirrored(call: Call) -> Call:
@@ -67,14 +72,16 @@ class _Reader:
         self._loops: dict[int, list[tuple[int, int]]] = {}
         self._depths: dict[Any, int] = {}
 
-    def read(self, equations: Sequence[Equation]) -> Call:
+    def read(self, equations: Sequence[Equation], name: str) -> Call:
         site_of = self.provenance.site
         sites = [site_of(e.origin) for e in equations]
         chains: list[Sequence[Frame]] = [
             () if id(e) in self.own else s.frames for e, s in zip(equations, sites, strict=True)
         ]
         own = self._own_depth(sites)
-        if own:
+        if not own and not self.backward and self._is_of_calls(equations, chains, name):
+            own = -1
+        elif own:
             chains, own = self._without_strays(chains, own)
         whole = list(chains)
         for at, site in enumerate(sites):
@@ -158,6 +165,17 @@ class _Reader:
         """How many leading frames belong to the function itself; -1 + 1 = 0 where the first are of several functions."""
         firsts = {id(s.frames[0].code) for s in sites if s.frames}
         return 0 if len(firsts) == 1 else -1
+
+    def _is_of_calls(self, equations: Sequence[Equation], chains: Sequence[Sequence[Frame]], name: str) -> bool:
+        """Whether frames that all begin in one function are those of several calls of it: the caller has another name.
+
+        Of a function that `jax.checkpoint` marked JAX keeps no caller, where it is called in the body of a loop.
+        """
+        first = next((c[0].name for c in chains if c), "")
+        if not name.isidentifier() or not first.isidentifier() or name == first:
+            return False
+        pairs = [(c, e) for c, e in zip(chains, equations, strict=True) if c]
+        return any(not self._shared(a, b, before, e) for (a, before), (b, e) in zip(pairs, pairs[1:], strict=False))
 
     def _without_strays(self, chains: list[Sequence[Frame]], own: int) -> tuple[list[Sequence[Frame]], int]:
         """The chains without those of single equations from elsewhere, and 0, where the rest are the function's own.

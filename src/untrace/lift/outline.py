@@ -79,7 +79,7 @@ class Scan:
     """One function that is being outlined, and how far each of its values is needed.
 
     `backward`: whether it is the body of a backward loop. `saved`: results that only a backward loop needs. `sums`: ids of
-    equations that add up its carry.
+    equations that add up its carry. `looped`: whether it is the body of a loop.
     """
 
     def __init__(
@@ -89,12 +89,14 @@ class Scan:
         backward: bool = False,
         saved: Container[Value] = (),
         sums: Container[int] = (),
+        looped: bool = False,
     ):
         self.function = function
         self.backward = backward
         self.slices = outliner.slices
         self.equations = function.equations
-        self.root = call_tree(function.equations, outliner.provenance, backward, sums)
+        name = jax_compat.function_name(function.jaxpr) if looped else ""
+        self.root = call_tree(function.equations, outliner.provenance, backward, sums, name)
         end = len(self.equations)
         self.last_use: dict[Value, int] = {}
         self.last_forward: dict[Value, int] = {}
@@ -273,7 +275,8 @@ class Outliner:
             caller = scans.get(id(outer))
             if id(function) not in backward:
                 saved = caller.saved_by_loop(at) if caller is not None else frozenset()
-                scans[id(function)] = Scan(function, self, saved=saved)
+                looped = caller is not None and function.jaxpr is not None
+                scans[id(function)] = Scan(function, self, saved=saved, looped=looped)
             elif caller is not None:
                 sums, terms = put_sums_last(function, caller.equations[at])
                 self.terms.update(terms)

@@ -21,7 +21,7 @@ from untrace.ir.scans import is_plain_scan
 
 Path = tuple[int, ...]
 
-# So many values that a forward loop saves for one backward loop are one tuple.
+# So many values that a forward loop saves for one backward loop are one tuple; what is a tuple already counts twice.
 _MANY = 4
 
 
@@ -184,7 +184,7 @@ def hand_over(
     first, taken = forward.outputs.index(handover.values[0]), backward.inputs.index(handover.values[0])
     at = len(handover.values)
     items = _items(body.results[first : first + at], parts)
-    if len(items) >= _MANY:
+    if len(items) > 1 and sum(1 + (type(v.aval) is TupleType) for v, _ in items) >= _MANY:
         whole = Value(TupleType([v.aval for v, _ in items], [v.hint for v, _ in items]), "residuals")
         body.equations = [*body.equations, Equation(Pack(), [v for v, _ in items], [whole], {})]
         items = [(whole, at)]
