@@ -97,7 +97,7 @@ CASES = {
     "reshaped_twice": lambda x, y: lax.reshape(lax.reshape(x, (6,)), (3, 2)) + y.T,
     "new_axes": lambda x, y: lax.reshape(x, (2, 1, 3)) + y,
     "broadcast_twice": lambda x, y: lax.broadcast_in_dim(lax.broadcast_in_dim(x, (1, 2, 3), (1, 2)), (4, 2, 3), (0, 1, 2)) - y,
-    "sum_of_one": lambda x, y: jnp.sum(lax.reshape(jnp.sum(x, 0), (1, 3)), 0) * y,
+    "sum_of_one": lambda x, y: jnp.sum(lax.reshape(jnp.sum(x, 0), (1, 3)), 0) * y + jnp.sum(lax.slice(x, (0, 1), (2, 2)), 1, keepdims=True),
     "sharding_inside_shard_map": inside(
         lambda x, y: jax.grad(lambda a: jnp.sum(jnp.sin(a).sum(1) * a[:, 0]))(x) + y
     ),
@@ -107,6 +107,14 @@ CASES = {
     "where_with_scalar": lambda x, y: lax.select(x > y, x, jnp.zeros((2, 3))),
     "transposed_operand": lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ()))),
     "transposed_product": lambda x, y: lax.dot_general(x, y, (((0,), (0,)), ((), ()))).T,
+    "triangle": lambda x, y: lax.select(jnp.tri(2, 3, -1, bool), x, jnp.zeros((2, 3)))
+    + lax.select(jnp.tri(2, 3, 0, bool), jnp.zeros((2, 3)), y),
+    "product_of_nothing": lambda x, y: jax.grad(lambda a: jnp.sin(a[0] @ y[0]))(x)
+    + lax.dot_general(x[0, 1], y, (((), ()), ((), ()))),
+    "put_back": lambda x, y: jax.grad(lambda a: jnp.sum(jnp.sin(a) / jnp.sin(a).sum(1, keepdims=True) * y))(x),
+    "solved_twice": lambda x, y: jax.grad(
+        lambda a: lax.linalg.triangular_solve(a[:, :2], a[:, 2:], left_side=True).sum()
+    )(x) + y,
 }  # fmt: skip
 
 

@@ -472,5 +472,5 @@ def jacobian_end_energy(params, state):
         marker, t0, t1, ts, ys, ys_2, val2, val2_2, val2_3, selected, updated, updated_2
     ) = diffeqsolve_fwd(state[0], state[1], params[0], params[1], cast, cast_2)
     total_dot = updated * (2.0 * ys) + updated_2 * (2.0 * ys_2)
-    parts_3, parts_4 = jnp.split(0.5 * total_dot.sum(axis=-1), 2)
+    parts_3, parts_4 = jnp.split(0.5 * total_dot.squeeze(axis=1), 2)
     return parts_3.reshape(), parts_4.reshape()

@@ -55,10 +55,9 @@ def block_bwd(x, layer, param, d_x):
     d_v = jnp.einsum("bij,bki->jbk", weights, d_transposed)
     d_weights_2 = lax.reduce_sum(d_weights * cast_2 ** (-2) * exponential, (2,))
     d_weights_3 = (-d_weights_2[:, :, None]).astype(jnp.float32)
-    d_weights_4 = lax.broadcast_in_dim(d_weights_3.sum(axis=-1), (2, 8, 8), (0, 1))
-    d_weights_5 = d_weights / cast_2 + d_weights_4.astype(jnp.bfloat16)
-    d_scores = jnp.where(mask, d_weights_5 * exponential, 0.0)
-    d_product_2 = d_scores / cast
+    d_weights_4 = jnp.broadcast_to(d_weights_3, (2, 8, 8)).astype(jnp.bfloat16)
+    d_selected = (d_weights / cast_2 + d_weights_4) * exponential
+    d_product_2 = jnp.where(mask, d_selected, 0.0) / cast
     d_k = jnp.einsum("ibj,bik->kbj", q_2, d_product_2).reshape(8, 16)
     d_q = jnp.einsum("ibj,bki->kbj", k_2, d_product_2).reshape(8, 16)
     d_product_3 = jnp.concatenate([d_q, d_k, d_v.reshape(8, 16)], axis=-1)
@@ -106,8 +105,7 @@ def loss_and_grad(params, tokens, targets):
         jnp.zeros((8, 32)), targets_wide, jnp.full((8, 1), -0.125, dtype=jnp.float32)
     )
     d_log_probs_2 = (-d_log_probs).sum(axis=-1, keepdims=True) / filled_2
-    d_log_probs_3 = d_log_probs_2.sum(axis=-1, keepdims=True) * exponential
-    d_product = (d_log_probs + d_log_probs_3).astype(jnp.bfloat16)
+    d_product = (d_log_probs + d_log_probs_2 * exponential).astype(jnp.bfloat16)
 
     def block_bwd_2(d_x, inputs):
         x, layer, param = inputs

@@ -21,6 +21,6 @@ def grad_loss(params, x):
     # backward
     d_tanh_scaled = 30.0 * (1.0 - tanh_scaled)
     d_centered = (d_tanh_scaled + d_tanh_scaled * tanh_scaled) / 30.0
-    d_mean = (-d_centered).mean(axis=-1, keepdims=True).sum(axis=-1, keepdims=True)
-    d_total = jnp.where(total > 0.0, d_centered + d_mean, 0.0)  # softcap_gradient.py:14
+    d_centered_2 = d_centered + (-d_centered).mean(axis=-1, keepdims=True)
+    d_total = jnp.where(total > 0.0, d_centered_2, 0.0)  # softcap_gradient.py:14
     return x.T @ d_total, d_total.sum(axis=0)

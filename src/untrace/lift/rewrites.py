@@ -265,23 +265,6 @@ def broadcast_twice(body: Body, eqn: Any) -> Any:
     return eqn.replace(invars=inner.invars, params={**eqn.params, "broadcast_dimensions": first})
 
 
-@rewrite("reduce_sum")
-def sum_of_one(body: Body, eqn: Any) -> Any:
-    """`s.reshape(1, n).sum(0)` of a sum `s`: what broadcasting a bias leaves behind in its gradient."""
-    x = eqn.invars[0]
-    if type(x) is Literal or any(x.aval.shape[a] != 1 for a in eqn.params["axes"]):
-        return None
-    inner = body.maker(x, "reshape", "broadcast_in_dim")
-    if inner is None or len(inner.invars) != 1 or type(inner.invars[0]) is Literal:
-        return None
-    source = inner.invars[0]
-    if body.maker(source, "reduce_sum") is None or source.aval.size != x.aval.size:
-        return None
-    if same_aval(source.aval, eqn.outvars[0].aval):
-        return source
-    return None
-
-
 def single_call(closed: Any) -> Any:
     """The one equation of a jaxpr, if that is a call of a jitted function."""
     jaxpr, consts = jax_compat.open_jaxpr(closed)

@@ -16,6 +16,48 @@ Literal = jax_compat.LITERAL_TYPE
 
 
 @rewrite("select_n")
+def triangle(body: Body, eqn: Any) -> Any:
+    """`jnp.tril` and `jnp.triu`, where their derivative was written out."""
+    if len(eqn.invars) != 3 or any(type(v) is Literal for v in eqn.invars[:1]):
+        return None
+    which, no, yes = eqn.invars
+    diagonal = _diagonal(body, which)
+    for below, zeros, x in ((True, no, yes), (False, yes, no)):
+        if diagonal is None or type(x) is Literal or not is_value(body.scalar(zeros), 0.0):
+            continue
+        k = diagonal if below else diagonal + 1
+        function = jnp.tril if below else jnp.triu
+        closed = jax_compat.trace_on_avals(lambda a, f=function, k=k: [f(a, k)], [x.aval])
+        call = single_call(closed)
+        if call is None or not same_aval(call.outvars[0].aval, eqn.outvars[0].aval):
+            return None
+        names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, [x], strict=True))
+        return call.replace(
+            invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
+        )
+    return None
+
+
+def _diagonal(body: Body, which: Any) -> int | None:
+    """The k of a truth value that is `jnp.tri(n, m, k)`; None for any other."""
+    compared = body.maker(which, "ge")
+    if compared is None or len(which.aval.shape) != 2:
+        return None
+    row, column = compared.invars
+    moved = body.maker(row, "add")
+    k = 0
+    if moved is not None:
+        number = body.scalar(moved.invars[1])
+        if number is None:
+            return None
+        row, k = moved.invars[0], int(np.asarray(number.val))
+    rows, columns = body.maker(row, "iota"), body.maker(column, "iota")
+    if rows is None or columns is None or (rows.params["dimension"], columns.params["dimension"]) != (0, 1):
+        return None
+    return k if tuple(rows.params["shape"]) == tuple(columns.params["shape"]) == tuple(which.aval.shape) else None
+
+
+@rewrite("select_n")
 def where_with_scalar(body: Body, eqn: Any) -> Any:
     if len(eqn.invars) != 3:
         return None
@@ -32,7 +74,11 @@ def where_with_scalar(body: Body, eqn: Any) -> Any:
     if number is None or isinstance(number, complex):
         return None
     other = yes if numbers[0] is not None else no
-    which = _before_broadcast(body, which)
+    wide = body.maker(other, "broadcast_in_dim")
+    if wide is not None and which.aval.shape and type(wide.invars[0]) is not Literal and not wide.invars[0].aval.shape:
+        other = wide.invars[0]  # one number, which `jnp.where` broadcasts
+    else:
+        which = _before_broadcast(body, which)
     if not jax_compat.is_shaped_array(other.aval) or jax_compat.varying_axes(other.aval):
         return None
 

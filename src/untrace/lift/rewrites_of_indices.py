@@ -203,6 +203,8 @@ def _before_wrapping(body: Body, atom: Any, size: int) -> Any:
         which, total, index = chosen.invars
     else:
         return None
+    if type(index) is Literal and type(total) is Literal and type(which) is not Literal:
+        return index if is_value(total, _number(index) + size) and body.maker(which, "lt") is not None else None
     less, added = body.maker(which, "lt"), body.maker(total, "add")
     if less is None or added is None or not is_value(body.scalar(less.invars[1]), 0):
         return None
@@ -210,6 +212,10 @@ def _before_wrapping(body: Body, atom: Any, size: int) -> Any:
         return None
     same = all(_same_atom(v, index) for v in (less.invars[0], added.invars[0]))
     return index if same else None
+
+
+def _number(literal: Any) -> Any:
+    return -1 if np.shape(literal.val) else int(np.asarray(literal.val))
 
 
 def _same_atom(left: Any, right: Any) -> bool:

@@ -1,18 +1,19 @@
-"""Rewrites of products of matrices into `x @ w` with transposed operands: the gradients of `x @ w` are `d @ w.T`, `x.T @ d`.
+"""Rewrites of products, sums and solutions of linear systems in gradients.
 
-Of matrices of single and double precision XLA makes the same product of either form: it takes transposes into the product
-and swaps its operands itself. It does not do so for vectors and for axes of size one, where the order of the sum may
-be another.
+The gradients of `x @ w` are `d @ w.T` and `x.T @ d`. Of matrices of single and double precision XLA makes the same
+product of either form: it takes transposes into the product and swaps its operands itself. It does not do so for
+vectors and for axes of size one, where the order of the sum may be another.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from jax import lax
 
 from untrace import jax_compat
-from untrace.lift.simplify import Body, rewrite
+from untrace.lift.simplify import Body, in_backward_pass, rewrite, same_aval
 
 Literal = jax_compat.LITERAL_TYPE
 
@@ -52,6 +53,37 @@ def transposed_product(body: Body, eqn: Any) -> Any:
         return None
     operands = [_transpose(body, product, right), _transpose(body, product, left)]
     return _product(product, *operands).replace(outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+@rewrite("dot_general")
+def product_of_nothing(body: Body, eqn: Any) -> Any:
+    """A number times an array, where nothing is summed: a part of the derivative of `x @ y` for vectors."""
+    left, right = eqn.invars
+    if any(map(any, eqn.params["dimension_numbers"])) or eqn.params["precision"] is not None:
+        return None
+    out = eqn.outvars[0].aval
+    if str(out.dtype) not in ("float32", "float64") or any(v.aval.dtype != out.dtype for v in eqn.invars):
+        return None
+    if out.weak_type or left.aval.shape and right.aval.shape or eqn.params.get("out_sharding") is not None:
+        return None
+    if any(jax_compat.varying_axes(v.aval) for v in (*eqn.invars, *eqn.outvars)):
+        return None
+    closed = jax_compat.trace_on_avals(lambda a, b: [lax.mul(a, b)], [eqn.outvars[0].aval] * 2)
+    product = jax_compat.open_jaxpr(closed)[0].eqns[0]
+    operands = [_spread(body, eqn, v, tuple(out.shape)) for v in eqn.invars]
+    return product.replace(invars=operands, outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+def _spread(body: Body, eqn: Any, atom: Any, shape: tuple[int, ...]) -> Any:
+    """An operand of an elementwise operation of this shape."""
+    if tuple(atom.aval.shape) == shape:
+        return atom
+    if type(atom) is Literal:
+        return jax_compat.literal(np.asarray(atom.val).astype(atom.aval.dtype)[()], atom.aval)
+    variable = jax_compat.fresh_variable(eqn.outvars[0])
+    params = {"shape": shape, "broadcast_dimensions": (), "sharding": None}
+    body.add(eqn.replace(primitive=lax.broadcast_in_dim_p, invars=[atom], outvars=[variable], params=params))
+    return body.substitute.get(variable, variable)
 
 
 def _is_plain_product(eqn: Any) -> bool:
@@ -101,3 +133,49 @@ def _transposed(like: Any, matrix: Any, variable: Any) -> Any:
 def _product(eqn: Any, left: Any, right: Any) -> Any:
     numbers = (((left.aval.ndim - 1,), (0,)), ((), ()))
     return eqn.replace(invars=[left, right], params={**eqn.params, "dimension_numbers": numbers})
+
+
+@rewrite("triangular_solve")
+def solved_twice(body: Body, eqn: Any) -> Any:
+    """One solution for the cotangents of both the matrix and the right-hand side, which JAX computes for each."""
+    if not in_backward_pass(eqn) or any(type(v) is Literal for v in eqn.invars) or eqn.outvars[0] in body.results:
+        return None
+    key = tuple(eqn.invars), tuple(sorted(eqn.params.items()))
+    known = body.solved.setdefault(key, eqn.outvars[0])
+    return known if known is not eqn.outvars[0] and body.maker(known, "triangular_solve") is not None else None
+
+
+@rewrite("reduce_sum")
+def sum_of_one(body: Body, eqn: Any) -> Any:
+    """A sum over axes of size one, as the derivatives of `keepdims=True` and of a bias leave it, is the array without them.
+
+    StableHLO leaves open whether the zero that a sum begins with is added; XLA does not, so that -0.0 stays -0.0.
+    """
+    x = eqn.invars[0]
+    axes = tuple(sorted(int(a) for a in eqn.params["axes"]))
+    if type(x) is Literal or not axes or any(x.aval.shape[a] != 1 for a in axes):
+        return None
+    inner = body.maker(x, "reshape", "broadcast_in_dim")
+    if inner is not None and len(inner.invars) == 1 and type(inner.invars[0]) is not Literal:
+        if inner.invars[0].aval.size == x.aval.size and same_aval(inner.invars[0].aval, eqn.outvars[0].aval):
+            return inner.invars[0]
+    if eqn.params.get("out_sharding") is not None or x.aval.weak_type != eqn.outvars[0].aval.weak_type:
+        return None
+    body.summed.add(eqn.outvars[0])
+    return eqn.replace(primitive=lax.squeeze_p, params={"dimensions": axes})
+
+
+@rewrite("broadcast_in_dim")
+def put_back(body: Body, eqn: Any) -> Any:
+    """Axes of size one that a sum took out and that are put back where they were."""
+    inner = body.maker(eqn.invars[0], "squeeze") if len(eqn.invars) == 1 else None
+    if inner is None or type(inner.invars[0]) is Literal or eqn.params["sharding"] is not None:
+        return None
+    if inner.outvars[0] not in body.summed:
+        return None  # an index, as in `jnp.stack([x[0], x[1]])`
+    x, shape = inner.invars[0], tuple(eqn.params["shape"])
+    out = {int(d) % len(x.aval.shape) for d in inner.params["dimensions"]}
+    kept = tuple(d for d in range(len(x.aval.shape)) if d not in out)
+    if len(shape) != len(x.aval.shape) or tuple(map(int, eqn.params["broadcast_dimensions"])) != kept:
+        return None
+    return eqn.replace(invars=[x], params={**eqn.params, "broadcast_dimensions": tuple(range(len(shape)))})

@@ -10,7 +10,10 @@ running both. Each rewrite is a named function that looks at one equation; each 
     products of matrices that sum over other axes than `x @ w` does -> `d @ w.T`, `x.T @ d`
     transpose, reshape, broadcast, convert of themselves, or to the type that is there: composed or dropped
     -(-x) -> x
-    sum over axes of size one of a sum -> a reshape     a sum is never -0.0, so adding it to 0.0 changes nothing
+    sum over axes of size one -> the array without them       XLA adds nothing to the one number
+    product that sums nothing -> a multiplication
+    the same triangular system solved for two cotangents -> solved once
+    select_n(tri, 0, x) -> jnp.tril, jnp.triu
     add_any -> add       JAX lowers both to the same operation
     select_n(c, 0, x) -> jnp.where(c, x, 0)       and the same of two numbers, and of two arrays
     0 < x -> x > 0
@@ -91,7 +94,7 @@ class Simplifier:
         self.same = same or {}
         self.only = only
         self.own = own
-        self.kept = kept
+        self.kept = set(kept)
         self.counts: Counter[str] = Counter()
         self._memo: dict[int, Any] = {}
         self._alive: list[Any] = []
@@ -143,7 +146,7 @@ class Simplifier:
                 self.counts.update(inside.counts)
                 body.changed = body.changed or new is not eqn
                 eqn = new
-            kind = "" if self.only == IMPLICIT else self._library_call(eqn)
+            kind = "" if self.only == IMPLICIT else self._library_call(eqn, body.results)
             if kind == "public" and self.only is None and any(_is_known(body, v) for v in eqn.invars):
                 kind = "inline"
             if kind == "inline":
@@ -169,14 +172,20 @@ class Simplifier:
             outvars = [jax_compat.fresh_variable(v) for v in old.outvars]
             names.update(zip(old.outvars, outvars, strict=True))
             fresh.append(new.replace(outvars=outvars))
+            if id(old) in self.kept:  # recognised there, and here as well
+                self._alive.append(fresh[-1])
+                self.kept.add(id(fresh[-1]))
         body.changed = True
         self._add_all(body, fresh)
         results = jax_compat.substituted(jax_compat.substituted(inner.outvars, names), body.substitute)
         for outer, result in zip(eqn.outvars, results, strict=True):
             body.substitute[outer] = result
 
-    def _library_call(self, eqn: Any) -> str:
-        """ "public" for a call of a function of JAX that has a public form, "inline" for another call of one, else ""."""
+    def _library_call(self, eqn: Any, results: set[Any]) -> str:
+        """ "public" for a call of a function of JAX that has a public form, "inline" for another call of one, else "".
+
+        results: those of the function around it, which are to stay variables of its own.
+        """
         if eqn.primitive.name not in ("jit", "pjit"):
             return ""
         closed = eqn.params["jaxpr"]
@@ -190,8 +199,11 @@ class Simplifier:
             found = self._public[key] = is_public_call(eqn)
         if found:
             return "public"
-        whole = self.only is None and not any(type(v) is Literal for v in jaxpr.outvars)
-        return "inline" if whole and not any(v in jaxpr.invars for v in jaxpr.outvars) else ""
+        if self.only is not None:
+            return ""
+        pairs = zip(eqn.outvars, jaxpr.outvars, strict=True)
+        given = [out for out, inner in pairs if type(inner) is Literal or inner in jaxpr.invars]
+        return "inline" if results.isdisjoint(given) else ""
 
 
 def _is_known(body: Body, atom: Any) -> bool:
@@ -232,8 +244,11 @@ class Body:
         self.changed = False
         self.narrowed: dict[Any, Any] = {}  # broadcast variable -> the same with ones where it repeats
         self._inputs = set(jaxpr.invars) | set(jaxpr.constvars)
+        self.results = {v for v in jaxpr.outvars if type(v) is not Literal}
         # A result that becomes an input would be forwarded by JAX: another loop or call than before.
-        self._fixed = set() if outermost else {v for v in jaxpr.outvars if type(v) is not Literal}
+        self._fixed = set() if outermost else self.results
+        self.summed: set[Any] = set()  # sums over axes of size one
+        self.solved: dict[Any, Any] = {}  # operands and parameters of a solve in the backward pass -> its result
 
     def add(self, eqn: Any, kept: bool = False) -> None:
         if self.substitute and any(type(v) is not Literal and v in self.substitute for v in eqn.invars):
@@ -391,6 +406,11 @@ def _steps_to(body: Body, index: Any) -> list[Any]:
         todo.extend(made.invars)
     order = {id(e): i for i, e in enumerate(body.eqns)}
     return sorted(steps, key=lambda e: order.get(id(e), 0))
+
+
+def in_backward_pass(eqn: Any) -> bool:
+    """Whether an equation came of a transposition: no statement of the author's says in which form it should stand."""
+    return "transpose()" in jax_compat.scope_names(jax_compat.equation_source(eqn)[1])
 
 
 def same_aval(left: Any, right: Any) -> bool:
