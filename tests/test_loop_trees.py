@@ -218,6 +218,14 @@ def stepped(params: Any, first: Any, second: Any) -> Any:
     return params, after - before
 
 
+def checkpointed(params: Any, x: Any) -> Any:
+    @jax.checkpoint
+    def block(p: Any, x: Any) -> Any:
+        return x + jnp.tanh(x @ p["w1"]) @ p["w2"]
+
+    return lax.scan(lambda x, p: (block(p, x), None), x, params)[0].sum()
+
+
 PAIR = Pair(f32(3), {"w": f32(2), "b": f32(2)})
 BATCH = (f32(6, 4), f32(6, 2))
 CALLS: list[Any] = [
@@ -230,6 +238,11 @@ CALLS: list[Any] = [
         switched,
         (1, PAIR),
         ["def up(s):", "s._replace(x=s.x + 1.0)", "[up, down], s)", 'found.p["b"].sum(), found'],
+    ),
+    (
+        checkpointed,
+        ({"w1": f32(3, 4, 8), "w2": f32(3, 8, 4)}, f32(2, 4)),
+        ["@jax.checkpoint\ndef block(p, x):", "lambda x, p: (block(p, x), None), x, params)"],
     ),
     (
         stepped,
@@ -247,7 +260,7 @@ CALLS: list[Any] = [
 
 
 @pytest.mark.parametrize("function, args, fragments", CALLS, ids=[c[0].__name__ for c in CALLS])
-def test_trees_of_branches_and_jitted_functions(function: Any, args: Any, fragments: list[str]) -> None:
+def test_trees_of_branches_and_functions(function: Any, args: Any, fragments: list[str]) -> None:
     test_trees_of_loops(function, args, fragments)
 
 

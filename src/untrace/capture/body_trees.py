@@ -20,6 +20,7 @@ from untrace.ir.nodes import Equation, Function, Program, functions_in, walk_fun
 # The functions that a loop has, by primitive.
 _BODIES = {
     "scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "jit": ("jaxpr",), "pjit": ("jaxpr",), "cond": ("branches",),
+    "checkpoint": ("jaxpr",), "remat2": ("jaxpr",), "remat": ("jaxpr",),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Jitted functions with the author's pytrees: `params, loss = step(params, batch)`, where a jaxpr has the leaves.
+"""Jitted and checkpointed functions with the author's pytrees: `params, loss = step(params, batch)`, where a jaxpr has the leaves.
 
 The trees are noted with those of loops (`capture/body_trees.py`). A function without any is written by the rule of `jit`.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.capture.body_trees import Tree
+from untrace.capture.body_trees import BodyTrees, Tree
 from untrace.ir.nodes import Function, Value
 from untrace.lift import parameters
 from untrace.print.jax.bodies import argument_words, hint_of
@@ -36,29 +36,44 @@ def jit(
     decorated: the decorator, by which arguments are donated. donated: which leaves are.
     """
     trees = trees_of(w, body)
-    if trees is None or trees.kind != "jit":
+    if trees is None:
         return None
-    inside = {p for tree in trees.args for p in tree.places}
-    closed = [i for i in range(len(body.params)) if i not in inside]
+    closed = _closed_over(body, trees)
     leaves = [{donated[p] for p in places} for places in (*[(i,) for i in closed], *[t.places for t in trees.args])]
     if any(len(each) > 1 for each in leaves):
         return None
-    decorator = decorated([True in each for each in leaves])
+    return called(w, operands, body, decorated([True in each for each in leaves]), "jit", name)
+
+
+def called(w: Any, operands: Sequence[Expr], body: Function, decorator: Expr, kind: str, name: str) -> Any:
+    """The call of a decorated function that takes or gives trees, and its definition; None where it has none.
+
+    kind: what JAX traces such a function for.
+    """
+    trees = trees_of(w, body)
+    if trees is None or trees.kind != kind:
+        return None
+    closed = _closed_over(body, trees)
     count = len(w.statements)
     try:
 
         def build(written: str) -> Iterator[Statement]:
             yield _definition(w.module, body, closed, trees.args, trees.out, written, decorator)
 
-        written = w.module.named(("jit", id(body), decorator.flat(), "trees"), name, build)
         words = argument_words(body, 0)
         own = [words[tree.places[0]][0] if tree.places else "" for tree in trees.args]
         made = [given(w, tree, operands, word) for tree, word in zip(trees.args, own, strict=True)]
         arguments = [*[operands[i] for i in closed], *made]
+        written = w.module.named((kind, id(body), decorator.flat(), "trees"), name, build)
     except UnsupportedPrimitiveError:  # a tree that has no source form
         del w.statements[count:]
         return None
     return assign(w, [(trees.out, ())], body, Call(written, arguments), "out")
+
+
+def _closed_over(body: Function, trees: BodyTrees) -> list[int]:
+    inside = {p for tree in trees.args for p in tree.places}
+    return [i for i in range(len(body.params)) if i not in inside]
 
 
 def _definition(

@@ -194,6 +194,8 @@ def _packs(places: list[int], operands: Sequence[Any], depth: int, shared: bool)
 
 # ---------------------------------------------------------------- names for leaves
 
+_CALLED = ("jit", "pjit", "checkpoint", "remat2", "remat")
+
 
 def bind_leaves(
     w: Any,
@@ -249,7 +251,7 @@ def _count_uses(
                 inside = {i: 0 for i, axis in enumerate(axes) if axis is not None}
                 closed = [i for i, axis in enumerate(axes) if axis is None]
                 inside.update(_uses_inside(module, equation.params["jaxpr"], equation, closed, known))
-        elif equation.callee.name in ("jit", "pjit") and "trees" in equation.params["jaxpr"].extra:
+        elif equation.callee.name in _CALLED and "trees" in equation.params["jaxpr"].extra:
             inside = dict.fromkeys(equation.params["jaxpr"].extra["trees"].whole(), 0)
         elif equation.callee.name == "scan":
             inside = _uses_in_loop(module, equation, known)

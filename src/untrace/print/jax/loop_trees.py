@@ -25,7 +25,7 @@ from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
 from untrace.print.jax.mapped import Unpacked, returned
 from untrace.print.jax.results import inner_nodes, is_readable, rebuilt
 from untrace.print.names import identifier
-from untrace.print.rules import WRITTEN
+from untrace.print.rules import WRITTEN, Whole
 from untrace.print.tree import Assign, Expr, Name, Parameter, Text, Tuple
 
 # What a scan's parameters say of how its operands are counted, or what is written anyway.
@@ -373,6 +373,9 @@ def assign(
 
     word: what the first tree is called where the author has no name for it.
     """
+    first = trees[0][0]
+    if len(trees) == 1 and first.is_leaf and first.places == (0,) and len(body.results) == 1:
+        return Whole(call)
     equation = w.equation
     names = {t.path: clean(t.name) for t in targets(Provenance().site(equation.origin)) if t.strong}
     later, results = w.remaining()

@@ -7,6 +7,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Function
+from untrace.print.jax import called_trees
 from untrace.print.jax.bodies import argument_words
 from untrace.print.jax.roles import call_name
 from untrace.print.names import identifier
@@ -40,6 +41,11 @@ def checkpoint(
         decorators = [Call("functools.partial", [Text("jax.checkpoint")], options)]
     else:
         decorators = [Text("jax.checkpoint")]
+
+    if not differentiated:
+        found = called_trees.called(w, operands, jaxpr, decorators[0], "checkpoint / remat", name)
+        if found is not None:
+            return found
 
     def build(written: str) -> Iterator[Statement]:
         yield module.define(jaxpr, written, decorators)
