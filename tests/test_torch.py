@@ -110,12 +110,15 @@ def test_text_reads_like_the_module(written):
     assert "def mixer(params, x):" in written.source
     assert "hidden = jax.nn.silu(" in written.source
     assert "# class Mixer, test_torch.py:" in written.source
+    assert 'for name in ("0", "1"):' in written.source  # the layers of the ModuleList
     assert "mean_square = x.pow(2).mean(-1, keepdim=True)" in written.source  # PyTorch's statement, as a comment
 
 
-def test_comments_can_be_left_out(model):
+def test_comments_can_be_left_out(model, written):
     bare = untrace.from_torch(model, comments="none", prove=False)(TOKENS)
     assert "x.pow(2)" not in bare.source
+    full = untrace.from_torch(model, comments="full")(TOKENS)
+    assert full.source.count("#") >= written.source.count("#") > bare.source.count("#")
 
 
 def test_proof_says_how_far_pytorch_is(written):
@@ -161,7 +164,7 @@ def test_wrong_weights_are_listed(model, written):
 
 
 def save_safetensors(path, tensors):
-    kinds = {"float32": "F32", "bfloat16": "BF16", "int64": "I64"}
+    kinds = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int64": "I64"}
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, tensor in tensors.items():
         raw = numpy_of(tensor).tobytes()
@@ -185,6 +188,22 @@ def test_saved_module_needs_no_torch(tmp_path, model, written):
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=tmp_path, check=True)
     near(np.load(tmp_path / "out.npy"), reference(model, TOKENS))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_from_a_file(tmp_path, dtype):
+    torch.manual_seed(2)
+    module, x = nn.Linear(4, 3).to(dtype), torch.randn(2, 4, dtype=dtype)
+    d = untrace.from_torch(module)(x)
+    save_safetensors(tmp_path / "model.safetensors", module.state_dict())
+    params = d.module.load_params(tmp_path / "model.safetensors")
+    assert str(params["weight"].dtype) == str(dtype).removeprefix("torch.")
+    near(d(params, jnp.asarray(numpy_of(x))).astype(jnp.float32), reference(module, x).float(), 2e-2)
+    state = {"weight": module.weight.float().T.contiguous(), "other": module.bias.detach()}
+    save_safetensors(tmp_path / "wrong.safetensors", state)
+    with pytest.raises(ValueError, match=r"(?s)missing: bias.*unexpected: other") as caught:
+        d.module.load_params(tmp_path / "wrong.safetensors")
+    assert "weight is float32 (4, 3), not" in str(caught.value)
 
 
 def test_jit_grad_vmap(model, written):
