@@ -1907,6 +1907,20 @@ def jaxprs_in(eqn: Any) -> list[Any]:
     return found
 
 
+def equations_in(closed: Any) -> Iterator[Any]:
+    """Every equation of a jaxpr and of the jaxprs in it, each of those once."""
+    seen: set[int] = set()
+    stack = [closed]
+    while stack:
+        jaxpr, _ = open_jaxpr(stack.pop())
+        if id(jaxpr) in seen:
+            continue
+        seen.add(id(jaxpr))
+        for eqn in jaxpr.eqns:
+            yield eqn
+            stack.extend(jaxprs_in(eqn))
+
+
 def is_trivial_sharding(sharding: Any) -> bool:
     """Whether a sharding is over a mesh without axes: what 0.10 writes where there is no mesh."""
     mesh = getattr(sharding, "mesh", None)

@@ -197,19 +197,8 @@ def noted_bodies(bodies: Bodies) -> Iterator[None]:
 
 def has_unknown_loops(closed: Any, bodies: Bodies) -> bool:
     """Whether a program has a loop whose function JAX had traced before: nothing was noted of it."""
-    seen: set[int] = set()
-    stack = [closed]
-    while stack:
-        jaxpr, _ = jax_compat.open_jaxpr(stack.pop())
-        if id(jaxpr) in seen:
-            continue
-        seen.add(id(jaxpr))
-        for eqn in jaxpr.eqns:
-            inner = jax_compat.jaxprs_in(eqn)
-            if eqn.primitive.name in _BODIES and not all(map(bodies.knows, inner)):
-                return True
-            stack.extend(inner)
-    return False
+    bodies_in = [e for e in jax_compat.equations_in(closed) if e.primitive.name in _BODIES]
+    return not all(bodies.knows(body) for eqn in bodies_in for body in jax_compat.jaxprs_in(eqn))
 
 
 def note_trees(program: Program, bodies: Bodies) -> None:

@@ -204,20 +204,9 @@ def folded(closed: Any, calls: Sequence[VmapCall], expander: Expander) -> Any:
 
 def _stops_apart(closed: Any) -> bool:
     """Whether a program has a loop over elements that each stop at a time of their own: only `vmap` makes one."""
-    seen: set[int] = set()
-    stack = [closed]
-    while stack:
-        jaxpr, _ = jax_compat.open_jaxpr(stack.pop())
-        if id(jaxpr) in seen:
-            continue
-        seen.add(id(jaxpr))
-        for eqn in jaxpr.eqns:
-            if eqn.primitive.name == "while":
-                condition, _ = jax_compat.open_jaxpr(eqn.params["cond_jaxpr"])
-                if getattr(condition.outvars[0].aval, "shape", ()):
-                    return True
-            stack.extend(jax_compat.jaxprs_in(eqn))
-    return False
+    loops = [e for e in jax_compat.equations_in(closed) if e.primitive.name == "while"]
+    conditions = [jax_compat.open_jaxpr(e.params["cond_jaxpr"])[0] for e in loops]
+    return any(getattr(c.outvars[0].aval, "shape", ()) for c in conditions)
 
 
 def unfolded(closed: Any) -> Any:

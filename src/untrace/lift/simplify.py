@@ -460,17 +460,4 @@ def described(counts: Counter[str]) -> str:
 
 def calls_host(closed: Any) -> bool:
     """Whether a program has callbacks, at any depth."""
-    seen: set[int] = set()
-    stack = [closed]
-    while stack:
-        jaxpr, _ = jax_compat.open_jaxpr(stack.pop())
-        if id(jaxpr) in seen:
-            continue
-        seen.add(id(jaxpr))
-        for eqn in jaxpr.eqns:
-            if "callback" in eqn.primitive.name:
-                return True
-            for value in eqn.params.values():
-                values = value if type(value) in (tuple, list) else (value,)
-                stack.extend(v for v in values if jax_compat.is_jaxpr(v))
-    return False
+    return any("callback" in eqn.primitive.name for eqn in jax_compat.equations_in(closed))

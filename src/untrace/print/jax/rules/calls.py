@@ -190,17 +190,8 @@ def _is_dead_everywhere(module: Any, name: str) -> bool:
     """Whether no equation of this primitive is left when the whole program's dead code is gone, calls and loops included."""
     if module.program is None:
         return False
-    stack, seen = [jax_compat.without_dead_code(module.program)], set()
-    while stack:
-        jaxpr, _ = jax_compat.open_jaxpr(stack.pop())
-        if id(jaxpr) in seen:
-            continue
-        seen.add(id(jaxpr))
-        for eqn in jaxpr.eqns:
-            if eqn.primitive.name == name:
-                return False
-            stack.extend(jax_compat.jaxprs_in(eqn))
-    return True
+    alive = jax_compat.without_dead_code(module.program)
+    return all(eqn.primitive.name != name for eqn in jax_compat.equations_in(alive))
 
 
 @rule("composite")
