@@ -357,3 +357,14 @@ def test_a_text_that_does_not_trace_with_trees_is_written_without(monkeypatch: p
     monkeypatch.setattr(loop_trees, "given", wrong)
     d = untrace.decompile(swings)({"pos": f32(3), "vel": f32(3)})
     assert "pos, vel = s" in d.source and not d.notes and d.proof.level == "jaxpr"
+
+
+def test_a_body_that_only_calls_a_function_is_that_function() -> None:
+    step = jax.jit(lambda s, x: ({"n": s["n"] + x}, x * 2))
+
+    def function(xs: Any) -> Any:
+        return lax.scan(lambda s, x: step(s, x), {"n": 0.0}, xs)
+
+    d = untrace.decompile(function)(f32(5))
+    assert "return lax.scan(step, {" in d.source or "return lax.scan(fn, {" in d.source, d.source
+    assert d.proof.level == "jaxpr"

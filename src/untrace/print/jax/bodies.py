@@ -15,7 +15,21 @@ from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Library, Value
 from untrace.print.jax.types import Type, array_type, tuple_type
 from untrace.print.names import Scope, identifier
-from untrace.print.tree import WIDTH, Assign, Def, Expr, Lambda, Lines, Name, Parameter, Return, Statement, Text, Tuple
+from untrace.print.tree import (
+    WIDTH,
+    Assign,
+    Call,
+    Def,
+    Expr,
+    Lambda,
+    Lines,
+    Name,
+    Parameter,
+    Return,
+    Statement,
+    Text,
+    Tuple,
+)
 
 # A lambda longer than this is written as a function with a name.
 _LAMBDA_WIDTH = 56
@@ -92,6 +106,9 @@ class Body:
 
     def finish(self, value: Expr) -> Expr:
         """What a call is given for this function: its name, now defined before the call, or a lambda where it had none."""
+        if not self.writer.statements and type(value) is Call and type(value.func) is str and not value.kwargs:
+            if value.args and [a.flat() for a in value.args] == [p.name for p in self.params]:
+                return Name(value.func)  # nothing but a call of it
         if not self.writer.statements and not self.authored:
             expr = Lambda([p.name for p in self.params], value)
             if len(expr.flat()) <= _LAMBDA_WIDTH:

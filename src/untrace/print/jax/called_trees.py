@@ -68,7 +68,7 @@ def called(w: Any, operands: Sequence[Expr], body: Function, decorator: Expr, ki
     except UnsupportedPrimitiveError:  # a tree that has no source form
         del w.statements[count:]
         return None
-    return assign(w, [(trees.out, ())], body, Call(written, arguments), "out")
+    return assign(w, [(trees.out, ())], body, Call(written, arguments), "out", is_call=True)
 
 
 def _closed_over(body: Function, trees: BodyTrees) -> list[int]:

@@ -277,6 +277,13 @@ def _uses_in_loop(module: Any, equation: Equation, known: dict[Value, Leaf]) -> 
     return {**dict.fromkeys(whole, 0), **_uses_inside(module, body, equation, closed, known)}
 
 
+def own_uses(module: Any, body: Function, known: dict[Value, Leaf]) -> dict[Value, int]:
+    """How often a function needs each of these leaves of its parameters by itself, and not with all of its tree."""
+    uses: dict[Value, int] = {}
+    _count_uses(module, body.equations, body.results, {**_own_leaves(body), **known}, uses)
+    return {value: uses.get(value, 0) for value in known}
+
+
 def _uses_in_bodies(module: Any, equation: Equation, known: dict[Value, Leaf]) -> dict[int, int]:
     """The same for the functions of a `while` or a `cond`, where their trees are known."""
     if equation.callee.name == "while":

@@ -21,7 +21,7 @@ from untrace.ir.scans import closes_simply, same_weak_types, used_values
 from untrace.lift import parameters
 from untrace.lift.words import clean
 from untrace.print.jax.bodies import Body, argument_words, hint_of
-from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
+from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, own_uses, reach
 from untrace.print.jax.mapped import Unpacked, returned
 from untrace.print.jax.results import inner_nodes, is_readable, rebuilt
 from untrace.print.names import identifier
@@ -267,6 +267,12 @@ class TreeBody(Body):
             (value,) = values
             return inner.bind_parameter(value, word).id
         name = Name(inner.scope.fresh(identifier(clean(word), "state")))
+        if not tree.nested() and self._comes_whole(values):
+            found = reach(tree.example, name) or []
+            self.leaves.extend((v, leaf) for v, leaf in zip(values, found, strict=True) if v is not None)
+            if None not in values:
+                inner.trees.add(name, tree.example, values)
+            return name.id
         if self._is_unpacked(tree, path):
             at = len(inner.statements)
             inner.statements.append(None)
@@ -286,6 +292,13 @@ class TreeBody(Body):
             inner.trees.add(name, tree.example, values)
             inner.trees.arguments.update([id(v) for v in values])
         return name.id
+
+    def _comes_whole(self, values: Sequence[Value | None]) -> bool:
+        """Whether a tuple is only handed on to calls that take all of it."""
+        known = {
+            v: Leaf(Name("whole"), (("item", str(i), len(values)),)) for i, v in enumerate(values) if v is not None
+        }
+        return not any(own_uses(self.writer.module, self.function, known).values())
 
     def _is_unpacked(self, tree: Tree, path: parameters.Path) -> bool:
         """Whether a tuple is taken apart: where the author did, one of leaves only, and a carry of unknown origin."""
@@ -367,11 +380,18 @@ def _later(w: Any) -> set[Any]:
 
 
 def assign(
-    w: Any, trees: Sequence[tuple[Tree, tuple[int, ...]]], body: Function, call: Expr, word: str, shift: int = 0
+    w: Any,
+    trees: Sequence[tuple[Tree, tuple[int, ...]]],
+    body: Function,
+    call: Expr,
+    word: str,
+    shift: int = 0,
+    is_call: bool = False,
 ) -> Any:
     """Binds what comes back, each tree at its path: a name for each array, and for each tree in a tuple.
 
-    word: what the first tree is called where the author has no name for it.
+    word: what the first tree is called where the author has no name for it. is_call: of a function, which gives its results
+    as a tuple.
     """
     first = trees[0][0]
     if len(trees) == 1 and first.is_leaf and first.places == (0,) and len(body.results) == 1:
@@ -393,7 +413,8 @@ def assign(
         if tree.is_leaf:
             return Name(w._target(values[0], word))
         apart = any(name[: len(path)] == path and len(name) > len(path) for name in names)
-        if type(tree.example) is tuple and len(tree.example) > 1 and (apart or not tree.nested()) and path not in names:
+        apart = apart or not tree.nested() or not path and is_call
+        if type(tree.example) is tuple and len(tree.example) > 1 and apart and path not in names:
             return Tuple([bind(part, (*path, i), words(part, (*path, i))) for i, part in enumerate(tree.parts())])
         root = Name(w.scope.fresh(identifier(names.get(path) or word, "out")))
         for value, leaf, is_made in zip(values, reach(tree.example, root) or [], made, strict=True):
