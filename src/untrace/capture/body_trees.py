@@ -197,8 +197,10 @@ def noted_bodies(bodies: Bodies) -> Iterator[None]:
 
 def has_unknown_loops(closed: Any, bodies: Bodies) -> bool:
     """Whether a program has a loop whose function JAX had traced before: nothing was noted of it."""
-    bodies_in = [e for e in jax_compat.equations_in(closed) if e.primitive.name in _BODIES]
-    return not all(bodies.knows(body) for eqn in bodies_in for body in jax_compat.jaxprs_in(eqn))
+    found = [e for e in jax_compat.equations_in(closed) if e.primitive.name in _BODIES]
+    every = [body for eqn in found for body in jax_compat.jaxprs_in(eqn)]
+    # JAX's own functions take arrays one by one.
+    return not all(bodies.knows(body) or jax_compat.is_library_jaxpr(body) for body in every)
 
 
 def note_trees(program: Program, bodies: Bodies) -> None:
