@@ -368,3 +368,26 @@ def test_a_body_that_only_calls_a_function_is_that_function() -> None:
     d = untrace.decompile(function)(f32(5))
     assert "return lax.scan(step, {" in d.source or "return lax.scan(fn, {" in d.source, d.source
     assert d.proof.level == "jaxpr"
+
+
+def test_a_second_decompilation_gives_the_same_text() -> None:
+    """What JAX traced before it does not call again: untrace traces afresh then, and so must the rules that come later."""
+
+    @jax.jit
+    def rank(x: Any) -> Any:
+        return jnp.sin(x) * jnp.cos(x) + jnp.exp(-x)
+
+    def order(x: Any) -> Any:
+        return x + rank(x)
+
+    ranked = jax.custom_vjp(order)
+    ranked.defvjp(lambda x: (order(x), (x, order(x))), lambda kept, g: (g * kept[0] + kept[1],))
+
+    def step(state: Any, x: Any) -> Any:
+        return {"n": state["n"] + ranked(x)}, x
+
+    def function(x: Any) -> Any:
+        return lax.scan(step, {"n": x[0]}, x)
+
+    first, second = (untrace.decompile(function)(f32(5, 3)) for _ in range(2))
+    assert first.source == second.source

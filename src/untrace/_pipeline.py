@@ -179,7 +179,8 @@ def _program_of_target(captured: Captured, program: Program, target: Any, name: 
     from untrace.capture.jaxpr import Importer
 
     importer = Importer(captured.expander)
-    entry = importer.program(target, name)
+    with captured.caches():
+        entry = importer.program(target, name)
     captured.name_constants(importer.constants)
     extra = {**captured.extra, "own": program.extra["own"], "summary": captured.summary}
     made = Program(entry, program.signature, tuple(importer.notes), extra=extra)

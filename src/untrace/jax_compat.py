@@ -1723,17 +1723,18 @@ class MappedCall:
 _fresh_traces = itertools.count()
 
 
-@contextlib.contextmanager
-def untouched_by_caches() -> Iterator[None]:
-    """Inside, JAX traces all functions again, and forgets nothing of what it had traced before.
+def fresh_caches() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """What gives a context in which JAX traces all functions again, and forgets nothing of what it had traced before.
+
+    What is traced in one such context, the next ones of the same know.
 
     Its caches of traces are keyed by what is set around a trace, which the named axes are part of: one that nobody uses
     is in no jaxpr. Source: `trace_context` in jax/_src/config.py.
     """
     from jax._src import core
 
-    with core.extend_axis_env_nd([(f"untrace_{next(_fresh_traces)}", 1)]):
-        yield
+    axis = f"untrace_{next(_fresh_traces)}"
+    return lambda: core.extend_axis_env_nd([(axis, 1)])
 
 
 def is_mapped(closed: Any) -> bool:

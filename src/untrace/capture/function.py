@@ -47,6 +47,8 @@ class Captured:
     constant_names: dict[int, str] = field(default_factory=dict)  # by id: names for what the function closes over
     vmaps: Sequence[VmapCall] = ()  # the calls of `jax.vmap` that were made, where they were noted
     bodies: Bodies = field(default_factory=Bodies)  # the pytrees of functions that were traced, where they were noted
+    # Gives the context in which JAX finds what it traced for this: rules that are called later must find the same.
+    caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     _looked_for: dict[int, Any] = field(default_factory=dict)
 
     def where(self) -> str:
@@ -78,8 +80,8 @@ def trace(
     """Traces `function` on arrays or `ShapeDtypeStruct`s.
 
     static_argnums, static_argnames: positions in `args` and names in `kwargs` that are not traced. note_calls: whether
-    calls of `jax.vmap` are looked for, which traces mapped functions once more, and the pytrees of loops. Raises CaptureError with JAX's own
-    message below ours.
+    calls of `jax.vmap` are looked for, which traces mapped functions once more, and the pytrees of loops. Raises
+    CaptureError with JAX's own message below ours.
     """
     args = tuple(args)
     positions = {i for i in range(len(args)) if i in static_argnums}
@@ -103,15 +105,13 @@ def trace(
     except Exception as error:  # whatever the user's function raises while it is traced
         raise CaptureError(_explain(function, error)) from error
     vmaps: Sequence[VmapCall] = ()
+    caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     if note_calls and (jax_compat.is_mapped(jaxpr) or has_unknown_loops(jaxpr, bodies)):
         # Traced again, for JAX does not call what it has traced before. Where that fails, the calls stay unknown.
-        with (
-            contextlib.suppress(Exception),
-            jax_compat.untouched_by_caches(),
-            noted_bodies(bodies),
-            noted_vmaps() as vmaps,
-        ):
+        fresh = jax_compat.fresh_caches()
+        with contextlib.suppress(Exception), fresh(), noted_bodies(bodies), noted_vmaps() as vmaps:
             jaxpr, out_example = jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
+            caches = fresh
     name = name_of(function)
     if name == "<lambda>":
         name = syntax.lambda_name(getattr(inspect.unwrap(function), "__code__", None)) or name
@@ -128,17 +128,19 @@ def trace(
         function=function,
         vmaps=vmaps,
         bodies=bodies,
+        caches=caches,
     )
 
 
 def program_of(captured: Captured, name: str, signature: Any, keep_primitives: Collection[str] = ()) -> Program:
     """The Program of what was traced, without library primitives but those in `keep_primitives`."""
     captured.expander = Expander(keep_primitives)
-    captured.expander.perturbed = jax_compat.perturbed_operands(captured.jaxpr)
-    captured.expanded = captured.expander.closed(captured.jaxpr)
-    captured.notes = captured.expander.notes
-    importer = Importer(captured.expander)
-    entry = importer.program(captured.expanded, name)
+    with captured.caches():
+        captured.expander.perturbed = jax_compat.perturbed_operands(captured.jaxpr)
+        captured.expanded = captured.expander.closed(captured.jaxpr)
+        captured.notes = captured.expander.notes
+        importer = Importer(captured.expander)
+        entry = importer.program(captured.expanded, name)
     captured.name_constants(importer.constants)
     program = Program(entry, signature, tuple(importer.notes), extra=dict(captured.extra))
     note_trees(program, captured.bodies)

@@ -7,7 +7,7 @@ are written by `loops`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -42,10 +42,15 @@ def trees_of(w: Any, body: Function) -> BodyTrees | None:
     every = [*trees.args, *outs]
     if not any(t.nested() for t in every) or not all(_is_reached(t.example) for t in every):
         return None
-    outside = w.trees.nodes()
-    inside = [*outside, *(node for tree in trees.args for node in inner_nodes(tree.example))]
-    written = all(is_readable(t.example, outside) for t in trees.args) and all(
-        is_readable(t.example, inside) for t in outs
+
+    def is_outside(accept: Callable[[Any], bool]) -> bool:
+        return w.trees.like(accept) is not None
+
+    def is_inside(accept: Callable[[Any], bool]) -> bool:
+        return any(accept(node) for t in trees.args for node in inner_nodes(t.example)) or is_outside(accept)
+
+    written = all(is_readable(t.example, is_outside) for t in trees.args) and all(
+        is_readable(t.example, is_inside) for t in outs
     )
     results = sum(place >= 0 for place in trees.out.places)
     return trees if written and results == len(body.results) else None
@@ -350,7 +355,7 @@ def given(w: Any, tree: Tree, operands: Sequence[Expr], word: str = "") -> Expr:
     if known is not None:
         return known
     made = rebuilt(w, tree.of([a.aval for a in atoms]).example, leaves, True)
-    again = isinstance(made, Leaf) or not word or not tree.nested() or key not in _later(w)
+    again = isinstance(made, Leaf) or not word or not tree.nested() or not w.is_taken_later(key, _taken_by)
     if again:
         return made
     name = w.put_together[key] = Name(w.scope.fresh(identifier(word, "tree")))
@@ -366,17 +371,13 @@ def _key(atoms: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
-def _later(w: Any) -> set[Any]:
-    """The keys of the trees that later calls of this function take."""
-    found = set()
-    for equation in w.remaining()[0]:
-        body = equation.params.get("jaxpr")
-        trees = body.extra.get("trees") if type(body) is Function else None
-        if trees is not None and len(body.params) == len(equation.inputs):
-            for tree in trees.args:
-                atoms = [equation.inputs[p] for p in tree.places]
-                found.add((_key(atoms), jax.tree.structure(tree.example)))
-    return found
+def _taken_by(equation: Equation) -> Iterator[Any]:
+    """The keys of the trees that a call takes."""
+    body = equation.params.get("jaxpr")
+    trees = body.extra.get("trees") if type(body) is Function else None
+    if trees is not None and len(body.params) == len(equation.inputs):
+        for tree in trees.args:
+            yield _key([equation.inputs[p] for p in tree.places]), jax.tree.structure(tree.example)
 
 
 def assign(
@@ -398,8 +399,6 @@ def assign(
         return Whole(call)
     equation = w.equation
     names = {t.path: clean(t.name) for t in targets(Provenance().site(equation.origin)) if t.strong}
-    later, results = w.remaining()
-    read = {*results, *(a for e in later for a in e.inputs)}
     outputs = equation.outputs[len(equation.outputs) - len(body.results) :]
 
     def value_of(place: int) -> Any:
@@ -407,7 +406,7 @@ def assign(
 
     def bind(tree: Tree, path: tuple[int, ...], word: str) -> Expr:
         values = [value_of(p) for p in tree.places]
-        made = [p >= 0 and v is not None and v in read for p, v in zip(tree.places, values, strict=True)]
+        made = [p >= 0 and v is not None and w.is_read_later(v) for p, v in zip(tree.places, values, strict=True)]
         if not any(made):
             return Name("_")
         if tree.is_leaf:

@@ -123,18 +123,18 @@ def rebuilt(w: Any, example: Any, leaves: Sequence[Expr], readable: bool = False
     return made.value
 
 
-def is_readable(example: Any, others: Sequence[Any]) -> bool:
+def is_readable(example: Any, has: Callable[[Callable[[Any], bool]], bool]) -> bool:
     """Whether a reader would put a tree together: of dicts, tuples, lists and public classes that take their children by
-    name, and of what can be a changed part of one of `others`."""
+    name, and of what can be a changed part of a tree that has a name: `has(accept)` tells whether `accept` takes one."""
     level = branches(example)
     if level is None or example is None:
         return True
     if type(example) not in (*DICTS, tuple, list):
         keywords = twins.constructor_keywords(example, level)
         if not _has_parts_by_name(example, level, keywords):
-            if keywords is None or not any(_is_like(other, example, level) for other in others):
+            if keywords is None or not has(lambda other: _is_like(other, example, level)):
                 return False
-    return all(is_readable(child, others) for child in level.children)
+    return all(is_readable(child, has) for child in level.children)
 
 
 def inner_nodes(example: Any) -> list[Any]:

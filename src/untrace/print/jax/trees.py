@@ -86,11 +86,6 @@ class Trees:
             return self.by_root[leaf.root.id].get(leaf.steps, (0, None))[1]
         return self.outer.node(leaf) if self.outer is not None else None
 
-    def nodes(self) -> list[Any]:
-        """Examples of all trees that have a name."""
-        own = [example for parts in self.by_root.values() for _, example in parts.values()]
-        return [*own, *(self.outer.nodes() if self.outer is not None else ())]
-
     def like(self, accept: Callable[[Any], bool]) -> Leaf | None:
         """The first tree that `accept` takes."""
         for root, parts in self.by_root.items():

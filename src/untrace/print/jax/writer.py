@@ -190,6 +190,8 @@ class FunctionWriter:
         self.root_map: tuple[str, int, int] | None = None
         self._reason = ""  # why the rule of the current equation could not write it
         self._results: Sequence[Any] = ()
+        self._last_reads: dict[Any, int] | None = None  # value -> place of the last equation that reads it
+        self._last_taken: dict[Any, int] | None = None  # the same of trees that calls take
         self._folding: frozenset[Any] | set[Any] = frozenset()
         self._made: dict[Any, Any] = {}  # value that may be folded -> the jaxpr equation that computes it
         self.sized: list[Value] = []  # parameters, whose shapes tell sizes
@@ -221,6 +223,19 @@ class FunctionWriter:
     def remaining(self) -> tuple[Sequence[Equation], Sequence[Any]]:
         """The equations after the current one, and the results of this function."""
         return self._body[self._at + 1 :], self._results
+
+    def is_read_later(self, value: Any) -> bool:
+        """Whether an equation after the current one reads `value`, or it is a result."""
+        if self._last_reads is None:
+            self._last_reads = {a: i for i, e in enumerate(self._body) for a in e.inputs if type(a) is Value}
+            self._last_reads.update((r, len(self._body)) for r in self._results if type(r) is Value)
+        return self._last_reads.get(value, -1) > self._at
+
+    def is_taken_later(self, key: Any, taken_by: Callable[[Equation], Iterable[Any]]) -> bool:
+        """Whether an equation after the current one takes the tree that `key` stands for: `taken_by` gives its keys."""
+        if self._last_taken is None:
+            self._last_taken = {k: i for i, e in enumerate(self._body) for k in taken_by(e)}
+        return self._last_taken.get(key, -1) > self._at
 
     def is_live(self, output: Value | None) -> bool:
         """Whether a result or an effect of this function depends on `output`, of its current equation."""
@@ -312,6 +327,7 @@ class FunctionWriter:
         if any(type(e.callee) in (TreeMap, TreeSum) for e in equations):
             equations = settle(self, equations)
         self._body, self._results = equations, results
+        self._last_reads = self._last_taken = None
         names = self.names
         find = rules.JAX.find
         forced = self.module.forced
@@ -439,17 +455,13 @@ class FunctionWriter:
         outputs = equation.outputs[value.skip :]
         bases = value.bases or [_base(equation)] * len(outputs)
         groups: list[str | Tuple] = []
-        read: set[Any] | None = None
-        if self.module.idiomatic:
-            later, results = self.remaining()
-            read = {*results, *(a for e in later for a in e.inputs)}
         place = 0
         for size in value.sizes:
             names = []
             end = place + size
             while place < end:
                 output = outputs[place]
-                unread = output is None or (read is not None and output not in read)
+                unread = output is None or (self.module.idiomatic and not self.is_read_later(output))
                 names.append("_" if unread else self._target(output, bases[place]))
                 place += 1
             if not names or all(n == "_" for n in names):
