@@ -192,6 +192,15 @@ def test_equations_of_different_functions_stay():
     assert simplified(original, apart=lambda left, right: True)[1]["broadcast_twice"] == 0
 
 
+def test_the_axis_that_an_operation_puts_in_front_stays_apart():
+    """`x - m[:, None, None]`, as the author says it, and not `x - m[None, :, None, None]`."""
+    x, m = jnp.ones((2, 3, 1, 1)), jnp.arange(3.0)
+    found = untrace.decompile(lambda x, m: (x - m[:, None, None]) * 2.0)(x, m)
+    assert "m[:, None, None]" in found.source and found.proof.level == "jaxpr"
+    both = untrace.decompile(lambda x, m: jnp.concatenate([x, m[:, None, None][None]]))(x, m)
+    assert "m[None, :, None, None]" in both.source
+
+
 # What JAX puts in again when a text is traced: the simplified form is no program of its own.
 @pytest.mark.parametrize("name", sorted(set(CASES) - IMPLICIT))
 @settings(max_examples=25, deadline=None)

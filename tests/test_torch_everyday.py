@@ -148,7 +148,8 @@ def test_written_once_and_run_at_other_sizes(name):
     args, kwargs = inputs(2)
     written = untrace.from_torch(model)(*args, **kwargs)
     gaps = [float(note.partition("within ")[2].split()[0]) for note in written.proof.notes if "within" in note]
-    assert len(gaps) == 2 and max(gaps) < 1e-5, written.proof.notes
+    # The bias of a score under a softmax has the gradient zero: what is there is the rounding of either side.
+    assert len(gaps) == 2 and gaps[0] < 1e-5 and gaps[1] < 5e-5, written.proof.notes
     for n in (5, 1):
         args, kwargs = inputs(n)
         found = capture(model, args, kwargs)

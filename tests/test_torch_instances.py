@@ -276,3 +276,26 @@ def test_both_ways_of_a_recurrent_layer_are_one_function():
     written = untrace.from_torch(model)(x)
     assert functions(written.source).count("lstm_layer") == 1 and "lstm_layer_2" not in written.source
     assert "reverse=True" in written.source
+
+
+class Pools(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, padding=1)
+        self.second = nn.Conv2d(4, 6, 3, padding=1)
+        self.third = nn.Conv2d(6, 2, 3, padding=1)
+
+    def forward(self, images):
+        x = F.max_pool2d(self.first(images), 2)
+        x = F.max_pool2d(self.second(x), 2)
+        return F.avg_pool2d(self.third(x), 2)
+
+
+def test_pooling_that_repeats_is_a_function_and_layers_name_what_they_get_x():
+    torch.manual_seed(0)
+    model, images = Pools().eval(), torch.randn(2, 3, 16, 16)
+    written = untrace.from_torch(model)(images)
+    assert sorted(functions(written.source)) == ["conv2d", "max_pool2d", "pools"]
+    assert "def conv2d(params, x)" in written.source and "def max_pool2d(x)" in written.source
+    assert "lax.add, (1, 1, 2, 2)" in written.source.partition("def pools(")[2]
+    agrees(written, model, images)

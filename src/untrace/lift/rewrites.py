@@ -120,9 +120,12 @@ def arithmetic_of_literals(body: Body, eqn: Any) -> Any:
     return source.replace(invars=[literal, *source.invars[1:]], outvars=eqn.outvars, source_info=eqn.source_info)
 
 
-@rewrite(
-    "mul", "add", "sub", "div", "max", "min", "pow", "rem", "atan2", "eq", "ne", "lt", "le", "gt", "ge", "and", "or"
-)
+ELEMENTWISE = (
+    "mul", "add", "sub", "div", "max", "min", "pow", "rem", "atan2", "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
+)  # fmt: skip
+
+
+@rewrite(*ELEMENTWISE)
 def scalar_operand(body: Body, eqn: Any) -> Any:
     x, y = eqn.invars
     shape = eqn.outvars[0].aval.shape
@@ -195,74 +198,6 @@ def same_type(body: Body, eqn: Any) -> Any:
     if type(x) is Literal or not jax_compat.is_shaped_array(x.aval):
         return None
     return x if same_aval(x.aval, eqn.outvars[0].aval) else None
-
-
-@rewrite("transpose")
-def transposed_twice(body: Body, eqn: Any) -> Any:
-    order = tuple(int(i) for i in eqn.params["permutation"])
-    if order == tuple(range(len(order))):
-        return eqn.invars[0]
-    inner = body.maker(eqn.invars[0], "transpose")
-    if inner is None:
-        return None
-    first = inner.params["permutation"]
-    whole = tuple(int(first[i]) for i in order)
-    if whole == tuple(range(len(whole))):
-        return inner.invars[0]
-    return eqn.replace(invars=inner.invars, params={**eqn.params, "permutation": whole})
-
-
-@rewrite("reshape")
-def reshaped_twice(body: Body, eqn: Any) -> Any:
-    x = eqn.invars[0]
-    if type(x) is Literal or len(eqn.invars) > 1 or eqn.params["dimensions"] is not None:
-        return None
-    if x.aval.shape == eqn.outvars[0].aval.shape:
-        return x
-    inner = body.maker(x, "reshape")
-    if inner is not None and len(inner.invars) == 1 and inner.params["dimensions"] is None:
-        return eqn.replace(invars=inner.invars)
-    literal = body.scalar(x)
-    source = body.maker(x, "broadcast_in_dim") if literal is not None else None
-    if source is not None and len(source.invars) == 1:
-        params = {**source.params, "shape": tuple(eqn.outvars[0].aval.shape)}
-        return source.replace(params=params, outvars=eqn.outvars, source_info=eqn.source_info)
-    return None
-
-
-@rewrite("reshape")
-def new_axes(body: Body, eqn: Any) -> Any:
-    """A reshape that puts axes of size one in between is an index with None; before an operation, it is nothing."""
-    x = eqn.invars[0]
-    if type(x) is Literal or len(eqn.invars) > 1 or eqn.params["dimensions"] is not None:
-        return None
-    old, new = tuple(x.aval.shape), tuple(eqn.outvars[0].aval.shape)
-    if len(new) <= len(old) or not old:
-        return None
-    if new == (*old, *[1] * (len(new) - len(old))):
-        dims = tuple(range(len(old)))
-    elif 1 in old or tuple(n for n in new if n != 1) != old:
-        return None
-    else:
-        dims = tuple(i for i, n in enumerate(new) if n != 1)
-    params = {"shape": new, "broadcast_dimensions": dims, "sharding": eqn.params["sharding"]}
-    return eqn.replace(primitive=lax.broadcast_in_dim_p, params=params)
-
-
-@rewrite("broadcast_in_dim")
-def broadcast_twice(body: Body, eqn: Any) -> Any:
-    x = eqn.invars[0] if len(eqn.invars) == 1 else None
-    if x is None or type(x) is Literal:
-        return None
-    dims = tuple(int(d) for d in eqn.params["broadcast_dimensions"])
-    shape = tuple(eqn.params["shape"])
-    if x.aval.shape == shape and dims == tuple(range(len(shape))):
-        return x
-    inner = body.maker(x, "broadcast_in_dim")
-    if inner is None or len(inner.invars) != 1:
-        return None
-    first = tuple(dims[int(d)] for d in inner.params["broadcast_dimensions"])
-    return eqn.replace(invars=inner.invars, params={**eqn.params, "broadcast_dimensions": first})
 
 
 def single_call(closed: Any) -> Any:

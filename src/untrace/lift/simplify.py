@@ -241,6 +241,7 @@ class Body:
         self.substitute: dict[Any, Any] = {}
         self._jaxpr = jaxpr
         self._uses: Counter[Any] | None = None
+        self._users: dict[Any, list[Any]] | None = None
         self.changed = False
         self.narrowed: dict[Any, Any] = {}  # broadcast variable -> the same with ones where it repeats
         self._inputs = set(jaxpr.invars) | set(jaxpr.constvars)
@@ -297,6 +298,16 @@ class Body:
             atoms = [v for eqn in self._jaxpr.eqns for v in eqn.invars] + list(self._jaxpr.outvars)
             self._uses = Counter(v for v in atoms if type(v) is not Literal)
         return self._uses[variable] <= 1 and not any(v is variable for v in self.substitute.values())
+
+    def users(self, variable: Any) -> Sequence[Any]:
+        """The equations that read a variable of the jaxpr, as they were before they were rewritten."""
+        if self._users is None:
+            self._users = {}
+            for eqn in self._jaxpr.eqns:
+                for atom in eqn.invars:
+                    if type(atom) is not Literal:
+                        self._users.setdefault(atom, []).append(eqn)
+        return self._users.get(variable, ())
 
     def maker(self, atom: Any, *names: str) -> Any:
         """The equation of one of these primitives that computes `atom`, or None."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from untrace.torch import ops_parts
 from untrace.torch.bridge import lacks
 
 
@@ -136,7 +137,8 @@ def max_pool(
     least = -np.inf if jnp.issubdtype(input.dtype, jnp.floating) else jnp.iinfo(input.dtype).min
     # A NumPy scalar: JAX differentiates a maximum over windows only where it sees the start value.
     apart = (1,) * (input.ndim - rank) + _several(dilation, rank)
-    return lax.reduce_window(input, np.array(least, input.dtype), lax.max, sizes, strides, pads, window_dilation=apart)
+    pool = ops_parts.POOLINGS["max", rank]
+    return pool(input, np.array(least, input.dtype), lax.max, sizes, strides, pads, apart, None)
 
 
 def avg_pool(
@@ -145,12 +147,13 @@ def avg_pool(
 ) -> Any:  # fmt: skip
     sizes, strides, pads = _windows(rank, input, kernel_size, stride, padding, ceil_mode)
     zero = np.zeros((), input.dtype)
-    total = lax.reduce_window(input, zero, lax.add, sizes, strides, pads)
-    if divisor_override is not None:
-        return total / divisor_override
     even = all(a == b for a, b in pads)
-    if even and (count_include_pad or not any(p for pair in pads for p in pair)):
-        return total / math.prod(sizes)
+    count = math.prod(sizes) if even and (count_include_pad or not any(p for pair in pads for p in pair)) else None
+    if divisor_override is not None:
+        count = divisor_override
+    total = ops_parts.POOLINGS["avg", rank](input, zero, lax.add, sizes, strides, pads, None, count)
+    if count is not None:
+        return total
     ones = jnp.ones_like(input)
     if count_include_pad:  # the padding counts, and what ceil_mode puts behind it does not
         inner = [(0, 0)] * (input.ndim - rank) + [(p, p) for p in _several(padding, rank)]

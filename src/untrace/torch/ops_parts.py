@@ -19,16 +19,20 @@ FILE = __file__
 
 
 class Part:
-    """Stands for a part of one of PyTorch's layers in the tree of module calls."""
+    """Stands for a part of one of PyTorch's layers in the tree of module calls.
 
-    def __init__(self, function: Callable[..., Any]):
+    repeated: whether it stands where it is used if that is one place only.
+    """
+
+    def __init__(self, function: Callable[..., Any], repeated: bool = False):
         self.function = function
+        self.repeated = repeated
         self.about = (function.__doc__ or "").strip()
 
 
-def part(function: Callable[..., Any]) -> Callable[..., Any]:
+def part(function: Callable[..., Any], repeated: bool = False) -> Callable[..., Any]:
     """Decorator: each call is one in the tree of calls, so that calls with equal bodies share a written function."""
-    made = Part(function)
+    made = Part(function, repeated)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -61,6 +65,15 @@ def scaled(x: Any, weight: Any, bias: Any) -> Any:
     if weight is not None:
         x = x * weight
     return x if bias is None else x + bias
+
+
+def scaled_channels(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """Normed by the statistics of each channel, with one factor for each as in PyTorch's own kernel."""
+    scale = lax.rsqrt(variance + eps)
+    if weight is not None:
+        scale = weight * scale
+    out = (x - per_channel(mean, x.ndim - 2)) * per_channel(scale, x.ndim - 2)
+    return out if bias is None else out + per_channel(bias, x.ndim - 2)
 
 
 def layer_norm(input: Any, axis: Any, weight: Any, bias: Any, eps: float) -> Any:
@@ -97,7 +110,6 @@ def per_channel(x: Any, space: int) -> Any:
 def batch_norm(
     x: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, Any, Any]:
-    space = x.ndim - 2
     mean, variance = running_mean, running_var
     if training:
         axes = (0, *range(2, x.ndim))
@@ -105,9 +117,29 @@ def batch_norm(
         if running_mean is not None:
             running_mean = (1 - momentum) * running_mean + momentum * mean
             running_var = (1 - momentum) * running_var + momentum * jnp.var(x, axis=axes, ddof=1)
-    normed = (x - per_channel(mean, space)) * lax.rsqrt(per_channel(variance, space) + eps)
-    out = scaled(normed, per_channel(weight, space), per_channel(bias, space))
+    out = scaled_channels(x, mean, variance, weight, bias, eps)
     return out.astype(x.dtype), running_mean, running_var
+
+
+# ---------------------------------------------------------------- pooling
+
+
+def _pooling(kind: str, rank: int) -> Callable[..., Any]:
+    """`max_pool2d` and the like: long calls, which get a function of their own where there are several."""
+
+    def pooled(
+        x: Any, start: Any, combine: Any, sizes: Any, strides: Any, padding: Any, dilation: Any, count: Any
+    ) -> Any:
+        if count is None:  # no name for it: the caller's stands where the call does
+            return lax.reduce_window(x, start, combine, sizes, strides, padding, window_dilation=dilation)
+        return lax.reduce_window(x, start, combine, sizes, strides, padding) / count
+
+    pooled.__name__ = f"{kind}_pool{rank}d"
+    pooled.__doc__ = f"F.{pooled.__name__}"
+    return part(pooled, repeated=True)
+
+
+POOLINGS = {(kind, rank): _pooling(kind, rank) for kind in ("max", "avg") for rank in (1, 2, 3)}
 
 
 # ---------------------------------------------------------------- attention

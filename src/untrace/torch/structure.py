@@ -71,6 +71,7 @@ class _Outlining:
         # How often each class of convolutions is called.
         convolutions = [c.kind for c in self.capture.calls if type(c.module).__module__ == "torch.nn.modules.conv"]
         self.convolutions = Counter(convolutions)
+        self.parts = Counter(c.kind for c in self.capture.calls if type(c.module) is Part)
         self.leaves = self._leaves()
         self.new_buffers = self._new_buffers()
         self.by_var = self._vars()
@@ -277,7 +278,7 @@ class _Outlining:
         size = piece.stop - piece.start
         if type(piece.call) is ModuleCall:
             if type(piece.call.module) is Part:
-                return True
+                return not piece.call.module.repeated or self.parts[piece.call.kind] > 1
             if self.convolutions.get(piece.call.kind, 0) >= _CONVOLUTIONS:
                 return True
             return is_author(piece.call.module) or size > _LAYER
@@ -414,6 +415,8 @@ class _Outlining:
         open_ = [i for i, n in enumerate(names) if n is None and piece.inputs[i] not in self.leaves]
         if len(open_) == 1 and len(left) == 1:
             names[open_[0]] = words.clean(left[0])
+        if type(piece.call) is ModuleCall and not is_author(piece.call.module) and "x" not in names:
+            names = ["x" if n == "input_" else n for n in names]  # PyTorch's word, which is a builtin's
         return names
 
     def _passed(self, piece: Piece) -> dict[Value, str]:
