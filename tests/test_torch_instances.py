@@ -299,3 +299,25 @@ def test_pooling_that_repeats_is_a_function_and_layers_name_what_they_get_x():
     assert "def conv2d(params, x)" in written.source and "def max_pool2d(x)" in written.source
     assert "lax.add, (1, 1, 2, 2)" in written.source.partition("def pools(")[2]
     agrees(written, model, images)
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, num_layers=2, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(8, 5, num_layers=2)
+
+    def forward(self, x):
+        return self.gru(self.lstm(x)[0])
+
+
+def test_layers_and_directions_of_a_recurrent_network_are_one_function():
+    torch.manual_seed(0)
+    model, x = Tagger().eval(), torch.randn(2, 6, 3)
+    written = untrace.from_torch(model)(x)
+    assert sorted(functions(written.source)) == ["gru", "gru_layer", "lstm", "lstm_layer", "tagger"]
+    assert 'def lstm_layer(params, xs, h, c, layer="l0", reverse=False):' in written.source
+    assert 'params[f"weight_ih_{layer}"]' in written.source and 'layer="l1_reverse", reverse=True' in written.source
+    assert "params: a dict of arrays" in written.source and "reverse: bool" in written.source
+    agrees(written, model, x)
+    assert any("gradients" in n for n in written.proof.notes)

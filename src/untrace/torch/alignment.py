@@ -115,7 +115,8 @@ class Aligned:
 
     `constants`: (place in base, expression there, that of other). `missing`: the statements of base that other lacks.
     `instead`: {variable that they bind: what other has in its place}. `pairs`: (dict of base, number of an item) that
-    other's dict lacks.
+    other's dict lacks. `keys`: (place in base, leaf there, that of other) of leaves with another name in `params`, such as
+    the weights of two layers of one LSTM.
     """
 
     def __init__(self, base: Def, other: Def, shapes: Sequence[Mapping[str, tuple[int, ...]]] = ({}, {})):
@@ -125,6 +126,7 @@ class Aligned:
         self.missing: list[Statement] = []
         self.instead: dict[str, Expr] = {}
         self.pairs: list[tuple[Dict, int]] = []
+        self.keys: list[tuple[Place, Leaf, Leaf]] = []
         self._names: dict[str, str] = {}  # other's word -> base's
         self._left_out: set[str] = set()
         if len(base.params) != len(other.params):
@@ -226,8 +228,12 @@ class Aligned:
             if self._names.get(other.id, other.id) != base.id:
                 raise Different
         elif isinstance(base, Leaf):
-            if self._names.get(other.root.id, other.root.id) != base.root.id or base.steps != other.steps:
+            if self._names.get(other.root.id, other.root.id) != base.root.id:
                 raise Different
+            if base.steps != other.steps:
+                if len(base.steps) != 1 or len(other.steps) != 1:
+                    raise Different
+                self.keys.append((place, base, other))
         elif type(base) is Dict:
             self._dict(base, other)
         elif type(base) is Lambda and len(base.params) == len(other.params):
@@ -306,7 +312,7 @@ def _skeleton(statement: Statement) -> str:
     said: list[str] = [type(statement).__name__]
     for node in walk(statement):
         if isinstance(node, Leaf):
-            said.append("".join(step[1] for step in node.steps))
+            said.append("".join(step[1] for step in node.steps) if len(node.steps) > 1 else "Leaf")
         elif type(node) is Call and type(node.func) is str:
             said.append(node.func)
         elif type(node) is Lines:

@@ -70,6 +70,7 @@ class Capture:
     names: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     calls: list[ModuleCall] = field(default_factory=list)
+    running: list[tuple[str, ...]] = field(default_factory=list)  # paths of the modules that run, outermost first
     arguments: Arguments = field(default_factory=Arguments)
     apart: bool = True
     changed: tuple[str, ...] = ()
@@ -184,6 +185,7 @@ class _Runner:
         capture, state = self.capture, self.capture.state
         env = environment()
         self.capture.calls.clear()
+        self.capture.running.clear()
         self.capture.arguments = Arguments()
         wraps: dict[str, Any] = {}
         for slots in state.slots:
@@ -243,8 +245,10 @@ def _marked(capture: Capture) -> Iterator[None]:
             new: list[Any] = []
             if capture.apart and number:
                 args, kwargs, new = capture.arguments.apart(number, forward, args, kwargs)
+            capture.running.append(made.path)
             with jax.named_scope(f"{_SCOPE}{number}"):
                 out = forward(*args, **kwargs)
+            capture.running.pop()
             capture.arguments.check(new)
             made.results = tuple(_variables((), out))
             return out
@@ -266,7 +270,7 @@ def within_part(part: Part, args: Any, kwargs: Any) -> Any:
     capture = _RUNNING.get()
     if capture is None:
         return part.function(*args, **kwargs)
-    made = ModuleCall(len(capture.calls), part, ("(part)",), _given(part.function, args, kwargs))
+    made = ModuleCall(len(capture.calls), part, capture.running[-1], _given(part.function, args, kwargs))
     capture.calls.append(made)
     with jax.named_scope(f"{_SCOPE}{made.number}"):
         out = part.function(*args, **kwargs)

@@ -10,6 +10,8 @@ it fails, the functions stay apart.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -161,6 +163,8 @@ class _Shared:
                 continue
             if self._too_many(found) or self._missing_another(found) or self._passed_on(other):
                 continue
+            if found.keys and self._endings([*self.aligned.values(), found]) is None:
+                continue
             self.others.append(other)
             self.aligned[other.name] = found
             for place, mine, theirs in found.constants:
@@ -204,6 +208,42 @@ class _Shared:
                     return HasKey(key, node.root)
         raise Different
 
+    def _endings(self, every: Sequence[Aligned]) -> dict[int, tuple[Place, Leaf, list[str]]] | None:
+        """The leaves with other names in other functions, each with its names; None where these are not all
+        `weight_ih_l0`, `weight_ih_l1` with the same endings.
+        """
+        leaves = {id(leaf): (place, leaf) for found in every for place, leaf, _ in found.keys}
+        theirs = [{id(leaf): other for _, leaf, other in found.keys} for found in every]
+        names = {}
+        endings = set()
+        for number, (place, leaf) in leaves.items():
+            said = [leaf.steps[0][1], *[of.get(number, leaf).steps[0][1] for of in theirs]]
+            if not all(re.fullmatch(r'"\w+"', n) for n in said):
+                return None
+            words_ = [n[1:-1] for n in said]
+            start = os.path.commonprefix(words_).rpartition("_")[0]
+            if not start:
+                return None
+            names[number] = (place, leaf, [start, *[w[len(start) + 1 :] for w in words_]])
+            endings.add(tuple(names[number][2][1:]))
+        return names if len(endings) <= 1 else None
+
+    def _named_by_layer(self, taken: set[str]) -> list[tuple[Parameter, Expr, dict[str, Expr]]]:
+        """`params[f"weight_ih_{layer}"]` for leaves with other names, and the parameter that tells which."""
+        found = self._endings(list(self.aligned.values())) or {}
+        if not found:
+            return []
+        name = _free("layer", taken)
+        taken.add(name)
+        roots = {leaf.root.id for _, leaf, _ in found.values()}
+        places = [i for i, p in enumerate(self.base.params) if p.name in roots]
+        for definition in (self.base, *self.others):
+            self.module.described.in_words(definition, [definition.params[i].name for i in places], "a dict of arrays")
+        for place, leaf, (start, *_) in found.values():
+            put(place, Leaf(leaf.root, (("item", f'f"{start}_{{{name}}}"', 0),)))
+        mine, *theirs = [Text(f'"{ending}"') for ending in next(iter(found.values()))[2][1:]]
+        return [(Parameter(name), mine, dict(zip(self.aligned, theirs, strict=True)))]
+
     # ------------------------------------------------------------ the new function
 
     def write(self) -> None:
@@ -216,7 +256,7 @@ class _Shared:
             groups.setdefault((values, self._role(place)), []).append((place, mine, theirs))
         taken = {n.id for n in walk(base.body) if type(n) is Name} | {p.name for p in base.params}
         taken |= {t for n in walk(base.body) if isinstance(n, Statement) for t in _targets(n)}
-        added: list[tuple[Parameter, Expr, dict[str, Expr]]] = []
+        added = self._named_by_layer(taken)
         for (values, role), places in groups.items():
             axis = self._axis(values) if role == "size" else None
             if axis is not None:
@@ -351,6 +391,8 @@ def _kind(value: Expr) -> str:
     if type(value) in (Tuple, List):
         return "a tuple" if type(value) is Tuple else "a list"
     text = value.flat()
+    if text in ("True", "False"):
+        return "bool"
     return "str" if text[:1] in "'\"" else "int" if text.lstrip("-").isdigit() else "float"
 
 

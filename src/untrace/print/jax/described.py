@@ -110,6 +110,11 @@ class Described:
         found = self._types.get(id(definition))
         return None if found is None else found[1]
 
+    def in_words(self, definition: Def, names: Sequence[str], text: str) -> None:
+        """Says of some parameters what they are in words, where their types are not those of every call."""
+        _, arguments, result = self._types[id(definition)]
+        self.describe(definition, [(n, Type("array", text) if n in names else t) for n, t in arguments], result)
+
     def also(self, definition: Def, arguments: Sequence[tuple[str, Type]]) -> None:
         """Describes parameters that `definition` got later, as far as it is described."""
         if arguments and (definition.docstring or definition.returns is not None):

@@ -168,7 +168,7 @@ def _order(body: Function, layout: Layout) -> list[int]:
     if unmatched is not None:
         hints[-1] = unmatched
     for i, (places, _) in enumerate(layout.packs):
-        inside = [body.params[p].hint for p in places]
+        inside = [] if "pack_names" in body.extra else [body.params[p].hint for p in places]
         hints.setdefault(-1 - i, min([h for h in inside if h in own], key=own.index, default=None))
     return sorted([*packs, *rest], key=lambda i: own.index(hints[i]) if hints.get(i) in own else -1)
 
