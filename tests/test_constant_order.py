@@ -92,3 +92,25 @@ def test_a_repeated_array_is_repeated_in_the_text(constant: np.ndarray) -> None:
     d = untrace.decompile(function, style="exact")(jnp.float32(1))
     assert d.proof.level == "jaxpr"
     assert _lowered(d, jnp.float32(1)) == _lowered(function, jnp.float32(1))
+
+
+@pytest.mark.parametrize("loop", ["scan", "while", "cond"])
+def test_a_converted_constant_that_nobody_reads_is_met_where_it_was(loop: str) -> None:
+    """`lax.convert_element_type` converts an array of NumPy at once: a body would close over another constant."""
+    a, b = jnp.asarray(A), jnp.arange(5.0)
+
+    def body(carry: Any) -> Any:
+        a.astype("int32")
+        return carry[0] + 1, b, a
+
+    def function(x: Any) -> Any:
+        carry = x, b, a
+        if loop == "scan":
+            return lax.scan(lambda c, _: (body(c), None), carry, None, length=3)[0]
+        if loop == "while":
+            return lax.while_loop(lambda c: c[0] < 3, body, carry)
+        return lax.cond(x > 0, body, lambda c: c, carry)
+
+    d = untrace.decompile(function, style="exact")(jnp.float32(1))
+    assert d.proof.level == "jaxpr"
+    assert _lowered(d, jnp.float32(1)) == _lowered(function, jnp.float32(1))

@@ -43,6 +43,10 @@ class ConstantWriter:
             self._constants[id(constant)] = found
         return found
 
+    def is_numpy(self, expr: Expr) -> bool:
+        """Whether `expr` is the name of a constant that stands in the module as NumPy's, as a function may close over it."""
+        return not self.idiomatic and any(expr is known for known in self._constants.values())
+
     def _base(self, constant: Constant, otherwise: str) -> str:
         """What a constant is called in idiomatic style; in the other they are numbered."""
         return constant.hint if self.idiomatic and constant.hint else otherwise

@@ -89,7 +89,7 @@ def select_n(w: Any, which: Any, *cases: Any) -> Any:
 @rule("convert_element_type")
 def convert_element_type(w: Any, x: Any, *, new_dtype: Any, weak_type: bool, sharding: Any) -> Any:
     aval = w.avals[0]
-    if type(w.equation.inputs[0]) is not Value:
+    if type(w.equation.inputs[0]) is not Value or w.module.is_numpy(x):
         return DECLINE  # the public function converts a constant right away
     # It also drops a conversion that changes nothing, and makes no weak type.
     if weak_type or (aval.dtype == new_dtype and not aval.weak_type):
