@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import struct
 import types
 from collections.abc import Callable
@@ -193,7 +194,7 @@ class Values:
             a.co_code != b.co_code
             or a.co_names != b.co_names
             or a.co_freevars != b.co_freevars
-            or a.co_flags != b.co_flags
+            or _arguments(a) != _arguments(b)
             or not self._same_code_constants(a.co_consts, b.co_consts)
         ):
             return False
@@ -216,6 +217,13 @@ class Values:
 def _name(value: Any) -> str:
     """What a namedtuple is called; lists and tuples are alike."""
     return "" if type(value) in (tuple, list) else type(value).__qualname__
+
+
+def _arguments(code: types.CodeType) -> tuple[Any, ...]:
+    """How a function takes its arguments and what kind it is; whether it stood inside another one is no part of that."""
+    count = code.co_argcount + code.co_kwonlyargcount
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    return *counts, code.co_varnames[:count], code.co_flags & ~inspect.CO_NESTED
 
 
 def _cells(function: Any) -> list[Any]:

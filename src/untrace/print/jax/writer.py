@@ -72,7 +72,8 @@ class ModuleWriter(ConstantWriter):
         self.missing: dict[str, Callable[..., Any]] = {}  # those without text: name of the stand-in -> function
         self.twins: dict[Any, Name] = {}  # classes that stand for a library's, by class
         self.program: Any = None  # the jaxpr of the whole program
-        self.being_written: set[int] = set()  # functions inside whose definition we are
+        # Nested functions inside whose definition we are, by id: where each stands, its name, what it closes over.
+        self.being_written: dict[int, tuple[FunctionWriter, str, Sequence[Expr]]] = {}
         self.kept: list[Any] = []  # ids are only unique while the objects live
         self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
@@ -202,6 +203,13 @@ class FunctionWriter:
         self.outer = outer
         self.trees.outer = outer.trees
         return self
+
+    def is_inside(self, other: FunctionWriter) -> bool:
+        """Whether this function sees the variables of another one."""
+        writer: FunctionWriter | None = self
+        while writer is not None and writer is not other:
+            writer = writer.outer
+        return writer is not None
 
     def nested(self) -> FunctionWriter:
         """A writer for a function inside this one, which sees this one's variables."""

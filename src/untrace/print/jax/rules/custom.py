@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -52,13 +53,17 @@ def custom_jvp_call(
     if module.idiomatic:
         roles.name_jvp_rule(call_jaxpr, jvp, num_consts)
     if num_consts and closes_naturally(call_jaxpr, num_consts, w.equation.inputs):
-        # A rule that calls its own function would be written into itself for ever: there the constants are passed.
-        if id(call_jaxpr) not in module.being_written:
-            module.being_written.add(id(call_jaxpr))
+        # A rule that calls its own function would be written into itself for ever: it calls the one around it where it
+        # sees that and means the same variables, and else one to which the constants are passed.
+        around = module.being_written.get(id(call_jaxpr))
+        if around is None:
             try:
                 return _closed_over(w, operands, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros)
             finally:
-                module.being_written.discard(id(call_jaxpr))
+                module.being_written.pop(id(call_jaxpr), None)
+        writer, name, closed = around
+        if w.is_inside(writer) and all(map(operator.is_, operands[:num_consts], closed)):
+            return result(call_jaxpr, Call(name, operands[num_consts:]))
 
     def build(name: str) -> Iterator[Statement]:
         yield module.define(call_jaxpr, name, [Text("jax.custom_jvp")])
@@ -89,9 +94,9 @@ def _closed_over(
 ) -> Any:
     """A function that closes over variables of this one is defined right here."""
     name = w.scope.fresh(identifier(primal.name, "fn"))
+    w.module.being_written[id(primal)] = w, name, operands[:consts]
     inner = w.nested()
-    for param, atom in zip(primal.params[:consts], w.equation.inputs[:consts], strict=True):
-        inner.names[param] = w.atom(atom)
+    inner.names.update(zip(primal.params[:consts], operands, strict=False))
     params = [Parameter(inner.bind_parameter(p).id) for p in primal.params[consts:]]
     inner.equations(primal.equations, primal.results)
     inner.statements.append(Return(inner.results(primal.results)))
