@@ -205,3 +205,80 @@ def test_the_cotangent_has_the_name_that_the_author_gave_it():
     text = untrace.decompile(lambda x: clipped(x, jnp.float32(0.5)) + x)(jnp.ones(3)).source
     assert "def clipped_bwd(residuals, gradient):" in text
     assert "jnp.clip(gradient, -limit, limit)" in text
+
+
+TABLE = np.array([3.0, 5.0, 7.0], np.float32)
+
+
+def scaled(c: Any) -> Any:
+    """`sin(x) * c`, whose rule calls the function itself and reads what that closes over."""
+
+    @jax.custom_jvp
+    def f(x: Any) -> Any:
+        return jnp.sin(x) * c
+
+    @f.defjvp
+    def f_jvp(primals: Any, tangents: Any) -> Any:
+        return f(*primals), f(*primals) * tangents[0] * (c + 2)
+
+    return f
+
+
+def of_a_constant(x: Any, y: Any) -> Any:
+    return scaled(TABLE)(x) * y
+
+
+def of_an_argument(x: Any, y: Any) -> Any:
+    return scaled(y)(x)
+
+
+def of_an_argument_in_a_loop(x: Any, y: Any) -> Any:
+    return jax.lax.scan(lambda c, _: (scaled(y)(c), None), x, None, length=2)[0]
+
+
+@pytest.mark.parametrize("style", ["exact", "idiomatic"])
+@pytest.mark.parametrize("function", [of_a_constant, of_an_argument, of_an_argument_in_a_loop])
+def test_a_rule_calls_its_own_function_over_what_that_closes_over(function: Any, style: str) -> None:
+    """JAX keeps no more of such a value in the rule than a tracer whose trace is over."""
+    d = untrace.decompile(function, style=style)(X, X + 1)
+    assert d.proof.level == "jaxpr"
+    assert d.source.count("@jax.custom_jvp") == 1
+    gradients = [jax.grad(lambda x, y, g=g: g(x, y).sum()) for g in (function, d)]
+    assert [float(a) for a in gradients[0](X, X + 1)] == [float(a) for a in gradients[1](X, X + 1)]
+
+
+def test_a_rule_that_reads_what_its_function_does_not_is_left_out() -> None:
+    """Nothing in the equation says what such a value is."""
+
+    def function(x: Any, y: Any) -> Any:
+        @jax.custom_jvp
+        def f(x: Any) -> Any:
+            return jnp.sin(x)
+
+        f.defjvps(lambda t, ans, x: t * y)
+        return f(x)
+
+    d = untrace.decompile(function, style="exact")(X, X)
+    assert any("reads a traced value that the function does not read" in note for note in d.notes)
+    assert np.array_equal(d(X, X), function(X, X))
+
+
+@pytest.mark.parametrize("style", ["exact", "idiomatic"])
+@pytest.mark.parametrize("table", [None, TABLE])
+def test_a_forward_rule_that_is_not_run_under_remat(table: Any, style: str) -> None:
+    """Every call wraps the author's rule anew; it is one rule all the same."""
+
+    @jax.custom_vjp
+    def f(x: Any) -> Any:
+        return jnp.exp(x) if table is None else jnp.exp(x) * table
+
+    def fwd(x: Any) -> Any:
+        y = f(x)
+        return y, (x, y)
+
+    f.defvjp(fwd, lambda saved, g: (g * saved[0] * saved[1],), optimize_remat=True)
+    d = untrace.decompile(lambda x: f(x) + f(2 * x), style=style)(X)
+    assert d.proof.level == "jaxpr"
+    assert d.source.count("optimize_remat=True") == 1
+    gradients = [jax.grad(lambda x, g=g: g(x).sum()) for g in (d, lambda x: f(x) + f(2 * x))]
+    assert np.array_equal(gradients[0](X), gradients[1](X))

@@ -593,3 +593,21 @@ def test_a_deep_chain_does_not_overflow_the_stack():
     third = jax.make_jaxpr(lambda x: (f(x, lax.tan), lax.cos(x)))(X)
     difference = compare_jaxprs(first, third)
     assert difference.path[-1].primitive.name == "sin"
+
+
+def test_a_policy_is_the_same_wherever_it_was_defined():
+    def inside(primitive, *_, **__):
+        return primitive.name == "sin"
+
+    def others(first, /, *_, **__):
+        return first.name == "sin"
+
+    def remat(policy):
+        return jax.make_jaxpr(jax.checkpoint(jnp.sin, policy=policy))(1.0)
+
+    assert not compare_jaxprs(remat(inside), remat(_policy_of_a_module))
+    assert compare_jaxprs(remat(inside), remat(others))
+
+
+def _policy_of_a_module(primitive, *_, **__):
+    return primitive.name == "sin"

@@ -945,7 +945,8 @@ def _wrapped_key(wrapped: Any) -> tuple[Any, ...]:
     """A WrappedFun as (function, transformations with their arguments), without result thunks."""
     if wrapped.params:
         raise ValueError("keyword arguments")
-    parts: list[Any] = [wrapped.f]
+    forward = _remat_optimized(wrapped.f)
+    parts: list[Any] = [wrapped.f] if forward is None else [forward, "optimize_remat"]
     for generator, args in wrapped.transforms:
         parts.append(generator)
         for arg in args:
@@ -960,6 +961,16 @@ def _wrapped_key(wrapped: Any) -> tuple[Any, ...]:
 
 def is_tracer(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
+
+
+def variable_of(tracer: Any) -> Any:
+    """The variable of a jaxpr that a traced value is; None for one of another kind of trace.
+
+    Source: `DynamicJaxprTracer.val`, jax/_src/interpreters/partial_eval.py.
+    """
+    from jax._src.interpreters import partial_eval
+
+    return tracer.val if isinstance(tracer, partial_eval.DynamicJaxprTracer) else None
 
 
 def weakly_typed(value: Any) -> Any:
@@ -1190,9 +1201,22 @@ def _rule_identity(rule: Any) -> Any:
             for transformation, args in rule.transforms:
                 fixed.add((transformation.__name__, tuple(_static_key(a) for a in args if _is_fixed(a))))
             inner = rule.f
+        elif (forward := _remat_optimized(rule)) is not None:
+            fixed.add(("optimize_remat", ()))
+            inner = forward
         else:
             inner = _wrapped_inside(rule)
     return id(rule), frozenset(fixed)
+
+
+def _remat_optimized(rule: Any) -> Any:
+    """The forward rule that every call of a function with `optimize_remat=True` wraps anew; None for other functions.
+
+    Source: `optimize_remat_of_custom_vjp_fwd`, jax/_src/custom_derivatives.py.
+    """
+    code = getattr(rule, "__code__", None)
+    own = code is not None and code.co_name == "wrapped_fwd" and code.co_filename.endswith("custom_derivatives.py")
+    return getattr(rule, "__wrapped__", None) if own else None
 
 
 def _wrapped_inside(function: Any, depth: int = 0) -> Any:

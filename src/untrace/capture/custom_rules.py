@@ -9,7 +9,7 @@ does) comes to an end. Source: `jax/_src/custom_derivatives.py`, `process_custom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from untrace import jax_compat
@@ -39,10 +39,10 @@ def capture(name: str) -> Callable[[Capture], Capture]:
 
 @capture("custom_jvp_call")
 def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
-    """{call_jaxpr: Function, jvp: Function or None, num_consts, symbolic_zeros, out_zeros}.
+    """{call_jaxpr: Function, jvp: Function or None, num_consts, symbolic_zeros, out_zeros, closed}.
 
-    `jvp` maps (primals without the closed-over ones, their tangents) to (primals out, tangents out whose
-    `out_zeros` entry is False).
+    `jvp` maps (the operands that it closes over, primals without the closed-over ones, their tangents) to (primals out,
+    tangents out whose `out_zeros` entry is False). `closed` are the indices of the operands that it closes over.
     """
     params = eqn.params
     key = jax_compat.rule_key(eqn, params["jvp_jaxpr_fun"])
@@ -56,13 +56,18 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
         "symbolic_zeros": params["symbolic_zeros"],
         "jvp": None,
         "out_zeros": (),
+        "closed": (),
     }
 
+    def trace() -> Any:
+        rule, out_zeros = importer.expander.jvp_of(eqn)
+        rule, tracers = jax_compat.traced_constants_as_inputs(rule)
+        return rule, out_zeros, _places(importer, eqn, tracers)
+
     def trace_rule(allowed: bool) -> None:
-        trace = (lambda: importer.expander.jvp_of(eqn)) if allowed else None
-        rule, out_zeros = _guarded(importer, name, "jvp", trace) or (None, ())
+        rule, out_zeros, closed = _guarded(importer, name, "jvp", trace if allowed else None) or (None, (), ())
         out["jvp"] = rule and importer.function(rule, name + "_jvp")
-        out["out_zeros"] = out_zeros
+        out.update(out_zeros=out_zeros, closed=closed)
 
     importer.later(trace_rule)
     return out
@@ -108,6 +113,58 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
 
     importer.later(trace_rules)
     return out
+
+
+def _places(importer: Importer, eqn: Any, tracers: Sequence[Any]) -> tuple[int, ...]:
+    """Which operands of an equation the values are that its rule closes over.
+
+    Such a value belongs to the function around, whose trace is over: it is known by its variable. Raises TypeError where
+    the function itself does not close over one.
+    """
+    operands: dict[Any, int] = {}
+    for place, atom in enumerate(eqn.invars[: eqn.params["num_consts"]] if tracers else ()):
+        while type(atom) is not jax_compat.LITERAL_TYPE and operands.setdefault(atom, place) == place:
+            if atom not in importer.outside:
+                break
+            atom = importer.outside[atom]
+    variables = [jax_compat.variable_of(tracer) for tracer in tracers]
+    if not all(v in operands for v in variables):
+        raise TypeError("it reads a traced value that the function does not read")
+    return tuple(operands[v] for v in variables)
+
+
+def variables_outside(closed: Any) -> dict[Any, Any]:
+    """For the inputs of all bodies in a program what they are outside: variables, or literals."""
+    found: dict[Any, Any] = {}
+    todo, seen = [closed], set()
+    while todo:
+        jaxpr, _ = jax_compat.open_jaxpr(todo.pop())
+        if id(jaxpr) in seen:
+            continue
+        seen.add(id(jaxpr))
+        for eqn in jaxpr.eqns:
+            todo += jax_compat.jaxprs_in(eqn)
+            for body, operands in _bodies(eqn):
+                for variable, atom in zip(jax_compat.open_jaxpr(body)[0].invars, operands, strict=False):
+                    found.setdefault(variable, atom)
+    return found
+
+
+def _bodies(eqn: Any) -> list[tuple[Any, Sequence[Any]]]:
+    """The jaxprs of an equation that take its operands as they are, each with those that it takes."""
+    name, params, operands = eqn.primitive.name, eqn.params, eqn.invars
+    if name == "cond":
+        return [(branch, operands[1:]) for branch in params["branches"]]
+    if name == "while":
+        first, second = params["cond_nconsts"], params["body_nconsts"]
+        carry = operands[first + second :]
+        return [
+            (params["cond_jaxpr"], [*operands[:first], *carry]),
+            (params["body_jaxpr"], [*operands[first : first + second], *carry]),
+        ]
+    if name in ("scan", "jit", "pjit", "remat2", "checkpoint"):
+        return [(params["jaxpr"], operands)]
+    return []
 
 
 def _guarded(importer: Importer, name: str, kind: str, trace: Callable[[], Any] | None) -> Any:

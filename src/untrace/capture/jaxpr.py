@@ -6,6 +6,7 @@ afterwards; the rules of `custom_jvp` and `custom_vjp`, which JAX keeps as closu
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,6 +35,7 @@ class Importer:
         self._later: deque[tuple[int, Callable[[bool], None]]] = deque()
         self._depth = 0
         self._notes: list[str] = []
+        self._program: Any = None
         self.rules: dict[Any, dict[str, Any]] = {}  # captured custom rules, by `jax_compat.rule_key`
 
     @property
@@ -52,12 +54,18 @@ class Importer:
         The rules are captured level by level: a function that is met both in the program and deep inside
         rules is one Function, and must have the rules that the program needs.
         """
+        self._program = closed
         entry = self.function(closed, name)
         while self._later:
             self._depth, work = self._later.popleft()
             work(self._depth <= custom_rules.MAX_DEPTH)
         self._depth = 0
         return entry
+
+    @functools.cached_property
+    def outside(self) -> Mapping[Any, Any]:
+        """For the inputs of all bodies in the program what they are outside."""
+        return custom_rules.variables_outside(self._program) if self._program is not None else {}
 
     def later(self, work: Callable[[bool], None]) -> None:
         """Puts off `work(allowed)`, the capture of a rule, until everything on this level is captured.

@@ -21,6 +21,7 @@ RULE_PARAMS: dict[str, tuple[str, ...]] = {
     "custom_jvp_call": ("jvp_jaxpr_fun",),
     "custom_vjp_call": ("fwd_jaxpr_thunk", "bwd", "out_trees"),
     "linear_call": ("transpose_thunk",),
+    "remat_opt": ("fun_jaxpr_thunk",),
 }
 # Rules inside rules, where it cannot be told that they are one and the same rule again.
 MAX_DEPTH = 2
@@ -71,6 +72,8 @@ def _trace(eqn: Any, expander: Expander) -> Traced:
         if eqn.primitive.name == "linear_call":
             transpose, consts = eqn.params["transpose_thunk"]()
             return Traced((("transpose", transpose),), (len(consts),))
+        if eqn.primitive.name == "remat_opt":  # what runs where the forward rule is not needed: the function itself
+            return Traced((("function", jax_compat.close_jaxpr(*eqn.params["fun_jaxpr_thunk"]())),))
         forward, forwards, backward, *zeros_and_perturbed = expander.vjp_of(eqn)
         layout = (tuple(forwards), *map(tuple, zeros_and_perturbed))
         return Traced((("fwd", forward), ("bwd", backward)), layout)

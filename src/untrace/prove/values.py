@@ -23,6 +23,9 @@ from untrace import jax_compat
 _EXACT = frozenset({int, str, bool, bytes, type(None), np.int64, np.int32, np.bool_})
 # Fields of parameter objects that say where something came from, or what it is called.
 _LABELS = frozenset({"debug_info", "debug", "name_and_src_info", "origin", "src_info", "name_stack", "source_info"})
+# Flags of code that tell functions apart by what calling them does.
+_KINDS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
+_KINDS |= inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 # Objects of JAX and its libraries are their attributes; other classes can hide state elsewhere.
 _OPEN_MODULES = ("jax", "equinox", "lineax", "optimistix", "diffrax", "functools")
 
@@ -220,10 +223,10 @@ def _name(value: Any) -> str:
 
 
 def _arguments(code: types.CodeType) -> tuple[Any, ...]:
-    """How a function takes its arguments and what kind it is; whether it stood inside another one is no part of that."""
+    """How a function takes its arguments and what kind it is. Where it was defined has flags too: they mean nothing here."""
     count = code.co_argcount + code.co_kwonlyargcount
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
-    return *counts, code.co_varnames[:count], code.co_flags & ~inspect.CO_NESTED
+    return *counts, code.co_varnames[:count], code.co_flags & _KINDS
 
 
 def _cells(function: Any) -> list[Any]:

@@ -28,6 +28,7 @@ class ConstantWriter:
         self.constants: list[Statement] = []
         self.large: dict[str, np.ndarray] = {}
         self._constants: dict[int, Expr] = {}
+        self._named: dict[int, Constant] = {}  # by the id of the name that a function may close over
         self._constants_by_bits: dict[Any, Expr] = {}
         self._jax_constants: dict[int, Expr] = {}
         self._literals: dict[Any, Expr] = {}
@@ -41,11 +42,16 @@ class ConstantWriter:
         if found is None:
             found = self._write_constant(constant.value, constant.aval, self._base(constant, "const"))
             self._constants[id(constant)] = found
+            self._named[id(found)] = constant
         return found
 
+    def constant_named(self, expr: Expr) -> Constant | None:
+        """The constant of the module that `expr` is, as the body of a loop closes over it; None for other values."""
+        return self._named.get(id(expr))
+
     def is_numpy(self, expr: Expr) -> bool:
-        """Whether `expr` is the name of a constant that stands in the module as NumPy's, as a function may close over it."""
-        return not self.idiomatic and any(expr is known for known in self._constants.values())
+        """Whether `expr` is a constant of the module that stands there as NumPy's."""
+        return not self.idiomatic and id(expr) in self._named
 
     def _base(self, constant: Constant, otherwise: str) -> str:
         """What a constant is called in idiomatic style; in the other they are numbered."""
@@ -95,6 +101,8 @@ class ConstantWriter:
                 "the function closes over a mutable array (jax.new_ref), whose state cannot be written as text: "
                 "pass it as an argument, or create it inside the function"
             )
+        if jax_compat.is_tracer(value):
+            raise UnsupportedPrimitiveError("it reads a traced value of the function around it")
         array = np.asarray(value)
         dtype = getattr(aval, "dtype", array.dtype)
         if not self.idiomatic and not jax_compat.is_jax_array(value) and array.dtype == dtype:

@@ -36,7 +36,7 @@ def name_jvp_rule(primal: Function, jvp: Function | None, consts: int) -> None:
     if jvp is None:
         return
     own = primal.params[consts:]
-    for place, param in enumerate(jvp.params):
+    for place, param in enumerate(jvp.params[len(jvp.params) - 2 * len(own) :]):
         name = hint_of(own[place % len(own)]) if own else ""
         _call(param, name + "_dot" if name and place >= len(own) else name)
 

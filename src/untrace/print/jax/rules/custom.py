@@ -11,7 +11,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.ir.nodes import Constant, Function, Literal
+from untrace.ir.nodes import Constant, Equation, Function, Literal
 from untrace.lift.parameters import parse_path
 from untrace.lift.words import clean
 from untrace.print.jax import roles
@@ -47,6 +47,7 @@ def custom_jvp_call(
     num_consts: int,
     symbolic_zeros: bool,
     out_zeros: Any,
+    closed: Sequence[int] = (),
 ) -> Any:
     module = w.module
     module.modules.add("jax")
@@ -58,11 +59,11 @@ def custom_jvp_call(
         around = module.being_written.get(id(call_jaxpr))
         if around is None:
             try:
-                return _closed_over(w, operands, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros)
+                return _closed_over(w, operands, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros, closed)
             finally:
                 module.being_written.pop(id(call_jaxpr), None)
-        writer, name, closed = around
-        if w.is_inside(writer) and all(map(operator.is_, operands[:num_consts], closed)):
+        writer, name, variables = around
+        if w.is_inside(writer) and all(map(operator.is_, operands[:num_consts], variables)):
             return result(call_jaxpr, Call(name, operands[num_consts:]))
 
     def build(name: str) -> Iterator[Statement]:
@@ -70,7 +71,7 @@ def custom_jvp_call(
         rule = jvp and _written_rule(
             module,
             call_jaxpr,
-            lambda: _jvp_rule(module.writer(), name, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros),
+            lambda: _jvp_rule(module.writer(), name, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros, closed),
         )
         if rule:
             yield rule
@@ -91,6 +92,7 @@ def _closed_over(
     consts: int,
     symbolic: bool,
     zeros: Sequence[bool],
+    closed: Sequence[int],
 ) -> Any:
     """A function that closes over variables of this one is defined right here."""
     name = w.scope.fresh(identifier(primal.name, "fn"))
@@ -101,8 +103,10 @@ def _closed_over(
     inner.equations(primal.equations, primal.results)
     inner.statements.append(Return(inner.results(primal.results)))
     w.statements.append(Def(name, params, inner.statements, [Text("jax.custom_jvp")]))
-    closed = Function(primal.name, primal.params[consts:], [], primal.results)
-    rule = jvp and _written_rule(w.module, primal, lambda: _jvp_rule(w.nested(), name, closed, jvp, 0, symbolic, zeros))
+    own = Function(primal.name, primal.params[consts:], [], primal.results)
+    rule = jvp and _written_rule(
+        w.module, primal, lambda: _jvp_rule(w.nested(), name, own, jvp, 0, symbolic, zeros, closed, operands)
+    )
     if rule:
         w.statements.append(rule)
     else:
@@ -125,20 +129,35 @@ def _written_rule(module: Any, primal: Function, write: Callable[[], Any]) -> An
 
 
 def _jvp_rule(
-    w: Any, name: str, primal: Function, jvp: Function, consts: int, symbolic: bool, zeros: Sequence[bool]
+    w: Any,
+    name: str,
+    primal: Function,
+    jvp: Function,
+    consts: int,
+    symbolic: bool,
+    zeros: Sequence[bool],
+    closed: Sequence[int],
+    variables: Sequence[Expr] = (),
 ) -> Def:
+    """`closed`: which of the `variables` around the function its rule reads, or, without those, of its first arguments."""
     module = w.module
     rule_name = w.scope.outside().fresh(identifier(name + "_jvp", "jvp"))
     count = len(primal.params)
     body = w.statements
     names = ["_"] * consts
-    primals = [
-        w.bind_parameter(v, f"x{i}" if count > 1 else "x").id for i, v in enumerate(jvp.params[: count - consts])
-    ]
-    tangents = [w.bind_parameter(v, n + "_dot").id for n, v in zip(primals, jvp.params[count - consts :], strict=True)]
+    for value, place in zip(jvp.params, closed, strict=False):
+        if variables:
+            w.names[value] = variables[place]
+        elif names[place] == "_":
+            names[place] = w.bind_parameter(value, "closed").id
+        else:
+            w.names[value] = Name(names[place])
+    params = jvp.params[len(closed) :]
+    primals = [w.bind_parameter(v, f"x{i}" if count > 1 else "x").id for i, v in enumerate(params[: count - consts])]
+    tangents = [w.bind_parameter(v, n + "_dot").id for n, v in zip(primals, params[count - consts :], strict=True)]
     given, given_dots = w.scope.fresh("primals"), w.scope.fresh("tangents")
     body.append(Unpack([*names, *primals], Name(given)))
-    body.append(Unpack([*names, *tangents], Name(given_dots)))
+    body.append(Unpack([*["_"] * consts, *tangents], Name(given_dots)))
     if symbolic:
         module.helper("_instantiate")
         body.extend(Assign([t], Call("_instantiate", [Name(t)])) for t in tangents)
@@ -191,14 +210,14 @@ def custom_vjp_call(
         roles.name_vjp_rule(call_jaxpr, fwd, bwd, num_consts, res_forwards)
 
     key: tuple[Any, ...] = ("custom_vjp", id(call_jaxpr))
-    if num_consts and _closes_over_constants(w, call_jaxpr, num_consts, res_forwards):
+    constants = [module.constant_named(x) for x in operands[:num_consts]]
+    if constants and _closes_over_constants(w, call_jaxpr, constants, res_forwards):
         # As the original did: constants of the module are no arguments.
-        constants = w.equation.inputs[:num_consts]
         key += tuple(_constant_key(module, a) for a in constants)
         converted = {a for e in call_jaxpr.equations if e.callee.name == "convert_element_type" for a in e.inputs}
         fixed = {
-            p: module.jax_constant(a) if p in converted and type(a.value) is not np.ndarray else w.atom(a)
-            for p, a in zip(call_jaxpr.params[:num_consts], constants, strict=True)
+            p: module.jax_constant(a) if p in converted and type(a.value) is not np.ndarray else x
+            for p, a, x in zip(call_jaxpr.params, constants, operands, strict=False)
         }
         operands = operands[num_consts:]
         res_forwards = [None if f is None else f - num_consts for f in res_forwards]
@@ -222,7 +241,10 @@ def custom_vjp_call(
             forward, backward = rules
             yield from rules
             define = Attribute(Name(name), "defvjp")
-            yield Spaced([], Call(define, [Name(forward.name), Name(backward.name)], _symbolic(symbolic_zeros)))
+            options = _symbolic(symbolic_zeros)
+            if _optimized(fwd) is not None:
+                options.append(("optimize_remat", Text("True")))
+            yield Spaced([], Call(define, [Name(forward.name), Name(backward.name)], options))
         else:
             missing = module.helper("_no_rule")
             yield Spaced([], Call(Attribute(Name(name), "defvjp"), [missing, missing], _symbolic(symbolic_zeros)))
@@ -245,12 +267,14 @@ def _constant_key(module: Any, constant: Constant) -> Any:
     return id(constant)
 
 
-def _closes_over_constants(w: Any, primal: Function, consts: int, forwards: Sequence[int | None]) -> bool:
+def _closes_over_constants(
+    w: Any, primal: Function, constants: Sequence[Constant | None], forwards: Sequence[int | None]
+) -> bool:
     """Whether a function that reads the constants of the module would give the same constants to the equation."""
-    operands = w.equation.inputs
-    if not all(type(a) is Constant for a in operands[:consts]) or any(f is not None and f < consts for f in forwards):
+    consts = len(constants)
+    if None in constants or any(f is not None and f < consts for f in forwards):
         return False
-    return closes_naturally(primal, consts, operands)
+    return closes_naturally(primal, consts, w.equation.inputs)
 
 
 def _fwd(
@@ -274,6 +298,10 @@ def _fwd(
         for n, free in zip([*unused, *names], allowed, strict=True):
             value = Attribute(Name(n), "value") if free else Call("_unperturbed", [Name(n)])
             w.statements.append(Assign([n], value))
+    optimized = _optimized(fwd)
+    if optimized is not None:
+        fwd = optimized.params["fwd_jaxpr"]
+        w.names.update((p, w.atom(a)) for p, a in zip(fwd.params, optimized.inputs, strict=True))
     w.equations(fwd.equations, fwd.results)
     results = [w.atom(r) for r in fwd.results]
     outs = len(primal.results)
@@ -282,6 +310,17 @@ def _fwd(
     residuals = [next(fresh) if f is None else Name(every[f]) for f in forwards]
     w.statements.append(Return(Tuple([_pack(results[len(results) - outs :]), Tuple(residuals)])))
     return Def(module.scope.fresh(identifier(name + "_fwd", "fwd")), [Parameter(n) for n in every], w.statements)
+
+
+def _optimized(fwd: Function) -> Equation | None:
+    """The equation that `optimize_remat=True` puts around the author's forward rule, where the rule is nothing else."""
+    if [e.callee.name for e in fwd.equations] != ["remat_opt"]:
+        return None
+    (equation,) = fwd.equations
+    consts = equation.params["num_consts"]
+    same = list(map(id, equation.inputs[consts:])) == list(map(id, fwd.params))
+    same = same and list(map(id, equation.outputs)) == list(map(id, fwd.results))
+    return equation if same and all(type(a) is Constant for a in equation.inputs[:consts]) else None
 
 
 def _bwd(

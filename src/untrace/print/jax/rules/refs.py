@@ -57,8 +57,9 @@ def _body(w: Any, function: Function, name: str) -> Def:
 
 @rule("broadcast_to")
 def broadcast_to(w: Any, x: Any, *, shape: Any) -> Any:
-    """The broadcast of an index of a reference; it lowers like `jnp.broadcast_to`."""
-    return w.jnp("broadcast_to", x, shape)
+    """The broadcast of an index of a reference, as JAX makes it itself for indices of several shapes."""
+    w.module.modules.add("pl")
+    return Call("pl.broadcast_to", [x, w.source(shape)])
 
 
 @rule("freeze")
