@@ -224,3 +224,41 @@ def test_recurrent(kind, options):
     np.testing.assert_allclose(out[0], numpy_of(expected[0]), atol=2e-6)
     last = expected[1][0] if kind == "LSTM" else expected[1]
     np.testing.assert_allclose(out[1][0] if kind == "LSTM" else out[1], numpy_of(last), atol=2e-6)
+
+
+# Where a function has a kink, PyTorch's choice of the slope; at zero norms are differentiable there, with zero.
+KINKS = {
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.1),
+    "relu6": lambda x: F.relu6(x + 3),
+    "ReLU6": lambda x: torch.nn.ReLU6()(x),
+    "logsigmoid": F.logsigmoid,
+    "bce_with_logits": lambda x: F.binary_cross_entropy_with_logits(x, torch.ones_like(x), reduction="none"),
+    "norm": lambda x: x.norm(dim=-1),
+    "norm_1": lambda x: (x + 0.5).norm(p=1, dim=-1, keepdim=True),
+    "norm_3": lambda x: torch.linalg.vector_norm(x + 0.5, 3.0, dim=(0, 1)),
+    "norm_inf": lambda x: torch.norm(x + 0.5, float("inf"), 0),
+    "normalize": lambda x: F.normalize(x, dim=-1),
+    "cosine_similarity": lambda x: F.cosine_similarity(x, x.flip(0), dim=-1),
+    "cdist": lambda x: torch.cdist(x, x),
+    "std": lambda x: x.std(dim=-1),
+}
+
+
+@pytest.mark.parametrize("case", KINKS)
+def test_gradients_at_kinks(case):
+    import jax
+    import jax.numpy as jnp
+
+    points = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, -1.0], [0.5, -3.0, 2.0]], np.float32)
+    given = torch.tensor(points, requires_grad=True)
+    out = KINKS[case](given)
+    weights = np.arange(1.0, out.numel() + 1, dtype=np.float32).reshape(out.shape)
+    (out * torch.from_numpy(weights)).sum().backward()
+    env, own = environment(), torchax().tensor.Tensor
+
+    def ours(x):
+        with env:
+            return (env.t2j_iso(KINKS[case](own(x, env))) * weights).sum()
+
+    found = jax.grad(ours)(jnp.asarray(points))
+    np.testing.assert_allclose(found, numpy_of(given.grad), rtol=1e-5, atol=1e-5)

@@ -26,7 +26,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
     from torch import Tensor
     from torch.nn import functional as F
 
-    from untrace.torch import ops_attention, ops_conv, ops_index, ops_math, ops_state
+    from untrace.torch import ops_attention, ops_conv, ops_index, ops_math, ops_norms, ops_state
 
     own: list[tuple[Any, Callable[..., Any]]] = [
         (F.linear, linear), (F.embedding, embedding), (F.layer_norm, layer_norm), (F.rms_norm, rms_norm),
@@ -35,6 +35,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (F.relu, relu), (torch.relu, relu), (Tensor.relu, relu), (F.gelu, gelu), (F.silu, silu), (F.sigmoid, sigmoid),
         (torch.sigmoid, sigmoid), (Tensor.sigmoid, sigmoid), (F.tanh, tanh), (torch.tanh, tanh), (Tensor.tanh, tanh),
         (F.softplus, softplus), (F.elu, elu), (F.leaky_relu, leaky_relu),
+        (F.hardtanh, hardtanh), (F.logsigmoid, log_sigmoid),
         (F.one_hot, one_hot), (F.hardswish, hardswish), (F.hardsigmoid, hardsigmoid), (F.relu6, relu6), (F.mish, mish),
         (F.instance_norm, instance_norm),
         (F.cross_entropy, cross_entropy), (F.mse_loss, mse_loss), (torch.rsqrt, rsqrt), (Tensor.rsqrt, rsqrt),
@@ -58,6 +59,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
     found += ops_conv.table()
     found += ops_index.table()
     found += ops_math.table()
+    found += ops_norms.table()
     found += ops_state.table()
     return [*found, *ADDED]
 
@@ -178,7 +180,17 @@ def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
 
 
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
-    return jax.nn.leaky_relu(input, negative_slope)
+    return jnp.where(input > 0, input, negative_slope * input)  # jax.nn's has another gradient at zero
+
+
+def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
+    if min_val == 0 and max_val == 6:
+        return jax.nn.relu6(input)
+    return jnp.clip(input, min_val, max_val)
+
+
+def log_sigmoid(input: Any) -> Any:
+    return jax.nn.log_sigmoid(input)
 
 
 def hardswish(input: Any, inplace: bool = False) -> Any:
@@ -271,7 +283,7 @@ def var(input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False
 
 
 def std(input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None) -> Any:
-    return _spread(input, dim, unbiased, correction, keepdim, jnp.std)
+    return ops_parts.root(_spread(input, dim, unbiased, correction, keepdim, jnp.var))
 
 
 def transpose(input: Any, dim0: int, dim1: int) -> Any:
