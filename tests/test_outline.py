@@ -202,7 +202,7 @@ def test_calls_are_nested_as_they_were():
 def test_layers_become_a_loop_over_the_list():
     function, args = PROGRAMS["many layers"]
     source = text_of(function, *args)
-    assert 'for layer in params["layers"]:\n        x_2 = dense(layer, x_2)' in source
+    assert 'for layer in params["layers"]:\n        x = dense(layer, x)' in source
 
 
 def test_layers_with_names_become_a_loop_over_the_names():

@@ -61,7 +61,7 @@ def forward(params, x):
     multi_head_attention_out = multi_head_attention(
         params["attention"], layer_norm(params["norm1"], x)
     )
-    x_2 = x + multi_head_attention_out
-    y = linear(params["up"], layer_norm(params["norm2"], x_2))
+    x = x + multi_head_attention_out
+    y = linear(params["up"], layer_norm(params["norm2"], x))
     hidden = jax.nn.gelu(y)
-    return x_2 + linear(params["down"], hidden)
+    return x + linear(params["down"], hidden)

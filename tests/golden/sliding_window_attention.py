@@ -36,11 +36,11 @@ def block_bwd(x, layer, param, d_x):
     Returns: (bf16[8,16], bf16[16,16], bf16[16,48]).
     """
     q, k, v = jnp.split(x @ param, 3, axis=-1)
-    q_2 = q.reshape(8, 2, 8)
-    k_2 = k.reshape(8, 2, 8)
-    v_2 = v.reshape(8, 2, 8)
+    q = q.reshape(8, 2, 8)
+    k = k.reshape(8, 2, 8)
+    v = v.reshape(8, 2, 8)
     cast = jnp.sqrt(8.0).astype(jnp.bfloat16)
-    scores = jnp.einsum("qhd,khd->hqk", q_2, k_2) / cast
+    scores = jnp.einsum("qhd,khd->hqk", q, k) / cast
     distance = jnp.arange(8)[:, None] - jnp.arange(8)
     mask = (distance >= 0) & (distance < 4)
     selected = jnp.where(mask, scores, -jnp.inf)
@@ -48,18 +48,18 @@ def block_bwd(x, layer, param, d_x):
     exponential = jnp.exp(selected - lax.stop_gradient(filled))
     cast_2 = exponential.sum(axis=-1, keepdims=True)
     weights = exponential / cast_2
-    reshaped = jnp.einsum("hqk,khd->qhd", weights, v_2).reshape(8, 16)
+    reshaped = jnp.einsum("hqk,khd->qhd", weights, v).reshape(8, 16)
     d_product = jnp.einsum("ij,kj->ik", d_x, layer).reshape(8, 2, 8)
     d_transposed = d_product.transpose(1, 2, 0)
-    d_weights = jnp.einsum("bij,kbi->bjk", d_transposed, v_2)
+    d_weights = jnp.einsum("bij,kbi->bjk", d_transposed, v)
     d_v = jnp.einsum("bij,bki->jbk", weights, d_transposed)
     d_weights_2 = lax.reduce_sum(d_weights * cast_2 ** (-2) * exponential, (2,))
     d_weights_3 = (-d_weights_2[:, :, None]).astype(jnp.float32)
     d_weights_4 = jnp.broadcast_to(d_weights_3, (2, 8, 8)).astype(jnp.bfloat16)
     d_selected = (d_weights / cast_2 + d_weights_4) * exponential
     d_product_2 = jnp.where(mask, d_selected, 0.0) / cast
-    d_k = jnp.einsum("ibj,bik->kbj", q_2, d_product_2).reshape(8, 16)
-    d_q = jnp.einsum("ibj,bki->kbj", k_2, d_product_2).reshape(8, 16)
+    d_k = jnp.einsum("ibj,bik->kbj", q, d_product_2).reshape(8, 16)
+    d_q = jnp.einsum("ibj,bki->kbj", k, d_product_2).reshape(8, 16)
     d_product_3 = jnp.concatenate([d_q, d_k, d_v.reshape(8, 16)], axis=-1)
     d_x_2 = d_x + jnp.einsum("ij,kj->ik", d_product_3, param)
     return (
@@ -87,11 +87,9 @@ def loss_and_grad(params, tokens, targets):
         product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(8, 2, 8))
         return x + product_2.reshape(8, 16) @ layer, x
 
-    x_2, xs = lax.scan(
-        block_2, x, (params_2["layers"]["out"], params_2["layers"]["qkv"])
-    )
+    x, xs = lax.scan(block_2, x, (params_2["layers"]["out"], params_2["layers"]["qkv"]))
     params_t = params_2["embedding"].T
-    logits = (x_2 @ params_t).astype(jnp.float32)
+    logits = (x @ params_t).astype(jnp.float32)
     filled = jnp.maximum(-jnp.inf, logits.max(axis=-1))[:, None]
     difference = logits - lax.stop_gradient(filled)
     exponential = jnp.exp(difference)
@@ -121,7 +119,7 @@ def loss_and_grad(params, tokens, targets):
     d_x_2 = jnp.zeros((32, 16), dtype=jnp.bfloat16).at[tokens].add(
         d_x, mode="promise_in_bounds"
     )  # bf16[32,16]  sliding_window_attention.py:21
-    d_params_3 = jnp.einsum("ij,ik->jk", d_product, x_2) + d_x_2
+    d_params_3 = jnp.einsum("ij,ik->jk", d_product, x) + d_x_2
     return (
         -taken.mean(),
         {

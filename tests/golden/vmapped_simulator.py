@@ -15,9 +15,9 @@ def batched_simulate(state, torques):
     def step(state, torque):
         angle, velocity = state
         acceleration = torque - 0.1 * velocity - jnp.sin(angle)
-        velocity_2 = velocity + 0.05 * acceleration
-        angle_2 = angle + 0.05 * velocity_2
-        return (angle_2, velocity_2), angle_2
+        velocity = velocity + 0.05 * acceleration
+        angle = angle + 0.05 * velocity
+        return (angle, velocity), angle
 
     (angle, velocity), path = lax.scan(step, (state[0], state[1]), torques.T)
     energy = 0.5 * velocity**2 - jnp.cos(angle)

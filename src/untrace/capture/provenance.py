@@ -354,7 +354,12 @@ def targets(site: Site) -> tuple[Target, ...]:
     Where the expression is what its function returns, the caller's expression is the call, and its names follow, each
     frame further out. The innermost names come first; strong ones before weak ones, and the user's before a library's.
     """
-    found: list[Target] = []
+    found = [t for _, ts in _targets_by_frame(site) for t in ts]
+    return tuple(sorted(found, key=lambda t: (not t.strong, t.library)))
+
+
+def _targets_by_frame(site: Site) -> Iterator[tuple[int, list[Target]]]:
+    """(place of a frame, the names that the value gets there), innermost first."""
     path: tuple[int | str, ...] = ()
     for place in range(len(site.frames) - 1, -1, -1):
         frame = site.frames[place]
@@ -364,11 +369,24 @@ def targets(site: Site) -> tuple[Target, ...]:
         if through == "value":
             path = (0, *path)
         climb = climbed(frame, path)
-        found.extend([t._replace(library=True) for t in climb.targets] if frame.library else climb.targets)
+        yield place, [t._replace(library=True) for t in climb.targets] if frame.library else climb.targets
         if not climb.returned:
             break
         path = climb.path
-    return tuple(sorted(found, key=lambda t: (not t.strong, t.library)))
+
+
+def binds_again(before: Site, site: Site, name: str) -> bool:
+    """Whether the expression of `site` is bound to the variable `name` that the one of `before` was bound to, further
+    down in the same call of a function."""
+    places = []
+    for one in (before, site):
+        found = (place for place, names in _targets_by_frame(one) if any(t.strong and t.name == name for t in names))
+        places.append(next(found, -1))
+    place = places[0]
+    if place < 0 or places[1] != place or before.frames[:place] != site.frames[:place]:
+        return False
+    old, new = before.frames[place], site.frames[place]
+    return old.code is new.code and bool(old.line and new.line) and old.line < new.line
 
 
 def climbed(frame: Frame, path: tuple[int | str, ...] = ()) -> Climb:

@@ -199,19 +199,26 @@ def _slots(node: Any) -> tuple[str, ...]:
     return found
 
 
-def _is_node(value: Any) -> bool:
+def is_node(value: Any) -> bool:
+    """Whether a value is a part of the tree that is printed."""
     return isinstance(value, (Expr, Statement, Parameter))
+
+
+def parts_of(node: Any) -> Iterator[Any]:
+    """What a node is made of, nodes and others."""
+    for slot in _slots(node):
+        yield getattr(node, slot, None)
 
 
 def nodes_of(node: Any) -> Iterator[Any]:
     """A node and all inside it."""
     yield node
-    for slot in _slots(node):
-        yield from _inside(getattr(node, slot, None))
+    for part in parts_of(node):
+        yield from _inside(part)
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    if _is_node(value):
+    if is_node(value):
         yield from nodes_of(value)
     elif type(value) in (list, tuple):
         for item in value:
@@ -235,7 +242,7 @@ def _tokens(node: Any, skip_name: bool = False) -> Iterator[tuple[str, Any]]:
 
 
 def _value_tokens(value: Any, kind: str, slot: str) -> Iterator[tuple[str, Any]]:
-    if _is_node(value):
+    if is_node(value):
         yield from _tokens(value)
     elif type(value) in (list, tuple):
         yield "many", len(value)
@@ -265,7 +272,7 @@ def _replace(node: Any, replacements: Iterator[Expr | None]) -> Any:
 
 
 def _replaced(value: Any, replacements: Iterator[Expr | None]) -> Any:
-    if _is_node(value):
+    if is_node(value):
         return _replace(value, replacements)
     if type(value) in (list, tuple):
         items = [_replaced(item, replacements) for item in value]

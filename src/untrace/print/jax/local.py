@@ -84,7 +84,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> lis
     by_output = {output: names[place][0] for place, output in carries.items()}
     for i, output in enumerate(run[-1].outputs):
         if output is not None:
-            w.names[output] = Name(by_output[i])
+            w.names[output] = _carried(w, by_output[i], output)
     targets = [by_output.get(i, "_") for i in range(len(run[-1].outputs))]
     if w.module.reroll:
         marked = [(place, element, order[place] >= 0 and not element.below) for place, element in elements]
@@ -93,7 +93,8 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> lis
     target, iterable, parts = reroll.loop_head(w, [e for _, e in elements], len(run))
     for (place, _), part in zip(elements, parts, strict=True):
         args[place] = part
-    call = Call(name, [Name(names[a][0]) if type(a) is int else a for a in args])
+    last = run[-1].outputs
+    call = Call(name, [_carried(w, names[a][0], last[carries[a]]) if type(a) is int else a for a in args])
     starts = zip(names.values(), begin, strict=True)
     statements: list[Statement] = [Assign([name], value) for (name, is_new), value in starts if is_new]
     return [*statements, reroll.For(target, iterable, [Assign(targets, call)])]
@@ -111,6 +112,12 @@ def _carry_name(
         return expr.id, False
     hint = run[-1].outputs[output].hint or run[0].callee.body.params[place].hint or "x"
     return w.scope.fresh(identifier(hint, "x")), True
+
+
+def _carried(w: Any, name: str, output: Value | None) -> Name:
+    """The variable of a carry, which its author calls as the last turn's result."""
+    author = output.hint if output is not None and output.named else None
+    return w.module.authored(Name(name), author and identifier(author, "x"))
 
 
 def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:

@@ -12,6 +12,7 @@ from untrace.lift.names import provenance_of
 from untrace.print.jax import entry, runtime
 from untrace.print.jax.alike import share_definitions
 from untrace.print.jax.layout import Layout
+from untrace.print.jax.rebound import rebind_names
 from untrace.print.jax.repeated import share_calls
 from untrace.print.jax.reroll import For
 from untrace.print.jax.sizes import words_of_sizes
@@ -95,6 +96,7 @@ def write_module(
         if share is None:
             share_definitions(module, definitions)
         share_calls(module, definitions)
+        rebind_names(module.authors, [*module.definitions, *definitions], provenance_of(program))
     module.described.finish()
     lines: list[str] = []
     origins: list[Any] = []

@@ -79,6 +79,7 @@ class ModuleWriter(ConstantWriter):
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
+        self.authors: dict[int, str] = {}  # id of a variable's Name -> what the author calls the value
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self.variable_sizes: Mapping[int, Sequence[int]] = {}  # integers that follow the inputs, at other sizes
         self.sizes_of: dict[int, tuple[int, ...]] = {}  # of local functions, by id: the sizes that they take
@@ -121,6 +122,13 @@ class ModuleWriter(ConstantWriter):
             self.definitions.extend(build(name))
             found = name
         return found
+
+    def authored(self, name: Name, author: str | None) -> Name:
+        """`name`, of a value that is called `author` in the author's source; None: of one that has no name there."""
+        if author is not None:
+            self.authors[id(name)] = author
+            self.kept.append(name)
+        return name
 
     def writer(self) -> FunctionWriter:
         """A writer for a module-level function."""
@@ -260,7 +268,8 @@ class FunctionWriter:
 
     def bind_parameter(self, value: Value, hint: str | None = None) -> Name:
         base = value.hint if self.module.idiomatic and value.hint else hint or value.hint or "x"
-        name = self.names[value] = Name(self.scope.fresh(identifier(base, "x")))
+        base = identifier(base, "x")
+        name = self.names[value] = self.module.authored(Name(self.scope.fresh(base)), base)
         self.sized.append(value)
         return name
 
@@ -427,8 +436,9 @@ class FunctionWriter:
         return output.named and not self.scope.taken(identifier(output.hint, "x"))
 
     def _target(self, output: Value, base: str) -> str:
-        name = self.scope.fresh(identifier(output.hint, base) if output.hint else base)
-        self.names[output] = Name(name)
+        base = identifier(output.hint, base) if output.hint else base
+        name = self.scope.fresh(base)
+        self.names[output] = self.module.authored(Name(name), base if output.named else None)
         return name
 
     def _note_folded(self, equation: Equation) -> None:

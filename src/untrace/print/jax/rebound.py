@@ -1,0 +1,290 @@
+"""A value gets its author's name again, where the value that had it before is not read any more.
+
+    x_2 = x + attention(x)             x = x + attention(x)
+    x_3 = x_2 + mlp(x_2)       ->      x = x + mlp(x)
+    return x_3 / 2                     return x / 2
+
+This is the last step before the text is laid out, for expressions stand inside others by then: what is read where is
+seen in the statements as they will be printed (by `ast`). A name that a function, a lambda or a comprehension inside
+this function reads keeps its one value: Python looks it up when that runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from untrace.capture.provenance import Provenance, Site, binds_again
+from untrace.print.jax.alike import is_node, nodes_of, parts_of
+from untrace.print.tree import Assign, Def, Lambda, Name, Statement, Unpack
+
+_NUMBER = re.compile(r"_(\d+)$")
+
+
+def rebind_names(authors: Mapping[int, str], definitions: Sequence[Statement], provenance: Provenance) -> None:
+    """Renames variables of `definitions`. authors: by id of a Name, what the author calls the value."""
+    for definition in definitions:
+        if type(definition) is Def:
+            for node in nodes_of(definition):
+                if type(node) is Def:
+                    _rebind(authors, node, provenance)
+
+
+def _rebind(authors: Mapping[int, str], definition: Def, provenance: Provenance) -> None:
+    own = list(_own_nodes(definition.body))
+    wishes = {n.id: authors[id(n)] for n in own if type(n) is Name and id(n) in authors}
+    wishes = {name: wish for name, wish in wishes.items() if name == wish or _NUMBER.sub("", name) == wish}
+    if all(name == wish for name, wish in wishes.items()):
+        return
+    sites: dict[str, Site] = {}
+    for node in own:
+        if isinstance(node, (Assign, Unpack)) and node.origin is not None:
+            sites.update((t, provenance.site(node.origin)) for t in node.targets if type(t) is str and t in wishes)
+
+    def follows(name: str, held: Sequence[str]) -> bool:
+        before = next((sites[h] for h in reversed(held) if h in sites), None)
+        return before is not None and name in sites and binds_again(before, sites[name], wishes[name])
+
+    function = _parsed(definition)
+    new = new_names(function, wishes, follows)
+    if not new:
+        return
+    undo = _rename(own, new)
+    # A name may stand in a text that is no Name here: what is printed is what was meant, or stays as it was.
+    if ast.dump(_parsed(definition)) != ast.dump(renamed(function, new)):
+        for node, slot, value in undo:
+            setattr(node, slot, value)
+
+
+def _parsed(definition: Def) -> ast.FunctionDef:
+    (function,) = ast.parse("\n".join(definition.lines(""))).body
+    assert isinstance(function, ast.FunctionDef)
+    return function
+
+
+# ------------------------------------------------------------------ the tree that is printed
+
+
+def _own_nodes(value: Any) -> Iterator[Any]:
+    """What stands in a function, without the functions inside it."""
+    stack, seen = [value], set()
+    while stack:
+        value = stack.pop()
+        if type(value) in (list, tuple):
+            stack.extend(value)
+        elif is_node(value) and type(value) not in (Def, Lambda) and id(value) not in seen:
+            seen.add(id(value))
+            yield value
+            stack.extend(parts_of(value))
+
+
+def _rename(nodes: Iterable[Any], new: Mapping[str, str]) -> list[tuple[Any, str, Any]]:
+    """Gives variables their new names; what was there before, to undo it."""
+    undo: list[tuple[Any, str, Any]] = []
+
+    def change(node: Any, slot: str, value: Any) -> None:
+        undo.append((node, slot, getattr(node, slot)))
+        setattr(node, slot, value)
+
+    for node in nodes:
+        if type(node) is Name and node.id in new:
+            change(node, "id", new[node.id])
+        elif isinstance(node, (Assign, Unpack)) and any(type(t) is str and t in new for t in node.targets):
+            change(node, "targets", [new.get(t, t) if type(t) is str else t for t in node.targets])
+    return undo
+
+
+def renamed(function: ast.FunctionDef, new: Mapping[str, str]) -> ast.FunctionDef:
+    """`function`, as it was parsed, with other names for its own variables."""
+    rename = _Rename(new)
+    function.body = [rename.visit(statement) for statement in function.body]
+    return function
+
+
+class _Rename(ast.NodeTransformer):
+    def __init__(self, new: Mapping[str, str]):
+        self.new = new
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.Name):
+            return ast.Name(self.new.get(node.id, node.id), node.ctx)
+        return node if _is_scope(node) else self.generic_visit(node)
+
+
+# ------------------------------------------------------------------ which names are free again
+
+
+def new_names(
+    function: ast.FunctionDef, wishes: Mapping[str, str], follows: Callable[[str, Sequence[str]], bool]
+) -> dict[str, str]:
+    """Old name -> new name of the variables of `function` that can have another one.
+
+    wishes: variable -> author's name. follows(variable, those that have the name so far): whether the author binds the
+    same variable again; what is computed from the value before it counts as such without being asked for.
+    """
+    bases = {wish for name, wish in wishes.items() if name != wish}
+    watched = {name for name, wish in wishes.items() if wish in bases} | bases
+    arguments = [a.arg for a in _arguments(function.args)]
+    use = _Uses(watched)
+    try:
+        at_entry = use.before(function.body, set())
+    except _UnknownStatement:
+        return {}
+    # What the function reads without having bound it belongs to the one around it, or to the module.
+    fixed = use.closed_over | (at_entry - set(arguments))
+    order = dict.fromkeys([*arguments, *_bound_in_order(function.body)])
+    new: dict[str, str] = {}
+    for base in sorted(bases):
+        own = base in arguments or wishes.get(base) == base
+        family = [n for n in order if n == base or wishes.get(n) == base and n not in arguments]
+        if not own or base in fixed or family[:1] != [base]:
+            continue
+        held = [base]  # the variables that are the author's one so far
+        for name in family[1:]:
+            if name in fixed or not use.clashes.get(name, set()).isdisjoint(held):
+                break
+            if use.read_for.get(name, set()).isdisjoint(held) and not follows(name, held):
+                break
+            held.append(name)
+            new[name] = base
+        if len(held) > 1:
+            new.update(_counted_again([n for n in family if n not in fixed], held))
+    return new
+
+
+def _counted_again(family: Sequence[str], held: Sequence[str]) -> dict[str, str]:
+    """Lower numbers for those of a family that keep one, in the order in which they are bound."""
+    numbered = sorted(family[1:], key=_number)
+    return dict(zip([n for n in family if n not in held], numbered, strict=False))
+
+
+def _number(name: str) -> int:
+    found = _NUMBER.search(name)
+    return int(found[1]) if found else 0
+
+
+class _UnknownStatement(Exception):
+    """A statement that no text of ours has."""
+
+
+class _Uses:
+    """Which of the watched variables hold a value that is still read where another one is bound."""
+
+    def __init__(self, watched: set[str]):
+        self.watched = watched
+        self.clashes: dict[str, set[str]] = {}
+        self.read_for: dict[str, set[str]] = {}  # variable -> those in the expression that it is bound to
+        self.closed_over: set[str] = set()
+
+    def before(self, statements: Sequence[ast.stmt], live: set[str]) -> set[str]:
+        """What is read later at the head of `statements`, where `live` is after them."""
+        for statement in reversed(statements):
+            live = self._before(statement, live)
+        return live
+
+    def _before(self, statement: ast.stmt, live: set[str]) -> set[str]:
+        match statement:
+            case ast.Assign():
+                read = self._read(statement.value)
+                for node in ast.walk(statement):
+                    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                        self.read_for.setdefault(node.id, set()).update(read)
+                return self._bind(statement.targets, live) | read
+            case ast.Expr():
+                return live | self._read(statement.value)
+            case ast.Return() | ast.Raise():
+                return self._read(statement)
+            case ast.If():
+                then, otherwise = self.before(statement.body, live), self.before(statement.orelse, live)
+                return then | otherwise | self._read(statement.test)
+            case ast.For(orelse=[]):
+                head, last = set(live), None
+                while head != last:
+                    last = head
+                    head = head | self._bind([statement.target], self.before(statement.body, head))
+                return head | self._read(statement.iter)
+            case ast.With():
+                inside = self.before(statement.body, live)
+                for item in statement.items:
+                    inside = self._bind([item.optional_vars] if item.optional_vars else [], inside)
+                return inside.union(*[self._read(item.context_expr) for item in statement.items])
+            case ast.FunctionDef():
+                return self._bind([ast.Name(statement.name, ast.Store())], live) | self._read(statement)
+        raise _UnknownStatement
+
+    def _bind(self, targets: Sequence[ast.expr], live: set[str]) -> set[str]:
+        names = [n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+        bound = {n.id for n in names if isinstance(n.ctx, ast.Store)} & self.watched
+        for name in bound:
+            for other in (live | bound) - {name}:
+                self.clashes.setdefault(name, set()).add(other)
+                self.clashes.setdefault(other, set()).add(name)
+        read = {n.id for n in names if isinstance(n.ctx, ast.Load)}  # `ref[...] = value`
+        return live - bound | read & self.watched
+
+    def _read(self, node: ast.AST) -> set[str]:
+        """The watched variables in an expression; those that functions in it read are noted as such."""
+        found: set[str] = set()
+        stack = [node]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, ast.NamedExpr):
+                raise _UnknownStatement
+            if _is_scope(node):
+                inner = _free_names(node) & self.watched
+                self.closed_over |= inner
+                found |= inner
+            elif isinstance(node, ast.Name):
+                found.add(node.id)
+            else:
+                stack.extend(ast.iter_child_nodes(node))
+        return found & self.watched
+
+
+def _bound_in_order(statements: Sequence[ast.stmt]) -> Iterator[str]:
+    """The variables of a function in the order in which its text binds them."""
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef):
+            yield statement.name
+            continue
+        for node in ast.iter_child_nodes(statement):
+            if isinstance(node, ast.expr):
+                stored = (n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+                yield from [n.id for n in sorted(stored, key=lambda n: (n.lineno, n.col_offset))]
+        for part in ("body", "orelse"):
+            yield from _bound_in_order(getattr(statement, part, ()))
+
+
+def _is_scope(node: ast.AST) -> bool:
+    return isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))
+
+
+def _free_names(scope: ast.AST) -> set[str]:
+    """What a function, a lambda or a comprehension reads of the function around it."""
+    bound: set[str] = set()
+    read: set[str] = set()
+    outside: set[str] = set()  # read where the function is defined
+    stack = list(ast.iter_child_nodes(scope))
+    if isinstance(scope, (ast.FunctionDef, ast.Lambda)):
+        bound = {a.arg for a in _arguments(scope.args)}
+        stack = [*scope.body] if isinstance(scope, ast.FunctionDef) else [scope.body]
+        around = [scope.args, *getattr(scope, "decorator_list", ()), getattr(scope, "returns", None)]
+        outside = {n.id for a in around if a is not None for n in ast.walk(a) if isinstance(n, ast.Name)}
+    while stack:
+        node = stack.pop()
+        if _is_scope(node):
+            read |= _free_names(node)
+            if isinstance(node, ast.FunctionDef):
+                bound.add(node.name)
+        elif isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        else:
+            stack.extend(ast.iter_child_nodes(node))
+    return read - bound | outside
+
+
+def _arguments(arguments: ast.arguments) -> list[ast.arg]:
+    more = [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *more]

@@ -1,0 +1,301 @@
+"""A value that has its author's name again: where it may, and where another value is still read under that name."""
+
+import ast
+import random
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import untrace
+from untrace.print.jax.rebound import new_names, renamed
+
+X = np.linspace(-1.0, 1.5, 12, dtype=np.float32).reshape(4, 3)
+W = np.linspace(-0.5, 0.5, 9, dtype=np.float32).reshape(3, 3)
+
+
+def written(fn, *args):
+    """The text of `fn`, without its head, after it was run in a module of its own and compared with the original."""
+    d = untrace.decompile(fn, comments="none")(*args)
+    assert d.proof.at_least("hlo"), f"{d.proof}\n{d.source}"
+    assert not any("style exact" in note for note in d.notes)
+    module = {}
+    exec(compile(d.source, "written", "exec"), module)
+    for a, b in zip(jax.tree.leaves(module[d.name](*args)), jax.tree.leaves(fn(*args)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    return d.source
+
+
+def has(source, lines):
+    """Whether these lines follow each other in a text, at some indentation."""
+    lines = textwrap.dedent(lines).strip()
+    return any(textwrap.indent(lines, " " * n) in source for n in (0, 4, 8, 12))
+
+
+# ------------------------------------------------------------------ programs
+
+
+def test_a_parameter_is_bound_again():
+    def f(x, w):
+        x = jnp.sin(x) + 1
+        y = x * x + w
+        x = jnp.cos(y) * y
+        return x / x.sum()
+
+    source = written(f, X, X)
+    assert has(source, "x = jnp.sin(x) + 1.0\ny = x * x + w\nx = jnp.cos(y) * y\nreturn x / x.sum()")
+
+
+def test_a_value_that_is_returned_keeps_its_name():
+    def f(x):
+        before = x
+        x = jnp.sin(x) * x
+        return before, x, x - 1
+
+    assert has(written(f, X), "x_2 = jnp.sin(x) * x\nreturn x, x_2, x_2 - 1.0")
+
+
+def test_a_list_of_the_values_on_the_way():
+    def f(x):
+        found = []
+        for i in range(3):
+            x = jnp.sin(x) * (i + 1.5) + x
+            found.append(x)
+        return found
+
+    assert has(written(f, X), "x = jnp.sin(x) * 1.5 + x\nx_2 = jnp.sin(x) * 2.5 + x")
+
+
+def test_bodies_of_loops():
+    def f(x, n):
+        def body(c):
+            i, x = c
+            x = x + jnp.sin(x) * x
+            x = x / x.sum()
+            return i + 1, x * x.max()
+
+        _, x = lax.while_loop(lambda c: c[0] < n, body, (0, x))
+        x = x * x.sum()
+        return x - x.max()
+
+    source = written(f, X, 3)
+    assert has(source, "i, x = c\nx = x + jnp.sin(x) * x\nx = x / x.sum()\nreturn i + 1, x * x.max()")
+    assert has(source, "x = x * x.sum()\nreturn x - x.max()")
+
+
+def test_bodies_of_scans():
+    def f(carry, xs):
+        def step(carry, x):
+            h, c = carry
+            old = h
+            h = jnp.tanh(h + x * h)
+            c = c * h + old
+            c = c - c.sum()
+            return (h, c * c), h
+
+        return lax.scan(step, carry, xs)
+
+    source = written(f, (X[0], X[1]), X)
+    assert "c = c_" not in source and "h_2 = jnp.tanh(h + x * h)" in source
+    assert has(source, "c = c * h_2 + h\nc = c - c.sum()\nreturn (h_2, c * c), h_2")
+
+
+def test_branches():
+    def f(x, p):
+        x = x - x.mean()
+
+        def yes(x):
+            x = x * x.sum()
+            return x + x.max()
+
+        x = lax.cond(p, yes, lambda x: x, x)
+        return x * x.sum()
+
+    source = written(f, X, True)
+    assert has(source, "x = x * x.sum()\nreturn x + x.max()")
+    assert has(source, "x = lax.cond(p, yes, lambda x: x, x)\nreturn x * x.sum()")
+
+
+def test_what_a_function_inside_reads_keeps_its_name():
+    def f(x, xs):
+        def step(c, y):
+            return c + y * x, None
+
+        c, _ = lax.scan(step, x, xs)
+        x = c * c.sum()
+        return x + x.sum()
+
+    assert has(written(f, X[0], X), "x_2 = c * c.sum()\nreturn x_2 + x_2.sum()")
+
+
+def test_layers_in_a_loop():
+    def attention(p, x):
+        q = x @ p["q"]
+        return jax.nn.softmax(q @ x.T) @ x
+
+    def block(p, x):
+        x = x + attention(p, x)
+        x = x + jax.nn.relu(x @ p["w"])
+        return x
+
+    def model(params, x):
+        x = x * 2.0
+        x = x - x.mean()
+        for p in params:
+            x = block(p, x)
+        x = x / x.std()
+        return x, (x**2).sum()
+
+    source = written(model, [{"q": W, "w": W}] * 3, X)
+    loop = """
+    x = x * 2.0
+    x = x - x.mean()
+    for param in params:
+        x = block(param, x)
+    x = x / x.std()
+    return x, (x**2).sum()
+    """
+    assert has(source, loop)
+    assert "    x = x + attention(" in source
+
+
+def test_the_same_variable_of_one_call_only():
+    """`h` of two calls are two variables of the author's, of two statements of one call the same one."""
+
+    def layer(x, g):
+        h = x - x.mean()
+        x = x + jnp.sin(h) * h
+        h = x - x.max()
+        return x + jnp.cos(h) * h * g
+
+    def f(x):
+        a = layer(x, 2.0)
+        return layer(a, 3.0) * a
+
+    assert has(written(lambda x: layer(x, 2.0), X), "x = x + jnp.sin(h) * h\nh = x - x.max()")
+    gradient = written(jax.grad(lambda x: f(x).sum()), X)
+    assert gradient.count(" h = ") == 1
+
+
+def test_the_backward_part_reads_the_forward_values():
+    def f(x, w):
+        x = jnp.tanh(x @ w)
+        x = jnp.sin(x @ w)
+        x = x - x.mean()
+        return (x * jnp.exp(x)).sum()
+
+    source = written(jax.grad(f, argnums=(0, 1)), X, W)
+    assert "x_2 = jnp.tanh(x @ w)" in source and "    x = " not in source
+
+
+def test_a_leaf_of_a_tree_is_no_value_of_that_name_later():
+    def f(params, x):
+        w = params["w"]
+        x = x @ w
+        w = w * w.sum()
+        x = x @ w + w.sum()
+        w = params["v"]
+        return x @ w + w.sum()
+
+    written(f, {"w": W, "v": W.T}, X)
+
+
+def test_without_the_source_nothing_is_bound_again():
+    scope = {}
+    exec("import jax.numpy as jnp\ndef f(x):\n    x = jnp.sin(x) * x\n    return x + x.sum()", scope)
+    assert "    x = " not in written(scope["f"], X)
+
+
+def test_style_exact_binds_every_value_once():
+    def f(x):
+        x = jnp.sin(x)
+        return x * x
+
+    assert "    x = " not in untrace.decompile(f, style="exact")(X).source
+
+
+# ------------------------------------------------------------------ texts
+
+
+def renames(text, names=None):
+    function = ast.parse(textwrap.dedent(text)).body[0]
+    found = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+    wishes = {n: n.partition("_")[0] for n in names or found}
+    return new_names(function, wishes, lambda name, held: True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def f(x):\n  x_2 = g(x)\n  return x_2", {"x_2": "x"}),
+        ("def f(x):\n  x_2 = g(x)\n  return x_2, x", {}),
+        ("def f(x):\n  x_2 = g(x)\n  x_3 = g(x_2)\n  return x_3, x_2", {"x_2": "x", "x_3": "x_2"}),
+        # Functions, lambdas and comprehensions look their names up when they run.
+        ("def f(x):\n  h = lambda: x\n  x_2 = 1\n  return h() + x_2", {}),
+        ("def f(x):\n  x_2 = 1\n  def h():\n    return x_2\n  return h", {}),
+        ("def f(x):\n  h = [x for _ in y]\n  x_2 = 1\n  return h + x_2", {}),
+        ("def f(x):\n  def h(x=x):\n    return x\n  x_2 = 1\n  return h() + x_2", {}),
+        ("def f(x):\n  def h(y):\n    def k():\n      return x\n    return k\n  x_2 = 1\n  return h(1) + x_2", {}),
+        # A function's own variable of that name is another one.
+        ("def f(x):\n  def h(x):\n    x_2 = x\n    return x_2\n  x_2 = h(x)\n  return x_2", {"x_2": "x"}),
+        # A variable of the function around this one is not bound here.
+        ("def f(y):\n  z = x\n  x_2 = z + y\n  return x_2", {}),
+        # In a loop, the next turn reads it again.
+        ("def f(x, x_1):\n  for i in y:\n    x_2 = x + i\n    g(x_2)\n  return 1", {}),
+        ("def f(x):\n  for i in y:\n    x = x + i\n  x_2 = x\n  return x_2", {"x_2": "x"}),
+        ("def f(x):\n  x_2 = x * 2\n  for i in y:\n    x_2 = x_2 + i\n  return x_2", {"x_2": "x"}),
+        ("def f(x):\n  x_2 = x * 2\n  for i in y:\n    x_2 = x_2 + x\n  return x_2", {}),
+        ("def f(x, p):\n  if p:\n    x_2 = x\n  else:\n    x_2 = 1\n  return x_2", {"x_2": "x"}),
+        ("def f(x, p):\n  if p:\n    x_2 = 1\n    y = x_2\n  else:\n    y = 2\n  return y + x", {}),
+        ("def f(q):\n  x, x_2 = q\n  return x_2", {}),
+        ("def f(x):\n  x_2 = x\n  x[0] = x_2\n  return x_2", {}),
+        ("def f(x):\n  try:\n    x_2 = x\n  finally:\n    pass\n  return x_2", {}),
+    ],
+)
+def test_which_names_are_free_again(text, expected):
+    assert renames(text) == expected
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_texts_compute_the_same(seed):
+    """Every variable wishes for a shared name: what is granted changes no result."""
+    rng = random.Random(seed)
+    names = {base: [base] for base in "xyz"}
+    bound = list("xyz")
+
+    def expression():
+        picked = [rng.choice(bound) for _ in range(rng.randint(1, 3))]
+        if rng.random() < 0.1:
+            return f"(lambda: {picked[0]} + {rng.randint(1, 9)})()"
+        return " * 3 + ".join(picked) + f" + {rng.randint(1, 9)}"
+
+    def block(depth):
+        lines = []
+        for _ in range(rng.randint(2, 6)):
+            value = expression()
+            if depth < 2 and rng.random() < 0.25:
+                lines += ["for _ in range(2):", *["    " + line for line in block(depth + 1)]]
+            elif depth and rng.random() < 0.6:
+                lines.append(f"{rng.choice(bound)} = {value}")
+            else:
+                base = rng.choice("xyz")
+                name = f"{base}_{len(names[base]) + 1}"
+                names[base].append(name)
+                bound.append(name)
+                lines.append(f"{name} = {value}")
+        return lines
+
+    body = [*block(0), f"return {', '.join(rng.sample(bound, 2))}"]
+    function = ast.parse("\n    ".join(["def f(x, y, z):", *body])).body[0]
+    before = ast.unparse(function)
+    wishes = {n: base for base, family in names.items() for n in family}
+    after = ast.unparse(renamed(function, new_names(function, wishes, lambda name, held: True)))
+    results = []
+    for text in (before, after):
+        scope = {}
+        exec(text, scope)
+        results.append(scope["f"](2, 3, 5))
+    assert results[0] == results[1], f"{before}\n\n{after}"
