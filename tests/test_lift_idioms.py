@@ -103,6 +103,22 @@ ANYWHERE = [
     (lambda x: nn.leaky_relu(x, 0.2), (f32(3),), "jax.nn.leaky_relu(x, 0.2)"),
     (lambda x: nn.sigmoid(x), (f32(3),), "jax.nn.sigmoid(x)"),
     (lambda x: nn.softplus(x), (f32(3),), "jax.nn.softplus(x)"),
+    (lambda q, k, v: nn.dot_product_attention(q, k, v), (f32(2, 5, 4, 8),) * 3, "jax.nn.dot_product_attention(q, k, v)"),
+    (
+        lambda q, k, v: nn.dot_product_attention(q, k, v, is_causal=True),
+        (f32(2, 5, 4, 8), f32(2, 5, 2, 8), f32(2, 5, 2, 8)),
+        "jax.nn.dot_product_attention(q, k, v, is_causal=True)",
+    ),
+    (
+        lambda q, k, v, mask: nn.dot_product_attention(q, k, v, mask=mask, scale=0.5),
+        (bf16(2, 5, 4, 8), bf16(2, 5, 2, 8), bf16(2, 5, 2, 8), boolean(2, 4, 5, 5)),
+        "jax.nn.dot_product_attention(q, k, v, mask=mask, scale=0.5)",
+    ),
+    (
+        lambda q, k, v, bias: nn.dot_product_attention(q, k, v, bias=bias),
+        (f32(2, 5, 4, 8), f32(2, 5, 4, 8), f32(2, 5, 4, 8), f32(1, 4, 5, 5)),
+        "jax.nn.dot_product_attention(q, k, v, bias=bias)",
+    ),
     (lambda x: nn.glu(x), (f32(3, 4),), "jax.nn.glu(x)"),
     (lambda x: nn.one_hot(x, 7), (i32(3),), "jax.nn.one_hot(x, 7)"),
     (lambda x: nn.one_hot(x, 7, axis=0), (i32(3),), "jax.nn.one_hot(x, 7, axis=0)"),

@@ -149,6 +149,8 @@ class Simplifier:
             kind = "" if self.only == IMPLICIT else self._library_call(eqn, body.results)
             if kind == "public" and self.only is None and any(_is_known(body, v) for v in eqn.invars):
                 kind = "inline"
+            elif id(eqn) in self.kept:  # a part of an idiom is as JAX traces it
+                kind = "public"
             if kind == "inline":
                 self.counts["inlined_library_function"] += 1
                 self._inline(body, eqn, eqn.params["jaxpr"], eqn.invars)
@@ -239,6 +241,7 @@ class Body:
         self.current: Any = None  # the equation that is looked at
         self.made: dict[Any, Any] = {}
         self.substitute: dict[Any, Any] = {}
+        self._of_idioms: set[Any] = set()  # what a library call gives, or computes on its way
         self._jaxpr = jaxpr
         self._uses: Counter[Any] | None = None
         self._users: dict[Any, list[Any]] | None = None
@@ -270,6 +273,8 @@ class Body:
         self.eqns.append(eqn)
         for out in eqn.outvars:
             self.made[out] = eqn
+        if kept:
+            self._of_idioms.update(eqn.outvars)
 
     def _rewritten(self, eqn: Any) -> Any:
         only = self.simplifier.only
@@ -315,6 +320,8 @@ class Body:
             return None
         eqn = self.made.get(atom)
         if eqn is None or eqn.primitive.name not in names:
+            return None
+        if atom in self._of_idioms:
             return None
         apart = self.simplifier.apart
         return None if apart is not None and self.current is not None and apart(eqn, self.current) else eqn

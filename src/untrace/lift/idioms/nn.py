@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product as product_of
+from typing import Any
 
-from untrace.ir.nodes import Equation, Literal
+from untrace.ir.nodes import Equation, Literal, Value
 from untrace.lift.engine import Guess, Matcher, idiom
 from untrace.lift.idioms.reductions import axis_arguments, reduced
+from untrace.lift.scalars import python_scalar
 
 
 @idiom("div")
@@ -57,3 +60,59 @@ def _gelu(m: Matcher, equation: Equation) -> Iterator[Guess]:
                 yield Guess("jax.nn.silu", (x,))
                 yield Guess("jax.nn.mish", (x,))
             return
+
+
+# What stands between the product of queries and keys and the weights: scale, bias, masks, softmax.
+_BETWEEN = (
+    "div", "exp", "sub", "stop_gradient", "broadcast_in_dim", "reduce_sum", "reduce_max", "max", "jit", "pjit", "select_n",
+    "mul", "add", "and", "convert_element_type", "transpose", "reshape", "squeeze",
+)  # fmt: skip
+_MOST_BETWEEN = 40
+
+
+@idiom("reshape")
+def _dot_product_attention(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """Its groups of heads are an axis of their own, over which JAX maps it: the result is transposed, then reshaped."""
+    result = equation.inputs[0]
+    while (before := m.through(result, "transpose")) is not None:
+        result = before
+    product = m.producer(result, "dot_general")
+    if product is None or len(equation.outputs[0].aval.shape) != 4:
+        return
+    operands = [a for a in product.inputs if type(a) is Value]
+    if sorted(len(a.aval.shape) for a in operands) != [4, 5]:
+        return
+    value, weights = sorted(operands, key=lambda a: len(a.aval.shape))
+    scores, between = _scores(m, weights)
+    sides = [(m.through(a, "reshape"), b) for a, b in zip(scores, scores[::-1], strict=True)]
+    found = [(q, k) for q, k in sides if q is not None and len(q.aval.shape) == len(k.aval.shape) == 4]
+    if len(found) != 1:
+        return
+    args = (*found[0], value)
+    # A scale that is not the usual one, a mask, a bias: what there is of these shows in the equations.
+    given: list[list[dict[str, Any]]] = [[{}], [{}], [{}]]
+    for atom in between:
+        is_bool, is_number = atom.aval.dtype == bool, type(atom) is Literal
+        if is_number and not is_bool and atom.value > 0:
+            given[0].append({"scale": python_scalar(atom.value, atom.aval)})
+        elif not is_number and len(atom.aval.shape) == 4:  # by batch, head, query and key
+            given[1 if is_bool else 2].append({"mask" if is_bool else "bias": atom})
+    for scale, mask, bias in product_of(*given):
+        for causal in ({}, {"is_causal": True}):
+            yield Guess("jax.nn.dot_product_attention", args, {**bias, **mask, **scale, **causal})
+
+
+def _scores(m: Matcher, weights: Value) -> tuple[list[Value], list[Any]]:
+    """The operands of the product of queries and keys, and what else goes into the weights that come of it."""
+    scores: list[Value] = []
+    between: dict[Any, None] = {}
+    todo = [weights]
+    while todo and len(between) < _MOST_BETWEEN:
+        atom = todo.pop(0)
+        equation = m.producer(atom, *_BETWEEN, "dot_general") if type(atom) is Value else None
+        if equation is not None and equation.callee.name == "dot_general":
+            scores = scores or [a for a in equation.inputs if type(a) is Value]
+        elif equation is not None:
+            todo += [a for a in equation.inputs if a not in between]
+            between.update(dict.fromkeys(equation.inputs))
+    return scores if len(scores) == 2 else [], list(between)
