@@ -321,3 +321,68 @@ def test_layers_and_directions_of_a_recurrent_network_are_one_function():
     assert "params: a dict of arrays" in written.source and "reverse: bool" in written.source
     agrees(written, model, x)
     assert any("gradients" in n for n in written.proof.notes)
+
+
+class ConvNorm(nn.Sequential):
+    def __init__(self, channels, width, size, stride=1, groups=1):
+        conv = nn.Conv2d(channels, width, size, stride, (size - 1) // 2, groups=groups, bias=False)
+        super().__init__(conv, nn.BatchNorm2d(width), nn.ReLU6())
+
+
+class InvertedResidual(nn.Module):
+    def __init__(self, channels, width, stride):
+        super().__init__()
+        self.use_residual = stride == 1 and channels == width
+        hidden = 2 * channels
+        self.conv = nn.Sequential(
+            ConvNorm(channels, hidden, 1), ConvNorm(hidden, hidden, 3, stride, hidden),
+            nn.Conv2d(hidden, width, 1, bias=False), nn.BatchNorm2d(width),
+        )  # fmt: skip
+
+    def forward(self, x):
+        return x + self.conv(x) if self.use_residual else self.conv(x)
+
+
+class Mobile(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = ConvNorm(3, 4, 3, 2)
+        self.blocks = nn.Sequential(InvertedResidual(4, 4, 1), InvertedResidual(4, 6, 2), InvertedResidual(6, 6, 1))
+
+    def forward(self, images):
+        return self.blocks(self.stem(images))
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_a_residual_that_only_some_instances_have(mode):
+    torch.manual_seed(0)
+    model, images = Mobile().train(mode == "train"), torch.randn(2, 3, 16, 16)
+    written = untrace.from_torch(model)(images)
+    expected = ["batch_norm2d", "conv2d", "conv_norm", "inverted_residual", "mobile"]
+    assert sorted(functions(written.source)) == expected
+    assert "x + out if use_residual else out" in written.source
+    conv_norm = written.source.partition("def conv_norm(")[2].partition("\ndef ")[0]
+    assert conv_norm.startswith("params, buffers, x, ") or conv_norm.lstrip().startswith("params, buffers, x, ")
+    assert conv_norm.count("#") == 1  # the class; the statements around are those of its callers
+    gaps = [float(n.partition("within ")[2].split()[0]) for n in written.proof.notes if "within" in n]
+    assert len(gaps) == 2 and max(gaps) < 1e-4, written.proof.notes
+
+
+def test_values_that_have_a_name_in_one_of_two_functions_only():
+    """What is folded into one expression depends on how long its numbers are."""
+    from untrace.print.tree import Assign, Binary, Call, Def, Name, Parameter, Return, Text
+    from untrace.torch.alignment import Aligned, Different
+
+    def made(named, number):
+        product = Call("jnp.dot", [Name("x"), Text(number)])
+        body = [Assign(["y"], product)] if named else []
+        body.append(Return(Binary(Call("jnp.tanh", [Name("y") if named else product]), "*", Text("2.0"))))
+        return Def("f", [Parameter("x")], body)
+
+    for left, right in [(True, False), (False, True)]:
+        with pytest.raises(Different):
+            Aligned(made(left, "3"), made(right, "4"))
+        found = Aligned(made(left, "3"), made(right, "4"), folded=True)
+        assert [(a.flat(), b.flat()) for _, a, b in found.constants] == [("3", "4")]
+    with pytest.raises(Different):
+        Aligned(made(True, "3"), Def("g", [Parameter("x")], [Return(Name("x"))]), folded=True)

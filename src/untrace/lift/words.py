@@ -57,6 +57,8 @@ NOUNS: dict[str, str] = {
     "truediv": "ratio", "uniform": "uniform", "unstack": "parts", "var": "variance", "vdot": "product", "where": "selected",
     "while": "result", "while_loop": "result", "xor": "differs", "zeros": "zeros", "zeros_like": "zeros", "zeta": "zeta",
     "logical_and": "both", "logical_or": "either", "logical_not": "negation", "log_softmax": "log_weights", "gelu": "activated",
+    "relu6": "activated", "elu": "activated", "selu": "activated", "mish": "activated", "hard_swish": "activated",
+    "hard_sigmoid": "gate",
 }  # fmt: skip
 
 # Those of them that say which step was the last, and nothing of what the value is.

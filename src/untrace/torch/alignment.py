@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from untrace.print.jax.reroll import For
 from untrace.print.tree import (
     Assign,
     Attribute,
+    Binary,
     Call,
     Def,
     Dict,
@@ -28,6 +30,7 @@ from untrace.print.tree import (
     Lines,
     List,
     Name,
+    Return,
     Slice,
     Star,
     Statement,
@@ -116,12 +119,23 @@ class Aligned:
     `constants`: (place in base, expression there, that of other). `missing`: the statements of base that other lacks.
     `instead`: {variable that they bind: what other has in its place}. `pairs`: (dict of base, number of an item) that
     other's dict lacks. `keys`: (place in base, leaf there, that of other) of leaves with another name in `params`, such as
-    the weights of two layers of one LSTM.
+    the weights of two layers of one LSTM. `residual`: (place in base, `x + y`, `y`, whether it is base that adds).
     """
 
-    def __init__(self, base: Def, other: Def, shapes: Sequence[Mapping[str, tuple[int, ...]]] = ({}, {})):
-        """shapes: of the parameters of both, those without sizes that may differ between calls where it says -1."""
+    def __init__(
+        self, base: Def, other: Def, shapes: Sequence[Mapping[str, tuple[int, ...]]] = ({}, {}), folded: bool = False
+    ):
+        """shapes: of the parameters of both, those without sizes that may differ between calls where it says -1.
+
+        folded: whether a value may have a name in one of them and stand where it is used in the other.
+        """
         self._shapes = shapes
+        self._folded = folded
+        self._open: tuple[dict[str, Assign], dict[str, Assign]] = {}, {}  # named in one of them only, by name
+        self._once = [_used_once(d) if folded else frozenset() for d in (base, other)]
+        self.residual: tuple[Place, Expr, Expr, bool] | None = None
+        last = base.body[-1] if base.body else None
+        self._result = last.value if type(last) is Return and type(last.value) is Tuple else last
         self.constants: list[tuple[Place, Expr, Expr]] = []
         self.missing: list[Statement] = []
         self.instead: dict[str, Expr] = {}
@@ -136,6 +150,8 @@ class Aligned:
                 raise Different
             self._names[theirs.name] = mine.name
         self._bodies(base, "body", base.body, other.body)
+        if any(self._open):
+            raise Different
         uses = [n.id for s in base.body if s not in self.missing for n in walk(s) if type(n) is Name]
         in_pairs = [n.id for d, i in self.pairs for n in walk(d.pairs[i][1]) if type(n) is Name]
         for name in self._left_out:
@@ -150,7 +166,13 @@ class Aligned:
             pairs.append((len(base) - 1, len(other) - 1))
         left, right = [[_skeleton(s) for s in body[: len(body) - len(pairs)]] for body in (base, other)]
         for kind, i, j, k, m in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
-            if kind == "equal" or kind == "replace" and j - i == m - k:
+            if kind != "equal" and self._folded:
+                mine = [n for n in range(i, j) if not self._set_aside(base[n], 0)]
+                theirs = [n for n in range(k, m) if not self._set_aside(other[n], 1)]
+                if len(mine) != len(theirs):
+                    raise Different
+                pairs.extend(zip(mine, theirs, strict=True))
+            elif kind == "equal" or kind == "replace" and j - i == m - k:
                 pairs.extend(zip(range(i, j), range(k, m), strict=True))
             elif kind == "delete" and slot == "body" and type(node) is Def and not self.missing:
                 self.missing.extend(base[i:j])
@@ -160,6 +182,17 @@ class Aligned:
                 raise Different
         for i, k in sorted(pairs):
             self._statement(base[i], other[k])
+
+    def _set_aside(self, statement: Statement, which: int) -> bool:
+        """Keeps a value that is used once until its use is met; whether it is one."""
+        if (
+            type(statement) is not Assign
+            or len(statement.targets) != 1
+            or statement.targets[0] not in self._once[which]
+        ):
+            return False
+        self._open[which][statement.targets[0]] = statement  # type: ignore[index]
+        return True
 
     def _statement(self, base: Statement, other: Statement) -> None:
         if type(base) is not type(other):
@@ -222,6 +255,8 @@ class Aligned:
             if self.instead.setdefault(base.id, found).flat() != found.flat():
                 raise Different
             return
+        if self._opened(place, base, other) or self._residual(place, base, other):
+            return
         if type(base) is not type(other):
             raise Different
         if type(base) is Name:
@@ -250,6 +285,47 @@ class Aligned:
                 self._add_defaults(other, base)
             for (name, mine), (_, theirs) in zip(slots(base), slots(other), strict=True):
                 self._parts((base, name, ()), mine, theirs)
+
+    def _opened(self, place: Place, base: Expr, other: Expr) -> bool:
+        """Goes on with the value of a name that only one of the two has; whether there was one."""
+        mine = self._open[0].pop(base.id, None) if type(base) is Name else None
+        theirs = self._open[1].pop(other.id, None) if type(other) is Name else None
+        if mine is None and theirs is None:
+            return False
+        if mine is not None:
+            place, base = (mine, "value", ()), mine.value
+        self._expression(place, base, theirs.value if theirs is not None else other)
+        return True
+
+    def _residual(self, place: Place, base: Expr, other: Expr) -> bool:
+        """Whether one of the two returns `x + y` where the other returns `y`, which has a name in base."""
+        if not self._folded or place[0] is not self._result or self.residual is not None:
+            return False
+        sums = [type(e) is Binary and e.op == "+" for e in (base, other)]
+        if sums[0] == sums[1]:
+            return False
+        adds = base if sums[0] else other
+        for plain, added in ((adds.right, adds.left), (adds.left, adds.right)):
+            if not isinstance(added, (Name, Leaf)):
+                continue
+            before = dict(self._names), len(self.constants), len(self.keys), [dict(o) for o in self._open]
+            try:
+                if sums[0]:
+                    self._expression((base, "right" if plain is base.right else "left", ()), plain, other)
+                    self.residual = place, base, plain, True
+                else:
+                    self._expression(place, base, plain)
+                    both = (self._renamed(added), base) if plain is adds.right else (base, self._renamed(added))
+                    self.residual = place, Binary(both[0], "+", both[1]), base, False
+                if type(self.residual[2]) is not Name:
+                    raise Different
+                return True
+            except Different:
+                self.residual = None
+                self._names, *_ = before
+                del self.constants[before[1] :], self.keys[before[2] :]
+                self._open = (before[3][0], before[3][1])
+        return False
 
     @staticmethod
     def _spell_shape(call: Call, other: Call, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -299,6 +375,14 @@ class Aligned:
         if isinstance(expr, Leaf):
             return Leaf(Name(self._names.get(expr.root.id, expr.root.id)), expr.steps)
         raise Different
+
+
+def _used_once(definition: Def) -> frozenset[str]:
+    """The names that a function gives once and reads once."""
+    given = [t for s in walk(definition.body) if type(s) is Assign for t in s.targets if type(t) is str]
+    read = Counter([n.id for n in walk(definition.body) if type(n) is Name])
+    read.update(n.root.id for n in walk(definition.body) if isinstance(n, Leaf))
+    return frozenset(t for t in given if given.count(t) == 1 and read[t] == 1)
 
 
 def targets_of(statement: Statement) -> list[str]:

@@ -67,8 +67,9 @@ def _written(
     start = time.perf_counter()
 
     def extra(found: captures.Capture) -> dict[str, Any]:
+        outliner = ModuleOutliner(found)
         return {
-            "title": _title(module), "outline": ModuleOutliner(found), "layout": TorchLayout,
+            "title": _title(module), "outline": outliner, "layout": functools.partial(TorchLayout, silent=outliner.silent),
             "simplifications": _SIMPLIFICATIONS, "apart": functools.partial(in_other_calls, found),
             "share": instances.share, "sizes": {},
         }  # fmt: skip

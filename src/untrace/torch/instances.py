@@ -156,12 +156,12 @@ class _Shared:
         self.values: dict[Any, tuple[Place, Expr, dict[str, Expr]]] = {}
         self.aligned: dict[str, Aligned] = {}
         for other in others:
-            try:
-                found = Aligned(base, other, (self._shapes(base), self._shapes(other)))
-                self._test(found, other)
-            except Different:
+            found = self._laid(other)
+            if found is None:
                 continue
             if self._too_many(found) or self._missing_another(found) or self._passed_on(other):
+                continue
+            if found.residual is not None and any(self._adds_otherwise(a, found) for a in self.aligned.values()):
                 continue
             if found.keys and self._endings([*self.aligned.values(), found]) is None:
                 continue
@@ -170,6 +170,25 @@ class _Shared:
             for place, mine, theirs in found.constants:
                 key = (id(place[0]), place[1], place[2])
                 self.values.setdefault(key, (place, mine, {}))[2][other.name] = theirs
+
+    def _laid(self, other: Def) -> Aligned | None:
+        """`other` beside the base: as it stands, or where values have names in one of the two only."""
+        for folded in (False, True):
+            try:
+                found = Aligned(self.base, other, (self._shapes(self.base), self._shapes(other)), folded)
+                self._test(found, other)
+                return found
+            except Different:
+                continue
+        return None
+
+    @staticmethod
+    def _adds_otherwise(before: Aligned, found: Aligned) -> bool:
+        """Whether another residual is added than in a function before."""
+        if before.residual is None or found.residual is None:
+            return False
+        (place, both, _, base), (place_2, both_2, _, base_2) = before.residual, found.residual
+        return place[0] is not place_2[0] or place[1:] != place_2[1:] or both.flat() != both_2.flat() or base != base_2
 
     def _shapes(self, definition: Def) -> dict[str, tuple[int, ...]]:
         """The shapes of a function's parameters, with -1 for sizes that follow the inputs."""
@@ -244,6 +263,26 @@ class _Shared:
         mine, *theirs = [Text(f'"{ending}"') for ending in next(iter(found.values()))[2][1:]]
         return [(Parameter(name), mine, dict(zip(self.aligned, theirs, strict=True)))]
 
+    def _residual(self, taken: set[str]) -> list[tuple[Parameter, Expr, dict[str, Expr]]]:
+        """`x + out if use_res_connect else out`, and the parameter that tells which."""
+        found = {n: a.residual for n, a in self.aligned.items() if a.residual is not None}
+        if not found:
+            return []
+        place, both, plain, base_adds = next(iter(found.values()))
+        adds = {self.base.name: base_adds, **{o.name: base_adds != (o.name in found) for o in self.others}}
+        name = _free(self._switch(adds) or "residual", taken)
+        taken.add(name)
+        put(place, Ternary(both, Name(name), plain))
+        texts = {n: Text(str(value)) for n, value in adds.items()}
+        return [(Parameter(name), texts.pop(self.base.name), texts)]
+
+    def _switch(self, values: Mapping[str, bool]) -> str:
+        """The author's attribute that has these values in the instances."""
+        known: Mapping[str, Mapping[str, Any]] = getattr(self.module, "attributes", {})
+        mine = known.get(self.base.name, {})
+        fitting = [k for k in mine if all(known.get(n, {}).get(k) is value for n, value in values.items())]
+        return words.clean(fitting[0]) if fitting else ""
+
     # ------------------------------------------------------------ the new function
 
     def write(self) -> None:
@@ -256,7 +295,7 @@ class _Shared:
             groups.setdefault((values, self._role(place)), []).append((place, mine, theirs))
         taken = {n.id for n in walk(base.body) if type(n) is Name} | {p.name for p in base.params}
         taken |= {t for n in walk(base.body) if isinstance(n, Statement) for t in _targets(n)}
-        added = self._named_by_layer(taken)
+        added = [*self._named_by_layer(taken), *self._residual(taken)]
         for (values, role), places in groups.items():
             axis = self._axis(values) if role == "size" else None
             if axis is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Collection
 from typing import Any
 
 from untrace.capture import syntax
@@ -17,14 +18,22 @@ _LONGEST = 160
 
 
 class TorchLayout(Layout):
-    """Blank lines as in the author's source; PyTorch's statements as comments (`comments="none"` leaves them out)."""
+    """Blank lines as in the author's source; PyTorch's statements as comments (`comments="none"` leaves them out).
+
+    silent: heads of functions that have none.
+    """
+
+    def __init__(self, provenance: Any, comments: str, silent: Collection[str] = ()):
+        super().__init__(provenance, comments)
+        self._silent = silent
 
     def arrange(self, body: Any, outermost: bool = True) -> list[Statement]:
         if outermost:
             self._said: set[tuple[str, int]] = set()
             first = body[0] if body else None
             # The author's statement stands where the layer is called.
-            self._is_layer = type(first) is Lines and first.text.startswith(f"# {OF_PYTORCH}")
+            head = first.text.removeprefix("# ") if type(first) is Lines else ""
+            self._is_layer = head.startswith(OF_PYTORCH) or head in self._silent
         found: list[Statement] = []
         for statement in super().arrange(body, outermost):
             if type(statement) is Assign and statement.comment:

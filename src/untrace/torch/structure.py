@@ -53,7 +53,7 @@ class ModuleOutliner:
 
     def __init__(self, capture: Capture):
         self.capture = capture
-        self.missing: list[str] = []  # what could not become a function
+        self.silent: set[str] = set()  # heads of functions in which none of the author's statements stands
 
     def __call__(self, program: Program, refused: Iterable[int] = (), paths: Any = None) -> Program:
         _Outlining(self, program, frozenset(refused)).run()
@@ -63,6 +63,7 @@ class ModuleOutliner:
 class _Outlining:
     def __init__(self, outliner: ModuleOutliner, program: Program, refused: frozenset[int]):
         self.capture = outliner.capture
+        self.silent = outliner.silent
         self.program = program
         self.refused = refused
         self.equations = program.entry.equations
@@ -352,10 +353,13 @@ class _Outlining:
             part = type(piece.call.module) is Part
             about = piece.call.module.about if part else function.extra["head"].removeprefix("class ")
             function.extra["head"] = OF_PYTORCH + about
+        if piece.callee is None:  # a class that inherits `forward` from PyTorch: the statements are the caller's
+            self.silent.add(function.extra["head"])
         function.extra["size_names"], function.extra["size_words"] = self._size_names(piece)
         if type(piece.call) is ModuleCall:
             own = vars(piece.call.module)
-            function.extra["attributes"] = {k: v for k, v in own.items() if _is_number(v) and not k.startswith("_")}
+            numbers = {k: v for k, v in own.items() if _is_number(v) and k[0] != "_" and k != "training"}
+            function.extra["attributes"] = numbers
         shape.function = function
         return function
 
@@ -415,7 +419,8 @@ class _Outlining:
         open_ = [i for i, n in enumerate(names) if n is None and piece.inputs[i] not in self.leaves]
         if len(open_) == 1 and len(left) == 1:
             names[open_[0]] = words.clean(left[0])
-        if type(piece.call) is ModuleCall and not is_author(piece.call.module) and "x" not in names:
+        of_pytorch = type(piece.call) is ModuleCall and (piece.callee is None or not is_author(piece.call.module))
+        if of_pytorch and "x" not in names:
             names = ["x" if n == "input_" else n for n in names]  # PyTorch's word, which is a builtin's
         return names
 
@@ -459,7 +464,7 @@ def _shapes_by_name(values: Iterable[Value]) -> dict[str, tuple[int, ...]]:
 def _is_number(value: Any) -> bool:
     if isinstance(value, tuple):
         return bool(value) and all(map(_is_number, value))
-    return type(value) in (int, float)
+    return type(value) in (int, float, bool)
 
 
 def head_of(kind: type) -> str:
