@@ -112,6 +112,12 @@ CASES = {
     "product_of_nothing": lambda x, y: jax.grad(lambda a: jnp.sin(a[0] @ y[0]))(x)
     + lax.dot_general(x[0, 1], y, (((), ()), ((), ()))),
     "put_back": lambda x, y: jax.grad(lambda a: jnp.sum(jnp.sin(a) / jnp.sin(a).sum(1, keepdims=True) * y))(x),
+    "least_bound": lambda x, y: lax.max(np.float32(-np.inf), x) + lax.min(y, np.float32(np.inf)),
+    "finite": lambda x, y: jnp.where((x == x) & (x != jnp.inf) & (x != -jnp.inf), x, y),
+    "copied": lambda x, y: lax.copy_p.bind(x) * y,
+    "first_power": lambda x, y: lax.pow(x, jnp.ones((2, 3))) + y,
+    "square_and_zero": lambda x, y: lax.square(x) + jnp.zeros((2, 3)) - y,
+    "square_of_zero": lambda x, y: lax.square(jnp.zeros((2, 3))) + lax.square(x) - y,
     "solved_twice": lambda x, y: jax.grad(
         lambda a: lax.linalg.triangular_solve(a[:, :2], a[:, 2:], left_side=True).sum()
     )(x) + y,
@@ -365,3 +371,55 @@ def test_the_gradient_of_take_along_axis_adds_at_indices(lead):
     assert "jax.vmap(" * len(lead) + "lambda x, i, value: x.at[i].add(value)" in d.source, d.source
     assert d.proof.at_least("hlo")
     np.testing.assert_array_equal(jax.jit(d)(x, labels), jax.jit(jax.grad(loss))(x, labels))
+
+
+def test_what_one_expression_computes_twice_is_computed_once():
+    """A library asks twice for the same; what the author wrote twice stays, and so do the turns of a loop."""
+
+    text = "def f(x):\n    return jnp.minimum(1.0, jnp.exp(x)) + jnp.minimum(1.0, jnp.exp(x))"
+    names = {"jnp": jnp}
+    exec(compile(text, "/lib/site-packages/library/f.py", "exec"), names)
+
+    def once(x):
+        return names["f"](x) * x
+
+    x = jnp.ones(3)
+    target, counts = simplified(jax.make_jaxpr(once)(x))
+    assert counts["computed_once"] == 2 and str(target).count(" exp ") == 1
+    found = untrace.decompile(once)(x)
+    assert found.source.count("jnp.exp(") == 1 and found.proof.at_least("hlo"), found.source
+
+    def by_author(x):
+        return jnp.sin(x) * jnp.sin(x)
+
+    assert not simplified(jax.make_jaxpr(by_author)(x))[1]["computed_once"]
+
+    def layer(x, w):
+        mask = jnp.tril(jnp.ones((3, 3)) * 2.0)
+        return jnp.tanh(x @ (w * mask))
+
+    def layers(x, ws):
+        for w in ws:
+            x = layer(x, w)
+        return x
+
+    assert not simplified(jax.make_jaxpr(layers)(x, [jnp.ones((3, 3))] * 2))[1]["computed_once"]
+
+
+def test_zeros_of_a_carry_stand_once_where_there_are_many():
+    def loss(w, xs):
+        def step(carry, x):
+            a, b, c = carry
+            return (jnp.tanh(a + w * x), jnp.sin(b * w), c + a * b), None
+
+        return sum(map(jnp.sum, jax.lax.scan(step, (xs[0], xs[1], xs[2]), xs)[0]))
+
+    found = untrace.decompile(jax.grad(loss))(jnp.ones(4), jnp.ones((5, 4)))
+    assert found.proof.at_least("bits")
+
+
+def test_copies_inside_are_the_array():
+    found = untrace.decompile(lambda x: jnp.sin(x.copy() * 2.0).copy() + 1.0)(jnp.ones(3))
+    assert "copy" not in found.source and found.proof.at_least("hlo")
+    found = untrace.decompile(lambda x: x.copy())(jnp.ones(3))
+    assert "copy" in found.source

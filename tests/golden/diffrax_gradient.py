@@ -94,87 +94,83 @@ def prevbefore_jvp(primals, tangents):
     return prevbefore(x), x_dot
 
 
-def contr(direction, init_val, init_val_2):
-    """Args: direction: i32[]; init_val, init_val_2: f32[].  Returns: f32[]."""
-    t0 = jnp.where(direction == 1, init_val_2, -init_val)
-    t1 = jnp.where(direction == 1, init_val, -init_val_2)
-    return direction * (t1 - t0)
+def contr_2(direction, tnext, t0):
+    """Args: direction: i32[]; tnext, t0: f32[].  Returns: f32[]."""
+    contr = jnp.where(direction == 1, tnext, -t0) - jnp.where(
+        direction == 1, t0, -tnext
+    )
+    return direction * contr
 
 
-def field(param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2):
-    """Args: param_0: f32[]; cast: f32[2]; init_val: f32[]; zeros: f32[2]; param_1: f32[];
-    cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2].
+def field(param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2):
+    """Args: param_0: f32[]; cast: f32[2]; y0: f32[]; zeros: f32[2]; param_1: f32[];
+    cast_2: f32[2]; y0_2: f32[]; zeros_2: f32[2].
     Returns: (f32[], f32[2]).
     """
     neg_damping_f32 = (-param_0).astype(jnp.float32)
     param_1_f32 = param_1.astype(jnp.float32)
-    difference = neg_damping_f32 * init_val - param_1_f32 * init_val_2
-    difference_2 = (
-        -cast * init_val
-        + neg_damping_f32 * zeros
-        - (cast_2 * init_val_2 + param_1_f32 * zeros_2)
+    difference = (
+        -cast * y0 + neg_damping_f32 * zeros - (cast_2 * y0_2 + param_1_f32 * zeros_2)
     )
-    return difference, difference_2
+    return neg_damping_f32 * y0 - param_1_f32 * y0_2, difference
 
 
-def vf_prod(
-    param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2, contr_out
-):
-    """Args: param_0: f32[]; cast: f32[2]; init_val: f32[]; zeros: f32[2]; param_1: f32[];
-    cast_2: f32[2]; init_val_2: f32[]; zeros_2: f32[2]; contr_out: f32[].
+def vf_prod(param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2, contr_out):
+    """Args: param_0: f32[]; cast: f32[2]; y0: f32[]; zeros: f32[2]; param_1: f32[];
+    cast_2: f32[2]; y0_2: f32[]; zeros_2: f32[2]; contr_out: f32[].
     Returns: (f32[], f32[2], f32[], f32[2]).
     """
     difference, difference_2 = field(
-        param_0, cast, init_val, zeros, param_1, cast_2, init_val_2, zeros_2
+        param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2
     )
     return (
-        contr_out * init_val,
+        contr_out * y0,
         contr_out * zeros,
         contr_out * difference,
         contr_out * difference_2,
     )
 
 
-def adapt_step_size(init_val, init_val_2, init_val_3, init_val_4, init_val_5):
-    """Args: init_val: i32[]; init_val_2, init_val_3: f32[]; init_val_4: i32[];
-    init_val_5: f32[].
+def adapt_step_size(init_val, t1_sim_or_dt0, num_steps, tnext, t0):
+    """Args: init_val: i32[]; t1_sim_or_dt0: f32[]; num_steps: i32[]; tnext, t0: f32[].
     Returns: (f32[], i32[]).
     """
     steps_completed = init_val + 1
-    ratio = steps_completed.astype(jnp.float32) / init_val_4.astype(jnp.float32)
-    t1_next = init_val_3 + (init_val_2 - init_val_3) * ratio
-    t1_next_2 = jnp.where(steps_completed == init_val_4, init_val_2, t1_next)
-    t1_next_3 = jnp.where(init_val_4 >= 0, t1_next_2, init_val_5 + init_val_2)
-    return t1_next_3, steps_completed
+    ratio = steps_completed.astype(jnp.float32) / num_steps.astype(jnp.float32)
+    t1_next = jnp.where(
+        steps_completed == num_steps, t1_sim_or_dt0, t0 + (t1_sim_or_dt0 - t0) * ratio
+    )
+    t1_next_2 = jnp.where(num_steps >= 0, t1_next, tnext + t1_sim_or_dt0)
+    return t1_next_2, steps_completed
 
 
 @jax.custom_jvp
-def select_if_vmap(pred, x, y):
-    return _select_if_batched(pred, x, y)
+def select_if_vmap(cond_fun, total, y0):
+    return _select_if_batched(cond_fun, total, y0)
 
 
 @select_if_vmap.defjvp
 def select_if_vmap_jvp(primals, tangents):
-    pred, x, y = primals
-    pred_dot, x_dot, y_dot = tangents
-    val2 = select_if_vmap(pred.copy(), x.copy(), y.copy())
-    pred_2 = pred.copy()
-    t_out = lax.select(_true_unless_batched(pred_2), x_dot.copy(), y_dot.copy())
+    cond_fun, total, y0 = primals
+    cond_fun_dot, total_dot, y0_dot = tangents
+    val2 = select_if_vmap(cond_fun.copy(), total.copy(), y0.copy())
+    pred = cond_fun.copy()
+    t_out = lax.select(_true_unless_batched(pred), total_dot.copy(), y0_dot.copy())
     return val2, t_out
 
 
 @jax.custom_jvp
-def select_if_vmap_2(pred, x, y):
-    return _select_if_batched(pred, x, y)
+def select_if_vmap_2(cond_fun, total, zeros):
+    return _select_if_batched(cond_fun, total, zeros)
 
 
 @select_if_vmap_2.defjvp
 def select_if_vmap_2_jvp(primals, tangents):
-    pred, x, y = primals
-    pred_dot, x_dot, y_dot = tangents
-    val2 = select_if_vmap_2(pred.copy(), x.copy(), y.copy())
-    pred_2 = pred.copy()
-    t_out = lax.select(_true_unless_batched(pred_2), x_dot.copy(), y_dot.copy())
+    cond_fun, total, zeros = primals
+    cond_fun_dot, total_dot, zeros_dot = tangents
+    val2 = select_if_vmap_2(cond_fun.copy(), total.copy(), zeros.copy())
+    pred = cond_fun.copy()
+    t_out = lax.select(_true_unless_batched(pred), total_dot.copy(), zeros_dot.copy())
     return val2, t_out
 
 
@@ -223,10 +219,6 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     t1_clip_floor_31 = prevbefore(prevbefore(prevbefore(t1_clip_floor_30)))
     t1_clip_floor_32 = prevbefore(prevbefore(prevbefore(t1_clip_floor_31)))
     t1_clip_floor_33 = prevbefore(prevbefore(prevbefore(t1_clip_floor_32)))
-    init_val = t0.copy()
-    init_val_2 = jnp.where(jnp.isfinite(t1), num_steps, -1).copy()
-    init_val_3 = jnp.full((1,), jnp.inf, dtype=jnp.float32).copy()
-    init_val_4 = jnp.full((1,), jnp.inf, dtype=jnp.float32).copy()
 
     def new_cond_fun(state):
         (
@@ -237,117 +229,63 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
 
     def new_body_fun(state):
         (
-            x, init_pred, _, init_val, init_val_2, init_val_3, init_val_4, x_2,
-            init_val_5, init_val_6, init_val_7, init_val_8, x_3, x_4, x_5, x_6, x_7,
-            init_val_9, init_val_10, init_val_11, x_8, zeros, zeros_2,
+            x, cond_fun, _, y0, y0_2, t0_2, tnext, x_2, init_val, num_steps, t0_3,
+            t1_sim_or_dt0, x_3, x_4, x_5, x_6, x_7, ts, ys, ys_2, x_8, zeros, zeros_2,
         ) = state
         mul, mul_2, mul_3, mul_4 = vf_prod(
             param_0,
             cast,
-            init_val_2,
+            y0_2,
             zeros_2,
             param_1,
             cast_2,
-            init_val,
+            y0,
             zeros,
-            contr(direction, init_val_4, init_val_3),
+            contr_2(direction, tnext, t0_2),
         )
         t1_next, steps_completed = adapt_step_size(
-            init_val_5, init_val_8, init_val_7, init_val_6, init_val_4
+            init_val, t1_sim_or_dt0, num_steps, tnext, t0_3
         )
-        tprev = jnp.minimum(init_val_4, t1)
+        tprev = jnp.minimum(tnext, t1)
         tclip = jnp.where(True, t1, tprev + 0.5 * (t1 - tprev))
-        tnext = jnp.where(t1_next > t1_clip_floor_33, tclip, t1_next)
-        buffer_val2 = tprev.copy()
-        pred = init_pred.copy()
-        val2 = select_if_vmap(
-            pred.copy().copy(),
-            (init_val + mul).copy().copy().copy().copy(),
-            init_val.copy().copy().copy(),
-        )
-        val2_2 = select_if_vmap_2(
-            pred.copy().copy(),
-            (zeros + mul_2).copy().copy().copy().copy(),
-            zeros.copy().copy().copy(),
-        )
-        pred_2 = init_pred.copy()
-        x_9 = (init_val_2 + mul_3).copy().copy().copy().copy()
-        val2_3 = select_if_vmap(
-            pred_2.copy().copy(), x_9, init_val_2.copy().copy().copy()
-        )
-        x_10 = (zeros_2 + mul_4).copy().copy().copy().copy()
-        val2_4 = select_if_vmap_2(
-            pred_2.copy().copy(), x_10, zeros_2.copy().copy().copy()
-        )
-        val2_5 = select_if_vmap(
-            init_pred.copy().copy(), buffer_val2.copy().copy(), init_val_3.copy().copy()
-        )
-        val2_6 = select_if_vmap(
-            init_pred.copy().copy(),
-            tnext.copy().copy().copy(),
-            init_val_4.copy().copy(),
-        )
-        pred_3 = init_pred.copy().copy()
-        x_11 = primitives.copy_p.bind(np.bool_(False)).copy()
-        y = x_2.copy().copy()
-        pred_4 = init_pred.copy().copy()
-        x_12 = steps_completed.copy().copy().copy()
-        y_2 = init_val_5.copy().copy()
-        pred_5 = init_pred.copy().copy()
-        x_13 = init_val_6.copy().copy().copy()
-        y_3 = init_val_6.copy().copy()
-        val2_7 = select_if_vmap(
-            init_pred.copy().copy(),
-            init_val_7.copy().copy().copy(),
-            init_val_7.copy().copy(),
-        )
-        val2_8 = select_if_vmap(
-            init_pred.copy().copy(),
-            init_val_8.copy().copy().copy(),
-            init_val_8.copy().copy(),
-        )
-        pred_6 = init_pred.copy().copy()
-        x_14 = primitives.copy_p.bind(np.int32(0)).copy()
-        y_4 = x_3.copy().copy()
-        pred_7 = init_pred.copy().copy()
-        x_15 = (x_4 + 1).copy().copy().copy()
-        y_5 = x_4.copy().copy()
-        pred_8 = init_pred.copy().copy()
-        x_16 = (x_5 + jnp.where(True, 1, 0)).copy().copy().copy()
-        y_6 = x_5.copy().copy()
-        pred_9 = init_pred.copy().copy()
-        x_17 = (x_6 + jnp.where(True, 0, 1)).copy().copy().copy()
-        y_7 = x_6.copy().copy()
-        pred_10 = init_pred.copy().copy()
-        x_18 = x_7.copy().copy().copy()
-        y_8 = x_7.copy().copy()
-        pred_11 = init_pred.copy().copy()
-        x_19 = x_8.copy().copy().copy()
-        y_9 = x_8.copy().copy()
+        tnext_2 = jnp.where(t1_next > t1_clip_floor_33, tclip, t1_next)
+        num_steps_2 = x_4 + 1
+        num_accepted_steps = x_5 + jnp.where(True, 1, 0)
+        num_rejected_steps = x_6 + jnp.where(True, 0, 1)
+        val2 = select_if_vmap_2(cond_fun, zeros + mul_2, zeros)
+        val2_2 = select_if_vmap_2(cond_fun, zeros_2 + mul_4, zeros_2)
+        x_9 = primitives.copy_p.bind(np.bool_(False))
+        x_10 = _select_if_batched(cond_fun, steps_completed, init_val)
+        x_11 = _select_if_batched(cond_fun, num_steps, num_steps)
+        val2_3 = select_if_vmap(cond_fun, t1_sim_or_dt0, t1_sim_or_dt0)
+        x_12 = primitives.copy_p.bind(np.int32(0))
+        val2_4 = _select_if_batched(cond_fun, num_steps_2, x_4)
+        val2_5 = _select_if_batched(cond_fun, num_accepted_steps, x_5)
+        val2_6 = _select_if_batched(cond_fun, num_rejected_steps, x_6)
         return (
             x + 1,
-            init_pred & ((buffer_val2 < t1) & flag_2),
-            init_pred,
-            val2,
+            cond_fun & ((tprev < t1) & flag_2),
+            cond_fun,
+            select_if_vmap(cond_fun, y0 + mul, y0),
+            select_if_vmap(cond_fun, y0_2 + mul_3, y0_2),
+            select_if_vmap(cond_fun, tprev, t0_2),
+            select_if_vmap(cond_fun, tnext_2, tnext),
+            _select_if_batched(cond_fun, x_9, x_2),
+            x_10,
+            x_11,
+            select_if_vmap(cond_fun, t0_3, t0_3),
             val2_3,
+            _select_if_batched(cond_fun, x_12, x_3),
+            val2_4,
             val2_5,
             val2_6,
-            _select_if_batched(pred_3, x_11, y),
-            _select_if_batched(pred_4, x_12, y_2),
-            _select_if_batched(pred_5, x_13, y_3),
-            val2_7,
-            val2_8,
-            _select_if_batched(pred_6, x_14, y_4),
-            _select_if_batched(pred_7, x_15, y_5),
-            _select_if_batched(pred_8, x_16, y_6),
-            _select_if_batched(pred_9, x_17, y_7),
-            _select_if_batched(pred_10, x_18, y_8),
-            init_val_9.copy(),
-            init_val_10.copy(),
-            init_val_11.copy(),
-            _select_if_batched(pred_11, x_19, y_9),
+            _select_if_batched(cond_fun, x_7, x_7),
+            ts.copy(),
+            ys.copy(),
+            ys_2.copy(),
+            _select_if_batched(cond_fun, x_8, x_8),
+            val2,
             val2_2,
-            val2_4,
         )
 
     (
@@ -358,25 +296,25 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         new_body_fun,
         (
             0,
-            ((init_val < t1) & flag).copy(),
+            (t0 < t1) & flag,
             np.bool_(True),
-            state_0.astype(jnp.float32).copy(),
-            state_1.astype(jnp.float32).copy(),
-            init_val,
-            jnp.minimum(t0 + dt0, t1).copy(),
+            state_0.astype(jnp.float32),
+            state_1.astype(jnp.float32),
+            t0,
+            jnp.minimum(t0 + dt0, t1),
             np.bool_(False),
             primitives.copy_p.bind(np.int32(1)),
-            init_val_2,
-            t0.copy(),
-            jnp.where(jnp.isfinite(t1), t1, dt0).copy(),
+            jnp.where(jnp.isfinite(t1), num_steps, -1),
+            t0,
+            jnp.where(jnp.isfinite(t1), t1, dt0),
             np.int32(0),
             0,
             0,
             0,
             0,
-            ts.copy(),
-            init_val_3,
-            init_val_4,
+            ts,
+            jnp.full((1,), jnp.inf, dtype=jnp.float32),
+            jnp.full((1,), jnp.inf, dtype=jnp.float32),
             0,
             jnp.zeros((2,)),
             jnp.zeros((2,)),

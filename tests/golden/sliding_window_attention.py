@@ -44,8 +44,8 @@ def block_bwd(x, layer, param, d_x):
     distance = jnp.arange(8)[:, None] - jnp.arange(8)
     mask = (distance >= 0) & (distance < 4)
     selected = jnp.where(mask, scores, -jnp.inf)
-    filled = jnp.maximum(-jnp.inf, selected.max(axis=-1))[:, :, None]
-    exponential = jnp.exp(selected - lax.stop_gradient(filled))
+    stop_gradient = lax.stop_gradient(selected.max(axis=-1, keepdims=True))
+    exponential = jnp.exp(selected - stop_gradient)
     cast_2 = exponential.sum(axis=-1, keepdims=True)
     weights = exponential / cast_2
     reshaped = jnp.einsum("hqk,khd->qhd", weights, v).reshape(8, 16)
@@ -90,11 +90,11 @@ def loss_and_grad(params, tokens, targets):
     x, xs = lax.scan(block_2, x, (params_2["layers"]["out"], params_2["layers"]["qkv"]))
     params_t = params_2["embedding"].T
     logits = (x @ params_t).astype(jnp.float32)
-    filled = jnp.maximum(-jnp.inf, logits.max(axis=-1))[:, None]
-    difference = logits - lax.stop_gradient(filled)
+    stop_gradient = lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+    difference = logits - stop_gradient
     exponential = jnp.exp(difference)
-    filled_2 = exponential.sum(axis=-1, keepdims=True)
-    log_probs = difference - jnp.log(filled_2)
+    filled = exponential.sum(axis=-1, keepdims=True)
+    log_probs = difference - jnp.log(filled)
     targets_wide = targets[:, None]
     taken = jnp.take_along_axis(log_probs, targets_wide, axis=-1)
 
@@ -102,7 +102,7 @@ def loss_and_grad(params, tokens, targets):
     d_log_probs = jax.vmap(lambda x, i, value: x.at[i].add(value))(
         jnp.zeros((8, 32)), targets_wide, jnp.full((8, 1), -0.125, dtype=jnp.float32)
     )
-    d_log_probs_2 = (-d_log_probs).sum(axis=-1, keepdims=True) / filled_2
+    d_log_probs_2 = (-d_log_probs).sum(axis=-1, keepdims=True) / filled
     d_product = (d_log_probs + d_log_probs_2 * exponential).astype(jnp.bfloat16)
 
     def block_bwd_2(d_x, inputs):

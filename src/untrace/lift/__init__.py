@@ -12,6 +12,7 @@ from untrace.capture.body_trees import forget_trees
 from untrace.ir.nodes import Program
 from untrace.lift import idioms as _idioms  # noqa: F401  (registers the idioms)
 from untrace.lift import rewrites as _rewrites  # noqa: F401  (registers the simplifications)
+from untrace.lift import rewrites_of_bounds as _rewrites_of_bounds  # noqa: F401
 from untrace.lift import rewrites_of_choices as _rewrites_of_choices  # noqa: F401
 from untrace.lift import rewrites_of_indices as _rewrites_of_indices  # noqa: F401
 from untrace.lift import rewrites_of_products as _rewrites_of_products  # noqa: F401

@@ -41,6 +41,7 @@ _MOST_SAVED = 40  # residuals of a function called several times, which go as on
 _LEAVES = 3  # calls in a row for different types are those for the leaves of a tree
 _TINY, _SMALL = 1, 3  # equations: always folded back; folded back where called once
 _BIG_LIBRARY = 10  # a library's own helper of at least as many equations is a function
+_SHARED_LIBRARY = 6  # the same for one that is called several times
 
 
 def outline(program: Program, refused: Iterable[int] = ()) -> Program:
@@ -426,7 +427,8 @@ class Outliner:
         big = self._size(piece) >= _BIG_LIBRARY
         if name.startswith("_") or "wrap" in name:  # the name is its caller's, who calls it again and again
             return big and caller is not None and not caller.library and len(piece.shape.pieces) > 1
-        return caller is None or not caller.library or big
+        several = len(piece.shape.pieces) > 1 and self._size(piece) >= _SHARED_LIBRARY
+        return caller is None or not caller.library or big or several
 
     def _is_wrapper(self, piece: Piece) -> bool:
         """Whether it does nothing but make one other call, whose name says more."""

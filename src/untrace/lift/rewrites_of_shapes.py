@@ -38,6 +38,11 @@ def reshaped_twice(body: Body, eqn: Any) -> Any:
     inner = body.maker(x, "reshape")
     if inner is not None and len(inner.invars) == 1 and inner.params["dimensions"] is None:
         return eqn.replace(invars=inner.invars)
+    wide = body.maker(x, "broadcast_in_dim")
+    if wide is not None and len(wide.invars) == 1 and type(wide.invars[0]) is not Literal:
+        dims = [int(d) for d in wide.params["broadcast_dimensions"]]
+        if wide.invars[0].aval.size == x.aval.size and dims == sorted(dims):  # axes of size one that come and go
+            return eqn.replace(invars=wide.invars)
     literal = body.scalar(x)
     source = body.maker(x, "broadcast_in_dim") if literal is not None else None
     if source is not None and len(source.invars) == 1:

@@ -20,11 +20,15 @@ running both. Each rewrite is a named function that looks at one equation; each 
     concatenate of [a[:, None], b[:, None]] -> jnp.stack
     pad by less than nothing -> a slice; with zeros -> jnp.pad
     split into one part -> the array
+    max(x, -inf), x**1.0, x**2 + 0.0, a copy inside -> x
+    (x == x) & (x != inf) & (x != -inf) -> jnp.isfinite(x)
+    x + -y stays: exact it is, but XLA takes the product in it into another fused operation than in x - y
     a number that a scan gets as a constant -> the number in its body
     an index that a scan gets ready for a gather -> made in its body, as `x[i]` does
     cond over platforms of which only Mosaic's kernels have a branch of their own -> the equations of the other branch
     jit of a function of JAX that has no public name (a derivative of `jnp.var`) -> its equations
     constants with the same bits -> one constant (`equal_constants`)
+    what one expression of the author's computes twice -> computed once (`computed_once`)
 
 `x + 0.0` is not among them: it turns -0.0 into 0.0.
 """
@@ -39,7 +43,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from untrace import jax_compat
+from untrace.capture.provenance import Provenance
 from untrace.lift import equal_constants
+from untrace.lift.computed_once import computed_once
 from untrace.lift.engine import is_public_call
 
 Literal = jax_compat.LITERAL_TYPE
@@ -96,6 +102,7 @@ class Simplifier:
         self.own = own
         self.kept = set(kept)
         self.counts: Counter[str] = Counter()
+        self.provenance = Provenance()
         self._memo: dict[int, Any] = {}
         self._alive: list[Any] = []
         self._public: dict[Any, bool] = {}
@@ -120,12 +127,23 @@ class Simplifier:
                 closed = jax_compat.with_constants(closed, values)
         self._add_all(body, jaxpr.eqns)
         if self.only is None:
+            self._compute_once(body, jax_compat.substituted(jaxpr.outvars, body.substitute))
             body.eqns = _own_indices(body)
             body.eqns = _own_selectors(body, jaxpr.outvars)
         if not body.changed:
             return closed
         outvars = jax_compat.substituted(jaxpr.outvars, body.substitute)
         return jax_compat.rebuilt_jaxpr(closed, _alive(body.eqns, outvars), outvars)
+
+    def _compute_once(self, body: Body, outvars: Sequence[Any]) -> None:
+        given = {v for v in outvars if type(v) is not Literal}
+        eqns, names = computed_once(_alive(body.eqns, outvars), self.kept, given, self.provenance)
+        if names:
+            body.eqns = eqns
+            body.made.update({out: eqn for eqn in eqns for out in eqn.outvars})
+            body.substitute.update(names)
+            body.changed = True
+            self.counts["computed_once"] += len(names)
 
     def _with_params(self, eqn: Any) -> Any:
         if eqn.primitive.name not in _TRANSPARENT:

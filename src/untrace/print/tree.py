@@ -149,18 +149,21 @@ class List(Expr):
 
 
 class Dict(Expr):
-    """`{key: value}`; pairs in order."""
+    """`{key: value}`; pairs in order. A dict without a key goes into it: `{**value}`."""
 
     __slots__ = ("pairs",)
 
-    def __init__(self, pairs: Sequence[tuple[Expr, Expr]]):
+    def __init__(self, pairs: Sequence[tuple[Expr | None, Expr]]):
         self.pairs = pairs
 
     def flat(self) -> str:
-        return "{" + ", ".join([f"{k.flat()}: {v.flat()}" for k, v in self.pairs]) + "}"
+        return "{" + ", ".join([before + v.flat() for before, v in self._parts()]) + "}"
 
     def items(self):
-        return "{", [(f"{k.flat()}: ", v) for k, v in self.pairs], "}"
+        return "{", self._parts(), "}"
+
+    def _parts(self) -> list[tuple[str, Expr]]:
+        return [("**" if k is None else f"{k.flat()}: ", v) for k, v in self.pairs]
 
 
 class Subscript(Expr):

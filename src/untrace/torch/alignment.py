@@ -357,6 +357,8 @@ class Aligned:
             ]
 
     def _dict(self, base: Dict, other: Dict) -> None:
+        if any(key is None for key, _ in [*base.pairs, *other.pairs]):  # `**part`
+            raise Different
         theirs = {key.flat(): value for key, value in other.pairs}
         mine = [key.flat() for key, _ in base.pairs]
         if [k for k in mine if k in theirs] != [k.flat() for k, _ in other.pairs]:

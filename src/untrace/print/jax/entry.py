@@ -101,6 +101,8 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
         w.sized.extend(function.params)
         w.sizes.names = function.extra.get("size_names", {})
     start = len(w.statements)
+    if module.idiomatic:
+        module.entry, w.result_example = function, entry.result
     w.equations(function.equations, function.results)
     if w.sizes is not None:
         w.statements[start:start] = w.sizes.prologue()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Function, Value
-from untrace.print.jax import packed, reroll, scanned
+from untrace.print.jax import packed, reroll, returned, scanned
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
 from untrace.print.jax.trees import zeros_like
 from untrace.print.jax.types import Type, array_type, ways_type
@@ -35,7 +35,9 @@ def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequenc
     if w.module.reroll:
         scanned.note_unscanned(w, equations, at)
     before = len(w.statements)
-    packed.assign(w, equation, local_call(w, equation, [w.atom(a) for a in equation.inputs]))
+    call = local_call(w, equation, [w.atom(a) for a in equation.inputs])
+    if not returned.assign(w, equation, call):
+        packed.assign(w, equation, call)
     _mark(w.statements[before:], equation)
     return 1
 
@@ -50,7 +52,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> lis
     """`x = x0`, `for layer in layers: x = f(layer, x)`; None where the calls are no such loop."""
     carries = reroll.carries_of(run, start, uses)
     body = run[0].callee.body
-    if not carries or "packed_results" in body.extra:
+    if not carries or "packed_results" in body.extra or id(body) in w.module.returned:
         return None
     atoms = [[w.atom(a) if i not in carries else None for i, a in enumerate(e.inputs)] for e in run]
     leaves = [[None if o is None else leaf_behind(w, o) for o in turn] for turn in atoms]
@@ -255,12 +257,12 @@ def _definition(
         w.sizes.is_open = True
     start = len(w.statements)
     w.equations(body.equations, body.results)
-    returned = packed.returned(w, body)
+    given = returned.returned(w, body) or packed.returned(w, body)
     if w.sizes is not None:
         w.statements[start:start] = w.sizes.prologue()
         params.extend(Parameter(n.id) for n in w.sizes.parameters.values())
         module.sizes_of[id(body)] = tuple(w.sizes.parameters)
-    w.statements.append(Return(returned))
+    w.statements.append(Return(given))
     return Def(name, params, w.statements)
 
 
@@ -274,7 +276,7 @@ def _describe(module: Any, definition: Def, body: Function, layout: Layout, orde
             kind = ways_type(ways, [body.params[place].aval for place in places])
         arguments.append((parameter.name, kind))
     arguments += [(parameter.name, Type("array", "int")) for parameter in definition.params[len(order) :]]
-    result = packed.result_type(body)
+    result = returned.result_type(module, body) or packed.result_type(body)
     module.described.describe(definition, arguments, result)
 
 

@@ -37,6 +37,7 @@ from untrace.print.tree import (
     Assign,
     Attribute,
     Call,
+    Dict,
     Expr,
     List,
     Name,
@@ -301,7 +302,7 @@ class _Builder:
                 "numbers as keys"
             ) from None
         if type(node.value) is dict:
-            return pairs
+            return self._with_parts(pairs)
         cls = self._import(twins.Place("collections", (type(node.value).__name__,)))
         if type(node.value) is collections.OrderedDict:
             return Call(cls, [pairs])
@@ -311,6 +312,25 @@ class _Builder:
             factory = Text("None")
             self._note("the default factory of a defaultdict in the result")
         return Call(cls, [factory, pairs])
+
+    def _with_parts(self, made: Expr) -> Expr:
+        """The dict, with `**part` for the items that are all those of a dict that has a name."""
+        if type(made) is not Dict or self.trees is None:
+            return made
+        by_root: dict[str, list[int]] = {}
+        for i, (key, value) in enumerate(made.pairs):
+            if isinstance(value, Leaf) and value.steps == (("item", key.flat(), 0),):  # type: ignore[union-attr]
+                by_root.setdefault(value.root.id, []).append(i)
+        whole: dict[int, Expr] = {}  # place of the first item -> the dict
+        gone: set[int] = set()
+        for places in by_root.values():
+            root = made.pairs[places[0]][1].root  # type: ignore[attr-defined]
+            example = self.trees.node(Leaf(root, ()))
+            if type(example) is dict and len(example) == len(places) > 1:
+                whole[places[0]] = root
+                gone.update(places)
+        pairs = [(None, whole[i]) if i in whole else pair for i, pair in enumerate(made.pairs)]
+        return Dict([pair for i, pair in enumerate(pairs) if i in whole or i not in gone])
 
     def _key(self, key: Any) -> Expr:
         written = key_source(key)

@@ -26,6 +26,7 @@ from untrace.print.jax.described import Described
 from untrace.print.jax.folding import FOLDED_WIDTH, RETURNED_WIDTH, foldable, unread
 from untrace.print.jax.library import library_call
 from untrace.print.jax.local import write_calls
+from untrace.print.jax.returned import note_returned
 from untrace.print.jax.sizes import Sizes
 from untrace.print.jax.trees import Structure, Trees, settle, sum_of, write_map
 from untrace.print.names import Scope, identifier
@@ -75,6 +76,8 @@ class ModuleWriter(ConstantWriter):
         # Nested functions inside whose definition we are, by id: where each stands, its name, what it closes over.
         self.being_written: dict[int, tuple[FunctionWriter, str, Sequence[Expr]]] = {}
         self.kept: list[Any] = []  # ids are only unique while the objects live
+        self.entry: Any = None  # the entry Function
+        self.returned: dict[int, Any] = {}  # of local functions, by id: which of their results are trees
         self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
@@ -193,6 +196,7 @@ class FunctionWriter:
         self.looked_up: dict[Any, Name] = {}  # classes of libraries that variables of this function hold
         self.put_together: dict[Any, Name] = {}  # trees that were made for a call, and have a name since
         self.trees = Trees()  # the trees that can be named here
+        self.result_example: Any = None  # of the entry: what it returns
         self.structures: dict[int, Structure] = {}  # those of the maps over trees, by id of the equation
         self.uses: Any = None  # where values are used, once a loop over local functions wants to know
         # Inside the `tangent_solve` of a `custom_root`: the name of its `g`, leaves of the root, constants of `f`.
@@ -343,6 +347,8 @@ class FunctionWriter:
         """Appends the statements of `equations`; `results` are the atoms that the function returns."""
         if any(type(e.callee) in (TreeMap, TreeSum) for e in equations):
             equations = settle(self, equations)
+        if self.result_example is not None:
+            note_returned(self, equations, results, self.result_example)
         self._body, self._results = equations, results
         self._last_reads = self._last_taken = None
         names = self.names

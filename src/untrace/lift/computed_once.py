@@ -1,0 +1,86 @@
+"""What one expression of the author's computes twice is computed once.
+
+The author writes `rlax.vtrace(...)` or `scan(...)`, and a library, or JAX where it differentiates, computes the same thing
+several times inside: `jnp.minimum(1.0, rhos)` three times, zeros for each part of a carry. XLA finds that again. What the
+author himself wrote twice stays, and so does what belongs to two calls of a function or two turns of a loop: those are to
+be recognised, and read alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace.capture.provenance import Provenance
+
+Literal = jax_compat.LITERAL_TYPE
+# So many equations apart two equal ones are looked at: the equations of one expression follow each other.
+_MOST_APART = 300
+# Zeros and the like get a name where so many are the same: two are read faster where they stand.
+_MANY = 3
+
+
+def computed_once(
+    eqns: Sequence[Any], kept: set[int], results: set[Any], provenance: Provenance
+) -> tuple[list[Any], dict[Any, Any]]:
+    """(the equations without those that compute what an earlier one does, {their result: the earlier one's}).
+
+    kept: ids of equations that stay. results: variables of the jaxpr's own that must.
+    """
+    names: dict[Any, Any] = {}
+    first: dict[Hashable, int] = {}  # what is computed -> the place in `found`
+    found: list[Any] = []
+    constants = Counter([_key(e) for e in eqns if all(type(v) is Literal for v in e.invars)])
+    for eqn in eqns:
+        if names and any(type(v) is not Literal and v in names for v in eqn.invars):
+            eqn = eqn.replace(invars=jax_compat.substituted(eqn.invars, names))
+        key = None if id(eqn) in kept else _key(eqn)
+        if key is not None and results.isdisjoint(eqn.outvars) and not 0 < constants[key] < _MANY:
+            place = first.get(key)
+            if place is not None and _in_one_expression(found[place:], eqn, provenance):
+                names.update(zip(eqn.outvars, found[place].outvars, strict=True))
+                continue
+            first[key] = len(found)
+        found.append(eqn)
+    return found, names
+
+
+def _key(eqn: Any) -> Hashable | None:
+    """Equal for equations that compute the same of the same; None for those that are looked at by nobody."""
+    if eqn.effects or eqn.primitive.name in ("jit", "pjit") and not jax_compat.is_library_jaxpr(eqn.params["jaxpr"]):
+        return None
+    if eqn.primitive.name not in ("jit", "pjit") and jax_compat.jaxprs_in(eqn):
+        return None
+    inputs = tuple([_literal_key(v) if type(v) is Literal else v for v in eqn.invars])
+    key = eqn.primitive, inputs, tuple(sorted(eqn.params.items()))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _literal_key(literal: Any) -> Hashable:
+    aval = literal.aval
+    return np.asarray(literal.val).tobytes(), aval.shape, aval.dtype, aval.weak_type
+
+
+def _in_one_expression(between: Sequence[Any], eqn: Any, provenance: Provenance) -> bool:
+    """Whether the author ran one expression from the first of the equations up to `eqn`."""
+    if len(between) > _MOST_APART:
+        return False
+    chain = _author(between[0], provenance)
+    if not chain or _author(eqn, provenance) != chain:
+        return False
+    if provenance.site(between[0]).scopes != provenance.site(eqn).scopes:
+        return False
+    return all(_author(e, provenance)[: len(chain)] == chain for e in between)
+
+
+def _author(eqn: Any, provenance: Provenance) -> tuple[Any, ...]:
+    """Where in the author's functions an equation comes from, outermost first."""
+    return tuple([(id(f.code), f.lasti) for f in provenance.site(eqn).frames if not f.library])

@@ -1,0 +1,247 @@
+"""Results of local functions that go together into one tree: the gradients of a layer, the new statistics of a norm.
+
+    d_norm, d_x = norm_bwd(d_y, saved)
+    return {"dense": d_dense, "norm": d_norm}
+
+Where a result goes is seen from outside in: into the tree that the program returns, into one that `jax.tree.map` takes, or
+into one that the function around the call returns. Results whose places have the same ways from one node on, at every
+call, are that node; of a dict it may be a part (`{**d_attention, **d_feed_forward}`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from untrace._trees import is_plain
+from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, walk_functions
+from untrace.lift.words import clean
+from untrace.print.jax.leaves import Leaf, Step, last_word, reach_nodes
+from untrace.print.jax.results import rebuilt
+from untrace.print.jax.types import Type, array_type, tuple_type, ways_type
+from untrace.print.names import identifier
+from untrace.print.tree import Assign, Expr, Name, Tuple
+
+Way = tuple[Step, ...]
+_FEWEST = 2  # results that go together
+
+
+@dataclass(slots=True)
+class Group:
+    """Results of a function that are one tree: their places in its results, and the ways to them in `example`."""
+
+    places: tuple[int, ...]
+    ways: tuple[Way, ...]
+    example: Any
+    words: dict[int, str] = field(default_factory=dict)  # id of a call -> what its tree is called
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value goes: `tree` (a name for it), the way in it, and its nodes by the way there."""
+
+    tree: Hashable
+    way: Way
+    nodes: dict[Way, tuple[Any, int]] = field(compare=False, hash=False)
+
+
+def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any], example: Any) -> None:
+    """Notes in the module which results of local functions are one tree. `w` writes the entry, whose result is like `example`."""
+    sites: dict[int, list[tuple[Function | None, Equation]]] = {}
+    bodies: dict[int, Function] = {}
+    for owner, inside in [(None, equations), *((f, f.equations) for f in walk_functions(w.module.entry))]:
+        if owner is w.module.entry:
+            continue
+        for equation in inside:
+            if type(equation.callee) is Local:
+                bodies[id(equation.callee.body)] = equation.callee.body
+                sites.setdefault(id(equation.callee.body), []).append((owner, equation))
+    places = {None: dict(_places_in_entry(w, equations, results, example))}
+    for body in _callers_first(bodies):
+        found = _groups(body, [(e, places.get(None if o is None else id(o), {})) for o, e in sites[id(body)]])
+        if found:
+            w.module.returned[id(body)] = found
+            w.module.kept.append(body)
+        places[id(body)] = {
+            body.results[p]: _Place((id(body), i), way, _nodes(group.example))
+            for i, group in enumerate(found)
+            for p, way in zip(group.places, group.ways, strict=True)
+        }
+
+
+def _callers_first(bodies: dict[int, Function]) -> list[Function]:
+    found: dict[int, Function] = {}
+
+    def visit(body: Function) -> None:
+        for equation in body.equations:
+            if type(equation.callee) is Local and id(equation.callee.body) not in found:
+                visit(equation.callee.body)
+        found.setdefault(id(body), body)
+
+    for body in bodies.values():
+        visit(body)
+    return list(found.values())[::-1]
+
+
+def _nodes(example: Any) -> dict[Way, tuple[Any, int]]:
+    return {way: (node, len(ways)) for way, node, ways, _ in reach_nodes(example, Name("x")) or ()}
+
+
+def _places_in_entry(
+    w: Any, equations: Sequence[Equation], results: Sequence[Any], example: Any
+) -> Iterator[tuple[Value, _Place]]:
+    for equation in equations:
+        structure = w.structures.get(id(equation)) if type(equation.callee) is TreeMap else None
+        if structure is None or not is_plain(structure.example):
+            continue
+        nodes = _nodes(structure.example)
+        count = len(equation.callee.turns)
+        for column in range(equation.callee.trees):
+            values = equation.inputs[column * count : (column + 1) * count]
+            for value, way in zip(values, structure.ways, strict=True):
+                if type(value) is Value:
+                    yield value, _Place(("map", tuple([id(v) for v in values])), way, nodes)
+    whole = reach_nodes(example, Name("x"))
+    if whole:
+        nodes = _nodes(example)
+        for value, way in zip(results, whole[0][2], strict=True):
+            if type(value) is Value and sum(r is value for r in results) == 1:
+                yield value, _Place("result", way, nodes)
+
+
+# ---------------------------------------------------------------- what goes together
+
+
+def _groups(body: Function, sites: Sequence[tuple[Equation, dict[Any, _Place]]]) -> list[Group]:
+    if "packed_results" in body.extra or len(body.results) < _FEWEST:
+        return []
+    rows = [[known.get(o) for o in e.outputs] for e, known in sites]
+    found: list[Group] = []
+    candidates: dict[Hashable, list[int]] = {}
+    for i, place in enumerate(rows[0]):
+        if sum(r is body.results[i] for r in body.results) > 1:
+            return []
+        if place is not None and all(row[i] is not None for row in rows):
+            candidates.setdefault(tuple([row[i].tree for row in rows]), []).append(i)  # type: ignore[union-attr]
+    for numbers in candidates.values():
+        columns = [[row[i] for i in numbers] for row in rows]
+        prefixes = [_common([p.way for p in column]) for column in columns]  # type: ignore[union-attr]
+        ways = [tuple([p.way[len(x) :] for p in c]) for c, x in zip(columns, prefixes, strict=True)]  # type: ignore[union-attr]
+        if len(numbers) < _FEWEST or len(set(ways)) > 1 or len(set(ways[0])) < len(numbers):
+            continue
+        examples = [_part(c[0].nodes, x, ways[0]) for c, x in zip(columns, prefixes, strict=True)]  # type: ignore[union-attr]
+        if examples[0] is None or any(_shape(e) != _shape(examples[0]) for e in examples):
+            continue
+        # In the tree's own order, in which it is flattened.
+        order = {leaf: n for n, leaf in enumerate(reach_nodes(examples[0], Name("x"))[0][2])}  # type: ignore[index]
+        pairs = sorted(zip(numbers, ways[0], strict=True), key=lambda pair: order[pair[1]])
+        group = Group(tuple([n for n, _ in pairs]), tuple([way for _, way in pairs]), examples[0])
+        for (equation, _), column, prefix in zip(sites, columns, prefixes, strict=True):
+            group.words[id(equation)] = _word(equation, group, column[0], prefix)  # type: ignore[arg-type]
+        found.append(group)
+    return found
+
+
+def _common(ways: Sequence[Way]) -> Way:
+    size = 0
+    while all(len(w) > size and w[size] == ways[0][size] for w in ways):
+        size += 1
+    return ways[0][:size]
+
+
+def _part(nodes: dict[Way, tuple[Any, int]], prefix: Way, ways: Sequence[Way]) -> Any:
+    """A tree with leaves at the end of these ways: a node, or a part of a dict; None where it would be something else."""
+    node, count = nodes.get(prefix, (None, 0))
+    if count == len(ways):
+        return node if is_plain(node) else None
+    if type(node) is not dict:
+        return None
+    inner: dict[Step, list[Way]] = {}
+    for way in ways:
+        inner.setdefault(way[0], []).append(way[1:])
+    found = {}
+    for step, rest in inner.items():
+        key = ast.literal_eval(step[1])
+        part = node.get(key) if rest == [()] and (*prefix, step) not in nodes else _part(nodes, (*prefix, step), rest)
+        if part is None:
+            return None
+        found[key] = part
+    return found if is_plain(found) else None
+
+
+def _shape(example: Any) -> Any:
+    import jax
+
+    return None if example is None else jax.tree.structure(example)
+
+
+def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
+    """`d_norm` for the gradients of `params["norm"]`, `new_norm` for its new values; else after the function."""
+    gradient = all((equation.outputs[p].hint or "").startswith("d_") for p in group.places)  # type: ignore[union-attr]
+    node, count = place.nodes.get(prefix, (None, 0))
+    word = last_word(Leaf(Name(""), prefix)) if count == len(group.places) and node is not None else ""
+    return clean(f"{'d' if gradient else 'new'}_{word or equation.callee.body.name.removesuffix('_bwd')}")
+
+
+# ---------------------------------------------------------------- how they are written
+
+
+def assign(w: Any, equation: Equation, call: Expr) -> bool:
+    """Binds what a call gives back, where some of it is trees; whether any is."""
+    groups = w.module.returned.get(id(equation.callee.body))
+    if groups is None:
+        return False
+    inside = {p: group for group in groups for p in group.places}
+    targets: list[str] = []
+    for place, output in enumerate(equation.outputs):
+        group = inside.get(place)
+        if group is None:
+            targets.append("_" if output is None else w._target(output, "x"))
+        elif place == min(group.places):
+            root = Name(w.scope.fresh(identifier(group.words.get(id(equation), ""), "tree")))
+            targets.append(root.id)
+            values = [equation.outputs[p] for p in group.places]
+            for value, way in zip(values, group.ways, strict=True):
+                w.names[value] = Leaf(root, way)
+            w.trees.add(root, group.example, values)
+    w.statements.append(Assign(targets, call, equation.origin))
+    return True
+
+
+def returned(w: Any, body: Function) -> Expr | None:
+    """What a function returns, where some of it is trees."""
+    groups = w.module.returned.get(id(body))
+    if groups is None:
+        return None
+    parts: list[Expr] = []
+    for place, group in _in_order(body, groups):
+        if group is None:
+            parts.append(w.atom(body.results[place]))
+        else:
+            parts.append(rebuilt(w, group.example, [w.atom(body.results[p]) for p in group.places]))
+    return parts[0] if len(parts) == 1 else Tuple(parts)
+
+
+def result_type(module: Any, body: Function) -> Type | None:
+    """The type of what `returned` gives."""
+    groups = module.returned.get(id(body))
+    if groups is None:
+        return None
+    types = [
+        array_type(body.results[place].aval)
+        if group is None
+        else ways_type(group.ways, [body.results[p].aval for p in group.places])
+        for place, group in _in_order(body, groups)
+    ]
+    return tuple_type(types)
+
+
+def _in_order(body: Function, groups: Sequence[Group]) -> Iterator[tuple[int, Group | None]]:
+    """The results of a function, a group where its first is."""
+    inside = {p: group for group in groups for p in group.places}
+    for place in range(len(body.results)):
+        group = inside.get(place)
+        if group is None or place == min(group.places):
+            yield place, group

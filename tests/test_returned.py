@@ -1,0 +1,131 @@
+"""Results of local functions that go together into one tree."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import untrace
+
+X = jnp.linspace(-1.0, 1.0, 24).reshape(4, 6)
+
+
+def dense(params, x):
+    return jnp.tanh(x @ params["kernel"] + params["bias"])
+
+
+def block(params, x):
+    return x + dense(params["up"], dense(params["down"], x))
+
+
+def network(params, x):
+    x = block(params["first"], x)
+    x = block(params["second"], x)
+    return jnp.sum(x**2)
+
+
+def a_dense(key, fan_in, fan_out):
+    return {"kernel": jax.random.normal(jax.random.key(key), (fan_in, fan_out)), "bias": jnp.ones(fan_out)}
+
+
+def a_block(key):
+    return {"down": a_dense(key, 6, 3), "up": a_dense(key + 1, 3, 6)}
+
+
+PARAMS = {"first": a_block(0), "second": a_block(2)}
+
+
+def checked(function, *args):
+    found = untrace.decompile(function)(*args)
+    assert found.proof.at_least("bits")
+    names: dict = {}
+    exec(compile(found.source, "written.py", "exec"), names)
+    ours, theirs = jax.jit(names[found.name])(*args), jax.jit(function)(*args)
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(a, b)
+    return found.source
+
+
+def test_gradients_of_a_layer_are_one_tree():
+    text = checked(jax.grad(network, (0, 1)), PARAMS, X)
+    assert '{"first": d_first, "second": d_second}' in text, text
+    assert '"up": {"bias": d_total.sum(axis=0), "kernel": dense_out.T @ d_total}' in text, text
+
+
+def test_what_a_map_takes_is_put_together_of_parts():
+    def step(params, x):
+        grads, d_x = jax.grad(network, (0, 1))(params, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), d_x
+
+    text = checked(step, PARAMS, X)
+    assert 'grads = {"first": d_first, "second": d_second}' in text, text
+
+
+def test_part_of_a_dict_goes_into_it():
+    def mixed(params, x):
+        return jnp.tanh(x @ params["q"]) @ params["proj"]
+
+    def fed(params, x):
+        return jnp.sin(x @ params["up"]) @ params["down"]
+
+    def loss(layers, x):
+        for layer in layers:
+            x = fed(layer, mixed(layer, x))
+        return jnp.sum(x**2)
+
+    layers = [{n: X[:3].T @ X[:3] * 0.1 for n in ("q", "proj", "up", "down")} for _ in range(2)]
+    text = checked(jax.grad(loss, (0, 1)), layers, X)
+    assert "**d_mixed" in text and "**d_fed_2" in text, text
+
+
+def test_new_values_of_a_tree():
+    def norm(params, stats, x):
+        mean = jnp.mean(x, axis=0)
+        var = jnp.var(x, axis=0)
+        new = {"mean": 0.9 * stats["mean"] + 0.1 * mean, "var": 0.9 * stats["var"] + 0.1 * var}
+        return (x - mean) * jax.lax.rsqrt(var + 1e-5) * params, new
+
+    def apply(params, stats, x):
+        x, first = norm(params["first"], stats["first"], x)
+        x, second = norm(params["second"], stats["second"], jnp.tanh(x))
+        return x, {"first": first, "second": second}
+
+    stats = {k: {"mean": jnp.zeros(6), "var": jnp.ones(6)} for k in ("first", "second")}
+    text = checked(apply, {"first": jnp.ones(6), "second": jnp.ones(6)}, stats, X)
+    assert '"mean": 0.9 * ' in text and '{"first": new_first, "second": new_second}' in text, text
+
+
+def test_results_that_go_to_different_places_stay_apart():
+    """The second call's results are no node of the tree."""
+
+    def pair(x, y):
+        z = jnp.tanh(x @ y.T)
+        return jnp.sin(z) @ y, jnp.cos(z).T @ x
+
+    def apply(x, y):
+        a, b = pair(x, y)
+        c, d = pair(a, b)
+        return {"a": {"x": a, "y": b}, "b": [d, c]}
+
+    text = checked(apply, X, X)
+    assert "def pair" in text and '{"x":' in text, text
+
+
+def test_a_function_that_a_loop_calls_as_well_gives_its_results_one_by_one():
+    def both(x):
+        y = jnp.tanh(x * 2.0) + jnp.sin(x)
+        return y * 3.0 - x, jnp.cos(y) * y
+
+    def apply(x):
+        first, second = both(x)
+
+        def turn(carry, _):
+            a, b = both(carry)
+            return a + b, None
+
+        last, _ = jax.lax.scan(turn, first, length=3)
+        return {"pair": {"first": first, "second": second}, "last": last}
+
+    checked(apply, X)
