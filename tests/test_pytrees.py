@@ -445,6 +445,20 @@ def test_what_the_trace_fixed_is_refused() -> None:
         written(1.0, act=jnp.sin)
 
 
+def test_many_arguments_are_checked_in_one_loop() -> None:
+    def fn(x: Any, given: int = 3, traced: float = 2.0, argument: bool = False, mode: Any = None) -> Any:
+        return x * given * traced
+
+    written = Written(fn, (1.0,), out=LEAF)
+    assert written.text.count("raise ValueError(") == 1
+    assert written(1.0) == written(1.0, 3, 2.0, False, None) == 1.0
+    for wrong in ({"given": 3.0}, {"traced": jnp.ones(2)}, {"argument": 0}, {"argument": None}, {"mode": jnp.ones(2)}):
+        with pytest.raises(
+            ValueError, match=f"'{[*wrong][0]}' was .* when this was traced, and cannot be anything else"
+        ):
+            written(1.0, **wrong)
+
+
 def test_a_default_without_source_can_only_be_left_out() -> None:
     def fn(x: Any, callback: Any = lambda x: x) -> Any:
         return x

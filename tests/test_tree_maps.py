@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -34,6 +35,11 @@ def _state():
 
 
 State = _state()
+
+
+class Moments(NamedTuple):
+    mu: dict
+    nu: dict
 
 
 def loss(params, x):
@@ -212,3 +218,35 @@ def test_trees_are_told_apart_by_structure():
     found = untrace.decompile(step)(Moments(jnp.int32(0), layers(), layers()), layers(), X)
     assert "jax.tree.unflatten" in found.source and "jax.tree.map(" in found.source
     assert found.proof.at_least("bits")
+
+
+@dataclasses.dataclass
+class Training:
+    """A training state with functions in it, as Flax has it."""
+
+    params: dict
+    moments: Moments
+    step: int
+    apply: object = dataclasses.field(metadata={"static": True}, default=None)
+
+
+jax.tree_util.register_dataclass(Training, ["params", "moments", "step"], ["apply"])
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+def test_a_state_with_functions_in_it_is_replaced(standalone):
+    """Its class cannot be called without those functions: an argument of the class has them."""
+    params = {"w": jnp.ones((3, 4)), "b": jnp.zeros(4)}
+    state = Training(params, Moments(mu=params, nu=params), 0, apply=lambda params, x: x @ params["w"] + params["b"])
+
+    def step(state, x):
+        grads = jax.grad(lambda p: jnp.sum(jnp.tanh(state.apply(p, x))))(state.params)
+        mu = jax.tree.map(lambda m, g: 0.9 * m + g, state.moments.mu, grads)
+        params = jax.tree.map(lambda p, m: p - 0.1 * m, state.params, mu)
+        return dataclasses.replace(state, params=params, moments=state.moments._replace(mu=mu), step=state.step + 1)
+
+    d = untrace.decompile(step, standalone=standalone)(state, X)
+    assert "unflatten" not in d.source
+    assert "dataclasses.replace(" in d.source and "moments=state.moments._replace(mu=" in d.source, d.source
+    assert jax.tree.structure(d(state, X)) == jax.tree.structure(step(state, X))
+    assert d.proof.at_least("bits")

@@ -14,6 +14,7 @@ from untrace.capture.function import Captured
 from untrace.ir.nodes import Function, Program, Value
 from untrace.lift.unpacked import unpacked_names
 from untrace.print.jax import mapped
+from untrace.print.jax.checks import RefuseOthers
 from untrace.print.jax.described import WORDS, author_dims
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, plain_way, reach
 from untrace.print.jax.local import KnownTrees
@@ -90,6 +91,9 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
     for parameter in signature.parameters:
         w.scope.claim_parameter(parameter.name)
     module.modules.update(signature.modules)
+    for check in signature.checks:
+        if type(check) is RefuseOthers:
+            check.choose(w.scope.fresh)
     w.statements.extend(signature.checks)
     if module.idiomatic:
         _bind_arguments(w, signature.arguments, function, unpacked_names(program))

@@ -237,7 +237,9 @@ class _Builder:
         if found is not None:
             return found
         if not node.plain:
-            found = self._replaced(node, leaves) or self._same_structure(node, leaves)
+            found = self._replaced(node, leaves)
+            if found is None and not self._is_changed_by_parts(node):
+                found = self._same_structure(node, leaves)
             if found is not None:
                 return found
         children, start = [], 0
@@ -278,17 +280,36 @@ class _Builder:
             or 2 * len(kept[best]) < len(own)
             or not _is_like(self.trees.node(base), node.value, node.level)
         ):
-            if len(own) == len(node.keywords):
+            if len(own) == len(node.keywords) and node.plain_itself:
                 return None
-            # What is no array of it (a model's functions) comes from a tree like it.
-            base = self.trees.like(lambda other: _is_like(other, node.value, node.level))
+            # What is no array of it (a model's functions), or its class, comes from a tree like it.
+            base = self._tree_like(node)
         if base is None or not is_namedtuple(node.value) and not dataclasses.is_dataclass(node.value):
             return None
         changes = [(n, children[i]) for n, i in own if n not in kept.get(base.flat(), ())]
+        if not changes:
+            return base
         if is_namedtuple(node.value):
             return Call(Attribute(base, "_replace"), (), changes)
         self.out.modules.add("dataclasses")
         return Call("dataclasses.replace", [base], changes)
+
+    def _tree_like(self, node: _Node) -> Leaf | None:
+        """A tree that has a name, of the same class and metadata."""
+        if self.trees is None or node.level is None:
+            return None
+        level = node.level
+        return self.trees.like(lambda other: _is_like(other, node.value, level))
+
+    def _is_changed_by_parts(self, node: _Node) -> bool:
+        """Whether all of a node that has no source form can be a changed part of a tree that has a name."""
+        if node.plain:
+            return True
+        if not node.plain_itself:
+            made_by_name = is_namedtuple(node.value) or dataclasses.is_dataclass(node.value)
+            if not made_by_name or node.keywords is None or self._tree_like(node) is None:
+                return False
+        return all(map(self._is_changed_by_parts, node.children))
 
     def _dict(self, node: _Node, children: list[Expr]) -> Expr:
         by_key = {key.key: child for key, child in zip(node.level.keys, children, strict=True)}
@@ -414,6 +435,8 @@ class _Builder:
                 return None
             parts.append(part)
             start += child.count
+        if not parts:
+            return like
         return Call(Attribute(like, "_replace"), (), list(zip(node.value._fields, parts, strict=True)))
 
     # ------------------------------------------------------------ classes and other objects

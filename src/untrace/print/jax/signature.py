@@ -14,7 +14,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.print.jax import runtime
-from untrace.print.jax.checks import DoubleStar, IsNot, Or, Refuse
+from untrace.print.jax.checks import DoubleStar, IsNot, Or, Refuse, RefuseOthers
 from untrace.print.jax.pytrees import (
     Path,
     is_plain_identifier,
@@ -208,6 +208,10 @@ _KINDS = {
 }
 
 
+# As many arguments that cannot change are checked in a loop.
+_MOST_APART = 3
+
+
 class _Reader:
     """Goes through the parameters once, in order."""
 
@@ -230,6 +234,9 @@ class _Reader:
         self.values = Values(self.modules)
         self.parameters: list[Parameter] = []
         self.checks: list[Statement] = []
+        self.same: list[
+            tuple[str, Expr, Expr, Refuse]
+        ] = []  # arguments that must be as they were, and the check of each
         self.notes: list[str] = []
         self.by_position: dict[int, Argument] = {}
         self.by_name: dict[str, Argument] = {}
@@ -267,7 +274,7 @@ class _Reader:
         return Signature(
             tuple(self.parameters),
             tuple(order),
-            tuple(self.checks),
+            (*self.checks, *self._same_as_traced()),
             tuple(self.notes),
             frozenset(self.modules),
             public,
@@ -392,7 +399,15 @@ class _Reader:
             condition = Or(other_type, Binary(expr, "!=", written))
         else:
             condition = Binary(expr, "!=", written)
-        self.checks.append(Refuse(condition, said))
+        if callable(value) or type(value) is tuple:
+            self.checks.append(Refuse(condition, said))
+        else:
+            self.same.append((name, expr, written, Refuse(condition, said)))
+
+    def _same_as_traced(self) -> list[Statement]:
+        if len(self.same) < _MOST_APART:
+            return [check for *_, check in self.same]
+        return [RefuseOthers([row[:3] for row in self.same])]
 
     def _write(self, value: Any) -> Expr | None:
         """`value` as source if it is a literal, or public in JAX or NumPy; else None."""
