@@ -242,3 +242,21 @@ def test_arguments_of_a_function_that_takes_any_number_are_called_after_what_is_
 
     text = untrace.decompile(total)(jnp.ones(3), jnp.ones(3)).source
     assert "def area(width, height):" in text
+
+
+def test_what_jax_s_own_functions_call_a_value() -> None:
+    """Where the gradient needs what is inside a library function, its own author's names say what that is."""
+
+    def loss(logits: Any) -> Any:
+        return jnp.sum(jax.nn.log_softmax(logits)[:, 0])
+
+    text = untrace.decompile(jax.grad(loss))(jax.ShapeDtypeStruct((3, 4), "float32")).source
+    assert "    x_max = jnp.maximum(" in text and "    exp_shifted = jnp.exp(logits - " in text, text
+
+
+def test_a_lifted_call_is_named_after_its_function() -> None:
+    def half_log_det(cov: Any) -> Any:
+        return 0.5 * jnp.linalg.cholesky(cov).sum(), jnp.linalg.cholesky(cov)[0]
+
+    text = untrace.decompile(half_log_det)(jax.ShapeDtypeStruct((3, 3), "float32")).source
+    assert "selected" not in text, text

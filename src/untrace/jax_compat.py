@@ -677,7 +677,8 @@ def with_weak_type(value: Any, weak_type: bool) -> Any:
 def equation_inside(eqn: Any, outer: Any, substitute: dict[Any, Any]) -> Any:
     """`eqn` as it stands where `outer` stood: its operands replaced, `outer`'s traceback, both name stacks.
 
-    The user's line of a library primitive is that of the equation which it replaces, not of our trace of it.
+    The user's line of a library primitive is that of the equation which it replaces, not of our trace of it. Where it
+    stood before, `inner_traceback` still tells.
     """
     info = outer.source_info
     stack = info.name_stack
@@ -685,8 +686,32 @@ def equation_inside(eqn: Any, outer: Any, substitute: dict[Any, Any]) -> Any:
         stack = stack + eqn.source_info.name_stack
     return eqn.replace(
         invars=substituted(eqn.invars, substitute),
-        source_info=info.replace(name_stack=stack) if info is not None else None,
+        source_info=_moved_source()(info.traceback, stack, inner_traceback(eqn)) if info is not None else None,
     )
+
+
+@functools.cache
+def _moved_source() -> Any:
+    from jax._src import source_info_util
+
+    class MovedSource(source_info_util.SourceInfo):
+        """The source of an equation that stands in another function now; `inner` is its traceback before."""
+
+        def __init__(self, traceback: Any, name_stack: Any, inner: Any):
+            super().__init__(traceback, name_stack)
+            self.inner = inner
+
+        def replace(self, *, traceback: Any = None, name_stack: Any = None) -> Any:
+            stack = self.name_stack if name_stack is None else name_stack
+            return MovedSource(traceback or self.traceback, stack, self.inner)
+
+    return MovedSource
+
+
+def inner_traceback(eqn: Any) -> Any:
+    """The traceback of an equation in the function that it was traced for, also where that was inlined since."""
+    info = eqn.source_info
+    return None if info is None else getattr(info, "inner", None) or info.traceback
 
 
 def substituted(atoms: Sequence[Any], substitute: dict[Any, Any]) -> list[Any]:

@@ -77,16 +77,16 @@ def apply(
     """Args: variables: {"params": {...}}; args[0]: f32[2,6,8].  Returns: f32[2,6,8]."""
     if len(args) != 1:
         raise TypeError("this was traced with 1 arguments in *args")
-    if rngs is not None:
-        raise ValueError("'rngs' was None when this was traced, and cannot be anything else")
-    if method is not None:
-        raise ValueError("'method' was None when this was traced, and cannot be anything else")
-    if mutable is not False:
-        raise ValueError("'mutable' was False when this was traced, and cannot be anything else")
-    if capture_intermediates is not False:
-        raise ValueError("'capture_intermediates' was False when this was traced, and cannot be anything else")
     if kwargs:
         raise TypeError("this was traced with these names in **kwargs: none")
+    for argument, given, traced in (
+        ("rngs", rngs, None),
+        ("method", method, None),
+        ("mutable", mutable, False),
+        ("capture_intermediates", capture_intermediates, False),
+    ):
+        if type(given) is not type(traced) or given != traced:
+            raise ValueError(f"{argument!r} was {traced!r} when this was traced, and cannot be anything else")
     x = args[0]
     y = layer_norm(variables["params"]["LayerNorm_0"], x)
     y_2 = multi_head_dot_product_attention(

@@ -103,9 +103,9 @@ class Site:
     stack as strings, transformations written `jvp()`. `phase`: "backward" below a transposition, else "forward".
     """
 
-    __slots__ = ("frames", "scopes", "phase", "differentiated", "by_jvp", "through", "_below", "_library")
+    __slots__ = ("frames", "scopes", "phase", "differentiated", "by_jvp", "through", "below", "_library")
 
-    def __init__(self, frames: tuple[Frame, ...], below: tuple[CodeType, ...], scopes: tuple[str, ...], by_jvp: bool,
+    def __init__(self, frames: tuple[Frame, ...], below: tuple[tuple[CodeType, int], ...], scopes: tuple[str, ...], by_jvp: bool,
                  through: Mapping[int, str] = MappingProxyType({})):  # fmt: skip
         self.frames = frames
         self.through = through  # {place of a frame: what JAX does with the value of its call before giving it back}
@@ -113,7 +113,7 @@ class Site:
         self.differentiated = "jvp()" in scopes
         self.phase = "backward" if "transpose()" in scopes else "forward"
         self.by_jvp = by_jvp and self.differentiated  # primals and tangents were traced together
-        self._below = below
+        self.below = below  # (code, instruction) of JAX's own functions below the innermost frame, outermost first
         self._library: Any = False
 
     @property
@@ -135,7 +135,7 @@ class Site:
         An operator is ("operator", "add"), a method or property of an array ("method", "sum").
         """
         if self._library is False:
-            self._library = _library_function(self._below, self.frames)
+            self._library = _library_function([code for code, _ in self.below], self.frames)
         return self._library
 
     @property
@@ -178,7 +178,7 @@ class Climb:
     path: tuple[int | str, ...]
 
 
-_Chain = tuple[tuple[Frame, ...], tuple[CodeType, ...], bool, Mapping[int, str]]
+_Chain = tuple[tuple[Frame, ...], tuple[tuple[CodeType, int], ...], bool, Mapping[int, str]]
 
 
 class Provenance:
@@ -216,7 +216,7 @@ class Provenance:
         codes, offsets = jax_compat.raw_frames(traceback)
         kinds = self._kinds
         frames: list[Frame] = []
-        below: list[CodeType] = []
+        below: list[tuple[CodeType, int]] = []
         by_jvp = False
         wrapper = ""
         wrapped: list[str] = []
@@ -225,7 +225,7 @@ class Provenance:
             if kind in _INSIDE:
                 by_jvp = by_jvp or kind == "jvp"
                 if not frames:
-                    below.append(code)
+                    below.append((code, lasti))
                 elif kind in ("value", "drop"):  # the outermost counts: `grad` calls `value_and_grad` calls `vjp`
                     wrapper = kind
             elif kind == "entry":
@@ -239,6 +239,23 @@ class Provenance:
         wrapped.reverse()
         through = {i: w for i, w in enumerate(wrapped) if w}
         return tuple(frames), tuple(below), by_jvp, through
+
+    def library_name(self, eqn: Any) -> str | None:
+        """What JAX's own functions call the value of an equation inside them: `shifted` in `log_softmax`; None where they
+        have no word for it that tells anything."""
+        _, below, *_ = self._chain(jax_compat.inner_traceback(eqn))
+        path: tuple[int | str, ...] = ()
+        for code, lasti in reversed(below):
+            if not code.co_filename.startswith(_NAMING):
+                continue
+            climb = climbed(self._frame(code, lasti, True), path)
+            for target in climb.targets:
+                if target.kind == "assign" and not target.path and _tells(target.name):
+                    return target.name
+            if not climb.returned:
+                return None
+            path = climb.path
+        return None
 
     def kind(self, code: CodeType) -> str:
         """Whose code it is, see `_kind`; "user" and "library" are the kinds that Frames are made of."""
@@ -290,6 +307,19 @@ def authors(files: Iterable[str]) -> Iterator[None]:
         _AUTHORS.clear()
         _AUTHORS.update(before)
         _FILES.clear()
+
+
+# Where JAX's functions read like a user's; the rest of it deals with equations and tracers.
+_NAMING = tuple(os.path.join(_JAX[0], "_src", part) for part in ("nn", "numpy", "scipy", "image", "ops", "random.py"))
+_SAYS_NOTHING = frozenset(
+    "ans arr arr1 arr2 array args data dtype operand operands out output outputs primal_out primals_out res result results "
+    "ret retval tangent_out tmp val value values".split()
+)
+
+
+def _tells(name: str) -> bool:
+    """Whether a name of JAX's own code says something to a reader of other code."""
+    return len(name) > 2 and name.strip("_").lower() not in _SAYS_NOTHING and not any(c.isdigit() for c in name)
 
 
 def is_library_internal(file: str) -> bool:

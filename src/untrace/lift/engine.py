@@ -26,7 +26,7 @@ from untrace.ir.nodes import (
     Value,
     walk_functions,
 )  # fmt: skip
-from untrace.lift import library
+from untrace.lift import library, words
 from untrace.lift.patterns import MOST_PATTERNS, PATTERNS, NotAScalar, Pattern, pattern_of, template
 from untrace.prove.compare import Comparer
 
@@ -333,6 +333,8 @@ class Matcher:
             results = [o for e in anchors for o in whole[id(e)].outputs]
         body = Function(path, inputs, body_equations, results)
         lifted = Equation(Library(path, args, kwargs, body), inputs, outputs, {}, place.origin)
+        if len(outputs) == 1 and outputs[0] is not None and not outputs[0].named:
+            outputs[0].hint = words.after_lift(outputs[0].hint, path.rpartition(".")[2], outputs[0].aval)
         self.replaced[id(place)] = lifted
         for output in outputs:
             if output is not None:

@@ -293,6 +293,9 @@ class Namer:
             if said is not None and len(equation.outputs) == 1:
                 return said
         if len(equation.outputs) == 1:
+            own = self.provenance.library_name(equation.origin) if equation.origin is not None else None
+            if own is not None and _usable(own):
+                return words.clean(own)
             made = words.derived(equation, self._coined)
             if made is not None:
                 self._coined.add(id(output))

@@ -77,6 +77,8 @@ _DERIVED = {
     "reduce_min": "{}_min", "sign": "sign_{}", "is_finite": "{}_finite", "argmax": "best_{}", "floor": "{}_floor", "sin": "sin_{}",
     "cos": "cos_{}", "tanh": "tanh_{}", "logistic": "sigmoid_{}", "copy": "{}", "copy_p": "{}",
 }  # fmt: skip
+# Those after which a word that was made up still fits.
+_SAME = frozenset("broadcast_in_dim copy copy_p expand_dims reshape squeeze".split())
 _SHAPES = frozenset("reshape squeeze broadcast_in_dim expand_dims".split())
 
 
@@ -106,6 +108,12 @@ def noun(names: list[str], aval: Any) -> str:
 _TRUTHS = frozenset("equal unequal less greater at_least at_most both either negation selected finite differs".split())
 
 
+def after_lift(hint: str | None, function: str, aval: Any) -> str | None:
+    """The word for what a library function gives, where `hint` only says which primitive came last in it."""
+    word = noun([function], aval) if NOUNS.get(function) else None
+    return word if word is not None and (hint in STEPS or hint in _TRUTHS) else hint
+
+
 def derived(equation: Equation, coined: set[int]) -> str | None:
     """A name for the result from its one named operand (`x_t`, `log_p`); None where that would not be short and sure.
 
@@ -113,9 +121,11 @@ def derived(equation: Equation, coined: set[int]) -> str | None:
     """
     name = equation.callee.name
     operands = [a for a in equation.inputs if type(a) is Value]
-    if len(operands) != 1 or not operands[0].hint or (id(operands[0]) in coined and name not in ("copy", "copy_p")):
+    if len(operands) != 1 or not operands[0].hint:
         return None
     base = operands[0].hint
+    if id(operands[0]) in coined:
+        return base if name in _SAME else None
     if name in _DERIVED:
         made = _DERIVED[name].format(base)
     elif name == "convert_element_type":
