@@ -615,3 +615,28 @@ def test_a_namedtuple_that_is_registered_with_metadata(style, standalone):
     d = untrace.decompile(step, style=style, standalone=standalone)(*args)
     assert d.proof.at_least("bits")
     assert jax.tree.structure(d(*args)) == jax.tree.structure(step(*args))
+
+
+class Variable:
+    """A variable of one array that is read as `variable[...]`, as Flax NNX has it."""
+
+    def __init__(self, value: Any):
+        self._value = value
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._value if index is ... and isinstance(self._value, jax.Array) else self._value[index]
+
+
+jax.tree_util.register_pytree_node(Variable, lambda v: ((v._value,), None), lambda _, leaves: Variable(*leaves))
+
+
+@BOTH
+def test_a_variable_of_one_array_is_read_by_an_ellipsis(standalone: bool) -> None:
+    params = {"w": Variable(jnp.ones(3)), "b": Variable(jnp.zeros(3))}
+
+    def step(params: Any, x: Any) -> Any:
+        return jax.tree.map(lambda p: p * 2.0, params), params["w"][...] * x + params["b"][...]
+
+    d = untrace.decompile(step, standalone=standalone)(params, jnp.ones(3))
+    assert 'params["w"][...]' in d.source and "jax.tree.leaves" not in d.source, d.source
+    assert jax.tree.structure(d(params, jnp.ones(3))) == jax.tree.structure(step(params, jnp.ones(3)))

@@ -144,15 +144,23 @@ def _ends(path: Path) -> list[str]:
 
 
 class _Label:
-    """Stands for one leaf, so that no two leaves of an example are the same object."""
+    """Stands for one leaf, so that no two leaves of an example are the same object. Like an array, it has an `x[...]`."""
 
-    __slots__ = ()
+    __slots__ = ("is_array",)
+
+    def __init__(self, is_array: bool):
+        self.is_array = is_array
+
+    def __getitem__(self, index: Any) -> _Label:
+        if index is not ... or not self.is_array:
+            raise TypeError("a label has no parts")
+        return self
 
 
 def labelled(example: Any) -> tuple[Any, bool]:
     """(the example with a distinct object for each leaf, whether its leaves are distinct)."""
     leaves, treedef = jax.tree.flatten(example)
-    labels = [_Label() for _ in leaves]
+    labels = [_Label(hasattr(leaf, "shape")) for leaf in leaves]
     try:
         tree = jax.tree.unflatten(treedef, labels)
         again, treedef_again = jax.tree.flatten(tree)
@@ -211,6 +219,13 @@ def _candidates(node: Any, expr: Expr, level: Branches, index: int, key: Any, ch
         yield Attribute(expr, name), given
     if is_namedtuple(node):
         yield Subscript(expr, Text(str(index))), node[index]
+    if len(level.children) == 1:  # a variable that holds one array: Flax NNX's, a reference
+        try:
+            given = node[...]
+        except Exception:
+            pass
+        else:
+            yield Subscript(expr, Text("...")), given
     word = getattr(key, "key", getattr(key, "idx", None))
     written = key_source(word) if not hasattr(key, "name") else None
     if written is not None:
