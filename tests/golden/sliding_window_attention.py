@@ -25,10 +25,8 @@ def block():
     """Returns: (bf16[], bool[2,8,8], bf16[2,8,8])."""
     distance = jnp.arange(8)[:, None] - jnp.arange(8)
     mask = (distance >= 0) & (distance < 4)
-    selected = jnp.full((2, 8, 8), -jnp.inf, dtype=jnp.bfloat16)
-    return (
-        jnp.sqrt(8.0).astype(jnp.bfloat16), jnp.broadcast_to(mask, (2, 8, 8)), selected
-    )
+    filled = jnp.full((2, 8, 8), -jnp.inf, dtype=jnp.bfloat16)
+    return jnp.sqrt(8.0).astype(jnp.bfloat16), jnp.broadcast_to(mask, (2, 8, 8)), filled
 
 
 def block_bwd(x, layer, param, d_x):
@@ -44,19 +42,19 @@ def block_bwd(x, layer, param, d_x):
     distance = jnp.arange(8)[:, None] - jnp.arange(8)
     mask = (distance >= 0) & (distance < 4)
     selected = jnp.where(mask, scores, -jnp.inf)
-    stop_gradient = lax.stop_gradient(selected.max(axis=-1, keepdims=True))
-    exponential = jnp.exp(selected - stop_gradient)
-    cast_2 = exponential.sum(axis=-1, keepdims=True)
-    weights = exponential / cast_2
+    x_max = lax.stop_gradient(selected.max(axis=-1, keepdims=True))
+    unnormalized = jnp.exp(selected - x_max)
+    total = unnormalized.sum(axis=-1, keepdims=True)
+    weights = unnormalized / total
     reshaped = jnp.einsum("hqk,khd->qhd", weights, v).reshape(8, 16)
     d_product = jnp.einsum("ij,kj->ik", d_x, layer).reshape(8, 2, 8)
     d_transposed = d_product.transpose(1, 2, 0)
     d_weights = jnp.einsum("bij,kbi->bjk", d_transposed, v)
     d_v = jnp.einsum("bij,bki->jbk", weights, d_transposed)
-    d_weights_2 = lax.reduce_sum(d_weights * cast_2 ** (-2) * exponential, (2,))
+    d_weights_2 = lax.reduce_sum(d_weights * total ** (-2) * unnormalized, (2,))
     d_weights_3 = (-d_weights_2[:, :, None]).astype(jnp.float32)
     d_weights_4 = jnp.broadcast_to(d_weights_3, (2, 8, 8)).astype(jnp.bfloat16)
-    d_selected = (d_weights / cast_2 + d_weights_4) * exponential
+    d_selected = (d_weights / total + d_weights_4) * unnormalized
     d_product_2 = jnp.where(mask, d_selected, 0.0) / cast
     d_k = jnp.einsum("ibj,bik->kbj", q, d_product_2).reshape(8, 16)
     d_q = jnp.einsum("ibj,bki->kbj", k, d_product_2).reshape(8, 16)
@@ -90,11 +88,11 @@ def loss_and_grad(params, tokens, targets):
     x, xs = lax.scan(block_2, x, (params_2["layers"]["out"], params_2["layers"]["qkv"]))
     params_t = params_2["embedding"].T
     logits = (x @ params_t).astype(jnp.float32)
-    stop_gradient = lax.stop_gradient(logits.max(axis=-1, keepdims=True))
-    difference = logits - stop_gradient
-    exponential = jnp.exp(difference)
-    filled = exponential.sum(axis=-1, keepdims=True)
-    log_probs = difference - jnp.log(filled)
+    x_max = lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+    shifted = logits - x_max
+    exp_shifted = jnp.exp(shifted)
+    total = exp_shifted.sum(axis=-1, keepdims=True)
+    log_probs = shifted - jnp.log(total)
     targets_wide = targets[:, None]
     taken = jnp.take_along_axis(log_probs, targets_wide, axis=-1)
 
@@ -102,8 +100,8 @@ def loss_and_grad(params, tokens, targets):
     d_log_probs = jax.vmap(lambda x, i, value: x.at[i].add(value))(
         jnp.zeros((8, 32)), targets_wide, jnp.full((8, 1), -0.125, dtype=jnp.float32)
     )
-    d_log_probs_2 = (-d_log_probs).sum(axis=-1, keepdims=True) / filled
-    d_product = (d_log_probs + d_log_probs_2 * exponential).astype(jnp.bfloat16)
+    d_log_probs_2 = (-d_log_probs).sum(axis=-1, keepdims=True) / total
+    d_product = (d_log_probs + d_log_probs_2 * exp_shifted).astype(jnp.bfloat16)
 
     def block_bwd_2(d_x, inputs):
         x, layer, param = inputs

@@ -75,10 +75,10 @@ _DERIVED = {
     "transpose": "{}_t", "neg": "neg_{}", "exp": "exp_{}", "log": "log_{}", "sqrt": "root_{}", "square": "{}_squared",
     "rsqrt": "inverse_root_{}", "abs": "abs_{}", "sort": "{}_sorted", "rev": "{}_reversed", "reduce_max": "{}_max",
     "reduce_min": "{}_min", "sign": "sign_{}", "is_finite": "{}_finite", "argmax": "best_{}", "floor": "{}_floor", "sin": "sin_{}",
-    "cos": "cos_{}", "tanh": "tanh_{}", "logistic": "sigmoid_{}", "copy": "{}", "copy_p": "{}",
+    "cos": "cos_{}", "tanh": "tanh_{}", "logistic": "sigmoid_{}", "copy": "{}", "copy_p": "{}", "stop_gradient": "{}",
 }  # fmt: skip
 # Those after which a word that was made up still fits.
-_SAME = frozenset("broadcast_in_dim copy copy_p expand_dims reshape squeeze".split())
+_SAME = frozenset("broadcast_in_dim copy copy_p expand_dims reshape squeeze stop_gradient".split())
 _SHAPES = frozenset("reshape squeeze broadcast_in_dim expand_dims".split())
 
 
