@@ -107,8 +107,8 @@ class Written:
     source_bytes: int
 
 
-def write(fn: Callable[..., Any], args: Sequence[Any], directory: str, oracle: bool) -> Written:
-    """`fn` decompiled (exact, standalone), saved to `directory` and imported from there.
+def write(fn: Callable[..., Any], args: Sequence[Any], directory: str, oracle: bool, style: str = "exact") -> Written:
+    """`fn` decompiled (standalone), saved to `directory` and imported from there.
 
     With `oracle` the written function is `fn` itself, wrapped: it must pass every comparison, so
     that it tests the bench.
@@ -118,7 +118,7 @@ def write(fn: Callable[..., Any], args: Sequence[Any], directory: str, oracle: b
     import untrace
 
     start = time.perf_counter()
-    decompiled = untrace.decompile(fn, style="exact", standalone=True)(*args)
+    decompiled = untrace.decompile(fn, style=style, standalone=True)(*args)
     seconds = time.perf_counter() - start
     path = Path(directory) / "written_module.py"
     decompiled.save(path, overwrite=True)
