@@ -937,6 +937,16 @@ def without_dead_code(closed: Any) -> Any:
     return close_jaxpr(new, [c for c, keep in zip(consts, used_consts, strict=True) if keep])
 
 
+def is_pruned_copy(copy: Any, closed: Any) -> bool:
+    """Whether JAX's dead code elimination gives `copy` for the jaxpr of a jitted function; it gives the same one each time.
+
+    Source: `dce_jaxpr_pjit_rule`, jax/_src/pjit.py.
+    """
+    from jax._src.interpreters import partial_eval  # as above
+
+    return partial_eval.dce_jaxpr(open_jaxpr(closed)[0], True)[0] is open_jaxpr(copy)[0]
+
+
 def custom_rule_key(eqn: Any) -> tuple[Any, ...] | None:
     """A hashable value on which alone the rules of a custom_jvp/vjp equation depend, or None.
 

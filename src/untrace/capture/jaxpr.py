@@ -20,6 +20,18 @@ from untrace.ir.nodes import Constant, Equation, Function, Literal, Primitive, V
 
 # Parameter types that can never hold a jaxpr: most parameters, so they are passed over first.
 _PLAIN = {int, float, bool, str, type(None), np.dtype, np.int64, complex, bytes}
+_JITS = ("jit", "pjit")
+
+
+def _identity(closed: Any) -> int:
+    """Two ClosedJaxprs may share a Jaxpr and differ in their constants."""
+    jaxpr, consts = jax_compat.open_jaxpr(closed)
+    return id(closed) if consts else id(jaxpr)
+
+
+def _types(closed: Any) -> Any:
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    return tuple([v.aval for v in jaxpr.invars]), tuple([v.aval for v in jaxpr.outvars])
 
 
 class Importer:
@@ -36,6 +48,8 @@ class Importer:
         self._depth = 0
         self._notes: list[str] = []
         self._program: Any = None
+        self._jitted: dict[Any, list[Any]] = {}  # jaxprs of jitted functions, by their types
+        self._copies: dict[Any, list[Any]] = {}  # those in conditions that may be copies of others
         self.rules: dict[Any, dict[str, Any]] = {}  # captured custom rules, by `jax_compat.rule_key`
 
     @property
@@ -81,14 +95,51 @@ class Importer:
     def function(self, closed: Any, name: str) -> Function:
         """The Function of a ClosedJaxpr (or an open Jaxpr without constants); the same one for the same object."""
         jaxpr, consts = jax_compat.open_jaxpr(closed)
-        # Two ClosedJaxprs may share a Jaxpr and differ in their constants.
-        key = id(closed) if consts else id(jaxpr)
+        key = _identity(closed)
         found = self._functions.get(key)
         if found is None:
             self._keep.append(closed)
             found = self._functions[key] = Function(name, (), [], (), closed)
             self._fill(found, jaxpr, consts)
         return found
+
+    def _note_jitted(self, closed: Any) -> None:
+        """Remembers the jaxpr of a jitted function, which may be a copy in a condition whose Function it then shares."""
+        key = _types(closed)
+        for copy, condition in self._copies.get(key, ()):
+            found = self._functions.get(_identity(copy))
+            if found is not None and found.jaxpr is copy and jax_compat.is_pruned_copy(copy, closed):
+                self._keep.append(closed)
+                self._functions[_identity(closed)] = found
+                self._functions[_identity(condition)].extra["pruned"] = True
+                found.jaxpr, found.equations = closed, []
+                self._fill(found, *jax_compat.open_jaxpr(closed))
+        self._jitted.setdefault(key, []).append(closed)
+
+    def _share_copies(self, condition: Any) -> None:
+        """Gives the jitted functions in a loop's condition the Functions that they are without dead code.
+
+        `lax.while_loop` eliminates dead code in a condition where a value is only handed on by the body; such a condition
+        is `pruned`. JAX lowers a copy and the function itself, which it has without dead code as well by then, as one.
+        """
+        todo, pruned = [condition], False
+        while todo:
+            for eqn in jax_compat.open_jaxpr(todo.pop())[0].eqns:
+                if eqn.primitive.name not in _JITS or _identity(eqn.params["jaxpr"]) in self._functions:
+                    continue
+                copy = eqn.params["jaxpr"]
+                whole = next(
+                    (j for j in self._jitted.get(_types(copy), ()) if jax_compat.is_pruned_copy(copy, j)), None
+                )
+                self._keep.append(copy)
+                if whole is not None:
+                    self._functions[_identity(copy)] = self._functions[_identity(whole)]
+                    pruned = True
+                else:
+                    self._copies.setdefault(_types(copy), []).append((copy, condition))
+                    todo.append(copy)
+        if pruned:
+            self.function(condition, "while").extra["pruned"] = True
 
     def constant(self, value: Any, aval: Any) -> Constant:
         found = self._constants.get(id(value))
@@ -143,6 +194,11 @@ class Importer:
         special = custom_rules.CAPTURES.get(eqn.primitive.name)
         if special is not None:
             return special(self, eqn)
+        if eqn.primitive.name in _JITS:
+            self._note_jitted(params["jaxpr"])
+        elif eqn.primitive.name == "while":
+            self._convert(params["body_jaxpr"], eqn)  # first, for what it calls is whole
+            self._share_copies(params["cond_jaxpr"])
         changed = None
         for key, value in params.items():
             if type(value) in _PLAIN:

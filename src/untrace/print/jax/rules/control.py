@@ -228,39 +228,76 @@ def while_(
         if found is not None:
             return found
     inputs = w.equation.inputs
-    carries = len(operands) - cond_nconsts - body_nconsts
-    forwarded = [r is p for r, p in zip(body_jaxpr.results, body_jaxpr.params[body_nconsts:], strict=True)]
+    kept = _kept(body_jaxpr, body_nconsts, inputs[cond_nconsts:], bool(cond_jaxpr.extra.get("pruned")))
+    if kept is None:
+        return DECLINE
+    carry, init = body_jaxpr.params[body_nconsts:], inputs[cond_nconsts + body_nconsts :]
+    forwarded = [r is p for r, p in zip(body_jaxpr.results, carry, strict=True)]
     used_by_cond = _used(cond_jaxpr)
     if (
         any(v is not None for v in params.values())
         or not closes_naturally(cond_jaxpr, cond_nconsts, inputs)
-        or not closes_naturally(body_jaxpr, body_nconsts, inputs[cond_nconsts:])
         or any(
             f and id(p) not in used_by_cond for f, p in zip(forwarded, cond_jaxpr.params[cond_nconsts:], strict=True)
         )
-        or not all(
-            same_weak_type(a, p)
-            for a, p in zip(inputs[cond_nconsts + body_nconsts :], body_jaxpr.params[body_nconsts:])  # noqa: B905
-        )
+        or not all(map(same_weak_type, inputs[cond_nconsts : cond_nconsts + kept], body_jaxpr.params))
+        or not all(map(same_weak_type, init, carry))
     ):
         return DECLINE
-    inner, condition = _loop_function(w, cond_jaxpr, 0, cond_nconsts, "keep_going", carries)
+    first = body_jaxpr.params[:kept]
+    inner, condition = _loop_function(w, cond_jaxpr, (), 0, cond_nconsts, "keep_going")
+    if kept:
+        _takes_two(inner, condition)
     inner.equations(cond_jaxpr.equations, cond_jaxpr.results)
     inner.statements.append(Return(inner.atom(cond_jaxpr.results[0])))
     w.statements.append(condition)
-    inner, body = _loop_function(w, body_jaxpr, cond_nconsts, body_nconsts, "body", carries)
+    inner, body = _loop_function(w, body_jaxpr, first, cond_nconsts + kept, body_nconsts - kept, "body")
+    if kept:
+        _takes_two(inner, body)
     inner.equations(body_jaxpr.equations, body_jaxpr.results)
-    inner.statements.append(Return(_group([inner.atom(r) for r in body_jaxpr.results])))
+    state = [_group([inner.atom(r) for r in body_jaxpr.results])]
+    start = [_group(operands[cond_nconsts + body_nconsts :])]
+    if kept:
+        state.append(_group([inner.atom(p) for p in first]))
+        start.append(_group(operands[cond_nconsts : cond_nconsts + kept]))
+    inner.statements.append(Return(_group(state)))
     w.statements.append(body)
-    init = _group(operands[cond_nconsts + body_nconsts :])
-    return Groups(w.lax("while_loop", Name(condition.name), Name(body.name), init), (carries,))
+    call = w.lax("while_loop", Name(condition.name), Name(body.name), _group(start))
+    return Groups(call, (len(carry), 0) if kept else (len(carry),))
 
 
-def _loop_function(w: Any, function: Function, offset: int, consts: int, hint: str, carries: int) -> tuple[Any, Def]:
+def _kept(body: Function, consts: int, operands: Sequence[Any], some: bool) -> int | None:
+    """How many of the first constants of a loop's body were carried by its author, who only handed them on.
+
+    JAX puts those before what the body closes over. None where no number of them explains the order. some: whether
+    there are any, for JAX has pruned the condition.
+    """
+    for kept in range(min(some, consts), consts + 1):
+        closes = Function(body.name, body.params[kept:], body.equations, body.results)
+        if closes_naturally(closes, consts - kept, operands[kept:]):
+            return kept if not any(jax_compat.is_ref_aval(p.aval) for p in body.params[:kept]) else None
+    return None
+
+
+def _loop_function(
+    w: Any, function: Function, kept: Sequence[Value], offset: int, consts: int, hint: str
+) -> tuple[Any, Def]:
+    """Like `_body`, of the carry and of the values in `kept`, where there are any, which no longer are constants."""
+    own = [p for p in function.params if p not in kept]
+    groups = [len(own) - consts, len(kept)] if kept else [len(own) - consts]
     w.offset = offset
-    inner, definition = _body(w, function, consts, hint, [carries], ["carry"])
+    names = ["carry", "kept"][: len(groups)]
+    found = _body(w, Function(function.name, [*own, *kept], [], []), consts, hint, groups, names)
     w.offset = 0
-    return inner, definition
+    return found
+
+
+def _takes_two(inner: Any, definition: Def) -> None:
+    """Makes a function of one argument, a pair, of one that takes its parts, or only the first of them."""
+    names = [p.name for p in definition.params]
+    whole = inner.scope.fresh("state")
+    inner.statements.insert(0, Unpack([*names, "_"][:2], Name(whole)))
+    definition.params = [Parameter(whole)]
 
 
 def _used(function: Function) -> set[int]:
