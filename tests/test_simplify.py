@@ -244,6 +244,18 @@ def test_gathers_and_scatters_have_indices_of_their_own():
     assert found.proof.at_least("bits")
 
 
+def test_gradients_at_two_indices():
+    def loss(x, i, j):
+        rows, columns = jnp.triu_indices(3, k=1)
+        return jnp.sum(jnp.sin(x[i, j])) + jnp.sum(jnp.cos(x[rows, columns])) + jnp.sum(jnp.log(jnp.diagonal(x)))
+
+    x = jnp.arange(1.0, 13.0).reshape(3, 4)
+    found = untrace.decompile(jax.grad(loss))(x, jnp.array([0, 2]), jnp.array([1, -1]))
+    assert found.proof.at_least("bits") and "lax." not in found.source, found.source
+    assert "jnp.cos(x[i, j])" in found.source and ".at[i, j].add(" in found.source
+    assert "rows, columns = jnp.triu_indices(3, k=1)" in found.source and ".at[rows, columns].add(" in found.source
+
+
 def test_adding_zero_stays():
     """x + 0.0 is not x where x is -0.0."""
     original = jax.make_jaxpr(lambda x: x + 0.0)(jnp.ones(3))

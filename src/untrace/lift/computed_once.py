@@ -22,6 +22,8 @@ Literal = jax_compat.LITERAL_TYPE
 _MOST_APART = 300
 # Zeros and the like get a name where so many are the same: two are read faster where they stand.
 _MANY = 3
+# What JAX does to each index of `x[i, j]`, and what is recognised with it.
+_OF_INDICES = frozenset("lt add select_n broadcast_in_dim reshape convert_element_type concatenate".split())
 
 
 def computed_once(
@@ -39,7 +41,11 @@ def computed_once(
         if names and any(type(v) is not Literal and v in names for v in eqn.invars):
             eqn = eqn.replace(invars=jax_compat.substituted(eqn.invars, names))
         key = None if id(eqn) in kept else _key(eqn)
-        if key is not None and results.isdisjoint(eqn.outvars) and not 0 < constants[key] < _MANY:
+        if (
+            key is not None
+            and results.isdisjoint(eqn.outvars)
+            and (eqn.primitive.name == "iota" or not 0 < constants[key] < _MANY)
+        ):
             place = first.get(key)
             if place is not None and _in_one_expression(found[place:], eqn, provenance):
                 names.update(zip(eqn.outvars, found[place].outvars, strict=True))
@@ -55,6 +61,8 @@ def _key(eqn: Any) -> Hashable | None:
         return None
     if eqn.primitive.name not in ("jit", "pjit") and jax_compat.jaxprs_in(eqn):
         return None
+    if eqn.primitive.name in _OF_INDICES and all(_is_discrete(v.aval) for v in (*eqn.invars, *eqn.outvars)):
+        return None
     inputs = tuple([_literal_key(v) if type(v) is Literal else v for v in eqn.invars])
     key = eqn.primitive, inputs, tuple(sorted(eqn.params.items()))
     try:
@@ -62,6 +70,10 @@ def _key(eqn: Any) -> Hashable | None:
     except TypeError:
         return None
     return key
+
+
+def _is_discrete(aval: Any) -> bool:
+    return getattr(getattr(aval, "dtype", None), "kind", "") in ("b", "i", "u")
 
 
 def _literal_key(literal: Any) -> Hashable:

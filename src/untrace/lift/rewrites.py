@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
-from untrace.lift.simplify import Body, rewrite, same_aval
+from untrace.lift.simplify import INDEXED, Body, rewrite, same_aval
 from untrace.prove.compare import Comparer
 
 Literal = jax_compat.LITERAL_TYPE
@@ -212,6 +212,8 @@ def single_call(closed: Any) -> Any:
 def stacked(body: Body, eqn: Any) -> Any:
     """Arrays that each get the axis along which they are joined, as `jax.vmap` of `jnp.array([x, y])` leaves them."""
     axis = int(eqn.params["dimension"])
+    if any(e.primitive.name in INDEXED and e.invars[1] is eqn.outvars[0] for e in body.users(eqn.outvars[0])):
+        return None  # the indices of `x[i, j]`
     parts = []
     for atom in eqn.invars:
         wide = body.maker(atom, "broadcast_in_dim")

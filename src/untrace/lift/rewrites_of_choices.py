@@ -40,18 +40,18 @@ def triangle(body: Body, eqn: Any) -> Any:
 
 def _diagonal(body: Body, which: Any) -> int | None:
     """The k of a truth value that is `jnp.tri(n, m, k)`; None for any other."""
-    compared = body.maker(which, "ge")
+    compared = body.maker(which, "ge", inside=True)
     if compared is None or len(which.aval.shape) != 2:
         return None
     row, column = compared.invars
-    moved = body.maker(row, "add")
+    moved = body.maker(row, "add", inside=True)
     k = 0
     if moved is not None:
         number = body.scalar(moved.invars[1])
         if number is None:
             return None
         row, k = moved.invars[0], int(np.asarray(number.val))
-    rows, columns = body.maker(row, "iota"), body.maker(column, "iota")
+    rows, columns = (body.maker(v, "iota", inside=True) for v in (row, column))
     if rows is None or columns is None or (rows.params["dimension"], columns.params["dimension"]) != (0, 1):
         return None
     return k if tuple(rows.params["shape"]) == tuple(columns.params["shape"]) == tuple(which.aval.shape) else None

@@ -196,6 +196,7 @@ class Simplifier:
                 self._alive.append(fresh[-1])
                 self.kept.add(id(fresh[-1]))
         body.changed = True
+        body.add_users(fresh)
         self._add_all(body, fresh)
         results = jax_compat.substituted(jax_compat.substituted(inner.outvars, names), body.substitute)
         for outer, result in zip(eqn.outvars, results, strict=True):
@@ -326,23 +327,36 @@ class Body:
         """The equations that read a variable of the jaxpr, as they were before they were rewritten."""
         if self._users is None:
             self._users = {}
-            for eqn in self._jaxpr.eqns:
-                for atom in eqn.invars:
-                    if type(atom) is not Literal:
-                        self._users.setdefault(atom, []).append(eqn)
+            self.add_users(self._jaxpr.eqns)
         return self._users.get(variable, ())
 
-    def maker(self, atom: Any, *names: str) -> Any:
-        """The equation of one of these primitives that computes `atom`, or None."""
+    def add_users(self, eqns: Sequence[Any]) -> None:
+        """Remembers the readers among equations that come into the jaxpr."""
+        if self._users is None:
+            self.users(None)
+        for eqn in eqns:
+            for atom in eqn.invars:
+                if type(atom) is not Literal:
+                    self._users.setdefault(atom, []).append(eqn)  # type: ignore[union-attr]
+
+    def maker(self, atom: Any, *names: str, inside: bool = False) -> Any:
+        """The equation of one of these primitives that computes `atom`, or None.
+
+        inside: also one that is a part of an idiom, for a question that takes nothing out of it.
+        """
         if type(atom) is Literal:
             return None
         eqn = self.made.get(atom)
         if eqn is None or eqn.primitive.name not in names:
             return None
-        if atom in self._of_idioms:
+        if atom in self._of_idioms and not inside:
             return None
         apart = self.simplifier.apart
         return None if apart is not None and self.current is not None and apart(eqn, self.current) else eqn
+
+    def is_of_idiom(self, atom: Any) -> bool:
+        """Whether a call of the library that will be recognised gives `atom`, or computes it on its way."""
+        return atom in self._of_idioms
 
     def scalar(self, atom: Any) -> Any:
         """The scalar Literal that `atom` is, or is broadcast from; None where it is neither."""
@@ -357,7 +371,7 @@ class Body:
         return None
 
 
-_INDEXED = {"gather": 1, "scatter": 1, "scatter-add": 1, "scatter_add": 1}
+INDEXED = {"gather": 1, "scatter": 1, "scatter-add": 1, "scatter_add": 1}
 _INDEX_STEPS = frozenset(
     {"select_n", "lt", "add", "broadcast_in_dim", "reshape", "convert_element_type", "concatenate", "jit", "pjit"}
 )
@@ -372,7 +386,7 @@ def _own_indices(body: Body) -> list[Any]:
     users: Counter[Any] = Counter()
     others: set[Any] = set()  # used elsewhere as well, as in the loops of a backward pass
     for eqn in body.eqns:
-        indexed = eqn.primitive.name in _INDEXED and type(eqn.invars[1]) is not Literal
+        indexed = eqn.primitive.name in INDEXED and type(eqn.invars[1]) is not Literal
         if indexed:
             users[eqn.invars[1]] += 1
         others.update(v for i, v in enumerate(eqn.invars) if type(v) is not Literal and not (indexed and i == 1))
@@ -382,7 +396,7 @@ def _own_indices(body: Body) -> list[Any]:
     found: list[Any] = []
     seen: set[Any] = shared & others
     for eqn in body.eqns:
-        index = eqn.invars[1] if eqn.primitive.name in _INDEXED else None
+        index = eqn.invars[1] if eqn.primitive.name in INDEXED else None
         if index is not None and type(index) is not Literal and index in shared:
             if index in seen:
                 names: dict[Any, Any] = {}
@@ -431,7 +445,7 @@ def _steps_to(body: Body, index: Any) -> list[Any]:
     while todo:
         atom = todo.pop()
         made = None if type(atom) is Literal else body.made.get(atom)
-        if made is None or id(made) in known:
+        if made is None or id(made) in known or body.is_of_idiom(atom):
             continue
         if made.primitive.name not in _INDEX_STEPS or made.effects or len(known) > 24:
             continue

@@ -8,6 +8,7 @@ larger first.
 # isort: skip_file
 
 from untrace.lift.idioms import (  # noqa: F401  (each registers its idioms)
+    triangles,
     calls,
     indexing,
     nn,
