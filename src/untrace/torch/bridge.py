@@ -74,7 +74,7 @@ def environment() -> Any:
     import torch
     from torch.utils import _pytree as torch_pytree
 
-    from untrace.torch import arguments, ops, views
+    from untrace.torch import arguments, ops, randomness, views
 
     tensor = library.tensor
 
@@ -176,7 +176,9 @@ def environment() -> Any:
                 return self._reshaped(name, types, args, kwargs)
             try:
                 with noticed((args, kwargs)), arguments.marked((*args, *kwargs.values())):
-                    out = torch_pytree.tree_map(adopted, super().dispatch(func, types, args, dict(kwargs)))
+                    with randomness.noted(func, self) as drawn:
+                        out = torch_pytree.tree_map(adopted, super().dispatch(func, types, args, dict(kwargs)))
+                        drawn.append(out)
                 if _is_in_place(func, args, kwargs) and isinstance(out, tensor.Tensor):
                     with noticed(args[0]):
                         args[0]._elem = out._elem

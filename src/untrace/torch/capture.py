@@ -20,8 +20,8 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import CaptureError, UntraceError
+from untrace.torch import randomness, trees
 from untrace.torch import state as states
-from untrace.torch import trees
 from untrace.torch.arguments import Arguments, Mutated
 from untrace.torch.bridge import array_of, element, environment, torchax
 from untrace.torch.ops_parts import Part
@@ -123,6 +123,17 @@ def capture(module: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Capture
     return found
 
 
+def draws_of(found: Capture) -> list[randomness.Draw]:
+    """The random numbers that the module draws on its example, run on JAX arrays one operation after the other."""
+    calls, arguments = list(found.calls), found.arguments
+    try:
+        with randomness.recorded() as drawn:
+            found.function(*found.args)
+    finally:
+        found.calls[:], found.arguments = calls, arguments
+    return drawn
+
+
 def _array(value: Any) -> Any:
     return value if isinstance(value, jax.Array) else array_of(value)
 
@@ -200,7 +211,12 @@ class _Runner:
         first_key = key if key is not None else jax.random.key(0)
         env._property.content.autocast_dtype = None
         with states.replaced(capture.module, state, wraps), env.override_property(prng=first_key):
-            with _marked(capture), torch.enable_grad(), env:  # a `torch.no_grad` inside is the author's
+            with (
+                _marked(capture),
+                _unchecked_distributions(),
+                torch.enable_grad(),
+                env,
+            ):  # a `torch.no_grad` inside is the author's
                 out = capture.module(*args, **kwargs)
             self.random = env.param.prng is not first_key
             after = {s.name: states.current(state, s) for s in state.slots}
@@ -226,6 +242,19 @@ class _Runner:
             return trees.rebuilt(value, values[name], wrap) if name in values else value
 
         return [one(a) for a in self.args], {k: one(v) for k, v in self.kwargs.items()}
+
+
+@contextlib.contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """torch.distributions looks at the values of its parameters, which are not known here."""
+    from torch.distributions import Distribution
+
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 @contextlib.contextmanager

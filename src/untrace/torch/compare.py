@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from untrace.torch import randomness, trees
 from untrace.torch import state as states
-from untrace.torch import trees
 from untrace.torch.bridge import numpy_of
-from untrace.torch.capture import Capture
+from untrace.torch.capture import Capture, draws_of
 
 Gap = tuple[float, float]  # (relative error, ULPs)
 
@@ -68,14 +71,26 @@ class Agreement:
 
 
 def against_torch(text: Any, found: Capture, args: Any, kwargs: Any, gradients: bool = True) -> Agreement:
-    """Runs `text` (the written function) and the module on the same inputs."""
+    """Runs `text` (the written function) and the module on the same inputs, with the same random numbers."""
+    if not found.random:
+        return _agreement(text, found, args, kwargs, gradients, contextlib.nullcontext)
+    draws = draws_of(found)
+    try:
+        made = _agreement(text, found, args, kwargs, gradients, lambda: randomness.replayed(draws))
+    except randomness.Unaligned:
+        return Agreement({}, {}, ("not compared with PyTorch: the two draw different random numbers",))
+    return dataclasses.replace(made, why=(*made.why, "PyTorch was given the random numbers that JAX drew"))
+
+
+def _agreement(
+    text: Any, found: Capture, args: Any, kwargs: Any, gradients: bool, drawing: Callable[[], Any]
+) -> Agreement:
+    """drawing: the context that PyTorch runs in, which says what it draws."""
     import torch
 
-    if found.random:
-        return Agreement({}, {}, ("not compared with PyTorch: the two draw different random numbers",))
     module = copy.deepcopy(found.module)
     given = copy.deepcopy((args, kwargs))
-    with torch.no_grad():
+    with torch.no_grad(), drawing():
         reference = trees.plain(module(*given[0], **given[1]), numpy_of)
     ours = jax.jit(text)(*found.args)
     names = jax.tree_util.tree_flatten_with_path(reference)[0]
@@ -94,7 +109,7 @@ def against_torch(text: Any, found: Capture, args: Any, kwargs: Any, gradients: 
     if not gradients:
         return Agreement(outputs, {})
     try:
-        return Agreement(outputs, _gradients(text, found, args, kwargs))
+        return Agreement(outputs, _gradients(text, found, args, kwargs, drawing))
     except (
         RuntimeError,
         TypeError,
@@ -136,7 +151,7 @@ def _weights(leaves: list[Any]) -> list[np.ndarray]:
     return [np.cos(np.arange(x.numel()) + i).reshape(tuple(x.shape)).astype(np.float32) for i, x in enumerate(leaves)]
 
 
-def _gradients(text: Any, found: Capture, args: Any, kwargs: Any) -> dict[str, float]:
+def _gradients(text: Any, found: Capture, args: Any, kwargs: Any, drawing: Callable[[], Any]) -> dict[str, float]:
     import torch
 
     module = copy.deepcopy(found.module)
@@ -144,7 +159,8 @@ def _gradients(text: Any, found: Capture, args: Any, kwargs: Any) -> dict[str, f
         parameter.requires_grad_(parameter.dtype.is_floating_point or parameter.dtype.is_complex)
     given = copy.deepcopy((args, kwargs))
     leaves: list[Any] = []
-    trees.plain(module(*given[0], **given[1]), leaves.append)
+    with drawing():
+        trees.plain(module(*given[0], **given[1]), leaves.append)
     reals = [torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in leaves]
     chosen = [i for i, x in enumerate(reals) if x.is_floating_point() and x.requires_grad]
     if not chosen:
@@ -153,7 +169,7 @@ def _gradients(text: Any, found: Capture, args: Any, kwargs: Any) -> dict[str, f
     loss: Any = sum((reals[i].float() * torch.from_numpy(w)).sum() for i, w in zip(chosen, weights, strict=True))
     loss.backward()
 
-    order = _order_of(module, given, found)
+    order = _order_of(given, found, drawing)
 
     def total(params: Any) -> Any:
         out = text(params, *found.args[1:])
@@ -183,12 +199,12 @@ def _gradients(text: Any, found: Capture, args: Any, kwargs: Any) -> dict[str, f
     return result
 
 
-def _order_of(module: Any, given: Any, found: Capture) -> list[int]:
+def _order_of(given: Any, found: Capture, drawing: Callable[[], Any]) -> list[int]:
     """For each tensor of the module's result in its own order, its place among JAX's leaves (which sorts keys)."""
     import torch
 
     count = iter(range(10**6))
-    with torch.no_grad():
+    with torch.no_grad(), drawing():
         numbered = trees.plain(
             copy.deepcopy(found.module)(*copy.deepcopy(given[0]), **copy.deepcopy(given[1])), lambda t: next(count)
         )

@@ -16,7 +16,6 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
     """(function of PyTorch, implementation, options)."""
     import torch
     from torch import Tensor
-    from torch.nn import functional as F
 
     aten = torch.ops.aten
     own: list[tuple[Any, Callable[..., Any]]] = [
@@ -24,7 +23,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (torch.angle, jnp.angle), (Tensor.angle, jnp.angle), (torch.quantile, quantile), (Tensor.quantile, quantile),
         (torch.hann_window, hann_window), (torch.take_along_dim, take_along_dim),
         (Tensor.take_along_dim, take_along_dim), (Tensor.new_tensor, new_tensor), (aten.mT, matrix_transpose),
-        (F.rrelu, rrelu), (Tensor.contiguous, contiguous), (aten.view.dtype, view_as_dtype), (torch.logdet, logdet), (Tensor.logdet, logdet),
+        (Tensor.contiguous, contiguous), (aten.view.dtype, view_as_dtype), (torch.logdet, logdet), (Tensor.logdet, logdet),
     ]  # fmt: skip
     return [(f, i, {}) for f, i in own]
 
@@ -58,14 +57,6 @@ def new_tensor(self: Any, data: Any, *, dtype: Any = None, **options: Any) -> An
 def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None, **options: Any) -> Any:
     angles = 2 * jnp.pi / (window_length if periodic else window_length - 1) * jnp.arange(window_length)
     return (0.5 - 0.5 * jnp.cos(angles)).astype(_default(dtype))
-
-
-def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Any:
-    from untrace.torch.bridge import lacks
-
-    if training:
-        raise lacks("torch.nn.functional.rrelu", "in training")
-    return jax.nn.leaky_relu(input, (lower + upper) / 2)
 
 
 def view_as_dtype(self: Any, dtype: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from untrace.torch import ops_parts
+from untrace.torch import ops_parts, randomness
 
 
 def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
@@ -49,7 +49,10 @@ def batch_norm(
 
 def dropped(x: Any, p: float, env: Any, shape: Any = None) -> Any:
     """`x` with a share of `p` zeroed, the rest scaled up."""
+    if p == 1:
+        return jnp.zeros_like(x)
     keep = jax.random.bernoulli(env.get_and_rotate_prng_key(), 1 - p, x.shape if shape is None else shape)
+    randomness.note_mask(keep)
     return jnp.where(keep, x / (1 - p), 0)
 
 
