@@ -23,6 +23,7 @@ from untrace.lift.names import name_values
 from untrace.lift.outline import outline
 from untrace.lift.prune import prune
 from untrace.lift.residuals import bundle_residuals
+from untrace.lift.solvers import find_solvers
 from untrace.lift.tree_maps import map_trees
 
 
@@ -36,6 +37,7 @@ def lift(
     program = prune(program)  # first: a dead equation that reads a value would keep it from being lifted
     program = name_values(program)  # while every equation still says where it came from
     program = find_associative_scans(program, refused)  # before its combining function is outlined a dozen times
+    program = find_solvers(program, refused)  # before calls of the author's stand in its function
     # A capture that knows the calls by itself brings its own pass.
     pass_of_its_own = program.extra.get("outline", outline)
     program = pass_of_its_own(program, inlined)  # before lifting: a library call should not hide whose call it is in

@@ -23,7 +23,7 @@ from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Equation, Function, Primitive, Program, Slot, Value, functions_in, walk_functions
 from untrace.lift import parameters
 from untrace.lift.engine import Lifter, Matcher
-from untrace.lift.patterns import Pattern
+from untrace.lift.patterns import Pattern, as_pattern
 from untrace.lift.words import clean
 
 PATH = "lax.associative_scan"
@@ -44,13 +44,7 @@ def find_associative_scans(program: Program, refused: Mapping[int, int] | frozen
         matcher = Matcher(lifter, function)
         for group in groups:
             _lift(matcher, group)
-        if matcher.replaced:
-            consumed, replaced = matcher.consumed, matcher.replaced
-            function.equations = [
-                replaced.get(id(e), e)
-                for e in function.equations
-                if id(e) in replaced or id(e) not in consumed
-            ]  # fmt: skip
+        matcher.finish(function)
     return program
 
 
@@ -225,6 +219,4 @@ def _traced(elements: Sequence[Value], combine: Function, kwargs: dict[str, Any]
         jaxpr, consts = jax_compat.traced_quickly(call, [jax_compat.plain_aval(e.aval) for e in elements])
     except Exception:  # a function that is bound to the sizes of its first use
         return None
-    made_by = {out: (eqn, i) for eqn in jaxpr.eqns for i, out in enumerate(eqn.outvars)}
-    inputs = {v: i for i, v in enumerate(jaxpr.invars)}
-    return Pattern(inputs, dict(zip(jaxpr.constvars, consts, strict=True)), made_by, jaxpr.outvars, len(jaxpr.eqns))
+    return as_pattern(jaxpr, consts)

@@ -28,6 +28,7 @@ from untrace.ir.nodes import (
 )  # fmt: skip
 from untrace.lift import library, words
 from untrace.lift.patterns import MOST_PATTERNS, PATTERNS, NotAScalar, Pattern, pattern_of, template
+from untrace.prove.closures import permuted_places
 from untrace.prove.compare import Comparer
 
 
@@ -103,11 +104,7 @@ class Lifter:
             for guess_from in (*FIRST, *find(equation.callee.name, ()), *LAST):
                 if any(matcher.try_guess(guess, equation) for guess in guess_from(matcher, equation)):
                     break
-        if matcher.replaced:
-            consumed, replaced = matcher.consumed, matcher.replaced
-            function.equations = [
-                replaced.get(id(e), e) for e in equations if id(e) in replaced or id(e) not in consumed
-            ]
+        matcher.finish(function)
 
 
 class Matcher:
@@ -199,6 +196,14 @@ class Matcher:
                 self._defined.update((o, i) for o in e.outputs if o is not None)
         return self._positions[id(equation)]
 
+    def finish(self, function: Function) -> None:
+        """Puts the calls that were found in the place of their equations."""
+        if self.replaced:
+            consumed, replaced = self.consumed, self.replaced
+            function.equations = [
+                replaced.get(id(e), e) for e in self.equations if id(e) in replaced or id(e) not in consumed
+            ]
+
     # ------------------------------------------------------------ proof of one guess
 
     def try_guess(self, guess: Guess, anchor: Equation) -> bool:
@@ -264,11 +269,12 @@ class Matcher:
                 if known is not ours:
                     return None
                 continue
-            if id(ours) in taken or not self._same_equation(eqn, ours):
+            operands = self._operands(eqn, ours) if id(ours) not in taken else None
+            if operands is None:
                 return None
             matched[id(eqn)] = ours
             taken.add(id(ours))
-            todo.extend(zip(eqn.invars, ours.inputs, strict=True))
+            todo.extend(operands)
         if not matched:
             return None
         group = list(matched.values())
@@ -279,18 +285,19 @@ class Matcher:
                 return None
         return group
 
-    def _same_equation(self, eqn: Any, ours: Equation) -> bool:
-        origin = ours.origin
-        if eqn.primitive is not origin.primitive or len(eqn.invars) != len(ours.inputs):
-            return False
-        if len(eqn.outvars) != len(origin.outvars):
-            return False
+    def _operands(self, eqn: Any, ours: Equation) -> list[tuple[Any, Any]] | None:
+        """Which operands of two equations must be the same for these to be; None where they are not whatever those are."""
+        origin, comparer = ours.origin, self.lifter.comparer
+        if eqn.primitive is not origin.primitive or len(eqn.outvars) != len(origin.outvars):
+            return None
         for a, b in zip(eqn.outvars, origin.outvars, strict=True):
             if a.aval is not b.aval and not _same_type(a.aval, b.aval):
-                return False
-        if not eqn.params and not origin.params:
-            return True
-        return self.lifter.comparer.differing_param(eqn, origin) is None
+                return None
+        if len(eqn.invars) == len(ours.inputs):
+            if not eqn.params and not origin.params or comparer.differing_param(eqn, origin) is None:
+                return list(zip(eqn.invars, ours.inputs, strict=True))
+        places = permuted_places(comparer, eqn, origin) if len(origin.invars) == len(ours.inputs) else None
+        return None if places is None else [(eqn.invars[i], ours.inputs[j]) for i, j in places]
 
     def _closed(self, group: list[Equation], anchors: Sequence[Equation]) -> bool:
         """Whether nothing outside the group needs a value from inside, but for the anchors' results."""
@@ -414,12 +421,15 @@ def recognised(program: Program, own: Collection[str] = ()) -> set[int]:
     What simplifies the program leaves them as they are: in another form they would not be recognised.
     """
     from untrace.lift.associative import find_associative_scans
+    from untrace.lift.solvers import find_solvers
 
     found: set[int] = set()
     find_associative_scans(program)
+    find_solvers(program)
     Lifter(own=own).lift(program)
     for function in walk_functions(program.entry):
         for equation in function.equations:
-            if type(equation.callee) is Library and len(equation.callee.body.equations) >= _LARGE:
+            large = type(equation.callee) is Library and len(equation.callee.body.equations) >= _LARGE
+            if large or "matvec" in equation.params:
                 found.update([id(e.origin) for e in equation.callee.body.equations])
     return found

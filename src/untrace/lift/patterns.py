@@ -152,6 +152,11 @@ def _trace(path: str, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list
         return None
     if not jaxpr.eqns:
         return None
+    return as_pattern(jaxpr, consts)
+
+
+def as_pattern(jaxpr: Any, consts: Sequence[Any]) -> Pattern:
+    """What was traced, to be laid over equations."""
     made_by = {out: (eqn, i) for eqn in jaxpr.eqns for i, out in enumerate(eqn.outvars)}
     constvars, invars = jax_compat.constants_and_inputs(jaxpr, consts)
     inputs = {v: i for i, v in enumerate(invars)}

@@ -21,13 +21,14 @@ def permuted_operands(comparer: Comparer, ea: Any, eb: Any) -> Pairs | None:
 
     Asked only when the equations are not the same with their operands in order.
     """
+    places = permuted_places(comparer, ea, eb)
+    return None if places is None else [(ea.invars[i], eb.invars[j]) for i, j in places]
+
+
+def permuted_places(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+    """The same by their places among the operands."""
     rule = _RULES.get(ea.primitive.name)
-    if rule is None:
-        return None
-    indices = rule(comparer, ea, eb)
-    if indices is None:
-        return None
-    return [(ea.invars[i], eb.invars[j]) for i, j in indices]
+    return None if rule is None else rule(comparer, ea, eb)
 
 
 def _others_agree(comparer: Comparer, ea: Any, eb: Any, *ignored: str) -> bool:

@@ -53,14 +53,17 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
             for atom in equation.inputs:
                 uses[atom] = uses.get(atom, 0) + 1
             continue
-        simple = type(equation.callee) is Library or equation.callee.name in ("jit", "pjit")
+        closed = equation.params.get("closed", 0)  # a library call with a function that closes over its first operands
+        simple = type(equation.callee) is Library and not closed or equation.callee.name in ("jit", "pjit")
         if not simple:
             simple = not any(functions_in(v) for v in equation.params.values())
         for atom in equation.inputs:
             uses[atom] = uses.get(atom, 0) + 1
             if simple:
                 plain.add(atom)
-        if not simple:
+        if closed:
+            plain.update(equation.inputs[closed:])
+        elif not simple:
             plain.update(passed(equation))
         elif type(equation.callee) is Library:  # `x * x` has one input, and would compute it twice
             for index in repeated_slots(equation.callee):

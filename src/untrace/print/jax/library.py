@@ -45,6 +45,8 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     callee = equation.callee
     if "combine" in equation.params:
         return _associative_scan(w, equation, operands)
+    if "matvec" in equation.params:
+        return _solver(w, equation, operands)
     given = callee.args
     if w.sizes is not None and callee.name == "method.reshape":
         given = [given[0], *w.sizes.reshape(operands[0], tuple(equation.inputs[0].aval.shape), tuple(given[1:]))]
@@ -143,6 +145,23 @@ def _associative_scan(w: Any, equation: Equation, operands: Sequence[Expr]) -> E
     w.module.modules.add("lax")
     kwargs = [(k, w.source(v)) for k, v in equation.callee.kwargs.items()]
     return Call(equation.callee.name, [function, group(operands)], kwargs)
+
+
+def _solver(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
+    """`jax.scipy.sparse.linalg.cg(matvec, b)[0]`, its function defined before it."""
+    from untrace.ir.scans import used_values
+    from untrace.print.jax.bodies import Body, argument_words, hint_of
+
+    matvec, closed = equation.params["matvec"], equation.params["closed"]
+    body = Body(w, matvec, "matvec", zip(matvec.params[:closed], operands[:closed], strict=True))
+    (value,) = matvec.params[closed:]
+    ((_, word),) = argument_words(matvec, closed)
+    body.parameter([value], [hint_of(value) or word or "x"], "x", used_values(matvec))
+    body.writer.equations(matvec.equations, matvec.results)
+    function = body.finish(body.writer.atom(matvec.results[0]))
+    w.module.modules.add("jax")
+    kwargs = [(k, w.source(v)) for k, v in equation.callee.kwargs.items()]
+    return Subscript(Call(equation.callee.name, [function, *operands[closed:]], kwargs), Text("0"))
 
 
 def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
