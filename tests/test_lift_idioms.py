@@ -103,6 +103,16 @@ ANYWHERE = [
     (lambda x: nn.leaky_relu(x, 0.2), (f32(3),), "jax.nn.leaky_relu(x, 0.2)"),
     (lambda x: nn.sigmoid(x), (f32(3),), "jax.nn.sigmoid(x)"),
     (lambda x: nn.softplus(x), (f32(3),), "jax.nn.softplus(x)"),
+    (
+        lambda x, y, t, s: jax.jvp(jnp.hypot, (x, y), (t, s))[1],
+        (f32(3), f32(3), f32(3), f32(3)),
+        "jax.jvp(jnp.hypot, (x, y), (t, s))",
+    ),
+    (
+        lambda x, y, t, s: jax.vmap(lambda t, s: jax.jvp(jnp.hypot, (x, y), (t, s)), out_axes=(None, 0))(t, s),
+        (f32(3), f32(3), f32(4, 3), f32(4, 3)),
+        "jax.jvp(jnp.hypot, (x, y), (x_dot, y_dot))",
+    ),
     (lambda q, k, v: nn.dot_product_attention(q, k, v), (f32(2, 5, 4, 8),) * 3, "jax.nn.dot_product_attention(q, k, v)"),
     (
         lambda q, k, v: nn.dot_product_attention(q, k, v, is_causal=True),

@@ -179,7 +179,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     """Args: state_0, state_1, param_0, param_1: f32[]; cast, cast_2: f32[2].
     Returns: a tuple of 12 arrays.
     """
-    marker, first_0 = branched_error_if_impl(0.1)
+    _, first_0 = branched_error_if_impl(0.1)
     direction = jnp.where(True, 1, -1)
     t0 = 0.0 * direction.astype(jnp.float32)
     t1 = direction.astype(jnp.float32)
@@ -406,9 +406,9 @@ def jacobian_end_energy(params, state):
     cast_2 = primitives.convert_element_type_p.bind(
         parts_2.ravel(), new_dtype=jnp.dtype("float32"), weak_type=True, sharding=None
     )
-    (
-        marker, t0, t1, ts, ys, ys_2, val2, val2_2, val2_3, selected, updated, updated_2
-    ) = diffeqsolve_fwd(state[0], state[1], params[0], params[1], cast, cast_2)
+    _, _, _, _, ys, ys_2, _, _, _, _, updated, updated_2 = diffeqsolve_fwd(
+        state[0], state[1], params[0], params[1], cast, cast_2
+    )
     total_dot = updated * (2.0 * ys) + updated_2 * (2.0 * ys_2)
     parts_3, parts_4 = jnp.split(0.5 * total_dot.squeeze(axis=1), 2)
     return parts_3.reshape(), parts_4.reshape()

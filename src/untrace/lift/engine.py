@@ -37,12 +37,14 @@ class Guess:
     """A call that may be what the equations up to the anchor do. Arguments are atoms of the IR or plain values.
 
     `anchors`: where the call has several results that different equations compute, those equations, in that order.
+    `words`: what results are called for which the author has no name.
     """
 
     path: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     anchors: Sequence[Equation] = ()
+    words: Sequence[str] = ()
 
 
 Idiom = Callable[["Matcher", Equation], Iterator[Guess]]
@@ -228,6 +230,9 @@ class Matcher:
         if len(anchors) > 1 and not self._before(inputs, place):
             return False
         self._replace(guess.path, args, kwargs, inputs, group, anchors, place)
+        for output, word in zip(anchor.outputs, guess.words, strict=False):
+            if output is not None and not output.named:
+                output.hint = word
         return True
 
     def _before(self, inputs: Sequence[Any], place: Equation) -> bool:

@@ -9,6 +9,8 @@
     sparse.bcoo_dot_general               the function of that name, with the same arguments
     vmap.jax.random.normal                `jax.vmap` of the function of that path; its first argument says which of the others
                                           have the axis
+    jvp.jnp.hypot                         `jax.jvp` of the function of that path; arguments the primals, then as many tangents
+    jvps.jnp.hypot                        the same for several tangents, along their first axis
 
 A printer spells them its own way; here is only what they do.
 """
@@ -55,6 +57,9 @@ def resolve(path: str) -> Callable[..., Any] | None:
     if kind == "vmap":
         inner = resolve(rest)
         return None if inner is None else lambda mapped, *args, **kwargs: _mapped(inner, mapped, args, kwargs)
+    if kind in ("jvp", "jvps"):
+        inner = resolve(rest)
+        return None if inner is None else functools.partial(_pushed_forward, inner, kind == "jvps")
     found: Any = _ROOTS[kind]
     for word in rest.split("."):
         found = getattr(found, word, None)
@@ -85,6 +90,15 @@ def _mapped(function: Callable[..., Any], mapped: Sequence[int], args: Sequence[
         return function(*whole, **kwargs)
 
     return jax.vmap(one)(*[args[place] for place in mapped])
+
+
+def _pushed_forward(function: Callable[..., Any], several: bool, *args: Any) -> Any:
+    primals, tangents = args[: len(args) // 2], args[len(args) // 2 :]
+
+    def one(*dots: Any) -> Any:
+        return jax.jvp(function, primals, dots)
+
+    return jax.vmap(one, out_axes=(None, 0))(*tangents) if several else one(*tangents)
 
 
 # First parameters of functions of functions: no array can go there.

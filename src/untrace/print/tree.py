@@ -404,8 +404,11 @@ class Assign(Statement):
         yield from lines_of(head, self.value, "", indent)
 
     def _fits(self, indent: str, head: str) -> bool:
-        broken = self.value.items()
-        opening = broken[0] if broken and broken[1] else self.value.flat()
+        value = self.value
+        while type(value) is Call and type(value.func) is Call:  # f(...)(x)
+            value = value.func
+        broken = value.items()
+        opening = broken[0] if broken and broken[1] else value.flat()
         return len(indent) + len(head) + len(opening) <= WIDTH
 
 

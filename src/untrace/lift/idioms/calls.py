@@ -56,6 +56,10 @@ _PLAIN = {
 }  # fmt: skip
 
 
+# Of a shorter derivative it reads better what it computes.
+_LONG_DERIVATIVE = 20
+
+
 @idiom("jit", "pjit", "custom_jvp_call", "custom_vjp_call")
 def _named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
     params = equation.origin.params
@@ -79,6 +83,23 @@ def _named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
         facts = signatures.Facts(jaxpr.eqns, [a.aval for a in operands], [v.aval for v in equation.origin.outvars])
         for path in library.named(name):
             yield from signatures.guesses(path, operands, facts)
+    if ours:
+        yield from _derivatives(equation, name, closed)
+
+
+def _derivatives(equation: Equation, name: str, closed: Any) -> Iterator[Guess]:
+    """`jax.jvp(jnp.hypot, (x, y), (x_dot, y_dot))`: all the equations of a derivative that JAX has no rule for."""
+    inputs = tuple(equation.inputs)
+    primals, tangents = inputs[: len(inputs) // 2], inputs[len(inputs) // 2 :]
+    if len(primals) != len(tangents) or len(equation.outputs) != 2:
+        return
+    if len(list(jax_compat.equations_in(closed))) < _LONG_DERIVATIVE:
+        return
+    more = {len(t.aval.shape) - len(p.aval.shape) for p, t in zip(primals, tangents, strict=True)}
+    kind = {0: "jvp", 1: "jvps"}.get(more.pop()) if len(more) == 1 else None
+    if kind is not None:
+        for path in library.named(name):
+            yield Guess(f"{kind}.{path}", inputs, words=(name, f"{name}_dot"))
 
 
 def _read(read: Reader, m: Matcher, equation: Equation, jaxpr: Any) -> list[Guess]:

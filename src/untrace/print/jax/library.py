@@ -83,6 +83,8 @@ def _spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str
         return args[0]
     if kind == "sparse":
         return _of_sparse(w, rest, args, kwargs)
+    if kind in ("jvp", "jvps"):
+        return _pushed_forward(w, rest, args, kind == "jvps")
     w.module.modules.add(kind)
     return Call(path, args, kwargs)
 
@@ -97,6 +99,22 @@ def _of_sparse(w: Any, name: str, args: Sequence[Expr], kwargs: Sequence[tuple[s
     if name == "todense":
         return Call(Attribute(matrix, name))
     return Call(f"sparse.{name}", [matrix, *args[3:]], [(k, v) for k, v in kwargs if k not in OF_MATRIX])
+
+
+def _pushed_forward(w: Any, path: str, args: Sequence[Expr], several: bool) -> Expr:
+    """`jax.jvp(jnp.hypot, (x, y), (x_dot, y_dot))`, in a `jax.vmap` for several tangents."""
+    w.module.modules.update({"jax", path.partition(".")[0]})
+    primals, tangents = args[: len(args) // 2], args[len(args) // 2 :]
+    if not several:
+        return Call("jax.jvp", [Text(path), Tuple(primals), Tuple(tangents)])
+    taken = {word for a in primals for word in _WORD.findall(a.flat())}
+    names = []
+    for word in [f"{'xyz'[i] if len(primals) < 4 else f'x{i}'}_dot" for i in range(len(primals))]:
+        while word in taken:
+            word += "_"
+        names.append(word)
+    one = Call("jax.jvp", [Text(path), Tuple(primals), Tuple([Name(n) for n in names])])
+    return Call(Call("jax.vmap", [Lambda(names, one)], [("out_axes", Text("(None, 0)"))]), tangents)
 
 
 def _over_axes(

@@ -205,6 +205,7 @@ class FunctionWriter:
         self._results: Sequence[Any] = ()
         self._last_reads: dict[Any, int] | None = None  # value -> place of the last equation that reads it
         self._last_taken: dict[Any, int] | None = None  # the same of trees that calls take
+        self._read: set[Any] | None = None  # what equations and results need, once somebody asks
         self._folding: frozenset[Any] | set[Any] = frozenset()
         self._made: dict[Any, Any] = {}  # value that may be folded -> the jaxpr equation that computes it
         self.sized: list[Value] = []  # parameters, whose shapes tell sizes
@@ -349,7 +350,7 @@ class FunctionWriter:
             equations = settle(self, equations)
         if self.result_example is not None:
             note_returned(self, equations, results, self.result_example)
-        self._body, self._results = equations, results
+        self._body, self._results, self._read = equations, results, None
         self._last_reads = self._last_taken = None
         names = self.names
         find = rules.JAX.find
@@ -432,7 +433,7 @@ class FunctionWriter:
             self._note_folded(equation)
             return
         base = _base(equation)
-        targets = ["_" if o is None else self._target(o, base) for o in outputs]
+        targets = ["_" if o is None or not single and not self._is_read(o) else self._target(o, base) for o in outputs]
         make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
         self.statements.append(make(targets, expr, equation.origin))
         self._note_folded(equation)
@@ -440,6 +441,14 @@ class FunctionWriter:
     def _stands(self, output: Value) -> bool:
         """Whether a value keeps the statement that its author gave it: not under a name with a number."""
         return output.named and not self.scope.taken(identifier(output.hint, "x"))
+
+    def _is_read(self, output: Value) -> bool:
+        """Whether an equation or the result of this function needs `output`."""
+        if not self.module.idiomatic:
+            return True
+        if self._read is None:
+            self._read = {*self._results, *(a for e in self._body for a in e.inputs)}
+        return output in self._read
 
     def _target(self, output: Value, base: str) -> str:
         base = identifier(output.hint, base) if output.hint else base
