@@ -70,7 +70,7 @@ def _lift(m: Matcher, equation: Equation, name: str) -> bool:
         return False
     args = tuple([Slot(i) for i in range(closed, len(inputs))])
     m._replace(path, args, kwargs, inputs, covered, [equation], equation)
-    m.replaced[id(equation)].params = {"matvec": matvec, "closed": closed}
+    m.replaced[id(equation)].params = {"matvec": matvec, "matvec_consts": closed}
     names = [t.name for t in targets(m.site(equation)) if t.strong and t.path == (0,)]
     if names:
         equation.outputs[0].hint = clean(names[0])  # type: ignore[union-attr]

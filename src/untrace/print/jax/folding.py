@@ -53,7 +53,9 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
             for atom in equation.inputs:
                 uses[atom] = uses.get(atom, 0) + 1
             continue
-        closed = equation.params.get("closed", 0)  # a library call with a function that closes over its first operands
+        closed = equation.params.get(
+            "matvec_consts", 0
+        )  # a library call with a function that closes over its first operands
         simple = type(equation.callee) is Library and not closed or equation.callee.name in ("jit", "pjit")
         if not simple:
             simple = not any(functions_in(v) for v in equation.params.values())

@@ -170,7 +170,7 @@ def _solver(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     from untrace.ir.scans import used_values
     from untrace.print.jax.bodies import Body, argument_words, hint_of
 
-    matvec, closed = equation.params["matvec"], equation.params["closed"]
+    matvec, closed = equation.params["matvec"], equation.params["matvec_consts"]
     body = Body(w, matvec, "matvec", zip(matvec.params[:closed], operands[:closed], strict=True))
     (value,) = matvec.params[closed:]
     ((_, word),) = argument_words(matvec, closed)

@@ -308,7 +308,8 @@ def _fwd(
     fresh = iter(results[: len(results) - outs])
     every = [*unused, *names]
     residuals = [next(fresh) if f is None else Name(every[f]) for f in forwards]
-    w.statements.append(Return(Tuple([_pack(results[len(results) - outs :]), Tuple(residuals)])))
+    saved = _pack(residuals) if module.idiomatic else Tuple(residuals)
+    w.statements.append(Return(Tuple([_pack(results[len(results) - outs :]), saved])))
     return Def(module.scope.fresh(identifier(name + "_fwd", "fwd")), [Parameter(n) for n in every], w.statements)
 
 
@@ -334,9 +335,10 @@ def _bwd(
     zeros: Sequence[bool],
 ) -> Def:
     w = module.writer()
-    packed = w.scope.fresh("residuals")
+    alone = module.idiomatic and residuals == 1
+    packed = w.bind_parameter(bwd.params[0], "residual").id if alone else w.scope.fresh("residuals")
     cotangent = w.scope.fresh(_name_of_cotangents(bwd, len(primal.results)))
-    names = [w.bind_parameter(v, f"res{i}").id for i, v in enumerate(bwd.params[:residuals])]
+    names = [] if alone else [w.bind_parameter(v, f"res{i}").id for i, v in enumerate(bwd.params[:residuals])]
     cts = bwd.params[residuals:]
     if names:
         w.statements.append(Unpack(names, Name(packed)))
