@@ -129,3 +129,17 @@ def test_a_function_that_a_loop_calls_as_well_gives_its_results_one_by_one():
         return {"pair": {"first": first, "second": second}, "last": last}
 
     checked(apply, X)
+
+
+def test_what_took_a_tree_passes_the_tree_on():
+    def gated(params, x):
+        return jax.nn.sigmoid(dense(params, x)) * x
+
+    def apply(params, x):
+        for name in ("first", "second"):
+            x = gated(params[name], dense(params["in"], x))
+        return x
+
+    params = {k: a_dense(i, 6, 6) for i, k in enumerate(("in", "first", "second"))}
+    text = checked(apply, params, X)
+    assert "dense(params, x)" in text, text

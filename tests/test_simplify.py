@@ -58,6 +58,10 @@ def indexed(x):
     return lax.scan(step, x[1], length=3)[0].sum()
 
 
+def closing_over(wide, x):
+    return lax.scan(lambda carry, _: (jnp.abs(carry) * 0.5 + wide, None), x, length=3)[0]
+
+
 # The name of a rewrite, and a function in whose trace it is made.
 CASES = {
     "add_any_is_add": lambda x, y: primitives.add_jaxvals_p.bind(x, y),
@@ -67,7 +71,7 @@ CASES = {
     "scalar_operand": lambda x, y: lax.sub(x, lax.full((2, 3), 0.3)) * y,
     "implicit_broadcast": lambda x, y: lax.mul(lax.broadcast_in_dim(jnp.sum(y, 1), (2, 3), (0,)), x),
     "negated_twice": lambda x, y: -(-x) + y,  # noqa: B002
-    "negated_literal": lambda x, y: lax.neg(lax.full((2, 3), 3)).astype(jnp.float32) * x + y,
+    "negated_literal": lambda x, y: lax.neg(lax.full((2, 3), 3)).astype(jnp.float32) * x + y * lax.neg(jnp.ones((2, 3))),
     "same_type": lambda x, y: lax.neg(x) * y,  # its `neg` is made a conversion, see `_traced`
     "plain_conversion": lambda x, y: lax.convert_element_type(x, jnp.bfloat16) + y.astype(jnp.bfloat16),
     "preferred_type": lambda x, y: lax.dot_general(x, y.T, (((1,), (0,)), ((), ()))),
@@ -118,6 +122,9 @@ CASES = {
     "first_power": lambda x, y: lax.pow(x, jnp.ones((2, 3))) + y,
     "square_and_zero": lambda x, y: lax.square(x) + jnp.zeros((2, 3)) - y,
     "square_of_zero": lambda x, y: lax.square(jnp.zeros((2, 3))) + lax.square(x) - y,
+    "part_of_number": lambda x, y: lax.slice(jnp.ones((4, 3)), (1, 0), (3, 3)) * x + y,
+    "share_of_a_choice": lambda x, y: jax.grad(lambda a: jnp.minimum(a, 0.1).sum())(x) * y,
+    "broadcasts_of_a_loop": lambda x, y: closing_over(jnp.broadcast_to(y[0], (2, 3)), x),
     "solved_twice": lambda x, y: jax.grad(
         lambda a: lax.linalg.triangular_solve(a[:, :2], a[:, 2:], left_side=True).sum()
     )(x) + y,

@@ -164,3 +164,50 @@ def _before_broadcast(body: Body, atom: Any) -> Any:
             return narrowed(body, atom)
         atom = source
     return atom
+
+
+@rewrite("div")
+def share_of_a_choice(body: Body, eqn: Any) -> Any:
+    """The derivative of `jnp.minimum`, 1 or 0 over 2 or 1 where both are equal, as one choice."""
+    out = eqn.outvars[0].aval
+    if any(type(v) is Literal for v in eqn.invars) or str(out.dtype) not in ("float32", "float64") or out.weak_type:
+        return None
+    above, below = (_choice(body, v) for v in eqn.invars)
+    if above is None or below is None or not all(map(body.used_once, eqn.invars)):
+        return None
+    (which, *numbers), (equal, *parts) = above, below
+    if numbers != [1.0, 0.0] or parts != [2.0, 1.0] or which.aval.shape != equal.aval.shape or not out.shape:
+        return None
+
+    def call(c: Any, e: Any) -> list[Any]:
+        return [jnp.where(c, jnp.where(e, out.dtype.type(0.5), 1.0), 0.0)]
+
+    closed = jax_compat.trace_on_avals(call, [which.aval, equal.aval])
+    jaxpr, consts = jax_compat.open_jaxpr(closed)
+    if len(jaxpr.eqns) != 2 or consts or not same_aval(jaxpr.outvars[0].aval, out):
+        return None
+    names = dict(zip(jaxpr.invars, [which, equal], strict=True))
+    inner, outer = jaxpr.eqns
+    share = jax_compat.fresh_variable(inner.outvars[0])
+    invars = jax_compat.substituted(inner.invars, names)
+    body.add(inner.replace(invars=invars, outvars=[share], source_info=eqn.source_info))
+    names[inner.outvars[0]] = share
+    invars = jax_compat.substituted(outer.invars, names)
+    return outer.replace(invars=invars, outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+def _choice(body: Body, atom: Any) -> tuple[Any, float, float] | None:
+    """(what is asked, the number where it is so, the other) of a choice between two numbers."""
+    made = body.maker(atom, "select_n", "jit", "pjit")
+    if made is None or len(made.invars) != 3 or type(made.invars[0]) is Literal:
+        return None
+    if made.primitive.name == "select_n":
+        which, no, yes = made.invars
+    elif jax_compat.jaxpr_name(made.params["jaxpr"]) == "_where":
+        which, yes, no = made.invars
+    else:
+        return None
+    numbers = [body.scalar(yes), body.scalar(no)]
+    if None in numbers or which.aval.dtype != bool:
+        return None
+    return which, *[float(np.asarray(n.val)) for n in numbers]  # type: ignore[return-value]

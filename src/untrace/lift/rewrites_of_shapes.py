@@ -100,3 +100,15 @@ def _is_promotion(body: Body, eqn: Any, old: tuple[int, ...]) -> bool:
         and all(type(v) is not Literal and len(v.aval.shape) == len(shape) for v in others)
         and all(tuple(u.outvars[0].aval.shape) != shape for u in users)
     )
+
+
+@rewrite("slice")
+def part_of_number(body: Body, eqn: Any) -> Any:
+    """A part of an array that is one number everywhere."""
+    x = eqn.invars[0]
+    literal = body.scalar(x)
+    wide = body.maker(x, "broadcast_in_dim") if literal is not None else None
+    if wide is None or len(wide.invars) != 1 or wide.params["sharding"] is not None:
+        return None
+    params = {**wide.params, "shape": tuple(eqn.outvars[0].aval.shape)}
+    return wide.replace(params=params, outvars=eqn.outvars, source_info=eqn.source_info)

@@ -20,6 +20,9 @@ running both. Each rewrite is a named function that looks at one equation; each 
     concatenate of [a[:, None], b[:, None]] -> jnp.stack
     pad by less than nothing -> a slice; with zeros -> jnp.pad
     split into one part -> the array
+    part of a number everywhere, its negative -> the number everywhere
+    the choices of the derivative of `jnp.minimum`, one over the other -> one choice
+    what is broadcast before a loop -> broadcast in its body
     max(x, -inf), x**1.0, x**2 + 0.0, a copy inside -> x
     (x == x) & (x != inf) & (x != -inf) -> jnp.isfinite(x)
     x + -y stays: exact it is, but XLA takes the product in it into another fused operation than in x - y

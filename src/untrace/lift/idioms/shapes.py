@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 from untrace.ir.nodes import Equation, Literal
@@ -136,7 +137,7 @@ def _filled(x: Literal, shape: tuple[int, ...], dtype: Any, aval: Any) -> Iterat
     value = np.asarray(x.value).astype(dtype) if isinstance(dtype, np.dtype) else None
     if value is None:
         return
-    named = {} if dtype.name == "float32" else {"dtype": dtype}
+    named = {} if dtype == jax.dtypes.canonicalize_dtype(float) else {"dtype": dtype}
     if value.tobytes() == np.zeros((), dtype).tobytes():
         yield Guess("jnp.zeros", (shape,), named)
         yield Guess("jnp.zeros", (shape,), {"dtype": dtype})

@@ -166,7 +166,9 @@ def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> L
                 roots.setdefault(leaf.root.id, []).append(place)
         same = body.extra.get("same", ())  # what every call passes alike
         for places in roots.values():
-            shared = body.extra.get("calls", 1) > 1 and not all(place in same for place in places)
+            # A function that passes on all that it took as one tree passes that tree.
+            whole = module.pack_sizes.get(id(operands[places[0]].root)) == len(places)  # type: ignore[union-attr]
+            shared = body.extra.get("calls", 1) > 1 and not all(place in same for place in places) and not whole
             packs.extend(_packs(places, operands, 0, shared))
         module.kept.append(body)
         found = module.layouts[id(body)] = Layout(packs)

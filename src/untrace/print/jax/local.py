@@ -237,6 +237,8 @@ def _definition(
         places, ways = layout.packs[-1 - i]
         root = Name(w.scope.fresh(_pack_name(body, layout, layout.packs[-1 - i], leaves[places[0]])))
         params.append(Parameter(root.id))
+        module.pack_sizes[id(root)] = len(places)
+        module.kept.append(root)
         for place, way in zip(places, ways, strict=True):
             bound.append((body.params[place], Leaf(root, way)))
     if body.extra.get("head"):

@@ -23,7 +23,7 @@ from untrace.print.tree import WIDTH, Assign, Def, Statement, Unpack, docstring_
 _IMPORTS = {
     "jnp": "import jax.numpy as jnp", "np": "import numpy as np", "lax": "from jax import lax",
     "pl": "from jax.experimental import pallas as pl", "pltpu": "from jax.experimental.pallas import tpu as pltpu",
-    "sparse": "from jax.experimental import sparse",
+    "sparse": "from jax.experimental import sparse", "PartitionSpec": "from jax.sharding import PartitionSpec",
 }  # fmt: skip
 _ORDER = [
     "dataclasses",
@@ -42,6 +42,7 @@ _ORDER = [
     "pl",
     "pltpu",
     "sparse",
+    "PartitionSpec",
 ]
 
 

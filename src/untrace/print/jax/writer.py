@@ -79,6 +79,7 @@ class ModuleWriter(ConstantWriter):
         self.entry: Any = None  # the entry Function
         self.returned: dict[int, Any] = {}  # of local functions, by id: which of their results are trees
         self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
+        self.pack_sizes: dict[int, int] = {}  # id of a parameter that is a tree -> how many leaves of it are known
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for

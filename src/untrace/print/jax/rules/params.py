@@ -27,9 +27,9 @@ def _writer(kind: Any) -> Callable[[Callable[[Values, Any], Expr]], Callable[[Va
 
 @_writer(jax.sharding.PartitionSpec)
 def partition_spec(values: Values, spec: Any) -> Expr:
-    values.modules.add("jax")
+    values.modules.add("PartitionSpec")
     unreduced = [(k, values.source(v)) for k in ("unreduced", "reduced") if (v := getattr(spec, k, None))]
-    return Call("jax.sharding.PartitionSpec", [values.source(p) for p in jax_compat.partitions(spec)], unreduced)
+    return Call("PartitionSpec", [values.source(p) for p in jax_compat.partitions(spec)], unreduced)
 
 
 @_writer(jax.sharding.NamedSharding)

@@ -1,0 +1,60 @@
+"""Rewrites of loops: what JAX takes out of a loop, where it differentiates it, is computed in the loop again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from untrace import jax_compat
+from untrace.lift.rewrites import ELEMENTWISE
+from untrace.lift.simplify import Body, rewrite
+
+Literal = jax_compat.LITERAL_TYPE
+
+
+@rewrite("scan")
+def broadcasts_of_a_loop(body: Body, eqn: Any) -> Any:
+    """`x @ w + b` in the loop, not with a `b` that was broadcast before it."""
+    count, _ = jax_compat.scan_counts(eqn)
+    closed = eqn.params["jaxpr"]
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    results = {v for v in jaxpr.outvars if type(v) is not Literal}
+    found: dict[Any, Any] = {}  # parameter -> the equation that broadcasts what is passed for it
+    for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
+        wide = body.maker(operand, "broadcast_in_dim")
+        if wide is None or param in results or len(wide.invars) != 1 or wide.params["sharding"] is not None:
+            continue
+        source = wide.invars[0]
+        if type(source) is Literal or not source.aval.shape or jax_compat.varying_axes(source.aval):
+            continue
+        users = [e for e in jaxpr.eqns if any(v is param for v in e.invars)]
+        if users and all(_broadcasts(e, param) for e in users):
+            found[param] = wide
+    if not found:
+        return None
+    fresh = {param: jax_compat.fresh_variable(wide.invars[0]) for param, wide in found.items()}
+    eqns: list[Any] = []
+    for inner in jaxpr.eqns:
+        names: dict[Any, Any] = {}
+        for atom in inner.invars:
+            if type(atom) is Literal or atom not in found or atom in names:
+                continue
+            wide, source = found[atom], fresh[atom]
+            kept = dict(zip(map(int, wide.params["broadcast_dimensions"]), source.aval.shape, strict=True))
+            narrow = tuple(kept.get(d, 1) for d in range(len(atom.aval.shape)))
+            names[atom] = jax_compat.fresh_variable(atom, narrow)
+            params = {**wide.params, "shape": narrow}
+            outs = [names[atom]]
+            eqns.append(wide.replace(invars=[source], outvars=outs, params=params, source_info=inner.source_info))
+        eqns.append(inner.replace(invars=jax_compat.substituted(inner.invars, names)) if names else inner)
+    invars = [fresh.get(v, v) for v in jaxpr.invars]
+    operands = [found[p].invars[0] if p in found else v for p, v in zip(jaxpr.invars, eqn.invars, strict=True)]
+    new = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars, invars=invars)
+    return eqn.replace(invars=operands, params={**eqn.params, "jaxpr": new})
+
+
+def _broadcasts(eqn: Any, atom: Any) -> bool:
+    """Whether an operation would broadcast `atom` by itself: the other operand has the shape of the result."""
+    if eqn.primitive.name not in ELEMENTWISE:
+        return False
+    shape = eqn.outvars[0].aval.shape
+    return any(v is not atom and type(v) is not Literal and v.aval.shape == shape for v in eqn.invars)
