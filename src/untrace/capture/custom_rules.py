@@ -79,7 +79,8 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
 
     `fwd` maps the primals to (residuals that are not inputs, primals out); `res_forwards[i]` is the index of the input
     that residual i is, or None; `bwd` maps (all residuals, cotangents) to the cotangents whose `ct_zeros` is False;
-    operands whose `perturbed` is False must not be differentiated.
+    operands whose `perturbed` is False must not be differentiated. Before all else both take the operands that they
+    close over: `fwd_closed` and `bwd_closed` are the indices of those.
     """
     params = eqn.params
     key = (jax_compat.rule_key(eqn, params["fwd_jaxpr_thunk"], params["bwd"]), importer.expander.perturbed_of(eqn))
@@ -97,12 +98,19 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
         "bwd": None,
     }
 
+    def trace() -> Any:
+        fwd, forwards, bwd, *rest = importer.expander.vjp_of(eqn)
+        fwd, tracers = jax_compat.traced_constants_as_inputs(fwd)
+        bwd, others = jax_compat.traced_constants_as_inputs(bwd)
+        return fwd, forwards, bwd, *rest, _places(importer, eqn, tracers), _places(importer, eqn, others)
+
     def trace_rules(allowed: bool) -> None:
-        trace = (lambda: importer.expander.vjp_of(eqn)) if allowed else None
-        rules = _guarded(importer, name, "vjp", trace)
+        rules = _guarded(importer, name, "vjp", trace if allowed else None)
         if rules is not None:
-            fwd, forwards, bwd, zeros, perturbed = rules
+            fwd, forwards, bwd, zeros, perturbed, fwd_closed, bwd_closed = rules
             out.update(
+                fwd_closed=fwd_closed,
+                bwd_closed=bwd_closed,
                 fwd=importer.function(fwd, name + "_fwd"),
                 bwd=importer.function(bwd, name + "_bwd"),
                 res_forwards=forwards,

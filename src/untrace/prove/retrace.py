@@ -93,7 +93,9 @@ def prove_text(
         count = len(captured.jaxpr.eqns)
         detail = f"{count} equation{'' if count == 1 else 's'}"
         return Outcome(module, Proof("jaxpr", detail, (*captured.notes, *comparison.notes)))
-    return Outcome(module, weaker(module, written, captured, "library primitives were expanded"))
+    # The text comes back as what the original was expanded to; the original itself has primitives of its library.
+    why = "same jaxpr but for library primitives, which were expanded"
+    return Outcome(module, weaker(module, written, captured, why))
 
 
 def _blamed(error: Exception, module: LoadedText, written: Written) -> tuple[int, ...]:

@@ -73,8 +73,9 @@ class ModuleWriter(ConstantWriter):
         self.missing: dict[str, Callable[..., Any]] = {}  # those without text: name of the stand-in -> function
         self.twins: dict[Any, Name] = {}  # classes that stand for a library's, by class
         self.program: Any = None  # the jaxpr of the whole program
-        # Nested functions inside whose definition we are, by id: where each stands, its name, what it closes over.
-        self.being_written: dict[int, tuple[FunctionWriter, str, Sequence[Expr]]] = {}
+        self.being_written: set[int] = set()  # functions inside whose definition we are
+        # Functions that close over variables, by id: where each stands, its definition, those variables.
+        self.closures: dict[int, tuple[FunctionWriter, Def, Sequence[Expr]]] = {}
         self.kept: list[Any] = []  # ids are only unique while the objects live
         self.entry: Any = None  # the entry Function
         self.returned: dict[int, Any] = {}  # of local functions, by id: which of their results are trees

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -53,18 +54,14 @@ def custom_jvp_call(
     module.modules.add("jax")
     if module.idiomatic:
         roles.name_jvp_rule(call_jaxpr, jvp, num_consts)
-    if num_consts and closes_naturally(call_jaxpr, num_consts, w.equation.inputs):
-        # A rule that calls its own function would be written into itself for ever: it calls the one around it where it
-        # sees that and means the same variables, and else one to which the constants are passed.
-        around = module.being_written.get(id(call_jaxpr))
-        if around is None:
-            try:
-                return _closed_over(w, operands, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros, closed)
-            finally:
-                module.being_written.pop(id(call_jaxpr), None)
-        writer, name, variables = around
-        if w.is_inside(writer) and all(map(operator.is_, operands[:num_consts], variables)):
-            return result(call_jaxpr, Call(name, operands[num_consts:]))
+    if num_consts and closes_naturally(call_jaxpr, num_consts, w.equation.inputs) and not w.retreating:
+
+        def rules(name: str, variables: Sequence[Expr]) -> list[Statement]:
+            return _closed_jvp(w, name, call_jaxpr, jvp, variables, symbolic_zeros, out_zeros, closed)
+
+        found = _closed_over(w, operands, num_consts, call_jaxpr, "jax.custom_jvp", rules)
+        if found is not None:
+            return found
 
     def build(name: str) -> Iterator[Statement]:
         yield module.define(call_jaxpr, name, [Text("jax.custom_jvp")])
@@ -87,32 +84,60 @@ def custom_jvp_call(
 def _closed_over(
     w: Any,
     operands: Sequence[Expr],
-    primal: Function,
-    jvp: Function | None,
     consts: int,
-    symbolic: bool,
-    zeros: Sequence[bool],
-    closed: Sequence[int],
+    primal: Function,
+    decorator: str,
+    rules: Callable[[str, Sequence[Expr]], list[Statement]],
 ) -> Any:
-    """A function that closes over variables of this one is defined right here."""
-    name = w.scope.fresh(identifier(primal.name, "fn"))
-    w.module.being_written[id(primal)] = w, name, operands[:consts]
+    """A call of a function that closes over variables of this one, and is defined right here, unless it is already.
+
+    rules: the statements that give the function of this name its rules, for what it closes over. None where a rule calls
+    its own function over something else: written here it would be written into itself for ever, so that the variables
+    have to be passed.
+    """
+    module, variables = w.module, operands[:consts]
+    key = id(primal)
+    if key in module.closures:
+        writer, definition, known = module.closures[key]
+        seen = w.is_inside(writer) and any(s is definition for s in writer.statements)
+        if seen and all(map(operator.is_, variables, known)):
+            return result(primal, Call(definition.name, operands[consts:]))
+    if key in module.being_written:
+        return None
     inner = w.nested()
-    inner.names.update(zip(primal.params[:consts], operands, strict=False))
+    name = w.scope.fresh(identifier(primal.name, "fn"))
+    inner.names.update(zip(primal.params[:consts], variables, strict=True))
     params = [Parameter(inner.bind_parameter(p).id) for p in primal.params[consts:]]
     inner.equations(primal.equations, primal.results)
     inner.statements.append(Return(inner.results(primal.results)))
-    w.statements.append(Def(name, params, inner.statements, [Text("jax.custom_jvp")]))
-    own = Function(primal.name, primal.params[consts:], [], primal.results)
+    definition = Def(name, params, inner.statements, [Text(decorator)])
+    w.statements.append(definition)
+    module.closures[key] = w, definition, variables
+    module.being_written.add(key)
+    try:
+        w.statements += rules(name, variables)
+    finally:
+        module.being_written.discard(key)
+    return result(primal, Call(name, operands[consts:]))
+
+
+def _closed_jvp(
+    w: Any,
+    name: str,
+    primal: Function,
+    jvp: Function | None,
+    variables: Sequence[Expr],
+    symbolic: bool,
+    zeros: Sequence[bool],
+    closed: Sequence[int],
+) -> list[Statement]:
+    own = Function(primal.name, primal.params[len(variables) :], [], primal.results)
     rule = jvp and _written_rule(
-        w.module, primal, lambda: _jvp_rule(w.nested(), name, own, jvp, 0, symbolic, zeros, closed, operands)
+        w.module, primal, lambda: _jvp_rule(w.nested(), name, own, jvp, 0, symbolic, zeros, closed, variables)
     )
     if rule:
-        w.statements.append(rule)
-    else:
-        define = Attribute(Name(name), "defjvp")
-        w.statements.append(Assign([], Call(define, [w.module.helper("_no_rule")], _symbolic(symbolic))))
-    return result(primal, Call(name, operands[consts:]))
+        return [rule]
+    return [Assign([], Call(Attribute(Name(name), "defjvp"), [w.module.helper("_no_rule")], _symbolic(symbolic)))]
 
 
 def _written_rule(module: Any, primal: Function, write: Callable[[], Any]) -> Any:
@@ -203,54 +228,93 @@ def custom_vjp_call(
     res_forwards: Sequence[int | None] = (),
     ct_zeros: Sequence[bool] = (),
     perturbed: Sequence[bool] = (),
+    fwd_closed: Sequence[int] = (),
+    bwd_closed: Sequence[int] = (),
 ) -> Any:
     module = w.module
     module.modules.add("jax")
+    own_fwd, own_bwd = _without_closed(fwd, fwd_closed), _without_closed(bwd, bwd_closed)
     if module.idiomatic:
-        roles.name_vjp_rule(call_jaxpr, fwd, bwd, num_consts, res_forwards)
-
+        roles.name_vjp_rule(call_jaxpr, own_fwd, own_bwd, num_consts, res_forwards)
+    own = _Vjp(
+        call_jaxpr, fwd, bwd, num_consts, symbolic_zeros, res_forwards, ct_zeros, perturbed, fwd_closed, bwd_closed
+    )
     key: tuple[Any, ...] = ("custom_vjp", id(call_jaxpr))
-    constants = [module.constant_named(x) for x in operands[:num_consts]]
-    if constants and _closes_over_constants(w, call_jaxpr, constants, res_forwards):
-        # As the original did: constants of the module are no arguments.
-        key += tuple(_constant_key(module, a) for a in constants)
-        converted = {a for e in call_jaxpr.equations if e.callee.name == "convert_element_type" for a in e.inputs}
-        fixed = {
-            p: module.jax_constant(a) if p in converted and type(a.value) is not np.ndarray else x
-            for p, a, x in zip(call_jaxpr.params, constants, operands, strict=False)
-        }
-        operands = operands[num_consts:]
-        res_forwards = [None if f is None else f - num_consts for f in res_forwards]
-        num_consts = 0
-    else:
-        fixed = {}
+    fixed: dict[Any, Expr] = {}
+    closes = num_consts and all(f is None or f >= num_consts for f in res_forwards)
+    if closes and closes_naturally(call_jaxpr, num_consts, w.equation.inputs) and not w.retreating:
+        # As the original did: what it closes over is no argument.
+        constants = [module.constant_named(x) for x in operands[:num_consts]]
+        own = replace(own, consts=0, forwards=[None if f is None else f - num_consts for f in res_forwards])
+        if None in constants:
+
+            def statements(name: str, variables: Sequence[Expr]) -> list[Statement]:
+                *rules, define = _vjp_rules(module, name, replace(own, outer=w, variables=variables))
+                return [*rules, Assign([], define)]
+
+            found = _closed_over(w, operands, num_consts, call_jaxpr, "jax.custom_vjp", statements)
+            if found is not None:
+                return found
+            own = replace(own, consts=num_consts, forwards=res_forwards)
+        else:
+            key += tuple(_constant_key(module, a) for a in constants)
+            converted = {a for e in call_jaxpr.equations if e.callee.name == "convert_element_type" for a in e.inputs}
+            fixed = {
+                p: module.jax_constant(a) if p in converted and type(a.value) is not np.ndarray else x
+                for p, a, x in zip(call_jaxpr.params, constants, operands, strict=False)
+            }
+            operands = operands[num_consts:]
 
     def build(name: str) -> Iterator[Statement]:
         yield module.define(call_jaxpr, name, [Text("jax.custom_vjp")], fixed)
-        rules = None
-        if fwd is not None and bwd is not None:
-            rules = _written_rule(
-                module,
-                call_jaxpr,
-                lambda: (
-                    _fwd(module, name, call_jaxpr, fwd, num_consts, symbolic_zeros, res_forwards, perturbed),
-                    _bwd(module, name, call_jaxpr, bwd, num_consts, symbolic_zeros, len(res_forwards), ct_zeros),
-                ),
-            )
-        if rules:
-            forward, backward = rules
-            yield from rules
-            define = Attribute(Name(name), "defvjp")
-            options = _symbolic(symbolic_zeros)
-            if _optimized(fwd) is not None:
-                options.append(("optimize_remat", Text("True")))
-            yield Spaced([], Call(define, [Name(forward.name), Name(backward.name)], options))
-        else:
-            missing = module.helper("_no_rule")
-            yield Spaced([], Call(Attribute(Name(name), "defvjp"), [missing, missing], _symbolic(symbolic_zeros)))
+        *rules, define = _vjp_rules(module, name, own)
+        yield from rules
+        yield Spaced([], define)
 
     name = module.named(key, call_jaxpr.name, build)
     return result(call_jaxpr, Call(name, operands))
+
+
+@dataclass(frozen=True)
+class _Vjp:
+    """A function with its rules, as it is to be written.
+
+    `consts`: how many of its first arguments the original closes over. `outer`: the writer of the function around it,
+    where that stands inside one; then `variables` are what it closes over there.
+    """
+
+    primal: Function
+    fwd: Function | None
+    bwd: Function | None
+    consts: int
+    symbolic: bool
+    forwards: Sequence[int | None]
+    zeros: Sequence[bool]
+    perturbed: Sequence[bool]
+    fwd_closed: Sequence[int]
+    bwd_closed: Sequence[int]
+    outer: Any = None
+    variables: Sequence[Expr] = ()
+
+
+def _without_closed(rule: Function | None, closed: Sequence[int]) -> Function | None:
+    """A rule as a function of its own arguments alone, to look at."""
+    return rule and Function(rule.name, rule.params[len(closed) :], rule.equations, rule.results)
+
+
+def _vjp_rules(module: Any, name: str, own: _Vjp) -> list[Any]:
+    """The definitions of both rules, and the call that makes them the function's."""
+    options = _symbolic(own.symbolic)
+    define = Attribute(Name(name), "defvjp")
+    fwd, bwd = own.fwd, own.bwd
+    if fwd is not None and bwd is not None:
+        rules = _written_rule(module, own.primal, lambda: [_fwd(module, name, fwd, own), _bwd(module, name, bwd, own)])
+        if rules:
+            if _optimized(fwd, own.fwd_closed) is not None:
+                options.append(("optimize_remat", Text("True")))
+            return [*rules, Call(define, [Name(r.name) for r in rules], options)]
+    missing = module.helper("_no_rule")
+    return [Call(define, [missing, missing], options)]
 
 
 def _constant_key(module: Any, constant: Constant) -> Any:
@@ -267,79 +331,62 @@ def _constant_key(module: Any, constant: Constant) -> Any:
     return id(constant)
 
 
-def _closes_over_constants(
-    w: Any, primal: Function, constants: Sequence[Constant | None], forwards: Sequence[int | None]
-) -> bool:
-    """Whether a function that reads the constants of the module would give the same constants to the equation."""
-    consts = len(constants)
-    if None in constants or any(f is not None and f < consts for f in forwards):
-        return False
-    return closes_naturally(primal, consts, w.equation.inputs)
-
-
-def _fwd(
-    module: Any,
-    name: str,
-    primal: Function,
-    fwd: Function,
-    consts: int,
-    symbolic: bool,
-    forwards: Sequence[int | None],
-    perturbed: Sequence[bool],
-) -> Def:
-    w = module.writer()
-    count = len(fwd.params) + consts
-    unused = [w.scope.fresh("closed") for _ in range(consts)]
-    names = [w.bind_parameter(v, f"x{i}" if count > 1 else "x").id for i, v in enumerate(fwd.params)]
-    if symbolic:
-        allowed = [*[True] * consts, *perturbed]
+def _fwd(module: Any, name: str, fwd: Function, own: _Vjp) -> Def:
+    w = own.outer.nested() if own.outer else module.writer()
+    scope = own.outer.scope if own.outer else module.scope
+    params = fwd.params[len(own.fwd_closed) :]
+    count = len(params) + own.consts
+    unused = [w.scope.fresh("closed") for _ in range(own.consts)]
+    closed = own.variables or [Name(n) for n in unused]
+    w.names.update((p, closed[place]) for p, place in zip(fwd.params, own.fwd_closed, strict=False))
+    names = [w.bind_parameter(v, f"x{i}" if count > 1 else "x").id for i, v in enumerate(params)]
+    if own.symbolic:
+        allowed = [*[True] * own.consts, *own.perturbed]
         if not all(allowed):
             module.helper("_unperturbed")
         for n, free in zip([*unused, *names], allowed, strict=True):
             value = Attribute(Name(n), "value") if free else Call("_unperturbed", [Name(n)])
             w.statements.append(Assign([n], value))
-    optimized = _optimized(fwd)
+    optimized = _optimized(fwd, own.fwd_closed)
     if optimized is not None:
         fwd = optimized.params["fwd_jaxpr"]
         w.names.update((p, w.atom(a)) for p, a in zip(fwd.params, optimized.inputs, strict=True))
     w.equations(fwd.equations, fwd.results)
     results = [w.atom(r) for r in fwd.results]
-    outs = len(primal.results)
+    outs = len(own.primal.results)
     fresh = iter(results[: len(results) - outs])
     every = [*unused, *names]
-    residuals = [next(fresh) if f is None else Name(every[f]) for f in forwards]
+    residuals = [next(fresh) if f is None else Name(every[f]) for f in own.forwards]
     saved = _pack(residuals) if module.idiomatic else Tuple(residuals)
     w.statements.append(Return(Tuple([_pack(results[len(results) - outs :]), saved])))
-    return Def(module.scope.fresh(identifier(name + "_fwd", "fwd")), [Parameter(n) for n in every], w.statements)
+    return Def(scope.fresh(identifier(name + "_fwd", "fwd")), [Parameter(n) for n in every], w.statements)
 
 
-def _optimized(fwd: Function) -> Equation | None:
+def _optimized(fwd: Function, closed: Sequence[int]) -> Equation | None:
     """The equation that `optimize_remat=True` puts around the author's forward rule, where the rule is nothing else."""
     if [e.callee.name for e in fwd.equations] != ["remat_opt"]:
         return None
     (equation,) = fwd.equations
     consts = equation.params["num_consts"]
-    same = list(map(id, equation.inputs[consts:])) == list(map(id, fwd.params))
+    outside = {id(p) for p in fwd.params[: len(closed)]}
+    same = list(map(id, equation.inputs[consts:])) == list(map(id, fwd.params[len(closed) :]))
     same = same and list(map(id, equation.outputs)) == list(map(id, fwd.results))
-    return equation if same and all(type(a) is Constant for a in equation.inputs[:consts]) else None
+    return equation if same and all(type(a) is Constant or id(a) in outside for a in equation.inputs[:consts]) else None
 
 
-def _bwd(
-    module: Any,
-    name: str,
-    primal: Function,
-    bwd: Function,
-    consts: int,
-    symbolic: bool,
-    residuals: int,
-    zeros: Sequence[bool],
-) -> Def:
-    w = module.writer()
+def _bwd(module: Any, name: str, bwd: Function, own: _Vjp) -> Def:
+    w = own.outer.nested() if own.outer else module.writer()
+    scope = own.outer.scope if own.outer else module.scope
+    if own.bwd_closed and not own.variables:
+        raise UnsupportedPrimitiveError("it reads a traced value of the function around it")
+    w.names.update((p, own.variables[place]) for p, place in zip(bwd.params, own.bwd_closed, strict=False))
+    params = bwd.params[len(own.bwd_closed) :]
+    residuals = len(own.forwards)
     alone = module.idiomatic and residuals == 1
-    packed = w.bind_parameter(bwd.params[0], "residual").id if alone else w.scope.fresh("residuals")
-    cotangent = w.scope.fresh(_name_of_cotangents(bwd, len(primal.results)))
-    names = [] if alone else [w.bind_parameter(v, f"res{i}").id for i, v in enumerate(bwd.params[:residuals])]
-    cts = bwd.params[residuals:]
+    packed = w.bind_parameter(params[0], "residual").id if alone else w.scope.fresh("residuals")
+    cotangent = w.scope.fresh(_name_of_cotangents(bwd, len(own.primal.results)))
+    names = [] if alone else [w.bind_parameter(v, f"res{i}").id for i, v in enumerate(params[:residuals])]
+    cts = params[residuals:]
     if names:
         w.statements.append(Unpack(names, Name(packed)))
     if len(cts) == 1:
@@ -349,16 +396,14 @@ def _bwd(
         ct_names = [w.bind_parameter(v, f"ct{i}").id for i, v in enumerate(cts)]
         if ct_names:
             w.statements.append(Unpack(ct_names, Name(cotangent)))
-    if symbolic:
+    if own.symbolic:
         module.helper("_instantiate")
         w.statements.extend(Assign([n], Call("_instantiate", [Name(n)])) for n in ct_names)
     w.equations(bwd.equations, bwd.results)
     fresh = iter([w.atom(r) for r in bwd.results])
-    outs = [Text("None") if zero else next(fresh) for zero in zeros]
-    w.statements.append(Return(Tuple([Text("None")] * consts + outs)))
-    return Def(
-        module.scope.fresh(identifier(name + "_bwd", "bwd")), [Parameter(packed), Parameter(cotangent)], w.statements
-    )
+    outs = [Text("None") if zero else next(fresh) for zero in own.zeros]
+    w.statements.append(Return(Tuple([Text("None")] * own.consts + outs)))
+    return Def(scope.fresh(identifier(name + "_bwd", "bwd")), [Parameter(packed), Parameter(cotangent)], w.statements)
 
 
 def _name_of_cotangents(bwd: Function, count: int) -> str:
