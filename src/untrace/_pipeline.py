@@ -19,6 +19,7 @@ from untrace.capture.constant_order import keep_constant_order
 from untrace.capture.function import Captured, program_of
 from untrace.ir.nodes import Program, walk_functions
 from untrace.lift import lift
+from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.engine import recognised
 from untrace.lift.prune import prune
 from untrace.lift.simplify import BOLD, NEUTRAL, calls_host, described, simplified
@@ -158,7 +159,9 @@ def _targets(
         small = count_equations(captured.expanded) <= _MOST_COMPILED and not calls_host(captured.expanded)
         kept: set[int] = set()
         if small:
-            kept = recognised(prune(_program_of_target(captured, plain, whole, "")), JAX.user_names())
+            kept = recognised(
+                close_over_constants(prune(_program_of_target(captured, plain, whole, ""))), JAX.user_names()
+            )
         most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
         apart = captured.extra.get("apart")
         bold = False

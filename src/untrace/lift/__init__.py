@@ -19,6 +19,7 @@ from untrace.lift import rewrites_of_loops as _rewrites_of_loops  # noqa: F401
 from untrace.lift import rewrites_of_products as _rewrites_of_products  # noqa: F401
 from untrace.lift import rewrites_of_shapes as _rewrites_of_shapes  # noqa: F401
 from untrace.lift.associative import find_associative_scans
+from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.engine import Lifter
 from untrace.lift.names import name_values
 from untrace.lift.outline import outline
@@ -37,6 +38,7 @@ def lift(
     those that must not even be in a function of their own."""
     program = prune(program)  # first: a dead equation that reads a value would keep it from being lifted
     program = name_values(program)  # while every equation still says where it came from
+    program = close_over_constants(program)
     program = find_associative_scans(program, refused)  # before its combining function is outlined a dozen times
     program = find_solvers(program, refused)  # before calls of the author's stand in its function
     # A capture that knows the calls by itself brings its own pass.

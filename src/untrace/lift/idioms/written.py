@@ -106,7 +106,7 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
     given = _given(path, site)
     spec = given.pop("subscripts", None) or _scope_of_einsum(path, site)  # the author's own letters
     if spec is not None:
-        for order in itertools.permutations(inputs):
+        for order in itertools.permutations([*inputs, *constants]):
             yield Guess(path, (spec, *order), given)
             yield Guess(
                 path,

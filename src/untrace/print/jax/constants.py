@@ -199,3 +199,15 @@ class ConstantWriter:
         if found is None:
             found = self._literals[key] = self.values.scalar(value, aval.dtype, aval.weak_type)
         return found
+
+
+class Named(Expr):
+    """A constant of the module that has no statement before its name is written: what reads it may know it in another form."""
+
+    __slots__ = ("module", "constant")
+
+    def __init__(self, module: ConstantWriter, constant: Constant):
+        self.module, self.constant = module, constant
+
+    def flat(self) -> str:
+        return self.module.constant(self.constant).flat()

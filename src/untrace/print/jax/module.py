@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,6 +108,19 @@ def write_module(
         lines.extend(texts)
         origins.extend([None] * len(texts))
 
+    constants = {id(s) for s in module.constants}
+    layout = program.extra.get("layout", Layout)(provenance_of(program), comments) if idiomatic else None
+    for statement in [*module.definitions, *definitions]:
+        if id(statement) not in constants:
+            if type(statement) is Def:
+                emit("", "")
+                if layout is not None:
+                    statement.body = layout.arrange(statement.body)
+            _print([statement], lines, origins)
+    below, origins_below = lines, origins
+    lines, origins = [], []
+    if idiomatic:
+        _drop_unread(module, below)
     if docstring:
         emit(*docstring_lines(docstring, ""))
         emit("")
@@ -116,25 +131,41 @@ def write_module(
     emit(*others)
     if module.constants:
         emit("")
-    constants = {id(s) for s in module.constants}
     if "_constants" in module.helpers:
         emit("", *runtime.text("_constants").split("\n"), "", "")
     _print(module.constants, lines, origins)
     for helper in module.helpers:
         if helper != "_constants":
             emit("", "", *runtime.text(helper).split("\n"))
-    layout = program.extra.get("layout", Layout)(provenance_of(program), comments) if idiomatic else None
-    for statement in [*module.definitions, *definitions]:
-        if id(statement) not in constants:
-            if type(statement) is Def:
-                emit("", "")
-                if layout is not None:
-                    statement.body = layout.arrange(statement.body)
-            _print([statement], lines, origins)
+    lines.extend(below)
+    origins.extend(origins_below)
     emit("")
     text = "\n".join(lines)
     notes = tuple(module.notes)
     return Written(text, name, module.large, origins, notes, module.missing, module.folded, module.scans, shared)
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+# Modules that are imported under these names for nothing but their names.
+_ALIASES = frozenset({"jnp", "np", "lax"})
+
+
+def _drop_unread(module: ModuleWriter, lines: Sequence[str]) -> None:
+    """Takes out the constants and imports that nothing in the text needs: what a loop closes over may be known inside it by
+    another form."""
+    helpers = [line for helper in module.helpers for line in runtime.text(helper).split("\n")]
+    words = {word for line in (*lines, *helpers) for word in _WORD.findall(line)}
+    kept: list[Statement] = []
+    for statement in reversed(module.constants):
+        name = statement.targets[0] if type(statement) is Assign and len(statement.targets) == 1 else None
+        if type(name) is str and name not in words:
+            continue
+        kept.append(statement)
+        words.update(word for line in statement.lines("") for word in _WORD.findall(line))
+    module.constants[:] = reversed(kept)
+    for name in [n for n in module.large if n not in words]:
+        del module.large[name]
+    module.modules.difference_update(_ALIASES - words)
 
 
 def _import_lines(module: ModuleWriter) -> tuple[list[str], list[str]]:

@@ -14,14 +14,25 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.ir.nodes import Equation, Function, Library, Literal, Local, TreeMap, TreeSum, Value
+from untrace.ir.nodes import (
+    Constant,
+    Equation,
+    Function,
+    Library,
+    Literal,
+    Local,
+    TreeMap,
+    TreeSum,
+    Value,
+    functions_in,
+)
 from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
 from untrace.print import rules
 from untrace.print.jax import runtime
 from untrace.print.jax.bases import base_of
 from untrace.print.jax.bodies import BareReturn
-from untrace.print.jax.constants import ConstantWriter
+from untrace.print.jax.constants import ConstantWriter, Named
 from untrace.print.jax.described import Described
 from untrace.print.jax.folding import FOLDED_WIDTH, RETURNED_WIDTH, foldable, unread
 from untrace.print.jax.library import library_call
@@ -358,7 +369,6 @@ class FunctionWriter:
         find = rules.JAX.find
         forced = self.module.forced
         literal = self.module.literal if self.sizes is None else self.literal
-        constant = self.module.constant
         dead: set[int] = set()
         if self.module.idiomatic:
             self._folding = foldable(equations, results)
@@ -381,7 +391,7 @@ class FunctionWriter:
                 self._statement(equation, sum_of(self, equation))
                 continue
             operands = [
-                names[a] if type(a) is Value else literal(a) if type(a) is Literal else constant(a)
+                names[a] if type(a) is Value else literal(a) if type(a) is Literal else self._array(a, equation)
                 for a in equation.inputs
             ]
             callee = equation.callee
@@ -415,6 +425,13 @@ class FunctionWriter:
                 self._statement(equation, expr.expr)
             else:
                 self._statement(equation, expr, callee.object.multiple_results)
+
+    def _array(self, constant: Constant, equation: Equation) -> Expr:
+        """An array that an equation takes: without a name yet where its functions know it by themselves."""
+        inside = (f for value in equation.params.values() for f in functions_in(value))
+        if self.module.idiomatic and any(id(constant) in f.extra.get("known", ()) for f in inside):
+            return Named(self.module, constant)
+        return self.module.constant(constant)
 
     def _statement(self, equation: Equation, expr: Expr, several: bool = False) -> None:
         """`names = expr`, or nothing yet where `expr` will stand in the one expression that needs it.

@@ -1,0 +1,73 @@
+"""Arrays that a loop's functions or the branches of a `cond` close over are known inside by themselves.
+
+A jaxpr hands such an array in as an operand, so that inside it is one variable among others: a function of the user's
+that reads it would take it as an argument, and no idiom sees its values.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace.ir.nodes import Constant, Equation, Function, Program, Value, functions_in, walk_functions
+
+
+def close_over_constants(program: Program) -> Program:
+    """Replaces the parameters that stand for arrays of the program by those arrays; the parameters stay, unread.
+
+    The functions' `extra["known"]` then has the ids of those Constants.
+    """
+    functions = walk_functions(program.entry)
+    calls: Counter[int] = Counter()
+    for function in functions:
+        for equation in function.equations:
+            calls.update(id(f) for value in equation.params.values() for f in functions_in(value))
+    for function in reversed(functions):  # callers first: what they pass on is an array by then
+        for equation in function.equations:
+            for inner, operands in _closing(equation):
+                if calls[id(inner)] == 1:
+                    _substitute(inner, _known(inner, operands))
+    return program
+
+
+def _closing(equation: Equation) -> Iterator[tuple[Function, Any]]:
+    """The functions of an equation that Python writes as closures, with the operands for their first parameters."""
+    params, inputs = equation.params, equation.inputs
+    match equation.callee.name:
+        case "scan":
+            yield params["jaxpr"], inputs[: jax_compat.scan_counts(equation.origin)[0]]
+        case "while":
+            first, second = params["cond_nconsts"], params["body_nconsts"]
+            yield params["cond_jaxpr"], inputs[:first]
+            yield params["body_jaxpr"], inputs[first : first + second]
+        case "cond":
+            for branch in params["branches"]:
+                yield branch, inputs[1:]
+
+
+def _known(function: Function, operands: Any) -> dict[Value, Constant]:
+    times = Counter(id(a) for a in operands)
+    results = {id(r) for r in function.results}
+    return {
+        param: atom
+        for param, atom in zip(function.params, operands, strict=False)
+        # A number would become part of the equations, and an array that comes twice come once.
+        if type(atom) is Constant and np.ndim(atom.value) and times[id(atom)] == 1 and id(param) not in results
+    }
+
+
+def _substitute(function: Function, known: dict[Value, Constant]) -> None:
+    if known:
+        function.extra["known"] = frozenset(id(c) for c in known.values())
+        function.equations = [
+            Equation(
+                e.callee, [known.get(a, a) if type(a) is Value else a for a in e.inputs], e.outputs, e.params, e.origin
+            )
+            if any(type(a) is Value and a in known for a in e.inputs)
+            else e
+            for e in function.equations
+        ]

@@ -1,0 +1,65 @@
+"""Arrays of the program that loops and branches close over: known inside, and written once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import untrace
+
+VELOCITIES = np.array([[0, 0], [1, 0], [0, 1], [-1, 0], [0, -1]])
+OPPOSITE = np.array([0, 3, 4, 1, 2])
+F = jax.ShapeDtypeStruct((5, 4, 6), "float32")
+
+
+def macroscopic(f: Any) -> Any:
+    density = f.sum(axis=0)
+    velocity = jnp.einsum("qd,qxy->dxy", VELOCITIES, f) / density
+    return density, velocity
+
+
+def test_a_function_in_a_loop_takes_no_constants() -> None:
+    def simulate(f: Any) -> Any:
+        def step(_: Any, f: Any) -> Any:
+            density, velocity = macroscopic(f)
+            return f - 0.1 * (density + velocity.sum(0))
+
+        return macroscopic(lax.fori_loop(0, 3, step, f))
+
+    d = untrace.decompile(simulate)(F)
+    assert "def macroscopic(f):" in d.source and d.source.count("macroscopic(") == 3, d.source
+    assert 'jnp.einsum("qd,qxy->dxy", VELOCITIES, f)' in d.source
+
+
+def test_an_index_of_numpy_s_in_a_loop() -> None:
+    def bounce(f: Any) -> Any:
+        return lax.fori_loop(0, 3, lambda _, f: f[OPPOSITE] * 2.0, f)
+
+    d = untrace.decompile(bounce)(F)
+    assert "f[OPPOSITE] * 2.0" in d.source and "gather" not in d.source, d.source
+    # What JAX makes of the index while it traces is not written beside it, nor is a module that nobody uses.
+    assert "False" not in d.source and d.source.count("array(") == 1 and d.proof.level == "jaxpr"
+
+
+@pytest.mark.parametrize("kind", ["cond", "while", "scan"])
+def test_the_same_program(kind: str) -> None:
+    table = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+
+    def function(x: Any) -> Any:
+        if kind == "cond":
+            return lax.cond(x.sum() > 0, lambda x: x @ table, lambda x: (x * 2) @ table, x)
+        if kind == "while":
+            return lax.while_loop(
+                lambda s: s[0] < table.sum(), lambda s: (s[0] + 1, s[1] + table @ table.T @ s[1]), (0.0, x)
+            )
+        return lax.scan(lambda c, row: (c + table @ row, c), x, table)
+
+    x = jnp.ones(3)
+    d = untrace.decompile(function)(x)
+    assert d.proof.level == "jaxpr" and not d.notes, (d.proof, d.notes, d.source)
+    assert jnp.array_equal(jax.tree.leaves(d(x))[0], jax.tree.leaves(jax.jit(function)(x))[0])
