@@ -1,13 +1,14 @@
 """Equal constants as one: a simplification of whole jaxprs, `equal_constants`.
 
 JAX tells constants apart by identity and lowers each, so that a library that makes `jnp.zeros(3)` in thirty places
-leaves thirty arrays. One of them stands for all; XLA would come to the same. Arrays that the function knows by
-name stay what they are, for whoever edits one of them does not mean the others.
+leaves thirty arrays, and JAX 0.12 makes a new one of an array of NumPy's wherever that is read. One of them stands
+for all; XLA would come to the same. Arrays that the function knows by different names stay apart, for whoever edits
+one of them does not mean the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ Literal = jax_compat.LITERAL_TYPE
 _CALLS = frozenset({"jit", "pjit"})  # what they take they take by position, however often
 
 
-def representatives(closed: Any, named: Collection[int], transparent: Collection[str]) -> dict[int, Any]:
+def representatives(closed: Any, named: Mapping[int, str], transparent: Collection[str]) -> dict[int, Any]:
     """{id of a constant: the first constant of the same type and bits}, for all that are not the first.
 
-    named: ids of those that stay. transparent: primitives whose jaxprs are looked into.
+    named: by id, names by which the function knows some: those are one only with others of the name.
+    transparent: primitives whose jaxprs are looked into.
     """
     same: dict[int, Any] = {}
     alike: dict[Any, list[tuple[Any, Any]]] = {}
@@ -33,9 +35,10 @@ def representatives(closed: Any, named: Collection[int], transparent: Collection
             continue
         seen.add(id(jaxpr))
         for var, value in zip(jaxpr.constvars, consts, strict=False):
-            if id(value) not in named and id(value) not in seen:
+            if id(value) not in seen:
                 seen.add(id(value))
-                alike.setdefault((var.aval.shape, str(getattr(var.aval, "dtype", ""))), []).append((value, var.aval))
+                key = (named.get(id(value)), var.aval.shape, str(getattr(var.aval, "dtype", "")))
+                alike.setdefault(key, []).append((value, var.aval))
         for eqn in reversed(jaxpr.eqns):
             if eqn.primitive.name in transparent:
                 todo.extend(reversed(_jaxprs_of(eqn)))

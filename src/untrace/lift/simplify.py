@@ -39,7 +39,8 @@ running both. Each rewrite is a named function that looks at one equation; each 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -487,13 +488,13 @@ def simplified(
     only: frozenset[str] | None = None,
     own: Collection[str] = (),
     kept: Collection[int] = (),
-    named: Collection[int] = (),
+    named: Mapping[int, str] = MappingProxyType({}),
     apart: Callable[[Any, Any], bool] | None = None,
     without: frozenset[str] = frozenset(),
 ) -> tuple[Any, Counter[str]]:
     """(`closed` simplified, how often each rewrite was made); the same object where none was.
 
-    named: ids of constants that the function knows by name, which stay apart from others like them.
+    named: names of constants that the function knows, by id: those stay apart from others like them of another name.
     apart: says of two equations that they are parts of different functions of the author's.
     without: rewrites that are not made.
     """
