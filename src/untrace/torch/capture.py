@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import copy
 import dataclasses
 import inspect
 import re
@@ -59,7 +60,8 @@ class Capture:
     """A module as a JAX function of `(params, buffers, key, *inputs)`, each of the first three where it needs it.
 
     `function`, `args`: for tracing. `calls`: every module call, by number. `inputs`: the names of the other arguments.
-    `changed`: names of buffers that come back new, beside the result. `apart`: whether a tensor that a module gets
+    `changed`: names of buffers that come back new, beside the result. `kept`: arguments that are changed in place (a cache,
+    a list) and are no part of the result, which they come back behind. `apart`: whether a tensor that a module gets
     twice is two arguments.
     """
 
@@ -74,6 +76,7 @@ class Capture:
     arguments: Arguments = field(default_factory=Arguments)
     apart: bool = True
     changed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
     random: bool = False
     fixed: dict[str, Any] = field(default_factory=dict)
 
@@ -121,6 +124,28 @@ def capture(module: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Capture
     found.args = (*[v for _, v in leading], *values)
     found.function = runner.function(found.names)
     return found
+
+
+def _changed_arguments(built: Mapping[str, tuple[Any, list[Any]]], out: Any) -> tuple[str, ...]:
+    """The names of arguments with other tensors than before the call, which the result does not have."""
+    found = []
+    for name, (value, before) in built.items():
+        after = trees.tensors_of(value)
+        same = len(before) == len(after) and all(a is b for a, b in zip(before, after, strict=True))
+        if not same and not trees.is_in(value, out):
+            found.append(name)
+    return tuple(found)
+
+
+def with_kept(capture: Capture, out: Any, built: Mapping[str, tuple[Any, Any]]) -> Any:
+    """What a module returned with what it changed behind it."""
+    return (out, *[built[n][0] for n in capture.kept]) if capture.kept else out
+
+
+def call(capture: Capture, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a module of PyTorch returns for these arguments, with those that it changes in place behind it."""
+    given = {n: (v, None) for n, v in _bound(module, args, dict(kwargs))} if capture.kept else {}
+    return with_kept(capture, module(*args, **kwargs), given)
 
 
 def draws_of(found: Capture) -> list[randomness.Draw]:
@@ -208,6 +233,7 @@ class _Runner:
         before = {name: t._elem for name, t in wraps.items()}
         values = dict(zip(capture.inputs, inputs, strict=True))
         args, kwargs = self._arguments(values, env.tensor)
+        built = {n: (v, trees.tensors_of(v)) for n, v in _bound(capture.module, args, kwargs)}
         first_key = key if key is not None else jax.random.key(0)
         env._property.content.autocast_dtype = None
         with states.replaced(capture.module, state, wraps), env.override_property(prng=first_key):
@@ -220,6 +246,9 @@ class _Runner:
                 out = capture.module(*args, **kwargs)
             self.random = env.param.prng is not first_key
             after = {s.name: states.current(state, s) for s in state.slots}
+        if look:
+            capture.kept = _changed_arguments(built, out)
+        out = with_kept(capture, out, built)
         result = trees.plain(out, lambda t: env.t2j_iso(t) if isinstance(t, torch.Tensor) else t)
         new = {n: env.t2j_iso(t) for n, t in after.items() if isinstance(t, torch.Tensor)}
         buffers_out = {n: a for n, a in new.items() if a is not before[n]}
@@ -239,7 +268,10 @@ class _Runner:
 
         def one(value: Any) -> Any:
             name = by_id.get(id(value))
-            return trees.rebuilt(value, values[name], wrap) if name in values else value
+            if name in values:
+                return trees.rebuilt(value, values[name], wrap)
+            # A cache that is still empty is filled.
+            return copy.deepcopy(value) if trees.cache_layers(value) is not None else value
 
         return [one(a) for a in self.args], {k: one(v) for k, v in self.kwargs.items()}
 

@@ -16,7 +16,7 @@ import numpy as np
 from untrace.torch import randomness, trees
 from untrace.torch import state as states
 from untrace.torch.bridge import numpy_of
-from untrace.torch.capture import Capture, draws_of
+from untrace.torch.capture import Capture, call, draws_of
 
 Gap = tuple[float, float]  # (relative error, ULPs)
 
@@ -91,7 +91,7 @@ def _agreement(
     module = copy.deepcopy(found.module)
     given = copy.deepcopy((args, kwargs))
     with torch.no_grad(), drawing():
-        reference = trees.plain(module(*given[0], **given[1]), numpy_of)
+        reference = trees.plain(call(found, module, *given), numpy_of)
     ours = jax.jit(text)(*found.args)
     names = jax.tree_util.tree_flatten_with_path(reference)[0]
     if found.changed:
@@ -160,7 +160,7 @@ def _gradients(text: Any, found: Capture, args: Any, kwargs: Any, drawing: Calla
     given = copy.deepcopy((args, kwargs))
     leaves: list[Any] = []
     with drawing():
-        trees.plain(module(*given[0], **given[1]), leaves.append)
+        trees.plain(call(found, module, *given), leaves.append)
     reals = [torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in leaves]
     chosen = [i for i, x in enumerate(reals) if x.is_floating_point() and x.requires_grad]
     if not chosen:
@@ -169,7 +169,7 @@ def _gradients(text: Any, found: Capture, args: Any, kwargs: Any, drawing: Calla
     loss: Any = sum((reals[i].float() * torch.from_numpy(w)).sum() for i, w in zip(chosen, weights, strict=True))
     loss.backward()
 
-    order = _order_of(given, found, drawing)
+    order = _order_of((args, kwargs), found, drawing)
 
     def total(params: Any) -> Any:
         out = text(params, *found.args[1:])
@@ -205,8 +205,6 @@ def _order_of(given: Any, found: Capture, drawing: Callable[[], Any]) -> list[in
 
     count = iter(range(10**6))
     with torch.no_grad(), drawing():
-        numbered = trees.plain(
-            copy.deepcopy(found.module)(*copy.deepcopy(given[0]), **copy.deepcopy(given[1])), lambda t: next(count)
-        )
+        numbered = trees.plain(call(found, copy.deepcopy(found.module), *copy.deepcopy(given)), lambda t: next(count))
     flat = jax.tree.leaves(numbered)
     return [flat.index(i) for i in range(len(flat))]

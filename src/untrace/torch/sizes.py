@@ -18,6 +18,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.torch import capture as captures
+from untrace.torch import trees
 
 Place = tuple[int, int]  # (number of the tensor among the inputs, axis)
 
@@ -50,9 +51,27 @@ class Inputs:
         import torch
         from torch.utils import _pytree
 
-        self._flat, self._spec = _pytree.tree_flatten((tuple(args), dict(kwargs)))
-        self._unflatten = _pytree.tree_unflatten
+        leaves, self._spec = _pytree.tree_flatten((tuple(args), dict(kwargs)))
+        self._leaves = leaves
+        self._pytree = _pytree.tree_unflatten
+        self._flat: list[Any] = []
+        self._counts: list[int | None] = []  # how many tensors each cache has; None of what is no cache
+        for leaf in leaves:
+            held = trees.tensors_of(leaf) if trees.cache_layers(leaf) is not None else None
+            self._counts.append(None if held is None else len(held))
+            self._flat += [leaf] if held is None else held
         self.tensors = [i for i, x in enumerate(self._flat) if isinstance(x, torch.Tensor)]
+
+    def _unflatten(self, flat: Sequence[Any]) -> Any:
+        values = iter(flat)
+        leaves = []
+        for leaf, count in zip(self._leaves, self._counts, strict=True):
+            if count is None:
+                leaves.append(next(values))
+            else:
+                pairs = [tuple(next(values) for _ in pair) for pair in trees.cache_layers(leaf) or ()]
+                leaves.append(trees.rebuilt(leaf, pairs, lambda value: value))
+        return self._pytree(leaves, self._spec)
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -72,7 +91,7 @@ class Inputs:
                     if flat[at].ndim == 1 and _is_ascending(flat[at]):  # offsets of bags, the graph of each node
                         places = places.sort().values
                     flat[at] = flat[at].index_select(axis, places)
-        args, kwargs = self._unflatten(flat, self._spec)
+        args, kwargs = self._unflatten(flat)
         return args, kwargs
 
     def named(self, module: Any) -> dict[Place, str]:
@@ -80,7 +99,7 @@ class Inputs:
         import torch
 
         found: dict[Place, str] = {}
-        args, kwargs = self._unflatten(self._flat, self._spec)
+        args, kwargs = self._unflatten(self._flat)
         numbers = {id(self._flat[i]): n for n, i in enumerate(self.tensors)}
         for name, value in captures._bound(module, args, kwargs):
             for path, leaf in _leaves(name, value):
@@ -101,6 +120,8 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (tuple, list)):
         for i, item in enumerate(value):
             yield from _leaves(f"{path}[{i}]", item)
+    elif trees.cache_layers(value) is not None:
+        yield from _leaves(path, trees.cache_layers(value))
     else:
         yield path, value
 
@@ -165,10 +186,15 @@ def _known_together(inputs: Inputs, others: Sequence[Inputs], places: Sequence[P
 
 
 def _partners(inputs: Inputs, place: Place, left: Sequence[Place]) -> Iterator[tuple[Place, ...]]:
-    """A dimension alone, then with others of its size: the fewest first."""
+    """A dimension alone, with all on the same axis (the tensors of a cache), then with others of its size: few first."""
     size = inputs.shapes[place[0]][place[1]]
-    same = [p for p in left if inputs.shapes[p[0]][p[1]] == size][:_MOST_PARTNERS]
-    for count in range(len(same) + 1):
+    same = [p for p in left if inputs.shapes[p[0]][p[1]] == size]
+    yield (place,)
+    on_axis = [p for p in same if p[1] == place[1]]
+    if len(on_axis) > 1:
+        yield (place, *on_axis)
+    same = same[:_MOST_PARTNERS]
+    for count in range(1, len(same) + 1):
         for partners in itertools.combinations(same, count):
             yield (place, *partners)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,23 +33,53 @@ def plain(value: Any, leaf: Callable[[Any], Any]) -> Any:
     return value if isinstance(value, (bool, int, float, complex)) else None
 
 
+def _cache_slots(value: Any) -> list[tuple[tuple[Any, str], ...]] | None:
+    """(layer, name of its attribute) of the keys and values of each layer of a cache; None of anything else."""
+    layers = getattr(value, "layers", None)
+    if isinstance(layers, list) and all(hasattr(x, "keys") and hasattr(x, "values") for x in layers):
+        return [((x, "keys"), (x, "values")) for x in layers if isinstance(getattr(x, "keys", None), _tensor())]
+    pair = [getattr(value, n, None) for n in ("self_attention_cache", "cross_attention_cache")]
+    if any(p is None for p in pair):
+        return None
+    both = [_cache_slots(p) or [] for p in pair]
+    return [(*(a or ()), *(b or ())) for a, b in itertools.zip_longest(*both)]
+
+
+def _tensor() -> Any:
+    import torch
+
+    return torch.Tensor
+
+
 def cache_layers(value: Any) -> list[tuple[Any, ...]] | None:
     """The (keys, values) of each layer of a key-value cache of transformers; None of anything else."""
-    layers = getattr(value, "layers", None)
-    if not isinstance(layers, list) or not all(hasattr(x, "keys") and hasattr(x, "values") for x in layers):
-        pair = [getattr(value, n, None) for n in ("self_attention_cache", "cross_attention_cache")]
-        if any(p is None for p in pair):
-            return None
-        found = [cache_layers(p) or [] for p in pair]
-        return [a + b for a, b in zip(*found, strict=False)]
-    return [(x.keys, x.values) for x in layers if x.keys is not None]
+    slots = _cache_slots(value)
+    return None if slots is None else [tuple(getattr(layer, name) for layer, name in pair) for pair in slots]
+
+
+def tensors_of(value: Any) -> list[Any]:
+    """The tensors of an argument or a result, in order."""
+    found: list[Any] = []
+    plain(value, found.append)
+    return found
+
+
+def is_in(part: Any, whole: Any) -> bool:
+    """Whether an object is one of those that a result is made of."""
+    if whole is part:
+        return True
+    if isinstance(whole, Mapping):
+        return any(is_in(part, v) for v in whole.values())
+    if isinstance(whole, (tuple, list)):
+        return any(is_in(part, v) for v in whole)
+    if dataclasses.is_dataclass(whole) and not isinstance(whole, type):
+        return any(is_in(part, getattr(whole, f.name)) for f in dataclasses.fields(whole))
+    return False
 
 
 def has_tensor(value: Any) -> bool:
     """Whether there is a tensor (or an array) anywhere in an argument."""
-    found: list[Any] = []
-    plain(value, lambda t: found.append(t))
-    return bool(found)
+    return bool(tensors_of(value))
 
 
 def rebuilt(example: Any, values: Any, wrap: Callable[[Any], Any]) -> Any:
@@ -77,9 +108,8 @@ def rebuilt(example: Any, values: Any, wrap: Callable[[Any], Any]) -> Any:
         )
     if cache_layers(example) is not None:
         made = copy.deepcopy(example)
-        pairs = iter(values)
-        for layer in made.layers:
-            if layer.keys is not None:
-                layer.keys, layer.values = (wrap(v) for v in next(pairs))
+        for pair, given in zip(_cache_slots(made) or (), values or (), strict=True):
+            for (layer, name), value in zip(pair, given, strict=True):
+                setattr(layer, name, wrap(value))
         return made
     return example
