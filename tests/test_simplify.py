@@ -123,8 +123,13 @@ CASES = {
     "square_and_zero": lambda x, y: lax.square(x) + jnp.zeros((2, 3)) - y,
     "square_of_zero": lambda x, y: lax.square(jnp.zeros((2, 3))) + lax.square(x) - y,
     "part_of_number": lambda x, y: lax.slice(jnp.ones((4, 3)), (1, 0), (3, 3)) * x + y,
-    "share_of_a_choice": lambda x, y: jax.grad(lambda a: jnp.minimum(a, 0.1).sum())(x) * y,
+    "share_of_a_choice": lambda x, y: lax.div(
+        lax.select(x > y, jnp.ones((2, 3)), jnp.zeros((2, 3))), lax.select(x == y, jnp.full((2, 3), 2.0), jnp.ones((2, 3)))
+    ) * x,
     "broadcasts_of_a_loop": lambda x, y: closing_over(jnp.broadcast_to(y[0], (2, 3)), x),
+    "dropped_outside": lambda x, y: jax.grad(lambda a: jnp.sin(a[jnp.array([1, 0, -1])]).sum())(x) * y,
+    "outer_product": lambda x, y: jax.grad(lambda w: jnp.sin(x[0] @ w).sum())(jnp.ones((3, 3)))[:2] + y,
+    "choice_of_negative": lambda x, y: jax.grad(lambda a: jax.nn.logsumexp(jnp.abs(a), axis=1).sum())(x) + y,
     "solved_twice": lambda x, y: jax.grad(
         lambda a: lax.linalg.triangular_solve(a[:, :2], a[:, 2:], left_side=True).sum()
     )(x) + y,

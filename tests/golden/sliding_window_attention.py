@@ -114,9 +114,7 @@ def loss_and_grad(params, tokens, targets):
         (xs, params_2["layers"]["out"], params_2["layers"]["qkv"]),
         reverse=True,
     )  # sliding_window_attention.py:27
-    d_x_2 = jnp.zeros((32, 16), dtype=jnp.bfloat16).at[tokens].add(
-        d_x, mode="promise_in_bounds"
-    )  # bf16[32,16]  sliding_window_attention.py:21
+    d_x_2 = jnp.zeros((32, 16), dtype=jnp.bfloat16).at[tokens].add(d_x)
     d_params_3 = jnp.einsum("ij,ik->jk", d_product, x) + d_x_2
     return (
         -taken.mean(),

@@ -211,3 +211,49 @@ def _choice(body: Body, atom: Any) -> tuple[Any, float, float] | None:
     if None in numbers or which.aval.dtype != bool:
         return None
     return which, *[float(np.asarray(n.val)) for n in numbers]  # type: ignore[return-value]
+
+
+@rewrite("add")
+def choice_of_negative(body: Body, eqn: Any) -> Any:
+    """`where(c, d, 0 - d)` for `where(c, d, 0) + -where(c, 0, d)`, the derivative of `jnp.abs` in `logsumexp`.
+
+    `0 - d` is `0 + -d` also where d is zero, and `d + -0.0` is d.
+    """
+    out = eqn.outvars[0].aval
+    negated = body.maker(eqn.invars[1], "neg") if type(eqn.invars[1]) is not Literal else None
+    if negated is None or type(negated.invars[0]) is Literal or str(out.dtype) not in ("float32", "float64"):
+        return None
+    parts = [_one_or_zero(body, v) for v in (eqn.invars[0], negated.invars[0])]
+    if None in parts or parts[0][:2] != parts[1][:2] or (parts[0][2], parts[1][2]) != (True, False):  # type: ignore[index]
+        return None
+    which, d, _ = parts[0]  # type: ignore[misc]
+    if tuple(d.aval.shape) != tuple(out.shape) or which.aval.shape != out.shape or d.aval.weak_type or out.weak_type:
+        return None
+    closed = jax_compat.trace_on_avals(lambda c, x: [jnp.where(c, x, 0.0 - x)], [which.aval, d.aval])
+    jaxpr, consts = jax_compat.open_jaxpr(closed)
+    if len(jaxpr.eqns) != 2 or consts or not same_aval(jaxpr.outvars[0].aval, out):
+        return None
+    less, chosen = jaxpr.eqns
+    names = dict(zip(jaxpr.invars, [which, d], strict=True))
+    names[less.outvars[0]] = jax_compat.fresh_variable(less.outvars[0])
+    invars = jax_compat.substituted(less.invars, names)
+    body.add(less.replace(invars=invars, outvars=[names[less.outvars[0]]], source_info=eqn.source_info))
+    invars = jax_compat.substituted(chosen.invars, names)
+    return chosen.replace(invars=invars, outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+def _one_or_zero(body: Body, atom: Any) -> tuple[Any, Any, bool] | None:
+    """(what is asked, an array, whether that is taken where it is so) of a choice between the array and 0.0."""
+    made = body.maker(atom, "select_n", "jit", "pjit") if type(atom) is not Literal else None
+    if made is None or len(made.invars) != 3 or type(made.invars[0]) is Literal:
+        return None
+    if made.primitive.name == "select_n":
+        which, no, yes = made.invars
+    elif jax_compat.jaxpr_name(made.params["jaxpr"]) == "_where":
+        which, yes, no = made.invars
+    else:
+        return None
+    for array, other, positive in ((yes, no, True), (no, yes, False)):
+        if type(array) is not Literal and is_value(body.scalar(other), 0.0):
+            return which, array, positive
+    return None

@@ -12,7 +12,7 @@ from jax import lax
 
 from untrace import jax_compat
 from untrace.lift.rewrites import is_value, single_call
-from untrace.lift.simplify import Body, rewrite
+from untrace.lift.simplify import Body, in_backward_pass, rewrite
 
 Literal = jax_compat.LITERAL_TYPE
 
@@ -93,6 +93,29 @@ def one_index(body: Body, eqn: Any) -> Any:
     variable = jax_compat.fresh_variable(filled.outvars[0])
     body.add(filled.replace(outvars=[variable], source_info=eqn.source_info))
     return call.replace(invars=[x, variable, updates], outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+@rewrite(
+    "scatter",
+    "scatter-add",
+    "scatter_add",
+    "scatter-mul",
+    "scatter_mul",
+    "scatter-min",
+    "scatter_min",
+    "scatter-max",
+    "scatter_max",
+)
+def dropped_outside(body: Body, eqn: Any) -> Any:
+    """What a derivative adds at is in bounds, for it was read there. What is not in bounds XLA drops in either mode.
+
+    Inside a backward loop no equation says that it is in one: there it adds to zeros.
+    """
+    if eqn.params["mode"] is not lax.GatherScatterMode.PROMISE_IN_BOUNDS:
+        return None
+    if not in_backward_pass(eqn) and not is_value(body.scalar(eqn.invars[0]), 0.0):
+        return None
+    return eqn.replace(params={**eqn.params, "mode": lax.GatherScatterMode.FILL_OR_DROP})
 
 
 @rewrite("scan")

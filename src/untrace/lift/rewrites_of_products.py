@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -72,6 +73,34 @@ def product_of_nothing(body: Body, eqn: Any) -> Any:
     product = jax_compat.open_jaxpr(closed)[0].eqns[0]
     operands = [_spread(body, eqn, v, tuple(out.shape)) for v in eqn.invars]
     return product.replace(invars=operands, outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+@rewrite("dot_general")
+def outer_product(body: Body, eqn: Any) -> Any:
+    """`jnp.outer(x, d)` for the product of two vectors that sums nothing: XLA multiplies them."""
+    left, right = eqn.invars
+    out = eqn.outvars[0].aval
+    if any(map(any, eqn.params["dimension_numbers"])) or not in_backward_pass(eqn):
+        return None
+    if any(type(v) is Literal or len(v.aval.shape) != 1 or v.aval.dtype != out.dtype for v in eqn.invars):
+        return None
+    if str(out.dtype) not in ("float32", "float64") or out.weak_type or eqn.params.get("out_sharding") is not None:
+        return None
+    if any(v.aval.weak_type or jax_compat.varying_axes(v.aval) for v in eqn.invars):
+        return None
+    closed = jax_compat.trace_on_avals(lambda a, b: [jnp.outer(a, b)], [left.aval, right.aval])
+    jaxpr, consts = jax_compat.open_jaxpr(closed)
+    if consts or not same_aval(jaxpr.outvars[0].aval, out):
+        return None
+    names: dict[Any, Any] = dict(zip(jaxpr.invars, eqn.invars, strict=True))
+    for step in jaxpr.eqns[:-1]:
+        outs = [jax_compat.fresh_variable(v) for v in step.outvars]
+        invars = jax_compat.substituted(step.invars, names)
+        body.add(step.replace(invars=invars, outvars=outs, source_info=eqn.source_info))
+        names.update(zip(step.outvars, jax_compat.substituted(outs, body.substitute), strict=True))
+    last = jaxpr.eqns[-1]
+    invars = jax_compat.substituted(last.invars, names)
+    return last.replace(invars=invars, outvars=eqn.outvars, source_info=eqn.source_info)
 
 
 def _spread(body: Body, eqn: Any, atom: Any, shape: tuple[int, ...]) -> Any:

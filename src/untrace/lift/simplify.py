@@ -22,6 +22,9 @@ running both. Each rewrite is a named function that looks at one equation; each 
     split into one part -> the array
     part of a number everywhere, its negative -> the number everywhere
     the choices of the derivative of `jnp.minimum`, one over the other -> one choice
+    where(c, d, 0) + -where(c, 0, d) -> where(c, d, 0 - d)
+    product of two vectors that sums nothing -> jnp.outer
+    what a derivative adds at, promised to be in bounds -> dropped where it is not
     what is broadcast before a loop -> broadcast in its body
     max(x, -inf), x**1.0, x**2 + 0.0, a copy inside -> x
     (x == x) & (x != inf) & (x != -inf) -> jnp.isfinite(x)
