@@ -8,6 +8,8 @@ general    one text for all of those sizes, proven at the example's own
 structure  the module tree as the call tree: one function per module class
 printing   the text: `params["layers"]["0"]`, PyTorch's statements beside ours
 weights    `load_params` in the written module
+functions  `torch.autograd.Function` with its own derivative
+randomness what JAX drew, handed to PyTorch
 compare    the text against PyTorch itself
 annotate   PyTorch's source with the JAX of each line beside it
 """

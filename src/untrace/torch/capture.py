@@ -25,6 +25,7 @@ from untrace.torch import randomness, trees
 from untrace.torch import state as states
 from untrace.torch.arguments import Arguments, Mutated
 from untrace.torch.bridge import array_of, element, environment, torchax
+from untrace.torch.functions import with_derivatives
 from untrace.torch.ops_parts import Part
 
 _SCOPE = "untrace_module_"
@@ -240,6 +241,7 @@ class _Runner:
             with (
                 _marked(capture),
                 _unchecked_distributions(),
+                with_derivatives(),
                 torch.enable_grad(),
                 env,
             ):  # a `torch.no_grad` inside is the author's

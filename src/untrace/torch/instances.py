@@ -37,6 +37,7 @@ from untrace.print.tree import (
     Subscript,
     Text,
     Tuple,
+    Unary,
     wrap,
 )  # fmt: skip
 from untrace.torch.alignment import Aligned, Different, Place, get, put, signature_of, targets_of, walk
@@ -397,6 +398,8 @@ class _Shared:
     def _role(self, place: Place) -> str:
         """What a constant is: the keyword or the parameter that it is passed for."""
         node, slot, indices = place
+        if type(node) is Call and slot == "args" and type(node.func) is not str:
+            return "size"
         above = {id(c): n for n in walk(self.base.body) for c in _children(n)}
         attributes = self._attribute(place)
         if attributes:
@@ -408,8 +411,8 @@ class _Shared:
                 names = _parameters(node.func, self.module)
                 return words.clean(names[indices[0]]) if indices[0] < len(names) else "size"
             parent = above.get(id(node))
-            if parent is None:
-                break
+            if parent is None or type(node) not in (Text, Tuple, List, Unary) and node is not place[0]:
+                break  # a part of something computed: what that is passed for says nothing of it
             slot, indices = next(((s, i) for s, i in _places(parent) if get((parent, s, i)) is node), ("", ()))
             node = parent
         return "size"

@@ -25,7 +25,7 @@ def _repeat(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x = wide.inputs[0]
     shape, dims = wide.origin.params["shape"], [int(d) for d in wide.origin.params["broadcast_dimensions"]]
     new = [d for d in range(len(shape)) if d not in dims]
-    if len(new) == 1 and new[0]:
+    if len(new) == 1 and new[0] and shape[new[0]] > 1:
         axis, rank = new[0] - 1, len(_shape(x))
         if rank == 1:
             yield Guess("jnp.repeat", (x, int(shape[new[0]])))
