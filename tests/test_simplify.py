@@ -447,3 +447,15 @@ def test_copies_inside_are_the_array():
     assert "copy" not in found.source and found.proof.at_least("hlo")
     found = untrace.decompile(lambda x: x.copy())(jnp.ones(3))
     assert "copy" in found.source
+
+
+def test_what_jax_takes_out_of_a_loop_stands_in_its_body():
+    """The derivative of softplus asks whether a zero is infinite, and chooses zeros of the shape of all rows."""
+
+    def loss(w, xs):
+        step = lambda c, x: (jax.nn.softplus(w * x + c), c)  # noqa: E731
+        return jnp.sum(lax.scan(step, jnp.zeros(3), xs)[0])
+
+    found = untrace.decompile(jax.grad(loss))(jnp.ones(3), jnp.ones((4, 3)))
+    assert found.proof.at_least("bits") and "lax.eq" not in found.source, found.source
+    assert found.source.index("lax.scan(") > found.source.index("jnp.inf"), "the choice is not in the body"

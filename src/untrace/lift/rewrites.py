@@ -323,7 +323,7 @@ def _compared(eqn: Any) -> bool | None:
     if type(x) is not Literal or type(y) is not Literal or np.shape(x.val) or np.shape(y.val):
         return None
     left, right = float(np.asarray(x.val)), float(np.asarray(y.val))
-    if max(abs(left), abs(right)) > 2**20 or left != left or right != right:
+    if any(not np.isinf(v) and not abs(v) <= 2**20 for v in (left, right)):
         return None
     return {"gt": left > right, "lt": left < right, "ge": left >= right, "le": left <= right,
             "eq": left == right, "ne": left != right}[eqn.primitive.name]  # fmt: skip
@@ -382,35 +382,6 @@ def _converted_number(body: Body, atom: Any) -> Any:
         return None
     dtype = atom.aval.dtype
     return jax_compat.literal(np.asarray(cast.invars[0].val).astype(dtype)[()], jax.core.ShapedArray((), dtype))
-
-
-@rewrite("scan")
-def constants_of_a_loop(body: Body, eqn: Any) -> Any:
-    """A number that a loop gets as a constant stands in its body, and what it gets twice comes once.
-
-    The constants stay where they are, unused: nothing that closes over them can tell.
-    """
-    count, _ = jax_compat.scan_counts(eqn)
-    closed = eqn.params["jaxpr"]
-    jaxpr, _ = jax_compat.open_jaxpr(closed)
-    used = {v for e in jaxpr.eqns for v in e.invars if type(v) is not Literal}
-    results = {v for v in jaxpr.outvars if type(v) is not Literal}
-    names: dict[Any, Any] = {}
-    first: dict[Any, Any] = {}
-    for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
-        if param not in used or param in results:
-            continue
-        if type(operand) is Literal:
-            if not np.shape(operand.val) and same_aval(operand.aval, param.aval):
-                names[param] = operand
-        elif operand in first and same_aval(first[operand].aval, param.aval):
-            names[param] = first[operand]
-        else:
-            first[operand] = param
-    if not names:
-        return None
-    eqns = [e.replace(invars=jax_compat.substituted(e.invars, names)) for e in jaxpr.eqns]
-    return eqn.replace(params={**eqn.params, "jaxpr": jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)})
 
 
 @rewrite("custom_jvp_call")

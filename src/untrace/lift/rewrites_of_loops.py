@@ -6,7 +6,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.lift.rewrites import ELEMENTWISE
-from untrace.lift.simplify import Body, rewrite
+from untrace.lift.simplify import Body, rewrite, same_aval
 
 Literal = jax_compat.LITERAL_TYPE
 
@@ -50,6 +50,50 @@ def broadcasts_of_a_loop(body: Body, eqn: Any) -> Any:
     operands = [found[p].invars[0] if p in found else v for p, v in zip(jaxpr.invars, eqn.invars, strict=True)]
     new = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars, invars=invars)
     return eqn.replace(invars=operands, params={**eqn.params, "jaxpr": new})
+
+
+@rewrite("scan")
+def constants_of_a_loop(body: Body, eqn: Any) -> Any:
+    """A number that a loop gets as a constant, or an array of it, stands in its body, and what it gets twice comes once.
+
+    JAX takes them out of a loop that it differentiates. The constants stay where they are, unused: nothing that closes
+    over them can tell.
+    """
+    count, _ = jax_compat.scan_counts(eqn)
+    closed = eqn.params["jaxpr"]
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    results = {v for v in jaxpr.outvars if type(v) is not Literal}
+    read = {v for inner in jaxpr.eqns for v in inner.invars if type(v) is not Literal}
+    names: dict[Any, Any] = {}
+    filled: dict[Any, Any] = {}  # parameter -> the equation that makes an array of one number for it
+    first: dict[Any, Any] = {}
+    for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
+        if param not in read or param in results or not same_aval(param.aval, operand.aval):
+            continue
+        if type(operand) is Literal:
+            names[param] = operand
+        elif operand in first:
+            names[param] = first[operand]
+        else:
+            first[operand] = param
+            wide = body.maker(operand, "broadcast_in_dim")
+            number = body.scalar(operand)
+            if wide is not None and number is not None and wide.params["sharding"] is None:
+                filled[param] = wide.replace(invars=[number])
+    if not names and not filled:
+        return None
+    eqns: list[Any] = []
+    for inner in jaxpr.eqns:
+        invars = jax_compat.substituted(inner.invars, names)
+        own: dict[Any, Any] = {}  # each equation has one of its own: it is a part of what that is a part of
+        for param in dict.fromkeys(v for v in invars if type(v) is not Literal and v in filled):
+            own[param] = jax_compat.fresh_variable(param)
+            eqns.append(filled[param].replace(outvars=[own[param]], source_info=inner.source_info))
+        eqns.append(inner.replace(invars=jax_compat.substituted(invars, own)))
+    new = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
+    # What is known now may make more of it known.
+    new = body.simplifier.simplify(new, outermost=False)
+    return eqn.replace(params={**eqn.params, "jaxpr": new})
 
 
 def _broadcasts(eqn: Any, atom: Any) -> bool:

@@ -26,6 +26,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     product of two vectors that sums nothing -> jnp.outer
     what a derivative adds at, promised to be in bounds -> dropped where it is not
     what is broadcast before a loop -> broadcast in its body
+    an array of one number that a loop takes -> that number in its body
     max(x, -inf), x**1.0, x**2 + 0.0, a copy inside -> x
     (x == x) & (x != inf) & (x != -inf) -> jnp.isfinite(x)
     x + -y stays: exact it is, but XLA takes the product in it into another fused operation than in x - y
@@ -236,10 +237,10 @@ class Simplifier:
 
 def _is_known(body: Body, atom: Any) -> bool:
     """Whether a truth value is known: a comparison of two numbers (`jnp.take` asks whether its index is negative)."""
-    if type(atom) is Literal:
-        return False
     (atom,) = jax_compat.substituted([atom], body.substitute)
-    compared = body.maker(atom, "gt", "lt", "ge", "le", "eq", "ne") if type(atom) is not Literal else None
+    if type(atom) is Literal:
+        return not np.shape(atom.val) and atom.aval.dtype == bool
+    compared = body.maker(atom, "gt", "lt", "ge", "le", "eq", "ne")
     return compared is not None and not atom.aval.shape and all(type(v) is Literal for v in compared.invars)
 
 
