@@ -8,6 +8,8 @@ leaves are those of trees, and that one text serves all of them, the printer fin
 from __future__ import annotations
 
 import ast
+import operator
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -32,6 +34,7 @@ from untrace.lift.pieces import name_inside
 _FEWEST = 3  # leaves: two are told apart better by their names
 _LONGEST = 12  # equations for one leaf
 _MOST = 5_000  # equations in one run
+_GONE: Any = object()
 _TRIES = 8  # a run may begin with equations that are no part of the first turn
 
 
@@ -45,8 +48,72 @@ def map_trees(program: Program, refused: Any = ()) -> Program:
             inner = [f for value in equation.params.values() for f in functions_in(value)]
             functions.extend(f for f in inner if equation.callee.name == "vmap" or "trees" in f.extra)
         if len(function.equations) >= _FEWEST:
-            function.equations = _Mapper(function, provenance, refused).mapped()
+            function.equations = _in_one(_Mapper(function, provenance, refused).mapped(), function.results)
     return program
+
+
+def _in_one(equations: Sequence[Equation], results: Sequence[Any]) -> list[Equation]:
+    """The equations, with one map for two of which the second alone takes what the first gives.
+
+    A step of an optimiser's chain that has a name of its own keeps it: `mu_hat`, but not the second and third `updates`.
+    """
+    found = list(equations)
+    uses = Counter(a for e in found for a in e.inputs if type(a) is Value)
+    uses.update(r for r in results if type(r) is Value)
+    maker = {id(e.outputs[0]): e for e in found if type(e.callee) is TreeMap}
+    taken: set[str | None] = {None}
+    numbered: set[int] = set()  # maps whose names others have already
+    for equation in found:
+        if type(equation.callee) is TreeMap:
+            if equation.callee.result in taken:
+                numbered.add(id(equation))
+            taken.add(equation.callee.result)
+    for place, equation in enumerate(found):
+        joined = True
+        while joined and type(equation.callee) is TreeMap:
+            joined = False
+            count = len(equation.callee.turns)
+            for tree in range(equation.callee.trees):
+                column = equation.inputs[tree * count : (tree + 1) * count]
+                first = maker.get(id(column[0]))
+                if first is None or id(first) not in numbered or list(first.outputs) != list(column):
+                    continue
+                if len(first.callee.turns[0].equations) + len(equation.callee.turns[0].equations) > _LONGEST:
+                    continue
+                if any(uses[a] != 1 for a in column):
+                    continue
+                again = id(equation) in numbered
+                equation = found[place] = _joined(first, equation, tree)
+                numbered.update([id(equation)] if again else [])
+                maker[id(equation.outputs[0])] = equation
+                found[next(i for i, e in enumerate(found) if e is first)] = _GONE
+                joined = True
+                break
+    return [e for e in found if e is not _GONE]
+
+
+def _joined(first: Equation, second: Equation, tree: int) -> Equation:
+    """The map that does what `second` does to what `first` gives, which is its tree number `tree`."""
+    count = len(second.callee.turns)
+    columns: list[Sequence[Any]] = []
+    names: list[str | None] = []
+    shared: list[Any] = []
+    for equation, without in ((second, tree), (first, -1)):
+        callee = equation.callee
+        for i in range(callee.trees):
+            column = equation.inputs[i * count : (i + 1) * count]
+            if i != without and not any(all(map(operator.is_, column, c)) for c in columns):
+                columns.append(column)
+                names.append(callee.names[i] if i < len(callee.names) and callee.names[i] not in names else None)
+        shared.extend(a for a in equation.inputs[callee.trees * count :] if not any(a is b for b in shared))
+    turns = [
+        Function("leaf", [*[c[i] for c in columns], *shared], [*one.equations, *two.equations], two.results)
+        for i, (one, two) in enumerate(zip(first.callee.turns, second.callee.turns, strict=True))
+    ]
+    for output in first.outputs:
+        output.named = False  # type: ignore[union-attr]
+    callee = TreeMap(turns, len(columns), names, "", second.callee.result)
+    return Equation(callee, [*[a for c in columns for a in c], *shared], second.outputs, {}, second.origin)
 
 
 class _Mapper:
