@@ -94,6 +94,7 @@ CASES = {
     "cut": lambda x, y: lax.pad(x, np.float32(0.0), ((-1, 0, 0), (0, -1, 0))) + y[1:, :2],
     "stacked": lambda x, y: jax.vmap(lambda a, b: jnp.array([a[0] + b[1], a[1], b[2]]))(x, y),
     "split_into_one": lambda x, y: lax.split(x, (3,), 1)[0] + y,
+    "converted_number": lambda x, y: x * y - lax.convert_element_type(lax.broadcast(0.5, (2, 3)), jnp.float32),
     "converted_literal": lambda x, y: jax.grad(spread)(x) + y,
     "comparison_of_literals": lambda x, y: jax.grad(spread)(x) - y,
     "select_by_literal": lambda x, y: jax.grad(spread)(x) * y,

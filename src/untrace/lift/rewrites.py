@@ -252,18 +252,32 @@ def split_into_one(body: Body, eqn: Any) -> Any:
 @rewrite("convert_element_type")
 def converted_literal(body: Body, eqn: Any) -> Any:
     x = eqn.invars[0]
-    aval = eqn.outvars[0].aval
-    if type(x) is not Literal or np.shape(x.val) or not isinstance(aval.dtype, np.dtype):
+    return _converted(x, eqn.outvars[0].aval) if type(x) is Literal and not np.shape(x.val) else None
+
+
+@rewrite("convert_element_type")
+def converted_number(body: Body, eqn: Any) -> Any:
+    """An array that is one number everywhere is made of the number in the type that it is to have."""
+    wide = body.maker(eqn.invars[0], "broadcast_in_dim")
+    number = body.scalar(eqn.invars[0]) if wide is not None and len(wide.invars) == 1 else None
+    if number is None or eqn.params["sharding"] is not None or wide.params["sharding"] is not None:
         return None
-    value = np.asarray(x.val)
-    if x.aval.dtype == aval.dtype:  # only a weak type becomes a strong one
+    literal = _converted(number, eqn.outvars[0].aval.update(shape=()))
+    return None if literal is None else wide.replace(invars=[literal], outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+def _converted(literal: Any, aval: Any) -> Any:
+    """A number in another type, where that is exact: no rounding that NumPy and XLA could do differently; else None."""
+    if not isinstance(aval.dtype, np.dtype):
+        return None
+    value = np.asarray(literal.val)
+    if literal.aval.dtype == aval.dtype:  # only a weak type becomes a strong one
         return jax_compat.literal(value.astype(aval.dtype)[()], aval)
     if not jnp.issubdtype(aval.dtype, jnp.floating) or value.dtype.kind not in "biuf":
         return None
     with np.errstate(all="ignore"):
         there = value.astype(aval.dtype)
         back = there.astype(value.dtype)
-    # Exact conversions only: no rounding that NumPy and XLA could do differently.
     return jax_compat.literal(there[()], aval) if back.tobytes() == value.tobytes() else None
 
 

@@ -80,7 +80,9 @@ def broadcast_twice(body: Body, eqn: Any) -> Any:
     if x.aval.shape == shape and dims == tuple(range(len(shape))):
         return x
     inner = body.maker(x, "broadcast_in_dim")
-    if inner is None or len(inner.invars) != 1 or _is_promotion(body, eqn, x.aval.shape):
+    if inner is None or len(inner.invars) != 1:
+        return None
+    if body.scalar(x) is None and _is_promotion(body, eqn, x.aval.shape):  # a number needs no axes to be promoted
         return None
     first = tuple(dims[int(d)] for d in inner.params["broadcast_dimensions"])
     return eqn.replace(invars=inner.invars, params={**eqn.params, "broadcast_dimensions": first})

@@ -287,11 +287,9 @@ def _parameter_of_pack(body: Function, layout: Layout) -> str | None:
     unmatched = body.extra.get("unmatched", ())
     if len(layout.packs) != 1 or len(unmatched) != 1:
         return None
-    same, places = body.extra.get("same", ()), layout.packs[0][0]
-    if body.extra.get("calls", 1) > 1 and all(p in same for p in places):
-        own = body.extra.get("definition", ())
-        if any(p.hint not in own for i, p in enumerate(body.params) if i not in places):
-            return None  # what every call shares is closed over, and the parameter is among the others
+    places, own = layout.packs[0][0], body.extra.get("definition", ())
+    if any(p.hint not in own for i, p in enumerate(body.params) if i not in places):
+        return None  # it may be one of these
     return unmatched[0]
 
 
