@@ -244,21 +244,81 @@ KINKS = {
 }
 
 
+# Reductions of which the derivative is not PyTorch's by itself.
+REDUCTIONS = {
+    **{
+        f"index_reduce_{kind}{'' if own else '_alone'}": lambda x, kind=kind, own=own: x.index_reduce(
+            1, as_given(torch.tensor([0, 2, 0])), x.flip(1).exp(), kind, include_self=own
+        )
+        for kind in ("prod", "mean", "amax", "amin")
+        for own in (True, False)
+    },
+    **{
+        f"segment_{kind}": lambda x, kind=kind: torch.segment_reduce(
+            x.exp(), kind, lengths=torch.tensor([1, 0, 2]), initial=0.5
+        )
+        for kind in ("sum", "mean", "max", "min", "prod")
+    },
+    "segment_offsets": lambda x: torch.segment_reduce(x, "mean", offsets=torch.tensor([0, 1, 3])),
+    "stft": lambda x: torch.view_as_real(
+        torch.stft(x.repeat(1, 8), 8, 2, window=torch.hann_window(8), return_complex=True)
+    ),
+    "stft_whole": lambda x: torch.view_as_real(
+        torch.stft(
+            x.reshape(-1).repeat(4), 8, win_length=6, window=torch.ones(6), center=False, normalized=True,
+            onesided=False, return_complex=True,
+        )
+    ),
+    "istft": lambda x: torch.istft(
+        torch.stft(x.repeat(1, 8), 8, 2, window=torch.hann_window(8), return_complex=True).abs() + 0j, 8, 2,
+        window=torch.hann_window(8), length=20,
+    ),
+    "cov": lambda x: torch.cov(x),
+    "gaussian_nll_loss": lambda x: F.gaussian_nll_loss(x, x.flip(0), x.abs() + 1, full=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REDUCTIONS)
+def test_reductions_and_their_gradients(case):
+    found, expected, values = gradients(
+        REDUCTIONS[case], np.arange(1.0, 10.0, dtype=np.float32).reshape(3, 3) % 4 - 1.3
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(*values, rtol=1e-5, atol=1e-5)
+
+
+def test_vander():
+    x = torch.tensor([1.0, 2.0, 3.0])
+    env, own = environment(), torchax().tensor.Tensor
+    for options in ({}, {"N": 5}, {"N": 2, "increasing": True}):
+        with env:
+            found = env.t2j_iso(torch.vander(own(array_of(x), env), **options))
+        np.testing.assert_array_equal(found, numpy_of(torch.vander(x, **options)))
+
+
 @pytest.mark.parametrize("case", KINKS)
 def test_gradients_at_kinks(case):
+    found, expected, _ = gradients(
+        KINKS[case], np.array([[0.0, 0.0, 0.0], [1.0, 0.0, -1.0], [0.5, -3.0, 2.0]], np.float32)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def gradients(function, points):
+    """The gradient of a weighted sum of the results by JAX and by PyTorch, and the results of both."""
     import jax
     import jax.numpy as jnp
 
-    points = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, -1.0], [0.5, -3.0, 2.0]], np.float32)
     given = torch.tensor(points, requires_grad=True)
-    out = KINKS[case](given)
+    out = function(given)
     weights = np.arange(1.0, out.numel() + 1, dtype=np.float32).reshape(out.shape)
     (out * torch.from_numpy(weights)).sum().backward()
     env, own = environment(), torchax().tensor.Tensor
 
     def ours(x):
         with env:
-            return (env.t2j_iso(KINKS[case](own(x, env))) * weights).sum()
+            result = env.t2j_iso(function(own(x, env)))
+        return (result * weights).sum(), result
 
-    found = jax.grad(ours)(jnp.asarray(points))
-    np.testing.assert_allclose(found, numpy_of(given.grad), rtol=1e-5, atol=1e-5)
+    found, result = jax.grad(ours, has_aux=True)(jnp.asarray(points))
+    return found, numpy_of(given.grad), (result, numpy_of(out.detach()))

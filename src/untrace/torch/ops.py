@@ -26,7 +26,16 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
     from torch import Tensor
     from torch.nn import functional as F
 
-    from untrace.torch import ops_attention, ops_conv, ops_index, ops_math, ops_norms, ops_random, ops_state
+    from untrace.torch import (
+        ops_attention,
+        ops_conv,
+        ops_index,
+        ops_math,
+        ops_norms,
+        ops_random,
+        ops_segments,
+        ops_state,
+    )
 
     own: list[tuple[Any, Callable[..., Any]]] = [
         (F.linear, linear), (F.embedding, embedding), (F.layer_norm, layer_norm), (F.rms_norm, rms_norm),
@@ -61,6 +70,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
     found += ops_math.table()
     found += ops_norms.table()
     found += ops_random.table()
+    found += ops_segments.table()
     found += ops_state.table()
     return [*found, *ADDED]
 

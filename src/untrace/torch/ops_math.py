@@ -16,6 +16,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
     """(function of PyTorch, implementation, options)."""
     import torch
     from torch import Tensor
+    from torch.nn import functional as F
 
     aten = torch.ops.aten
     own: list[tuple[Any, Callable[..., Any]]] = [
@@ -24,6 +25,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (torch.hann_window, hann_window), (torch.take_along_dim, take_along_dim),
         (Tensor.take_along_dim, take_along_dim), (Tensor.new_tensor, new_tensor), (aten.mT, matrix_transpose),
         (Tensor.contiguous, contiguous), (aten.view.dtype, view_as_dtype), (torch.logdet, logdet), (Tensor.logdet, logdet),
+        (torch.vander, vander), (torch.cov, cov), (Tensor.cov, cov), (F.gaussian_nll_loss, gaussian_nll_loss),
     ]  # fmt: skip
     return [(f, i, {}) for f, i in own]
 
@@ -31,6 +33,28 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
 def logdet(input: Any) -> Any:
     sign, log = jnp.linalg.slogdet(input)
     return jnp.where(sign < 0, jnp.nan, log)
+
+
+def vander(x: Any, N: Any = None, increasing: bool = False) -> Any:  # noqa: N803
+    return jnp.vander(x, N, increasing)
+
+
+def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
+    return jnp.cov(input, ddof=correction, fweights=fweights, aweights=aweights)
+
+
+def gaussian_nll_loss(
+    input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Any:  # fmt: skip
+    """Source: torch.nn.functional.gaussian_nll_loss, without its look at the values of `var`."""
+    if not hasattr(var, "shape"):
+        var = jnp.full(input.shape, var, input.dtype)
+    elif var.ndim == input.ndim - 1 and var.shape == input.shape[:-1]:
+        var = var[..., None]
+    var = jnp.maximum(var, eps)
+    loss = 0.5 * (jnp.log(var) + jnp.square(input - target) / var)
+    loss = loss + 0.5 * jnp.log(2 * jnp.pi) if full else loss
+    return {"mean": jnp.mean, "sum": jnp.sum}.get(reduction, lambda x: x)(loss)
 
 
 def contiguous(self: Any, **options: Any) -> Any:
