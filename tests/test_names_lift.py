@@ -251,7 +251,7 @@ def test_what_jax_s_own_functions_call_a_value() -> None:
         return jnp.sum(jax.nn.log_softmax(logits)[:, 0])
 
     text = untrace.decompile(jax.grad(loss))(jax.ShapeDtypeStruct((3, 4), "float32")).source
-    assert "    x_max = jnp.maximum(" in text and "    exp_shifted = jnp.exp(logits - " in text, text
+    assert "    x_max = " in text and "    exp_shifted = jnp.exp(logits - " in text, text
 
 
 def test_a_lifted_call_is_named_after_its_function() -> None:
