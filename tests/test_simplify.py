@@ -58,6 +58,11 @@ def indexed(x):
     return lax.scan(step, x[1], length=3)[0].sum()
 
 
+def counted(most, x):
+    """A loop whose end is known only once numbers are: `most` is computed outside."""
+    return lax.while_loop(lambda c: c[0] < most, lambda c: (c[0] + 1.0, c[1] * most), (jnp.float32(0.0), x))[1]
+
+
 def closing_over(wide, x):
     return lax.scan(lambda carry, _: (jnp.abs(carry) * 0.5 + wide, None), x, length=3)[0]
 
@@ -131,6 +136,7 @@ CASES = {
     "dropped_outside": lambda x, y: jax.grad(lambda a: jnp.sin(a[jnp.array([1, 0, -1])]).sum())(x) * y,
     "outer_product": lambda x, y: jax.grad(lambda w: jnp.sin(x[0] @ w).sum())(jnp.ones((3, 3)))[:2] + y,
     "choice_of_negative": lambda x, y: jax.grad(lambda a: jax.nn.logsumexp(jnp.abs(a), axis=1).sum())(x) + y,
+    "numbers_of_a_while": lambda x, y: counted(lax.mul(np.float32(2.0), np.float32(1.5)), x) + y,
     "solved_twice": lambda x, y: jax.grad(
         lambda a: lax.linalg.triangular_solve(a[:, :2], a[:, 2:], left_side=True).sum()
     )(x) + y,

@@ -96,6 +96,31 @@ def constants_of_a_loop(body: Body, eqn: Any) -> Any:
     return eqn.replace(params={**eqn.params, "jaxpr": new})
 
 
+@rewrite("while")
+def numbers_of_a_while(body: Body, eqn: Any) -> Any:
+    """A number that a `while_loop` gets as a constant stands in its functions, which cannot close over it."""
+    params = dict(eqn.params)
+    first = 0
+    for name, constants in (("cond_jaxpr", "cond_nconsts"), ("body_jaxpr", "body_nconsts")):
+        closed = params[name]
+        jaxpr, _ = jax_compat.open_jaxpr(closed)
+        count = params[constants]
+        read = {v for inner in jaxpr.eqns for v in inner.invars if type(v) is not Literal}
+        results = {v for v in jaxpr.outvars if type(v) is not Literal}
+        names = {
+            param: operand
+            for param, operand in zip(jaxpr.invars[:count], eqn.invars[first : first + count], strict=True)
+            if type(operand) is Literal and param in read - results and same_aval(param.aval, operand.aval)
+        }
+        first += count
+        if names:
+            eqns = [e.replace(invars=jax_compat.substituted(e.invars, names)) for e in jaxpr.eqns]
+            new = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
+            params[name] = body.simplifier.simplify(new, outermost=False)
+    changed = any(params[name] is not eqn.params[name] for name in ("cond_jaxpr", "body_jaxpr"))
+    return eqn.replace(params=params) if changed else None
+
+
 def _broadcasts(eqn: Any, atom: Any) -> bool:
     """Whether an operation would broadcast `atom` by itself: the other operand has the shape of the result."""
     if eqn.primitive.name not in ELEMENTWISE:
