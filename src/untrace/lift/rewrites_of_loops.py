@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
@@ -89,11 +90,17 @@ def constants_of_a_loop(body: Body, eqn: Any) -> Any:
         for param in dict.fromkeys(v for v in invars if type(v) is not Literal and v in filled):
             own[param] = jax_compat.fresh_variable(param)
             eqns.append(filled[param].replace(outvars=[own[param]], source_info=inner.source_info))
-        eqns.append(inner.replace(invars=jax_compat.substituted(invars, own)))
+        eqns.append(_with_inputs(inner, jax_compat.substituted(invars, own)))
     new = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
     # What is known now may make more of it known.
     new = body.simplifier.simplify(new, outermost=False)
     return eqn.replace(params={**eqn.params, "jaxpr": new})
+
+
+def _with_inputs(eqn: Any, invars: Sequence[Any]) -> Any:
+    """The equation with these inputs; itself where they are its own, for parts of idioms are known by it."""
+    same = all(a is b for a, b in zip(invars, eqn.invars, strict=True))
+    return eqn if same else eqn.replace(invars=list(invars))
 
 
 @rewrite("while")
@@ -114,7 +121,7 @@ def numbers_of_a_while(body: Body, eqn: Any) -> Any:
         }
         first += count
         if names:
-            eqns = [e.replace(invars=jax_compat.substituted(e.invars, names)) for e in jaxpr.eqns]
+            eqns = [_with_inputs(e, jax_compat.substituted(e.invars, names)) for e in jaxpr.eqns]
             new = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
             params[name] = body.simplifier.simplify(new, outermost=False)
     changed = any(params[name] is not eqn.params[name] for name in ("cond_jaxpr", "body_jaxpr"))
