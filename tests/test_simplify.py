@@ -105,6 +105,7 @@ CASES = {
     "select_by_literal": lambda x, y: jax.grad(spread)(x) * y,
     "transposed_twice": lambda x, y: lax.transpose(lax.transpose(x, (1, 0)), (1, 0)) - y,
     "reshaped_twice": lambda x, y: lax.reshape(lax.reshape(x, (6,)), (3, 2)) + y.T,
+    "squeezed_number": lambda x, y: lax.squeeze(lax.broadcast_in_dim(2.0, (1, 2, 3), ()), (0,)) + x * y,
     "new_axes": lambda x, y: lax.reshape(x, (2, 1, 3)) + y,
     "broadcast_twice": lambda x, y: lax.broadcast_in_dim(lax.broadcast_in_dim(x, (1, 2, 3), (1, 2)), (4, 2, 3), (0, 1, 2)) - y,
     "sum_of_one": lambda x, y: jnp.sum(lax.reshape(jnp.sum(x, 0), (1, 3)), 0) * y + jnp.sum(lax.slice(x, (0, 1), (2, 2)), 1, keepdims=True),

@@ -386,3 +386,17 @@ def test_values_that_have_a_name_in_one_of_two_functions_only():
         assert [(a.flat(), b.flat()) for _, a, b in found.constants] == [("3", "4")]
     with pytest.raises(Different):
         Aligned(made(True, "3"), Def("g", [Parameter("x")], [Return(Name("x"))]), folded=True)
+
+
+def test_functions_are_numbered_without_gaps():
+    """`block_3` was the base of the one that `block_2` became a part of."""
+    from types import SimpleNamespace
+
+    from untrace.print.tree import Assign, Call, Def, Name
+
+    definitions = [Def(name, [], []) for name in ("block", "block_3", "layer_4")]
+    module = SimpleNamespace(definitions=definitions, local_definitions={d.name: d for d in definitions})
+    entry = [Assign(["y"], Call("block_3", [Name("x")]))]
+    instances._renumber(module, entry, {"block_2", "layer_2"})
+    assert [d.name for d in definitions] == ["block", "block_2", "layer_4"]
+    assert list(module.local_definitions) == ["block", "layer_4", "block_2"] and entry[0].value.func == "block_2"

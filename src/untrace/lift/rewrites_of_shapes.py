@@ -114,3 +114,16 @@ def part_of_number(body: Body, eqn: Any) -> Any:
         return None
     params = {**wide.params, "shape": tuple(eqn.outvars[0].aval.shape)}
     return wide.replace(params=params, outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+@rewrite("squeeze")
+def squeezed_number(body: Body, eqn: Any) -> Any:
+    """A number in the shape that is left, where it was broadcast to a larger one."""
+    x = eqn.invars[0]
+    source = body.maker(x, "broadcast_in_dim") if type(x) is not Literal else None
+    if source is None or body.scalar(x) is None or len(source.invars) != 1:
+        return None
+    params = {**source.params, "shape": tuple(eqn.outvars[0].aval.shape)}
+    if not params["shape"]:
+        return None
+    return source.replace(params=params, outvars=eqn.outvars, source_info=eqn.source_info)

@@ -124,6 +124,7 @@ def share(module: Any, entry: Sequence[Statement]) -> bool:
         if type(definition) is Def and definition.body and type(definition.body[0]) is Lines:
             groups.setdefault(definition.body[0].text, []).append(definition)
     shared = False
+    before = set(module.local_definitions)
     defaults: dict[str, list[Parameter]] = {}
     for group in groups.values():
         while len(group) > 1:
@@ -139,7 +140,25 @@ def share(module: Any, entry: Sequence[Statement]) -> bool:
         if call.func in defaults:
             same = {p.name: p.default.flat() for p in defaults[call.func] if p.default is not None}
             call.kwargs = [(k, v) for k, v in call.kwargs if same.get(k) != v.flat()]
+    _renumber(module, entry, before - set(module.local_definitions))
     return shared
+
+
+def _renumber(module: Any, entry: Sequence[Statement], left: set[str]) -> None:
+    """`block_3` is `block_2` where that name is `left` over."""
+    calls = _calls(module, entry) if left else []
+    for definition in module.definitions if left else ():
+        stem, _, number = definition.name.rpartition("_") if type(definition) is Def else ("", "", "")
+        lower = [f"{stem}_{k}" for k in range(2, int(number))] if number.isdigit() and stem else []
+        name = next((n for n in lower if n in left), None)
+        if name is None or stem not in module.local_definitions or definition.name not in module.local_definitions:
+            continue
+        left = (left - {name}) | {definition.name}
+        for call in calls:
+            if call.func == definition.name:
+                call.func = name
+        module.local_definitions[name] = module.local_definitions.pop(definition.name)
+        definition.name = name
 
 
 def _calls(module: Any, entry: Sequence[Statement]) -> list[Call]:
