@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from untrace import jax_compat
 from untrace.lift.rewrites import ELEMENTWISE
 from untrace.lift.simplify import Body, rewrite, same_aval
@@ -53,7 +55,7 @@ def broadcasts_of_a_loop(body: Body, eqn: Any) -> Any:
     return eqn.replace(invars=operands, params={**eqn.params, "jaxpr": new})
 
 
-@rewrite("scan")
+@rewrite("scan", early=True)
 def constants_of_a_loop(body: Body, eqn: Any) -> Any:
     """A number that a loop gets as a constant, or an array of it, stands in its body, and what it gets twice comes once.
 
@@ -69,17 +71,23 @@ def constants_of_a_loop(body: Body, eqn: Any) -> Any:
     filled: dict[Any, Any] = {}  # parameter -> the equation that makes an array of one number for it
     first: dict[Any, Any] = {}
     for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
-        if param not in read or param in results or not same_aval(param.aval, operand.aval):
+        if param not in read or param in results:
             continue
         if type(operand) is Literal:
-            names[param] = operand
-        elif operand in first:
+            if not np.shape(operand.val) and same_aval(operand.aval, param.aval):
+                names[param] = operand
+        elif operand in first and same_aval(first[operand].aval, param.aval):
             names[param] = first[operand]
         else:
             first[operand] = param
             wide = body.maker(operand, "broadcast_in_dim")
             number = body.scalar(operand)
-            if wide is not None and number is not None and wide.params["sharding"] is None:
+            plain = wide is not None and wide.params["sharding"] is None and same_aval(operand.aval, param.aval)
+            if (
+                plain
+                and number is not None
+                and all(_computes(body, e) for e in jaxpr.eqns if any(v is param for v in e.invars))
+            ):
                 filled[param] = wide.replace(invars=[number])
     if not names and not filled:
         return None
@@ -92,8 +100,6 @@ def constants_of_a_loop(body: Body, eqn: Any) -> Any:
             eqns.append(filled[param].replace(outvars=[own[param]], source_info=inner.source_info))
         eqns.append(_with_inputs(inner, jax_compat.substituted(invars, own)))
     new = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
-    # What is known now may make more of it known.
-    new = body.simplifier.simplify(new, outermost=False)
     return eqn.replace(params={**eqn.params, "jaxpr": new})
 
 
@@ -103,7 +109,7 @@ def _with_inputs(eqn: Any, invars: Sequence[Any]) -> Any:
     return eqn if same else eqn.replace(invars=list(invars))
 
 
-@rewrite("while")
+@rewrite("while", early=True)
 def numbers_of_a_while(body: Body, eqn: Any) -> Any:
     """A number that a `while_loop` gets as a constant stands in its functions, which cannot close over it."""
     params = dict(eqn.params)
@@ -123,9 +129,18 @@ def numbers_of_a_while(body: Body, eqn: Any) -> Any:
         if names:
             eqns = [_with_inputs(e, jax_compat.substituted(e.invars, names)) for e in jaxpr.eqns]
             new = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
-            params[name] = body.simplifier.simplify(new, outermost=False)
+            params[name] = new
     changed = any(params[name] is not eqn.params[name] for name in ("cond_jaxpr", "body_jaxpr"))
     return eqn.replace(params=params) if changed else None
+
+
+def _computes(body: Body, eqn: Any) -> bool:
+    """Whether an equation takes an array for what is in it: a loop, a call of the author's or an idiom keeps what it is given."""
+    if id(eqn) in body.simplifier.kept:
+        return False
+    if eqn.primitive.name in ("jit", "pjit"):
+        return jax_compat.is_library_jaxpr(eqn.params["jaxpr"])
+    return eqn.primitive.name in ELEMENTWISE or eqn.primitive.name == "select_n"
 
 
 def _broadcasts(eqn: Any, atom: Any) -> bool:

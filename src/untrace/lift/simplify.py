@@ -59,6 +59,7 @@ from untrace.lift.engine import is_public_call
 Literal = jax_compat.LITERAL_TYPE
 Rewrite = Callable[["Body", Any], Any]
 REWRITES: dict[str, list[Rewrite]] = {}
+EARLY: set[str] = set()
 # Rewrites after which the program lowers to the same StableHLO.
 NEUTRAL = frozenset(
     "add_any_is_add plain_conversion preferred_type plain_slice sharding_inside_shard_map implicit_pvary "
@@ -74,11 +75,16 @@ _TRANSPARENT = frozenset(
 )
 
 
-def rewrite(*primitives: str) -> Callable[[Rewrite], Rewrite]:
+def rewrite(*primitives: str, early: bool = False) -> Callable[[Rewrite], Rewrite]:
     """Registers a rewrite of equations of these primitives. It gets the body and the equation, and returns None, an atom
-    that is the same value, or an equation to put in its place."""
+    that is the same value, or an equation to put in its place.
+
+    early: also before what is inside the equation is rewritten, for what can be known there by this.
+    """
 
     def register(function: Rewrite) -> Rewrite:
+        if early:
+            EARLY.add(function.__name__)
         for name in primitives:
             REWRITES.setdefault(name, []).append(function)
         return function
@@ -186,6 +192,8 @@ class Simplifier:
                 self.counts["default_platform"] += 1
                 self._inline(body, eqn, branch, eqn.invars[1:])
                 continue
+            if kind != "public":
+                eqn = body.early(eqn)
             new = eqn if kind == "public" else self._with_params(eqn)
             body.changed = body.changed or new is not eqn
             body.add(new, kept=id(eqn) in self.kept)
@@ -237,10 +245,10 @@ class Simplifier:
 
 def _is_known(body: Body, atom: Any) -> bool:
     """Whether a truth value is known: a comparison of two numbers (`jnp.take` asks whether its index is negative)."""
-    (atom,) = jax_compat.substituted([atom], body.substitute)
     if type(atom) is Literal:
-        return not np.shape(atom.val) and atom.aval.dtype == bool
-    compared = body.maker(atom, "gt", "lt", "ge", "le", "eq", "ne")
+        return False
+    (atom,) = jax_compat.substituted([atom], body.substitute)
+    compared = body.maker(atom, "gt", "lt", "ge", "le", "eq", "ne") if type(atom) is not Literal else None
     return compared is not None and not atom.aval.shape and all(type(v) is Literal for v in compared.invars)
 
 
@@ -303,13 +311,24 @@ class Body:
         if kept:
             self._of_idioms.update(eqn.outvars)
 
-    def _rewritten(self, eqn: Any) -> Any:
+    def early(self, eqn: Any) -> Any:
+        """The equation after those rewrites that come before what is inside it is rewritten."""
+        if not any(f.__name__ in EARLY for f in REWRITES.get(eqn.primitive.name, ())):
+            return eqn
+        known = eqn.replace(invars=jax_compat.substituted(eqn.invars, self.substitute))
+        new = self._rewritten(known, EARLY)
+        self.changed = self.changed or new is not None
+        return eqn if new is None else new
+
+    def _rewritten(self, eqn: Any, among: Collection[str] | None = None) -> Any:
         only = self.simplifier.only
         if eqn.primitive.name in self.simplifier.own:
             return None
         self.current = eqn
         for function in REWRITES.get(eqn.primitive.name, ()):
             if only is not None and function.__name__ not in only or function.__name__ in self.simplifier.without:
+                continue
+            if among is not None and function.__name__ not in among:
                 continue
             new = function(self, eqn)
             if new is None:

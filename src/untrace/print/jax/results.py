@@ -242,6 +242,11 @@ class _Builder:
                 found = self._same_structure(node, leaves)
             if found is not None:
                 return found
+        elif node.keywords is None and type(node.value) not in (tuple, list, *DICTS):
+            # Its constructor does not take its parts: a tree of its structure tells more than its metadata.
+            found = self._same_structure(node, leaves)
+            if found is not None:
+                return found
         children, start = [], 0
         for child in node.children:
             children.append(self.build(child, leaves[start : start + child.count]))
