@@ -94,6 +94,14 @@ def prevbefore_jvp(primals, tangents):
     return prevbefore(x), x_dot
 
 
+def contr_2(direction, tnext, t0):
+    """Args: direction: i32[]; tnext, t0: f32[].  Returns: f32[]."""
+    contr = jnp.where(direction == 1, tnext, -t0) - jnp.where(
+        direction == 1, t0, -tnext
+    )
+    return direction * contr
+
+
 def field(param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2):
     """Args: param_0: f32[]; cast: f32[2]; y0: f32[]; zeros: f32[2]; param_1: f32[];
     cast_2: f32[2]; y0_2: f32[]; zeros_2: f32[2].
@@ -107,67 +115,61 @@ def field(param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2):
     return neg_damping_f32 * y0 - param_1_f32 * y0_2, difference
 
 
-def vf_prod(param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2, contr):
+def vf_prod(param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2, contr_out):
     """Args: param_0: f32[]; cast: f32[2]; y0: f32[]; zeros: f32[2]; param_1: f32[];
-    cast_2: f32[2]; y0_2: f32[]; zeros_2: f32[2]; contr: f32[].
+    cast_2: f32[2]; y0_2: f32[]; zeros_2: f32[2]; contr_out: f32[].
     Returns: (f32[], f32[2], f32[], f32[2]).
     """
     difference, difference_2 = field(
         param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2
     )
-    return contr * y0, contr * zeros, contr * difference, contr * difference_2
-
-
-def step_2(tnext, x, param_0, cast, zeros, param_1, cast_2, zeros_2, y0, y0_2):
-    """Args: tnext, x, param_0: f32[]; cast, zeros: f32[2]; param_1: f32[];
-    cast_2, zeros_2: f32[2]; y0, y0_2: f32[].
-    Returns: (f32[], f32[2], f32[], f32[2]).
-    """
-    mul, mul_2, mul_3, mul_4 = vf_prod(
-        param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2, tnext - x
+    return (
+        contr_out * y0,
+        contr_out * zeros,
+        contr_out * difference,
+        contr_out * difference_2,
     )
-    return y0_2 + mul, zeros_2 + mul_2, y0 + mul_3, zeros + mul_4
 
 
-def adapt_step_size(x, t1_sim_or_dt0, x_2, num_steps, tnext):
-    """Args: x: i32[]; t1_sim_or_dt0, x_2: f32[]; num_steps: i32[]; tnext: f32[].
+def adapt_step_size(x, t1_sim_or_dt0, num_steps, tnext, t0):
+    """Args: x: i32[]; t1_sim_or_dt0: f32[]; num_steps: i32[]; tnext, t0: f32[].
     Returns: (f32[], i32[]).
     """
     steps_completed = x + 1
     ratio = steps_completed.astype(jnp.float32) / num_steps.astype(jnp.float32)
     t1_next = jnp.where(
-        steps_completed == num_steps, t1_sim_or_dt0, x_2 + (t1_sim_or_dt0 - x_2) * ratio
+        steps_completed == num_steps, t1_sim_or_dt0, t0 + (t1_sim_or_dt0 - t0) * ratio
     )
     t1_next_2 = jnp.where(num_steps >= 0, t1_next, tnext + t1_sim_or_dt0)
     return t1_next_2, steps_completed
 
 
 @jax.custom_jvp
-def select_if_vmap(x, total, y0):
-    return _select_if_batched(x, total, y0)
+def select_if_vmap(cond_fun, total, y0):
+    return _select_if_batched(cond_fun, total, y0)
 
 
 @select_if_vmap.defjvp
 def select_if_vmap_jvp(primals, tangents):
-    x, total, y0 = primals
-    x_dot, total_dot, y0_dot = tangents
-    val2 = select_if_vmap(x.copy(), total.copy(), y0.copy())
-    pred = x.copy()
+    cond_fun, total, y0 = primals
+    cond_fun_dot, total_dot, y0_dot = tangents
+    val2 = select_if_vmap(cond_fun.copy(), total.copy(), y0.copy())
+    pred = cond_fun.copy()
     t_out = lax.select(_true_unless_batched(pred), total_dot.copy(), y0_dot.copy())
     return val2, t_out
 
 
 @jax.custom_jvp
-def select_if_vmap_2(x, total, zeros):
-    return _select_if_batched(x, total, zeros)
+def select_if_vmap_2(cond_fun, total, zeros):
+    return _select_if_batched(cond_fun, total, zeros)
 
 
 @select_if_vmap_2.defjvp
 def select_if_vmap_2_jvp(primals, tangents):
-    x, total, zeros = primals
-    x_dot, total_dot, zeros_dot = tangents
-    val2 = select_if_vmap_2(x.copy(), total.copy(), zeros.copy())
-    pred = x.copy()
+    cond_fun, total, zeros = primals
+    cond_fun_dot, total_dot, zeros_dot = tangents
+    val2 = select_if_vmap_2(cond_fun.copy(), total.copy(), zeros.copy())
+    pred = cond_fun.copy()
     t_out = lax.select(_true_unless_batched(pred), total_dot.copy(), zeros_dot.copy())
     return val2, t_out
 
@@ -178,11 +180,13 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     Returns: a tuple of 12 arrays.
     """
     _, first_0 = branched_error_if_impl(0.1)
-    dt0 = first_0.astype(jnp.float32)
-    num_steps = jnp.ceil(1.0 / nextafter(dt0)).astype(jnp.int32)
-    num_steps_2 = jnp.where(lax.is_finite(np.float32(1.0)), num_steps, -1)
-    t1_sim_or_dt0 = _where(lax.is_finite(np.float32(1.0)), np.float32(1.0), dt0)
-    t1_clip_floor = prevbefore(prevbefore(prevbefore(np.float32(1.0))))
+    direction = jnp.where(True, 1, -1)
+    t0 = 0.0 * direction.astype(jnp.float32)
+    t1 = direction.astype(jnp.float32)
+    dt0 = first_0.astype(jnp.float32) * direction
+    num_steps = jnp.ceil((t1 - t0) / nextafter(dt0)).astype(jnp.int32)
+    ts = jnp.full((1,), direction * jnp.inf, dtype=jnp.float32)
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(prevbefore(t1))))
     t1_clip_floor_2 = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
     t1_clip_floor_3 = prevbefore(prevbefore(prevbefore(t1_clip_floor_2)))
     t1_clip_floor_4 = prevbefore(prevbefore(prevbefore(t1_clip_floor_3)))
@@ -215,61 +219,73 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     t1_clip_floor_31 = prevbefore(prevbefore(prevbefore(t1_clip_floor_30)))
     t1_clip_floor_32 = prevbefore(prevbefore(prevbefore(t1_clip_floor_31)))
     t1_clip_floor_33 = prevbefore(prevbefore(prevbefore(t1_clip_floor_32)))
-    t1_clip_floor_34 = prevbefore(t1_clip_floor_33)
 
     def new_cond_fun(state):
         (
             step, _, _, _, _, tprev, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _
         ) = state
-        cond_fun = (tprev < 1.0) & flag
+        cond_fun = (tprev < t1) & flag
         return _unvmap(jnp.any, cond_fun) & (step < 16)
 
     def new_body_fun(state):
         (
-            x, x_2, _, y0, y0_2, x_3, tnext, x_4, x_5, num_steps, x_6, t1_sim_or_dt0,
-            x_7, x_8, x_9, x_10, x_11, ts, ys, ys_2, x_12, zeros, zeros_2,
+            x, cond_fun, _, y0, y0_2, t0_2, tnext, x_2, x_3, num_steps, t0_3,
+            t1_sim_or_dt0, x_4, x_5, x_6, x_7, x_8, ts, ys, ys_2, x_9, zeros, zeros_2,
         ) = state
-        total, total_2, total_3, total_4 = step_2(
-            tnext, x_3, param_0, cast, zeros_2, param_1, cast_2, zeros, y0_2, y0
+        mul, mul_2, mul_3, mul_4 = vf_prod(
+            param_0,
+            cast,
+            y0_2,
+            zeros_2,
+            param_1,
+            cast_2,
+            y0,
+            zeros,
+            contr_2(direction, tnext, t0_2),
         )
         t1_next, steps_completed = adapt_step_size(
-            x_5, t1_sim_or_dt0, x_6, num_steps, tnext
+            x_3, t1_sim_or_dt0, num_steps, tnext, t0_3
         )
-        tprev = jnp.minimum(tnext, 1.0)
-        tnext_2 = jnp.where(t1_next > t1_clip_floor_34, 1.0, t1_next)
-        num_steps_2 = x_8 + 1
-        num_accepted_steps = x_9 + 1
-        num_rejected_steps = x_10 + 0
-        x_13 = _select_if_batched(x_2, np.bool_(False), x_4)
-        x_14 = _select_if_batched(x_2, steps_completed, x_5)
-        x_15 = _select_if_batched(x_2, num_steps, num_steps)
-        val2 = select_if_vmap(x_2, t1_sim_or_dt0, t1_sim_or_dt0)
-        x_16 = _select_if_batched(x_2, num_accepted_steps, x_9)
-        x_17 = _select_if_batched(x_2, num_rejected_steps, x_10)
+        tprev = jnp.minimum(tnext, t1)
+        tclip = jnp.where(True, t1, tprev + 0.5 * (t1 - tprev))
+        tnext_2 = jnp.where(t1_next > t1_clip_floor_33, tclip, t1_next)
+        num_steps_2 = x_5 + 1
+        num_accepted_steps = x_6 + jnp.where(True, 1, 0)
+        num_rejected_steps = x_7 + jnp.where(True, 0, 1)
+        val2 = select_if_vmap_2(cond_fun, zeros + mul_2, zeros)
+        val2_2 = select_if_vmap_2(cond_fun, zeros_2 + mul_4, zeros_2)
+        x_10 = _select_if_batched(cond_fun, np.bool_(False), x_2)
+        x_11 = _select_if_batched(cond_fun, steps_completed, x_3)
+        x_12 = _select_if_batched(cond_fun, num_steps, num_steps)
+        val2_3 = select_if_vmap(cond_fun, t1_sim_or_dt0, t1_sim_or_dt0)
+        x_13 = _select_if_batched(cond_fun, np.int32(0), x_4)
+        x_14 = _select_if_batched(cond_fun, num_steps_2, x_5)
+        x_15 = _select_if_batched(cond_fun, num_accepted_steps, x_6)
+        x_16 = _select_if_batched(cond_fun, num_rejected_steps, x_7)
         return (
             x + 1,
-            x_2 & ((tprev < 1.0) & flag_2),
-            x_2,
-            select_if_vmap(x_2, total, y0),
-            select_if_vmap(x_2, total_3, y0_2),
-            select_if_vmap(x_2, tprev, x_3),
-            select_if_vmap(x_2, tnext_2, tnext),
+            cond_fun & ((tprev < t1) & flag_2),
+            cond_fun,
+            select_if_vmap(cond_fun, y0 + mul, y0),
+            select_if_vmap(cond_fun, y0_2 + mul_3, y0_2),
+            select_if_vmap(cond_fun, tprev, t0_2),
+            select_if_vmap(cond_fun, tnext_2, tnext),
+            x_10,
+            x_11,
+            x_12,
+            select_if_vmap(cond_fun, t0_3, t0_3),
+            val2_3,
             x_13,
             x_14,
             x_15,
-            select_if_vmap(x_2, x_6, x_6),
-            val2,
-            _select_if_batched(x_2, np.int32(0), x_7),
-            _select_if_batched(x_2, num_steps_2, x_8),
             x_16,
-            x_17,
-            _select_if_batched(x_2, x_11, x_11),
+            _select_if_batched(cond_fun, x_8, x_8),
             ts.copy(),
             ys.copy(),
             ys_2.copy(),
-            _select_if_batched(x_2, x_12, x_12),
-            select_if_vmap_2(x_2, total_2, zeros),
-            select_if_vmap_2(x_2, total_4, zeros_2),
+            _select_if_batched(cond_fun, x_9, x_9),
+            val2,
+            val2_2,
         )
 
     (
@@ -280,23 +296,23 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         new_body_fun,
         (
             0,
-            flag,
+            (t0 < t1) & flag,
             np.bool_(True),
             state_0.astype(jnp.float32),
             state_1.astype(jnp.float32),
-            np.float32(0.0),
-            jnp.minimum(0.0 + dt0, 1.0),
+            t0,
+            jnp.minimum(t0 + dt0, t1),
             np.bool_(False),
             np.int32(1),
-            num_steps_2,
-            np.float32(0.0),
-            t1_sim_or_dt0,
+            jnp.where(jnp.isfinite(t1), num_steps, -1),
+            t0,
+            jnp.where(jnp.isfinite(t1), t1, dt0),
             np.int32(0),
             0,
             0,
             0,
             0,
-            jnp.full((1,), jnp.inf, dtype=jnp.float32),
+            ts,
             jnp.full((1,), jnp.inf, dtype=jnp.float32),
             jnp.full((1,), jnp.inf, dtype=jnp.float32),
             0,
@@ -304,7 +320,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             jnp.zeros((2,)),
         ),
     )
-    ts = lax.dynamic_update_slice_in_dim(
+    ts_2 = lax.dynamic_update_slice_in_dim(
         buffer_val2, jnp.broadcast_to(val2_2, (1,)), x_5, 0
     )
 
@@ -362,15 +378,15 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     )
     return (
         0,
-        lax.mul(np.float32(0.0), np.float32(1.0)),
-        lax.mul(np.float32(1.0), np.float32(1.0)),
-        ts,
+        t0 * direction,
+        t1 * direction,
+        ts_2 * direction,
         ys,
         ys_2,
         x_3,
         x_4,
         x_2,
-        lax.select((val2_2 < 1.0) & flag, 1, x),
+        lax.select((val2_2 < t1) & flag, 1, x),
         updated,
         updated_2,
     )

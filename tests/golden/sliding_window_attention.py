@@ -80,8 +80,7 @@ def loss_and_grad(params, tokens, targets):
         layer, param = inputs
         q, k, v = jnp.split(x @ param, 3, axis=-1)
         product = jnp.einsum("qhd,khd->hqk", q.reshape(8, 2, 8), k.reshape(8, 2, 8))
-        filled = jnp.full((2, 8, 8), -jnp.inf, dtype=jnp.bfloat16)
-        selected_2 = jnp.where(mask_wide, product / scores, filled)
+        selected_2 = jnp.where(mask_wide, product / scores, -jnp.inf)
         weights = jax.nn.softmax(selected_2, axis=-1)
         product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(8, 2, 8))
         return x + product_2.reshape(8, 16) @ layer, x
