@@ -63,3 +63,14 @@ def test_the_same_program(kind: str) -> None:
     d = untrace.decompile(function)(x)
     assert d.proof.level == "jaxpr" and not d.notes, (d.proof, d.notes, d.source)
     assert jnp.array_equal(jax.tree.leaves(d(x))[0], jax.tree.leaves(jax.jit(function)(x))[0])
+
+
+def test_an_array_that_one_function_reads_and_another_returns() -> None:
+    table = np.arange(4.0, dtype=np.float32)
+
+    def function(x: Any) -> Any:
+        start = (jnp.float32(0), x)
+        return lax.while_loop(lambda s: s[0] < table.sum(), lambda s: (s[0] + 1.0, jnp.asarray(table)), start)
+
+    d = untrace.decompile(function)(jnp.ones(4))
+    assert not d.notes and jnp.array_equal(d(jnp.ones(4))[1], table), (d.notes, d.source)

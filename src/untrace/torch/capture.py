@@ -220,7 +220,9 @@ class _Runner:
         import torch
 
         capture, state = self.capture, self.capture.state
-        env = environment()
+        with jax.ensure_compile_time_eval():  # torchax makes a thread's first key when it is asked for
+            env = environment()
+            env.param  # noqa: B018
         self.capture.calls.clear()
         self.capture.running.clear()
         self.capture.arguments = Arguments()

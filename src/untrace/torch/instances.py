@@ -417,12 +417,12 @@ class _Shared:
     def _role(self, place: Place) -> str:
         """What a constant is: the keyword or the parameter that it is passed for."""
         node, slot, indices = place
-        if type(node) is Call and slot == "args" and type(node.func) is not str:
-            return "size"
         above = {id(c): n for n in walk(self.base.body) for c in _children(n)}
         attributes = self._attribute(place)
         if attributes:
             return attributes
+        if type(node) is Call and slot == "args" and type(node.func) is not str:
+            return "size"
         while node is not None:
             if type(node) is Call and slot == "kwargs":
                 return words.clean(node.kwargs[indices[0]][0])

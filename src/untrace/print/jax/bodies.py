@@ -13,6 +13,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Library, Value
+from untrace.ir.scans import used_values
 from untrace.print.jax.constants import Named
 from untrace.print.jax.types import Type, array_type, tuple_type
 from untrace.print.names import Scope, identifier
@@ -60,7 +61,10 @@ class Body:
         self.name, self.authored = function_hint(function, fallback, w.equation)
         self.function = function
         self.types: list[Any] = []  # of the parameters
-        pairs = [pair for pair in closed if type(pair[1]) is not Named]  # those the body knows by itself
+        pairs = list(closed)
+        if any(type(expr) is Named for _, expr in pairs):  # what the body knows by itself, it does not read
+            read = used_values(function)
+            pairs = [(param, expr) for param, expr in pairs if type(expr) is not Named or param in read]
         scope = Scope(w.module.scope)
         for word in sorted({word for _, expr in pairs for word in _WORD.findall(_KEY.sub("", expr.flat()))}):
             scope.claim_parameter(word)
