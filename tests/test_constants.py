@@ -234,3 +234,13 @@ def test_constants_in_stablehlo_are_compared_by_value():
     assert program(1.0, 2.0, "cst", "cst_0") == program(2.0, 1.0, "cst_0", "cst")
     assert program(1.0, 2.0, "cst", "cst_0") != program(1.0, 2.0, "cst_0", "cst")
     assert program(1.0, 2.0, "cst", "cst_0") != program(1.0, 2.5, "cst", "cst_0")
+
+
+@pytest.mark.parametrize(
+    "value", [complex(-0.0, 0.0), complex(0.0, -0.0), complex(float("inf"), -2.5), complex(1.5, float("nan"))]
+)
+def test_weakly_typed_complex_numbers_stay_weak(value: complex) -> None:
+    """`-0.0 + 0j` is no number of Python's with these bits: it is written as `complex(-0.0, 0.0)`."""
+    d = untrace.decompile(lambda x: x + value, style="exact")(1j)
+    assert d.proof.level == "jaxpr" and "complex(" in d.source, d.source
+    assert np.asarray(d(1j)).tobytes() == np.asarray(jnp.add(1j, value)).tobytes()

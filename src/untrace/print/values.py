@@ -156,6 +156,11 @@ class Values:
                         return Text(
                             {float("inf"): 'float("inf")', float("-inf"): 'float("-inf")'}.get(python, 'float("nan")')
                         )
+                if type(python) is complex:  # `-0.0 + 0j` is no sum in Python
+                    parts = [float("nan") if p != p else p for p in (python.real, python.imag)]
+                    if np.asarray(complex(*parts), dtype).tobytes() == array.astype(dtype).tobytes():
+                        words = [repr(p) if _finite(p) else f'float("{p}")' for p in parts]
+                        return Text(f"complex({words[0]}, {words[1]})")
         return self.numpy_scalar(np.asarray(value, dtype)[()])
 
     def array(self, value: Any) -> Expr:
