@@ -74,3 +74,16 @@ def test_an_array_that_one_function_reads_and_another_returns() -> None:
 
     d = untrace.decompile(function)(jnp.ones(4))
     assert not d.notes and jnp.array_equal(d(jnp.ones(4))[1], table), (d.notes, d.source)
+
+
+def test_a_large_array_that_nothing_reads_is_not_saved() -> None:
+    """An index of NumPy's is written as such; the array that JAX makes of it, and its file, are left out."""
+    order = np.random.default_rng(0).permutation(600).astype(np.int32)
+
+    def function(x: Any) -> Any:
+        return lax.fori_loop(0, 2, lambda _, x: x[order] * 2.0, x)
+
+    d = untrace.decompile(function)(jnp.ones(600))
+    assert "gather" not in d.source and "False" not in d.source and d.proof.level == "jaxpr", d.source[:2000]
+    assert "def _constants(" not in d.source
+    assert jnp.array_equal(d(jnp.arange(600.0)), jax.jit(function)(jnp.arange(600.0)))

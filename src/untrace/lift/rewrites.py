@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -207,6 +208,38 @@ def single_call(closed: Any) -> Any:
     if len(jaxpr.eqns) != 1 or consts or jaxpr.eqns[0].primitive.name not in ("jit", "pjit"):
         return None
     return jaxpr.eqns[0]
+
+
+def spliced(body: Body, eqn: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    """What `function` does with the operands, in the place of `eqn`: its equations are added, but for the last one, which
+    comes back. None where it gives another type or closes over an array."""
+    closed = jax_compat.trace_on_avals(function, [v.aval for v in operands])
+    jaxpr, consts = jax_compat.open_jaxpr(closed)
+    if consts or not same_aval(jaxpr.outvars[0].aval, eqn.outvars[0].aval):
+        return None
+    names: dict[Any, Any] = dict(zip(jaxpr.invars, operands, strict=True))
+    *steps, last = jaxpr.eqns
+    for step in steps:
+        outs = [jax_compat.fresh_variable(v) for v in step.outvars]
+        invars = jax_compat.substituted(step.invars, names)
+        body.add(step.replace(invars=invars, outvars=outs, source_info=eqn.source_info))
+        names.update(zip(step.outvars, jax_compat.substituted(outs, body.substitute), strict=True))
+    invars = jax_compat.substituted(last.invars, names)
+    return last.replace(invars=invars, outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+def choice_of_two(body: Body, atom: Any) -> tuple[Any, Any, Any] | None:
+    """(what is asked, what there is where it is not so, where it is) of `select_n` or a call of `jnp.where`."""
+    made = body.maker(atom, "select_n", "jit", "pjit")
+    if made is None or len(made.invars) != 3:
+        return None
+    if made.primitive.name == "select_n":
+        which, no, yes = made.invars
+    elif jax_compat.jaxpr_name(made.params["jaxpr"]) == "_where":
+        which, yes, no = made.invars
+    else:
+        return None
+    return which, no, yes
 
 
 @rewrite("concatenate")

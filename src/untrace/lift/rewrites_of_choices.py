@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from untrace import jax_compat
-from untrace.lift.rewrites import is_value, narrowed, single_call
+from untrace.lift.rewrites import choice_of_two, is_value, narrowed, single_call, spliced
 from untrace.lift.scalars import python_scalar
 from untrace.lift.simplify import Body, rewrite, same_aval
 
@@ -182,31 +182,15 @@ def share_of_a_choice(body: Body, eqn: Any) -> Any:
     def call(c: Any, e: Any) -> list[Any]:
         return [jnp.where(c, jnp.where(e, out.dtype.type(0.5), 1.0), 0.0)]
 
-    closed = jax_compat.trace_on_avals(call, [which.aval, equal.aval])
-    jaxpr, consts = jax_compat.open_jaxpr(closed)
-    if len(jaxpr.eqns) != 2 or consts or not same_aval(jaxpr.outvars[0].aval, out):
-        return None
-    names = dict(zip(jaxpr.invars, [which, equal], strict=True))
-    inner, outer = jaxpr.eqns
-    share = jax_compat.fresh_variable(inner.outvars[0])
-    invars = jax_compat.substituted(inner.invars, names)
-    body.add(inner.replace(invars=invars, outvars=[share], source_info=eqn.source_info))
-    names[inner.outvars[0]] = share
-    invars = jax_compat.substituted(outer.invars, names)
-    return outer.replace(invars=invars, outvars=eqn.outvars, source_info=eqn.source_info)
+    return spliced(body, eqn, call, [which, equal])
 
 
 def _choice(body: Body, atom: Any) -> tuple[Any, float, float] | None:
     """(what is asked, the number where it is so, the other) of a choice between two numbers."""
-    made = body.maker(atom, "select_n", "jit", "pjit")
-    if made is None or len(made.invars) != 3 or type(made.invars[0]) is Literal:
+    found = choice_of_two(body, atom)
+    if found is None or type(found[0]) is Literal:
         return None
-    if made.primitive.name == "select_n":
-        which, no, yes = made.invars
-    elif jax_compat.jaxpr_name(made.params["jaxpr"]) == "_where":
-        which, yes, no = made.invars
-    else:
-        return None
+    which, no, yes = found
     numbers = [body.scalar(yes), body.scalar(no)]
     if None in numbers or which.aval.dtype != bool:
         return None
@@ -229,30 +213,15 @@ def choice_of_negative(body: Body, eqn: Any) -> Any:
     which, d, _ = parts[0]  # type: ignore[misc]
     if tuple(d.aval.shape) != tuple(out.shape) or which.aval.shape != out.shape or d.aval.weak_type or out.weak_type:
         return None
-    closed = jax_compat.trace_on_avals(lambda c, x: [jnp.where(c, x, 0.0 - x)], [which.aval, d.aval])
-    jaxpr, consts = jax_compat.open_jaxpr(closed)
-    if len(jaxpr.eqns) != 2 or consts or not same_aval(jaxpr.outvars[0].aval, out):
-        return None
-    less, chosen = jaxpr.eqns
-    names = dict(zip(jaxpr.invars, [which, d], strict=True))
-    names[less.outvars[0]] = jax_compat.fresh_variable(less.outvars[0])
-    invars = jax_compat.substituted(less.invars, names)
-    body.add(less.replace(invars=invars, outvars=[names[less.outvars[0]]], source_info=eqn.source_info))
-    invars = jax_compat.substituted(chosen.invars, names)
-    return chosen.replace(invars=invars, outvars=eqn.outvars, source_info=eqn.source_info)
+    return spliced(body, eqn, lambda c, x: [jnp.where(c, x, 0.0 - x)], [which, d])
 
 
 def _one_or_zero(body: Body, atom: Any) -> tuple[Any, Any, bool] | None:
     """(what is asked, an array, whether that is taken where it is so) of a choice between the array and 0.0."""
-    made = body.maker(atom, "select_n", "jit", "pjit") if type(atom) is not Literal else None
-    if made is None or len(made.invars) != 3 or type(made.invars[0]) is Literal:
+    found = choice_of_two(body, atom)
+    if found is None or type(found[0]) is Literal:
         return None
-    if made.primitive.name == "select_n":
-        which, no, yes = made.invars
-    elif jax_compat.jaxpr_name(made.params["jaxpr"]) == "_where":
-        which, yes, no = made.invars
-    else:
-        return None
+    which, no, yes = found
     for array, other, positive in ((yes, no, True), (no, yes, False)):
         if type(array) is not Literal and is_value(body.scalar(other), 0.0):
             return which, array, positive

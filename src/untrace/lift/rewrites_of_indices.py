@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
-from untrace.lift.rewrites import is_value, single_call
+from untrace.lift.rewrites import choice_of_two, is_value, single_call
 from untrace.lift.simplify import Body, in_backward_pass, rewrite
 
 Literal = jax_compat.LITERAL_TYPE
@@ -217,15 +217,10 @@ def padded(body: Body, eqn: Any) -> Any:
 
 def _before_wrapping(body: Body, atom: Any, size: int) -> Any:
     """The index `i` of `where(i < 0, i + size, i)`; None for anything else."""
-    chosen = body.maker(atom, "select_n", "jit", "pjit")
-    if chosen is None or len(chosen.invars) != 3:
+    found = choice_of_two(body, atom)
+    if found is None:
         return None
-    if chosen.primitive.name == "select_n":
-        which, index, total = chosen.invars
-    elif jax_compat.jaxpr_name(chosen.params["jaxpr"]) == "_where":
-        which, total, index = chosen.invars
-    else:
-        return None
+    which, index, total = found
     if type(index) is Literal and type(total) is Literal and type(which) is not Literal:
         return index if is_value(total, _number(index) + size) and body.maker(which, "lt") is not None else None
     less, added = body.maker(which, "lt"), body.maker(total, "add")

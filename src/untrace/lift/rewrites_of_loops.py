@@ -128,8 +128,7 @@ def numbers_of_a_while(body: Body, eqn: Any) -> Any:
         first += count
         if names:
             eqns = [_with_inputs(e, jax_compat.substituted(e.invars, names)) for e in jaxpr.eqns]
-            new = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
-            params[name] = new
+            params[name] = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
     changed = any(params[name] is not eqn.params[name] for name in ("cond_jaxpr", "body_jaxpr"))
     return eqn.replace(params=params) if changed else None
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
+from untrace.lift.rewrites import spliced
 from untrace.lift.simplify import Body, in_backward_pass, rewrite, same_aval
 
 Literal = jax_compat.LITERAL_TYPE
@@ -88,19 +89,7 @@ def outer_product(body: Body, eqn: Any) -> Any:
         return None
     if any(v.aval.weak_type or jax_compat.varying_axes(v.aval) for v in eqn.invars):
         return None
-    closed = jax_compat.trace_on_avals(lambda a, b: [jnp.outer(a, b)], [left.aval, right.aval])
-    jaxpr, consts = jax_compat.open_jaxpr(closed)
-    if consts or not same_aval(jaxpr.outvars[0].aval, out):
-        return None
-    names: dict[Any, Any] = dict(zip(jaxpr.invars, eqn.invars, strict=True))
-    for step in jaxpr.eqns[:-1]:
-        outs = [jax_compat.fresh_variable(v) for v in step.outvars]
-        invars = jax_compat.substituted(step.invars, names)
-        body.add(step.replace(invars=invars, outvars=outs, source_info=eqn.source_info))
-        names.update(zip(step.outvars, jax_compat.substituted(outs, body.substitute), strict=True))
-    last = jaxpr.eqns[-1]
-    invars = jax_compat.substituted(last.invars, names)
-    return last.replace(invars=invars, outvars=eqn.outvars, source_info=eqn.source_info)
+    return spliced(body, eqn, lambda a, b: [jnp.outer(a, b)], [left, right])
 
 
 def _spread(body: Body, eqn: Any, atom: Any, shape: tuple[int, ...]) -> Any:

@@ -153,7 +153,7 @@ _ALIASES = frozenset({"jnp", "np", "lax"})
 def _drop_unread(module: ModuleWriter, lines: Sequence[str]) -> None:
     """Takes out the constants and imports that nothing in the text needs: what a loop closes over may be known inside it by
     another form."""
-    helpers = [line for helper in module.helpers for line in runtime.text(helper).split("\n")]
+    helpers = [line for h in module.helpers if h != "_constants" for line in runtime.text(h).split("\n")]
     words = {word for line in (*lines, *helpers) for word in _WORD.findall(line)}
     kept: list[Statement] = []
     for statement in reversed(module.constants):
@@ -165,6 +165,12 @@ def _drop_unread(module: ModuleWriter, lines: Sequence[str]) -> None:
     module.constants[:] = reversed(kept)
     for name in [n for n in module.large if n not in words]:
         del module.large[name]
+    if "_constants" in module.helpers:
+        if "_constants" in words:
+            words.update(_WORD.findall(runtime.text("_constants")))
+        else:
+            module.helpers.remove("_constants")
+            module.modules.difference_update(set(runtime.modules("_constants")) - words)
     module.modules.difference_update(_ALIASES - words)
 
 
