@@ -22,6 +22,7 @@ from untrace.lift import lift
 from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.engine import recognised
 from untrace.lift.prune import prune
+from untrace.lift.shared_lowering import call_shared_functions
 from untrace.lift.simplify import BOLD, NEUTRAL, calls_host, described, simplified
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
@@ -84,26 +85,41 @@ def write_and_prove(
         name = _name_of_transformed(captured.summary, name)
     with _deep_recursion(), _no_collections():
         start = time.perf_counter()
-        own = JAX.user_names()
-        plain = program_of(captured, name, entry, own)
-        plain.extra.update(own=own, summary=captured.summary)
+        plain = _plain(captured, name, entry)
         timings["write"] = time.perf_counter() - start
+        notes: tuple[str, ...] = ()
         if options.style == "idiomatic":
             result, why = _idiomatic(captured, plain, name, options, timings)
             if result is not None:
                 return result
-            plain = program_of(captured, name, entry, own)
-            plain.extra.update(own=own, summary=captured.summary)
-            plain.notes = (*plain.notes, f"written in style exact, for the idiomatic text was not proven: {why}")
-        keep_constant_order(plain.entry)
-        attempt = _Attempt(captured, plain, name, options, timings, captured.expanded)
-        result = attempt.run(idiomatic=False)
+            notes = (f"written in style exact, for the idiomatic text was not proven: {why}",)
+            plain = _plain(captured, name, entry, notes)
+        result = None
+        with captured.caches():
+            shares = call_shared_functions(plain)
+        if shares:
+            keep_constant_order(plain.entry)
+            result = _Attempt(captured, plain, name, options, timings, captured.expanded).run(idiomatic=False)
+            plain = plain if result is not None else _plain(captured, name, entry, notes)
+        if result is None:
+            keep_constant_order(plain.entry)
+            attempt = _Attempt(captured, plain, name, options, timings, captured.expanded)
+            result = attempt.run(idiomatic=False)
         if result is None:
             raise ProofError(
                 f"the text written for {name} is not proven to be the same program: {attempt.why}\n"
                 "This is a bug of untrace. With prove=False you get the text all the same."
             )
         return result
+
+
+def _plain(captured: Captured, name: str, entry: PytreeEntry | FlatEntry, notes: tuple[str, ...] = ()) -> Program:
+    """The Program of what was traced, as it was traced, without library primitives."""
+    own = JAX.user_names()
+    program = program_of(captured, name, entry, own)
+    program.extra.update(own=own, summary=captured.summary)
+    program.notes = (*program.notes, *notes)
+    return program
 
 
 def _name_of_transformed(summary: str, name: str) -> str:

@@ -70,7 +70,7 @@ class Lifter:
 
     `refused`: ids of jaxpr equations that must stay as they are (a lift of them was proven wrong). `own`: names of
     primitives that have a user's rule, which goes before everything else. `any_size`: the text is to hold at other
-    sizes of the inputs as well.
+    sizes of the inputs as well. `only`: idioms by primitive, in the place of all.
     """
 
     def __init__(
@@ -78,10 +78,12 @@ class Lifter:
         refused: Mapping[int, int] | frozenset[int] = frozenset(),
         own: Collection[str] = (),
         any_size: bool = False,
+        only: Mapping[str, list[Idiom]] | None = None,
     ):
         self.refused = refused
         self.own = own
         self.any_size = any_size
+        self.only = only
         self.comparer = Comparer()
         self.provenance = Provenance()
         self.patterns = PATTERNS.setdefault(jax_compat.trace_settings(), {})
@@ -96,14 +98,15 @@ class Lifter:
     def lift_function(self, function: Function) -> None:
         matcher = Matcher(self, function)
         equations = matcher.equations
-        find = IDIOMS.get
+        find = (IDIOMS if self.only is None else self.only).get
+        first, last = (FIRST, LAST) if self.only is None else ((), ())
         for place in range(len(equations) - 1, -1, -1):
             equation = equations[place]
             if id(equation) in matcher.consumed or type(equation.callee) in (Library, Local):
                 continue
             if not matcher.free(equation):
                 continue
-            for guess_from in (*FIRST, *find(equation.callee.name, ()), *LAST):
+            for guess_from in (*first, *find(equation.callee.name, ()), *last):
                 if any(matcher.try_guess(guess, equation) for guess in guess_from(matcher, equation)):
                     break
         matcher.finish(function)

@@ -61,7 +61,8 @@ _LONG_DERIVATIVE = 20
 
 
 @idiom("jit", "pjit", "custom_jvp_call", "custom_vjp_call")
-def _named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
+def named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """The public functions that a call's name points to."""
     params = equation.origin.params
     closed = params.get("jaxpr") or params.get("call_jaxpr")
     name = str(params.get("name") or jax_compat.jaxpr_name(closed) or "")

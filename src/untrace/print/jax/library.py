@@ -206,6 +206,8 @@ def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
         return number(w, value) if size is None else size
     if value is Ellipsis:
         return Text("...")
+    if isinstance(value, np.integer) and type(value) is not np.intp:  # of that type are NumPy's own sizes and axes
+        return w.module.values.numpy_scalar(value)
     if isinstance(value, np.dtype):
         return Text("bool") if value == bool else w.module.values.dtype(value)  # noqa: E721
     return w.source(value)
