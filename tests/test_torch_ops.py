@@ -38,6 +38,7 @@ def multi_head(query, key, **options):
     )
 
 
+MATRIX = torch.tensor([[4.0, -1.0, 0.5], [1.0, 5.0, -2.0], [-0.5, 2.0, 6.0]])
 MASK = torch.tensor([[True, False, True], [False, False, True]])
 CASES = {
     "linear": lambda: F.linear(r(2, 3), r(4, 3), r(4)),
@@ -244,6 +245,19 @@ KINKS = {
 }
 
 
+def ctc(x, targets, *lengths, **options):
+    """Nine steps of two sequences. PyTorch's gradient is that of the scores before the softmax."""
+    scores = (x.reshape(-1)[:, None] * torch.tensor([[1.0, -2.0, 0.5, 1.5, 0.3, -1.0]]).to(x.device)).reshape(9, 2, 3)
+    return F.ctc_loss(scores.log_softmax(-1), targets, *lengths, **options)
+
+
+def unpooled(x, *sizes, rank=2, **options):
+    """The largest values of windows where they came from, and one of the places."""
+    pooled, places = getattr(F, f"max_pool{rank}d")(x, *sizes, return_indices=True, **options)
+    assert tuple(places.shape) == tuple(pooled.shape)
+    return getattr(F, f"max_unpool{rank}d")(pooled * 2, places, *sizes, **options)
+
+
 # Reductions of which the derivative is not PyTorch's by itself.
 REDUCTIONS = {
     **{
@@ -275,11 +289,40 @@ REDUCTIONS = {
     ),
     "cov": lambda x: torch.cov(x),
     "gaussian_nll_loss": lambda x: F.gaussian_nll_loss(x, x.flip(0), x.abs() + 1, full=True),
+    **{
+        f"scatter_product{'' if own else '_alone'}": lambda x, own=own: x.scatter_reduce(
+            1, as_given(torch.tensor([[0, 2, 0], [1, 1, 1], [2, 0, 1]])), x.flip(1).exp(), "prod", include_self=own
+        )
+        for own in (True, False)
+    },
+    "scatter_product_zero": lambda x: (x + 0.3).scatter_reduce(0, as_given(torch.tensor([[0, 2, 0], [1, 0, 0], [0, 1, 0]])), x + 0.3, "prod"),
+    "ctc_loss": lambda x: ctc(x, as_given(torch.tensor([[1, 2, 2], [2, 1, 0]])), [9, 7], [3, 2], reduction="none"),
+    "ctc_loss_mean": lambda x: ctc(x, as_given(torch.tensor([2, 1, 1, 2, 1])), (9, 8), (1, 4)),
+    "ctc_loss_sum": lambda x: ctc(x, as_given(torch.tensor([[0, 2], [2, 0]])), [9, 9], [2, 1], blank=1, reduction="sum"),
+    "ctc_loss_impossible": lambda x: ctc(
+        x, as_given(torch.tensor([[1, 1], [2, 0]])), [2, 9], [2, 0], reduction="none", zero_infinity=True
+    ),
+    "ctc_loss_single": lambda x: F.ctc_loss(
+        x.log_softmax(-1), as_given(torch.tensor([1, 2])), as_given(torch.tensor(3)), as_given(torch.tensor(2))
+    ),
+    "max_pool_indices": lambda x: unpooled(x.reshape(1, 1, 3, 3), 2, 1),
+    "max_pool_indices_padded": lambda x: unpooled(x.reshape(1, 3, 3), 3, 2, padding=1),
+    "max_pool_indices_dilated": lambda x: F.max_pool1d(x, 2, 1, dilation=2, return_indices=True)[0],
+    "max_unpool_size": lambda x: F.max_unpool1d(x, as_given(torch.tensor([[0, 3, 4], [2, 1, 6], [5, 0, 6]])), 2, output_size=(7,)),
+    "max_unpool_3d": lambda x: unpooled(x.reshape(-1)[:8].reshape(1, 1, 2, 2, 2), 2, 2, rank=3),
+    "lstsq": lambda x: torch.linalg.lstsq(x[:, :2] + MATRIX[:, :2], x.flip(0)).solution,
+    "lstsq_wide": lambda x: torch.linalg.lstsq(x[:2] + MATRIX[:2], x[:2])[0],
+    "lstsq_batch": lambda x: torch.linalg.lstsq(torch.stack([x + MATRIX, x - MATRIX])[..., :2], torch.stack([x, x]))[0],
+    "lstsq_vectors": lambda x: torch.linalg.lstsq(torch.stack([x + MATRIX, x - MATRIX]), torch.stack([x[0], x[1]]))[0],
+    "lstsq_residuals": lambda x: torch.linalg.lstsq(x[:, :2] + MATRIX[:, :2], x, driver="gels").residuals,
+    "combinations": lambda x: torch.combinations(x[0]),
+    "combinations_repeated": lambda x: torch.combinations(x[0], r=3, with_replacement=True),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REDUCTIONS)
 def test_reductions_and_their_gradients(case):
+    """Also of what PyTorch has and JAX has not: losses over alignments, pooling backwards, least squares."""
     found, expected, values = gradients(
         REDUCTIONS[case], np.arange(1.0, 10.0, dtype=np.float32).reshape(3, 3) % 4 - 1.3
     )

@@ -30,6 +30,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         ops_attention,
         ops_conv,
         ops_index,
+        ops_losses,
         ops_math,
         ops_norms,
         ops_random,
@@ -67,6 +68,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
     found += ops_attention.table()
     found += ops_conv.table()
     found += ops_index.table()
+    found += ops_losses.table()
     found += ops_math.table()
     found += ops_norms.table()
     found += ops_random.table()

@@ -34,6 +34,8 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (F.interpolate, interpolate),
     ]  # fmt: skip
     for rank in (1, 2, 3):
+        own.append((getattr(F, f"max_unpool{rank}d"), functools.partial(max_unpool, rank)))
+        own.append((getattr(F, f"max_pool{rank}d_with_indices"), functools.partial(max_pool_with_indices, rank)))
         for kind, reduce in (("avg", jnp.mean), ("max", jnp.max)):
             function = getattr(F, f"adaptive_{kind}_pool{rank}d")
             own.append((function, functools.partial(adaptive_pool, rank, reduce)))
@@ -132,13 +134,57 @@ def max_pool(
     return_indices: bool = False,
 ) -> Any:  # fmt: skip
     if return_indices:
-        raise lacks(f"torch.nn.functional.max_pool{rank}d", "with return_indices=True")
+        return max_pool_with_indices(rank, input, kernel_size, stride, padding, dilation, ceil_mode)
     sizes, strides, pads = _windows(rank, input, kernel_size, stride, padding, ceil_mode, dilation)
     least = -np.inf if jnp.issubdtype(input.dtype, jnp.floating) else jnp.iinfo(input.dtype).min
     # A NumPy scalar: JAX differentiates a maximum over windows only where it sees the start value.
     apart = (1,) * (input.ndim - rank) + _several(dilation, rank)
     pool = ops_parts.POOLINGS["max", rank]
     return pool(input, np.array(least, input.dtype), lax.max, sizes, strides, pads, apart, None)
+
+
+def max_pool_with_indices(
+    rank: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+    return_indices: bool = True,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The largest value of each window, and its place among all of a channel."""
+    sizes, strides, pads = _windows(rank, input, kernel_size, stride, padding, ceil_mode, dilation)
+    lead = input.ndim - rank
+    x = jnp.pad(input, pads, constant_values=-jnp.inf)
+    places: list[Any] = []
+    for axis, apart in zip(range(lead, input.ndim), _several(dilation, rank), strict=True):
+        reach = apart * (sizes[axis] - 1) + 1
+        starts = np.arange(0, x.shape[axis] - reach + 1, strides[axis])
+        taken = starts[:, None] + apart * np.arange(sizes[axis])  # [window, place in it]
+        at = axis - lead
+        # Axes of the windows first, those inside a window behind them.
+        places.append(taken.reshape([taken.shape[d // rank] if d % rank == at else 1 for d in range(2 * rank)]))
+    windows = x[(..., *places)]
+    flat = windows.reshape(*windows.shape[:-rank], -1)
+    best = jnp.argmax(flat, axis=-1, keepdims=True)
+    number: Any = 0
+    for axis, at in zip(range(lead, input.ndim), places, strict=True):
+        number = number * input.shape[axis] + (at - pads[axis][0])
+    numbers = jnp.broadcast_to(jnp.asarray(number, jnp.int32), windows.shape).reshape(flat.shape)
+    return jnp.take_along_axis(flat, best, axis=-1)[..., 0], jnp.take_along_axis(numbers, best, axis=-1)[..., 0]
+
+
+def max_unpool(
+    rank: int, input: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
+) -> Any:
+    """Each value back at the place that its pooling took it from; zeros elsewhere."""
+    sizes = _several(kernel_size, rank)
+    strides = sizes if stride is None or stride == [] else _several(stride, rank)
+    lead = input.ndim - rank
+    shape = [
+        (n - 1) * s - 2 * p + k
+        for n, s, p, k in zip(input.shape[lead:], strides, _several(padding, rank), sizes, strict=True)
+    ]
+    if output_size is not None:
+        shape = list(output_size)[-rank:]
+    values, places = (x.reshape(*x.shape[:lead], -1) for x in (input, indices))
+    out = jnp.zeros((*input.shape[:lead], math.prod(shape)), input.dtype)
+    return jnp.put_along_axis(out, places, values, axis=-1, inplace=False).reshape(*input.shape[:lead], *shape)
 
 
 def avg_pool(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
 from untrace.torch.bridge import element, lacks
 
@@ -115,10 +116,26 @@ def scatter_reduce(input: Any, dim: int, index: Any, src: Any, reduce: str, *, i
         if jnp.issubdtype(input.dtype, jnp.integer):
             return total // jnp.maximum(count, 1)
         return total / jnp.maximum(count, 1)
-    method = {"sum": "add", "prod": "multiply", "amax": "max", "amin": "min"}[reduce]
     if not include_self:
         input = input.at[places].set(_neutral(reduce, input.dtype))
+    if reduce == "prod":
+        return _multiplied(input, dim, index, given)
+    method = {"sum": "add", "amax": "max", "amin": "min"}[reduce]
     return getattr(input.at[places], method)(given)
+
+
+def _multiplied(x: Any, dim: int, index: Any, values: Any) -> Any:
+    """One place along `dim` after the other: JAX has no derivative of a product at equal indices."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x.at[_places(dim, index)].multiply(values)
+
+    def step(x: Any, item: Any) -> Any:
+        index, value = item
+        places = _places(dim, jnp.expand_dims(index, dim))
+        return x.at[places].multiply(jnp.expand_dims(value, dim), unique_indices=True), None
+
+    values = jnp.broadcast_to(values, index.shape)
+    return lax.scan(step, x, (jnp.moveaxis(index, dim, 0), jnp.moveaxis(values, dim, 0)))[0]
 
 
 def _neutral(reduce: str, dtype: Any) -> Any:

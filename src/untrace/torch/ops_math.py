@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from untrace.torch.ops import _default, _dtype
@@ -26,6 +28,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (Tensor.take_along_dim, take_along_dim), (Tensor.new_tensor, new_tensor), (aten.mT, matrix_transpose),
         (Tensor.contiguous, contiguous), (aten.view.dtype, view_as_dtype), (torch.logdet, logdet), (Tensor.logdet, logdet),
         (torch.vander, vander), (torch.cov, cov), (Tensor.cov, cov), (F.gaussian_nll_loss, gaussian_nll_loss),
+        (torch.linalg.lstsq, lstsq), (torch.combinations, combinations),
     ]  # fmt: skip
     return [(f, i, {}) for f, i in own]
 
@@ -33,6 +36,35 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
 def logdet(input: Any) -> Any:
     sign, log = jnp.linalg.slogdet(input)
     return jnp.where(sign < 0, jnp.nan, log)
+
+
+class LeastSquares(NamedTuple):
+    """What `torch.linalg.lstsq` returns."""
+
+    solution: Any
+    residuals: Any
+    rank: Any
+    singular_values: Any
+
+
+def lstsq(input: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> LeastSquares:
+    """By the pseudoinverse, of which PyTorch's gradient is. The residuals are those of full rank, which is data."""
+    rows, columns = input.shape[-2:]
+    single = b.ndim == input.ndim - 1 and b.shape == input.shape[:-1]
+    right = b[..., None] if single else b
+    solution = jnp.linalg.pinv(input, rtol=rcond) @ right
+    residuals = jnp.zeros(0, input.dtype)
+    if rows > columns and driver != "gelsy":
+        residuals = jnp.sum(jnp.square(jnp.abs(right - input @ solution)), axis=-2)
+    rank = jnp.linalg.matrix_rank(input, rtol=rcond)
+    values = jnp.linalg.svdvals(input) if driver in ("gelsd", "gelss") else jnp.zeros(0, input.dtype)
+    return LeastSquares(solution[..., 0] if single else solution, residuals, rank, values)
+
+
+def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Any:
+    chosen = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = np.array(list(chosen(range(input.shape[0]), r)), np.int32).reshape(-1, r)
+    return input[places]
 
 
 def vander(x: Any, N: Any = None, increasing: bool = False) -> Any:  # noqa: N803
