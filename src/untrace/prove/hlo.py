@@ -6,6 +6,7 @@ arguments and results, how often a constant is named, and addresses of Python ca
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,8 @@ _QUICKLY = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
+# The modules of one comparison are told by their names from what else the process compiles.
+_COUNT = itertools.count()
 _NO_SUCH_OPTION = re.compile(r"No such compile option: '(\w+)'")
 
 
@@ -66,8 +69,9 @@ def same_optimised(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[
 
     def text(function: Callable[..., Any]) -> str:
         # Without the arguments that nobody reads: XLA 0.10 crashes on some programs that have them.
-        lowered = _lower(function, args, keep_unused=False)
-        text = jax_compat.compiled_text(_compiled(lowered))
+        name = f"untrace_{next(_COUNT)}"
+        lowered = _lower(function, args, False, name)
+        text = jax_compat.text_of_modules(_optimised(lowered, f"jit_{name}"))
         # Where the values of large constants are left out, the text proves nothing.
         if text is None or "{...}" in text:
             return ""
@@ -81,21 +85,29 @@ def same_optimised(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[
     return left == right != ""
 
 
-def _compiled(lowered: Any) -> Any:
+def _optimised(lowered: Any, name: str) -> list[bytes]:
+    """What XLA makes of the module of that name, serialised."""
     options = dict(_QUICKLY)
     while True:
-        try:
-            return lowered.compile(options)
-        except Exception as error:
-            unknown = _NO_SUCH_OPTION.search(str(error))
-            if unknown is None or options.pop(unknown.group(1), None) is None:
-                raise
-            _QUICKLY.pop(unknown.group(1), None)
+        with jax_compat.stopped_before_code(name) as found:
+            try:
+                return jax_compat.serialised_modules(lowered.compile(options))
+            except Exception as error:
+                if found:
+                    return found
+                unknown = _NO_SUCH_OPTION.search(str(error))
+                if unknown is None or options.pop(unknown.group(1), None) is None:
+                    raise
+                _QUICKLY.pop(unknown.group(1), None)
 
 
-def _lower(function: Callable[..., Any], args: Sequence[Any], keep_unused: bool = True) -> Any:
+def _lower(function: Callable[..., Any], args: Sequence[Any], keep_unused: bool = True, name: str = "call") -> Any:
     # A function of its own: jit would remember a lowering with other argument names.
-    return jax.jit(lambda *xs: function(*xs), keep_unused=keep_unused).lower(*args)
+    def call(*xs: Any) -> Any:
+        return function(*xs)
+
+    call.__name__ = name
+    return jax.jit(call, keep_unused=keep_unused).lower(*args)
 
 
 def _lower_alive(function: Callable[..., Any], args: Sequence[Any]) -> Any:
