@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import bisect
+import functools
 import linecache
 import re
 from types import CodeType
@@ -24,6 +25,9 @@ _LEAVES = frozenset(
     v for v in vars(ast).values()
     if isinstance(v, type) and issubclass(v, (ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.expr_context, ast.type_ignore))
 ) | {ast.Name, ast.Constant, ast.arg, ast.alias}  # fmt: skip
+
+
+_DEFINITION = re.compile(r"(?:async )?def (\w+)")
 
 
 # Longer files are parsed one definition at a time: most of them are libraries', of which a program touches little.
@@ -147,6 +151,16 @@ class _File:
         if self._whole is None:
             self._whole = _Piece("".join(self.lines), 0)
         return self._whole
+
+    @functools.cached_property
+    def definitions(self) -> dict[str, list[int]]:
+        """The lines at which functions are defined that stand by themselves, by name."""
+        found: dict[str, list[int]] = {}
+        for number, line in enumerate(self.lines, 1):
+            match = _DEFINITION.match(line) if line.startswith(("def ", "async def ")) else None
+            if match is not None:
+                found.setdefault(match[1], []).append(number)
+        return found
 
     def _end(self, first: int) -> int:
         """The last line of the definition that starts at a line: before the next one that is indented as little."""
@@ -390,7 +404,7 @@ def function_named(file: str, name: str) -> Any:
     found = _file(file)
     if found is None or not name.isidentifier():
         return None
-    lines = [i for i, line in enumerate(found.lines, 1) if re.match(rf"(async )?def {name}\b", line)]
+    lines = found.definitions.get(name, ())
     return function_at(file, lines[0], name) if len(lines) == 1 else None
 
 

@@ -183,8 +183,10 @@ def _unpacked(function: ast.AST, find: Callable[[str], Any] | None = None) -> di
                     path = _path_of(right, roots)
                     if path is not None:
                         bind(left, path)
-    for node in ast.walk(function) if find is not None else ():
-        callee = _called(node, function, find) if isinstance(node, ast.Call) else None
+    every = list(ast.walk(function)) if find is not None else []
+    made = _assigned(every)
+    for node in every:
+        callee = _called(node, made, find) if isinstance(node, ast.Call) else None
         if callee is not None:
             own = [a.arg for a in (*callee.args.posonlyargs, *callee.args.args)]
             inside = _unpacked(callee)
@@ -196,16 +198,20 @@ def _unpacked(function: ast.AST, find: Callable[[str], Any] | None = None) -> di
     return found
 
 
-def _called(node: ast.Call, function: ast.AST, find: Callable[[str], Any]) -> Any:
+def _assigned(nodes: Sequence[ast.AST]) -> dict[str, list[ast.AST]]:
+    """What is assigned to each name by statements that assign to it alone."""
+    found: dict[str, list[ast.AST]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            found.setdefault(node.targets[0].id, []).append(node.value)
+    return found
+
+
+def _called(node: ast.Call, made: dict[str, list[ast.AST]], find: Callable[[str], Any]) -> Any:
     """The definition of what `f(x)` or `jax.grad(f)(x)` calls; of `df(x)` after `df = jax.grad(f)` too."""
     called: ast.AST = node.func
-    if isinstance(called, ast.Name):
-        made = [
-            s.value
-            for s in ast.walk(function)
-            if isinstance(s, ast.Assign) and [getattr(t, "id", None) for t in s.targets] == [called.id]
-        ]
-        called = made[0] if len(made) == 1 else called
+    if isinstance(called, ast.Name) and len(made.get(called.id, ())) == 1:
+        called = made[called.id][0]
     while isinstance(called, ast.Call) and called.args:
         called = called.args[0]
     return find(called.id) if isinstance(called, ast.Name) else None
