@@ -204,25 +204,21 @@ def is_node(value: Any) -> bool:
     return isinstance(value, (Expr, Statement, Parameter))
 
 
-def parts_of(node: Any) -> Iterator[Any]:
+def parts_of(node: Any) -> list[Any]:
     """What a node is made of, nodes and others."""
-    for slot in _slots(node):
-        yield getattr(node, slot, None)
+    return [getattr(node, slot, None) for slot in _slots(node)]
 
 
 def nodes_of(node: Any) -> Iterator[Any]:
-    """A node and all inside it."""
-    yield node
-    for part in parts_of(node):
-        yield from _inside(part)
-
-
-def _inside(value: Any) -> Iterator[Any]:
-    if is_node(value):
-        yield from nodes_of(value)
-    elif type(value) in (list, tuple):
-        for item in value:
-            yield from _inside(item)
+    """A node and all inside it, each before what it is made of."""
+    stack = [node]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, (Expr, Statement, Parameter)):
+            yield value
+            stack.extend(reversed(parts_of(value)))
+        elif type(value) in (list, tuple):
+            stack.extend(reversed(value))
 
 
 # Strings in these places are no variables: names of attributes and of keyword arguments, operators, comments.
