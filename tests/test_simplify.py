@@ -67,6 +67,11 @@ def closing_over(wide, x):
     return lax.scan(lambda carry, _: (jnp.abs(carry) * 0.5 + wide, None), x, length=3)[0]
 
 
+def empty_number():
+    memory = {"memory_space": jax.memory.Space.Device}
+    return primitives.empty2_p.bind(dtype=jnp.dtype("float32"), **memory)
+
+
 # The name of a rewrite, and a function in whose trace it is made.
 CASES = {
     "add_any_is_add": lambda x, y: primitives.add_jaxvals_p.bind(x, y),
@@ -127,6 +132,7 @@ CASES = {
     "finite": lambda x, y: jnp.where((x == x) & (x != jnp.inf) & (x != -jnp.inf), x, y),
     "copied": lambda x, y: lax.copy_p.bind(x) * y,
     "first_power": lambda x, y: lax.pow(x, jnp.ones((2, 3))) + y,
+    "empty": lambda x, y: x + lax.broadcast_in_dim(empty_number(), (2, 3), ()) * y,
     "square_and_zero": lambda x, y: lax.square(x) + jnp.zeros((2, 3)) - y,
     "square_of_zero": lambda x, y: lax.square(jnp.zeros((2, 3))) + lax.square(x) - y,
     "part_of_number": lambda x, y: lax.slice(jnp.ones((4, 3)), (1, 0), (3, 3)) * x + y,
@@ -467,3 +473,32 @@ def test_what_jax_takes_out_of_a_loop_stands_in_its_body():
     found = untrace.decompile(jax.grad(loss))(jnp.ones(3), jnp.ones((4, 3)))
     assert found.proof.at_least("bits") and "lax.eq" not in found.source, found.source
     assert found.source.index("lax.scan(") > found.source.index("jnp.inf"), "the choice is not in the body"
+
+
+def test_a_branch_fills_up_what_another_saves_with_zeros():
+    def loss(x):
+        return lax.cond(x.sum() > 0, lambda x: x * jnp.exp(-x), lambda x: x / (1 + x**2), x).sum()
+
+    d = untrace.decompile(jax.grad(loss))(np.ones((3, 4), np.float32))
+    assert "empty2" not in d.source and "jnp.zeros((3, 4))" in d.source and "lax.cond(" in d.source, d.source
+
+
+def test_the_sum_of_squares_begins_with_nothing():
+    d = untrace.decompile(lambda xs: jnp.sqrt(sum(jnp.sum(x**2) for x in xs)))([jnp.ones(3), jnp.ones((2, 2))])
+    assert "0.0 +" not in d.source and d.proof.at_least("hlo"), d.source
+    d = untrace.decompile(lambda xs: sum(jnp.sum(x) for x in xs))([jnp.ones(3), jnp.ones((2, 2))])
+    assert "0.0 +" in d.source or "+ 0.0" in d.source  # -0.0 there may be
+
+
+def test_a_gradient_of_segments_indexes():
+    """Numbers of segments that are negative are dropped, and so they are in the derivative."""
+
+    def loss(x, ids):
+        return jnp.sum(jax.ops.segment_max(x, ids, 3) ** 2 + jax.ops.segment_sum(x * x, ids, 3))
+
+    x, ids = jnp.arange(5.0), jnp.array([0, 1, -1, 2, 1])
+    d = untrace.decompile(jax.grad(loss))(x, ids)
+    assert "lax.gather" not in d.source and "lax.scatter" not in d.source, d.source
+    assert "jax.ops.segment_max(x, ids, 3)" in d.source
+    assert 'mode="fill", fill_value=0, wrap_negative_indices=False' in d.source
+    assert np.array_equal(d(x, ids), jax.grad(loss)(x, ids))

@@ -151,6 +151,16 @@ def test_loops_and_branches_of_one_example():
     assert "lax.while_loop(" in text and "lax.cond(" in text
 
 
+def test_a_mapped_function_whose_branches_batching_took():
+    """`jax.vmap(f)` as a whole is written as JAX batches it, but where that computes all branches and chooses."""
+
+    def halved(x):
+        return lax.cond(x.sum() > 1.0, lambda x: x / x.sum(), lambda x: x - 1.0, x)
+
+    text = written(jax.vmap(halved), X)
+    assert "lax.cond(" in text and "jax.vmap(halved)(" in text
+
+
 def test_inside_a_scan_and_a_jitted_function():
     @jax.jit
     def inner(xs):

@@ -182,7 +182,7 @@ def folded(closed: Any, calls: Sequence[VmapCall], expander: Expander) -> Any:
     """
     usable = [c for c in calls if expander.closed(c.body) is c.body]
     if not _stops_apart(closed):  # what is mapped as a whole is asked for as JAX batches it
-        usable = [c for c in usable if not c.is_entry]
+        usable = [c for c in usable if not c.is_entry or _branches(c.body) > _branches(closed)]
     while usable:
         folder = _Folder(usable)
         found = folder.jaxpr(closed)
@@ -207,6 +207,11 @@ def _stops_apart(closed: Any) -> bool:
     loops = [e for e in jax_compat.equations_in(closed) if e.primitive.name == "while"]
     conditions = [jax_compat.open_jaxpr(e.params["cond_jaxpr"])[0] for e in loops]
     return any(getattr(c.outvars[0].aval, "shape", ()) for c in conditions)
+
+
+def _branches(closed: Any) -> int:
+    """How many choices between branches there are: where each element chooses by itself, JAX computes all of them."""
+    return sum(e.primitive.name == "cond" for e in jax_compat.equations_in(closed))
 
 
 def unfolded(closed: Any) -> Any:

@@ -180,10 +180,8 @@ def negated_twice(body: Body, eqn: Any) -> Any:
 
 @rewrite("neg")
 def negated_literal(body: Body, eqn: Any) -> Any:
-    """A negated float alone is where a gradient begins, a variable to all that take it (see `_number`): it stays."""
     literal = body.scalar(eqn.invars[0])
-    spread = ("float32", "float64") if eqn.outvars[0].aval.shape else ()
-    if literal is None or str(literal.aval.dtype) not in ("int32", "int64", *spread):
+    if literal is None or str(literal.aval.dtype) not in ("int32", "int64", "float32", "float64"):
         return None
     with np.errstate(all="ignore"):
         value = np.negative(np.asarray(literal.val).astype(literal.aval.dtype))

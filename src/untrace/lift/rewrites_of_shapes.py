@@ -8,7 +8,7 @@ from jax import lax
 
 from untrace import jax_compat
 from untrace.lift.rewrites import ELEMENTWISE
-from untrace.lift.simplify import Body, rewrite
+from untrace.lift.simplify import INDEXED, Body, rewrite
 
 Literal = jax_compat.LITERAL_TYPE
 
@@ -84,6 +84,8 @@ def broadcast_twice(body: Body, eqn: Any) -> Any:
         return None
     if body.scalar(x) is None and _is_promotion(body, eqn, x.aval.shape):  # a number needs no axes to be promoted
         return None
+    if any(u.primitive.name in INDEXED and u.invars[1] is eqn.outvars[0] for u in body.users(eqn.outvars[0])):
+        return None  # the axis that JAX gives an index
     first = tuple(dims[int(d)] for d in inner.params["broadcast_dimensions"])
     return eqn.replace(invars=inner.invars, params={**eqn.params, "broadcast_dimensions": first})
 

@@ -398,7 +398,8 @@ class Body:
         return None
 
 
-INDEXED = {"gather": 1, "scatter": 1, "scatter-add": 1, "scatter_add": 1}
+SCATTERS = frozenset(f"scatter{sep}" for sep in ("", *(a + b for a in "-_" for b in ("add", "mul", "min", "max"))))
+INDEXED = SCATTERS | {"gather"}
 _INDEX_STEPS = frozenset(
     {"select_n", "lt", "add", "broadcast_in_dim", "reshape", "convert_element_type", "concatenate", "jit", "pjit"}
 )
@@ -408,26 +409,28 @@ def _own_indices(body: Body) -> list[Any]:
     """The equations, with indices of their own for each gather and scatter.
 
     The backward pass of `x[i]` adds at the indices that the forward pass computed from `i` (negative ones made positive,
-    an axis more). XLA finds the common computation again; a reader would rather read `x[i]` and `.at[i].add`.
+    an axis more). XLA finds the common computation again; a reader would rather read `x[i]` and `.at[i].add`. So it is
+    with the zeros that several scatters begin with.
     """
     users: Counter[Any] = Counter()
     others: set[Any] = set()  # used elsewhere as well, as in the loops of a backward pass
     for eqn in body.eqns:
-        indexed = eqn.primitive.name in INDEXED and type(eqn.invars[1]) is not Literal
-        if indexed:
-            users[eqn.invars[1]] += 1
-        others.update(v for i, v in enumerate(eqn.invars) if type(v) is not Literal and not (indexed and i == 1))
+        own = _own_operands(body, eqn)
+        users.update(own)
+        others.update(v for v in eqn.invars if type(v) is not Literal and v not in own)
     shared = {v for v, n in users.items() if n > 1 or v in others}
     if not shared:
         return body.eqns
     found: list[Any] = []
     seen: set[Any] = shared & others
     for eqn in body.eqns:
-        index = eqn.invars[1] if eqn.primitive.name in INDEXED else None
-        if index is not None and type(index) is not Literal and index in shared:
-            if index in seen:
+        for operand in _own_operands(body, eqn):
+            if operand not in shared:
+                continue
+            if operand in seen:
                 names: dict[Any, Any] = {}
-                for step in _steps_to(body, index):
+                of_index = operand is eqn.invars[1]
+                for step in _steps_to(body, operand) if of_index else [body.made[operand]]:
                     outs = [jax_compat.fresh_variable(v) for v in step.outvars]
                     found.append(
                         step.replace(
@@ -439,9 +442,18 @@ def _own_indices(body: Body) -> list[Any]:
                     eqn = eqn.replace(invars=jax_compat.substituted(eqn.invars, names))
                     body.changed = True
                     body.simplifier.counts["own_indices"] += 1
-            seen.add(index)
+            seen.add(operand)
         found.append(eqn)
     return found
+
+
+def _own_operands(body: Body, eqn: Any) -> list[Any]:
+    """The operands of an equation that it is to have for itself: indices, and the number that a scatter begins with."""
+    if eqn.primitive.name not in INDEXED or type(eqn.invars[1]) is Literal:
+        return []
+    filled = eqn.primitive.name in SCATTERS and body.maker(eqn.invars[0], "broadcast_in_dim") is not None
+    numbers = [eqn.invars[0]] if filled and body.scalar(eqn.invars[0]) is not None else []
+    return [eqn.invars[1], *numbers]
 
 
 def _own_selectors(body: Body, outvars: Sequence[Any]) -> list[Any]:

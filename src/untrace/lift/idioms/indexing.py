@@ -227,7 +227,7 @@ def _array_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     axis = int(numbers.start_index_map[0])
     rank = len(x.aval.shape)
-    options = _mode(equation)
+    options = _mode(equation, _counts_from_end(m, indices))
     for index in _index_array(m, indices):
         if len(index.aval.shape) == 0 and type(index) is Literal:
             index = int(index.value)
@@ -240,7 +240,15 @@ def _array_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
             yield Guess("at.get", (x, where), named)
 
 
-def _mode(equation: Equation) -> list[dict[str, Any]]:
+def _counts_from_end(m: Matcher, indices: Any) -> bool:
+    """Whether negative indices were made positive: not where a segment's number is one, nor in the derivative of that."""
+    step = indices
+    while step is not None and m.producer(step, "select_n") is None:
+        step = m.through(step, "broadcast_in_dim", "reshape", "convert_element_type")
+    return step is not None
+
+
+def _mode(equation: Equation, from_end: bool = True) -> list[dict[str, Any]]:
     """Keyword arguments of `x.at[i].get`, `x.at[i].add`: what an equation says of indices that are out of bounds, ..."""
     params = equation.origin.params
     flags = {name: True for name in ("unique_indices", "indices_are_sorted") if params[name]}
@@ -250,7 +258,8 @@ def _mode(equation: Equation) -> list[dict[str, Any]]:
     value = params.get("fill_value")
     if value is not None:
         modes.append({"mode": mode, "fill_value": value.item() if hasattr(value, "item") else value})
-    return [{**named, **flags} for named in modes if named or flags]
+    found = [{**named, **flags} for named in modes if named or flags]
+    return found if from_end else found + [{**named, **flags, "wrap_negative_indices": False} for named in modes]
 
 
 def _several_arrays(m: Matcher, equation: Equation) -> Iterator[Guess]:
@@ -292,6 +301,8 @@ _MOST_COMBINATIONS = 8
 
 _SCATTERS = {"scatter": "set", "scatter-add": "add", "scatter-mul": "multiply", "scatter-min": "min", "scatter-max": "max",
              "scatter_add": "add", "scatter_mul": "multiply", "scatter_min": "min", "scatter_max": "max"}  # fmt: skip
+_SEGMENTS = {"at.add": "jax.ops.segment_sum", "at.multiply": "jax.ops.segment_prod", "at.min": "jax.ops.segment_min",
+             "at.max": "jax.ops.segment_max"}  # fmt: skip
 
 
 @idiom(*_SCATTERS)
@@ -307,12 +318,19 @@ def _at(m: Matcher, equation: Equation) -> Iterator[Guess]:
         second = m.through(inner, "convert_element_type", "broadcast_in_dim")
         if second is not None:
             values.insert(0, second)
+    from_end = len(axes) > 1 or _counts_from_end(m, indices)
+    segments = _SEGMENTS.get(path)
+    if segments is not None and axes == [0] and not from_end and m.producer(x, "broadcast_in_dim") is not None:
+        flags = {"indices_are_sorted": True} if equation.origin.params["indices_are_sorted"] else {}
+        for index in _index_array(m, indices):
+            yield Guess(segments, (updates, index, int(x.aval.shape[0])), flags)
     index = _static_index(m, equation, axes)
+    options = _mode(equation, from_end)
     for where in ([] if index is None else [index], _scatter_indices(m, indices, axes, x)):
         for index in where:
             for value in values:
                 yield Guess(path, (x, index, value))
-                for named in _mode(equation):
+                for named in options:
                     yield Guess(path, (x, index, value), named)
 
 
