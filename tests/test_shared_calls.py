@@ -79,3 +79,31 @@ def test_usual_keyword_arguments_are_fixed_and_others_passed():
     assert "functools.partial(" in found.source and "left_side=True, lower=True" in found.source
     assert "lower=False" in found.source and found.source.count("transpose_a=True") == 2
     assert found.proof.level == "jaxpr"
+
+
+def test_rules_that_say_the_same_are_written_once():
+    """JAX traces a rule anew wherever its function is called; the functions in it come along each time."""
+
+    def halving(scale):
+        @jax.custom_vjp
+        def f(x):
+            return jax.lax.fori_loop(0, 3, lambda i, c: jnp.sin(c) * scale + c, x)
+
+        def f_fwd(x):
+            return f(x), x
+
+        def f_bwd(x, d):
+            return (jax.lax.while_loop(lambda c: c.sum() < 9.0, lambda c: c * 2.0 + jnp.cos(c), d * x),)
+
+        f.defvjp(f_fwd, f_bwd)
+        return f
+
+    def fn(x):
+        return halving(2.0)(x) + halving(2.0)(x * x)
+
+    x = jnp.linspace(0.1, 0.9, 3)
+    found = untrace.decompile(fn)(x)
+    assert found.proof.level == "jaxpr"
+    assert found.source.count("def f_bwd(") == 1 and "def f_2" not in found.source, found.source
+    gradients = [jax.grad(lambda x, g=g: g(x).sum())(x) for g in (fn, found)]
+    assert np.array_equal(*gradients)

@@ -123,7 +123,7 @@ def _size_of_argument(first: Def, column: Sequence[str], types: Sequence[Any]) -
     """`x.shape[k]` where that is the number in each of the functions."""
     if any(t is None for t in types) or not all(c.isdigit() for c in column):
         return None
-    rebound = set(_bound(Def("", (), first.body)))
+    rebound = set(bound_names(Def("", (), first.body)))
     for place, parameter in enumerate(first.params):
         if parameter.name in rebound:
             continue
@@ -146,7 +146,7 @@ class _Form:
     """
 
     def __init__(self, definition: Def):
-        self.names = dict.fromkeys(_bound(definition))
+        self.names = dict.fromkeys(bound_names(definition))
         self.numbers: list[str] = []
         self.keywords: list[str] = []
         order: dict[str, int] = {}
@@ -157,7 +157,7 @@ class _Form:
             words.append((order.setdefault(head, len(order)), rest) if head in self.names else name)
 
         keyword = ""
-        for kind, value in _tokens(definition, skip_name=True):
+        for kind, value in tokens(definition, skip_name=True):
             if kind == "variable":
                 variable(value)
             elif kind == "number":
@@ -170,7 +170,7 @@ class _Form:
         self.words = tuple(words)
 
 
-def _bound(statement: Statement) -> Iterator[str]:
+def bound_names(statement: Statement) -> Iterator[str]:
     """Names that a function binds, also in functions inside it."""
     for node in nodes_of(statement):
         if type(node) is Def:
@@ -225,7 +225,7 @@ def nodes_of(node: Any) -> Iterator[Any]:
 _PLAIN = frozenset({(Attribute, "name"), (Parameter, "kind")})
 
 
-def _tokens(node: Any, skip_name: bool = False) -> Iterator[tuple[str, Any]]:
+def tokens(node: Any, skip_name: bool = False) -> Iterator[tuple[str, Any]]:
     yield "node", type(node).__name__
     if type(node) is Text:
         yield ("number", node.text) if _NUMBER.fullmatch(node.text) else ("text", node.text)
@@ -239,7 +239,7 @@ def _tokens(node: Any, skip_name: bool = False) -> Iterator[tuple[str, Any]]:
 
 def _value_tokens(value: Any, kind: str, slot: str) -> Iterator[tuple[str, Any]]:
     if is_node(value):
-        yield from _tokens(value)
+        yield from tokens(value)
     elif type(value) in (list, tuple):
         yield "many", len(value)
         for item in value:
@@ -255,7 +255,7 @@ def _value_tokens(value: Any, kind: str, slot: str) -> Iterator[tuple[str, Any]]
 
 
 def _replace(node: Any, replacements: Iterator[Expr | None]) -> Any:
-    """`node` with other expressions in the place of its numbers, in the order of `_tokens`; None keeps one."""
+    """`node` with other expressions in the place of its numbers, in the order of `tokens`; None keeps one."""
     if type(node) is Text:
         new = next(replacements) if _NUMBER.fullmatch(node.text) else None
         return node if new is None else new

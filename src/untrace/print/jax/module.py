@@ -13,6 +13,7 @@ from untrace.ir.nodes import Program
 from untrace.lift.names import provenance_of
 from untrace.print.jax import entry, runtime
 from untrace.print.jax.alike import share_definitions
+from untrace.print.jax.equal import merge_equal
 from untrace.print.jax.layout import Layout
 from untrace.print.jax.rebound import rebind_names
 from untrace.print.jax.repeated import share_calls
@@ -98,6 +99,7 @@ def write_module(
     if idiomatic:
         if share is None:
             share_definitions(module, definitions)
+        merge_equal(module, definitions)
         share_calls(module, definitions)
         rebind_names(module.authors, [*module.definitions, *definitions], provenance_of(program))
     module.described.finish()

@@ -72,6 +72,7 @@ class ModuleWriter(ConstantWriter):
         # Id of a jaxpr equation -> those whose expressions stand in its own.
         self.folded: dict[int, tuple[Any, ...]] = {}
         self.definitions: list[Statement] = []
+        self.units: list[list[Statement]] = []  # those of them that belong together, as a function and its rules
         self.helpers: list[str] = []
         self.notes: list[str] = []
         self.reroll = False  # whether loops over local functions become scans
@@ -126,6 +127,7 @@ class ModuleWriter(ConstantWriter):
             self._functions[id(function)] = name
             statements = list(build(name)) if build else [self.define(function, name)]
             self.definitions.extend(statements)
+            self.units.append(statements)
             found = name
         return found
 
@@ -135,7 +137,9 @@ class ModuleWriter(ConstantWriter):
         if found is None:
             name = self.scope.fresh(identifier(hint, "fn"))
             self._by_body[key] = name
-            self.definitions.extend(build(name))
+            statements = list(build(name))
+            self.definitions.extend(statements)
+            self.units.append(statements)
             found = name
         return found
 
