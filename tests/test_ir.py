@@ -119,6 +119,19 @@ def breaks(change: Callable[[Function, Equation], Any]) -> str:
     return str(caught.value)
 
 
+def test_functions_in_a_named_tuple_are_walked() -> None:
+    """The parts of a linear solver are one: `custom_linear_solve[jaxprs=LinearSolve(matvec=..., ...)]`."""
+
+    def solved(b: Any) -> Any:
+        return lax.custom_linear_solve(lambda v: 2.0 * v, b, lambda matvec, v: v / 2.0)
+
+    entry = entry_of(solved, X)
+    (equation,) = [e for e in entry.equations if e.callee.name == "custom_linear_solve"]
+    inside = functions_in(equation.params["jaxprs"])
+    assert inside
+    assert {id(f) for f in inside} <= {id(f) for f in walk_functions(entry)}
+
+
 def test_each_broken_invariant_is_named() -> None:
     """The function and the equation stand in the message."""
 

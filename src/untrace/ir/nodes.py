@@ -268,6 +268,10 @@ def functions_in(value: Any) -> list[Function]:
     return []
 
 
+# Of the types of parameters those that may hold Functions; asked before anything is called, for there are many others.
+_HOLDERS = (Function, tuple, list, dict)
+
+
 def walk_functions(entry: Function) -> list[Function]:
     """Every Function reachable from `entry`, each once, callees before callers."""
     order: list[Function] = []
@@ -289,5 +293,6 @@ def walk_functions(entry: Function) -> list[Function]:
             elif type(equation.callee) is TreeMap:
                 stack.extend([(turn, False) for turn in equation.callee.turns])
             for value in equation.params.values():
-                stack.extend((f, False) for f in functions_in(value) if id(f) not in seen)
+                if isinstance(value, _HOLDERS):
+                    stack.extend([(f, False) for f in functions_in(value) if id(f) not in seen])
     return order

@@ -20,9 +20,11 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -143,12 +145,36 @@ def named(name: str) -> tuple[str, ...]:
     )
     found = []
     for module in _MODULES:
+        if not _may_define(module, words):
+            continue
         root = resolve(module) if "." in module else _ROOTS[module]
         for word in words:
             function = getattr(root, word, None)
             if callable(function) and not isinstance(function, type) and type(function).__name__ != "module":
                 found.append(f"{module}.{word}")
     return tuple(found)
+
+
+def _may_define(module: str, words: Iterable[str]) -> bool:
+    """Whether a module may have a function of one of these names: one that nobody imported yet is asked by its text.
+
+    JAX imports most of `jax.scipy` when it is first touched, which takes longer than many a program's trace.
+    """
+    head, _, rest = module.partition(".")
+    whole = f"{_ROOTS[head].__name__}.{rest}" if rest else _ROOTS[head].__name__
+    if whole in sys.modules:
+        return True
+    found = _text_of(whole)
+    return found is None or "import *" in found or any(word in found for word in words)
+
+
+@cache
+def _text_of(module: str) -> str | None:
+    place = Path(jax.__file__).parent.joinpath(*module.split(".")[1:])  # what finds a module imports those around it
+    for file in (place / "__init__.py", place.with_suffix(".py")):
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    return None
 
 
 def public(path: str, name: str) -> str:
