@@ -23,7 +23,7 @@ from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.engine import recognised
 from untrace.lift.prune import prune
 from untrace.lift.shared_lowering import call_shared_functions
-from untrace.lift.simplify import BOLD, NEUTRAL, calls_host, described, simplified
+from untrace.lift.simplify import BOLD, NEUTRAL, calls_host, described, is_simplified, simplified
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
 from untrace.print.jax.module import Written, write_module
@@ -173,18 +173,23 @@ def _targets(
     if options.style == "idiomatic" and options.simplify and options.prove:
         # What calls the host is not run for a proof: the user's functions would be called with inputs of ours.
         small = count_equations(captured.expanded) <= _MOST_COMPILED and not calls_host(captured.expanded)
+        most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
+        apart = captured.extra.get("apart")
+        settings = captured.constant_names, apart
+        forms: tuple[tuple[Any, frozenset[str]], ...] = ((NEUTRAL, BOLD),)
         kept: set[int] = set()
-        if small:
+        if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings)):
+            forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
             kept = recognised(
                 close_over_constants(prune(_program_of_target(captured, plain, whole, ""))), JAX.user_names()
             )
-        most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
-        apart = captured.extra.get("apart")
+        elif small:
+            forms = ()
         bold = False
-        for only, without in ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD)) if small else ((NEUTRAL, BOLD),):
+        for only, without in forms:
             if without and only is most and not bold:
                 continue
-            form, counts = simplified(whole, only, JAX.user_names(), kept, captured.constant_names, apart, without)
+            form, counts = simplified(whole, only, JAX.user_names(), kept, *settings, without)
             bold = not BOLD.isdisjoint(counts)
             if form is not whole:
                 neutral = set(counts) <= NEUTRAL

@@ -24,6 +24,9 @@ from untrace.ir.nodes import Equation
 _STRAYS = 3  # so many equations in a row that come from elsewhere are no call yet
 # Functions of JAX that differentiate what they are given: what is transposed belongs to who called them.
 _GRADIENTS = frozenset("value_and_grad_f grad_f vjp _vjp linearize jacfun vjp_fun backward_pass backward_pass3".split())
+# The loops of code objects, by id, for the whole process: library functions are on the way to most equations.
+_LOOPS: dict[int, tuple[CodeType, list[tuple[int, int]]]] = {}
+_MOST_LOOPS = 10_000
 
 
 class Call:
@@ -69,7 +72,7 @@ class _Reader:
         self.provenance = provenance
         self.backward = backward
         self.own = own
-        self._loops: dict[int, list[tuple[int, int]]] = {}
+        self._last_raw: tuple[Any, list[tuple[CodeType, int]]] = (object(), [])
         self._depths: dict[Any, int] = {}
 
     def read(self, equations: Sequence[Equation], name: str) -> Call:
@@ -239,20 +242,26 @@ class _Reader:
 
     def _raw(self, equation: Equation) -> list[tuple[CodeType, int]]:
         traceback, _ = jax_compat.equation_source(equation.origin)
+        if traceback is self._last_raw[0]:  # of two neighbours the second is the first of the next two
+            return self._last_raw[1]
         codes, offsets = jax_compat.raw_frames(traceback)
         chain = list(zip(codes, offsets, strict=True))
         stop = next((i for i, (code, _) in enumerate(chain) if self.provenance.kind(code) == "entry"), len(chain))
-        return chain[:stop][::-1]
+        self._last_raw = traceback, chain[:stop][::-1]
+        return self._last_raw[1]
 
     def _loops_of(self, code: CodeType) -> list[tuple[int, int]]:
-        found = self._loops.get(id(code))
+        found = _LOOPS.get(id(code))
         if found is None:
-            found = self._loops[id(code)] = [
+            loops = [
                 (i.argval, i.offset)
                 for i in dis.get_instructions(code)
                 if "BACKWARD" in i.opname and isinstance(i.argval, int)
             ]
-        return found
+            if len(_LOOPS) > _MOST_LOOPS:
+                _LOOPS.clear()
+            found = _LOOPS[id(code)] = code, loops
+        return found[1]
 
     def _gradient_depth(self, equation: Equation, site: Site) -> int:
         """The place in the chain of the frame that asked for the gradient; -1 where that was the whole function's."""

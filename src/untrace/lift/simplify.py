@@ -540,6 +540,25 @@ def simplified(
     return simplifier.simplify(closed), simplifier.counts
 
 
+def is_simplified(closed: Any, own: Collection[str], named: Mapping[int, str], apart: Any) -> bool:
+    """Whether `simplified`, with all rewrites, would change anything where no equation is kept."""
+    simplifier = Simplifier(None, own, (), equal_constants.representatives(closed, named, _TRANSPARENT), apart)
+    simplifier.counts = _StopAtFirst()
+    try:
+        return simplifier.simplify(closed) is not closed
+    except _Changed:
+        return True
+
+
+class _Changed(Exception):
+    pass
+
+
+class _StopAtFirst(Counter[str]):
+    def __setitem__(self, name: str, count: int) -> None:
+        raise _Changed
+
+
 def described(counts: Counter[str]) -> str:
     """The rewrites that were made, in words for the proof."""
     total = sum(counts.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,19 +22,43 @@ def _product(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     params = equation.origin.params
     options = _precision(params["precision"])
+    shape = equation.origin.outvars[0].aval.shape
     for a, b in ((left, right), (right, left)):
-        if not options:
-            yield Guess("operator.matmul", (a, b))
-        yield Guess("jnp.matmul", (a, b), options)
-    yield Guess("jnp.dot", (left, right), options)
+        if _is_matmul(a, b, shape):
+            if not options:
+                yield Guess("operator.matmul", (a, b))
+            yield Guess("jnp.matmul", (a, b), options)
+    if _is_dot(left, right, shape):
+        yield Guess("jnp.dot", (left, right), options)
     if params["preferred_element_type"] is None:
         yield Guess("lax.dot", (left, right), options)
     yield from _einsum(params["dimension_numbers"], left, right, options)
     preferred = params["preferred_element_type"]
     if preferred is not None:
         with_type = {**options, "preferred_element_type": preferred}
-        yield Guess("jnp.matmul", (left, right), with_type)
+        if _is_matmul(left, right, shape):
+            yield Guess("jnp.matmul", (left, right), with_type)
         yield from _einsum(params["dimension_numbers"], left, right, with_type)
+
+
+def _is_matmul(left: Any, right: Any, shape: tuple[Any, ...]) -> bool:
+    """Whether `left @ right` is legal and has this shape: most products of axes are neither, and need no trace."""
+    a, b = left.aval.shape, right.aval.shape
+    if not a or not b or a[-1] != b[-2 if len(b) > 1 else 0]:
+        return False
+    inner = (*a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+    batch = itertools.zip_longest(reversed(a[:-2]), reversed(b[:-2]), fillvalue=1)
+    whole = [n if m == 1 else m if n in (1, m) else None for m, n in batch]
+    return (*reversed(whole), *inner) == tuple(shape)
+
+
+def _is_dot(left: Any, right: Any, shape: tuple[Any, ...]) -> bool:
+    """The same for `jnp.dot`: the last axis of the one with the last but one of the other, and all axes that are left."""
+    a, b = left.aval.shape, right.aval.shape
+    if not a or not b:
+        return (*a, *b) == tuple(shape)
+    place = len(b) - 2 if len(b) > 1 else 0
+    return a[-1] == b[place] and (*a[:-1], *b[:place], *b[place + 1 :]) == tuple(shape)
 
 
 def _precision(precision: Any) -> dict[str, Any]:
@@ -110,8 +135,9 @@ def _permuted_product(m: Matcher, equation: Equation) -> Iterator[Guess]:
     left, right = inside.inputs
     params = inside.origin.params
     options = _precision(params["precision"])
+    shape = equation.origin.outvars[0].aval.shape
     for a, b in ((left, right), (right, left)):
-        if not options:
+        if not options and _is_matmul(a, b, shape):
             yield Guess("operator.matmul", (a, b))
     order = [int(i) for i in equation.origin.params["permutation"]]
     yield from _einsum(params["dimension_numbers"], left, right, options, order)

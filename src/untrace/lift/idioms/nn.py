@@ -53,13 +53,26 @@ def _logsumexp(m: Matcher, equation: Equation) -> Iterator[Guess]:
 def _gelu(m: Matcher, equation: Equation) -> Iterator[Guess]:
     for x in equation.inputs:
         if type(x) is not Literal:
-            inside = m.producer(equation.inputs[1], "mul", "add", "erfc", "tanh", "logistic")
-            if inside is not None:
+            inside = m.producer(equation.inputs[1], "mul", "add", *_SIGMOIDS)
+            if inside is not None and _is_sigmoid(m, inside):
                 yield Guess("jax.nn.gelu", (x,))
                 yield Guess("jax.nn.gelu", (x,), {"approximate": False})
                 yield Guess("jax.nn.silu", (x,))
                 yield Guess("jax.nn.mish", (x,))
             return
+
+
+_SIGMOIDS = ("erfc", "erf", "tanh", "logistic")
+
+
+def _is_sigmoid(m: Matcher, equation: Equation) -> bool:
+    """Whether an equation is one of `_SIGMOIDS`, or sums and products of one."""
+    if equation.callee.name in _SIGMOIDS:
+        return True
+    before = [m.producer(a, "mul", "add", *_SIGMOIDS) for a in equation.inputs]
+    return any(e is not None and e.callee.name in _SIGMOIDS for e in before) or any(
+        e is not None and m.producer(a, *_SIGMOIDS) is not None for e in before if e is not None for a in e.inputs
+    )
 
 
 # What stands between the product of queries and keys and the weights: scale, bias, masks, softmax.

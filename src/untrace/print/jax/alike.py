@@ -47,13 +47,14 @@ def share_definitions(module: Any, others: Sequence[Statement]) -> None:
         return
     everything = [*module.definitions, *others]
     forms = {id(d): _Form(d) for d in local}
+    mentioned = {id(d): _mentioned(d) for d in everything}
     place = 0
     while place < len(local):
         first = local[place]
         form = forms[id(first)]
         alike = [d for d in local[place + 1 :] if forms[id(d)].words == form.words]
         place += 1
-        changed = _merge(module, [first, *alike], forms, everything) if alike else []
+        changed = _merge(module, [first, *alike], forms, everything, mentioned) if alike else []
         if changed:
             gone = {id(d) for d in alike}
             local = [d for d in local if id(d) not in gone]
@@ -62,14 +63,22 @@ def share_definitions(module: Any, others: Sequence[Statement]) -> None:
             for d in alike:
                 del module.local_definitions[d.name]
             for d in changed:
+                mentioned[id(d)] = _mentioned(d)
                 if id(d) in forms:
                     forms[id(d)] = _Form(d)  # type: ignore[arg-type]
 
 
 def _merge(
-    module: Any, alike: Sequence[Def], forms: dict[int, _Form], everything: Sequence[Statement]
+    module: Any,
+    alike: Sequence[Def],
+    forms: dict[int, _Form],
+    everything: Sequence[Statement],
+    mentioned: dict[int, set[str]],
 ) -> list[Statement]:
-    """The definitions that have other text now: the first of `alike`, and those that call one of them; [] if none."""
+    """The definitions that have other text now: the first of `alike`, and those that call one of them; [] if none.
+
+    mentioned: by id of a statement what may be names of functions in it.
+    """
     first = alike[0]
     columns = list(zip(*[forms[id(d)].numbers for d in alike], strict=True))
     words = forms[id(first)].keywords
@@ -96,6 +105,8 @@ def _merge(
     calls: list[tuple[Call, int]] = []
     changed: list[Statement] = []
     for statement in everything:
+        if names.keys().isdisjoint(mentioned[id(statement)]):
+            continue
         count = len(calls)
         if not _calls_of(statement, names, calls):
             return []  # it is used as a value somewhere
@@ -275,6 +286,19 @@ def _replaced(value: Any, replacements: Iterator[Expr | None]) -> Any:
         if any(a is not b for a, b in zip(items, value, strict=True)):
             return type(value)(items)
     return value
+
+
+def _mentioned(statement: Statement) -> set[str]:
+    found: set[str] = set()
+    for node in nodes_of(statement):
+        kind = type(node)
+        if kind is Name:
+            found.add(node.id)
+        elif kind is Text:
+            found.add(node.text)
+        elif kind is Call and type(node.func) is str:
+            found.add(node.func)
+    return found
 
 
 def _calls_of(statement: Statement, names: dict[str, int], calls: list[tuple[Call, int]]) -> bool:
