@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Provenance, Site, binds_again
-from untrace.print.jax.alike import is_node, nodes_of, parts_of
-from untrace.print.tree import Assign, Def, Lambda, Name, Statement, Unpack
+from untrace.print.jax.alike import is_node, parts_of
+from untrace.print.tree import Assign, Def, Expr, Lambda, Name, Statement, Unpack
 
 _NUMBER = re.compile(r"_(\d+)$")
 
@@ -27,13 +28,12 @@ def rebind_names(authors: Mapping[int, str], definitions: Sequence[Statement], p
     """Renames variables of `definitions`. authors: by id of a Name, what the author calls the value."""
     for definition in definitions:
         if type(definition) is Def:
-            for node in nodes_of(definition):
-                if type(node) is Def:
-                    _rebind(authors, node, provenance)
+            for node in _definitions_in(definition):
+                _rebind(authors, node, provenance)
 
 
 def _rebind(authors: Mapping[int, str], definition: Def, provenance: Provenance) -> None:
-    own = list(_own_nodes(definition.body))
+    own, standing = _own_nodes(definition.body)
     wishes = {n.id: authors[id(n)] for n in own if type(n) is Name and id(n) in authors}
     wishes = {name: wish for name, wish in wishes.items() if name == wish or _NUMBER.sub("", name) == wish}
     if all(name == wish for name, wish in wishes.items()):
@@ -48,14 +48,31 @@ def _rebind(authors: Mapping[int, str], definition: Def, provenance: Provenance)
         return before is not None and name in sites and binds_again(before, sites[name], wishes[name])
 
     function = _parsed(definition)
-    new = new_names(function, wishes, follows)
+    printed: Counter[str] = Counter()
+    new = new_names(function, wishes, follows, printed)
     if not new:
         return
     undo = _rename(own, new)
     # A name may stand in a text that is no Name here: what is printed is what was meant, or stays as it was.
+    # Where as many of each are printed as stand in Names, there is no need to parse it again to see that.
+    if all(standing[name] == printed[name] for name in new):
+        return
     if not _same_tree(_parsed(definition), renamed(function, new)):
         for node, slot, value in undo:
             setattr(node, slot, value)
+
+
+def _definitions_in(definition: Def) -> Iterator[Def]:
+    """A function and those inside it, each before those that it holds."""
+    stack: list[Any] = [definition]
+    while stack:
+        value = stack.pop()
+        if type(value) is Def:
+            yield value
+        if isinstance(value, Statement):
+            stack.extend(reversed(parts_of(value)))
+        elif type(value) in (list, tuple):
+            stack.extend([v for v in reversed(value) if not isinstance(v, Expr)])
 
 
 def _parsed(definition: Def) -> ast.FunctionDef:
@@ -87,17 +104,28 @@ def _same_tree(left: ast.AST, right: ast.AST) -> bool:
 # ------------------------------------------------------------------ the tree that is printed
 
 
-def _own_nodes(value: Any) -> Iterator[Any]:
-    """What stands in a function, without the functions inside it."""
-    stack, seen = [value], set()
+def _own_nodes(body: Any) -> tuple[list[Any], Counter[str]]:
+    """What stands in a function, without the functions inside it, each once; and how often each of its variables does."""
+    found: list[Any] = []
+    count: Counter[str] = Counter()
+    stack, seen = [body], set()
     while stack:
         value = stack.pop()
-        if type(value) in (list, tuple):
+        kind = type(value)
+        if kind is list or kind is tuple:
             stack.extend(value)
-        elif is_node(value) and type(value) not in (Def, Lambda) and id(value) not in seen:
+        elif kind is Name:
+            count[value.id] += 1
+            if id(value) not in seen:
+                seen.add(id(value))
+                found.append(value)
+        elif is_node(value) and kind is not Def and kind is not Lambda and id(value) not in seen:
             seen.add(id(value))
-            yield value
+            found.append(value)
             stack.extend(parts_of(value))
+            if isinstance(value, (Assign, Unpack)):
+                count.update([t for t in value.targets if type(t) is str])
+    return found, count
 
 
 def _rename(nodes: Iterable[Any], new: Mapping[str, str]) -> list[tuple[Any, str, Any]]:
@@ -144,17 +172,21 @@ def _children(node: ast.AST) -> list[ast.AST]:
 
 
 def new_names(
-    function: ast.FunctionDef, wishes: Mapping[str, str], follows: Callable[[str, Sequence[str]], bool]
+    function: ast.FunctionDef,
+    wishes: Mapping[str, str],
+    follows: Callable[[str, Sequence[str]], bool],
+    printed: Counter[str] | None = None,
 ) -> dict[str, str]:
     """Old name -> new name of the variables of `function` that can have another one.
 
     wishes: variable -> author's name. follows(variable, those that have the name so far): whether the author binds the
-    same variable again; what is computed from the value before it counts as such without being asked for.
+    same variable again; what is computed from the value before it counts as such without being asked for. printed: gets
+    how often each variable stands in the function, without the functions inside it, at least.
     """
     bases = {wish for name, wish in wishes.items() if name != wish}
     watched = {name for name, wish in wishes.items() if wish in bases} | bases
     arguments = [a.arg for a in _arguments(function.args)]
-    use = _Uses(watched)
+    use = _Uses(watched, Counter() if printed is None else printed)
     try:
         at_entry = use.before(function.body, set())
     except _UnknownStatement:
@@ -199,8 +231,9 @@ class _UnknownStatement(Exception):
 class _Uses:
     """Which of the watched variables hold a value that is still read where another one is bound."""
 
-    def __init__(self, watched: set[str]):
+    def __init__(self, watched: set[str], printed: Counter[str]):
         self.watched = watched
+        self.printed = printed
         self.clashes: dict[str, set[str]] = {}
         self.read_for: dict[str, set[str]] = {}  # variable -> those in the expression that it is bound to
         self.closed_over: set[str] = set()
@@ -250,6 +283,7 @@ class _Uses:
 
     def _bind(self, targets: Sequence[ast.expr], live: set[str]) -> set[str]:
         names = [n for t in targets for n in ([t] if type(t) is ast.Name else ast.walk(t)) if isinstance(n, ast.Name)]
+        self.printed.update([n.id for n in names])
         bound = {n.id for n in names if isinstance(n.ctx, ast.Store)} & self.watched
         for name in bound:
             for other in (live | bound) - {name}:
@@ -273,6 +307,7 @@ class _Uses:
                 found |= inner
             elif isinstance(node, ast.Name):
                 found.add(node.id)
+                self.printed[node.id] += 1
             else:
                 stack.extend(_children(node))
         return found & self.watched
