@@ -67,6 +67,12 @@ def closing_over(wide, x):
     return lax.scan(lambda carry, _: (jnp.abs(carry) * 0.5 + wide, None), x, length=3)[0]
 
 
+def summed(x, ys):
+    """What the loop sums up comes to the loop of its gradient as a number that never changes."""
+    step = lambda c, y: ((jnp.abs(c[0]) + y, c[1] + jnp.max(jnp.abs(c[0]))), None)  # noqa: E731
+    return lax.scan(step, (x[0], jnp.float32(0.0)), ys)[0][1]
+
+
 def empty_number():
     memory = {"memory_space": jax.memory.Space.Device}
     return primitives.empty2_p.bind(dtype=jnp.dtype("float32"), **memory)
@@ -119,6 +125,7 @@ CASES = {
     ),
     "implicit_pvary": inside(lambda x, y: x * y + 2.0),
     "indices_of_a_loop": lambda x, y: jax.grad(indexed)(x) + y,
+    "carry_that_stays": lambda x, y: jax.grad(lambda x: summed(x, y))(x),
     "constants_of_a_loop": lambda x, y: looped(x) + y,
     "where_with_scalar": lambda x, y: lax.select(x > y, x, jnp.zeros((2, 3))),
     "transposed_operand": lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ()))),
@@ -502,3 +509,8 @@ def test_a_gradient_of_segments_indexes():
     assert "jax.ops.segment_max(x, ids, 3)" in d.source
     assert 'mode="fill", fill_value=0, wrap_negative_indices=False' in d.source
     assert np.array_equal(d(x, ids), jax.grad(loss)(x, ids))
+
+
+def test_the_gradient_of_a_sum_that_a_loop_carries():
+    d = untrace.decompile(jax.grad(summed))(np.ones((2, 3), np.float32), np.ones((4, 3), np.float32))
+    assert "scan_p" not in d.source and "reverse=True" in d.source, d.source

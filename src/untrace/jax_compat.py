@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -1128,6 +1128,22 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(consts), len(carry)
+
+
+def recounted_scan(params: Mapping[str, Any], consts: int, carry: int, xs: int, ys: int) -> dict[str, Any]:
+    """The parameters of a scan that has so many constants, carries, inputs and outputs, as `jax.lax.scan` counts them."""
+    if "num_consts" in params:
+        return {**params, "num_consts": consts, "num_carry": carry}
+
+    def template(consts: Any, init: Any, xs: Any) -> Any:
+        def step(c: Any, x: Any) -> Any:
+            return [v + sum(consts) for v in c], [sum(c + x + consts, 0.5)] * ys
+
+        return jax.lax.scan(step, init, xs, length=1)
+
+    traced = jax.make_jaxpr(template)([1.0] * consts, [1.0] * carry, [jax.numpy.ones(1)] * xs)
+    trees = {k: v for k, v in open_jaxpr(traced)[0].eqns[-1].params.items() if k.startswith("ft_")}
+    return {**params, **trees}
 
 
 def tangent_aval(aval: Any) -> Any:

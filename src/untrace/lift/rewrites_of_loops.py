@@ -103,6 +103,41 @@ def constants_of_a_loop(body: Body, eqn: Any) -> Any:
     return eqn.replace(params={**eqn.params, "jaxpr": new})
 
 
+@rewrite("scan", early=True)
+def carry_that_stays(body: Body, eqn: Any) -> Any:
+    """What every turn of a loop hands on as it came is a constant of the loop, as `jax.lax.scan` has it.
+
+    The gradient of a sum that a loop carries (a log-likelihood) comes to the backward loop so.
+    """
+    consts, carry = jax_compat.scan_counts(eqn)
+    closed = eqn.params["jaxpr"]
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    params, init = jaxpr.invars[consts : consts + carry], eqn.invars[consts : consts + carry]
+    stays = [
+        n
+        for n, (param, operand) in enumerate(zip(params, init, strict=True))
+        if jaxpr.outvars[n] is param and same_aval(param.aval, operand.aval) and body.may_be(eqn.outvars[n], operand)
+    ]
+    if not stays or eqn.effects or eqn.params.get("linear") is not None:
+        return None
+    moves = [n for n in range(carry) if n not in stays]
+
+    def ordered(given: Sequence[Any]) -> list[Any]:
+        state = given[consts : consts + carry]
+        return [*given[:consts], *[state[n] for n in stays], *[state[n] for n in moves], *given[consts + carry :]]
+
+    def without(given: Sequence[Any]) -> list[Any]:
+        return [v for n, v in enumerate(given) if n >= carry or n in moves]
+
+    for n in stays:
+        body.substitute[eqn.outvars[n]] = init[n]
+    new = jax_compat.rebuilt_jaxpr(closed, jaxpr.eqns, without(jaxpr.outvars), invars=ordered(jaxpr.invars))
+    outvars = without(eqn.outvars)
+    counts = consts + len(stays), len(moves), len(jaxpr.invars) - consts - carry, len(outvars) - len(moves)
+    params = jax_compat.recounted_scan({**eqn.params, "jaxpr": new}, *counts)
+    return eqn.replace(invars=ordered(eqn.invars), outvars=outvars, params=params)
+
+
 def _with_inputs(eqn: Any, invars: Sequence[Any]) -> Any:
     """The equation with these inputs; itself where they are its own, for parts of idioms are known by it."""
     same = all(a is b for a, b in zip(invars, eqn.invars, strict=True))

@@ -333,15 +333,18 @@ class Body:
             new = function(self, eqn)
             if new is None:
                 continue
-            if type(new) is not type(eqn):
-                forwarded = type(new) is Literal or new in self._inputs
-                if not same_aval(new.aval, eqn.outvars[0].aval) or (forwarded and eqn.outvars[0] in self._fixed):
-                    continue
-                if type(new) is Literal and np.shape(new.val):
-                    continue
+            if type(new) is not type(eqn) and not self.may_be(eqn.outvars[0], new):
+                continue
             self.simplifier.counts[function.__name__] += 1
             return new
         return None
+
+    def may_be(self, variable: Any, atom: Any) -> bool:
+        """Whether `atom` may stand in the place of a variable: of its type, and nothing that JAX would hand on then."""
+        forwarded = type(atom) is Literal or atom in self._inputs
+        if not same_aval(atom.aval, variable.aval) or (forwarded and variable in self._fixed):
+            return False
+        return type(atom) is not Literal or not np.shape(atom.val)
 
     def used_once(self, variable: Any) -> bool:
         """Whether one equation or result needs a variable of the jaxpr, as it was before it was rewritten; or a new one."""
