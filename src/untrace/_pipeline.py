@@ -178,9 +178,10 @@ def _targets(
         settings = captured.constant_names, apart
         forms: tuple[tuple[Any, frozenset[str]], ...] = ((NEUTRAL, BOLD),)
         kept: set[int] = set()
+        instead: dict[int, Any] = {}
         if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings)):
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
-            kept = recognised(
+            kept, instead = recognised(
                 close_over_constants(prune(_program_of_target(captured, plain, whole, ""))), JAX.user_names()
             )
         elif small:
@@ -189,7 +190,7 @@ def _targets(
         for only, without in forms:
             if without and only is most and not bold:
                 continue
-            form, counts = simplified(whole, only, JAX.user_names(), kept, *settings, without)
+            form, counts = simplified(whole, only, JAX.user_names(), kept, *settings, without, instead)
             bold = not BOLD.isdisjoint(counts)
             if form is not whole:
                 neutral = set(counts) <= NEUTRAL

@@ -88,20 +88,14 @@ def loss_and_grad(params, tokens, targets):
     x, xs = lax.scan(block_2, x, (params_2["layers"]["out"], params_2["layers"]["qkv"]))
     params_t = params_2["embedding"].T
     logits = (x @ params_t).astype(jnp.float32)
-    x_max = lax.stop_gradient(logits.max(axis=-1, keepdims=True))
-    shifted = logits - x_max
-    exp_shifted = jnp.exp(shifted)
-    total = exp_shifted.sum(axis=-1, keepdims=True)
-    log_probs = shifted - jnp.log(total)
-    targets_wide = targets[:, None]
-    taken = jnp.take_along_axis(log_probs, targets_wide, axis=-1)
+    log_probs, log_softmax_vjp = jax.vjp(jax.nn.log_softmax, logits)
+    taken, take_along_axis_vjp = jax.vjp(
+        lambda x: jnp.take_along_axis(x, targets[:, None]), log_probs
+    )
 
     # backward
-    d_log_probs = jax.vmap(lambda x, i, value: x.at[i].add(value))(
-        jnp.zeros((8, 32)), targets_wide, jnp.full((8, 1), -0.125, dtype=jnp.float32)
-    )
-    d_log_probs_2 = (-d_log_probs).sum(axis=-1, keepdims=True) / total
-    d_product = (d_log_probs + d_log_probs_2 * exp_shifted).astype(jnp.bfloat16)
+    d_log_probs = take_along_axis_vjp(jnp.full((8, 1), -0.125, dtype=jnp.float32))[0]
+    d_product = log_softmax_vjp(d_log_probs)[0].astype(jnp.bfloat16)
 
     def block_bwd_2(d_x, inputs):
         x, layer, param = inputs

@@ -184,6 +184,20 @@ class TupleType:
         self.hints = tuple(hints)
 
 
+class PullbackType:
+    """What stands for the abstract value of the function that `jax.vjp` gives back: those of the residuals that it holds.
+
+    `path`: of what it is the derivative.
+    """
+
+    __slots__ = ("path", "parts")
+    shape, dtype, weak_type = (), None, False  # of no array
+
+    def __init__(self, path: str, parts: Sequence[Any]):
+        self.path = path
+        self.parts = tuple(parts)
+
+
 class Equation:
     """`outputs = callee(*inputs, **params)`.
 

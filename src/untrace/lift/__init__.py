@@ -24,6 +24,7 @@ from untrace.lift.engine import Lifter
 from untrace.lift.names import name_values
 from untrace.lift.outline import outline
 from untrace.lift.prune import prune
+from untrace.lift.pullbacks import find_pullbacks
 from untrace.lift.residuals import bundle_residuals
 from untrace.lift.solvers import find_solvers
 from untrace.lift.tree_maps import map_trees
@@ -41,6 +42,7 @@ def lift(
     program = close_over_constants(program)
     program = find_associative_scans(program, refused)  # before its combining function is outlined a dozen times
     program = find_solvers(program, refused)  # before calls of the author's stand in its function
+    program = find_pullbacks(program, refused)  # so that what they save is one value
     # A capture that knows the calls by itself brings its own pass.
     pass_of_its_own = program.extra.get("outline", outline)
     program = pass_of_its_own(program, inlined)  # before lifting: a library call should not hide whose call it is in

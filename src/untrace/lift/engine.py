@@ -256,7 +256,7 @@ class Matcher:
         while todo:
             var, atom = todo.pop()
             if type(var) is jax_compat.LITERAL_TYPE:
-                if type(atom) is not Literal or not _same_literal(var, atom):
+                if type(atom) is not Literal or not is_same_literal(var, atom):
                     return None
                 continue
             place = pattern.inputs.get(var)
@@ -299,7 +299,7 @@ class Matcher:
         if eqn.primitive is not origin.primitive or len(eqn.outvars) != len(origin.outvars):
             return None
         for a, b in zip(eqn.outvars, origin.outvars, strict=True):
-            if a.aval is not b.aval and not _same_type(a.aval, b.aval):
+            if a.aval is not b.aval and not is_same_type(a.aval, b.aval):
                 return None
         if len(eqn.invars) == len(ours.inputs):
             if not eqn.params and not origin.params or comparer.differing_param(eqn, origin) is None:
@@ -343,7 +343,7 @@ class Matcher:
         outputs = [o for e in anchors for o in e.outputs]
         results = outputs
         if None in outputs:  # the body computes them all the same
-            whole = {id(e): _with_all_outputs(e) for e in anchors}
+            whole = {id(e): with_all_outputs(e) for e in anchors}
             body_equations = [whole.get(id(e), e) for e in body_equations]
             results = [o for e in anchors for o in whole[id(e)].outputs]
         body = Function(path, inputs, body_equations, results)
@@ -387,7 +387,7 @@ def _is_possible(known: library.Facts, anchors: Sequence[Equation]) -> bool:
     return known.arrays and not (known.bare and (len(anchors) > 1 or len(last.outputs) != 1))
 
 
-def _same_type(left: Any, right: Any) -> bool:
+def is_same_type(left: Any, right: Any) -> bool:
     """Shape, dtype and weak type agree; axes over which a value varies (in `shard_map`) are not the call's business."""
     return (
         getattr(left, "shape", None) == getattr(right, "shape", None)
@@ -397,13 +397,13 @@ def _same_type(left: Any, right: Any) -> bool:
     )
 
 
-def _with_all_outputs(equation: Equation) -> Equation:
+def with_all_outputs(equation: Equation) -> Equation:
     pairs = zip(equation.outputs, equation.origin.outvars, strict=True)
     outputs = [Value(var.aval) if output is None else output for output, var in pairs]
     return Equation(equation.callee, equation.inputs, outputs, equation.params, equation.origin)
 
 
-def _same_literal(var: Any, atom: Literal) -> bool:
+def is_same_literal(var: Any, atom: Literal) -> bool:
     from untrace.prove.values import same_constant
 
     return same_constant(var.val, var.aval, atom.value, atom.aval)
@@ -423,21 +423,25 @@ def is_public_call(eqn: Any) -> bool:
 _LARGE = 3
 
 
-def recognised(program: Program, own: Collection[str] = ()) -> set[int]:
-    """Ids of the jaxpr equations that are part of a large idiom (`logsumexp`, an index) of a program, which is lifted.
+def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], dict[int, Any]]:
+    """Ids of the jaxpr equations that are part of a large idiom (`logsumexp`, an index) of a program, which is lifted, and
+    of calls of which another body is one that would be recognised, with that.
 
     What simplifies the program leaves them as they are: in another form they would not be recognised.
     """
     from untrace.lift.associative import find_associative_scans
+    from untrace.lift.pullbacks import find_pullbacks, is_derivative
     from untrace.lift.solvers import find_solvers
 
     found: set[int] = set()
     find_associative_scans(program)
     find_solvers(program)
+    instead: dict[int, Any] = {}
+    find_pullbacks(program, own=own, instead=instead)
     Lifter(own=own).lift(program)
     for function in walk_functions(program.entry):
         for equation in function.equations:
             large = type(equation.callee) is Library and len(equation.callee.body.equations) >= _LARGE
-            if large or "matvec" in equation.params:
-                found.update([id(e.origin) for e in equation.callee.body.equations])
-    return found
+            if large or "matvec" in equation.params or is_derivative(equation.callee):
+                found.update([id(e.origin) for e in equation.callee.body.equations if e.origin is not None])
+    return found, instead

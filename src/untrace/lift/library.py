@@ -11,6 +11,8 @@
                                           have the axis
     jvp.jnp.hypot                         `jax.jvp` of the function of that path; arguments the primals, then as many tangents
     jvps.jnp.hypot                        the same for several tangents, along their first axis
+    vjp.jnp.var                           `jax.vjp` of the function of that path, and the call of what it gives back; arguments
+                                          which of the inputs vary, the function's own, the cotangents
 
 A printer spells them its own way; here is only what they do.
 """
@@ -62,6 +64,9 @@ def resolve(path: str) -> Callable[..., Any] | None:
     if kind in ("jvp", "jvps"):
         inner = resolve(rest)
         return None if inner is None else functools.partial(_pushed_forward, inner, kind == "jvps")
+    if kind == "vjp":
+        inner = resolve(rest)
+        return None if inner is None else functools.partial(_pulled_back, inner)
     found: Any = _ROOTS[kind]
     for word in rest.split("."):
         found = getattr(found, word, None)
@@ -101,6 +106,22 @@ def _pushed_forward(function: Callable[..., Any], several: bool, *args: Any) -> 
         return jax.jvp(function, primals, dots)
 
     return jax.vmap(one, out_axes=(None, 0))(*tangents) if several else one(*tangents)
+
+
+def _pulled_back(
+    function: Callable[..., Any], varied: Sequence[int], args: Sequence[Any], cotangents: Sequence[Any], **kwargs: Any
+) -> Any:
+    leaves, tree = jax.tree.flatten(args)
+    arrays = list({id(a): a for a in leaves if isinstance(a, jax.Array)}.values())
+
+    def one(*parts: Any) -> Any:
+        given = dict(zip([id(arrays[i]) for i in varied], parts, strict=True))
+        found = function(*jax.tree.unflatten(tree, [given.get(id(a), a) for a in leaves]), **kwargs)
+        return tuple(found) if isinstance(found, tuple) else found
+
+    results, pullback = jax.vjp(one, *[arrays[i] for i in varied])
+    structure = jax.tree.structure(results)
+    return (*jax.tree.leaves(results), *pullback(jax.tree.unflatten(structure, cotangents)))
 
 
 # First parameters of functions of functions: no array can go there.

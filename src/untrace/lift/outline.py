@@ -33,6 +33,7 @@ from untrace.lift.calls import Call, call_tree
 from untrace.lift.cotangents import d
 from untrace.lift.loops import bodies_of_loops, put_sums_last, slices
 from untrace.lift.names import provenance_of
+from untrace.lift.pullbacks import is_derivative
 from untrace.prove.rules import RULE_PARAMS
 
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
@@ -270,7 +271,7 @@ class Outliner:
         scans: dict[int, Scan] = {}
         for function in reversed(every):  # callers first
             # Where a pass was before (another attempt at a shared function), the calls have been found already.
-            if any(type(e.callee) is not Primitive for e in function.equations):
+            if any(type(e.callee) is not Primitive and not is_derivative(e.callee) for e in function.equations):
                 continue
             outer, at = loops.get(id(function), (None, 0))
             caller = scans.get(id(outer))
@@ -364,9 +365,10 @@ class Outliner:
         saved = self._saved(shape)
         results = len(shape.results) - max(0, saved - 1)
         if shape.uses > 1:
-            return results <= max(1, size // 2)
-        if shape.pieces[0].call.backward or saved > _MOST_RESIDUALS:
-            return False  # one forward part and one backward part read best in one place
+            return results <= max(1, self._weight(shape.pieces[0]) // 2)
+        # One forward part and one backward part read best in one place.
+        if shape.pieces[0].call.backward or saved > (0 if shape.pieces[0].call.callee.library else _MOST_RESIDUALS):
+            return False
         return size > _SMALL and len(shape.results) <= max(1, size // 4)
 
     def _saved(self, shape: Shape) -> int:
@@ -462,6 +464,11 @@ class Outliner:
 
     def _size(self, piece: Piece) -> int:
         return piece.stop - piece.start
+
+    def _weight(self, piece: Piece) -> int:
+        """How many equations it has, with those that calls of `jax.vjp` stand for."""
+        inside = piece.scan.equations[piece.start : piece.stop]
+        return sum(len(e.callee.body.equations) if is_derivative(e.callee) else 1 for e in inside)
 
     def _count(self, items: Sequence[int | Piece], seen: set[int], backward: bool) -> None:
         """Counts calls as they will stand in the text, backward parts or others: those inside a shared function once."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Frame, climbed
-from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
+from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, PullbackType, Value
 from untrace.lift import words
 from untrace.lift.variants import alike_params
 from untrace.prove.compare import Comparer
@@ -86,8 +86,9 @@ class Piece:
             equation = equations[item]
             outs = tuple([None if o is None else _type_key(o.aval) for o in equation.outputs])
             exact, rough = references(equation.inputs)
-            keys.append((id(equation.callee.object), exact, outs))
-            outline.append((id(equation.callee.object), rough, tuple([_rough(o) for o in outs])))
+            callee = _callee_key(equation.callee)
+            keys.append((callee, exact, outs))
+            outline.append((callee, rough, tuple([_rough(o) for o in outs])))
             for output in equation.outputs:
                 if output is not None:
                     make(output)
@@ -238,9 +239,20 @@ def renamed(equation: Equation, known: dict[Value, Value]) -> Equation:
 
 def _rough(key: Any) -> Any:
     """A type without its sizes."""
-    return (len(key[0]), *key[1:]) if type(key) is tuple else key
+    if type(key) is not tuple:
+        return key
+    if type(key[0]) is str:
+        return key[0], tuple([_rough(k) for k in key[1]])
+    return (len(key[0]), *key[1:])
+
+
+def _callee_key(callee: Any) -> Any:
+    """Equal for equal callees; what a library's call does is told by the equation that it was."""
+    return callee.name if type(callee) is Library else id(callee.object)
 
 
 def _type_key(aval: Any) -> Any:
+    if type(aval) is PullbackType:
+        return aval.path, tuple([_type_key(a) for a in aval.parts])
     shape = getattr(aval, "shape", None)
     return (shape, aval.dtype, getattr(aval, "weak_type", None)) if shape is not None else type(aval).__name__

@@ -14,7 +14,18 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
-from untrace.ir.nodes import Equation, Function, Local, Pack, Program, TupleType, Unpack, Value, walk_functions
+from untrace.ir.nodes import (
+    Equation,
+    Function,
+    Local,
+    Pack,
+    Program,
+    PullbackType,
+    TupleType,
+    Unpack,
+    Value,
+    walk_functions,
+)
 from untrace.lift.residuals_of_loops import Handover, arrange, hand_over, handovers
 
 Path = tuple[int, ...]
@@ -169,6 +180,8 @@ def _key(aval: Any) -> Any:
     """Equal for equal types."""
     if type(aval) is TupleType:
         return tuple([_key(p) for p in aval.parts])
+    if type(aval) is PullbackType:
+        return aval.path, tuple([_key(p) for p in aval.parts])
     return getattr(aval, "shape", None), getattr(aval, "dtype", None), getattr(aval, "weak_type", None)
 
 

@@ -82,12 +82,21 @@ def broadcast_twice(body: Body, eqn: Any) -> Any:
     inner = body.maker(x, "broadcast_in_dim")
     if inner is None or len(inner.invars) != 1:
         return None
-    if body.scalar(x) is None and _is_promotion(body, eqn, x.aval.shape):  # a number needs no axes to be promoted
+    # A number needs no axes to be promoted, and what only got axes in front is promoted from what it was.
+    if body.scalar(x) is None and _is_promotion(body, eqn, x.aval.shape) and not _has_axes_in_front(inner):
         return None
     if any(u.primitive.name in INDEXED and u.invars[1] is eqn.outvars[0] for u in body.users(eqn.outvars[0])):
         return None  # the axis that JAX gives an index
     first = tuple(dims[int(d)] for d in inner.params["broadcast_dimensions"])
     return eqn.replace(invars=inner.invars, params={**eqn.params, "broadcast_dimensions": first})
+
+
+def _has_axes_in_front(eqn: Any) -> bool:
+    """Whether a broadcast only puts axes of size one before those that there are."""
+    old, new = tuple(eqn.invars[0].aval.shape), tuple(eqn.params["shape"])
+    dims = tuple(int(d) for d in eqn.params["broadcast_dimensions"])
+    more = len(new) - len(old)
+    return new == (1,) * more + old and dims == tuple(range(more, len(new)))
 
 
 def _is_promotion(body: Body, eqn: Any, old: tuple[int, ...]) -> bool:

@@ -32,6 +32,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     x + -y stays: exact it is, but XLA takes the product in it into another fused operation than in x - y
     a number that a scan gets as a constant -> the number in its body
     an index that a scan gets ready for a gather -> made in its body, as `x[i]` does
+    the derivative of a library function that was mapped -> that of the function on the whole array
     cond over platforms of which only Mosaic's kernels have a branch of their own -> the equations of the other branch
     jit of a function of JAX that has no public name (a derivative of `jnp.var`) -> its equations
     constants with the same bits -> one constant (`equal_constants`)
@@ -97,7 +98,8 @@ class Simplifier:
 
     `only`: the rewrites that may be made, `without`: those that may not. `own`: primitives with a user's rule, which are left alone. `kept`: ids
     of equations that are left alone. `same`: what stands for a constant, by id (`equal_constants.representatives`).
-    `apart`: says of two equations that they are parts of different functions, and stay.
+    `apart`: says of two equations that they are parts of different functions, and stay. `instead`: other bodies, which do
+    the same, of calls by the ids of their equations.
     """
 
     def __init__(
@@ -108,7 +110,9 @@ class Simplifier:
         same: dict[int, Any] | None = None,
         apart: Callable[[Any, Any], bool] | None = None,
         without: frozenset[str] = frozenset(),
+        instead: Mapping[int, Any] = MappingProxyType({}),
     ):
+        self.instead = instead
         self.apart = apart
         self.without = without
         self.same = same or {}
@@ -175,9 +179,18 @@ class Simplifier:
                 # Inside shard_map a call of a library function is known by its simplified body, as patterns are.
                 inside = Simplifier(IMPLICIT)
                 new = inside._with_params(eqn)
+                if id(eqn) in self.kept:
+                    self._alive.append(new)
+                    self.kept.add(id(new))
                 self.counts.update(inside.counts)
                 body.changed = body.changed or new is not eqn
                 eqn = new
+            if id(eqn) in self.instead and self.only is None:
+                eqn = eqn.replace(params={**eqn.params, "jaxpr": self.instead[id(eqn)]})
+                self._alive.append(eqn)
+                self.kept.add(id(eqn))
+                self.counts["as_called"] += 1
+                body.changed = True
             kind = "" if self.only == IMPLICIT else self._library_call(eqn, body.results)
             if kind == "public" and self.only is None and any(_is_known(body, v) for v in eqn.invars):
                 kind = "inline"
@@ -529,17 +542,18 @@ def simplified(
     named: Mapping[int, str] = MappingProxyType({}),
     apart: Callable[[Any, Any], bool] | None = None,
     without: frozenset[str] = frozenset(),
+    instead: Mapping[int, Any] = MappingProxyType({}),
 ) -> tuple[Any, Counter[str]]:
     """(`closed` simplified, how often each rewrite was made); the same object where none was.
 
     named: names of constants that the function knows, by id: those stay apart from others like them of another name.
     apart: says of two equations that they are parts of different functions of the author's.
-    without: rewrites that are not made.
+    without: rewrites that are not made. instead: other bodies that do the same, of calls by their equation's id.
     """
     same: dict[int, Any] = {}
     if only is None or "equal_constants" in only:
         same = equal_constants.representatives(closed, named, _TRANSPARENT)
-    simplifier = Simplifier(only, own, kept, same, apart, without)
+    simplifier = Simplifier(only, own, kept, same, apart, without, instead)
     return simplifier.simplify(closed), simplifier.counts
 
 

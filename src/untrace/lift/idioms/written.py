@@ -23,7 +23,7 @@ _MOST_EQUATIONS = 60
 _MOST_INPUTS = 4
 
 
-def _call(m: Matcher, equation: Equation) -> tuple[str, Site] | None:
+def call_of(m: Matcher, equation: Equation) -> tuple[str, Site] | None:
     """(path, site) of the library function that made the equation; None for operators and methods."""
     if equation.origin is None:
         return None
@@ -65,7 +65,7 @@ def _is_last(m: Matcher, equation: Equation, site: Site) -> bool:
 
 def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
     """The call that left several equations; tried at the last of them, before the idioms of its primitive."""
-    call = _call(m, equation)
+    call = call_of(m, equation)
     if call is None or not _is_last(m, equation, call[1]):
         return
     for group in _groups(m, equation, call[1]):
@@ -75,8 +75,8 @@ def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
 
 def _single(m: Matcher, equation: Equation) -> Iterator[Guess]:
     """The call that left this one equation; tried where no idiom of its primitive fits."""
-    call = _call(m, equation)
-    if call is None or equation.callee.name in ("jit", "pjit") and not _given(*call):
+    call = call_of(m, equation)
+    if call is None or equation.callee.name in ("jit", "pjit") and not given_arguments(*call):
         return  # a jitted function was tried by its name
     yield from _guesses(m, *call, [equation])
 
@@ -103,7 +103,7 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
     facts = signatures.Facts(
         [e.origin for e in group], [a.aval for a in inputs], [v.aval for e in anchors for v in e.origin.outvars]
     )
-    given = _given(path, site)
+    given = given_arguments(path, site)
     spec = given.pop("subscripts", None) or _scope_of_einsum(path, site)  # the author's own letters
     if spec is not None:
         for order in itertools.permutations([*inputs, *constants]):
@@ -132,7 +132,7 @@ def _scope_of_einsum(path: str, site: Site) -> str | None:
     return site.scopes[-1]
 
 
-def _given(path: str, site: Site) -> dict[str, Any]:
+def given_arguments(path: str, site: Site) -> dict[str, Any]:
     """The literal arguments of the call that stands at the innermost frame, by the names of their parameters."""
     node = site.frames[-1].node if site.frames else None
     if not isinstance(node, ast.Call):

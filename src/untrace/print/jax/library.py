@@ -14,6 +14,7 @@ from untrace.lift.library import OF_MATRIX
 from untrace.lift.patterns import Fixed
 from untrace.print.jax.sizes import joined
 from untrace.print.names import identifier
+from untrace.print.rules import Groups
 from untrace.print.tree import (
     UNARY,
     Attribute,
@@ -40,13 +41,20 @@ _BINARY = {
 _UNARY = {"neg": "-", "invert": "~"}
 
 
-def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
+def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr | Groups:
     """The expression of an equation whose callee is a Library function. Raises Unwritable."""
     callee = equation.callee
     if "combine" in equation.params:
         return _associative_scan(w, equation, operands)
     if "matvec" in equation.params:
         return _solver(w, equation, operands)
+    kind, _, rest = callee.name.partition(".")
+    if kind == "vjp":
+        return _differentiated(w, rest, equation, operands)
+    if kind == "pullback":
+        cotangent = operands[1] if len(operands) == 2 else Tuple(operands[1:])
+        called = Call(operands[0], [cotangent])
+        return called if len(equation.outputs) > 1 else Subscript(called, Text("0"))
     given = callee.args
     if w.sizes is not None and callee.name == "method.reshape":
         given = [given[0], *w.sizes.reshape(operands[0], tuple(equation.inputs[0].aval.shape), tuple(given[1:]))]
@@ -54,7 +62,6 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     if w.sizes is not None and callee.name == "method.reshape":
         args = [args[0], *joined(args[1:])]
     kwargs = [(k, _argument(w, v, operands)) for k, v in callee.kwargs.items()]
-    kind, _, rest = callee.name.partition(".")
     if kind == "vmap":
         axes = 1
         while rest.startswith("vmap."):
@@ -115,6 +122,32 @@ def _pushed_forward(w: Any, path: str, args: Sequence[Expr], several: bool) -> E
         names.append(word)
     one = Call("jax.jvp", [Text(path), Tuple(primals), Tuple([Name(n) for n in names])])
     return Call(Call("jax.vmap", [Lambda(names, one)], [("out_axes", Text("(None, 0)"))]), tangents)
+
+
+def _differentiated(w: Any, path: str, equation: Equation, operands: Sequence[Expr]) -> Groups:
+    """`jax.vjp(jnp.linalg.cholesky, x)`; a lambda where there are other arguments."""
+    w.module.modules.add("jax")
+    callee, sizes = equation.callee, (len(equation.outputs) - 1, 1)
+    varied, given = callee.args
+    own_tuple = "tuple" in equation.params
+    primals = [operands[place] for place in varied]
+    whole = [a.index for a in given if type(a) is Slot] == list(varied) and len(given) == len(varied)
+    if whole and not callee.kwargs and not own_tuple and path.startswith(("jax.", "jnp.", "lax.")):
+        w.module.modules.add(path.partition(".")[0])
+        return Groups(Call("jax.vjp", [Text(path), *primals]), sizes)
+    others = {word for i, o in enumerate(operands) if i not in varied for word in _WORD.findall(o.flat())}
+    names = []
+    for word in ("x", "y", "z")[: len(varied)]:
+        while word in others:
+            word += "_"
+        names.append(word)
+    inside: list[Expr] = list(operands)
+    for place, name in zip(varied, names, strict=True):
+        inside[place] = Name(name)
+    args = [_argument(w, a, inside) for a in given]
+    kwargs = [(k, _argument(w, v, inside)) for k, v in callee.kwargs.items()]
+    call = _spelled(w, path, args, kwargs)
+    return Groups(Call("jax.vjp", [Lambda(names, Call("tuple", [call]) if own_tuple else call), *primals]), sizes)
 
 
 def _over_axes(

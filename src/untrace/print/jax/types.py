@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import TupleType
+from untrace.ir.nodes import PullbackType, TupleType
 from untrace.print.jax.pytrees import DICTS, branches, is_plain_identifier, key_source, labelled
 from untrace.print.tree import WIDTH
 
@@ -140,6 +140,8 @@ def array_type(aval: Any) -> Type:
     """The type of one value: `f32[8,3]`, `key<fry>[]`; of a tuple, those of its parts."""
     if type(aval) is TupleType:
         return Type("tuple", parts=tuple(("", array_type(part)) for part in aval.parts))
+    if type(aval) is PullbackType:
+        return Type("array", "a pullback", aval=aval)
     if not jax_compat.is_shaped_array(aval):
         text = str(aval)
         return Type("array", text if text.isprintable() and len(text) < 40 else "an object", aval=aval)

@@ -400,7 +400,11 @@ class FunctionWriter:
             ]
             callee = equation.callee
             if type(callee) is Library:
-                self._statement(equation, library_call(self, equation, operands))
+                called = library_call(self, equation, operands)
+                if type(called) is rules.Groups:
+                    self._groups(called, equation)
+                else:
+                    self._statement(equation, called)
                 continue
             if type(callee) is TuplePack:
                 self._statement(equation, Tuple(operands))

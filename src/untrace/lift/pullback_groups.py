@@ -1,0 +1,179 @@
+"""Derivatives of library functions that JAX does not keep as calls (`jax.nn.softmax`): two groups of equations, one in the
+forward and one in the backward pass, which have the place in the author's code and the function entered there in common.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from untrace.ir.nodes import Equation, Library, Primitive, Value
+from untrace.lift import signatures
+from untrace.lift.engine import Guess, Matcher
+from untrace.lift.idioms.written import call_of, given_arguments
+from untrace.lift.library import resolve
+from untrace.lift.patterns import NotAScalar, pattern_of, template
+
+# Fewer equations than the call alone would leave: it reads better what they compute.
+_LEAST = 5
+_MOST_INPUTS = 3
+# Primitives that compute nothing.
+SHAPES = frozenset({"broadcast_in_dim", "reshape", "squeeze", "convert_element_type"})
+
+
+@dataclass
+class _Group:
+    """What may be the derivative of one call: the last equation of each part, all of them, what they read."""
+
+    forward: Equation
+    backward: Equation
+    equations: list[Equation]
+    inputs: list[Any]
+    cotangent: Value
+
+
+def lift_groups(m: Matcher, replace: Any) -> None:
+    """Makes `jax.vjp` of the groups of equations in a function that are derivatives of library functions."""
+    for group in list(_groups(m)):
+        if any(id(e) in m.consumed or not m.free(e) for e in group.equations):
+            continue
+        any(_try(m, guess, group, replace) for guess in _guesses(m, group))
+
+
+def _groups(m: Matcher) -> Iterator[_Group]:
+    by_call: dict[Any, list[Equation]] = {}
+    for equation in m.equations:
+        if type(equation.callee) is Primitive and equation.origin is not None and id(equation) not in m.consumed:
+            site = m.site(equation)
+            if site.library is not None:
+                by_call.setdefault((site.library, site.frames), []).append(equation)
+    for equations in by_call.values():
+        backward = [e for e in equations if m.site(e).phase == "backward"]
+        if backward and len(backward) < len(equations) > _LEAST:
+            yield from _groups_of(m, equations, {id(e) for e in backward})
+
+
+def _groups_of(m: Matcher, equations: Sequence[Equation], backward: set[int]) -> Iterator[_Group]:
+    """The groups among the equations of one place, which a loop of the author's may have passed several times."""
+    members = {id(e) for e in equations}
+    forward = [e for e in equations if id(e) not in backward]
+    ends = [e for e in forward if len(e.outputs) == 1 and m.is_used_outside(e.outputs[0], equations)]
+    for last in equations:
+        if id(last) not in backward or len(last.outputs) != 1 or not m.is_used_outside(last.outputs[0], equations):
+            continue
+        for one in (last, *_added_up(m, last, backward)):
+            whole = _behind(m, one, members)
+            inputs, given = _read_by(m, whole, members, backward)
+            if len(given) != 1 or not 0 < len(inputs) <= _MOST_INPUTS:
+                continue
+            for first in ends:
+                alone = _behind(m, first, members)
+                both = {id(e) for e in (*alone, *whole)}
+                needed = [e for e in equations if id(e) in both]
+                if _steps(needed) - _steps(alone) >= _LEAST and _read_by(m, needed, members, backward) == (
+                    inputs,
+                    given,
+                ):
+                    yield _Group(first, one, needed, inputs, given[0])
+
+
+def _steps(equations: Sequence[Equation]) -> int:
+    """How many equations compute something."""
+    return sum(e.callee.name not in SHAPES for e in equations)
+
+
+def _added_up(m: Matcher, equation: Equation, backward: set[int]) -> list[Equation]:
+    """Where an equation adds to what another use of the same array gave: the equation that makes its own part."""
+    if equation.callee.name not in ("add_any", "add"):
+        return []
+    makers = [m.made.get(a) for a in equation.inputs if type(a) is Value]
+    own = [e for e in makers if e is not None and id(e) in backward and len(e.outputs) == 1]
+    return own if len(own) == 1 else []
+
+
+def _behind(m: Matcher, equation: Equation, members: set[int]) -> list[Equation]:
+    """An equation and those members that what it reads comes from."""
+    found = {id(equation): equation}
+    stack = [equation]
+    while stack:
+        for atom in stack.pop().inputs:
+            maker = m.made.get(atom) if type(atom) is Value else None
+            if maker is not None and id(maker) in members and id(maker) not in found:
+                found[id(maker)] = maker
+                stack.append(maker)
+    return list(found.values())
+
+
+def _read_by(
+    m: Matcher, equations: Sequence[Equation], members: set[int], backward: set[int]
+) -> tuple[list[Any], list[Any]]:
+    """(what the forward equations read from outside, what only the backward ones do)."""
+    ours: dict[Any, None] = {}
+    others: dict[Any, None] = {}
+    for equation in sorted(equations, key=m.position):
+        for atom in equation.inputs:
+            if type(atom) is Value and id(m.made.get(atom)) not in members:
+                (others if id(equation) in backward else ours)[atom] = None
+    return list(ours), [a for a in others if a not in ours]
+
+
+def _guesses(m: Matcher, group: _Group) -> Iterator[Guess]:
+    call = call_of(m, group.forward)
+    if call is None:
+        return
+    path, site = call
+    facts = signatures.Facts(
+        [e.origin for e in group.equations], [a.aval for a in group.inputs], [group.forward.outputs[0].aval]
+    )
+    given = given_arguments(path, site)
+    for known in [given, {}] if given else [{}]:
+        yield from signatures.guesses(path, group.inputs, facts, known)
+    yield Guess(path, tuple(group.forward.inputs))  # numbers are among its arguments
+
+
+def _try(m: Matcher, guess: Guess, group: _Group, replace: Any) -> bool:
+    inputs: list[Any] = []
+    places: dict[int, int] = {}
+    try:
+        args = tuple([template(a, inputs, places) for a in guess.args])
+        kwargs = {k: template(v, inputs, places) for k, v in guess.kwargs.items()}
+    except NotAScalar:
+        return False
+    kwargs = {k: v for k, v in kwargs.items() if not is_default(guess.path, k, v)}
+    operands = len(inputs)
+    cotangents = (template(group.cotangent, inputs, places),)
+    path = f"vjp.{guess.path}"
+    anchors = (group.forward, group.backward)
+    for varied in combinations(range(operands), 1):
+        pattern = pattern_of(m.lifter.patterns, path, (varied, args, cotangents), kwargs, inputs)
+        if pattern is None:
+            return False
+        found = m._lay_over(pattern, inputs, anchors)
+        if found is None or not m._before(inputs[:operands], group.forward):
+            continue
+        found.sort(key=m.position)
+        after = {group.cotangent}
+        parts: tuple[list[Equation], list[Equation]] = ([], [])
+        for equation in found:
+            late = not after.isdisjoint(equation.inputs)
+            parts[late].append(equation)
+            after.update(equation.outputs if late else ())
+        if group.forward in parts[0] and group.backward in parts[1]:
+            callee = Library(path, (varied, args), kwargs, None)  # type: ignore[arg-type]
+            replace(m, callee, inputs[:operands], [group.cotangent], parts, anchors)
+            return True
+    return False
+
+
+def is_default(path: str, name: str, value: Any) -> bool:
+    """Whether an argument says what is meant without it: then the function may stand by its name alone."""
+    if path.startswith("method."):
+        return False
+    try:
+        known = inspect.signature(resolve(path)).parameters.get(name)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return known is not None and type(known.default) is type(value) and known.default == value

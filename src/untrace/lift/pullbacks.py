@@ -1,0 +1,270 @@
+"""Derivatives of library functions: `jax.vjp` of the function, and a call of what it gives back.
+
+    y, log_softmax_vjp = jax.vjp(jax.nn.log_softmax, x)
+    ...
+    d_x = log_softmax_vjp(d_y)[0]
+
+JAX differentiates a jitted function as a whole: one call of its name computes the result and the residuals, and another one
+in the backward pass takes these. The guess is traced as any other, and laid over the two. It stands before functions are
+outlined, so that the residuals are one value wherever they go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import jax
+
+from untrace import jax_compat
+from untrace.ir.nodes import (
+    Equation,
+    Function,
+    Library,
+    Literal,
+    Pack,
+    Primitive,
+    Program,
+    PullbackType,
+    Slot,
+    Unpack,
+    Value,
+    walk_functions,
+)
+from untrace.lift.engine import (
+    FIRST,
+    IDIOMS,
+    LAST,
+    Guess,
+    Lifter,
+    Matcher,
+    is_same_literal,
+    is_same_type,
+    with_all_outputs,
+)
+from untrace.lift.library import resolve
+from untrace.lift.patterns import NotAScalar, Pattern, fill, pattern_of, template
+from untrace.lift.pieces import renamed
+from untrace.lift.pullback_groups import SHAPES, is_default, lift_groups
+
+PULLBACK = "pullback"
+_JITS = ("jit", "pjit")
+_KINDS = ("jnp", "jax", "method")  # of paths
+# Equations of a backward part: of a shorter one it reads better what it computes.
+_LEAST = 4
+
+
+def find_pullbacks(
+    program: Program,
+    refused: Mapping[int, int] | frozenset[int] = frozenset(),
+    own: Collection[str] = (),
+    instead: dict[int, Any] | None = None,
+) -> Program:
+    """Makes `jax.vjp` of the two parts of each library function's derivative, where that is proven; in place.
+
+    instead: of parts that only do the same as what `jax.vjp` gives (those of a function that was mapped), its jaxprs are put
+    there, by the id of the part's own equation.
+    """
+    lifter = Lifter(refused, program.extra.get("own", own))
+    for function in walk_functions(program.entry):
+        matcher = Matcher(lifter, function)
+        for forward, backward in list(_pairs(function)):
+            _lift(matcher, forward, backward, instead)
+        lift_groups(matcher, replace)
+        matcher.finish(function)
+    return program
+
+
+def is_derivative(callee: Any) -> bool:
+    """Whether it is a call of `jax.vjp`, or of what that gives back."""
+    return type(callee) is Library and (callee.name == PULLBACK or callee.name.startswith("vjp."))
+
+
+def _pairs(function: Function) -> Iterator[tuple[Equation, Equation]]:
+    """A library's call that computes residuals, and the call of the same name that takes them, each in one pair only."""
+    made: dict[Value, Equation] = {}
+    taken: set[int] = set()
+    for equation in function.equations:
+        name = _name(equation)
+        if name is None:
+            continue
+        before = {id(e): e for a in equation.inputs if type(a) is Value and (e := made.get(a)) is not None}
+        # Residuals come last.
+        found = [e for e in before.values() if _name(e) == name and len(e.outputs) > 1 and id(e) not in taken]
+        found = [e for e in found if e.outputs[-1] in equation.inputs]
+        if len(found) == 1:
+            taken.add(id(found[0]))
+            yield found[0], equation
+        made.update((o, equation) for o in equation.outputs if o is not None)
+
+
+def _name(equation: Equation) -> str | None:
+    """The name of a library's jitted function."""
+    if type(equation.callee) is not Primitive or equation.callee.name not in _JITS or equation.origin is None:
+        return None
+    closed = equation.origin.params["jaxpr"]
+    return equation.origin.params["name"] if jax_compat.is_library_jaxpr(closed) else None
+
+
+def _lift(m: Matcher, forward: Equation, backward: Equation, instead: dict[int, Any] | None) -> bool:
+    if not m.free(forward) or not m.free(backward):
+        return False
+    inside = list(jax_compat.equations_in(_plain(backward.origin.params["jaxpr"])))
+    steps = sum(eqn.primitive.name not in SHAPES for eqn in inside)
+    if steps < _LEAST and not any(_has_batches(eqn) for eqn in inside):
+        return False
+    known = {*forward.inputs, *forward.outputs}
+    # Cotangents come last; one may be what the function takes.
+    given = [a for a in backward.inputs if a not in known] or list(backward.inputs[-1:])
+    if given[0] in forward.outputs or not all(type(a) is Value for a in given):
+        return False
+    for guess_from in (*FIRST, *IDIOMS.get(forward.callee.name, ()), *LAST):
+        for guess in guess_from(m, forward):
+            known_kind = guess.path.partition(".")[0] in _KINDS
+            if known_kind and _try(m, guess, forward, backward, given, instead):
+                return True
+    return False
+
+
+def _has_batches(eqn: Any) -> bool:
+    """Whether it adds at other places in each of several arrays, which no `x.at[i].add(y)` says."""
+    numbers = eqn.params.get("dimension_numbers")
+    return eqn.primitive.name == "scatter-add" and bool(numbers.operand_batching_dims)
+
+
+def _try(
+    m: Matcher,
+    guess: Guess,
+    forward: Equation,
+    backward: Equation,
+    given: Sequence[Any],
+    instead: dict[int, Any] | None,
+) -> bool:
+    """Whether `jax.vjp` of the guessed call is what the two do; if so, they are replaced. given: the cotangents."""
+    inputs: list[Any] = []
+    places: dict[int, int] = {}
+    try:
+        args = tuple([template(a, inputs, places) for a in guess.args])
+        kwargs = {k: template(v, inputs, places) for k, v in guess.kwargs.items()}
+    except NotAScalar:
+        return False
+    kwargs = {k: v for k, v in kwargs.items() if not is_default(guess.path, k, v)}
+    operands = len(inputs)
+    cotangents = tuple([template(a, inputs, places) for a in given])
+    path = f"vjp.{guess.path}"
+    for varied in combinations(range(operands), len(backward.outputs)):
+        pattern = pattern_of(m.lifter.patterns, path, (varied, args, cotangents), kwargs, inputs)
+        whole = _of_two_calls(pattern) if pattern is not None else None
+        if whole is None or not _is_private(m, forward, backward, len(given)):
+            continue
+        group = m._lay_over(whole, inputs, (forward, backward))
+        if group is None and instead is not None and _does_the_same(m, whole, inputs, (forward, backward)):
+            for eqn, part in zip(_calls(whole), (forward, backward), strict=True):
+                instead[id(part.origin)] = eqn.params["jaxpr"]
+            group = [forward, backward]
+        if group is not None and len(group) == 2:
+            callee = Library(path, (varied, args), kwargs, None)  # type: ignore[arg-type]
+            replace(m, callee, inputs[:operands], given, ([forward], [backward]), (forward, backward))
+            return True
+    return False
+
+
+def _calls(pattern: Pattern) -> list[Any]:
+    """The equations that make the pattern's results, each once."""
+    made = [pattern.made_by[v][0] for v in pattern.outvars if v in pattern.made_by]
+    return list({id(eqn): eqn for eqn in made}.values())
+
+
+def replace(
+    m: Matcher,
+    callee: Library,
+    inputs: list[Any],
+    given: Sequence[Any],
+    parts: Sequence[Sequence[Equation]],
+    results: Sequence[Equation],
+) -> None:
+    """Puts `jax.vjp` and the call of what it gives back in the place of two groups of equations, in program order.
+
+    callee: a Library callee without its body. given: the cotangents. results: of each group, the equation with its result.
+    """
+    (forward, backward), (first, last) = parts, results
+    made = [with_all_outputs(e) for e in forward]
+    saved = [a for a in _read(backward) if type(a) is Value and a not in given]
+    name = callee.name.rpartition(".")[2]
+    pullback = Value(PullbackType(callee.name, [a.aval for a in saved]), f"{name}_vjp")
+    count = len(first.outputs) if len(forward) > 1 else len(given)
+    whole = made[forward.index(first)].outputs[:count]
+    callee.body = Function(callee.name, inputs, [*made, Equation(Pack(), saved, [pullback], {})], [*whole, pullback])
+    params = {"tuple": True} if count > 1 and _gives_own_tuple(callee, inputs) else {}
+    outputs = [*first.outputs[:count], pullback]
+    m.replaced[id(first)] = Equation(callee, inputs, outputs, params, first.origin)
+    inside = {a: Value(a.aval, a.hint) for a in saved}
+    unpack = Equation(Unpack(), [pullback], list(inside.values()), {})
+    pulled = [with_all_outputs(renamed(e, inside)) for e in backward]
+    body = Function(PULLBACK, [pullback, *given], [unpack, *pulled], pulled[backward.index(last)].outputs)
+    slots = tuple([Slot(i) for i in range(1 + len(given))])
+    m.replaced[id(last)] = Equation(
+        Library(PULLBACK, slots, {}, body), [pullback, *given], last.outputs, {}, last.origin
+    )
+    m.consumed.update([id(e) for part in parts for e in part])
+
+
+def _read(equations: Sequence[Equation]) -> list[Any]:
+    """What equations read that none of them makes, each once."""
+    own = {o for e in equations for o in e.outputs}
+    return list(dict.fromkeys([a for e in equations for a in e.inputs if type(a) is not Literal and a not in own]))
+
+
+def _gives_own_tuple(callee: Library, inputs: Sequence[Any]) -> bool:
+    """Whether the function gives a tuple of a class of its own, as `jnp.linalg.qr` does: no pullback takes a plain one."""
+    kinds: list[Any] = []
+
+    def noted(*arrays: Any) -> None:
+        function = resolve(callee.name.removeprefix("vjp."))
+        kinds.append(type(function(*fill(callee.args[1], arrays), **callee.kwargs)))  # type: ignore[misc]
+
+    jax.eval_shape(noted, *[jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in inputs])
+    return kinds[0] is not tuple
+
+
+def _of_two_calls(pattern: Pattern) -> Pattern | None:
+    """The pattern with all the results of its two calls, residuals too; None where it has others."""
+    eqns = _calls(pattern)
+    if len(eqns) != 2 or pattern.size != 2 or any(eqn.primitive.name not in _JITS for eqn in eqns):
+        return None
+    outvars = [v for eqn in eqns for v in eqn.outvars]
+    return Pattern(pattern.inputs, pattern.consts, pattern.made_by, outvars, pattern.size)
+
+
+def _does_the_same(m: Matcher, pattern: Pattern, inputs: Sequence[Any], parts: Sequence[Equation]) -> bool:
+    """Whether the two calls of the pattern are the parts, but for how their bodies are written."""
+    known: dict[Any, Any] = {v: inputs[place] for v, place in pattern.inputs.items()}
+    for eqn, part in zip(_calls(pattern), parts, strict=True):
+        if len(eqn.invars) != len(part.inputs) or len(eqn.outvars) != len(part.outputs):
+            return False
+        for var, atom in zip(eqn.invars, part.inputs, strict=True):
+            if type(var) is jax_compat.LITERAL_TYPE:
+                if type(atom) is not Literal or not is_same_literal(var, atom):
+                    return False
+            elif known.get(var) is not atom:
+                return False
+        if not all(is_same_type(a.aval, b.aval) for a, b in zip(eqn.outvars, part.origin.outvars, strict=True)):
+            return False
+        known.update(zip(eqn.outvars, part.outputs, strict=True))
+        ours, theirs = [_plain(e.params["jaxpr"]) for e in (part.origin, eqn)]
+        if not m.lifter.comparer.same(ours, theirs):
+            return False
+    return True
+
+
+def _plain(closed: Any) -> Any:
+    """The simplest form of a call's body."""
+    from untrace.lift.simplify import simplified
+
+    return simplified(closed)[0]
+
+
+def _is_private(m: Matcher, forward: Equation, backward: Equation, results: int) -> bool:
+    """Whether nothing but the backward part needs the residuals."""
+    return not any(m.is_used_outside(o, [backward]) for o in forward.outputs[results:] if o is not None)

@@ -1,0 +1,129 @@
+"""Derivatives of library functions: `jax.vjp` of the function, and a call of what it gives back."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import untrace
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(4, 5)), jnp.float32)
+COV = jnp.eye(4) + 0.1
+
+
+def _source(fn, *args):
+    d = untrace.decompile(fn)(*args)
+    assert d.proof.at_least("bits")
+    for got, expected in zip(jax.tree.leaves(d(*args)), jax.tree.leaves(fn(*args)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    return d.source
+
+
+def test_a_jitted_function_of_one_array():
+    source = _source(jax.grad(lambda x: (jax.nn.log_softmax(x) * x).sum()), X)
+    assert "log_softmax_vjp = jax.vjp(jax.nn.log_softmax, x)" in source
+    assert "log_softmax_vjp(x)[0]" in source  # what comes back to it is its own argument
+    assert "exp(" not in source
+
+
+def test_keywords_stand_in_a_lambda():
+    source = _source(jax.grad(lambda x: (jnp.var(x, axis=0) * x[0]).sum()), X)
+    assert "var_vjp = jax.vjp(lambda x: x.var(axis=0), x)" in source
+
+
+@pytest.mark.parametrize("name", ["softmax", "gelu", "logsumexp"])
+def test_a_function_that_leaves_its_equations(name):
+    function = getattr(jax.nn, name)
+    source = _source(jax.grad(lambda x: (jnp.sin(function(jnp.cos(x)))).sum()), X)
+    assert f"jax.vjp(jax.nn.{name}, jnp.cos(x))" in source
+    assert f"{name}_vjp(" in source
+
+
+def test_several_arrays_and_a_result_of_several():
+    def loss(a, b):
+        factor = jnp.linalg.cholesky(a)
+        q, r = jnp.linalg.qr(factor)
+        return (q * jax.scipy.linalg.solve_triangular(factor, b, lower=True) + r).sum()
+
+    source = _source(jax.grad(loss, argnums=(0, 1)), COV, COV + 1.0)
+    assert "cholesky_vjp = jax.vjp(jnp.linalg.cholesky, " in source
+    assert "(q, _), qr_vjp = jax.vjp(lambda x: tuple(jnp.linalg.qr(x)), " in source
+    assert "jax.scipy.linalg.solve_triangular(x, y, lower=True)" in source
+
+
+def test_a_mapped_function_is_that_of_the_whole_array():
+    def loss(x):
+        return (jax.vmap(lambda row: jnp.var(row, keepdims=True) * row)(x)).sum()
+
+    source = _source(jax.grad(loss), X)
+    assert "jax.vjp(lambda x: x.var(axis=-1, keepdims=True), x)" in source
+
+
+def test_layers_share_their_functions():
+    def layer(w, x):
+        return jax.nn.softmax(x @ w) @ w.T + x
+
+    def loss(ws, x):
+        for w in ws:
+            x = layer(w, x)
+        return (x**2).sum()
+
+    source = _source(jax.grad(loss), [jnp.eye(5), jnp.eye(5) + 0.1, jnp.eye(5) - 0.2], X)
+    assert source.count("jax.vjp(jax.nn.softmax, ") == 1
+    assert source.count("softmax_vjp(") == 2  # the first layer has no cotangent to give back
+    assert "def layer(" in source and "def layer_bwd(" in source
+
+
+def test_a_residual_that_the_program_itself_reads_stays():
+    def both(x):
+        y, pull = jax.vjp(jax.nn.log_softmax, x)
+        return y, pull(jnp.ones_like(y))[0], jax.tree.leaves(pull)
+
+    assert "jax.vjp" not in _source(both, X)
+
+
+def test_a_short_derivative_is_written_out():
+    assert "vjp" not in _source(jax.grad(lambda x: jnp.where(x > 0, jnp.square(x), x).sum()), X)
+
+
+def test_in_a_loop():
+    def loss(w):
+        return lax.scan(lambda h, _: (jax.nn.softmax(w @ h), None), jnp.ones(4), length=3)[0].sum()
+
+    _source(jax.grad(loss), COV)
+
+
+def test_a_choice_and_a_formula_stay_and_a_bound_is_a_pullback():
+    source = _source(jax.grad(lambda x: jnp.where(x > 0.1, jnp.tanh(x), 0.0).sum()), X)
+    assert "vjp" not in source
+    source = _source(jax.grad(lambda x: jnp.sin(jnp.maximum(jnp.cos(x), 0.5)).sum()), X)
+    assert "jax.vjp(lambda x: jnp.maximum(x, 0.5), jnp.cos(x))" in source
+
+
+def test_a_gather_from_each_of_several_arrays():
+    index = jnp.array([[0], [2], [1], [0]])
+    source = _source(jax.grad(lambda x: jnp.sin(jnp.take_along_axis(x, index, axis=-1)).sum()), X)
+    assert "take_along_axis_vjp(" in source and "jax.vmap" not in source
+
+
+def test_what_is_added_to_another_gradient_of_the_same_array():
+    def loss(x):
+        y = jnp.cos(x)
+        return (jax.nn.softmax(y) * jnp.sin(y)).sum()
+
+    source = _source(jax.grad(loss), X)
+    assert "jax.vjp(jax.nn.softmax, " in source and "+" in source
+
+
+def test_inside_shard_map():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+
+    def step(x):
+        return jax.grad(lambda x: (jax.nn.log_softmax(x)[:, 0] ** 2).sum())(x)
+
+    spec = jax.sharding.PartitionSpec("data")
+    source = _source(jax.shard_map(step, mesh=mesh, in_specs=spec, out_specs=spec), X)
+    assert "log_softmax_vjp = jax.vjp(jax.nn.log_softmax, " in source
