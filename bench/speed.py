@@ -1,6 +1,6 @@
 """Measures what decompiling costs beside what tracing costs, in time and memory.
 
-    python bench/speed.py [--zoo ZOO_DIR | --no-zoo] [--sizes 100,1000] [--json OUT] [--oracle]
+    python bench/speed.py [--zoo ZOO_DIR | --no-zoo] [--sizes 100,1000] [--style STYLE] [--json OUT] [--oracle]
     python bench/speed.py --profile 10000
 
 Straight-line programs of 100 to 100,000 equations (scalar-free `jax.lax` calls: the cheapest
@@ -44,8 +44,8 @@ from _common import Record, build_case, child_main, find_cases, mark, run_child,
 ZOO = Path(__file__).resolve().parents[2] / "shared" / "zoo"
 SIZES = (100, 1_000, 10_000, 30_000, 100_000)
 WRITE_GOAL = 1.0
-STRAIGHT_GOAL = 4.0
-ZOO_GOAL = 2.5
+# By style: total / trace of straight-line programs, of how many equations on, and in the median over the zoo.
+TOTAL_GOALS = {"exact": (4.0, 0, 2.5), "idiomatic": (8.0, 10_000, 4.0)}
 MEMORY_GOAL = 2 * 2**30  # bytes
 # Per-equation cost may grow by a quarter over two decades (the garbage collector, cache misses)
 # and still be called linear: 10 ** (2 * 0.05).
@@ -129,7 +129,9 @@ def cold(call: Callable[[], Any]) -> tuple[float, float, Any]:
     return time.perf_counter() - wall, time.process_time() - cpu, result
 
 
-def decompiler(fn: Callable[..., Any], args: Sequence[Any], oracle: bool, prove: bool = True) -> Callable[[], Any]:
+def decompiler(
+    fn: Callable[..., Any], args: Sequence[Any], oracle: bool, style: str, prove: bool = True
+) -> Callable[[], Any]:
     """A call that decompiles `fn`; with `oracle`, one that traces it and does nothing else."""
     if oracle:
         import jax
@@ -137,22 +139,22 @@ def decompiler(fn: Callable[..., Any], args: Sequence[Any], oracle: bool, prove:
         return lambda: jax.make_jaxpr(fn)(*args)
     import untrace
 
-    return lambda: untrace.decompile(fn, style="exact", prove=prove)(*args)
+    return lambda: untrace.decompile(fn, style=style, prove=prove)(*args)
 
 
-def take_sample(fn: Callable[..., Any], args: Sequence[Any], oracle: bool) -> Sample:
+def take_sample(fn: Callable[..., Any], args: Sequence[Any], oracle: bool, style: str) -> Sample:
     """One repeat of the original's trace and of the whole of decompiling it, side by side."""
     import jax
 
     trace, trace_cpu, _ = cold(lambda: jax.make_jaxpr(fn)(*args))
-    total, total_cpu, decompiled = cold(decompiler(fn, args, oracle))
+    total, total_cpu, decompiled = cold(decompiler(fn, args, oracle, style))
     parts = dict(getattr(decompiled, "timings", {}))
     if parts:
         writing = parts.get("write", 0.0)
         proof = sum(parts.get(part, 0.0) for part in ("load", "retrace", "compare"))
     else:  # no timings: what is left after the trace, with and without the proof
         del decompiled
-        unproven, _, _ = cold(decompiler(fn, args, oracle, prove=False))
+        unproven, _, _ = cold(decompiler(fn, args, oracle, style, prove=False))
         writing, proof = max(unproven - trace, 0.0), max(total - unproven, 0.0)
     return Sample(trace, writing, proof, total, trace_cpu, total_cpu, parts)
 
@@ -170,7 +172,7 @@ def measure(options: dict[str, Any], record: Record) -> None:
     else:
         fn, args = straight_line(options["equations"])
     small, small_args = straight_line(20)
-    decompiler(small, small_args, options["oracle"])()  # pays for imports and first uses
+    decompiler(small, small_args, options["oracle"], options["style"])()  # pays for imports and first uses
     base = peak_bytes()
     record.put(stage="trace", base_bytes=base)
     equations = count_equations(jax.make_jaxpr(fn)(*args))
@@ -178,7 +180,7 @@ def measure(options: dict[str, Any], record: Record) -> None:
     samples: list[Sample] = []
     deadline = time.monotonic() + options["budget"]
     while not samples or (len(samples) < options["repeats"] and time.monotonic() < deadline):
-        samples.append(take_sample(fn, args, options["oracle"]))
+        samples.append(take_sample(fn, args, options["oracle"], options["style"]))
         record.put(peak_bytes=peak_bytes(), **summarise(samples))
 
 
@@ -238,7 +240,9 @@ def exponent(rows: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], f
     return slope
 
 
-def verdicts(straight: list[dict[str, Any]], zoo: list[dict[str, Any]]) -> list[tuple[str, float, str, bool | None]]:
+def verdicts(
+    straight: list[dict[str, Any]], zoo: list[dict[str, Any]], style: str
+) -> list[tuple[str, float, str, bool | None]]:
     """`(what, figure, goal, whether it holds)` for each goal; None where it was not measured."""
 
     def at_most(what: str, figures: list[float], limit: float, text: str, pick: Any = max) -> Any:
@@ -248,7 +252,8 @@ def verdicts(straight: list[dict[str, Any]], zoo: list[dict[str, Any]]) -> list[
         return what, figure, text, figure <= limit
 
     write_ratios = [r["write_ratio"] for r in straight]
-    totals = [r["total_ratio"] for r in straight]
+    straight_goal, least, zoo_goal = TOTAL_GOALS[style]
+    totals = [r["total_ratio"] for r in straight if r["equations"] >= least]
     growth = [exponent(straight, lambda r: r["total_cpu"])]
     of_trace = exponent(straight, lambda r: r["trace_cpu"])
     memory_growth = [exponent(straight, lambda r: r["peak_bytes"] - r["base_bytes"], least=10_000)]
@@ -258,12 +263,12 @@ def verdicts(straight: list[dict[str, Any]], zoo: list[dict[str, Any]]) -> list[
     median = statistics.median
     return [
         at_most("straight-line: write / trace, worst", write_ratios, WRITE_GOAL, "<= 1"),
-        at_most("straight-line: total / trace, worst", totals, STRAIGHT_GOAL, "<= 4"),
+        at_most("straight-line: total / trace, worst", totals, straight_goal, f"<= {straight_goal:g}"),
         at_most(f"straight-line: growth (trace {of_trace:.2f})", growth, LINEAR_GOAL, "linear, <= 1.05"),
         at_most("straight-line: growth of memory", memory_growth, LINEAR_GOAL, "linear, <= 1.05"),
         at_most("100,000 equations: peak in bytes", peaks, MEMORY_GOAL, "< 2 GiB"),
         at_most("zoo: write / trace, median", zoo_write, WRITE_GOAL, "<= 1", median),
-        at_most("zoo: total / trace, median", zoo_total, ZOO_GOAL, "<= 2.5", median),
+        at_most("zoo: total / trace, median", zoo_total, zoo_goal, f"<= {zoo_goal:g}", median),
     ]
 
 
@@ -274,6 +279,7 @@ def run(options: argparse.Namespace) -> int:
         "budget": options.budget,
         "oracle": options.oracle,
         "cpu": options.cpu,
+        "style": options.style,
     }
     straight: list[dict[str, Any]] = []
     zoo: list[dict[str, Any]] = []
@@ -294,7 +300,7 @@ def run(options: argparse.Namespace) -> int:
             )
             zoo.append({"name": case.name, **data})
             print_row(zoo[-1])
-    results = verdicts([r for r in straight if "total" in r], [r for r in zoo if "total" in r])
+    results = verdicts([r for r in straight if "total" in r], [r for r in zoo if "total" in r], options.style)
     print()
     for what, figure, goal, holds in results:
         print(f"{what:<40} {figure:>14,.2f}   goal {goal:<16} {mark(holds)}")
@@ -317,7 +323,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if missing or any(holds is False for *_, holds in results) else 0
 
 
-def profile(equations: int, oracle: bool, lines: int = 45) -> None:
+def profile(equations: int, oracle: bool, style: str, lines: int = 45) -> None:
     """Prints cProfile's hottest functions of decompiling one straight-line program.
 
     Times under the profiler are two to four times the real ones; the order is what counts. By own
@@ -327,15 +333,15 @@ def profile(equations: int, oracle: bool, lines: int = 45) -> None:
 
     fn, args = straight_line(equations)
     small, small_args = straight_line(20)
-    decompiler(small, small_args, oracle)()
+    decompiler(small, small_args, oracle, style)()
     trace, _, _ = cold(lambda: jax.make_jaxpr(fn)(*args))
-    total, _, decompiled = cold(decompiler(fn, args, oracle))
+    total, _, decompiled = cold(decompiler(fn, args, oracle, style))
     print(f"without the profiler: trace {1e3 * trace:.1f} ms, total {1e3 * total:.1f} ms")
     for name, seconds in getattr(decompiled, "timings", {}).items():
         print(f"  {name:<10} {1e3 * seconds:9.1f} ms {1e6 * seconds / equations:8.2f} us/equation")
     del decompiled
     profiler = cProfile.Profile()
-    cold(lambda: profiler.runcall(decompiler(fn, args, oracle)))
+    cold(lambda: profiler.runcall(decompiler(fn, args, oracle, style)))
     for order in ("tottime", "cumulative"):
         with contextlib.redirect_stdout(io.StringIO()) as text:
             pstats.Stats(profiler).sort_stats(order).print_stats(lines)
@@ -360,6 +366,7 @@ def main() -> int:
     )
     zoo.add_argument("--no-zoo", dest="zoo", action="store_const", const=None)
     parser.add_argument("--only", metavar="REGEX", help="zoo programs whose file name matches")
+    parser.add_argument("--style", choices=sorted(TOTAL_GOALS), default="exact")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
         "--cpu",
@@ -373,7 +380,7 @@ def main() -> int:
     parser.add_argument("--oracle", action="store_true", help="trace only, in place of decompiling")
     options = parser.parse_args()
     if options.profile is not None:
-        profile(options.profile, options.oracle)
+        profile(options.profile, options.oracle, options.style)
         return 0
     return run(options)
 
