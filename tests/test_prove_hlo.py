@@ -5,7 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from untrace import jax_compat
 from untrace.prove import hlo
 
 X = jnp.arange(6.0).reshape(2, 3)
@@ -163,3 +165,21 @@ def test_functions_of_different_arguments_differ_where_jit_drops_the_others():
     args = (jnp.ones(3), jnp.ones(3))
     assert hlo.same_optimised(lambda x, y: jnp.sin(x), lambda x, y: jnp.sin(x), args)
     assert not hlo.same_optimised(lambda x, y: jnp.sin(x), lambda x, y: jnp.sin(y), args)
+
+
+def test_xla_stops_where_its_hlo_is_optimised():
+    """What is compared is what the whole compilation has; what else the process compiles is compiled to its end."""
+
+    def f(x):
+        return jnp.tanh(x @ x.T).sum()
+
+    (stopped,) = hlo._optimised(hlo._lower(f, [X], False, "stopped"), "jit_stopped")
+    (whole,) = jax_compat.serialised_modules(hlo._lower(f, [X], False, "stopped").compile(dict(hlo._QUICKLY)))
+    assert jax_compat.text_of_modules([stopped]) == jax_compat.text_of_modules([whole])
+    lowered = hlo._lower(f, [X], False, "given_up")
+    with jax_compat.stopped_before_code("jit_given_up") as found:
+        assert jax.jit(lambda x: x + 1.0)(X).shape == X.shape
+        with pytest.raises(jax.errors.JaxRuntimeError):
+            lowered.compile()
+    assert len(found) == 1
+    assert jax.jit(f)(X) == f(X)
