@@ -48,7 +48,13 @@ def watch(model: Any, args: Any, kwargs: Any) -> Ran:
     import torch
 
     entered: set[type] = set()
-    hooks = [m.register_forward_pre_hook(lambda m, _: entered.add(type(m)) or None) for m in model.modules()]
+
+    def enter(module: Any, inputs: Any, named: Any, out: Any) -> None:
+        # What only hands on what it gets (dropout of paths in evaluation) has nothing to write.
+        if not any(out is x for x in (*inputs, *named.values())):
+            entered.add(type(module))
+
+    hooks = [m.register_forward_hook(enter, with_kwargs=True) for m in model.modules()]
     files = {inspect.getsourcefile(type(m)) for m in model.modules() if is_author(type(m))}
     ran = Ran(set())
     trees = {f: _functions(f) for f in files if f}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 
 import jax
 import numpy as np
@@ -179,3 +180,25 @@ def test_a_height_and_a_width_that_meet_after_strides():
         wanted = net(x)
     ours = written(written.module.load_params(net.state_dict()), numpy_of(x))
     np.testing.assert_allclose(ours, numpy_of(wanted), rtol=1e-4, atol=1e-5)
+
+
+class Translator(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(20, 8)
+        self.transformer = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+
+    def forward(self, source, target):
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(target.size(1))
+        return self.transformer(self.words(source), self.words(target), tgt_mask=mask, src_key_padding_mask=source == 0)
+
+
+def test_a_mask_whose_values_pytorch_looks_at_for_a_hint():
+    torch.manual_seed(0)
+    model = Translator().eval()
+    source, target = torch.tensor([[1, 2, 3, 0], [4, 5, 6, 7]]), torch.tensor([[1, 2, 3], [3, 2, 1]])
+    written = untrace.from_torch(model)(source, target)
+    assert written.proof.at_least("bits")
+    assert any(
+        float(re.search(r"within ([\d.e+-]+)", n)[1]) < 1e-5 for n in written.proof.notes if "on the example" in n
+    )

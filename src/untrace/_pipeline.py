@@ -273,7 +273,9 @@ class _Attempt:
             if outcome.proof is not None:
                 break
             if written.shared:  # what was bold about the text first
-                del program.extra["share"]
+                less = getattr(program.extra.pop("share"), "less", None)
+                if less is not None:
+                    program.extra["share"] = less
                 continue
             # Of each chain of suspects the innermost that was not tried yet.
             tried = forced & inlined if idiomatic else forced

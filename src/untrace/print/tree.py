@@ -17,7 +17,8 @@ LAMBDA, TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PR
 
 BINARY_STRENGTH = {
     "or": OR, "and": AND, "==": COMPARE, "!=": COMPARE, "<": COMPARE, "<=": COMPARE, ">": COMPARE,
-    ">=": COMPARE, "is": COMPARE, "|": BIT_OR, "^": BIT_XOR, "&": BIT_AND, "<<": SHIFT, ">>": SHIFT,
+    ">=": COMPARE, "is": COMPARE, "is not": COMPARE, "in": COMPARE, "not in": COMPARE,
+    "|": BIT_OR, "^": BIT_XOR, "&": BIT_AND, "<<": SHIFT, ">>": SHIFT,
     "+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "//": PRODUCT, "%": PRODUCT, "@": PRODUCT,
     "**": POWER,
 }  # fmt: skip
@@ -373,6 +374,21 @@ class Statement:
 
     def lines(self, indent: str) -> Iterator[str]:
         raise NotImplementedError(type(self).__name__)
+
+
+class Compound(Statement):
+    """A statement with others below it. `blocks(indent)` yields (lines of a head, what stands below it)."""
+
+    __slots__ = ()
+
+    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
+        raise NotImplementedError(type(self).__name__)
+
+    def lines(self, indent: str) -> Iterator[str]:
+        for head, body in self.blocks(indent):
+            yield from head
+            for statement in body:
+                yield from statement.lines(indent + "    ")
 
 
 class Assign(Statement):

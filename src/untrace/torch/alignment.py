@@ -43,6 +43,8 @@ from untrace.print.tree import (
 
 _ROOTS = {"jax": jax, "jnp": jnp, "lax": jax.lax}
 _WORD = re.compile(r"[A-Za-z_]\w*")
+# Options of convolutions that are None where they are this for each axis.
+_ONES = {"rhs_dilation": (1,), "lhs_dilation": (1,)}
 Place = tuple[Any, str, tuple[int, ...]]  # (node, slot, places in the sequences there)
 
 
@@ -71,7 +73,7 @@ def slots(node: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a node of the tree, but what is no part of the text."""
     for kind in type(node).__mro__:
         for slot in getattr(kind, "__slots__", ()):
-            if slot not in ("origin", "is_backward", "comment", "strength", "docstring", "whole"):
+            if slot not in ("origin", "is_backward", "comment", "strength", "docstring", "whole", "use", "statement"):
                 yield slot, getattr(node, slot, None)
 
 
@@ -111,6 +113,21 @@ def put(place: Place, value: Any) -> None:
         return type(old)(items) if type(old) in (list, tuple) else items
 
     setattr(node, slot, replaced(getattr(node, slot), indices))
+
+
+def places_of(node: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Where the parts of a node stand in it: (slot, places in the sequences there)."""
+
+    def below(value: Any, way: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if isinstance(value, (list, tuple)):
+            for i, item in enumerate(value):
+                yield from below(item, (*way, i))
+        elif isinstance(value, (Expr, Statement)):
+            yield way
+
+    for slot, value in slots(node):
+        for way in below(value, ()):
+            yield slot, way
 
 
 class Aligned:
@@ -349,8 +366,11 @@ class Aligned:
         if type(call.func) is not str or [n for n, _ in other.kwargs if n in given] != given:
             return
         missing = [name for name, value in other.kwargs if name not in given and is_constant(value)]
-        known = defaults_of(call.func) if missing else {}
-        if all(type(known.get(name)) in (bool, int, float, str) for name in missing):
+        known = dict(defaults_of(call.func)) if missing else {}
+        for name, value in other.kwargs:
+            if name in _ONES and name in missing and type(value) is Tuple:
+                known[name] = _ONES[name] * len(value.elements)
+        if all(type(known.get(name)) in (bool, int, float, str, tuple) for name in missing):
             mine = dict(call.kwargs)
             call.kwargs = [
                 (n, mine.get(n) or Text(repr(known[n]))) for n, _ in other.kwargs if n in mine or n in missing

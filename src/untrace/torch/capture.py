@@ -243,6 +243,7 @@ class _Runner:
             with (
                 _marked(capture),
                 _unchecked_distributions(),
+                _masks_not_compared(),
                 with_derivatives(),
                 torch.enable_grad(),
                 env,
@@ -291,6 +292,19 @@ def _unchecked_distributions() -> Iterator[None]:
         yield
     finally:
         Distribution.set_default_validate_args(before)
+
+
+@contextlib.contextmanager
+def _masks_not_compared() -> Iterator[None]:
+    """nn.Transformer looks whether the values of a mask are causal, for a hint: its attention has the mask as well."""
+    from torch.nn.modules import transformer
+
+    before = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = before
 
 
 @contextlib.contextmanager

@@ -15,13 +15,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from untrace.capture.provenance import Provenance
 from untrace.lift import words
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.types import Type
 from untrace.print.names import identifier
 from untrace.print.tree import (
-    COMPARE,
-    TERNARY,
     WIDTH,
     Assign,
     Attribute,
@@ -38,38 +37,13 @@ from untrace.print.tree import (
     Text,
     Tuple,
     Unary,
-    wrap,
 )  # fmt: skip
-from untrace.torch.alignment import Aligned, Different, Place, get, put, signature_of, targets_of, walk
+from untrace.torch.alignment import Aligned, Different, Place, get, places_of, put, signature_of, targets_of, walk
+from untrace.torch.conditions import HasKey, If, Ternary
+from untrace.torch.variants import kind_of, unite
 
 # A function with more parameters than this is harder to read than two.
 _MOST_PARAMETERS = 4
-
-
-class Ternary(Expr):
-    """`then if test else otherwise`."""
-
-    __slots__ = ("then", "test", "otherwise")
-    strength = TERNARY
-
-    def __init__(self, then: Expr, test: Expr, otherwise: Expr):
-        self.then, self.test, self.otherwise = then, test, otherwise
-
-    def flat(self) -> str:
-        return f"{wrap(self.then, TERNARY + 1)} if {self.test.flat()} else {self.otherwise.flat()}"
-
-
-class HasKey(Expr):
-    """`"shortcut" in params`."""
-
-    __slots__ = ("key", "root")
-    strength = COMPARE
-
-    def __init__(self, key: str, root: Name):
-        self.key, self.root = key, root
-
-    def flat(self) -> str:
-        return f"{self.key} in {self.root.flat()}"
 
 
 class Spread(Expr):
@@ -100,48 +74,56 @@ class SpreadDict(Dict):
         return "{", [*[(f"{k.flat()}: ", v) for k, v in self.pairs], ("", Spread(self.rest))], "}"
 
 
-class If(Statement):
-    """`if test:`, its body, and `else:` with another."""
-
-    __slots__ = ("test", "body", "otherwise")
-
-    def __init__(self, test: Expr, body: Sequence[Statement], otherwise: Sequence[Statement]):
-        self.test, self.body, self.otherwise, self.origin = test, body, otherwise, None
-
-    def lines(self, indent: str) -> Iterator[str]:
-        yield f"{indent}if {self.test.flat()}:"
-        for statement in self.body:
-            yield from statement.lines(indent + "    ")
-        yield f"{indent}else:"
-        for statement in self.otherwise:
-            yield from statement.lines(indent + "    ")
-
-
 def share(module: Any, entry: Sequence[Statement]) -> bool:
-    """Makes one function of those with the same head; whether any were."""
+    """Makes one function of those with the same head, under conditions where it has to be; whether any were."""
+    return _share(module, entry, True)
+
+
+def share_alike(module: Any, entry: Sequence[Statement]) -> bool:
+    """The same for those that differ little."""
+    return _share(module, entry, False)
+
+
+share.less = share_alike  # type: ignore[attr-defined]  # where the text of the former is not proven
+
+
+def _share(module: Any, entry: Sequence[Statement], conditions: bool) -> bool:
     groups: dict[str, list[Def]] = {}
     for definition in module.definitions:
         if type(definition) is Def and definition.body and type(definition.body[0]) is Lines:
             groups.setdefault(definition.body[0].text, []).append(definition)
     shared = False
     before = set(module.local_definitions)
-    defaults: dict[str, list[Parameter]] = {}
+    known = Provenance()
     for group in groups.values():
-        while len(group) > 1:
+        left: list[Def] = []
+        while group:
             base = max(group, key=lambda d: len(d.body))
             others = [d for d in group if d is not base]
             made = _Shared(module, entry, base, others)
             if made.others:
                 made.write()
-                defaults[made.name] = made.added
                 shared = True
+            left.append(base)
             group = [d for d in others if d not in made.others]
-    for call in _calls(module, entry) if shared else ():
-        if call.func in defaults:
-            same = {p.name: p.default.flat() for p in defaults[call.func] if p.default is not None}
-            call.kwargs = [(k, v) for k, v in call.kwargs if same.get(k) != v.flat()]
+        if conditions and len(left) > 1:
+            try:
+                shared = len(unite(module, entry, left, known)) < len(left) or shared
+            except Exception:  # as in any lift: a fault costs readability, never the result
+                if os.environ.get("UNTRACE_STRICT"):
+                    raise
+    _without_defaults(module, entry, {d.name for g in groups.values() for d in g})
     _renumber(module, entry, before - set(module.local_definitions))
     return shared
+
+
+def _without_defaults(module: Any, entry: Sequence[Statement], own: set[str]) -> None:
+    """Leaves out what a function has as its default, where it was made here."""
+    for call in _calls(module, entry):
+        definition = module.local_definitions.get(call.func) if call.func in own else None
+        if definition is not None:
+            same = {p.name: p.default.flat() for p in definition.params if p.default is not None}
+            call.kwargs = [(k, v) for k, v in call.kwargs if same.get(k) != v.flat()]
 
 
 def _renumber(module: Any, entry: Sequence[Statement], left: set[str]) -> None:
@@ -348,7 +330,7 @@ class _Shared:
             parameter.default = next(v for v in every.values() if v.flat() == common)
             base.params = [*base.params, parameter]
             self.added.append(parameter)
-        module.described.also(base, [(p.name, Type("array", _kind(p.default))) for p in self.added])
+        module.described.also(base, [(p.name, Type("array", kind_of(p.default))) for p in self.added])
         missing = next((a for a in self.aligned.values() if a.missing), None)
         if missing is not None:
             other = next(o for o in self.others if self.aligned[o.name] is missing)
@@ -400,7 +382,7 @@ class _Shared:
             otherwise.append(Assign([name], Dict([])))
             pairs = [p for i, p in enumerate(dictionary.pairs) if i not in numbers]
             for node in walk(body):
-                for slot, way in _places(node):
+                for slot, way in places_of(node):
                     if get((node, slot, way)) is dictionary:
                         put((node, slot, way), SpreadDict(pairs, name))
         only = inside[0]
@@ -432,7 +414,7 @@ class _Shared:
             parent = above.get(id(node))
             if parent is None or type(node) not in (Text, Tuple, List, Unary) and node is not place[0]:
                 break  # a part of something computed: what that is passed for says nothing of it
-            slot, indices = next(((s, i) for s, i in _places(parent) if get((parent, s, i)) is node), ("", ()))
+            slot, indices = next(((s, i) for s, i in places_of(parent) if get((parent, s, i)) is node), ("", ()))
             node = parent
         return "size"
 
@@ -445,16 +427,6 @@ class _Shared:
             return ""
         fitting = [k for k in known[self.base.name] if all(repr(known[n].get(k)) == v.flat() for n, v in every.items())]
         return words.clean(fitting[0]) if fitting else ""
-
-
-def _kind(value: Expr) -> str:
-    """The type of a constant, for a docstring."""
-    if type(value) in (Tuple, List):
-        return "a tuple" if type(value) is Tuple else "a list"
-    text = value.flat()
-    if text in ("True", "False"):
-        return "bool"
-    return "str" if text[:1] in "'\"" else "int" if text.lstrip("-").isdigit() else "float"
 
 
 def _flat(values: Mapping[str, Expr]) -> dict[str, str]:
@@ -476,23 +448,8 @@ def _free(word: str, taken: set[str]) -> str:
     return name
 
 
-def _places(node: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    from untrace.torch.alignment import slots
-
-    def below(value: Any, way: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        if isinstance(value, (list, tuple)):
-            for i, item in enumerate(value):
-                yield from below(item, (*way, i))
-        elif isinstance(value, (Expr, Statement)):
-            yield way
-
-    for slot, value in slots(node):
-        for way in below(value, ()):
-            yield slot, way
-
-
 def _children(node: Any) -> Iterator[Any]:
-    for slot, way in _places(node):
+    for slot, way in places_of(node):
         yield get((node, slot, way))
 
 

@@ -150,23 +150,25 @@ def max_pool_with_indices(
     """The largest value of each window, and its place among all of a channel."""
     sizes, strides, pads = _windows(rank, input, kernel_size, stride, padding, ceil_mode, dilation)
     lead = input.ndim - rank
-    x = jnp.pad(input, pads, constant_values=-jnp.inf)
+    x = jnp.pad(input, pads, constant_values=-jnp.inf) if any(map(any, pads)) else input
     places: list[Any] = []
+    number: Any = None
     for axis, apart in zip(range(lead, input.ndim), _several(dilation, rank), strict=True):
-        reach = apart * (sizes[axis] - 1) + 1
-        starts = np.arange(0, x.shape[axis] - reach + 1, strides[axis])
-        taken = starts[:, None] + apart * np.arange(sizes[axis])  # [window, place in it]
-        at = axis - lead
+        count = (x.shape[axis] - apart * (sizes[axis] - 1) - 1) // strides[axis] + 1
+        starts, inside = jnp.arange(count) * strides[axis], jnp.arange(sizes[axis])
+        taken = starts[:, None] + (inside if apart == 1 else apart * inside)  # [window, place in it]
         # Axes of the windows first, those inside a window behind them.
-        places.append(taken.reshape([taken.shape[d // rank] if d % rank == at else 1 for d in range(2 * rank)]))
+        before, behind = axis - lead, input.ndim - 1 - axis
+        taken = taken[(*[None] * before, slice(None), *[None] * (behind + before), slice(None), *[None] * behind)]
+        places.append(taken)
+        own = taken - pads[axis][0] if pads[axis][0] else taken
+        number = own if number is None else number * input.shape[axis] + own
     windows = x[(..., *places)]
-    flat = windows.reshape(*windows.shape[:-rank], -1)
-    best = jnp.argmax(flat, axis=-1, keepdims=True)
-    number: Any = 0
-    for axis, at in zip(range(lead, input.ndim), places, strict=True):
-        number = number * input.shape[axis] + (at - pads[axis][0])
-    numbers = jnp.broadcast_to(jnp.asarray(number, jnp.int32), windows.shape).reshape(flat.shape)
-    return jnp.take_along_axis(flat, best, axis=-1)[..., 0], jnp.take_along_axis(numbers, best, axis=-1)[..., 0]
+    windows = windows.reshape(*windows.shape[:-rank], -1)
+    numbers = number.reshape(*number.shape[:rank], -1)
+    best = jnp.argmax(windows, axis=-1, keepdims=True)
+    values = jnp.take_along_axis(windows, best, axis=-1)
+    return values[..., 0], jnp.take_along_axis(jnp.broadcast_to(numbers, windows.shape), best, axis=-1)[..., 0]
 
 
 def max_unpool(

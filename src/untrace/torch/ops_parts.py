@@ -61,6 +61,7 @@ def wide(x: Any) -> Any:
     return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
 
 
+@inlined
 def scaled(x: Any, weight: Any, bias: Any) -> Any:
     if weight is not None:
         x = x * weight

@@ -10,8 +10,9 @@ from typing import Any
 from untrace.capture import syntax
 from untrace.capture.provenance import Frame, Site
 from untrace.print.jax.layout import Layout
-from untrace.print.tree import WIDTH, Assign, Lines, Statement, Unpack
+from untrace.print.tree import WIDTH, Assign, Lines, Name, Statement, Unpack
 from untrace.torch.call_tree import author_frame
+from untrace.torch.conditions import If
 from untrace.torch.structure import OF_PYTORCH, CallOrigin
 
 _LONGEST = 160
@@ -26,6 +27,7 @@ class TorchLayout(Layout):
     def __init__(self, provenance: Any, comments: str, silent: Collection[str] = ()):
         super().__init__(provenance, comments)
         self._silent = silent
+        self._ifs = 0  # how many `if`s stand around what is arranged
 
     def arrange(self, body: Any, outermost: bool = True) -> list[Statement]:
         if outermost:
@@ -37,11 +39,17 @@ class TorchLayout(Layout):
         found: list[Statement] = []
         for statement in super().arrange(body, outermost):
             if type(statement) is Assign and statement.comment:
-                lines = list(statement.lines("    "))
+                lines = list(statement.lines("    " * (1 + self._depth + self._ifs)))
                 # Behind the last line of several it would say something of that line.
                 if len(lines) > 1 or len(statement.comment) + 4 > WIDTH - len(lines[-1]):
                     found.append(Lines(f"# {statement.comment}"))
                     statement.comment = ""
+            if type(statement) is If:
+                self._ifs += 1
+                statement.otherwise = [s for s in statement.otherwise if not _says_nothing(s)]
+                statement.body = self.arrange(statement.body, outermost=False)
+                statement.otherwise = self.arrange(statement.otherwise, outermost=False)
+                self._ifs -= 1
             found.append(statement)
         return found
 
@@ -63,6 +71,13 @@ class TorchLayout(Layout):
             return
         self._said.add((frame.file, line))
         statement.comment = text if len(text) < WIDTH - 6 else text[: WIDTH - 7].rstrip() + "…"
+
+
+def _says_nothing(statement: Statement) -> bool:
+    """`x = x`, which a choice between two values can become where both have the author's name."""
+    if type(statement) is not Assign or len(statement.targets) != 1:
+        return False
+    return type(statement.value) is Name and statement.targets[0] == statement.value.id
 
 
 def statement_of(frame: Frame) -> tuple[str, int]:

@@ -36,6 +36,14 @@ class CallOrigin:
         self.outvars: tuple[Any, ...] = ()
 
 
+class Parts:
+    """The ways into the parameters of several modules: those that all of them have, and those that some have."""
+
+    def __init__(self, of_each: Sequence[frozenset[tuple[str, Path]]]):
+        self.every = frozenset.intersection(*of_each)
+        self.some = frozenset().union(*of_each)
+
+
 # How the head of a function begins that is a layer of PyTorch's.
 OF_PYTORCH = "PyTorch's "
 # From so many calls of a class of convolutions on they share a function.
@@ -360,8 +368,15 @@ class _Outlining:
             own = vars(piece.call.module)
             numbers = {k: v for k, v in own.items() if _is_number(v) and k[0] != "_" and k != "training"}
             function.extra["attributes"] = numbers
+            function.extra["parts"] = Parts([self._parts(p) for p in shape.pieces])
         shape.function = function
         return function
+
+    def _parts(self, piece: Piece) -> frozenset[tuple[str, Path]]:
+        """All ways into the parameters and buffers of a call's module."""
+        length = len(piece.call.path)
+        ways = [(n, w[length:]) for n, w in self.leaves.values() if w[:length] == piece.call.path]
+        return frozenset((name, tuple(map(quoted, w[:end]))) for name, w in ways for end in range(1, len(w) + 1))
 
     # ------------------------------------------------------------ names
 
@@ -462,9 +477,10 @@ def _shapes_by_name(values: Iterable[Value]) -> dict[str, tuple[int, ...]]:
 
 
 def _is_number(value: Any) -> bool:
+    """Also a short string: one of a few words that choose."""
     if isinstance(value, tuple):
         return bool(value) and all(map(_is_number, value))
-    return type(value) in (int, float, bool)
+    return type(value) in (int, float, bool) or type(value) is str and value.isidentifier() and len(value) < 30
 
 
 def head_of(kind: type) -> str:

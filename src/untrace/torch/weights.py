@@ -93,7 +93,7 @@ def with_loader(source: str, state: State, names: Sequence[str], changed: Sequen
     both = "buffers" in names
     table = "\n".join(_table(state, changed, both)).replace("\\", "\\\\").replace('"', '\\"')
     text = (
-        _LOADER.replace("<table>", table)
+        _LOADER.replace("<table>" if table else "<table>\n", table)
         .replace("<what>", "params and buffers" if both else "params")
         .replace("<result>", 'trees["params"], trees["buffers"]' if both else 'trees["params"]')
     )

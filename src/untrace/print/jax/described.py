@@ -105,6 +105,19 @@ class Described:
         definition.docstring = ""
         _strip(definition)
 
+    def joined(self, definition: Def, others: Sequence[Def], options: Mapping[str, str]) -> None:
+        """`definition` stands for all of `others`, each with some of its parameters and results; `options` are new, with
+        their types in words."""
+        known = [self._types[id(d)] for d in others]
+        arguments: list[tuple[str, Type]] = []
+        for name in [p.name for p in definition.params]:
+            kinds = [kind for _, types, _ in known for other, kind in types if other == name]
+            arguments.append((name, Type("array", options[name]) if name in options else _of_all(kinds)))
+        results = [result for _, _, result in known]
+        most = max(len(r.parts) if r.kind == "tuple" else 1 for r in results)
+        result = _of_all([r for r in results if (len(r.parts) if r.kind == "tuple" else 1) == most])
+        self.describe(definition, arguments, result)
+
     def types_of(self, definition: Def) -> list[tuple[str, Type]] | None:
         """The types of the parameters of a function that was described, by name."""
         found = self._types.get(id(definition))
@@ -167,6 +180,15 @@ class Described:
     def _use(self, word: str) -> str:
         self.module.annotation_words.add(word)
         return word
+
+
+def _of_all(kinds: Sequence[Type]) -> Type:
+    found: Type | None = kinds[0]
+    for kind in kinds[1:]:
+        found = None if found is None else found.merged(kind)
+    if found is None:
+        return Type("array", "a dict of arrays" if kinds[0].kind == "dict" else "an array")
+    return found
 
 
 def _strip(definition: Def) -> None:

@@ -194,6 +194,7 @@ def _written(module: Any, body: Function, layout: Layout, order: Sequence[int], 
         hint = identifier(body.name, "fn")
         found = placed(module, definition, hint, lambda d: _describe(module, d, body, layout, order))
         module.attributes.setdefault(found, body.extra.get("attributes", {}))
+        module.parts.setdefault(found, []).append(body.extra.get("parts"))
         module.locals[key] = found
         module.kept.append(body)
     return found

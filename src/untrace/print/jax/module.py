@@ -17,10 +17,9 @@ from untrace.print.jax.equal import merge_equal
 from untrace.print.jax.layout import Layout
 from untrace.print.jax.rebound import rebind_names
 from untrace.print.jax.repeated import share_calls
-from untrace.print.jax.reroll import For
 from untrace.print.jax.sizes import words_of_sizes
 from untrace.print.jax.writer import ModuleWriter
-from untrace.print.tree import WIDTH, Assign, Def, Statement, Unpack, docstring_lines
+from untrace.print.tree import WIDTH, Assign, Compound, Def, Statement, Unpack, docstring_lines
 
 # How a written module spells its imports; the rest is `import name`.
 _IMPORTS = {
@@ -192,11 +191,11 @@ def _print(statements: list[Statement], lines: list[str], origins: list[Any], in
         if type(statement) is Def:
             _print_def(statement, lines, origins, indent)
             continue
-        if type(statement) is For:
-            head = list(statement.head(indent))
-            lines.extend(head)
-            origins.extend([None] * len(head))
-            _print(list(statement.body), lines, origins, indent + "    ")
+        if isinstance(statement, Compound):
+            for head, body in statement.blocks(indent):
+                lines.extend(head)
+                origins.extend([None] * len(head))
+                _print(list(body), lines, origins, indent + "    ")
             continue
         new = list(statement.lines(indent))
         if type(statement) is Assign and statement.comment:

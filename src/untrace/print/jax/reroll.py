@@ -16,10 +16,10 @@ from untrace.ir.nodes import Equation, Local, Value
 from untrace.lift.words import clean, singular
 from untrace.print.jax.leaves import Leaf, Step
 from untrace.print.names import identifier
-from untrace.print.tree import Attribute, Call, Expr, Name, Slice, Statement, Subscript, Text, Tuple, lines_of
+from untrace.print.tree import Attribute, Call, Compound, Expr, Name, Slice, Statement, Subscript, Text, Tuple, lines_of
 
 
-class For(Statement):
+class For(Compound):
     """`for target in iterable:` and its body."""
 
     __slots__ = ("target", "iterable", "body")
@@ -27,13 +27,8 @@ class For(Statement):
     def __init__(self, target: str, iterable: Expr, body: Sequence[Statement]):
         self.target, self.iterable, self.body, self.origin = target, iterable, body, None
 
-    def head(self, indent: str) -> Iterator[str]:
-        yield from lines_of(f"for {self.target} in ", self.iterable, ":", indent)
-
-    def lines(self, indent: str) -> Iterator[str]:
-        yield from self.head(indent)
-        for statement in self.body:
-            yield from statement.lines(indent + "    ")
+    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
+        yield list(lines_of(f"for {self.target} in ", self.iterable, ":", indent)), self.body
 
 
 def run_length(equations: Sequence[Equation], start: int) -> int:

@@ -96,6 +96,7 @@ class ModuleWriter(ConstantWriter):
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
+        self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
         self.authors: dict[int, str] = {}  # id of a variable's Name -> what the author calls the value
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self.variable_sizes: Mapping[int, Sequence[int]] = {}  # integers that follow the inputs, at other sizes
