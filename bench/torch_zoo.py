@@ -16,7 +16,8 @@ imported, with weights that `load_params` reads from a safetensors file. Columns
     own        the same as `tokens`, without those functions written that stand for layers of PyTorch (an LSTM, a
                convolution), whose own code is not in the model's files
     names      of the local names of those functions that held tensors: the share that stands in the text
-    classes    of the author's module classes that ran: the share that came back as exactly one function
+    classes    of the author's module classes that ran, and gave something else than what they got: the share that came
+               back as exactly one function
 """
 
 from __future__ import annotations

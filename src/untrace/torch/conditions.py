@@ -195,7 +195,7 @@ class Conditions:
         word, true = self.asked(about)
         if not word:
             return self._equal(those)
-        added = self._flag(word, {v: Text(str((v in those) is true)) for v in self.woven.variants})
+        added = self._flag(word, {v: Text(str((v in those) is true)) for v in sorted(self.woven.variants)})
         flag = Name(added.name)
         self._use(flag)
         return flag if true else Not(flag)
@@ -218,7 +218,7 @@ class Conditions:
     def _attribute(self, name: str) -> None:
         """Makes an attribute a parameter, if it is none yet."""
         values: dict[str, Expr] = {}
-        for v in self.woven.variants:
+        for v in sorted(self.woven.variants):
             value = self.known[v].attributes[name]
             values[v] = Text(quoted(value) if type(value) is str else repr(value))
         added = next((a for a in self.added if a.name == self.words[name]), None)

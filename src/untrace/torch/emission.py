@@ -69,7 +69,7 @@ class Emission:
             fitting = bool(uses)
             for variants, way in [w for c in uses for w in c.ways]:
                 if self._is_given(way):
-                    for v in variants:
+                    for v in sorted(variants):
                         fitting = fitting and v not in guard and others.setdefault(v, way).flat() == way.flat()
             if not fitting or not others:
                 continue
@@ -226,7 +226,7 @@ class Emission:
             return Name(next(iter(names)))
         if not all(is_constant(e) and e.flat() != "None" for _, e in ways):
             return None
-        values = {v: e for those, e in ways for v in those}
+        values = {v: e for those, e in ways for v in sorted(those)}
         known = self.conditions.known
         fitting = sorted(
             {a for v in values for a in known[v].attributes}
