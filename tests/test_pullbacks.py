@@ -127,3 +127,33 @@ def test_inside_shard_map():
     spec = jax.sharding.PartitionSpec("data")
     source = _source(jax.shard_map(step, mesh=mesh, in_specs=spec, out_specs=spec), X)
     assert "log_softmax_vjp = jax.vjp(jax.nn.log_softmax, " in source
+
+
+def _conv(x, kernel):
+    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def test_convolutions():
+    images, kernels = (
+        jnp.ones((2, 6, 6, 1)),
+        [jnp.ones((3, 3, 1, 4)), *[jnp.full((3, 3, 4, 4), 0.1 * i) for i in (1, 2, 3)]],
+    )
+
+    def loss(kernels):
+        x = images
+        for kernel in kernels:
+            x = jnp.tanh(_conv(x, kernel))
+        return (x**2).sum()
+
+    source = _source(jax.grad(loss), kernels)
+    assert "lax.rev" not in source and source.count("lax.conv_general_dilated(") <= 1
+    assert source.count(" = jax.vjp(convolve, ") == 3 and " = jax.vjp(lambda x: convolve(images, x), " in source
+
+
+def test_the_largest_numbers_of_windows():
+    def loss(x):
+        pooled = lax.reduce_window(jnp.sin(x), -jnp.inf, lax.max, (2, 2), (2, 2), "VALID")
+        return (pooled**2).sum()
+
+    source = _source(jax.grad(loss), jnp.arange(16.0).reshape(4, 4))
+    assert "window_max_vjp = jax.vjp(" in source and ".bind(" not in source

@@ -36,11 +36,28 @@ def test_convolutions_have_a_helper_with_the_usual_settings():
     assert found.proof.level == "jaxpr"
 
 
-def test_gradients_of_convolutions_have_helpers_of_their_own():
-    found = untrace.decompile(jax.grad(network))(WEIGHTS, X)
+def test_transposed_convolutions_have_a_helper_of_their_own():
+    def transposed(x, ds):
+        found = []
+        for d in ds:
+            x = jax.nn.relu(conv(x, WEIGHTS[0]))
+            found += jax.linear_transpose(lambda w: conv(x, w), WEIGHTS[0])(d)  # noqa: B023
+        return found
+
+    args = X, [X * n for n in (1.0, 2.0, 3.0)]
+    found = untrace.decompile(transposed)(*args)
     helpers = re.findall(r"^(?:def )?(conv\w*)(?: = |\()", found.source, re.M)
-    assert len(helpers) > 1 and helpers[1].endswith("_bwd")
-    for ours, theirs in zip(found(WEIGHTS, X), jax.jit(jax.grad(network))(WEIGHTS, X), strict=True):
+    assert len(helpers) == 2 and helpers[1].endswith("_bwd"), found.source
+    for ours, theirs in zip(jax.jit(found)(*args), jax.jit(transposed)(*args), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_helper_stands_for_a_lambda_that_only_calls_it():
+    found = untrace.decompile(jax.grad(network))(WEIGHTS, X)
+    assert found.source.count("lax.conv_general_dilated(") == 1 and "_bwd" not in found.source, found.source
+    assert " = jax.vjp(convolve, " in found.source
+    assert "lambda x, y: convolve(x, y, window_strides=(2, 2))" in found.source
+    for ours, theirs in zip(jax.jit(found)(WEIGHTS, X), jax.jit(jax.grad(network))(WEIGHTS, X), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 

@@ -11,6 +11,7 @@
                                           have the axis
     jvp.jnp.hypot                         `jax.jvp` of the function of that path; arguments the primals, then as many tangents
     jvps.jnp.hypot                        the same for several tangents, along their first axis
+    primitive.reduce_window_max           the primitive of that name; keyword arguments its parameters
     vjp.jnp.var                           `jax.vjp` of the function of that path, and the call of what it gives back; arguments
                                           which of the inputs vary, the function's own, the cotangents
 
@@ -64,6 +65,9 @@ def resolve(path: str) -> Callable[..., Any] | None:
     if kind in ("jvp", "jvps"):
         inner = resolve(rest)
         return None if inner is None else functools.partial(_pushed_forward, inner, kind == "jvps")
+    if kind == "primitive":
+        primitive = getattr(lax, f"{rest}_p", None)
+        return None if primitive is None else primitive.bind
     if kind == "vjp":
         inner = resolve(rest)
         return None if inner is None else functools.partial(_pulled_back, inner)

@@ -43,17 +43,24 @@ def lift_groups(m: Matcher, replace: Any) -> None:
         any(_try(m, guess, group, replace) for guess in _guesses(m, group))
 
 
-def _groups(m: Matcher) -> Iterator[_Group]:
-    by_call: dict[Any, list[Equation]] = {}
+def by_call(m: Matcher) -> Iterator[tuple[list[Equation], set[int]]]:
+    """The equations that are left of each place where a library function is called, and the ids of the backward ones."""
+    places: dict[Any, list[Equation]] = {}
     for equation in m.equations:
         if type(equation.callee) is Primitive and equation.origin is not None and id(equation) not in m.consumed:
             site = m.site(equation)
             if site.library is not None:
-                by_call.setdefault((site.library, site.frames), []).append(equation)
-    for equations in by_call.values():
-        backward = [e for e in equations if m.site(e).phase == "backward"]
-        if backward and len(backward) < len(equations) > _LEAST:
-            yield from _groups_of(m, equations, {id(e) for e in backward})
+                places.setdefault((site.library, site.frames), []).append(equation)
+    for equations in places.values():
+        backward = {id(e) for e in equations if m.site(e).phase == "backward"}
+        if 0 < len(backward) < len(equations):
+            yield equations, backward
+
+
+def _groups(m: Matcher) -> Iterator[_Group]:
+    for equations, backward in by_call(m):
+        if len(equations) > _LEAST:
+            yield from _groups_of(m, equations, backward)
 
 
 def _groups_of(m: Matcher, equations: Sequence[Equation], backward: set[int]) -> Iterator[_Group]:
@@ -64,13 +71,13 @@ def _groups_of(m: Matcher, equations: Sequence[Equation], backward: set[int]) ->
     for last in equations:
         if id(last) not in backward or len(last.outputs) != 1 or not m.is_used_outside(last.outputs[0], equations):
             continue
-        for one in (last, *_added_up(m, last, backward)):
-            whole = _behind(m, one, members)
+        for one in (last, *added_up(m, last, backward)):
+            whole = behind(m, one, members)
             inputs, given = _read_by(m, whole, members, backward)
             if len(given) != 1 or not 0 < len(inputs) <= _MOST_INPUTS:
                 continue
             for first in ends:
-                alone = _behind(m, first, members)
+                alone = behind(m, first, members)
                 both = {id(e) for e in (*alone, *whole)}
                 needed = [e for e in equations if id(e) in both]
                 if _steps(needed) - _steps(alone) >= _LEAST and _read_by(m, needed, members, backward) == (
@@ -85,7 +92,7 @@ def _steps(equations: Sequence[Equation]) -> int:
     return sum(e.callee.name not in SHAPES for e in equations)
 
 
-def _added_up(m: Matcher, equation: Equation, backward: set[int]) -> list[Equation]:
+def added_up(m: Matcher, equation: Equation, backward: set[int]) -> list[Equation]:
     """Where an equation adds to what another use of the same array gave: the equation that makes its own part."""
     if equation.callee.name not in ("add_any", "add"):
         return []
@@ -94,7 +101,7 @@ def _added_up(m: Matcher, equation: Equation, backward: set[int]) -> list[Equati
     return own if len(own) == 1 else []
 
 
-def _behind(m: Matcher, equation: Equation, members: set[int]) -> list[Equation]:
+def behind(m: Matcher, equation: Equation, members: set[int]) -> list[Equation]:
     """An equation and those members that what it reads comes from."""
     found = {id(equation): equation}
     stack = [equation]
@@ -154,18 +161,23 @@ def _try(m: Matcher, guess: Guess, group: _Group, replace: Any) -> bool:
         found = m._lay_over(pattern, inputs, anchors)
         if found is None or not m._before(inputs[:operands], group.forward):
             continue
-        found.sort(key=m.position)
-        after = {group.cotangent}
-        parts: tuple[list[Equation], list[Equation]] = ([], [])
-        for equation in found:
-            late = not after.isdisjoint(equation.inputs)
-            parts[late].append(equation)
-            after.update(equation.outputs if late else ())
+        parts = divided(m, found, group.cotangent)
         if group.forward in parts[0] and group.backward in parts[1]:
             callee = Library(path, (varied, args), kwargs, None)  # type: ignore[arg-type]
             replace(m, callee, inputs[:operands], [group.cotangent], parts, anchors)
             return True
     return False
+
+
+def divided(m: Matcher, equations: list[Equation], cotangent: Value) -> tuple[list[Equation], list[Equation]]:
+    """Equations in program order, those that need the cotangent apart."""
+    after = {cotangent}
+    parts: tuple[list[Equation], list[Equation]] = ([], [])
+    for equation in sorted(equations, key=m.position):
+        late = not after.isdisjoint(equation.inputs)
+        parts[late].append(equation)
+        after.update(equation.outputs if late else ())
+    return parts
 
 
 def is_default(path: str, name: str, value: Any) -> bool:

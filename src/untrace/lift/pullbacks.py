@@ -46,6 +46,7 @@ from untrace.lift.engine import (
 from untrace.lift.library import resolve
 from untrace.lift.patterns import NotAScalar, Pattern, fill, pattern_of, template
 from untrace.lift.pieces import renamed
+from untrace.lift.pullback_convolutions import lift_convolutions
 from untrace.lift.pullback_groups import SHAPES, is_default, lift_groups
 
 PULLBACK = "pullback"
@@ -72,6 +73,7 @@ def find_pullbacks(
         for forward, backward in list(_pairs(function)):
             _lift(matcher, forward, backward, instead)
         lift_groups(matcher, replace)
+        lift_convolutions(matcher, replace)
         matcher.finish(function)
     return program
 
@@ -186,12 +188,13 @@ def replace(
 ) -> None:
     """Puts `jax.vjp` and the call of what it gives back in the place of two groups of equations, in program order.
 
-    callee: a Library callee without its body. given: the cotangents. results: of each group, the equation with its result.
+    callee: a Library callee without its body. given: the cotangents. results: the equation with the result of the first group,
+    and those with the results of the second.
     """
-    (forward, backward), (first, last) = parts, results
+    (forward, backward), (first, *lasts) = parts, results
     made = [with_all_outputs(e) for e in forward]
     saved = [a for a in _read(backward) if type(a) is Value and a not in given]
-    name = callee.name.rpartition(".")[2]
+    name = callee.name.rpartition(".")[2].removesuffix("_general_dilated").removeprefix("reduce_")
     pullback = Value(PullbackType(callee.name, [a.aval for a in saved]), f"{name}_vjp")
     count = len(first.outputs) if len(forward) > 1 else len(given)
     whole = made[forward.index(first)].outputs[:count]
@@ -202,10 +205,12 @@ def replace(
     inside = {a: Value(a.aval, a.hint) for a in saved}
     unpack = Equation(Unpack(), [pullback], list(inside.values()), {})
     pulled = [with_all_outputs(renamed(e, inside)) for e in backward]
-    body = Function(PULLBACK, [pullback, *given], [unpack, *pulled], pulled[backward.index(last)].outputs)
+    last = min(lasts, key=m.position)
+    ours = [o for e in lasts for o in pulled[backward.index(e)].outputs]
+    body = Function(PULLBACK, [pullback, *given], [unpack, *pulled], ours)
     slots = tuple([Slot(i) for i in range(1 + len(given))])
     m.replaced[id(last)] = Equation(
-        Library(PULLBACK, slots, {}, body), [pullback, *given], last.outputs, {}, last.origin
+        Library(PULLBACK, slots, {}, body), [pullback, *given], [o for e in lasts for o in e.outputs], {}, last.origin
     )
     m.consumed.update([id(e) for part in parts for e in part])
 

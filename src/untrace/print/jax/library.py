@@ -14,7 +14,7 @@ from untrace.lift.library import OF_MATRIX
 from untrace.lift.patterns import Fixed
 from untrace.print.jax.sizes import joined
 from untrace.print.names import identifier
-from untrace.print.rules import Groups
+from untrace.print.rules import DECLINE, JAX, Groups
 from untrace.print.tree import (
     UNARY,
     Attribute,
@@ -30,6 +30,7 @@ from untrace.print.tree import (
     Tuple,
     Unary,
 )
+from untrace.print.values import Unwritable
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -145,8 +146,13 @@ def _differentiated(w: Any, path: str, equation: Equation, operands: Sequence[Ex
     for place, name in zip(varied, names, strict=True):
         inside[place] = Name(name)
     args = [_argument(w, a, inside) for a in given]
-    kwargs = [(k, _argument(w, v, inside)) for k, v in callee.kwargs.items()]
-    call = _spelled(w, path, args, kwargs)
+    kind, _, name = path.partition(".")
+    if kind == "primitive":
+        call = JAX.find(name)(w, *args, **callee.kwargs)
+        if call is DECLINE:
+            raise Unwritable(f"the rule of {name} declines")
+    else:
+        call = _spelled(w, path, args, [(k, _argument(w, v, inside)) for k, v in callee.kwargs.items()])
     return Groups(Call("jax.vjp", [Lambda(names, Call("tuple", [call]) if own_tuple else call), *primals]), sizes)
 
 

@@ -27,7 +27,7 @@ from jax import lax
 from untrace.print.jax.alike import nodes_of
 from untrace.print.jax.leaves import Leaf
 from untrace.print.names import identifier
-from untrace.print.tree import Assign, Call, Def, Expr, Lines, Name, Parameter, Return, Star, Statement, Text
+from untrace.print.tree import Assign, Call, Def, Expr, Lambda, Lines, Name, Parameter, Return, Star, Statement, Text
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _LEAST_SAVED = 20  # tokens, below which a helper is one more thing to look up
@@ -64,6 +64,8 @@ def share_calls(module: Any, others: Sequence[Statement]) -> None:
         helper = _helper(module, key[0], suffix, calls) if len(calls) > 2 else None
         if helper is not None:
             helpers.append(helper)
+    if helpers:
+        _name_functions([*module.definitions, *others], {h.name for h in helpers if type(h) is Def})
     # Those that are no functions first, as constants are.
     plain: list[Statement] = [h for h in helpers if type(h) is not Def]
     module.definitions[:0] = [
@@ -71,6 +73,22 @@ def share_calls(module: Any, others: Sequence[Statement]) -> None:
         *plain,
         *[h for h in helpers if type(h) is Def],
     ]
+
+
+def _name_functions(statements: Sequence[Statement], labels: set[str]) -> None:
+    """`jax.vjp(conv, x, w)` for `jax.vjp(lambda x, y: conv(x, y), x, w)`, where `conv` is one of the helpers."""
+    for statement in statements:
+        for node in nodes_of(statement):
+            if type(node) is Call:
+                node.args = [_named_function(a, labels) for a in node.args]
+
+
+def _named_function(expr: Expr, labels: set[str]) -> Expr:
+    call = expr.body if type(expr) is Lambda else None
+    if type(call) is not Call or type(call.func) is not str or call.func not in labels or call.kwargs:
+        return expr
+    same = [a.id for a in call.args if type(a) is Name] == list(expr.params) and len(call.args) == len(expr.params)  # type: ignore[attr-defined]
+    return Text(call.func) if same else expr
 
 
 def _key(call: Call) -> Any:
