@@ -582,3 +582,22 @@ def test_a_call_that_is_returned_has_no_name():
 
     source = untrace.decompile(stacked)(jnp.ones((3, 2))).source
     assert "return jnp.stack(" in source
+
+
+def test_an_object_of_a_library_that_only_calls_the_authors_function_is_no_function():
+    text = "class Handler:\n    def __init__(self, fn):\n        self.fn = fn\n    def __call__(self, *args):\n        return self.fn(*args)\n"
+    names = {}
+    exec(compile(text, "/lib/site-packages/library/handlers.py", "exec"), names)
+
+    def model(x, w):
+        y = jnp.tanh(x @ w)
+        y = y / (1.0 + jnp.abs(y).sum())
+        return jnp.sin(y) @ w.T
+
+    def loss(x, w):
+        handled = names["Handler"](names["Handler"](model))
+        return (handled(handled(x, w), w) ** 2).sum()
+
+    found = untrace.decompile(loss)(jnp.ones((2, 3)), jnp.ones((3, 3)))
+    assert "def model(" in found.source and "model_2" not in found.source, found.source
+    assert "handler" not in found.source.lower()

@@ -516,3 +516,8 @@ def test_a_gradient_of_segments_indexes():
 def test_the_gradient_of_a_sum_that_a_loop_carries():
     d = untrace.decompile(jax.grad(summed))(np.ones((2, 3), np.float32), np.ones((4, 3), np.float32))
     assert "scan_p" not in d.source and "reverse=True" in d.source, d.source
+
+
+def test_a_number_that_loses_its_axes_is_the_number():
+    d = untrace.decompile(lambda x: x * 2.0 + lax.squeeze(jnp.full((1,), -1.5), (0,)))(jnp.float32(3.0))
+    assert "squeeze" not in d.source and "1.5" in d.source, d.source

@@ -443,7 +443,7 @@ class Outliner:
         if not callee.library:
             inner.shape.kept = inner.shape.kept and len(inner.shape.pieces) > len(piece.shape.pieces)
             return False
-        if not is_module_call(callee) or is_module_call(other):
+        if not is_module_call(callee) or is_module_call(other) or not other.library:
             return True
         return owner_of(other) not in (None, owner_of(callee))  # an object that stands for another one's method
 

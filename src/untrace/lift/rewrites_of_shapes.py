@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from jax import lax
 
 from untrace import jax_compat
@@ -136,5 +137,6 @@ def squeezed_number(body: Body, eqn: Any) -> Any:
         return None
     params = {**source.params, "shape": tuple(eqn.outvars[0].aval.shape)}
     if not params["shape"]:
-        return None
+        aval = eqn.outvars[0].aval
+        return jax_compat.literal(np.asarray(body.scalar(x).val).astype(aval.dtype)[()], aval)
     return source.replace(params=params, outvars=eqn.outvars, source_info=eqn.source_info)
