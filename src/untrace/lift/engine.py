@@ -47,6 +47,12 @@ class Guess:
     words: Sequence[str] = ()
 
 
+def templates(guess: Guess, inputs: list[Any], places: dict[int, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a guess as templates (`patterns.template`). Raises NotAScalar."""
+    args = tuple([template(a, inputs, places) for a in guess.args])
+    return args, {k: template(v, inputs, places) for k, v in guess.kwargs.items()}
+
+
 Idiom = Callable[["Matcher", Equation], Iterator[Guess]]
 IDIOMS: dict[str, list[Idiom]] = {}
 # Tried at every equation, before and after those of its primitive.
@@ -217,10 +223,8 @@ class Matcher:
         if not _is_possible(library.facts(guess.path), anchors):
             return False
         inputs: list[Any] = []
-        places: dict[int, int] = {}
         try:
-            args = tuple([template(a, inputs, places) for a in guess.args])
-            kwargs = {k: template(v, inputs, places) for k, v in guess.kwargs.items()}
+            args, kwargs = templates(guess, inputs, {})
         except NotAScalar:
             return False
         pattern = pattern_of(self.lifter.patterns, guess.path, args, kwargs, inputs)

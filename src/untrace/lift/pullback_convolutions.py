@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Library, Literal, Value
-from untrace.lift.engine import IDIOMS, Guess, Matcher
-from untrace.lift.patterns import pattern_of, template
+from untrace.lift.engine import IDIOMS, Guess, Matcher, templates
+from untrace.lift.patterns import NotAScalar, pattern_of, template
 from untrace.lift.pullback_groups import added_up, behind, by_call, divided
 
 _NAMES = ("conv_general_dilated", "reduce_window_max", "reduce_window_min")
@@ -56,7 +56,10 @@ def _guesses(m: Matcher, first: Equation) -> Iterator[Guess]:
 def _try(m: Matcher, guess: Guess, first: Equation, cotangent: Value, ends: dict[int, Equation], replace: Any) -> bool:
     inputs: list[Any] = []
     places: dict[int, int] = {}
-    args = tuple([template(a, inputs, places) for a in guess.args])
+    try:
+        args, _ = templates(guess, inputs, places)
+    except NotAScalar:
+        return False
     operands = len(inputs)
     cotangents = (template(cotangent, inputs, places),)
     varied = tuple(sorted(ends))

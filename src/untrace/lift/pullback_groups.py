@@ -12,7 +12,7 @@ from typing import Any
 
 from untrace.ir.nodes import Equation, Library, Primitive, Value
 from untrace.lift import signatures
-from untrace.lift.engine import Guess, Matcher
+from untrace.lift.engine import Guess, Matcher, templates
 from untrace.lift.idioms.written import call_of, given_arguments
 from untrace.lift.library import resolve
 from untrace.lift.patterns import NotAScalar, pattern_of, template
@@ -145,8 +145,7 @@ def _try(m: Matcher, guess: Guess, group: _Group, replace: Any) -> bool:
     inputs: list[Any] = []
     places: dict[int, int] = {}
     try:
-        args = tuple([template(a, inputs, places) for a in guess.args])
-        kwargs = {k: template(v, inputs, places) for k, v in guess.kwargs.items()}
+        args, kwargs = templates(guess, inputs, places)
     except NotAScalar:
         return False
     kwargs = {k: v for k, v in kwargs.items() if not is_default(guess.path, k, v)}

@@ -41,6 +41,7 @@ from untrace.lift.engine import (
     Matcher,
     is_same_literal,
     is_same_type,
+    templates,
     with_all_outputs,
 )
 from untrace.lift.library import resolve
@@ -147,8 +148,7 @@ def _try(
     inputs: list[Any] = []
     places: dict[int, int] = {}
     try:
-        args = tuple([template(a, inputs, places) for a in guess.args])
-        kwargs = {k: template(v, inputs, places) for k, v in guess.kwargs.items()}
+        args, kwargs = templates(guess, inputs, places)
     except NotAScalar:
         return False
     kwargs = {k: v for k, v in kwargs.items() if not is_default(guess.path, k, v)}
