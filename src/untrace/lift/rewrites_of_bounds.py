@@ -75,9 +75,7 @@ def first_power(body: Body, eqn: Any) -> Any:
 
 @rewrite("add")
 def square_and_zero(body: Body, eqn: Any) -> Any:
-    """x**2 + 0.0 is x**2, for no square is -0.0: the length of a complex number whose imaginary part is zero, and what
-    Python's `sum` of the squares of gradients begins with.
-    """
+    """x**2 + 0.0 is x**2, for no square is -0.0: the length of a complex number whose imaginary part is zero."""
     for square, zero in (eqn.invars, eqn.invars[::-1]):
         if is_value(body.scalar(zero), 0.0) and _is_square(body, square):
             return square
@@ -85,16 +83,8 @@ def square_and_zero(body: Body, eqn: Any) -> Any:
 
 
 def _is_square(body: Body, atom: Any) -> bool:
-    """Whether no element is -0.0: of a square, a product with itself, or a sum of such."""
-    made = body.maker(atom, "square", "integer_pow", "abs", "exp", "mul", "reduce_sum")
-    if made is None:
-        return False
-    name = made.primitive.name
-    if name == "reduce_sum":
-        return _is_square(body, made.invars[0])
-    if name == "mul":
-        return made.invars[0] is made.invars[1] and not jnp.issubdtype(atom.aval.dtype, jnp.complexfloating)
-    return name != "integer_pow" or made.params["y"] in (2, 4)
+    made = body.maker(atom, "square", "integer_pow", "abs", "exp")
+    return made is not None and (made.primitive.name != "integer_pow" or made.params["y"] in (2, 4))
 
 
 @rewrite("empty2")
