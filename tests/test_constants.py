@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.extend
@@ -244,3 +245,15 @@ def test_weakly_typed_complex_numbers_stay_weak(value: complex) -> None:
     d = untrace.decompile(lambda x: x + value, style="exact")(1j)
     assert d.proof.level == "jaxpr" and "complex(" in d.source, d.source
     assert np.asarray(d(1j)).tobytes() == np.asarray(jnp.add(1j, value)).tobytes()
+
+
+def test_an_array_that_is_split_stays_one_constant() -> None:
+    def fn(x: Any) -> Any:
+        left, right = jax.lax.split(LOOKUP, (1, 2))
+        return jnp.sin(LOOKUP) + x, left, right
+
+    d = untrace.decompile(fn, style="exact")(1.0)
+    scope: dict[str, Any] = {}
+    exec(compile(d.source, "split.py", "exec"), scope)
+    lowered = [jax.jit(f).lower(1.0).as_text() for f in (fn, scope["fn"])]
+    assert lowered[0].count("stablehlo.constant") == lowered[1].count("stablehlo.constant")
