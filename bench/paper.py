@@ -1,6 +1,6 @@
 """Times the applications of the JaxDecompiler paper before and after decompiling.
 
-    python bench/paper.py [--style exact] [--runs 10] [--numbers 33554432] [--only REGEX] [--json OUT] [--oracle] [--cpu]
+    python bench/paper.py [--style idiomatic] [--runs 10] [--numbers 33554432] [--only REGEX] [--json OUT] [--oracle] [--cpu]
 
 P. Pochelu, "JaxDecompiler: Redefining Gradient-Informed Software Design" (2024), arXiv:2403.10571,
 compares three applications, written anew here:
@@ -282,7 +282,7 @@ def print_row(row: Row, data: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--style", choices=("exact", "idiomatic"), default="idiomatic")
+    parser.add_argument("--style", choices=("exact", "idiomatic"), default="exact")
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--numbers", type=int, default=2**20, help="numbers to sort")
     parser.add_argument("--only", metavar="REGEX", help="lines whose name matches")
