@@ -94,23 +94,19 @@ def write_and_prove(
                 return result
             notes = (f"written in style exact, for the idiomatic text was not proven: {why}",)
             plain = _plain(captured, name, entry, notes)
-        result = None
         with captured.caches():
             shares = call_shared_functions(plain)
-        if shares:
-            keep_constant_order(plain.entry)
-            result = _Attempt(captured, plain, name, options, timings, captured.expanded).run(idiomatic=False)
-            plain = plain if result is not None else _plain(captured, name, entry, notes)
-        if result is None:
-            keep_constant_order(plain.entry)
-            attempt = _Attempt(captured, plain, name, options, timings, captured.expanded)
+        for again in range(1 + shares):  # without those calls where they are not proven
+            program = _plain(captured, name, entry, notes) if again else plain
+            keep_constant_order(program.entry)
+            attempt = _Attempt(captured, program, name, options, timings, captured.expanded)
             result = attempt.run(idiomatic=False)
-        if result is None:
-            raise ProofError(
-                f"the text written for {name} is not proven to be the same program: {attempt.why}\n"
-                "This is a bug of untrace. With prove=False you get the text all the same."
-            )
-        return result
+            if result is not None:
+                return result
+        raise ProofError(
+            f"the text written for {name} is not proven to be the same program: {attempt.why}\n"
+            "This is a bug of untrace. With prove=False you get the text all the same."
+        )
 
 
 def _plain(captured: Captured, name: str, entry: PytreeEntry | FlatEntry, notes: tuple[str, ...] = ()) -> Program:
