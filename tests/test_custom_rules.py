@@ -317,3 +317,30 @@ def test_a_forward_rule_that_is_not_run_under_remat(table: Any, style: str) -> N
     assert d.source.count("optimize_remat=True") == 1
     gradients = [jax.grad(lambda x, g=g: g(x).sum()) for g in (d, lambda x: f(x) + f(2 * x))]
     assert np.array_equal(gradients[0](X), gradients[1](X))
+
+
+@jax.custom_vjp
+def halved_until_small(x: Any) -> Any:
+    return jax.lax.while_loop(lambda y: y > 0.1, lambda y: 0.5 * y, x)
+
+
+def _halved_fwd(x: Any) -> Any:
+    y = halved_until_small(x)
+    return y, (x, y)
+
+
+halved_until_small.defvjp(_halved_fwd, lambda saved, g: (g * saved[1] / saved[0],))
+
+
+@pytest.mark.parametrize("style", ["exact", "idiomatic"])
+def test_a_mapped_rule_calls_its_own_function(style: str) -> None:
+    """Mapped anew at every level it is the same rule; its loop, whose elements stop apart, works in the rule as well."""
+
+    def gradient(x: Any) -> Any:
+        return jax.grad(lambda x: jax.vmap(halved_until_small)(x).sum())(x)
+
+    d = untrace.decompile(gradient, style=style)(X)
+    assert d.source.count("@jax.custom_vjp") <= 1 and "_no_rule" not in d.source, d.source
+    assert not any("another form" in note for note in d.notes)
+    second = [jax.grad(lambda x, g=g: g(x).sum())(X) for g in (gradient, d)]
+    assert np.array_equal(*second)

@@ -106,6 +106,19 @@ def verlet(particle: Any, dt: Any) -> Any:
     return lax.scan(step, particle, None, length=8)
 
 
+def counted(y: Any, limit: Any) -> Any:
+    def unfinished(state: Any) -> Any:
+        i, y, dt = state
+        return (i < 3) & (y.sum() < limit)
+
+    def halved(state: Any) -> Any:
+        i, y, dt = state
+        return [i + 1, y + dt * jnp.sin(y), dt * 0.5]
+
+    count, y, _ = lax.while_loop(unfinished, halved, [0, y, 0.1])
+    return y, count
+
+
 PARAMS = {"w1": f32(4, 8), "b1": f32(8), "w2": f32(8, 2), "b2": f32(2)}
 CASES: list[Any] = [
     (
@@ -137,6 +150,7 @@ CASES: list[Any] = [
             '{"value": value}',
         ],
     ),
+    (counted, (f32(3), 9.0), ["i, y, _ = state", "i, y, dt = state", "return [i + 1, y + dt * jnp.sin(y), dt * 0.5]"]),
     (mapped, ({"a": f32(5, 3), "b": f32(5)},), ["return lax.map(one, batch)"]),
     (verlet, (Particle(f32(3), f32(3)), 0.1), ["def step(p, _):", "return lax.scan(step, particle, length=8)"]),
 ]

@@ -1293,7 +1293,7 @@ def _is_fixed(arg: Any) -> bool:
 
 
 def _static_key(arg: Any) -> Any:
-    if isinstance(arg, tuple):
+    if isinstance(arg, (tuple, list)):  # a list: the mapped axes of a batched rule
         return tuple(_static_key(a) for a in arg if _is_fixed(a) or type(a).__name__ in ("Unhashable", "Hashable"))
     value = getattr(arg, "val", arg)
     if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):

@@ -306,10 +306,15 @@ class TreeBody(Body):
         return not any(own_uses(self.writer.module, self.function, known).values())
 
     def _is_unpacked(self, tree: Tree, path: parameters.Path) -> bool:
-        """Whether a tuple is taken apart: where the author did, one of leaves only, and a carry of unknown origin."""
-        if type(tree.example) is not tuple or len(tree.example) < 2:
+        """Whether a tuple is taken apart: where the author did, one of leaves only, and a carry of unknown origin.
+
+        A list is where the author did.
+        """
+        if type(tree.example) not in (tuple, list) or len(tree.example) < 2:
             return False
         by_author = any(name[:-1] == path for name in self.names)
+        if type(tree.example) is list:
+            return by_author
         return by_author or not tree.nested() or len(path) == 1 and self.is_carry and not self.is_known
 
     def _leaf_word(self, part: Tree, values: Sequence[Value | None]) -> str:
@@ -412,8 +417,8 @@ def assign(
         if tree.is_leaf:
             return Name(w._target(values[0], word))
         apart = any(name[: len(path)] == path and len(name) > len(path) for name in names)
-        apart = apart or not tree.nested() or not path and is_call
-        if type(tree.example) is tuple and len(tree.example) > 1 and apart and path not in names:
+        apart = apart or type(tree.example) is tuple and (not tree.nested() or not path and is_call)
+        if type(tree.example) in (tuple, list) and len(tree.example) > 1 and apart and path not in names:
             return Tuple([bind(part, (*path, i), words(part, (*path, i))) for i, part in enumerate(tree.parts())])
         root = Name(w.scope.fresh(identifier(names.get(path) or word, "out")))
         for value, leaf, is_made in zip(values, reach(tree.example, root) or [], made, strict=True):

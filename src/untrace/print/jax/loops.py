@@ -105,8 +105,6 @@ def while_(
     body_nconsts: int,
     params: dict[str, Any],
 ) -> Groups | None:
-    if getattr(cond_jaxpr.results[0].aval, "shape", ()):
-        return None  # of elements that each stop at a time of their own: no public function takes such a condition
     found = loop_trees.while_(w, operands, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
     if found is not None:
         return found

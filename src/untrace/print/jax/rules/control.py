@@ -223,6 +223,8 @@ def while_(
     body_nconsts: int,
     **params: Any,
 ) -> Any:
+    if getattr(cond_jaxpr.results[0].aval, "shape", ()):
+        return DECLINE  # of elements that each stop at a time of their own: no public function takes such a condition
     if w.module.idiomatic and not w.retreating:
         found = loops.while_(w, operands, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, params)
         if found is not None:
