@@ -220,6 +220,35 @@ def test_the_order_of_values_that_a_scan_closes_over_does_not_count():
     assert compare_jaxprs(first, second) is None
 
 
+def test_the_order_of_what_a_scan_carries_counts_where_nobody_asks():
+    def f(x):
+        def step(carry, x):
+            a, b, c = carry
+            return (a + x, b + x.sum(), jnp.tanh(c)), x * a
+
+        return jax.lax.scan(step, (jnp.zeros(2), 0.0, 1.0), x)
+
+    def other(x, b=0.0, c=1.0):
+        def step(carry, x):
+            b, c, a = carry
+            return (b + x.sum(), jnp.tanh(c), a + x), x * a
+
+        (b, c, a), ys = jax.lax.scan(step, (b, c, jnp.zeros(2)), x)
+        return (a, b, c), ys
+
+    x = jnp.ones((3, 2))
+    original = jax.make_jaxpr(f)(x)
+    assert not compare(original, jax.make_jaxpr(other)(x))
+    assert compare(original, jax.make_jaxpr(other)(x), carries=True).reordered
+    assert not compare(original, jax.make_jaxpr(lambda x: other(x, 1.0, 0.0))(x), carries=True)
+
+    def exchanged(x):
+        (a, b, c), ys = other(x)
+        return (a, c, b), ys
+
+    assert not compare(original, jax.make_jaxpr(exchanged)(x), carries=True)
+
+
 def test_exchanged_values_in_a_scan_do_count():
     def f(x, y):
         w, v = y[0], y[1]

@@ -143,3 +143,67 @@ def test_what_took_a_tree_passes_the_tree_on():
     params = {k: a_dense(i, 6, 6) for i, k in enumerate(("in", "first", "second"))}
     text = checked(apply, params, X)
     assert "dense(params, x)" in text, text
+
+
+def cell(params, h, x):
+    z = jnp.tanh(x @ params["wx"] + h @ params["wh"] + params["b"])
+    return z + 0.5 * h
+
+
+def recurrent(params, xs):
+    def step(h, x):
+        h = cell(params["cell"], h, x)
+        return h, h
+
+    _, hs = jax.lax.scan(step, jnp.zeros((2, 3)), xs)
+    return jnp.sum((hs @ params["out"]) ** 2)
+
+
+PAIRS = jnp.stack([X[:2], X[2:]])
+RECURRENT = {"cell": {"wx": jnp.ones((6, 3)), "wh": 0.1 * jnp.ones((3, 3)), "b": jnp.ones(3)}, "out": jnp.ones((3, 2))}
+
+
+def test_the_gradients_that_a_loop_adds_up_are_one_tree():
+    text = checked(jax.value_and_grad(recurrent), RECURRENT, PAIRS)
+    assert "jax.tree.map(jnp.add, d_cell, " in text, text
+    assert 'jax.tree.map(jnp.zeros_like, params["cell"])' in text, text
+    assert '{"cell": d_cell, "out": ' in text, text
+
+
+def test_a_loop_that_adds_up_all_parameters_gives_their_gradient():
+    text = checked(
+        jax.grad(lambda params: recurrent({"cell": params, "out": jnp.ones((3, 2))}, PAIRS)), RECURRENT["cell"]
+    )
+    assert "return d_params" in text and "(jax.tree.map(jnp.zeros_like, params), " in text, text
+
+
+def affine(params, x):
+    return x @ params["w"] + params["b"]
+
+
+def lstm(params, state, x):
+    h, c = state
+    i, g, f, o = jnp.split(affine(params, jnp.concatenate([x, h], axis=-1)), 4, axis=-1)
+    c = jax.nn.sigmoid(f + 1.0) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    return h, (h, c)
+
+
+def test_the_function_that_gives_what_a_loop_adds_gives_a_tree():
+    def loss(params, xs):
+        def step(carry, x):
+            first, second = carry
+            h, first = lstm(params["first"], first, x)
+            h, second = lstm(params["second"], second, jax.nn.relu(h))
+            return (first, second), h
+
+        zeros = jnp.zeros((2, 3))
+        _, hs = jax.lax.scan(step, ((zeros, zeros), (zeros, zeros)), xs)
+        return jnp.sum(hs**2)
+
+    params = {
+        "first": {"w": jnp.ones((9, 12)), "b": jnp.ones(12)},
+        "second": {"w": jnp.ones((6, 12)), "b": jnp.ones(12)},
+    }
+    text = checked(jax.grad(loss), params, PAIRS)
+    assert 'jax.tree.map(jnp.add, d_params, {"first": d_first, "second": d_second})' in text, text

@@ -168,7 +168,7 @@ def _targets(
         return
     if options.style == "idiomatic" and options.simplify and options.prove:
         # What calls the host is not run for a proof: the user's functions would be called with inputs of ours.
-        small = count_equations(captured.expanded) <= _MOST_COMPILED and not calls_host(captured.expanded)
+        small = _is_run(captured.expanded)
         most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
         apart = captured.extra.get("apart")
         settings = captured.constant_names, apart
@@ -194,6 +194,11 @@ def _targets(
                 if neutral:
                     break
     yield whole, captured.expanded, "", True
+
+
+def _is_run(jaxpr: Any) -> bool:
+    """Whether a program is compiled and run for a proof, if need be."""
+    return count_equations(jaxpr) <= _MOST_COMPILED and not calls_host(jaxpr)
 
 
 def _program_of_target(captured: Captured, program: Program, target: Any, name: str) -> Program:
@@ -240,6 +245,7 @@ class _Attempt:
     simplifications: str = ""
     neutral: bool = True
     why: str = ""
+    compiled_alike: bool | None = None  # whether the target compiles to the original's program, once that is known
 
     def run(self, idiomatic: bool) -> Result | None:
         captured, program, timings = self.captured, self.program, self.timings
@@ -248,6 +254,7 @@ class _Attempt:
         refused: frozenset[int] = frozenset()  # no lift takes these in
         inlined: frozenset[int] = frozenset()  # nor does a function around them stay
         lifted = not idiomatic
+        program.extra["flat_carries"] = self._keeps_carries
         for _ in range(_ROUNDS):
             if not lifted:
                 start = time.perf_counter()
@@ -264,7 +271,9 @@ class _Attempt:
             if not self.options.prove:
                 return Result(written, Proof("unproven", "prove=False"), program.notes, None)
             target = None if self.target is captured.expanded else self.target
-            outcome = retrace.prove_text(written, captured, timings, target, self.simplifications, self.neutral)
+            outcome = retrace.prove_text(
+                written, captured, timings, target, self.simplifications, self.neutral, self.compiled_alike
+            )
             self.why = outcome.why
             if outcome.proof is not None:
                 break
@@ -275,6 +284,9 @@ class _Attempt:
                 continue
             # Of each chain of suspects the innermost that was not tried yet.
             tried = forced & inlined if idiomatic else forced
+            if outcome.reordered:
+                program.extra["flat_carries"] = lambda: True
+                continue
             suspects = {next((i for i in chain if i not in tried), None) for chain in outcome.suspects} - {None}
             if not suspects:
                 break
@@ -297,6 +309,18 @@ class _Attempt:
         written.with_docstring(head_of_module(captured, self.name, idiomatic, proof.sentence), head)
         restate(module, written.source)
         return Result(written, proof, program.notes, module)
+
+    def _keeps_carries(self) -> bool:
+        """Whether loops have to keep the order of their carry: a text in which they do not is proven by running it, and not
+        as the same program."""
+        captured = self.captured
+        if self.target is captured.expanded or not _is_run(captured.expanded):
+            return True
+        if self.compiled_alike is None:
+            start = time.perf_counter()
+            self.compiled_alike = retrace.compiles_alike(self.target, captured, self.neutral)
+            self._spent("run", start)
+        return self.compiled_alike
 
     def _written(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool) -> Written:
         o = self.options

@@ -36,7 +36,10 @@ def computed_once(
     names: dict[Any, Any] = {}
     first: dict[Hashable, int] = {}  # what is computed -> the place in `found`
     found: list[Any] = []
-    constants = Counter([_key(e) for e in eqns if all(type(v) is Literal for v in e.invars)])
+    sums = _beginnings_of_sums(eqns)
+    constants = Counter(
+        [_key(e) for e in eqns if all(type(v) is Literal for v in e.invars) if sums.isdisjoint(e.outvars)]
+    )
     for eqn in eqns:
         if names and any(type(v) is not Literal and v in names for v in eqn.invars):
             eqn = eqn.replace(invars=jax_compat.substituted(eqn.invars, names))
@@ -44,6 +47,7 @@ def computed_once(
         if (
             key is not None
             and results.isdisjoint(eqn.outvars)
+            and sums.isdisjoint(eqn.outvars)
             and (eqn.primitive.name == "iota" or not 0 < constants[key] < _MANY)
         ):
             place = first.get(key)
@@ -53,6 +57,24 @@ def computed_once(
             first[key] = len(found)
         found.append(eqn)
     return found, names
+
+
+def _beginnings_of_sums(eqns: Sequence[Any]) -> set[Any]:
+    """What loops begin with that add up a gradient: zeros like the parameters, each of its own."""
+    found: set[Any] = set()
+    for eqn in eqns:
+        if eqn.primitive.name != "scan":
+            continue
+        consts, count = jax_compat.scan_counts(eqn)
+        jaxpr, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
+        added = {o: e.invars for e in jaxpr.eqns if e.primitive.name in ("add", "add_any") for o in e.outvars}
+        carried = zip(jaxpr.invars[consts:], jaxpr.outvars[:count], eqn.invars[consts:], strict=False)
+        found.update(
+            operand
+            for param, result, operand in carried
+            if type(result) is not Literal and type(operand) is not Literal and param in added.get(result, ())
+        )
+    return found
 
 
 def _key(eqn: Any) -> Hashable | None:

@@ -47,10 +47,11 @@ class Groups:
 
     `sizes`: results per group; a group of one is bare, an empty group is dropped. A single group is the value itself.
     `bases`: for each result, the base of its name where it has no hint. `skip`: how many results the call does not
-    give at all, those before all others (the counter of a `fori_loop`): nothing may need them.
+    give at all, those before all others (the counter of a `fori_loop`): nothing may need them. `first`: what the first group
+    is bound to, where that is known already.
     """
 
-    __slots__ = ("expr", "sizes", "bases", "skip")
+    __slots__ = ("expr", "sizes", "bases", "skip", "first")
 
     def __init__(
         self,
@@ -58,11 +59,13 @@ class Groups:
         sizes: tuple[int, ...],
         bases: Sequence[str] = (),
         skip: int = 0,
+        first: Expr | None = None,
     ):
         self.expr = expr
         self.sizes = sizes
         self.bases = bases
         self.skip = skip
+        self.first = first
 
 
 class RuleTable:

@@ -4,7 +4,8 @@ Two jaxprs are the same program when they agree up to
   - the names of variables, of `jit` calls, of scopes, and source locations;
   - dead code;
   - the order of independent equations (effects of one kind keep their order);
-  - the order in which closed-over values are handed to `scan`, `while`, `cond`, `remat`, solvers.
+  - the order in which closed-over values are handed to `scan`, `while`, `cond`, `remat`, solvers;
+  - where that is asked for, the order of what a `scan` carries. XLA may round otherwise then.
 
 The work is done in three steps, each tried only when the one before says no:
   1. `_lockstep` walks both equation lists side by side. A re-traced program nearly always has its
@@ -26,6 +27,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.capture.expand import Expander
 from untrace.prove import rules
+from untrace.prove.carries import reordered
 from untrace.prove.values import Values, same_constant
 
 Literal = jax_compat.LITERAL_TYPE
@@ -86,6 +88,7 @@ class Comparison:
     difference: Difference | None
     notes: tuple[str, ...] = ()
     original: Any = None
+    reordered: bool = False  # whether some loop carries its values in another order
 
     @property
     def equations(self) -> int:
@@ -96,13 +99,14 @@ class Comparison:
         return self.difference is None
 
 
-def compare(original: Any, written: Any, expander: Expander | None = None) -> Comparison:
+def compare(original: Any, written: Any, expander: Expander | None = None, carries: bool = False) -> Comparison:
     """Compares two ClosedJaxprs (see the module's docstring for what may differ).
 
-    expander: what replaced the library primitives of the original, if anything did.
+    expander: what replaced the library primitives of the original, if anything did. carries: whether loops may carry
+    their values in another order.
     """
     expander = expander or Expander()
-    comparer = Comparer(expander)
+    comparer = Comparer(expander, carries=carries)
     difference = comparer.difference(original, written)
     if difference is not None:
         # JAX's elimination also looks into sub-jaxprs and may change how many operands they take.
@@ -111,11 +115,11 @@ def compare(original: Any, written: Any, expander: Expander | None = None) -> Co
         except Exception:  # a primitive of a library can have a broken rule
             pair = None
         if pair is not None:
-            again = Comparer(expander)
+            again = Comparer(expander, carries=carries)
             if again.same(*pair):
                 comparer, difference = again, None
     notes = tuple(comparer.notes)
-    return Comparison(difference, notes, original)
+    return Comparison(difference, notes, original, comparer.reordered)
 
 
 def compare_jaxprs(original: Any, written: Any) -> Difference | None:
@@ -182,6 +186,8 @@ class Comparer:
     expander: Expander = field(default_factory=Expander)
     notes: dict[str, None] = field(default_factory=dict)
     rule_depth: int = 0
+    carries: bool = False
+    reordered: bool = False
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[int, int, int], bool] = {}
@@ -476,20 +482,28 @@ class _Pairing:
         partner = self.paired.get(id(ea))
         if partner is not None:
             return partner is eb
-        if id(eb) in self.paired_back or not self.comparer.same_head(ea, eb):
+        if id(eb) in self.paired_back:
             return False
-        operands = self.comparer.operand_pairs(ea, eb)
+        outvars = ea.outvars
+        operands = self._operands(ea, eb)
+        if operands is None and self.comparer.carries:
+            for other in reordered(ea, eb):
+                outvars, operands = other.outvars, self._operands(other, eb)
+                self.comparer.reordered |= operands is not None
         if operands is None:
             return False
         self.paired[id(ea)] = eb
         self.paired_back.add(id(eb))
         self.fix(
             (o, p)
-            for o, p in zip(ea.outvars, eb.outvars, strict=True)
+            for o, p in zip(outvars, eb.outvars, strict=True)
             if type(o) is not DropVar and type(p) is not DropVar
         )
         self.todo += operands
         return True
+
+    def _operands(self, ea: Any, eb: Any) -> Pairs | None:
+        return self.comparer.operand_pairs(ea, eb) if self.comparer.same_head(ea, eb) else None
 
 
 def _ordered_effects(eqns: Sequence[Any]) -> dict[Any, list[Any]]:

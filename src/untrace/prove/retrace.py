@@ -23,7 +23,7 @@ class Outcome:
     """What one attempt gave.
 
     `proof`: set where the text re-traces to the original's jaxpr; else None, and `why` says what differs.
-    `traced`: whether the text could be traced at all.
+    `traced`: whether the text could be traced at all. `reordered`: whether its loops carry values in another order.
     `suspects`: chains of ids of jaxpr equations, the likeliest at fault first: a statement that does not come back as its
     equation should be written as a `bind`, and if that does not help, the one around it.
     """
@@ -33,6 +33,7 @@ class Outcome:
     why: str = ""
     suspects: tuple[tuple[int, ...], ...] = ()
     traced: bool = True
+    reordered: bool = False
 
 
 def prove_text(
@@ -42,12 +43,13 @@ def prove_text(
     target: Any = None,
     simplifications: str = "",
     neutral: bool = False,
+    alike: bool | None = None,
 ) -> Outcome:
     """Loads and re-traces `written`, and compares; see Outcome.
 
     target: the jaxpr that the text must come back as, where that is not the captured one but what was made of it by
     `simplifications` (named in words): then `target` is compared with the original as well. neutral: whether both
-    lower to the same StableHLO.
+    lower to the same StableHLO. alike: `compiles_alike`, where that is known.
     """
     start = time.perf_counter()
     try:
@@ -67,13 +69,21 @@ def prove_text(
     target = captured.expanded if target is None else target
     # What JAX puts in by itself when the text is traced was taken out of the target.
     same_form = again if target is captured.expanded else simplified(again, IMPLICIT)[0]
-    comparison = compare(target, same_form, captured.expander)
+    comparison = compare(target, same_form, captured.expander, carries=True)
     timings["compare"] = timings.get("compare", 0.0) + time.perf_counter() - traced
     difference = comparison.difference
     if difference is not None:
         paths = difference.all_paths or (difference.path,)
         suspects = tuple(tuple(id(eqn) for eqn in reversed(path)) for path in paths)
         return Outcome(module, None, difference.why, suspects)
+    if comparison.reordered:
+        words = ["the order of what loops carry", *([simplifications] if simplifications else [])]
+        start = time.perf_counter()
+        function = jax.extend.core.jaxpr_as_fun(again)
+        notes = (*captured.notes, *comparison.notes)
+        proof = weaker_of(function, captured, f"same jaxpr but for {' and '.join(words)}", notes, alike=False)
+        timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
+        return Outcome(module, proof if proof.at_least("bits") else None, proof.detail, reordered=True)
     if neutral and target is not captured.expanded:
         # Where JAX puts everything in again that was taken out, the text is the very program.
         whole = compare(captured.expanded, again, captured.expander)
@@ -86,7 +96,7 @@ def prove_text(
         function = jax.extend.core.jaxpr_as_fun(target if same_form is again else again)
         why = f"same jaxpr but for {simplifications}"
         notes = (*captured.notes, *comparison.notes)
-        proof = weaker_of(function, captured, why, notes, lowered_alike=neutral)
+        proof = weaker_of(function, captured, why, notes, neutral, alike if same_form is again else None)
         timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
         return Outcome(module, proof if proof.at_least("bits") else None, proof.detail)
     if captured.expanded is captured.jaxpr:
@@ -182,20 +192,40 @@ def prove_scans(written: Written, captured: Captured) -> tuple[Proof, LoadedText
     return Proof("close", detail, captured.notes), module
 
 
-def weaker_of(function: Any, captured: Captured, why: str, notes: tuple[str, ...], lowered_alike: bool = True) -> Proof:
-    """The level below `jaxpr` at which a function of flat leaves is the captured program.
+def compiles_alike(target: Any, captured: Captured, lowered_alike: bool) -> bool:
+    """Whether a jaxpr compiles to the program that the captured one compiles to; see `weaker_of`."""
+    return _compiles_alike(jax.extend.core.jaxpr_as_fun(target), captured, lowered_alike)
 
-    lowered_alike: whether it may lower to the same StableHLO; if not, that is not tried.
-    """
-    from untrace.prove import hlo, run
+
+def _compiles_alike(function: Any, captured: Captured, lowered_alike: bool) -> bool:
+    from untrace.prove import hlo
 
     original = jax.extend.core.jaxpr_as_fun(captured.jaxpr)
     args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
     try:
         same = lowered_alike and hlo.same_stablehlo(original, function, args)
-        same = same or hlo.same_optimised(original, function, args)
+        return same or hlo.same_optimised(original, function, args)
     except Exception:  # a program that JAX traces but cannot lower here
-        same = False
-    if same:
+        return False
+
+
+def weaker_of(
+    function: Any,
+    captured: Captured,
+    why: str,
+    notes: tuple[str, ...],
+    lowered_alike: bool = True,
+    alike: bool | None = None,
+) -> Proof:
+    """The level below `jaxpr` at which a function of flat leaves is the captured program.
+
+    lowered_alike: whether it may lower to the same StableHLO; if not, that is not tried. alike: whether it compiles to the
+    same program, where that is known.
+    """
+    from untrace.prove import run
+
+    original = jax.extend.core.jaxpr_as_fun(captured.jaxpr)
+    args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
+    if _compiles_alike(function, captured, lowered_alike) if alike is None else alike:
         return Proof("hlo", why, notes)
     return run.weaker_proof(original, function, args, why, notes)

@@ -25,6 +25,7 @@ from untrace.print.jax.bodies import (
     root_name,
     singular,
 )
+from untrace.print.jax.carried import Carry
 from untrace.print.rules import Groups
 from untrace.print.tree import Call, Expr, Name, Text, Tuple
 
@@ -68,21 +69,30 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
     body = Body(w, jaxpr, fallback, zip(jaxpr.params[:consts], operands, strict=False))
     words = argument_words(jaxpr, consts)
     used = used_values(jaxpr)
+    carry = None
     if not plain_map:
         names = _state_names(state, jaxpr.results, init, w.equation.outputs, words)
         empty = "_" if xs else "_carry"
-        body.parameter(state, names, root_name(words[:carries], "carry"), used, empty)
+        added = w.module.sums.get(id(w.equation))
+        if added:
+            carry = Carry(w, body, added, consts, carries)
+            carry.bind(names, root_name(words[:carries], "carry"), used)
+        else:
+            body.parameter(state, names, root_name(words[:carries], "carry"), used, empty)
     names = _element_names(elements, xs, words[carries:])
     given = operands[consts + carries :]
     body.parameter(elements, names, root_name(words[carries:], "inputs"), used)
-    body.writer.equations(jaxpr.equations, jaxpr.results)
-    results = [body.writer.atom(r) for r in jaxpr.results]
-    outs = len(results) - carries
+    outs = len(jaxpr.results) - carries
+    if carry is not None:
+        carry.equations()
+    else:
+        body.writer.equations(jaxpr.equations, jaxpr.results)
     bases = _result_names(w.equation.outputs, jaxpr.results, body, state)
     if plain_map:
-        function = body.finish(group(results))
+        function = body.finish(group([body.writer.atom(r) for r in jaxpr.results]))
         return Groups(w.lax("map", function, group(given)), (outs,), bases)
-    function = body.finish(Tuple([group(results[:carries]), group(results[carries:])]))
+    last = carry.value() if carry is not None else group([body.writer.atom(r) for r in jaxpr.results[:carries]])
+    function = body.finish(Tuple([last, group([body.writer.atom(r) for r in jaxpr.results[carries:]])]))
     kwargs: dict[str, Any] = {}
     if not xs:
         kwargs["length"] = length
@@ -90,10 +100,12 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
         kwargs["reverse"] = True
     if unroll != 1:
         kwargs["unroll"] = unroll
-    arguments = [group(_zeros_like(w, operands[consts : consts + carries], state, body))]
+    first = _zeros_like(w, operands[consts : consts + carries], state, body) if carry is None else operands[consts:]
+    arguments = [carry.init(first) if carry is not None else group(first)]
     if xs:
         arguments.append(group(given))
-    return Groups(w.lax("scan", function, *arguments, **kwargs), (carries, outs), bases)
+    call = w.lax("scan", function, *arguments, **kwargs)
+    return Groups(call, (carries, outs), bases, first=carry.targets(bases) if carry is not None else None)
 
 
 def while_(

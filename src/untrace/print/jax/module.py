@@ -90,6 +90,7 @@ def write_module(
     module.reroll = reroll
     module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
     module.program = program.entry.jaxpr
+    module.flat_carries = program.extra.get("flat_carries", module.flat_carries)
     module.variable_sizes = program.extra.get("sizes", {})
     module.described.sizes = words_of_sizes(program) if module.variable_sizes else {}
     name, definitions = entry.write_entry(module, program)

@@ -18,6 +18,7 @@ from typing import Any
 from untrace._trees import is_plain
 from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, walk_functions
 from untrace.lift.words import clean
+from untrace.print.jax.carried import sums
 from untrace.print.jax.leaves import Leaf, Step, last_word, reach_nodes
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.types import Type, array_type, tuple_type, ways_type
@@ -55,12 +56,17 @@ def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any],
         if owner is w.module.entry:
             continue
         for equation in inside:
-            if type(equation.callee) is Local:
-                bodies[id(equation.callee.body)] = equation.callee.body
-                sites.setdefault(id(equation.callee.body), []).append((owner, equation))
+            body = _body(equation)
+            if body is not None:
+                bodies[id(body)] = body
+                sites.setdefault(id(body), []).append((owner, equation))
     places = {None: dict(_places_in_entry(w, equations, results, example))}
     for body in _callers_first(bodies):
-        found = _groups(body, [(e, places.get(None if o is None else id(o), {})) for o, e in sites[id(body)]])
+        known = [(e, places.get(None if o is None else id(o), {})) for o, e in sites[id(body)]]
+        if type(known[0][0].callee) is not Local:
+            places[id(body)] = dict(_places_in_loop(w, body, known))
+            continue
+        found = _groups(body, known)
         if found:
             w.module.returned[id(body)] = found
             w.module.kept.append(body)
@@ -71,13 +77,37 @@ def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any],
         }
 
 
+def _body(equation: Equation) -> Function | None:
+    """The function that is called or looped."""
+    if type(equation.callee) is Local:
+        return equation.callee.body
+    return equation.params["jaxpr"] if equation.callee.name == "scan" and equation.origin is not None else None
+
+
+def _places_in_loop(
+    w: Any, body: Function, sites: Sequence[tuple[Equation, dict[Any, _Place]]]
+) -> Iterator[tuple[Value, _Place]]:
+    """Where the terms of the trees go that a loop adds up; notes these."""
+    (equation, known), *others = sites
+    found = sums(equation, known, w.module.forced, w.module.flat_carries) if known and not others else []
+    if found:
+        w.module.sums[id(equation)] = found
+        w.module.kept.append(equation)
+    for number, item in enumerate(found):
+        nodes = _nodes(item.example)
+        for turn, terms in enumerate(item.terms):
+            for term, way in zip(terms, item.ways, strict=True):
+                yield term, _Place((id(body), number, turn), way, nodes)
+
+
 def _callers_first(bodies: dict[int, Function]) -> list[Function]:
     found: dict[int, Function] = {}
 
     def visit(body: Function) -> None:
         for equation in body.equations:
-            if type(equation.callee) is Local and id(equation.callee.body) not in found:
-                visit(equation.callee.body)
+            inner = _body(equation)
+            if inner is not None and id(inner) not in found:
+                visit(inner)
         found.setdefault(id(body), body)
 
     for body in bodies.values():

@@ -109,20 +109,27 @@ def _same_structure(left: Any, right: Any) -> bool:
         return False
 
 
-def zeros_like(w: Any, node: Any, parts: Sequence[Expr]) -> Expr | None:
-    """`jax.tree.map(jnp.zeros_like, params)` for a tree of zeros, where one has a name that is of the same types."""
-    if len(parts) < 2 or any(type(p) is not Call or p.func != "jnp.zeros" for p in parts):
+def zeros_like(w: Any, node: Any, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
+    """`jax.tree.map(jnp.zeros_like, params)` for a tree of zeros, where one has a name that is of the same types.
+
+    parts: the leaves, which must be zeros; None: they are. way: of several such trees rather the one at this end of a way.
+    """
+    if parts is not None and (len(parts) < 2 or any(type(p) is not Call or p.func != "jnp.zeros" for p in parts)):
         return None
     wanted = [_plain_type(x) for x in jax.tree.leaves(node)]
-    for leaf, structure in w.trees.by_leaves.values():
-        if (
-            None not in wanted
-            and wanted == [_plain_type(x) for x in jax.tree.leaves(structure.example)]
-            and _same_structure(node, structure.example)
-        ):
-            w.module.modules.update(("jax", "jnp"))
-            return Call("jax.tree.map", [Text("jnp.zeros_like"), leaf])
-    return None
+    if None in wanted:
+        return None
+    found = [
+        leaf
+        for leaf, structure in w.trees.by_leaves.values()
+        if wanted == [_plain_type(x) for x in jax.tree.leaves(structure.example)]
+        and _same_structure(node, structure.example)
+    ]
+    if not found:
+        return None
+    best = next((leaf for leaf in found if leaf.steps[len(leaf.steps) - len(way) :] == way), found[0])
+    w.module.modules.update(("jax", "jnp"))
+    return Call("jax.tree.map", [Text("jnp.zeros_like"), best])
 
 
 # ---------------------------------------------------------------- which maps there are

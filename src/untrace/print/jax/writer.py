@@ -91,6 +91,8 @@ class ModuleWriter(ConstantWriter):
         self.kept: list[Any] = []  # ids are only unique while the objects live
         self.entry: Any = None  # the entry Function
         self.returned: dict[int, Any] = {}  # of local functions, by id: which of their results are trees
+        self.flat_carries: Callable[[], bool] = lambda: True  # whether the carries of loops keep their order
+        self.sums: dict[int, Any] = {}  # of loops, by id of the equation: the trees that they add up
         self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
         self.pack_sizes: dict[int, int] = {}  # id of a parameter that is a tree -> how many leaves of it are known
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
@@ -515,9 +517,13 @@ class FunctionWriter:
     def _groups(self, value: rules.Groups, equation: Equation) -> None:
         outputs = equation.outputs[value.skip :]
         bases = value.bases or [_base(equation)] * len(outputs)
-        groups: list[str | Tuple] = []
+        groups: list[Any] = []
         place = 0
-        for size in value.sizes:
+        for number, size in enumerate(value.sizes):
+            if number == 0 and value.first is not None:
+                groups.append(value.first.id if type(value.first) is Name else value.first)
+                place = size
+                continue
             names = []
             end = place + size
             while place < end:
