@@ -344,3 +344,17 @@ def test_a_mapped_rule_calls_its_own_function(style: str) -> None:
     assert not any("another form" in note for note in d.notes)
     second = [jax.grad(lambda x, g=g: g(x).sum())(X) for g in (gradient, d)]
     assert np.array_equal(*second)
+
+
+def test_sums_of_cotangents_in_rules_are_plain_sums():
+    @jax.custom_vjp
+    def f(x):
+        return jnp.sin(x) * x
+
+    f.defvjp(lambda x: (f(x), x), lambda x, d: (jax.grad(lambda x: jnp.vdot(d, jnp.sin(x) * x))(x),))
+    x = jnp.linspace(-1.0, 1.0, 5)
+    found = untrace.decompile(f)(x)
+    assert found.proof.level == "hlo" and "add_jaxvals" not in found.source, found.source
+    np.testing.assert_array_equal(jax.grad(lambda x: found(x).sum())(x), jax.grad(lambda x: f(x).sum())(x))
+    plain = untrace.decompile(f, simplify=False)(x)
+    assert plain.proof.level == "jaxpr" and "add_jaxvals" in plain.source, plain.source

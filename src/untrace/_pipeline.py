@@ -255,6 +255,7 @@ class _Attempt:
         inlined: frozenset[int] = frozenset()  # nor does a function around them stay
         lifted = not idiomatic
         program.extra["flat_carries"] = self._keeps_carries
+        program.extra["sums"] = self.options.simplify and self.options.prove
         for _ in range(_ROUNDS):
             if not lifted:
                 start = time.perf_counter()

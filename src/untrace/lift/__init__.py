@@ -27,6 +27,7 @@ from untrace.lift.prune import prune
 from untrace.lift.pullbacks import find_pullbacks
 from untrace.lift.residuals import bundle_residuals
 from untrace.lift.solvers import find_solvers
+from untrace.lift.sums import add_cotangents
 from untrace.lift.tree_maps import map_trees
 
 
@@ -49,5 +50,7 @@ def lift(
     forget_trees(program, refused)
     any_size = "sizes" in program.extra
     program = Lifter(refused, program.extra.get("own", ()), any_size).lift(program)
+    if program.extra.get("sums"):
+        program = add_cotangents(program, refused)  # after the library calls that they are part of
     program = map_trees(program, refused)
     return bundle_residuals(program, refused)  # last: the other passes see arrays only

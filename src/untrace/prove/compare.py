@@ -5,7 +5,8 @@ Two jaxprs are the same program when they agree up to
   - dead code;
   - the order of independent equations (effects of one kind keep their order);
   - the order in which closed-over values are handed to `scan`, `while`, `cond`, `remat`, solvers;
-  - where that is asked for, the order of what a `scan` carries. XLA may round otherwise then.
+  - where that is asked for, the order of what a `scan` carries: XLA may round otherwise then;
+  - where that is asked for, `add` for JAX's own `add_any`, which is lowered to the same.
 
 The work is done in three steps, each tried only when the one before says no:
   1. `_lockstep` walks both equation lists side by side. A re-traced program nearly always has its
@@ -35,6 +36,8 @@ DropVar = jax_compat.DROP_TYPE
 
 Pairs = list[tuple[Any, Any]]
 
+# What adds up cotangents, as JAX's lines call it.
+SUMS = frozenset({"add_any", "add_jaxvals"})
 # Call-like primitives whose `name` says only what the called function was called.
 _NAMED_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat_call", "xla_pmap", "custom_lin"})
 # Parameters that say where an equation came from.
@@ -89,6 +92,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
     original: Any = None
     reordered: bool = False  # whether some loop carries its values in another order
+    added: bool = False  # whether some sum of cotangents is a plain one
 
     @property
     def equations(self) -> int:
@@ -99,14 +103,16 @@ class Comparison:
         return self.difference is None
 
 
-def compare(original: Any, written: Any, expander: Expander | None = None, carries: bool = False) -> Comparison:
+def compare(
+    original: Any, written: Any, expander: Expander | None = None, carries: bool = False, sums: bool = False
+) -> Comparison:
     """Compares two ClosedJaxprs (see the module's docstring for what may differ).
 
     expander: what replaced the library primitives of the original, if anything did. carries: whether loops may carry
-    their values in another order.
+    their values in another order; sums: whether sums of cotangents may be plain ones.
     """
     expander = expander or Expander()
-    comparer = Comparer(expander, carries=carries)
+    comparer = Comparer(expander, carries=carries, sums=sums)
     difference = comparer.difference(original, written)
     if difference is not None:
         # JAX's elimination also looks into sub-jaxprs and may change how many operands they take.
@@ -115,11 +121,11 @@ def compare(original: Any, written: Any, expander: Expander | None = None, carri
         except Exception:  # a primitive of a library can have a broken rule
             pair = None
         if pair is not None:
-            again = Comparer(expander, carries=carries)
+            again = Comparer(expander, carries=carries, sums=sums)
             if again.same(*pair):
                 comparer, difference = again, None
     notes = tuple(comparer.notes)
-    return Comparison(difference, notes, original, comparer.reordered)
+    return Comparison(difference, notes, original, comparer.reordered, comparer.added)
 
 
 def compare_jaxprs(original: Any, written: Any) -> Difference | None:
@@ -187,7 +193,9 @@ class Comparer:
     notes: dict[str, None] = field(default_factory=dict)
     rule_depth: int = 0
     carries: bool = False
+    sums: bool = False
     reordered: bool = False
+    added: bool = False
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[int, int, int], bool] = {}
@@ -359,12 +367,17 @@ class Comparer:
     def same_head(self, ea: Any, eb: Any) -> bool:
         """Whether two equations agree in all but operands and parameters."""
         return (
-            ea.primitive is eb.primitive
+            (ea.primitive is eb.primitive or self._is_sum(ea, eb))
             and len(ea.outvars) == len(eb.outvars)
             and all(map(same_aval, (o.aval for o in ea.outvars), (p.aval for p in eb.outvars)))
             and jax_compat.same_context(ea.ctx, eb.ctx)
             and _same_effects(ea, eb)
         )
+
+    def _is_sum(self, ea: Any, eb: Any) -> bool:
+        found = self.sums and ea.primitive.name in SUMS and eb.primitive.name == "add"
+        self.added |= found
+        return found
 
     # ------------------------------------------------------------ from the outputs backwards
 

@@ -13,10 +13,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 
 from untrace import jax_compat
 from untrace.prove import rules
 from untrace.prove.compare import (
+    SUMS,
     Comparer,
     Difference,
     Literal,
@@ -61,6 +63,10 @@ class _Search:
     partner: dict[int, Any] = field(default_factory=dict)
     keys_a: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
+    def kind(self, eqn: Any) -> Any:
+        """The primitive, or one that is taken for the same."""
+        return lax.add_p if self.comparer.sums and eqn.primitive.name in SUMS else eqn.primitive
+
     def fresh(self) -> int:
         self.count += 1
         return self.count
@@ -85,14 +91,14 @@ class _Search:
         for eqn in self.a.eqns:
             key = self.operands(self.a, self.numbers_a, eqn.invars)
             self.keys_a[id(eqn)] = key
-            self.waiting.setdefault((eqn.primitive, key), []).append(eqn)
+            self.waiting.setdefault((self.kind(eqn), key), []).append(eqn)
             for out in eqn.outvars:
                 self.numbers_a[out] = self.fresh()
 
     def match_written(self) -> None:
         used: set[int] = set()
         for eqn in self.b.eqns:
-            key = (eqn.primitive, self.operands(self.b, self.numbers_b, eqn.invars))
+            key = (self.kind(eqn), self.operands(self.b, self.numbers_b, eqn.invars))
             for candidate in self.waiting.get(key, ()):
                 if id(candidate) not in used and self._same(candidate, eqn):
                     used.add(id(candidate))
@@ -179,7 +185,7 @@ def _outputs_differ(search: _Search) -> Difference:
 
 def _explain(search: _Search, ea: Any) -> Difference:
     """How the nearest equation of the written program differs from `ea`."""
-    candidates = search.unmatched.get((ea.primitive, search.keys_a[id(ea)]), ())
+    candidates = search.unmatched.get((search.kind(ea), search.keys_a[id(ea)]), ())
     for eb in candidates:
         if search.comparer.same_head(ea, eb):
             return _same_operands(search.comparer, ea, eb)
@@ -187,7 +193,7 @@ def _explain(search: _Search, ea: Any) -> Difference:
     name = ea.primitive.name
     for eb in candidates:
         return Difference(_head_differs(ea, eb) + where, (ea,), (eb,), ((ea,),))
-    same_kind = [e for key, es in search.unmatched.items() if key[0] is ea.primitive for e in es]
+    same_kind = [e for key, es in search.unmatched.items() if key[0] is search.kind(ea) for e in es]
     for eb in same_kind:
         place = _operand_differs(search, ea, eb)
         if place is not None:

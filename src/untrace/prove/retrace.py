@@ -69,15 +69,16 @@ def prove_text(
     target = captured.expanded if target is None else target
     # What JAX puts in by itself when the text is traced was taken out of the target.
     same_form = again if target is captured.expanded else simplified(again, IMPLICIT)[0]
-    comparison = compare(target, same_form, captured.expander, carries=True)
+    comparison = compare(target, same_form, captured.expander, carries=True, sums=True)
     timings["compare"] = timings.get("compare", 0.0) + time.perf_counter() - traced
     difference = comparison.difference
     if difference is not None:
         paths = difference.all_paths or (difference.path,)
         suspects = tuple(tuple(id(eqn) for eqn in reversed(path)) for path in paths)
         return Outcome(module, None, difference.why, suspects)
+    words = [*(["sums of cotangents"] if comparison.added else []), *([simplifications] if simplifications else [])]
     if comparison.reordered:
-        words = ["the order of what loops carry", *([simplifications] if simplifications else [])]
+        words.insert(0, "the order of what loops carry")
         start = time.perf_counter()
         function = jax.extend.core.jaxpr_as_fun(again)
         notes = (*captured.notes, *comparison.notes)
@@ -89,20 +90,22 @@ def prove_text(
         whole = compare(captured.expanded, again, captured.expander)
         if whole.difference is None:
             target, comparison = captured.expanded, whole
+    notes = (*captured.notes, *comparison.notes)
+    if comparison.added and target is captured.expanded is captured.jaxpr:
+        return Outcome(module, Proof("hlo", f"same jaxpr but for {words[0]}", notes))
     if target is not captured.expanded:
         start = time.perf_counter()
         # The target takes what its loops close over in the original's order, as the text need not. But it is no program by
         # itself where JAX has to put something in again.
         function = jax.extend.core.jaxpr_as_fun(target if same_form is again else again)
-        why = f"same jaxpr but for {simplifications}"
-        notes = (*captured.notes, *comparison.notes)
+        why = f"same jaxpr but for {' and '.join(words)}"
         proof = weaker_of(function, captured, why, notes, neutral, alike if same_form is again else None)
         timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
         return Outcome(module, proof if proof.at_least("bits") else None, proof.detail)
     if captured.expanded is captured.jaxpr:
         count = len(captured.jaxpr.eqns)
         detail = f"{count} equation{'' if count == 1 else 's'}"
-        return Outcome(module, Proof("jaxpr", detail, (*captured.notes, *comparison.notes)))
+        return Outcome(module, Proof("jaxpr", detail, notes))
     # The text comes back as what the original was expanded to; the original itself has primitives of its library.
     why = "same jaxpr but for library primitives, which were expanded"
     return Outcome(module, weaker(module, written, captured, why))
