@@ -601,3 +601,22 @@ def test_an_object_of_a_library_that_only_calls_the_authors_function_is_no_funct
     found = untrace.decompile(loss)(jnp.ones((2, 3)), jnp.ones((3, 3)))
     assert "def model(" in found.source and "model_2" not in found.source, found.source
     assert "handler" not in found.source.lower()
+
+
+def test_parameters_of_layers_are_called_by_the_last_part_of_their_keys():
+    """Haiku's parameters are one dict with whole paths for keys."""
+
+    def linear(params, x):
+        return x @ params["w"] + params["b"]
+
+    def attend(params, path, x):
+        query, key = linear(params[f"{path}/query"], x), linear(params[f"{path}/key"], x)
+        return linear(params[f"{path}/linear"], jax.nn.softmax(query @ key.T) @ x)
+
+    def model(params, x):
+        return attend(params, "block_1", jnp.tanh(attend(params, "block", x)))
+
+    layer = {"w": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)}
+    params = {f"{block}/{name}": layer for block in ("block", "block_1") for name in ("query", "key", "linear")}
+    d = untrace.decompile(model)(params, np.ones((3, 4), np.float32))
+    assert re.search(r"def attend\((?=.*\bquery\b)(?=.*\bkey\b)(?=.*\blinear_params\b)", d.source), d.source

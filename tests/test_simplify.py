@@ -14,7 +14,7 @@ from jax.extend.core import primitives
 
 import untrace
 from untrace import jax_compat
-from untrace.lift.simplify import BOLD, IMPLICIT, NEUTRAL, REWRITES, simplified
+from untrace.lift.simplify import BOLD, IMPLICIT, NEUTRAL, REWRITES, Literal, simplified
 
 EDGES = [0.0, -0.0, 1.0, -1.5, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-38, 3.4e38, 0.1]
 floats = st.lists(st.one_of(st.sampled_from(EDGES), st.floats(width=32)), min_size=6, max_size=6).map(
@@ -514,3 +514,22 @@ def test_the_gradient_of_a_sum_that_a_loop_carries():
 def test_a_number_that_loses_its_axes_is_the_number():
     d = untrace.decompile(lambda x: x * 2.0 + lax.squeeze(jnp.full((1,), -1.5), (0,)))(jnp.float32(3.0))
     assert "squeeze" not in d.source and "1.5" in d.source, d.source
+
+
+def test_rewrites_that_xla_tells_apart_go_alone(monkeypatch):
+    """Those that leave the compiled program as it is stay, where all together are not proven."""
+
+    def shifted(body, eqn):
+        """A rewrite that changes what is computed: the proof refuses it."""
+        number = Literal(np.float32(0.5), eqn.invars[0].aval.update(shape=(), weak_type=False))
+        return eqn.replace(primitive=lax.add_p, invars=[eqn.invars[0], number], params={})
+
+    monkeypatch.setitem(REWRITES, "sin", [shifted])
+
+    def function(x):
+        return jnp.sin(x.T.T * 1.0) + jnp.where(x > 0, jnp.zeros_like(x), x)
+
+    d = untrace.decompile(jax.jit(function))(np.ones((2, 3), np.float32))
+    assert d.proof.level == "hlo" and "shifted" not in d.proof.detail
+    assert "multiply by one" in d.proof.detail and "transposed twice" in d.proof.detail
+    assert "jnp.sin(x)" in d.source, d.source

@@ -30,6 +30,7 @@ from untrace.print.jax.module import Written, write_module
 from untrace.print.rules import JAX
 from untrace.prove import retrace
 from untrace.prove.compare import count_equations
+from untrace.prove.harmless import harmless_rewrites
 from untrace.prove.load import restate
 from untrace.prove.report import Proof
 
@@ -183,11 +184,15 @@ def _targets(
         elif small:
             forms = ()
         bold = False
+        seen: dict[str, int] = {}
         for only, without in forms:
             if without and only is most and not bold:
                 continue
+            if only is NEUTRAL and seen:
+                only, without = _harmless(captured, whole, list(seen), settings), frozenset()
             form, counts = simplified(whole, only, JAX.user_names(), kept, *settings, without, instead)
             bold = not BOLD.isdisjoint(counts)
+            seen = seen or counts
             if form is not whole:
                 neutral = set(counts) <= NEUTRAL
                 yield form, vmaps.unfolded(form) if folds else form, described(counts), neutral
@@ -199,6 +204,16 @@ def _targets(
 def _is_run(jaxpr: Any) -> bool:
     """Whether a program is compiled and run for a proof, if need be."""
     return count_equations(jaxpr) <= _MOST_COMPILED and not calls_host(jaxpr)
+
+
+def _harmless(captured: Captured, whole: Any, names: list[str], settings: tuple[Any, Any]) -> frozenset[str]:
+    """Of the simplifications `names`, which are not proven together, those after which XLA makes the same program."""
+
+    def simplify(some: frozenset[str]) -> Any:
+        return vmaps.unfolded(simplified(whole, some | NEUTRAL, JAX.user_names(), (), *settings)[0])
+
+    args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
+    return harmless_rewrites(captured.jaxpr, names, simplify, args) | NEUTRAL
 
 
 def _program_of_target(captured: Captured, program: Program, target: Any, name: str) -> Program:

@@ -373,7 +373,10 @@ class Outliner:
 
     def _saved(self, shape: Shape) -> int:
         """How many of the results are needed by the backward pass alone, whichever the call."""
-        return len(set(shape.results).intersection(*[self._residuals(p, shape.results) for p in shape.pieces]))
+        return len(self._only_saved(shape))
+
+    def _only_saved(self, shape: Shape) -> set[int]:
+        return set(shape.results).intersection(*[self._residuals(p, shape.results) for p in shape.pieces])
 
     def _is_readable(self, shape: Shape) -> bool:
         piece = shape.pieces[0]
@@ -503,6 +506,9 @@ class Outliner:
         body = shape.functions.get(piece.variant) or self._define(shape, shape.variants[piece.variant])
         needed = set(scan.needed(piece))
         outputs: list[Value | None] = []
+        if shape.only is None:
+            plain = set(shape.results) - self._only_saved(shape)
+            shape.only = plain.pop() if len(plain) == 1 else -1
         for number in shape.results:
             value = piece.values[number]
             if number not in needed and value not in results:
@@ -512,9 +518,7 @@ class Outliner:
             outer = known.get(value, value)
             if name is not None:
                 outer.hint = name
-            elif outer.hint == shape.name or (
-                len(shape.results) == 1 and outer.hint in words.STEPS and not outer.named
-            ):
+            elif outer.hint == shape.name or (number == shape.only and outer.hint in words.STEPS and not outer.named):
                 # Nothing is called like the function that gives it, nor after the last step inside it.
                 outer.hint = words.clean(f"{shape.name}_out")
             outputs.append(outer)

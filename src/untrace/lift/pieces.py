@@ -106,17 +106,19 @@ class Piece:
 
 
 class Shape:
-    """Pieces with equal bodies: one function, if it is to be one. `results`: numbers of the values that it gives back.
+    """Pieces with equal bodies: one function, if it is to be one. `results`: numbers of the values that it gives back;
+    `only`: the number of the one that is no residual, known when the function is called first, -1 for several.
 
     `variants`: the first piece of each that differs in sizes. `functions`: theirs.
     """
 
-    __slots__ = ("pieces", "kept", "results", "variants", "functions")
+    __slots__ = ("pieces", "kept", "results", "only", "variants", "functions")
 
     def __init__(self, piece: Piece):
         self.pieces: list[Any] = [piece]
         self.kept = True
         self.results: list[int] = []
+        self.only: int | None = None
         self.variants: list[Any] = [piece]
         self.functions: dict[int, Function] = {}
 

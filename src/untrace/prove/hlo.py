@@ -66,23 +66,24 @@ def stablehlo_difference(f: Callable[..., Any], g: Callable[..., Any], args: Seq
 
 def same_optimised(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[Any]) -> bool:
     """Whether XLA compiles both functions to the same optimised HLO, names and metadata aside."""
-
-    def text(function: Callable[..., Any]) -> str:
-        # Without the arguments that nobody reads: XLA 0.10 crashes on some programs that have them.
-        name = f"untrace_{next(_COUNT)}"
-        lowered = _lower(function, args, False, name)
-        text = jax_compat.text_of_modules(_optimised(lowered, f"jit_{name}"))
-        # Where the values of large constants are left out, the text proves nothing.
-        if text is None or "{...}" in text:
-            return ""
-        return f"arguments {jax_compat.kept_arguments(lowered)}\n{normalise_optimised(text)}"
-
     try:
         with ThreadPoolExecutor(2) as pool:  # XLA compiles without Python's lock
-            left, right = pool.map(text, (f, g))
+            left, right = pool.map(lambda function: optimised_text(function, args), (f, g))
     except Exception:  # as above
         return False
     return left == right != ""
+
+
+def optimised_text(function: Callable[..., Any], args: Sequence[Any]) -> str:
+    """The optimised HLO that XLA makes of a function, normalised; "" where it does not say all. Raises what JAX does."""
+    # Without the arguments that nobody reads: XLA 0.10 crashes on some programs that have them.
+    name = f"untrace_{next(_COUNT)}"
+    lowered = _lower(function, args, False, name)
+    text = jax_compat.text_of_modules(_optimised(lowered, f"jit_{name}"))
+    # Where the values of large constants are left out, the text proves nothing.
+    if text is None or "{...}" in text:
+        return ""
+    return f"arguments {jax_compat.kept_arguments(lowered)}\n{normalise_optimised(text)}"
 
 
 def _optimised(lowered: Any, name: str) -> list[bytes]:

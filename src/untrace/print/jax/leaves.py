@@ -11,6 +11,7 @@ is traced.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -385,9 +386,12 @@ def plain_way(leaf: Leaf) -> tuple[tuple[str, Any], ...]:
 
 
 def last_word(leaf: Leaf) -> str:
-    """The last step of a way that reads as a name; numbers count with the list they are in."""
+    """The last step of a way that reads as a name, or the last part of a key (`"block/query"`, `"layers.0.bias"`);
+    numbers count with the list they are in."""
     for kind, text, _ in reversed(leaf.steps):
-        word = text.strip("'\"") if kind == "item" else text
-        if word[:1].isalpha() and word.isidentifier() and word not in ("value", "raw_value"):
-            return word
+        parts = re.split(r"[/.]", text.strip("'\"")) if kind == "item" else [text]
+        for word in reversed(parts):
+            wrapped = len(parts) == 1 and word in ("value", "raw_value")
+            if word[:1].isalpha() and word.isidentifier() and not wrapped:
+                return word
     return leaf.root.id

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from untrace.ir.nodes import Equation, Function, Value
+from untrace.ir.nodes import Equation, Function, Local, Value
 from untrace.print.jax import packed, reroll, returned, scanned
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
 from untrace.print.jax.trees import zeros_like
@@ -226,6 +226,7 @@ def _definition(
     params: list[Parameter] = []
     bound: list[tuple[Value, Leaf]] = []
     own = body.extra.get("definition", ())
+    functions = {body.name, *(e.callee.body.name for e in body.equations if type(e.callee) is Local)}
     for i in order:
         if i >= 0:
             leaf = leaves[i]
@@ -236,7 +237,10 @@ def _definition(
             params.append(Parameter(name_.id))
             continue
         places, ways = layout.packs[-1 - i]
-        root = Name(w.scope.fresh(_pack_name(body, layout, layout.packs[-1 - i], leaves[places[0]])))
+        word = _pack_name(body, layout, layout.packs[-1 - i], leaves[places[0]])
+        if word in functions:  # parameters of a layer are not called like the function that applies them
+            word = f"{word}_params"
+        root = Name(w.scope.fresh(word))
         params.append(Parameter(root.id))
         module.pack_sizes[id(root)] = len(places)
         module.kept.append(root)
