@@ -189,7 +189,7 @@ def _targets(
             if without and only is most and not bold:
                 continue
             if only is NEUTRAL and seen:
-                only, without = _harmless(captured, whole, list(seen), settings), frozenset()
+                only, without = _harmless(captured, whole, list(seen), kept, settings), frozenset()
             form, counts = simplified(whole, only, JAX.user_names(), kept, *settings, without, instead)
             bold = not BOLD.isdisjoint(counts)
             seen = seen or counts
@@ -206,11 +206,13 @@ def _is_run(jaxpr: Any) -> bool:
     return count_equations(jaxpr) <= _MOST_COMPILED and not calls_host(jaxpr)
 
 
-def _harmless(captured: Captured, whole: Any, names: list[str], settings: tuple[Any, Any]) -> frozenset[str]:
+def _harmless(
+    captured: Captured, whole: Any, names: list[str], kept: set[int], settings: tuple[Any, Any]
+) -> frozenset[str]:
     """Of the simplifications `names`, which are not proven together, those after which XLA makes the same program."""
 
     def simplify(some: frozenset[str]) -> Any:
-        return vmaps.unfolded(simplified(whole, some | NEUTRAL, JAX.user_names(), (), *settings)[0])
+        return vmaps.unfolded(simplified(whole, some | NEUTRAL, JAX.user_names(), kept, *settings)[0])
 
     args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
     return harmless_rewrites(captured.jaxpr, names, simplify, args) | NEUTRAL
