@@ -157,3 +157,22 @@ def test_the_largest_numbers_of_windows():
 
     source = _source(jax.grad(loss), jnp.arange(16.0).reshape(4, 4))
     assert "window_max_vjp = jax.vjp(" in source and ".bind(" not in source
+
+
+def test_a_function_that_saves_more_than_its_backward_part_does_is_a_pullback():
+    def loss(x, y):
+        return (jnp.clip(x, 0.8, 1.2) * y).sum()
+
+    text = untrace.decompile(jax.grad(loss))(jnp.linspace(0.5, 1.5, 7), jnp.arange(7.0)).source
+    assert "clip_vjp = jax.vjp(lambda x: jnp.clip(x, 0.8, 1.2), x)" in text, text
+
+
+def test_both_operands_of_a_call_that_leaves_its_equations():
+    def loss(x, y):
+        ratio = jnp.exp(x)
+        return -jnp.mean(jnp.minimum(ratio * y, jnp.sin(ratio) * y))
+
+    x = jnp.linspace(-0.5, 0.5, 7)
+    found = untrace.decompile(jax.value_and_grad(loss))(x, jnp.cos(x))
+    assert "minimum_vjp = jax.vjp(jnp.minimum, " in found.source, found.source
+    assert ", d_scaled_2 = minimum_vjp(" in found.source, found.source

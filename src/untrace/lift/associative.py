@@ -91,7 +91,7 @@ def _lift(m: Matcher, group: list[Equation]) -> bool:
     pattern = None
     slots = [inputs.index(e) for e in elements]
     place = anchors[0] if len(anchors) == 1 else min(anchors, key=m.position)
-    if len(inputs) != count or not m._before(inputs, place):
+    if len(inputs) != count or not m.before(inputs, place):
         return False
     for order, chosen in product(orders, combinations(range(count), len(anchors))):
         if combine.results != order:
@@ -102,7 +102,7 @@ def _lift(m: Matcher, group: list[Equation]) -> bool:
         some = Pattern(
             pattern.inputs, pattern.consts, pattern.made_by, [pattern.outvars[i] for i in chosen], pattern.size
         )
-        covered = m._lay_over(some, inputs, anchors)
+        covered = m.lay_over(some, inputs, anchors)
         if covered is None or len(covered) < len(group) // 2:
             continue
         args = (tuple([Slot(i) for i in slots]),) if count > 1 else (Slot(0),)

@@ -230,11 +230,11 @@ class Matcher:
         pattern = pattern_of(self.lifter.patterns, guess.path, args, kwargs, inputs)
         if pattern is None:
             return False
-        group = self._lay_over(pattern, inputs, anchors)
+        group = self.lay_over(pattern, inputs, anchors)
         if group is None:
             return False
         place = anchors[0] if len(anchors) == 1 else min(anchors, key=self.position)
-        if len(anchors) > 1 and not self._before(inputs, place):
+        if len(anchors) > 1 and not self.before(inputs, place):
             return False
         self._replace(guess.path, args, kwargs, inputs, group, anchors, place)
         for output, word in zip(anchor.outputs, guess.words, strict=False):
@@ -242,12 +242,12 @@ class Matcher:
                 output.hint = word
         return True
 
-    def _before(self, inputs: Sequence[Any], place: Equation) -> bool:
+    def before(self, inputs: Sequence[Any], place: Equation) -> bool:
         """Whether the inputs are there before `place`, where a call with results of several equations is to stand."""
         position = self.position(place)
         return all(self._defined.get(a, -1) < position for a in inputs)
 
-    def _lay_over(self, pattern: Pattern, inputs: list[Any], anchors: Sequence[Equation]) -> list[Equation] | None:
+    def lay_over(self, pattern: Pattern, inputs: list[Any], anchors: Sequence[Equation]) -> list[Equation] | None:
         """The equations that a pattern's stand for, or None."""
         outputs: Sequence[Any] = anchors[0].outputs if len(anchors) == 1 else [o for e in anchors for o in e.outputs]
         if len(pattern.outvars) != len(outputs):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from untrace.ir.nodes import Equation, Library, Literal, Value
-from untrace.lift.engine import IDIOMS, Guess, Matcher, templates
-from untrace.lift.patterns import NotAScalar, pattern_of, template
-from untrace.lift.pullback_groups import added_up, behind, by_call, divided
+from untrace.ir.nodes import Equation, Literal, Value
+from untrace.lift.engine import IDIOMS, Guess, Matcher
+from untrace.lift.patterns import pattern_of
+from untrace.lift.pullback_groups import added_up, behind, by_call, call_to_try, divided
 
 _NAMES = ("conv_general_dilated", "reduce_window_max", "reduce_window_min")
 
@@ -54,21 +54,14 @@ def _guesses(m: Matcher, first: Equation) -> Iterator[Guess]:
 
 
 def _try(m: Matcher, guess: Guess, first: Equation, cotangent: Value, ends: dict[int, Equation], replace: Any) -> bool:
-    inputs: list[Any] = []
-    places: dict[int, int] = {}
-    try:
-        args, _ = templates(guess, inputs, places)
-    except NotAScalar:
+    call = call_to_try(guess, [cotangent], defaults=True)
+    if call is None:
         return False
-    operands = len(inputs)
-    cotangents = (template(cotangent, inputs, places),)
     varied = tuple(sorted(ends))
     anchors = (first, *[ends[i] for i in varied])
-    path = f"vjp.{guess.path}"
-    pattern = pattern_of(m.lifter.patterns, path, (varied, args, cotangents), dict(guess.kwargs), inputs)
-    found = m._lay_over(pattern, inputs, anchors) if pattern is not None else None
+    pattern = pattern_of(m.lifter.patterns, call.path, (varied, call.args, call.given), call.kwargs, call.inputs)
+    found = m.lay_over(pattern, call.inputs, anchors) if pattern is not None else None
     if found is None:
         return False
-    callee = Library(path, (varied, args), guess.kwargs, None)  # type: ignore[arg-type]
-    replace(m, callee, inputs[:operands], [cotangent], divided(m, found, cotangent), anchors)
+    replace(m, call.callee(varied), call.inputs[: call.operands], [cotangent], divided(m, found, cotangent), anchors)
     return True

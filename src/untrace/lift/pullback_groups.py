@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 from untrace.ir.nodes import Equation, Library, Primitive, Value
@@ -20,16 +20,18 @@ from untrace.lift.patterns import NotAScalar, pattern_of, template
 # Fewer equations than the call alone would leave: it reads better what they compute.
 _LEAST = 5
 _MOST_INPUTS = 3
+_MOST_PAIRED = 6  # of so many ends of backward parts two may be those of one call
 # Primitives that compute nothing.
 SHAPES = frozenset({"broadcast_in_dim", "reshape", "squeeze", "convert_element_type"})
 
 
 @dataclass
 class _Group:
-    """What may be the derivative of one call: the last equation of each part, all of them, what they read."""
+    """What may be the derivative of one call: the last equation of the forward part, those of the backward part (one for
+    each operand that it is the derivative for), all of them, what they read."""
 
     forward: Equation
-    backward: Equation
+    backward: tuple[Equation, ...]
     equations: list[Equation]
     inputs: list[Any]
     cotangent: Value
@@ -68,23 +70,24 @@ def _groups_of(m: Matcher, equations: Sequence[Equation], backward: set[int]) ->
     members = {id(e) for e in equations}
     forward = [e for e in equations if id(e) not in backward]
     ends = [e for e in forward if len(e.outputs) == 1 and m.is_used_outside(e.outputs[0], equations)]
+    single = []
     for last in equations:
         if id(last) not in backward or len(last.outputs) != 1 or not m.is_used_outside(last.outputs[0], equations):
             continue
-        for one in (last, *added_up(m, last, backward)):
-            whole = behind(m, one, members)
-            inputs, given = _read_by(m, whole, members, backward)
-            if len(given) != 1 or not 0 < len(inputs) <= _MOST_INPUTS:
-                continue
-            for first in ends:
-                alone = behind(m, first, members)
-                both = {id(e) for e in (*alone, *whole)}
-                needed = [e for e in equations if id(e) in both]
-                if _steps(needed) - _steps(alone) >= _LEAST and _read_by(m, needed, members, backward) == (
-                    inputs,
-                    given,
-                ):
-                    yield _Group(first, one, needed, inputs, given[0])
+        single.extend((one,) for one in (last, *added_up(m, last, backward)))
+    pairs = [a + b for a, b in combinations(single, 2) if a != b] if len(single) <= _MOST_PAIRED else []
+    for lasts in (*pairs, *single):
+        whole = list({id(e): e for last in lasts for e in behind(m, last, members)}.values())
+        inputs, given = _read_by(m, whole, members, backward)
+        if len(given) != 1 or not len(lasts) <= len(inputs) <= _MOST_INPUTS:
+            continue
+        for first in ends:
+            alone = behind(m, first, members)
+            both = {id(e) for e in (*alone, *whole)}
+            needed = [e for e in equations if id(e) in both]
+            read, others = _read_by(m, needed, members, backward)
+            if _steps(needed) - _steps(alone) >= _LEAST and set(read) == set(inputs) and others == given:
+                yield _Group(first, lasts, needed, read, given[0])
 
 
 def _steps(equations: Sequence[Equation]) -> int:
@@ -142,30 +145,58 @@ def _guesses(m: Matcher, group: _Group) -> Iterator[Guess]:
 
 
 def _try(m: Matcher, guess: Guess, group: _Group, replace: Any) -> bool:
+    call = call_to_try(guess, [group.cotangent])
+    if call is None:
+        return False
+    for lasts in permutations(group.backward):
+        for varied in combinations(range(call.operands), len(lasts)):
+            pattern = pattern_of(
+                m.lifter.patterns, call.path, (varied, call.args, call.given), call.kwargs, call.inputs
+            )
+            if pattern is None:
+                return False
+            anchors = (group.forward, *lasts)
+            found = m.lay_over(pattern, call.inputs, anchors)
+            if found is None or not m.before(call.inputs[: call.operands], group.forward):
+                continue
+            parts = divided(m, found, group.cotangent)
+            if group.forward in parts[0] and all(e in parts[1] for e in lasts):
+                replace(m, call.callee(varied), call.inputs[: call.operands], [group.cotangent], parts, anchors)
+                return True
+    return False
+
+
+@dataclass(slots=True)
+class PulledCall:
+    """`jax.vjp` of a guessed call, to be traced: its path, its arguments with slots for the inputs, of which the first
+    `operands` are the call's own, and `given`, the cotangents."""
+
+    path: str
+    args: Any
+    kwargs: dict[str, Any]
+    inputs: list[Any]
+    operands: int
+    given: tuple[Any, ...]
+
+    def callee(self, varied: Sequence[int]) -> Library:
+        """The callee without its body, of the derivative for the operands `varied`."""
+        return Library(self.path, (tuple(varied), self.args), self.kwargs, None)  # type: ignore[arg-type]
+
+
+def call_to_try(guess: Guess, cotangents: Sequence[Any], defaults: bool = False) -> PulledCall | None:
+    """The guess made ready; None where it needs a number that is none. defaults: whether arguments that say what is meant
+    without them stay."""
     inputs: list[Any] = []
     places: dict[int, int] = {}
     try:
         args, kwargs = templates(guess, inputs, places)
     except NotAScalar:
-        return False
-    kwargs = {k: v for k, v in kwargs.items() if not is_default(guess.path, k, v)}
+        return None
+    if not defaults:
+        kwargs = {k: v for k, v in kwargs.items() if not is_default(guess.path, k, v)}
     operands = len(inputs)
-    cotangents = (template(group.cotangent, inputs, places),)
-    path = f"vjp.{guess.path}"
-    anchors = (group.forward, group.backward)
-    for varied in combinations(range(operands), 1):
-        pattern = pattern_of(m.lifter.patterns, path, (varied, args, cotangents), kwargs, inputs)
-        if pattern is None:
-            return False
-        found = m._lay_over(pattern, inputs, anchors)
-        if found is None or not m._before(inputs[:operands], group.forward):
-            continue
-        parts = divided(m, found, group.cotangent)
-        if group.forward in parts[0] and group.backward in parts[1]:
-            callee = Library(path, (varied, args), kwargs, None)  # type: ignore[arg-type]
-            replace(m, callee, inputs[:operands], [group.cotangent], parts, anchors)
-            return True
-    return False
+    given = tuple([template(a, inputs, places) for a in cotangents])
+    return PulledCall(f"vjp.{guess.path}", args, dict(kwargs), inputs, operands, given)
 
 
 def divided(m: Matcher, equations: list[Equation], cotangent: Value) -> tuple[list[Equation], list[Equation]]:

@@ -41,19 +41,18 @@ from untrace.lift.engine import (
     Matcher,
     is_same_literal,
     is_same_type,
-    templates,
     with_all_outputs,
 )
 from untrace.lift.library import resolve
-from untrace.lift.patterns import NotAScalar, Pattern, fill, pattern_of, template
+from untrace.lift.patterns import Pattern, fill, pattern_of
 from untrace.lift.pieces import renamed
 from untrace.lift.pullback_convolutions import lift_convolutions
-from untrace.lift.pullback_groups import SHAPES, is_default, lift_groups
+from untrace.lift.pullback_groups import SHAPES, call_to_try, lift_groups
 
 PULLBACK = "pullback"
 _JITS = ("jit", "pjit")
 _KINDS = ("jnp", "jax", "method")  # of paths
-# Equations of a backward part: of a shorter one it reads better what it computes.
+# Equations of a backward part, and of the forward part for it: of fewer it reads better what they compute.
 _LEAST = 4
 
 
@@ -114,7 +113,7 @@ def _lift(m: Matcher, forward: Equation, backward: Equation, instead: dict[int, 
     if not m.free(forward) or not m.free(backward):
         return False
     inside = list(jax_compat.equations_in(_plain(backward.origin.params["jaxpr"])))
-    steps = sum(eqn.primitive.name not in SHAPES for eqn in inside)
+    steps = sum(eqn.primitive.name not in SHAPES for eqn in (*inside, *_for_residuals(forward, backward)))
     if steps < _LEAST and not any(_has_batches(eqn) for eqn in inside):
         return False
     known = {*forward.inputs, *forward.outputs}
@@ -128,6 +127,20 @@ def _lift(m: Matcher, forward: Equation, backward: Equation, instead: dict[int, 
             if known_kind and _try(m, guess, forward, backward, given, instead):
                 return True
     return False
+
+
+def _for_residuals(forward: Equation, backward: Equation) -> list[Any]:
+    """The equations of a forward part that its own results do not need."""
+    jaxpr, _ = jax_compat.open_jaxpr(_plain(forward.origin.params["jaxpr"]))
+    results = [v for v, o in zip(jaxpr.outvars, forward.outputs, strict=True) if o is None or o not in backward.inputs]
+    live = {v for v in results if type(v) is not jax_compat.LITERAL_TYPE}
+    found = []
+    for eqn in reversed(jaxpr.eqns):
+        if live.isdisjoint(eqn.outvars):
+            found.append(eqn)
+        else:
+            live.update(v for v in eqn.invars if type(v) is not jax_compat.LITERAL_TYPE)
+    return found
 
 
 def _has_batches(eqn: Any) -> bool:
@@ -145,29 +158,22 @@ def _try(
     instead: dict[int, Any] | None,
 ) -> bool:
     """Whether `jax.vjp` of the guessed call is what the two do; if so, they are replaced. given: the cotangents."""
-    inputs: list[Any] = []
-    places: dict[int, int] = {}
-    try:
-        args, kwargs = templates(guess, inputs, places)
-    except NotAScalar:
+    call = call_to_try(guess, given)
+    if call is None:
         return False
-    kwargs = {k: v for k, v in kwargs.items() if not is_default(guess.path, k, v)}
-    operands = len(inputs)
-    cotangents = tuple([template(a, inputs, places) for a in given])
-    path = f"vjp.{guess.path}"
-    for varied in combinations(range(operands), len(backward.outputs)):
-        pattern = pattern_of(m.lifter.patterns, path, (varied, args, cotangents), kwargs, inputs)
+    for varied in combinations(range(call.operands), len(backward.outputs)):
+        pattern = pattern_of(m.lifter.patterns, call.path, (varied, call.args, call.given), call.kwargs, call.inputs)
         whole = _of_two_calls(pattern) if pattern is not None else None
         if whole is None or not _is_private(m, forward, backward, len(given)):
             continue
-        group = m._lay_over(whole, inputs, (forward, backward))
-        if group is None and instead is not None and _does_the_same(m, whole, inputs, (forward, backward)):
+        group = m.lay_over(whole, call.inputs, (forward, backward))
+        if group is None and instead is not None and _does_the_same(m, whole, call.inputs, (forward, backward)):
             for eqn, part in zip(_calls(whole), (forward, backward), strict=True):
                 instead[id(part.origin)] = eqn.params["jaxpr"]
             group = [forward, backward]
         if group is not None and len(group) == 2:
-            callee = Library(path, (varied, args), kwargs, None)  # type: ignore[arg-type]
-            replace(m, callee, inputs[:operands], given, ([forward], [backward]), (forward, backward))
+            parts = ([forward], [backward])
+            replace(m, call.callee(varied), call.inputs[: call.operands], given, parts, (forward, backward))
             return True
     return False
 

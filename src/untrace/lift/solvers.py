@@ -65,7 +65,7 @@ def _lift(m: Matcher, equation: Equation, name: str) -> bool:
     if kwargs.get("maxiter") == _STEPS_PER_UNKNOWN * size:
         del kwargs["maxiter"]
     pattern = _traced(path, matvec, inputs, closed, kwargs)
-    covered = m._lay_over(pattern, inputs, [equation]) if pattern is not None else None
+    covered = m.lay_over(pattern, inputs, [equation]) if pattern is not None else None
     if covered is None:
         return False
     args = tuple([Slot(i) for i in range(closed, len(inputs))])
