@@ -371,7 +371,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         x_3,
         x_4,
         x_2,
-        lax.select((val2_2 < t1) & flag, 1, x),
+        jnp.where((val2_2 < t1) & flag, 1, x),
         updated,
         updated_2,
     )

@@ -4,7 +4,6 @@ untrace 0.1.0 · jax 0.10.2 · proven: same compiled program
 """
 
 import jax.numpy as jnp
-from jax import lax
 from jax.extend.core import primitives
 from optax import EmptyState
 from optax import ScaleByAdamState
@@ -26,7 +25,7 @@ def update_fn(state, d_b, d_w):
     mu_2 = 0.1 * d_w + 0.9 * state.mu["w"]
     nu = 0.001 * d_b**2 + 0.999 * state.nu["b"]
     nu_2 = 0.001 * d_w**2 + 0.999 * state.nu["w"]
-    count_inc = lax.select(count < 2147483647, count + 1, 2147483647)
+    count_inc = jnp.where(count < 2147483647, count + 1, 2147483647)
     difference = 1.0 - 0.9**count_inc
     difference_2 = 1.0 - 0.999**count_inc
     updates = mu / difference / (jnp.sqrt(nu / difference_2 + 0.0) + 1e-08)

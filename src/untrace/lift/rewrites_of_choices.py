@@ -68,7 +68,8 @@ def where_with_scalar(body: Body, eqn: Any) -> Any:
     if (numbers[0] is None) == (numbers[1] is None):
         return None
     literal = numbers[0] or numbers[1]
-    if any(type(a) is Literal for a in (no, yes)) and not jnp.issubdtype(literal.aval.dtype, jnp.inexact):
+    bare = any(type(a) is Literal for a in (no, yes)) and not jnp.issubdtype(literal.aval.dtype, jnp.inexact)
+    if bare and _is_below_zero(body, which):
         return None  # `x[i]` chooses between an index and a number
     number = python_scalar(literal.val, literal.aval)
     if number is None or isinstance(number, complex):
@@ -134,8 +135,7 @@ def where_of_arrays(body: Body, eqn: Any) -> Any:
         return None
     if jnp.issubdtype(yes.aval.dtype, jnp.integer):
         # `x[i]` chooses between an index and the one that it means when negative.
-        less = body.maker(which, "lt")
-        if less is not None and is_value(body.scalar(less.invars[1]), 0):
+        if _is_below_zero(body, which):
             return None
     if any(not jax_compat.is_shaped_array(v.aval) or jax_compat.varying_axes(v.aval) for v in eqn.invars):
         return None
@@ -150,6 +150,11 @@ def where_of_arrays(body: Body, eqn: Any) -> Any:
     return call.replace(
         invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
     )
+
+
+def _is_below_zero(body: Body, which: Any) -> bool:
+    less = body.maker(which, "lt")
+    return less is not None and is_value(body.scalar(less.invars[1]), 0)
 
 
 def _before_broadcast(body: Body, atom: Any) -> Any:

@@ -307,5 +307,5 @@ def _pack_name(body: Function, layout: Layout, pack: Any, leaf: Any) -> str:
         return identifier(own, "params")
     above = Leaf(leaf.root, leaf.steps[: len(leaf.steps) - len(pack[1][0])])
     if len(layout.packs) == 1 and (above.steps or body.extra.get("calls", 1) > 1):
-        return "params"
+        return "state" if "state" in above.root.id else "params"
     return identifier(last_word(above), "params")
