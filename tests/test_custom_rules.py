@@ -358,3 +358,13 @@ def test_sums_of_cotangents_in_rules_are_plain_sums():
     np.testing.assert_array_equal(jax.grad(lambda x: found(x).sum())(x), jax.grad(lambda x: f(x).sum())(x))
     plain = untrace.decompile(f, simplify=False)(x)
     assert plain.proof.level == "jaxpr" and "add_jaxvals" in plain.source, plain.source
+
+
+def test_a_choice_in_a_rule_of_a_number_that_has_a_type_is_a_call() -> None:
+    @jax.custom_jvp
+    def product(x, y):
+        return jnp.where(y == 0.0, jnp.zeros((), x.dtype), x * y)
+
+    product.defjvp(lambda p, t: (product(*p), t[0] * p[1] + t[1] * p[0]))
+    text = untrace.decompile(product)(X, X).source
+    assert "return jnp.where(y == 0.0, np.float32(0.0), x * y)" in text, text

@@ -81,7 +81,7 @@ def outer_product(body: Body, eqn: Any) -> Any:
     """`jnp.outer(x, d)` for the product of two vectors that sums nothing: XLA multiplies them."""
     left, right = eqn.invars
     out = eqn.outvars[0].aval
-    if any(map(any, eqn.params["dimension_numbers"])) or not in_backward_pass(eqn):
+    if any(map(any, eqn.params["dimension_numbers"])) or not body.in_backward_pass(eqn):
         return None
     if any(type(v) is Literal or len(v.aval.shape) != 1 or v.aval.dtype != out.dtype for v in eqn.invars):
         return None

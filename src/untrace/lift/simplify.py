@@ -119,6 +119,7 @@ class Simplifier:
         self.only = only
         self.own = own
         self.kept = set(kept)
+        self.backward = False  # whether what is around the body that is looked at belongs to a backward pass
         self.counts: Counter[str] = Counter()
         self.provenance = Provenance()
         self._memo: dict[int, Any] = {}
@@ -166,11 +167,12 @@ class Simplifier:
     def _with_params(self, eqn: Any) -> Any:
         if eqn.primitive.name not in _TRANSPARENT:
             return eqn
-        outside = self.without
+        outside, around = self.without, self.backward
+        self.backward = around or in_backward_pass(eqn)
         if eqn.primitive.name == "vmap":  # of products of batches XLA does not make the same
             self.without = outside | BOLD
         new = jax_compat.with_inner_jaxprs(eqn, lambda inner: self.simplify(inner, outermost=False))
-        self.without = outside
+        self.without, self.backward = outside, around
         return new
 
     def _add_all(self, body: Body, eqns: Sequence[Any]) -> None:
@@ -323,6 +325,10 @@ class Body:
             self.made[out] = eqn
         if kept:
             self._of_idioms.update(eqn.outvars)
+
+    def in_backward_pass(self, eqn: Any) -> bool:
+        """Whether an equation came of a transposition, or stands in a loop that did."""
+        return self.simplifier.backward or in_backward_pass(eqn)
 
     def early(self, eqn: Any) -> Any:
         """The equation after those rewrites that come before what is inside it is rewritten."""

@@ -132,12 +132,16 @@ def _out(equation: Equation) -> Any:
 
 @reader("_where")
 def _where(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
-    """`jnp.where(c, np.float32(1.0), 0.0)`: a number that says of which type the result is."""
+    """`jnp.where(c, np.float32(1.0), 0.0)`: a number that says of which type the result is, or is of an array's type."""
     which, *cases = equation.inputs
-    if not all(type(c) is Literal for c in cases):
+    if not any(type(c) is Literal for c in cases):
         return
-    strong = [python_scalar(c.value, c.aval) if c.aval.weak_type else c.aval.dtype.type(c.value) for c in cases]
-    yield Guess("jnp.where", (which, *strong))
+    yield Guess("jnp.where", (which, *[_typed(c) if type(c) is Literal else c for c in cases]))
+
+
+def _typed(literal: Literal) -> Any:
+    aval = literal.aval
+    return python_scalar(literal.value, aval) if aval.weak_type else aval.dtype.type(literal.value)
 
 
 @reader("clip")
