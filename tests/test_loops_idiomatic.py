@@ -524,3 +524,11 @@ def test_what_becomes_a_gradient_begins_as_zeros_like_its_primal():
     found = untrace.decompile(jax.grad(loss))(w, x)
     assert "jnp.zeros_like(w)" in found.source and "lax.neg" not in found.source
     np.testing.assert_array_equal(found(w, x), jax.jit(jax.grad(loss))(w, x))
+
+
+def test_products_of_vectors_in_a_backward_loop_are_outer_products():
+    def loss(w, xs):
+        return jax.lax.scan(lambda h, x: (jnp.tanh(h @ w + x), None), jnp.ones(3), xs)[0].sum()
+
+    text = untrace.decompile(jax.grad(loss))(0.1 * jnp.ones((3, 3)), jnp.ones((5, 3))).source
+    assert "jnp.outer(" in text and 'einsum("i,j->ij"' not in text, text

@@ -65,14 +65,9 @@ def branched_error_if_impl(first_0):
     return 0, first_0
 
 
-@jax.jit
-def _where(condition, x, y):
-    return lax.select(condition, x, y)
-
-
 @jax.custom_jvp
 def nextafter(x):
-    return _where(x == 0.0, np.float32(1.1754944e-38), jnp.nextafter(x, jnp.inf))
+    return jnp.where(x == 0.0, np.float32(1.1754944e-38), jnp.nextafter(x, jnp.inf))
 
 
 @nextafter.defjvp
@@ -84,7 +79,7 @@ def nextafter_jvp(primals, tangents):
 
 @jax.custom_jvp
 def prevbefore(x):
-    return _where(x == 0.0, np.float32(-1.1754944e-38), jnp.nextafter(x, -jnp.inf))
+    return jnp.where(x == 0.0, np.float32(-1.1754944e-38), jnp.nextafter(x, -jnp.inf))
 
 
 @prevbefore.defjvp

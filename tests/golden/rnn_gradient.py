@@ -29,8 +29,8 @@ def grad_loss(params, xs, h0):
         d_total = d_h_2 + d_h_2 * h_2
         return (
             (
-                d_wx + jnp.einsum("i,j->ij", d_total, x).T,
-                d_wh + jnp.einsum("i,j->ij", d_total, h).T,
+                d_wx + jnp.outer(d_total, x).T,
+                d_wh + jnp.outer(d_total, h).T,
                 d_b + d_total,
                 jnp.einsum("i,ji->j", d_total, wh),
             ),

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site
 from untrace.ir.nodes import (
@@ -23,6 +25,7 @@ from untrace.ir.nodes import (
     Local,
     Primitive,
     Program,
+    Slot,
     Value,
     walk_functions,
 )  # fmt: skip
@@ -421,7 +424,14 @@ def is_public_call(eqn: Any) -> bool:
     equation = Equation(Primitive(eqn.primitive), inputs, outputs, eqn.params, eqn)
     function = Function("call", params, [equation], [o for o in outputs if o is not None])
     Lifter().lift_function(function)
-    return type(function.equations[0].callee) is Library
+    callee = function.equations[0].callee
+    return type(callee) is Library and not _has_typed_number(callee)
+
+
+def _has_typed_number(callee: Library) -> bool:
+    """Whether a number among arrays has a type of its own, as no author writes it: another form may do without."""
+    kinds = {type(a) for a in callee.args}
+    return any(issubclass(k, np.generic) for k in kinds) and any(type(a) is Slot for a in callee.args[1:])
 
 
 _LARGE = 3
