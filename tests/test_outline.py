@@ -620,3 +620,18 @@ def test_parameters_of_layers_are_called_by_the_last_part_of_their_keys():
     params = {f"{block}/{name}": layer for block in ("block", "block_1") for name in ("query", "key", "linear")}
     d = untrace.decompile(model)(params, np.ones((3, 4), np.float32))
     assert re.search(r"def attend\((?=.*\bquery\b)(?=.*\bkey\b)(?=.*\blinear_params\b)", d.source), d.source
+
+
+def test_steps_inside_a_library_function_are_not_called_like_its_result_outside():
+    linen = pytest.importorskip("flax.linen")
+
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            embedded = linen.Dense(4)(x)
+            return linen.Dense(4)(jnp.tanh(embedded))
+
+    params = Model().init(jax.random.key(0), jnp.ones((2, 4)))
+    source = untrace.decompile(Model().apply)(params, jnp.ones((2, 4))).source
+    assert 'return args @ params["kernel"] + params["bias"]' in source, source
+    assert "embedded = dense(" in source, source

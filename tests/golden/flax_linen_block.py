@@ -50,8 +50,8 @@ def multi_head_dot_product_attention(params, inputs_q):
         dense_general(params["key"], inputs_q),
         dense_general(params["value"], inputs_q),
     )
-    attended = jnp.einsum("ijkl,klm->ijm", x, params["out"]["kernel"])
-    return attended + params["out"]["bias"]
+    out = jnp.einsum("ijkl,klm->ijm", x, params["out"]["kernel"])
+    return out + params["out"]["bias"]
 
 
 def dense(params, inputs):
@@ -89,9 +89,9 @@ def apply(
             raise ValueError(f"{argument!r} was {traced!r} when this was traced, and cannot be anything else")
     x = args[0]
     y = layer_norm(variables["params"]["LayerNorm_0"], x)
-    y_2 = multi_head_dot_product_attention(
+    attended = multi_head_dot_product_attention(
         variables["params"]["MultiHeadDotProductAttention_0"], y
     )
-    x_2 = x + y_2
-    y_3 = layer_norm(variables["params"]["LayerNorm_1"], x_2)
-    return x_2 + mlp(variables["params"]["MLP_0"], y_3)
+    x_2 = x + attended
+    y_2 = layer_norm(variables["params"]["LayerNorm_1"], x_2)
+    return x_2 + mlp(variables["params"]["MLP_0"], y_2)

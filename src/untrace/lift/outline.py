@@ -516,7 +516,9 @@ class Outliner:
                 continue
             name = self._name_in_caller(piece, value)
             outer = known.get(value, value)
-            if name is not None:
+            if outer.named and piece.call.frame is not None and piece.call.frame.library:
+                pass  # the author's own name, around what a library calls it
+            elif name is not None:
                 outer.hint = name
             elif outer.hint == shape.name or (number == shape.only and outer.hint in words.STEPS and not outer.named):
                 # Nothing is called like the function that gives it, nor after the last step inside it.
@@ -538,6 +540,7 @@ class Outliner:
             own = self._own_words(named.inputs)
             for value, result in list(zip(inner, results, strict=True))[: len(results) - self._saved(shape)]:
                 value.hint = self._name_inside(piece, result)
+            self._forget_names_outside(piece)
         params = [Value(a.aval, n or o) for a, n, o in zip(piece.inputs, names, own, strict=True)]
         self._rename_inside(piece, [p.hint for p in params], inner)
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
@@ -643,6 +646,19 @@ class Outliner:
                 if len(places) > 1 and rest.isidentifier():
                     names[i] = rest
         return names
+
+    def _forget_names_outside(self, piece: Piece) -> None:
+        """Steps on the way to what the caller gave a name have names of their own."""
+        results = {piece.values[n] for n in piece.shape.results}
+        outside = {result.hint for result in results}
+        for value in piece.values:
+            if value.hint in outside and value not in results:
+                inside = pieces.name_inside(self._frames_inside(piece, value), None)
+                if inside is not None and inside != value.hint:
+                    maker = piece.maker(piece.scan.equations, value)
+                    stock = inside in words.STOCK and maker is not None
+                    value.hint = stock and words.derived(maker, ()) or inside
+                    value.named = False
 
     def _rename_inside(self, piece: Piece, names: Sequence[str | None], inner: Sequence[Value]) -> None:
         """What got its name from an input's name outside gets it from the name inside."""
