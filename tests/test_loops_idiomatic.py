@@ -72,7 +72,7 @@ def rnn(weight, bias, inputs):
 def test_scan_is_a_nested_step_over_what_it_closes_over():
     source = written(rnn, W, B, X)
     assert "def step(hidden, token):" in source
-    assert "= lax.scan(step, " in source
+    assert "lax.scan(step, " in source
     step = body_of(source, "step")
     assert {"weight", "bias"} <= words(step)
     assert "bind" not in source and "carry_item" not in source

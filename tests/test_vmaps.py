@@ -289,3 +289,52 @@ def test_results_that_are_constants():
 
     d = untrace.decompile(fn)(X)
     assert d.proof.at_least("bits")
+
+
+def coupled(x, y):
+    return jnp.sin(x) * y.sum() + jnp.cos(x[::-1])
+
+
+def test_jacobians_are_the_authors_calls():
+    def filtered(x, y, scale):
+        def scaled(z):
+            return coupled(z, y) * scale
+
+        forward = jax.jacfwd(coupled)(x, y) @ jax.jacrev(coupled, argnums=1)(x, y)
+        return forward + jax.jacfwd(scaled)(x) + jax.hessian(lambda z: coupled(z, y).sum())(x)
+
+    found = untrace.decompile(filtered)(jnp.arange(3.0), jnp.ones(3), jnp.float32(2.0))
+    assert found.proof.level == "jaxpr"
+    assert "jax.jacfwd(coupled)(x, y) @ jax.jacrev(coupled, argnums=1)(x, y)" in found.source, found.source
+    assert "jax.jacfwd(scaled)(x)" in found.source and "jax.hessian(" in found.source
+    assert found.source.count("jnp.cos(") == 1, found.source
+
+
+def test_a_jacobian_in_the_body_of_a_loop_is_one_call():
+    def run(x, ys):
+        def step(x, y):
+            return x + jax.jacfwd(coupled)(x, y) @ y, x
+
+        return jax.lax.scan(step, x, ys)
+
+    found = untrace.decompile(run)(jnp.arange(3.0), jnp.ones((4, 3)))
+    assert found.proof.level == "jaxpr" and "jax.jacfwd(coupled)(x, y) @ y" in found.source, found.source
+
+
+def test_what_jacobians_are_of_several_arguments_or_trees_is_written_out():
+    def both(x, y):
+        return jax.jacfwd(coupled, argnums=(0, 1))(x, y)
+
+    def of_tree(x):
+        return jax.jacrev(lambda t: coupled(t["a"], t["b"]))({"a": x, "b": x})
+
+    for function, args in ((both, (jnp.arange(3.0), jnp.ones(3))), (of_tree, (jnp.ones(3),))):
+        found = untrace.decompile(function)(*args)
+        assert found.proof.at_least("bits") and "jax.jac" not in found.source
+
+
+def test_a_differentiated_jacobian_is_written_out():
+    def f(x, y):
+        return jax.grad(lambda z: jax.jacfwd(coupled)(z, y).sum())(x)
+
+    assert untrace.decompile(f)(jnp.ones(3), jnp.ones(3)).proof.at_least("bits")

@@ -1929,6 +1929,68 @@ def body_names(closed: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...] | Non
     return (info.traced_for, info.func_src_info), tuple(info.arg_names), paths
 
 
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class JacobianCall:
+    """A call of a function that `jax.jacfwd`, `jax.jacrev` or `jax.hessian` gave (`transform`): `function` and what it
+    was called with."""
+
+    transform: str
+    function: Any
+    argnums: int
+    args: tuple[Any, ...]
+    out: Any
+    source_info: Any
+    variable: Callable[[Any], Any]
+    caller: str
+
+
+@contextlib.contextmanager
+def intercepted_jacobians(note: Callable[[JacobianCall], None]) -> Iterator[None]:
+    """Calls `note` after every call of what `jax.jacfwd` and its like give, for one argument, while a jaxpr is traced.
+
+    The functions of the module `jax` are others while the context is open: what was made of the old ones before is not seen.
+    """
+    from jax._src import core, source_info_util
+    from jax._src.interpreters import partial_eval
+
+    own = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+
+    def noting(before: Any) -> Any:
+        @functools.wraps(before)
+        def jacobian(fun: Any, argnums: Any = 0, **options: Any) -> Any:
+            whole = before(fun, argnums, **options)
+            if type(argnums) is not int or options:
+                return whole
+
+            @functools.wraps(whole)
+            def called(*args: Any, **kwargs: Any) -> Any:
+                out = whole(*args, **kwargs)
+                trace = core.trace_ctx.trace
+                caller = sys._getframe(1).f_code.co_filename
+                if isinstance(trace, partial_eval.DynamicJaxprTrace) and not kwargs and not caller.startswith(own):
+                    info = source_info_util.current()
+
+                    def variable(tracer: Any) -> Any:
+                        staged = isinstance(tracer, partial_eval.DynamicJaxprTracer)
+                        return trace.to_jaxpr_tracer(tracer, info).val if staged else None
+
+                    note(JacobianCall(before.__name__, fun, argnums, args, out, info, variable, caller))
+                return out
+
+            return called
+
+        return jacobian
+
+    before = {name: getattr(jax, name) for name in ("jacfwd", "jacrev", "jacobian", "hessian")}
+    for name, function in before.items():
+        setattr(jax, name, noting(function))
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(jax, name, function)
+
+
 def _caller_of_vmap(folder: str, frame: Any) -> str | None:
     """The file of the code outside JAX's folder that called the `vmap_f` of this frame, or of untrace, which calls one of
     `vmap(vmap(f))` and what it is given to decompile; None where JAX itself did."""

@@ -110,22 +110,6 @@ def field(param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2):
     return neg_damping_f32 * y0 - param_1_f32 * y0_2, difference
 
 
-def vf_prod(param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2, contr_out):
-    """Args: param_0: f32[]; cast: f32[2]; y0: f32[]; zeros: f32[2]; param_1: f32[];
-    cast_2: f32[2]; y0_2: f32[]; zeros_2: f32[2]; contr_out: f32[].
-    Returns: (f32[], f32[2], f32[], f32[2]).
-    """
-    difference, difference_2 = field(
-        param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2
-    )
-    return (
-        contr_out * y0,
-        contr_out * zeros,
-        contr_out * difference,
-        contr_out * difference_2,
-    )
-
-
 def adapt_step_size(x, t1_sim_or_dt0, num_steps, tnext, t0):
     """Args: x: i32[]; t1_sim_or_dt0: f32[]; num_steps: i32[]; tnext, t0: f32[].
     Returns: (f32[], i32[]).
@@ -135,8 +119,7 @@ def adapt_step_size(x, t1_sim_or_dt0, num_steps, tnext, t0):
     t1_next = jnp.where(
         steps_completed == num_steps, t1_sim_or_dt0, t0 + (t1_sim_or_dt0 - t0) * ratio
     )
-    t1_next_2 = jnp.where(num_steps >= 0, t1_next, tnext + t1_sim_or_dt0)
-    return t1_next_2, steps_completed
+    return jnp.where(num_steps >= 0, t1_next, tnext + t1_sim_or_dt0), steps_completed
 
 
 @jax.custom_jvp
@@ -150,8 +133,7 @@ def select_if_vmap_jvp(primals, tangents):
     cond_fun_dot, total_dot, y0_dot = tangents
     val2 = select_if_vmap(cond_fun.copy(), total.copy(), y0.copy())
     pred = cond_fun.copy()
-    t_out = lax.select(_true_unless_batched(pred), total_dot.copy(), y0_dot.copy())
-    return val2, t_out
+    return val2, lax.select(_true_unless_batched(pred), total_dot.copy(), y0_dot.copy())
 
 
 @jax.jit
@@ -167,38 +149,38 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     num_steps = jnp.ceil((t1 - t0) / nextafter(dt0)).astype(jnp.int32)
     ts = jnp.full((1,), direction * jnp.inf, dtype=jnp.float32)
     t1_clip_floor = prevbefore(prevbefore(prevbefore(prevbefore(t1))))
-    t1_clip_floor_2 = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
-    t1_clip_floor_3 = prevbefore(prevbefore(prevbefore(t1_clip_floor_2)))
-    t1_clip_floor_4 = prevbefore(prevbefore(prevbefore(t1_clip_floor_3)))
-    t1_clip_floor_5 = prevbefore(prevbefore(prevbefore(t1_clip_floor_4)))
-    t1_clip_floor_6 = prevbefore(prevbefore(prevbefore(t1_clip_floor_5)))
-    t1_clip_floor_7 = prevbefore(prevbefore(prevbefore(t1_clip_floor_6)))
-    t1_clip_floor_8 = prevbefore(prevbefore(prevbefore(t1_clip_floor_7)))
-    t1_clip_floor_9 = prevbefore(prevbefore(prevbefore(t1_clip_floor_8)))
-    t1_clip_floor_10 = prevbefore(prevbefore(prevbefore(t1_clip_floor_9)))
-    t1_clip_floor_11 = prevbefore(prevbefore(prevbefore(t1_clip_floor_10)))
-    t1_clip_floor_12 = prevbefore(prevbefore(prevbefore(t1_clip_floor_11)))
-    t1_clip_floor_13 = prevbefore(prevbefore(prevbefore(t1_clip_floor_12)))
-    t1_clip_floor_14 = prevbefore(prevbefore(prevbefore(t1_clip_floor_13)))
-    t1_clip_floor_15 = prevbefore(prevbefore(prevbefore(t1_clip_floor_14)))
-    t1_clip_floor_16 = prevbefore(prevbefore(prevbefore(t1_clip_floor_15)))
-    t1_clip_floor_17 = prevbefore(prevbefore(prevbefore(t1_clip_floor_16)))
-    t1_clip_floor_18 = prevbefore(prevbefore(prevbefore(t1_clip_floor_17)))
-    t1_clip_floor_19 = prevbefore(prevbefore(prevbefore(t1_clip_floor_18)))
-    t1_clip_floor_20 = prevbefore(prevbefore(prevbefore(t1_clip_floor_19)))
-    t1_clip_floor_21 = prevbefore(prevbefore(prevbefore(t1_clip_floor_20)))
-    t1_clip_floor_22 = prevbefore(prevbefore(prevbefore(t1_clip_floor_21)))
-    t1_clip_floor_23 = prevbefore(prevbefore(prevbefore(t1_clip_floor_22)))
-    t1_clip_floor_24 = prevbefore(prevbefore(prevbefore(t1_clip_floor_23)))
-    t1_clip_floor_25 = prevbefore(prevbefore(prevbefore(t1_clip_floor_24)))
-    t1_clip_floor_26 = prevbefore(prevbefore(prevbefore(t1_clip_floor_25)))
-    t1_clip_floor_27 = prevbefore(prevbefore(prevbefore(t1_clip_floor_26)))
-    t1_clip_floor_28 = prevbefore(prevbefore(prevbefore(t1_clip_floor_27)))
-    t1_clip_floor_29 = prevbefore(prevbefore(prevbefore(t1_clip_floor_28)))
-    t1_clip_floor_30 = prevbefore(prevbefore(prevbefore(t1_clip_floor_29)))
-    t1_clip_floor_31 = prevbefore(prevbefore(prevbefore(t1_clip_floor_30)))
-    t1_clip_floor_32 = prevbefore(prevbefore(prevbefore(t1_clip_floor_31)))
-    t1_clip_floor_33 = prevbefore(prevbefore(prevbefore(t1_clip_floor_32)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
+    t1_clip_floor_33 = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
 
     def new_cond_fun(state):
         (
@@ -212,16 +194,9 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             x, cond_fun, _, y0, y0_2, t0_2, tnext, x_2, x_3, num_steps, t0_3,
             t1_sim_or_dt0, x_4, x_5, x_6, x_7, x_8, ts, ys, ys_2, x_9, zeros, zeros_2,
         ) = state
-        mul, mul_2, mul_3, mul_4 = vf_prod(
-            param_0,
-            cast,
-            y0_2,
-            zeros_2,
-            param_1,
-            cast_2,
-            y0,
-            zeros,
-            contr_2(direction, tnext, t0_2),
+        contr_out = contr_2(direction, tnext, t0_2)
+        difference, difference_2 = field(
+            param_0, cast, y0_2, zeros_2, param_1, cast_2, y0, zeros
         )
         t1_next, steps_completed = adapt_step_size(
             x_3, t1_sim_or_dt0, num_steps, tnext, t0_3
@@ -232,12 +207,14 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         num_steps_2 = x_5 + 1
         num_accepted_steps = x_6 + jnp.where(True, 1, 0)
         num_rejected_steps = x_7 + jnp.where(True, 0, 1)
-        val2 = select_if_vmap(cond_fun, zeros + mul_2, zeros)
-        val2_2 = select_if_vmap(cond_fun, zeros_2 + mul_4, zeros_2)
+        val2 = select_if_vmap(cond_fun, y0 + contr_out * y0_2, y0)
+        val2_2 = select_if_vmap(cond_fun, zeros + contr_out * zeros_2, zeros)
+        val2_3 = select_if_vmap(cond_fun, y0_2 + contr_out * difference, y0_2)
+        val2_4 = select_if_vmap(cond_fun, zeros_2 + contr_out * difference_2, zeros_2)
         x_10 = _select_if_batched(cond_fun, np.bool_(False), x_2)
         x_11 = _select_if_batched(cond_fun, steps_completed, x_3)
         x_12 = _select_if_batched(cond_fun, num_steps, num_steps)
-        val2_3 = select_if_vmap(cond_fun, t1_sim_or_dt0, t1_sim_or_dt0)
+        val2_5 = select_if_vmap(cond_fun, t1_sim_or_dt0, t1_sim_or_dt0)
         x_13 = _select_if_batched(cond_fun, np.int32(0), x_4)
         x_14 = _select_if_batched(cond_fun, num_steps_2, x_5)
         x_15 = _select_if_batched(cond_fun, num_accepted_steps, x_6)
@@ -246,15 +223,15 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             x + 1,
             cond_fun & ((tprev < t1) & flag_2),
             cond_fun,
-            select_if_vmap(cond_fun, y0 + mul, y0),
-            select_if_vmap(cond_fun, y0_2 + mul_3, y0_2),
+            val2,
+            val2_3,
             select_if_vmap(cond_fun, tprev, t0_2),
             select_if_vmap(cond_fun, tnext_2, tnext),
             x_10,
             x_11,
             x_12,
             select_if_vmap(cond_fun, t0_3, t0_3),
-            val2_3,
+            val2_5,
             x_13,
             x_14,
             x_15,
@@ -264,8 +241,8 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             ys.copy(),
             ys_2.copy(),
             _select_if_batched(cond_fun, x_9, x_9),
-            val2,
             val2_2,
+            val2_4,
         )
 
     (

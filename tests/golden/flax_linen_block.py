@@ -21,23 +21,7 @@ def dense_general(params, inputs):
     """Args: params: {"bias": f32[2,4], "kernel": f32[8,2,4]}; inputs: f32[2,6,8].
     Returns: f32[2,6,2,4].
     """
-    product = jnp.einsum("ijk,klm->ijlm", inputs, params["kernel"])
-    return product + params["bias"]
-
-
-def dot_product_attention_weights(y, y_2):
-    """Args: y, y_2: f32[2,6,2,4].  Returns: f32[2,2,6,6]."""
-    attn_weights = jnp.einsum(
-        "...qhd,...khd->...hqk", y / jnp.sqrt(4.0).astype(jnp.float32), y_2
-    )
-    return jax.nn.softmax(attn_weights)
-
-
-def dot_product_attention(y, y_2, y_3):
-    """Args: y, y_2, y_3: f32[2,6,2,4].  Returns: f32[2,6,2,4]."""
-    return jnp.einsum(
-        "...hqk,...khd->...qhd", dot_product_attention_weights(y, y_2), y_3
-    )
+    return jnp.einsum("ijk,klm->ijlm", inputs, params["kernel"]) + params["bias"]
 
 
 def multi_head_dot_product_attention(params, inputs_q):
@@ -45,9 +29,13 @@ def multi_head_dot_product_attention(params, inputs_q):
     inputs_q: f32[2,6,8].
     Returns: f32[2,6,8].
     """
-    x = dot_product_attention(
-        dense_general(params["query"], inputs_q),
-        dense_general(params["key"], inputs_q),
+    query = dense_general(params["query"], inputs_q) / jnp.sqrt(4.0).astype(jnp.float32)
+    attn_weights = jnp.einsum(
+        "...qhd,...khd->...hqk", query, dense_general(params["key"], inputs_q)
+    )
+    x = jnp.einsum(
+        "...hqk,...khd->...qhd",
+        jax.nn.softmax(attn_weights),
         dense_general(params["value"], inputs_q),
     )
     out = jnp.einsum("ijkl,klm->ijm", x, params["out"]["kernel"])

@@ -19,13 +19,7 @@ def layer_norm(params, x):
 
 def linear_general(params, y):
     """Args: params: {"bias": f32[2,4], "kernel": f32[8,2,4]}; y: f32[2,6,8].  Returns: f32[2,6,2,4]."""
-    product = jnp.einsum("ijk,klm->ijlm", y, params["kernel"])
-    return product + params["bias"]
-
-
-def dot_product_attention(query, key, value):
-    """Args: query, key, value: f32[2,6,2,4].  Returns: f32[2,6,2,4]."""
-    return jax.nn.dot_product_attention(query, key, value)
+    return jnp.einsum("ijk,klm->ijlm", y, params["kernel"]) + params["bias"]
 
 
 def multi_head_attention(params, inputs_q):
@@ -33,12 +27,12 @@ def multi_head_attention(params, inputs_q):
     inputs_q: f32[2,6,8].
     Returns: f32[2,6,8].
     """
-    x = dot_product_attention(
+    out = jax.nn.dot_product_attention(
         linear_general(params["query"], inputs_q),
         linear_general(params["key"], inputs_q),
         linear_general(params["value"], inputs_q),
     )
-    product = jnp.einsum("ijkl,klm->ijm", x, params["out"]["kernel"])
+    product = jnp.einsum("ijkl,klm->ijm", out, params["out"]["kernel"])
     return product + params["out"]["bias"]
 
 
@@ -49,10 +43,7 @@ def linear(params, inputs):
 
 def forward(params, x):
     """Args: params: a dict of 16 arrays; x: f32[2,6,8].  Returns: f32[2,6,8]."""
-    multi_head_attention_out = multi_head_attention(
-        params["attention"], layer_norm(params["norm1"], x)
-    )
-    x = x + multi_head_attention_out
+    x = x + multi_head_attention(params["attention"], layer_norm(params["norm1"], x))
     y = linear(params["up"], layer_norm(params["norm2"], x))
     hidden = jax.nn.gelu(y)
     return x + linear(params["down"], hidden)

@@ -20,12 +20,11 @@ def update_fn(state, d_b, d_w):
     """Args: state: (count=i32[], mu={...}, nu={...}); d_b: f32[]; d_w: f32[3].
     Returns: (f32[], f32[3], f32[3], i32[], f32[], f32[3], f32[]).
     """
-    count = state.count
     mu = 0.1 * d_b + 0.9 * state.mu["b"]
     mu_2 = 0.1 * d_w + 0.9 * state.mu["w"]
     nu = 0.001 * d_b**2 + 0.999 * state.nu["b"]
     nu_2 = 0.001 * d_w**2 + 0.999 * state.nu["w"]
-    count_inc = jnp.where(count < 2147483647, count + 1, 2147483647)
+    count_inc = jnp.where(state.count < 2147483647, state.count + 1, 2147483647)
     difference = 1.0 - 0.9**count_inc
     difference_2 = 1.0 - 0.999**count_inc
     updates = mu / difference / (jnp.sqrt(nu / difference_2 + 0.0) + 1e-08)

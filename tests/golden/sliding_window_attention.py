@@ -16,11 +16,6 @@ def _recomputed(function, *args, prevent_cse=True, policy=None):
     return primitives.remat_p.bind(*args, jaxpr=jaxpr, prevent_cse=prevent_cse, differentiated=True, policy=policy)
 
 
-def forward(embedding, tokens):
-    """Args: embedding: bf16[32,16]; tokens: i32[8].  Returns: bf16[8,16]."""
-    return embedding[tokens]
-
-
 def block():
     """Returns: (bf16[], bool[2,8,8], bf16[2,8,8])."""
     distance = jnp.arange(8)[:, None] - jnp.arange(8)
@@ -73,7 +68,7 @@ def loss_and_grad(params, tokens, targets):
     """
     # forward
     params_2 = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
-    x = forward(params_2["embedding"], tokens)
+    x = params_2["embedding"][tokens]
     scores, mask_wide, selected = block()
 
     def block_2(x, inputs):
@@ -86,6 +81,7 @@ def loss_and_grad(params, tokens, targets):
         return x + product_2.reshape(8, 16) @ layer, x
 
     x, xs = lax.scan(block_2, x, (params_2["layers"]["out"], params_2["layers"]["qkv"]))
+
     params_t = params_2["embedding"].T
     logits = (x @ params_t).astype(jnp.float32)
     log_probs, log_softmax_vjp = jax.vjp(jax.nn.log_softmax, logits)

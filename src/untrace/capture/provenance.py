@@ -287,6 +287,8 @@ def _folder(module: str) -> str:
 _JAX = (_folder("jax"), _folder("jaxlib"))
 # PyTorch and torchax stand between an author's module and JAX: their frames say nothing about either.
 _CUT = (_folder("numpy"), _folder("untrace"), _folder("torch"), _folder("torchax"))
+# But for what has a name to a reader: `batch_norm`.
+_TORCH_FUNCTIONS = os.path.join(_folder("torch"), "nn", "functional.py")
 _STDLIB = tuple(os.path.join(sysconfig.get_path(p), "") for p in ("stdlib", "platstdlib"))
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _API = os.path.join("_src", "api.py")
@@ -332,7 +334,7 @@ def _kind(code: CodeType) -> str:
     file = code.co_filename
     kind = _FILES.get(file)
     if kind is None:
-        kind = _FILES[file] = file_kind(file)
+        kind = _FILES[file] = "library" if file == _TORCH_FUNCTIONS else file_kind(file)
     if kind == "jax":
         if code.co_name in _ENTRIES:
             return "entry"

@@ -21,15 +21,17 @@ from typing import Any
 class Value:
     """A variable: bound once, by a Function's parameter or an Equation's output. `aval` is JAX's abstract value.
 
-    `hint` is a name for it; `named` says that the author bound it to that name, in a statement of its own.
+    `hint` is a name for it; `named` says that the author bound it to that name, in a statement of its own, and
+    `named_inside` that a library did.
     """
 
-    __slots__ = ("aval", "hint", "named")
+    __slots__ = ("aval", "hint", "named", "named_inside")
 
     def __init__(self, aval: Any, hint: str | None = None):
         self.aval = aval
         self.hint = hint
         self.named = False
+        self.named_inside = False
 
 
 class Literal:

@@ -21,6 +21,7 @@ from untrace.lift import rewrites_of_shapes as _rewrites_of_shapes  # noqa: F401
 from untrace.lift.associative import find_associative_scans
 from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.engine import Lifter
+from untrace.lift.folded_back import fold_back
 from untrace.lift.names import name_values
 from untrace.lift.outline import outline
 from untrace.lift.prune import prune
@@ -52,5 +53,6 @@ def lift(
     program = Lifter(refused, program.extra.get("own", ()), any_size).lift(program)
     if program.extra.get("sums"):
         program = add_cotangents(program, refused)  # after the library calls that they are part of
+    program = fold_back(program)
     program = map_trees(program, refused)
     return bundle_residuals(program, refused)  # last: the other passes see arrays only

@@ -33,6 +33,29 @@ def computed_once(
 
     kept: ids of equations that stay. results: variables of the jaxpr's own that must.
     """
+    apart: frozenset[Any] = frozenset()  # results inside a call that is recognised, which nothing else may read
+    while True:
+        found, names = _once(eqns, kept, results, provenance, apart)
+        read = _read_besides(eqns, kept, names, found) - apart
+        if not read:
+            return found, names
+        apart |= read
+
+
+def _read_besides(eqns: Sequence[Any], kept: set[int], names: dict[Any, Any], found: Sequence[Any]) -> set[Any]:
+    """Results of equations that stay which only such ones read before, and others read now."""
+    inside = {v for e in eqns if id(e) in kept for v in e.outvars}.intersection(names.values())
+    if not inside:
+        return set()
+    inside.difference_update([v for e in eqns if id(e) not in kept for v in e.invars if type(v) is not Literal])
+    before = {(v, o) for e in eqns for v in e.invars if type(v) is not Literal and v in inside for o in e.outvars}
+    after = {(v, o) for e in found for v in e.invars if type(v) is not Literal and v in inside for o in e.outvars}
+    return {v for v, _ in after - before}
+
+
+def _once(
+    eqns: Sequence[Any], kept: set[int], results: set[Any], provenance: Provenance, apart: frozenset[Any]
+) -> tuple[list[Any], dict[Any, Any]]:
     names: dict[Any, Any] = {}
     first: dict[Hashable, int] = {}  # what is computed -> the place in `found`
     found: list[Any] = []
@@ -40,10 +63,12 @@ def computed_once(
     constants = Counter(
         [_key(e) for e in eqns if all(type(v) is Literal for v in e.invars) if sums.isdisjoint(e.outvars)]
     )
+    staying: set[int] = set()  # places of equations that stay
     for eqn in eqns:
+        stays = id(eqn) in kept
         if names and any(type(v) is not Literal and v in names for v in eqn.invars):
             eqn = eqn.replace(invars=jax_compat.substituted(eqn.invars, names))
-        key = None if id(eqn) in kept else _key(eqn)
+        key = _key(eqn) if apart.isdisjoint(eqn.outvars) else None
         if (
             key is not None
             and results.isdisjoint(eqn.outvars)
@@ -51,10 +76,16 @@ def computed_once(
             and (eqn.primitive.name == "iota" or not 0 < constants[key] < _MANY)
         ):
             place = first.get(key)
-            if place is not None and _in_one_expression(found[place:], eqn, provenance):
+            if (
+                place is not None
+                and (not stays or place in staying)
+                and _in_one_expression(found[place:], eqn, provenance)
+            ):
                 names.update(zip(eqn.outvars, found[place].outvars, strict=True))
                 continue
             first[key] = len(found)
+            if stays:
+                staying.add(len(found))
         found.append(eqn)
     return found, names
 

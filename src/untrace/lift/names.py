@@ -251,6 +251,7 @@ class Namer:
             name = words.singular(name)
         output.hint = name
         output.named = bool(strong) and not first.library
+        output.named_inside = bool(strong) and first.library
 
     def _targets_of(self, site: Site) -> tuple[Target, ...]:
         found = self._targets.get(site.frames)

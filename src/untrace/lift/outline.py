@@ -444,8 +444,9 @@ class Outliner:
             return False
         callee, other = piece.call.callee, inner.call.callee
         if not callee.library:
+            # Called from elsewhere as well, it says by itself what its caller only hands on.
             inner.shape.kept = inner.shape.kept and len(inner.shape.pieces) > len(piece.shape.pieces)
-            return False
+            return inner.shape.kept and not other.library
         if not is_module_call(callee) or is_module_call(other) or not other.library:
             return True
         return owner_of(other) not in (None, owner_of(callee))  # an object that stands for another one's method
@@ -541,6 +542,11 @@ class Outliner:
             for value, result in list(zip(inner, results, strict=True))[: len(results) - self._saved(shape)]:
                 value.hint = self._name_inside(piece, result)
             self._forget_names_outside(piece)
+        if piece.call.callee.library:  # what its author calls the result is not what is computed on the way
+            for item in piece.items:
+                for value in piece.scan.equations[item].outputs if type(item) is int else ():
+                    if value is not None and value.named and value not in results:
+                        value.named, value.named_inside = False, True
         params = [Value(a.aval, n or o) for a, n, o in zip(piece.inputs, names, own, strict=True)]
         self._rename_inside(piece, [p.hint for p in params], inner)
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
@@ -554,6 +560,8 @@ class Outliner:
             saved = self._saved(shape)
             definition = own_parameters(piece.call.callee)
             function.extra.update(saved=saved if saved > 1 else 0, unmatched=unmatched, definition=definition)
+            if _is_called_once(shape) and not saved and len(set(results)) == len(results):
+                function.extra["called_once"] = "library" if piece.call.callee.library else "author"
         return function
 
     # ------------------------------------------------------------ names
@@ -726,6 +734,15 @@ def _is_uneven(shape: Shape) -> bool:
         for p in shape.variants
         for e in p.scan.equations[p.start : p.stop]
     )
+
+
+def _is_called_once(shape: Shape) -> bool:
+    """Whether one place in the text calls it: bodies of mapped functions that say the same become one."""
+    frames = [p.call.frame for p in shape.pieces]
+    scans = {id(p.scan) for p in shape.pieces}
+    if shape.uses == 1 or len(shape.variants) > 1 or len(scans) < len(frames) or None in frames:
+        return shape.uses == 1
+    return len({(id(f.code), f.lasti) for f in frames}) == 1
 
 
 def _only_call(piece: Piece) -> Piece | None:

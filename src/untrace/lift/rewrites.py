@@ -167,7 +167,7 @@ def narrowed(body: Body, atom: Any) -> Any:
         return atom
     if atom not in body.narrowed:
         variable = body.narrowed[atom] = jax_compat.fresh_variable(atom, narrow)
-        body.add(wide.replace(params={**wide.params, "shape": narrow}, outvars=[variable]))
+        body.add_beside(wide, wide.replace(params={**wide.params, "shape": narrow}, outvars=[variable]))
     variable = body.narrowed[atom]
     return body.substitute.get(variable, variable)
 

@@ -330,6 +330,14 @@ class Body:
         """Whether an equation came of a transposition, or stands in a loop that did."""
         return self.simplifier.backward or in_backward_pass(eqn)
 
+    def add_beside(self, other: Any, eqn: Any) -> None:
+        """Adds `eqn` after an equation that is there, in whose place it stands: a call that it belongs to stays in one piece."""
+        start = len(self.eqns)
+        self.add(eqn)
+        place = next((i for i in range(start - 1, -1, -1) if self.eqns[i] is other), start)
+        if place < start:
+            self.eqns[place + 1 : place + 1] = [self.eqns.pop() for _ in range(len(self.eqns) - start)][::-1]
+
     def early(self, eqn: Any) -> Any:
         """The equation after those rewrites that come before what is inside it is rewritten."""
         if not any(f.__name__ in EARLY for f in REWRITES.get(eqn.primitive.name, ())):

@@ -21,6 +21,12 @@ from untrace.lift.engine import FIRST, LAST, Guess, Matcher
 # A call that leaves more equations than this is a whole algorithm, which the first guess finds or none.
 _MOST_EQUATIONS = 60
 _MOST_INPUTS = 4
+# Functions for which there is an operator.
+_OPERATORS = {
+    "jnp.add": "operator.add", "jnp.subtract": "operator.sub", "jnp.multiply": "operator.mul",
+    "jnp.divide": "operator.truediv", "jnp.true_divide": "operator.truediv", "jnp.matmul": "operator.matmul",
+    "jnp.negative": "operator.neg",
+}  # fmt: skip
 
 
 def call_of(m: Matcher, equation: Equation) -> tuple[str, Site] | None:
@@ -103,6 +109,9 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
     facts = signatures.Facts(
         [e.origin for e in group], [a.aval for a in inputs], [v.aval for e in anchors for v in e.origin.outvars]
     )
+    if path in _OPERATORS and site.frames[-1].library:  # a reader writes `x + b`, whatever a library calls
+        for order in itertools.permutations(inputs):
+            yield Guess(_OPERATORS[path], order)
     given = given_arguments(path, site)
     spec = given.pop("subscripts", None) or _scope_of_einsum(path, site)  # the author's own letters
     if spec is not None:

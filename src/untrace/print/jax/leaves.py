@@ -28,6 +28,8 @@ Step = tuple[str, str, int]
 
 # A longer way to a leaf gets a name even where it is used only once.
 _LONGEST = 48
+# One that is short gets a name only where it is used more often.
+_SHORT, _OFTEN = 20, 3
 
 
 class Leaf(Expr):
@@ -136,10 +138,14 @@ class Layout:
     def __init__(self, packs: list[tuple[list[int], list[tuple[Step, ...]]]]):
         self.packs = packs
 
-    def trees(self, operands: Sequence[Leaf | None]) -> list[Leaf] | None:
-        """The sub-tree for each pack, where these operands are grouped in the same way; else None."""
-        found = []
-        for places, ways in self.packs:
+    def trees(self, operands: Sequence[Leaf | None], without: int | None = None) -> list[Any] | None:
+        """The sub-tree for each pack, where these operands are grouped in the same way; else None. `without`: the pack that
+        does not matter."""
+        found: list[Any] = []
+        for number, (places, ways) in enumerate(self.packs):
+            if number == without:
+                found.append(None)
+                continue
             tree = None
             for place, way in zip(places, ways, strict=True):
                 leaf = operands[place]
@@ -160,20 +166,25 @@ def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> L
         module.kept.append(body)
         found = module.layouts[id(body)] = Layout(body.extra["packs"])
     if found is None:
-        packs = []
-        roots: dict[str, list[int]] = {}
-        for place, leaf in enumerate(operands):
-            if leaf is not None:
-                roots.setdefault(leaf.root.id, []).append(place)
-        same = body.extra.get("same", ())  # what every call passes alike
-        for places in roots.values():
-            # A function that passes on all that it took as one tree passes that tree.
-            whole = module.pack_sizes.get(id(operands[places[0]].root)) == len(places)  # type: ignore[union-attr]
-            shared = body.extra.get("calls", 1) > 1 and not all(place in same for place in places) and not whole
-            packs.extend(_packs(places, operands, 0, shared))
         module.kept.append(body)
-        found = module.layouts[id(body)] = Layout(packs)
+        found = module.layouts[id(body)] = Layout(packs_of(module, body, operands))
     return found
+
+
+def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> list[Any]:
+    """How these operands of a call are grouped."""
+    packs = []
+    roots: dict[str, list[int]] = {}
+    for place, leaf in enumerate(operands):
+        if leaf is not None:
+            roots.setdefault(leaf.root.id, []).append(place)
+    same = body.extra.get("same", ())  # what every call passes alike
+    for places in roots.values():
+        # A function that passes on all that it took as one tree passes that tree.
+        whole = module.pack_sizes.get(id(operands[places[0]].root)) == len(places)  # type: ignore[union-attr]
+        shared = body.extra.get("calls", 1) > 1 and not all(place in same for place in places) and not whole
+        packs.extend(_packs(places, operands, 0, shared))
+    return packs
 
 
 def _packs(places: list[int], operands: Sequence[Any], depth: int, shared: bool) -> list[Any]:
@@ -221,28 +232,42 @@ def bind_leaves(
             w.names[value] = leaf.root
             w.module.leaf_of[id(leaf.root)] = leaf
             w.module.kept.append(leaf.root)
-        elif count > 1 or count and value in own or count == 1 and len(leaf.flat()) > _LONGEST:
+        elif (
+            count > (_OFTEN if _is_short(leaf) else 1)
+            or count and value in own
+            or count == 1 and len(leaf.flat()) > _LONGEST
+        ):  # fmt: skip
             bound.append((value, leaf))
         else:
             w.names[value] = leaf
     w.statements.extend(_unpacking(w, bound, hint))
 
 
+def _is_short(leaf: Leaf) -> bool:
+    """`graph.nodes`: a name of its own would be as long to read."""
+    return len(leaf.steps) == 1 and leaf.steps[0][0] == "attribute" and len(leaf.flat()) <= _SHORT
+
+
 def _count_uses(
     module: Any, equations: Sequence[Equation], results: Sequence[Any], known: dict[Value, Leaf], uses: dict[Value, int]
 ) -> None:
     """Adds how often each leaf is named, not counting calls that get the tree around it."""
+    from untrace.print.jax import handed_on
+
     mapped: set[Value] = set()
-    for equation in equations:
+    for at, equation in enumerate(equations):
         inside: dict[int, int] = {}
         if type(equation.callee) is TreeMap:
             mapped.update(equation.outputs)  # type: ignore[arg-type]
         if type(equation.callee) is Local and mapped and not mapped.isdisjoint(equation.inputs):
             pass  # it may take a tree that is not there yet: how it is called shows where it stands
         elif type(equation.callee) is Local:
+            handed_on.note_handed(module, equations, at, results, known)
             operands = [known.get(a) if type(a) is Value else None for a in equation.inputs]
             layout = layout_of(module, equation.callee.body, operands)
             if layout.trees(operands) is not None:
+                inside = {place: 0 for places, _ in layout.packs for place in places}
+            elif id(equation.callee.body) in module.handed:  # the other trees, and what stays as it is
                 inside = {place: 0 for places, _ in layout.packs for place in places}
         elif type(equation.callee) is TreeMap:  # takes whole trees
             inside = dict.fromkeys(range(len(equation.callee.turns) * equation.callee.trees), 0)
@@ -340,9 +365,10 @@ def _uses_inside(
     inner = {param: known[atom] for _, param, atom in pairs if type(atom) is Value and atom in known}
     uses: dict[Value, int] = {}
     _count_uses(module, body.equations, _single_results(body), {**inner, **_own_leaves(body)}, uses)
-    counts = {i: (uses.get(param, 0), len(inner[param].steps)) for i, param, _ in pairs if param in inner}
-    # What lies deep and is used once stands in the body as it is.
-    return {i: 1 if n == 1 and depth > 2 else 2 * min(1, n) for i, (n, depth) in counts.items()}
+    counts = {i: (uses.get(param, 0), inner[param].steps) for i, param, _ in pairs if param in inner}
+    # What lies deep, or is an attribute, and is used once stands in the body as it is.
+    plain = {i for i, (_, s) in counts.items() if len(s) > 2 or s and s[-1][0] == "attribute"}
+    return {i: n if i in plain else 2 * min(1, n) for i, (n, _) in counts.items()}
 
 
 def _unpacking(w: Any, bound: Sequence[tuple[Value, Leaf]], hint: Callable[[Value, Leaf], str]) -> list[Statement]:

@@ -63,6 +63,7 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr |
     if w.sizes is not None and callee.name == "method.reshape":
         args = [args[0], *joined(args[1:])]
     kwargs = [(k, _argument(w, v, operands)) for k, v in callee.kwargs.items()]
+    kwargs.sort(key=lambda pair: pair[0] != "axis")  # as everybody writes it
     if kind == "vmap":
         axes = 1
         while rest.startswith("vmap."):
@@ -76,7 +77,7 @@ def _spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str
     kind, _, rest = path.partition(".")
     if kind == "operator":
         if rest == "getitem":
-            return Subscript(args[0], args[1])
+            return Subscript(args[0], _bare(args[1]))
         if rest in _UNARY:
             return Unary(_UNARY[rest], args[0])
         return Binary(args[0], _BINARY[rest], args[1])
@@ -95,6 +96,12 @@ def _spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str
         return _pushed_forward(w, rest, args, kind == "jvps")
     w.module.modules.add(kind)
     return Call(path, args, kwargs)
+
+
+def _bare(index: Expr) -> Expr:
+    """`x[None]` for `x[None,]`."""
+    single = type(index) is Tuple and len(index.elements) == 1 and type(index.elements[0]) in (Text, Name)
+    return index.elements[0] if single else index  # type: ignore[attr-defined]
 
 
 def _of_sparse(w: Any, name: str, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Expr:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Function, Local, Value
-from untrace.print.jax import packed, reroll, returned, scanned
+from untrace.print.jax import handed_on, packed, reroll, returned, scanned
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
 from untrace.print.jax.trees import zeros_like
 from untrace.print.jax.types import Type, array_type, ways_type
@@ -54,16 +54,22 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> lis
     body = run[0].callee.body
     if not carries or "packed_results" in body.extra or id(body) in w.module.returned:
         return None
+    first = [leaf_behind(w, w.atom(a)) for a in run[0].inputs]
+    handed = handed_on.handed_by(w, run, first)
     atoms = [[w.atom(a) if i not in carries else None for i, a in enumerate(e.inputs)] for e in run]
     leaves = [[None if o is None else leaf_behind(w, o) for o in turn] for turn in atoms]
-    layout = layout_of(w.module, body, leaves[0])
-    trees = [layout.trees(turn) for turn in leaves]
+    layout = layout_of(w.module, body, first if handed is not None else leaves[0])
+    pack = None if handed is None else handed[0].pack
+    trees = [layout.trees(turn, pack) for turn in leaves]
     if any(t is None for t in trees):
         return None
     order = _order(body, layout)
     elements: list[tuple[int, reroll.Element]] = []
     args: list[Any] = []
     for i in order:
+        if pack is not None and i == -1 - pack:
+            args.append(None)
+            continue
         turns = [t[-1 - i] for t in trees] if i < 0 else [t[i] for t in leaves]  # type: ignore[index]
         if i in carries:
             args.append(i)
@@ -79,8 +85,18 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> lis
                 return None
             elements.append((len(args), element))
             args.append(None)
-    name = _written(w.module, body, layout, order, leaves[0])
+    name = _written(w, body, layout, order, first if handed is not None else leaves[0])
     args += [w.source(size) for size in w.module.sizes_of.get(id(body), ())]
+    if handed is not None:
+        later = [a for e in uses.equations[start + len(run) :] for a in e.inputs] + list(w.remaining()[1])
+        variable, begins = handed_on.variable(w, run, handed[1], later)
+        args[order.index(-1 - handed[0].pack)] = Name(variable)
+        handed_on.name_parts(w, run, handed[0], variable)
+        target, iterable, parts = reroll.loop_head(w, [e for _, e in elements], len(run))
+        for (place, _), part in zip(elements, parts, strict=True):
+            args[place] = part
+        turn = reroll.For(target, iterable, [Assign([variable], Call(name, args))])
+        return [turn] if begins is None else [begins, turn]
     begin = [w.atom(run[0].inputs[place]) for place in carries]
     names = {place: _carry_name(w, run, place, output, start, uses) for place, output in carries.items()}
     by_output = {output: names[place][0] for place, output in carries.items()}
@@ -131,7 +147,7 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     if trees is None:  # another way of calling it than everywhere else: then with the leaves one by one
         layout, trees = Layout([]), []
     order = _order(body, layout)
-    name = _written(w.module, body, layout, order, leaves)
+    name = _written(w, body, layout, order, leaves)
     sizes = [w.source(s) for s in w.module.sizes_of.get(id(body), ())]
     return Call(name, [*[trees[-1 - i] if i < 0 else operands[i] for i in order], *sizes])
 
@@ -182,15 +198,18 @@ def _order(body: Function, layout: Layout) -> list[int]:
     return sorted([*packs, *rest], key=lambda i: own.index(hints[i]) if hints.get(i) in own else -1)
 
 
-def _written(module: Any, body: Function, layout: Layout, order: Sequence[int], leaves: Sequence[Leaf | None]) -> str:
+def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leaves: Sequence[Leaf | None]) -> str:
     """The name of the written function; that of another one with the same text where there is one.
 
     Functions that differ in types only (of another number of heads, say) are one function in Python.
     """
+    module = w.module
     key = ("local", id(body), len(layout.packs))
     found = module.locals.get(key)
     if found is None:
-        definition = _definition(module, body, layout, order, leaves, "")
+        trees = layout.trees(leaves)
+        examples = [None if t is None else w.trees.node(t) for t in trees or [None] * len(layout.packs)]
+        definition = _definition(module, body, layout, order, leaves, examples)
         hint = identifier(body.name, "fn")
         found = placed(module, definition, hint, lambda d: _describe(module, d, body, layout, order))
         module.attributes.setdefault(found, body.extra.get("attributes", {}))
@@ -220,13 +239,19 @@ def placed(module: Any, definition: Def, hint: str, describe: Callable[[Def], ob
 
 
 def _definition(
-    module: Any, body: Function, layout: Layout, order: Sequence[int], leaves: Sequence[Leaf | None], name: str
+    module: Any,
+    body: Function,
+    layout: Layout,
+    order: Sequence[int],
+    leaves: Sequence[Leaf | None],
+    examples: Sequence[Any],
 ) -> Def:
     w = module.writer()
     params: list[Parameter] = []
     bound: list[tuple[Value, Leaf]] = []
     own = body.extra.get("definition", ())
     functions = {body.name, *(e.callee.body.name for e in body.equations if type(e.callee) is Local)}
+    packs: dict[int, Name] = {}
     for i in order:
         if i >= 0:
             leaf = leaves[i]
@@ -242,6 +267,9 @@ def _definition(
             word = f"{word}_params"
         root = Name(w.scope.fresh(word))
         params.append(Parameter(root.id))
+        packs[-1 - i] = root
+        if examples[-1 - i] is not None:
+            w.trees.name(root, examples[-1 - i])
         module.pack_sizes[id(root)] = len(places)
         module.kept.append(root)
         for place, way in zip(places, ways, strict=True):
@@ -255,22 +283,23 @@ def _definition(
         body.equations,
         body.results,
         lambda value, leaf: author.get(value) or last_word(leaf),
-        frozenset(author),
+        frozenset(v for v, leaf in bound if v in author and author[v] != last_word(leaf)),
     )
     if w.sizes is not None:
         w.sized.extend(p for p in body.params if p not in w.sized)
         w.sizes.names = body.extra.get("size_names", {})
         w.sizes.words = body.extra.get("size_words", ())
         w.sizes.is_open = True
+    w.packs = [packs[i] for i in range(len(layout.packs))]
     start = len(w.statements)
     w.equations(body.equations, body.results)
-    given = returned.returned(w, body) or packed.returned(w, body)
+    given = handed_on.returned(w, body) or returned.returned(w, body) or packed.returned(w, body)
     if w.sizes is not None:
         w.statements[start:start] = w.sizes.prologue()
         params.extend(Parameter(n.id) for n in w.sizes.parameters.values())
         module.sizes_of[id(body)] = tuple(w.sizes.parameters)
     w.statements.append(Return(given))
-    return Def(name, params, w.statements)
+    return Def("", params, w.statements)
 
 
 def _describe(module: Any, definition: Def, body: Function, layout: Layout, order: Sequence[int]) -> None:
@@ -280,10 +309,11 @@ def _describe(module: Any, definition: Def, body: Function, layout: Layout, orde
             kind = array_type(body.params[i].aval)
         else:
             places, ways = layout.packs[-1 - i]
-            kind = ways_type(ways, [body.params[place].aval for place in places])
+            kind = handed_on.type_of(module, body, -1 - i)
+            kind = kind or ways_type(ways, [body.params[place].aval for place in places])
         arguments.append((parameter.name, kind))
     arguments += [(parameter.name, Type("array", "int")) for parameter in definition.params[len(order) :]]
-    result = returned.result_type(module, body) or packed.result_type(body)
+    result = handed_on.type_of(module, body) or returned.result_type(module, body) or packed.result_type(body)
     module.described.describe(definition, arguments, result)
 
 

@@ -42,7 +42,10 @@ def vmap(w: Any, operands: Sequence[Expr], body: Function, in_axes: Sequence[int
     equation = w.equation
     w.module.modules.add("jax")
     arguments = _arguments(equation, body)
-    if not equation.params["signature"].stands_alone(equation.inputs):
+    signature = equation.params["signature"]
+    if signature.transform != "vmap":  # a number says which of the arguments it is
+        arguments = [a for a in arguments if any(in_axes[p] is not None for p in a.places)]
+    elif not signature.stands_alone(equation.inputs):
         used = used_values(body)
         mapped = [a for a in arguments if any(in_axes[p] is not None for p in a.places)]
         # What no element needs is left out, but something must say how many there are.
@@ -68,6 +71,9 @@ def _mapped(w: Any, equation: Equation, operands: Sequence[Expr], arguments: Seq
         function = _mapped(w, again, operands, _arguments(again, again.params["jaxpr"]))
     else:
         function = _function(w, equation, operands, body, arguments, alone)
+    if signature.transform != "vmap":
+        numbers = [("argnums", Text(str(signature.argnums)))] if signature.argnums else []
+        return Call(f"jax.{signature.transform}", [function], numbers)
     kwargs = []
     axes = [_axes(w, a.example, [in_axes[p] for p in a.places]) for a in arguments]
     if any(axis.flat() != "0" for axis in axes):

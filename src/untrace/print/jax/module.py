@@ -15,7 +15,9 @@ from untrace.print.jax import entry, runtime
 from untrace.print.jax.alike import share_definitions
 from untrace.print.jax.equal import merge_equal
 from untrace.print.jax.layout import Layout
+from untrace.print.jax.neighbours import fold_neighbours
 from untrace.print.jax.rebound import rebind_names
+from untrace.print.jax.renumbered import count_again, names_bound
 from untrace.print.jax.repeated import share_calls
 from untrace.print.jax.sizes import words_of_sizes
 from untrace.print.jax.writer import ModuleWriter
@@ -101,7 +103,11 @@ def write_module(
             share_definitions(module, definitions)
         merge_equal(module, definitions)
         share_calls(module, definitions)
-        rebind_names(module.authors, [*module.definitions, *definitions], provenance_of(program))
+        everything = [*module.definitions, *definitions]
+        bound = names_bound(everything)
+        fold_neighbours(module, everything, provenance_of(program))
+        rebind_names(module.authors, everything, provenance_of(program), module.inner_names)
+        count_again(everything, bound)
     module.described.finish()
     lines: list[str] = []
     origins: list[Any] = []

@@ -24,17 +24,27 @@ from untrace.print.tree import Assign, Def, Expr, Lambda, Name, Statement, Unpac
 _NUMBER = re.compile(r"_(\d+)$")
 
 
-def rebind_names(authors: Mapping[int, str], definitions: Sequence[Statement], provenance: Provenance) -> None:
-    """Renames variables of `definitions`. authors: by id of a Name, what the author calls the value."""
+def rebind_names(
+    authors: Mapping[int, str],
+    definitions: Sequence[Statement],
+    provenance: Provenance,
+    inner: Mapping[int, str] = {},  # noqa: B006
+) -> None:
+    """Renames variables of `definitions`. authors: by id of a Name, what the author calls the value; inner: what the code
+    of a library does that computes it."""
     for definition in definitions:
         if type(definition) is Def:
-            for node in _definitions_in(definition):
-                _rebind(authors, node, provenance)
+            for node in functions_of(definition):
+                _rebind(authors, inner, node, provenance)
 
 
-def _rebind(authors: Mapping[int, str], definition: Def, provenance: Provenance) -> None:
-    own, standing = _own_nodes(definition.body)
+def _rebind(authors: Mapping[int, str], inner: Mapping[int, str], definition: Def, provenance: Provenance) -> None:
+    own, standing = own_nodes(definition.body)
     wishes = {n.id: authors[id(n)] for n in own if type(n) is Name and id(n) in authors}
+    parameters = {p.name for p in definition.params}  # which have names of ours, where a library's code is theirs
+    for n in own:
+        if type(n) is Name and id(n) in inner and inner[id(n)] not in parameters:
+            wishes.setdefault(n.id, inner[id(n)])
     wishes = {name: wish for name, wish in wishes.items() if name == wish or _NUMBER.sub("", name) == wish}
     if all(name == wish for name, wish in wishes.items()):
         return
@@ -52,7 +62,7 @@ def _rebind(authors: Mapping[int, str], definition: Def, provenance: Provenance)
     new = new_names(function, wishes, follows, printed)
     if not new:
         return
-    undo = _rename(own, new)
+    undo = rename(own, new)
     # A name may stand in a text that is no Name here: what is printed is what was meant, or stays as it was.
     # Where as many of each are printed as stand in Names, there is no need to parse it again to see that.
     if all(standing[name] == printed[name] for name in new):
@@ -62,7 +72,7 @@ def _rebind(authors: Mapping[int, str], definition: Def, provenance: Provenance)
             setattr(node, slot, value)
 
 
-def _definitions_in(definition: Def) -> Iterator[Def]:
+def functions_of(definition: Def) -> Iterator[Def]:
     """A function and those inside it, each before those that it holds."""
     stack: list[Any] = [definition]
     while stack:
@@ -104,7 +114,7 @@ def _same_tree(left: ast.AST, right: ast.AST) -> bool:
 # ------------------------------------------------------------------ the tree that is printed
 
 
-def _own_nodes(body: Any) -> tuple[list[Any], Counter[str]]:
+def own_nodes(body: Any) -> tuple[list[Any], Counter[str]]:
     """What stands in a function, without the functions inside it, each once; and how often each of its variables does."""
     found: list[Any] = []
     count: Counter[str] = Counter()
@@ -128,7 +138,7 @@ def _own_nodes(body: Any) -> tuple[list[Any], Counter[str]]:
     return found, count
 
 
-def _rename(nodes: Iterable[Any], new: Mapping[str, str]) -> list[tuple[Any, str, Any]]:
+def rename(nodes: Iterable[Any], new: Mapping[str, str]) -> list[tuple[Any, str, Any]]:
     """Gives variables their new names; what was there before, to undo it."""
     undo: list[tuple[Any, str, Any]] = []
 

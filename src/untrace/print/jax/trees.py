@@ -65,6 +65,12 @@ class Trees:
         for key, tree in found.items():
             self.by_leaves.setdefault(key, tree)
 
+    def name(self, root: Name, example: Any) -> None:
+        """Registers a variable that holds a tree like `example`, whose parts can be passed on."""
+        nodes = reach_nodes(example, root)
+        if nodes is not None and root.id not in self.by_root:
+            self.by_root[root.id] = {way: (len(ways), node) for way, node, ways, _ in nodes}
+
     def whole(self, node: Any, leaves: Sequence[Leaf | None]) -> Expr | None:
         """The part of a tree that these are all the leaves of, where it has the structure of `node`."""
         first = leaves[0] if leaves else None

@@ -29,7 +29,7 @@ from untrace.ir.nodes import (
 from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
 from untrace.print import rules
-from untrace.print.jax import runtime
+from untrace.print.jax import mapped, runtime
 from untrace.print.jax.bases import base_of
 from untrace.print.jax.bodies import BareReturn
 from untrace.print.jax.constants import ConstantWriter, Named
@@ -94,12 +94,14 @@ class ModuleWriter(ConstantWriter):
         self.flat_carries: Callable[[], bool] = lambda: True  # whether the carries of loops keep their order
         self.sums: dict[int, Any] = {}  # of loops, by id of the equation: the trees that they add up
         self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
+        self.handed: dict[int, Any] = {}  # of local functions, by id: the trees that loops over them hand on
         self.pack_sizes: dict[int, int] = {}  # id of a parameter that is a tree -> how many leaves of it are known
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
         self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
         self.authors: dict[int, str] = {}  # id of a variable's Name -> what the author calls the value
+        self.inner_names: dict[int, str] = {}  # the same for values of a library's code, as it calls them
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self.variable_sizes: Mapping[int, Sequence[int]] = {}  # integers that follow the inputs, at other sizes
         self.sizes_of: dict[int, tuple[int, ...]] = {}  # of local functions, by id: the sizes that they take
@@ -214,6 +216,7 @@ class FunctionWriter:
         self.retreating = False  # whether the rule's first form of this equation was proven to be another one
         self.outer: FunctionWriter | None = None  # of the function around this one
         self.looked_up: dict[Any, Name] = {}  # classes of libraries that variables of this function hold
+        self.packs: list[Name] = []  # of a local function: the parameters that are trees
         self.put_together: dict[Any, Name] = {}  # trees that were made for a call, and have a name since
         self.trees = Trees()  # the trees that can be named here
         self.result_example: Any = None  # of the entry: what it returns
@@ -484,6 +487,9 @@ class FunctionWriter:
         base = identifier(output.hint, base) if output.hint else base
         name = self.scope.fresh(base)
         self.names[output] = self.module.authored(Name(name), base if output.named else None)
+        if output.named_inside and output.hint:
+            self.module.inner_names[id(self.names[output])] = base
+            self.module.kept.append(self.names[output])
         return name
 
     def _note_folded(self, equation: Equation) -> None:
@@ -546,7 +552,8 @@ class FunctionWriter:
                 groups.extend(names)
         if all(g == "_" for g in groups):
             groups = []
-        self.statements.append(Assign(groups, value.expr, equation.origin))
+        whole = equation.callee.name == "scan" and "_" not in groups and all(type(g) is str for g in groups)
+        self.statements.append((mapped.Unpacked if whole else Assign)(groups, value.expr, equation.origin))
         self._note_folded(equation)
 
     def bind(self, equation: Equation, operands: Sequence[Expr]) -> Expr:

@@ -1,0 +1,68 @@
+"""Numbers at the ends of names close up where a name is gone: `x_3` is `x_2` where that went into another line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from untrace.print.jax.neighbours import words_of
+from untrace.print.jax.rebound import functions_of, own_nodes, rename
+from untrace.print.tree import Assign, Def, Statement, Unpack
+
+_NUMBER = re.compile(r"_(\d+)$")
+
+
+def names_bound(definitions: Sequence[Statement]) -> dict[int, set[str]]:
+    """The variables of every function, by its id."""
+    return {id(d): set(_bound(own_nodes(d.body)[0])) for one in definitions for d in _functions(one)}
+
+
+def count_again(definitions: Sequence[Statement], before: Mapping[int, set[str]]) -> None:
+    """Renames variables of `definitions`. before: what each bound when its names were given."""
+    for definition in definitions:
+        functions = [d for d in _functions(definition) if len(before.get(id(d), ())) > 1]
+        if not functions:
+            continue
+        now = {id(f): set(_bound(own_nodes(f.body)[0])) for f in functions}
+        if all(before[id(f)] <= now[id(f)] for f in functions):
+            continue
+        words = words_of(definition)  # type: ignore[arg-type]
+        for function in functions:
+            free = [name for name in before[id(function)] - now[id(function)] if name not in words]
+            if free:
+                _close_up(function, free, words)
+
+
+def _close_up(function: Def, free: Sequence[str], words: Mapping[str, int]) -> None:
+    own, counts = own_nodes(function.body)
+    bound = dict.fromkeys(_bound(own))
+    new: dict[str, str] = {}
+    for name in sorted(free, key=_family):
+        while True:
+            base, number = _family(name)
+            # Those that a function inside reads as well keep their names.
+            later = [_family(n)[1] for n in bound if n not in new and _family(n)[0] == base and counts[n] == words[n]]
+            following = min([n for n in later if n > number], default=None)
+            if following is None or name in new.values():
+                break
+            old = f"{base}_{following}"
+            new[old] = name
+            name = old
+    rename(own, new)
+
+
+def _family(name: str) -> tuple[str, int]:
+    """`x_3` is number 3 of the family `x`, and `x` its first."""
+    found = _NUMBER.search(name)
+    return (name[: found.start()], int(found[1])) if found else (name, 1)
+
+
+def _bound(nodes: Iterable[Any]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, (Assign, Unpack)):
+            yield from [t for t in node.targets if type(t) is str]
+
+
+def _functions(statement: Statement) -> list[Def]:
+    return list(functions_of(statement)) if type(statement) is Def else []
