@@ -517,7 +517,8 @@ class Outliner:
                 continue
             name = self._name_in_caller(piece, value)
             outer = known.get(value, value)
-            if outer.named and piece.call.frame is not None and piece.call.frame.library:
+            frame = piece.call.frame
+            if outer.named and piece.call.callee.library and frame is not None and frame.library:
                 pass  # the author's own name, around what a library calls it
             elif name is not None:
                 outer.hint = name
