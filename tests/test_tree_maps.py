@@ -267,3 +267,20 @@ def test_steps_of_a_chain_that_no_name_tells_apart_are_one_map():
     ours, theirs = jax.jit(found)(PARAMS, PARAMS, 0.1), jax.jit(step)(PARAMS, PARAMS, 0.1)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_gradients_that_were_just_computed_are_like_the_parameters():
+    """No tree of theirs is at hand: neither an optimiser's state nor an update has their structure."""
+
+    def loss(params, x):
+        return (jnp.tanh(x @ params["w"] + params["b"]) @ params["v"]).sum()
+
+    def clipped(params, x):
+        grads = jax.grad(loss)(params, x)
+        norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+        return jax.tree.map(lambda g: g * jnp.minimum(1.0, 1.0 / norm), grads)
+
+    params = {"w": np.ones((3, 4), np.float32), "b": np.ones(4, np.float32), "v": np.ones((4, 2), np.float32)}
+    d = untrace.decompile(clipped)(params, np.ones((2, 3), np.float32))
+    assert "jax.tree.map(lambda g: g * jnp.minimum(1.0, 1.0 / norm), grads)" in d.source, d.source
+    assert "sum(jax.tree.leaves(" in d.source and d.proof.at_least("hlo")

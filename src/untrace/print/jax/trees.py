@@ -164,26 +164,43 @@ def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
 
 
 def _structures(trees: Trees, maps: Sequence[Equation]) -> dict[int, Structure]:
-    """{id of a map: the structure of its trees}, for those of which some tree, or one of a map next to it, is known."""
+    """{id of a map: the structure of its trees}, for those of which some tree, or one of a map next to it, is known, or
+    whose leaves have the types of an argument's: gradients are like the parameters.
+    """
     known = {key: structure for key, (_, structure) in trees.by_leaves.items()}
     found: dict[int, Structure] = {}
-    grown = True
+    grown, guessing = True, False
     while grown:
         grown = False
         for equation in maps:
             if id(equation) in found:
                 continue
             keys = [_key(column) for column in [*_columns(equation), equation.outputs]]
-            structure = next((known[k] for k in keys if k in known), None)
             if any(k not in trees.by_leaves and not trees.arguments.isdisjoint(k) for k in keys):
                 continue  # leaves of a tree, but not all of it, or in another order
+            structure = next((known[k] for k in keys if k in known), None)
+            if structure is None and guessing:
+                structure = _like_an_argument(trees, _columns(equation)[0])
             if structure is not None:
                 if any(k in known and not _same_structure(structure.example, known[k].example) for k in keys):
                     continue
                 found[id(equation)] = structure
                 known.update((k, structure) for k in keys if k not in known)
                 grown = True
+        if not grown and not guessing:
+            grown = guessing = True
     return found
+
+
+def _like_an_argument(trees: Trees, leaves: Sequence[Any]) -> Structure | None:
+    """The structure of the argument, or the part of one, that has leaves of these types."""
+    wanted = [_plain_type(v.aval) for v in leaves]
+    if None in wanted:
+        return None
+    for key, (_, structure) in trees.by_leaves.items():
+        if trees.arguments.issuperset(key) and [_plain_type(x) for x in jax.tree.leaves(structure.example)] == wanted:
+            return structure
+    return None
 
 
 def _columns(equation: Equation) -> list[Sequence[Any]]:
