@@ -386,3 +386,20 @@ def test_calls_under_vmap(function, args, expected):
     found = untrace.from_jaxpr(jax.make_jaxpr(function)(*args), style="idiomatic", simplify=False)
     assert found.proof.level == "jaxpr"
     assert expected in found.source
+
+
+def test_what_is_taken_apart_may_be_indexed_as_well():
+    def turned(state):
+        angle, speed = state
+        return jnp.stack([speed, -jnp.sin(angle) * speed])
+
+    def function(state):
+        heights = []
+        for _ in range(3):
+            state = turned(state)
+            heights.append(state[1] ** 2 - jnp.cos(state[0]))
+        return state, jnp.stack(heights)
+
+    d = untrace.decompile(function)(np.ones(2, np.float32))
+    assert d.source.count("def turned") == 1 and "turned_2" not in d.source, d.source
+    assert d.source.count("angle, speed = state") == 1 and d.proof.level == "jaxpr"

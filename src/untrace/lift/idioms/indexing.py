@@ -78,10 +78,13 @@ def _unpacked(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if int(inside.origin.params["start_indices"][0]) != size - 1 or not 1 < size <= 32:
         return
     parts: dict[int, Equation] = {}
-    for part in m.users(x):
-        users = m.users(part.outputs[0]) if part.callee.name == "slice" and len(part.outputs) == 1 else []
-        if len(users) == 1 and users[0].callee.name == "squeeze":
-            parts.setdefault(int(part.origin.params["start_indices"][0]), users[0])
+    for part in sorted(m.users(x), key=m.position):  # the last before this one: `x[0]` may stand elsewhere as well
+        if part.callee.name != "slice" or len(part.outputs) != 1 or m.position(part) > m.position(inside):
+            continue
+        users = m.users(part.outputs[0])
+        alike = part.origin.params["strides"] == inside.origin.params["strides"]
+        if alike and len(users) == 1 and users[0].callee.name == "squeeze":
+            parts[int(part.origin.params["start_indices"][0])] = users[0]
     if len(parts) == size:
         yield Guess("unpack", (x,), anchors=[parts[i] for i in range(size)])
 
