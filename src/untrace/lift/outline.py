@@ -120,6 +120,7 @@ class Scan:
         self.pieces: list[int | Piece] = []
         self.saved: dict[Value, int] | None = None
         self.makers_of: dict[Value, Equation] | None = None
+        self.looped = looped
 
     def makers(self, outliner: Outliner) -> dict[Value, int]:
         """{value that a kept forward part saves: which part}."""
@@ -198,6 +199,7 @@ class Outliner:
         self.provenance = provenance_of(program)
         self.own: set[int] = set()
         self.shapes = pieces.Shapes(Shape, rough=True)
+        self.taken_out: set[int] = set()
         self.turns: set[Piece] = set()  # calls for the leaves of a tree
         # A parameter of a loop's body -> (where, what) the value is that an earlier loop stacked.
         self.slices: dict[Value, tuple[Scan, Value]] = {}
@@ -231,6 +233,7 @@ class Outliner:
         for scan in scans:
             self._fold_whole(scan.pieces)
             self._find_turns(scan.pieces)
+        self.taken_out = self._taken_out(every)
         # Forward parts first: what they save goes to the backward ones as one value.
         for backward in (False, True):
             part = [s for s in every if s.pieces[0].call.backward is backward]
@@ -249,6 +252,13 @@ class Outliner:
         for scan in scans:
             if any(type(i) is Piece for i in scan.pieces):
                 scan.function.equations = self._emit(scan.pieces, scan, {}, frozenset())
+
+    def _taken_out(self, shapes: Sequence[Shape]) -> set[int]:
+        """Ids of shapes that are only what JAX takes out of a loop where it differentiates that: the part of a call in the
+        loop that does not depend on its turns."""
+        every = [(id(shape), piece) for shape in shapes for piece in shape.pieces if not piece.call.backward]
+        looped = {_site(piece.call) for _, piece in every if piece.scan.looped}
+        return {shape for shape, piece in every if not piece.scan.looped and _site(piece.call) in looped}
 
     def _backward(self) -> set[int]:
         """Ids of the functions that only transposed equations call: their own equations do not say so any more."""
@@ -389,7 +399,7 @@ class Outliner:
             return False
         if not self._is_function(piece) or self._is_wrapper(piece):
             return False
-        if not piece.inputs and self._size(piece) < _BIG_LIBRARY:
+        if not piece.inputs and self._size(piece) < _BIG_LIBRARY or id(shape) in self.taken_out:
             return False  # constants
         if piece in self.turns or len(shape.results) >= _LEAVES and _maps(piece.items):
             return False  # `jax.tree.map` says it better
@@ -578,12 +588,19 @@ class Outliner:
                 shape.name += "_jvp"  # values and their tangents
             if shape.pieces[0].call.backward:
                 shape.name += "_bwd"
+            elif self._saved(shape) > 1 and any(self._is_plain(s, shape) for s in kept):
+                shape.name += "_fwd"
             counts[shape.name] += 1
         for shape in kept:
             owner = owner_of_call(shape.pieces[0].call)
             if counts[shape.name] > 1 and owner is not None:
                 longer = words.clean(f"{snake_case(owner)}_{shape.name}")
                 shape.name = longer if not shape.name.startswith(snake_case(owner)) else shape.name
+
+    def _is_plain(self, shape: Shape, other: Shape) -> bool:
+        """Whether it is the same function as `other`, which saves something, without that."""
+        call, code = shape.pieces[0].call, other.pieces[0].call.callee.code
+        return call.callee.code is code and not call.backward and self._saved(shape) <= 1
 
     def _name_inside(self, piece: Piece, value: Value) -> str | None:
         """What the called function itself calls a value that it gives back: not the name that it has outside."""
@@ -726,6 +743,12 @@ class Outliner:
         if len(left) == 1 and len(open_) == 1:
             names[left[0]] = words.clean(open_.pop())
         return names, [words.clean(n) for n in open_]
+
+
+def _site(call: Call) -> tuple[Any, ...]:
+    """Where a call stands in the author's code, and what it calls."""
+    frame = call.frame
+    return (id(call.callee.code), None if frame is None else (id(frame.code), frame.lasti))
 
 
 def _is_uneven(shape: Shape) -> bool:

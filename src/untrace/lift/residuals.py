@@ -91,7 +91,8 @@ class _Bundler:
             if ways is None:
                 continue
             count = len(equation.outputs) - len(ways)
-            saved = Value(self.types[id(equation.callee.body)], f"{equation.callee.body.name}_saved")
+            word = equation.callee.body.name.removesuffix("_fwd")
+            saved = Value(self.types[id(equation.callee.body)], f"{word}_saved")
             for value, way in zip(equation.outputs[count:], ways, strict=True):
                 if value is not None:
                     scope.parts[value] = saved, way
