@@ -233,7 +233,7 @@ class Outliner:
         for scan in scans:
             self._fold_whole(scan.pieces)
             self._find_turns(scan.pieces)
-        self.taken_out = self._taken_out(every)
+        self.taken_out = self._taken_out(every, scans)
         # Forward parts first: what they save goes to the backward ones as one value.
         for backward in (False, True):
             part = [s for s in every if s.pieces[0].call.backward is backward]
@@ -253,12 +253,17 @@ class Outliner:
             if any(type(i) is Piece for i in scan.pieces):
                 scan.function.equations = self._emit(scan.pieces, scan, {}, frozenset())
 
-    def _taken_out(self, shapes: Sequence[Shape]) -> set[int]:
+    def _taken_out(self, shapes: Sequence[Shape], scans: Sequence[Scan]) -> set[int]:
         """Ids of shapes that are only what JAX takes out of a loop where it differentiates that: the part of a call in the
         loop that does not depend on its turns."""
         every = [(id(shape), piece) for shape in shapes for piece in shape.pieces if not piece.call.backward]
         looped = {_site(piece.call) for _, piece in every if piece.scan.looped}
-        return {shape for shape, piece in every if not piece.scan.looped and _site(piece.call) in looped}
+        bodies = {jax_compat.function_name(scan.function.jaxpr) for scan in scans if scan.looped}
+        return {
+            shape
+            for shape, piece in every
+            if not piece.scan.looped and (_site(piece.call) in looped or piece.call.callee.name in bodies)
+        }
 
     def _backward(self) -> set[int]:
         """Ids of the functions that only transposed equations call: their own equations do not say so any more."""
