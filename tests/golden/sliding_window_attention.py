@@ -16,14 +16,6 @@ def _recomputed(function, *args, prevent_cse=True, policy=None):
     return primitives.remat_p.bind(*args, jaxpr=jaxpr, prevent_cse=prevent_cse, differentiated=True, policy=policy)
 
 
-def block():
-    """Returns: (bf16[], bool[2,8,8], bf16[2,8,8])."""
-    distance = jnp.arange(8)[:, None] - jnp.arange(8)
-    mask = (distance >= 0) & (distance < 4)
-    filled = jnp.full((2, 8, 8), -jnp.inf, dtype=jnp.bfloat16)
-    return jnp.sqrt(8.0).astype(jnp.bfloat16), jnp.broadcast_to(mask, (2, 8, 8)), filled
-
-
 def block_bwd(x, layer, param, d_x):
     """Args: x: bf16[8,16]; layer: bf16[16,16]; param: bf16[16,48]; d_x: bf16[8,16].
     Returns: (bf16[8,16], bf16[16,16], bf16[16,48]).
@@ -69,19 +61,21 @@ def loss_and_grad(params, tokens, targets):
     # forward
     params_2 = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     x = params_2["embedding"][tokens]
-    scores, mask_wide, selected = block()
+    scores = jnp.sqrt(8.0).astype(jnp.bfloat16)
+    distance = jnp.arange(8)[:, None] - jnp.arange(8)
+    mask = (distance >= 0) & (distance < 4)
+    mask_wide = jnp.broadcast_to(mask, (2, 8, 8))
 
-    def block_2(x, inputs):
+    def block(x, inputs):
         layer, param = inputs
         q, k, v = jnp.split(x @ param, 3, axis=-1)
         product = jnp.einsum("qhd,khd->hqk", q.reshape(8, 2, 8), k.reshape(8, 2, 8))
-        selected_2 = jnp.where(mask_wide, product / scores, -jnp.inf)
-        weights = jax.nn.softmax(selected_2, axis=-1)
+        selected = jnp.where(mask_wide, product / scores, -jnp.inf)
+        weights = jax.nn.softmax(selected, axis=-1)
         product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(8, 2, 8))
         return x + product_2.reshape(8, 16) @ layer, x
 
-    x, xs = lax.scan(block_2, x, (params_2["layers"]["out"], params_2["layers"]["qkv"]))
-
+    x, xs = lax.scan(block, x, (params_2["layers"]["out"], params_2["layers"]["qkv"]))
     params_t = params_2["embedding"].T
     logits = (x @ params_t).astype(jnp.float32)
     log_probs, log_softmax_vjp = jax.vjp(jax.nn.log_softmax, logits)
