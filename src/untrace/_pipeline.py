@@ -273,7 +273,8 @@ class _Attempt:
         lifted = not idiomatic
         program.extra["flat_carries"] = self._keeps_carries
         program.extra["sums"] = self.options.simplify and self.options.prove
-        for _ in range(_ROUNDS):
+        rolls = idiomatic
+        for _ in range(2 * _ROUNDS):
             if not lifted:
                 start = time.perf_counter()
                 for function, equations in plain:
@@ -284,7 +285,7 @@ class _Attempt:
             start = time.perf_counter()
             head = head_of_module(captured, self.name, idiomatic)
             rerolled = idiomatic and self.options.reroll == "scan"
-            written = self._written(head, forced, idiomatic, rerolled and not self.options.prove)
+            written = self._written(head, forced, idiomatic, rerolled and not self.options.prove, rolls)
             self._spent("write", start)
             if not self.options.prove:
                 return Result(written, Proof("unproven", "prove=False"), program.notes, None)
@@ -295,7 +296,11 @@ class _Attempt:
             self.why = outcome.why
             if outcome.proof is not None:
                 break
-            if written.shared:  # what was bold about the text first
+            if written.rolled and (outcome.suspects or outcome.module is None):  # what was bold about the text first
+                rolls = False
+                continue
+            rolls = idiomatic
+            if written.shared:
                 less = getattr(program.extra.pop("share"), "less", None)
                 if less is not None:
                     program.extra["share"] = less
@@ -323,7 +328,7 @@ class _Attempt:
             return None
         module = outcome.module
         if rerolled:
-            written, proof, module = self._scanned(written, proof, module, head, forced)
+            written, proof, module = self._scanned(written, proof, module, head, forced, rolls)
         written.with_docstring(head_of_module(captured, self.name, idiomatic, proof.sentence), head)
         restate(module, written.source)
         return Result(written, proof, program.notes, module)
@@ -340,15 +345,17 @@ class _Attempt:
             self._spent("run", start)
         return self.compiled_alike
 
-    def _written(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool) -> Written:
+    def _written(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool, rolls: bool) -> Written:
         o = self.options
-        return write_module(self.program, head, forced, o.standalone, idiomatic, o.comments, o.annotations, scans)
+        return write_module(
+            self.program, head, forced, o.standalone, idiomatic, o.comments, o.annotations, scans, rolls
+        )
 
     def _scanned(
-        self, looped: Written, proof: Proof, module: Any, head: str, forced: frozenset[int]
+        self, looped: Written, proof: Proof, module: Any, head: str, forced: frozenset[int], rolls: bool
     ) -> tuple[Written, Proof, Any]:
         """The text with scans for its loops, where it computes the same; else the proven one, and a note that says why."""
-        written = self._written(head, forced, True, True)
+        written = self._written(head, forced, True, True, rolls)
         if not written.scans:
             looped.notes = tuple(dict.fromkeys((*looped.notes, *written.notes)))
             return looped, proof, module

@@ -54,7 +54,10 @@ def train_step(params, state, x, y):
     state: (ScaleByAdamState(...), EmptyState(), EmptyState()); x: f32[4,3]; y: f32[4].
     Returns: (like params, like state, f32[]).
     """
+    # forward
     scaled, value = loss(params, x, y)
+
+    # backward
     d_difference = 0.25 * scaled  # f32[4]  optax_adamw_step.py:12
     d_b = primitives.convert_element_type_p.bind(
         d_difference.sum(),

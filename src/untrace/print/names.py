@@ -58,8 +58,10 @@ class Scope:
         self._next: dict[str, int] = {}
 
     def taken(self, name: str) -> bool:
-        if name in self._inside:
-            return True
+        return name in self._inside or self.taken_outside(name)
+
+    def taken_outside(self, name: str) -> bool:
+        """Whether `name` means something in this scope or around it, whatever those inside it use."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope._taken:

@@ -14,7 +14,9 @@ from typing import Any
 from untrace import jax_compat
 from untrace._places import is_cell, place_of
 from untrace.capture.provenance import Provenance, Site
-from untrace.print.tree import WIDTH, Assign, Def, Lines, Statement, Unpack
+from untrace.print.jax.reroll import For
+from untrace.print.jax.rolled_loop import Start
+from untrace.print.tree import WIDTH, Assign, Call, Def, Lines, Statement, Unpack
 
 _ASSIGNMENTS = (Assign, Unpack)
 
@@ -30,8 +32,10 @@ class Layout:
     def arrange(self, body: Sequence[Statement], outermost: bool = True) -> list[Statement]:
         """`body` with blank lines, section titles and comments, its nested functions arranged as well."""
         phases = [self._phase(s) for s in body]
-        for place in range(len(body) - 2, -1, -1):  # a function belongs to the statement that it is defined for
-            if type(body[place]) in (Def, Lines):
+        for place in range(
+            len(body) - 2, -1, -1
+        ):  # a function, or what a loop begins with, belongs to what it is there for
+            if type(body[place]) in (Def, Lines) or isinstance(body[place], Start):
                 phases[place] = phases[place + 1]
         # A gradient of a gradient goes forward and backward by turns: where it begins in the middle, no title is right.
         sections = outermost and "backward" in phases and next(p for p in phases if p) == "forward"
@@ -77,8 +81,12 @@ class Layout:
     def _phase(self, statement: Statement) -> str:
         if getattr(statement, "is_backward", False):
             return "backward"
-        if type(statement) not in _ASSIGNMENTS or statement.origin is None:
+        if isinstance(statement, For):
+            return next((p for p in map(self._phase, statement.body) if p), "")
+        if type(statement) not in _ASSIGNMENTS:
             return ""
+        if statement.origin is None:  # a function of the module, or a part of an argument
+            return "forward" if type(statement.value) is Call else ""
         site = self._provenance.site(statement.origin)
         return "backward" if site.phase == "backward" else "forward"
 

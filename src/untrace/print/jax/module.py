@@ -19,6 +19,7 @@ from untrace.print.jax.neighbours import fold_neighbours
 from untrace.print.jax.rebound import rebind_names
 from untrace.print.jax.renumbered import count_again, names_bound
 from untrace.print.jax.repeated import share_calls
+from untrace.print.jax.rolled import roll_statements
 from untrace.print.jax.sizes import words_of_sizes
 from untrace.print.jax.writer import ModuleWriter
 from untrace.print.tree import WIDTH, Assign, Compound, Def, Statement, Unpack, docstring_lines
@@ -67,6 +68,7 @@ class Written:
     folded: dict[int, tuple[Any, ...]] = field(repr=False, default_factory=dict)
     scans: int = 0  # how many loops over local functions became scans: the program is another one
     shared: bool = False  # whether functions that differ became one
+    rolled: bool = False  # whether statements that repeat became a loop
 
     def with_docstring(self, docstring: str, old: str) -> None:
         """Puts another docstring of as many lines in the place of `old`."""
@@ -86,6 +88,7 @@ def write_module(
     comments: str = "none",
     annotations: str = "none",
     reroll: bool = False,
+    rolls: bool = True,
 ) -> Written:
     """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express."""
     module = ModuleWriter(forced, standalone, idiomatic)
@@ -98,10 +101,12 @@ def write_module(
     name, definitions = entry.write_entry(module, program)
     share = program.extra.get("share") if idiomatic else None  # a capture may know better which functions are one
     shared = share(module, definitions) if share is not None else False
+    rolled = False
     if idiomatic:
         if share is None:
             share_definitions(module, definitions)
         merge_equal(module, definitions)
+        rolled = rolls and roll_statements(module, [*module.definitions, *definitions], provenance_of(program))
         share_calls(module, definitions)
         everything = [*module.definitions, *definitions]
         bound = names_bound(everything)
@@ -150,7 +155,9 @@ def write_module(
     emit("")
     text = "\n".join(lines)
     notes = tuple(module.notes)
-    return Written(text, name, module.large, origins, notes, module.missing, module.folded, module.scans, shared)
+    return Written(
+        text, name, module.large, origins, notes, module.missing, module.folded, module.scans, shared, rolled
+    )
 
 
 _WORD = re.compile(r"[A-Za-z_]\w*")

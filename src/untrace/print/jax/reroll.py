@@ -118,9 +118,15 @@ class Element:
             return whole
         if numbers == list(range(length))[::-1]:
             return Call("reversed", [whole])
+        if len(numbers) > 1 and numbers == list(range(stop - 1, start + 1))[::-1]:
+            return Call("reversed", [Element(self.root, self.above, self.keys[::-1], self.below).iterable()])  # type: ignore[list-item]
+        step = numbers[1] - start if len(numbers) > 1 else 1
+        if step > 1 and numbers == list(range(start, length, step)):  # all of them, from the first on
+            return Subscript(whole, Slice(Text(str(start)) if start else None, None, Text(str(step))))
         if numbers != list(range(start, stop)):
             return None
-        return Subscript(whole, Slice(Text(str(start)) if start else None, Text(str(stop)) if stop < length else None))
+        last = None if stop == length else Text("-1") if stop == length - 1 else Text(str(stop))
+        return Subscript(whole, Slice(Text(str(start)) if start else None, last))
 
     def word(self) -> str:
         """What one element is called: `layer` of `layers`."""

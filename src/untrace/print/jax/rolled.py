@@ -1,0 +1,353 @@
+"""Repetition among statements: what the author's loop did in each turn stands there once, as a loop again.
+
+    h = jnp.tanh(x @ params["layers"][0]["w"])          for layer in params["layers"]:
+    x = x + h @ params["layers"][0]["v"]                    h = jnp.tanh(x @ layer["w"])
+    h_2 = jnp.tanh(x @ params["layers"][1]["w"])   ->       x = x + h @ layer["v"]
+    x = x + h_2 @ params["layers"][1]["v"]
+
+So it is with the layers of a gradient, whose forward loop saves what the backward one takes. Found in the statements as
+they will be printed, by their structure alone (`rolled_turns`): each turn hands a value to the next, and otherwise takes
+elements of lists. Tracing unrolls the loop again, so that the program stays the same; where the text is not proven,
+the statements are written one by one (`_pipeline`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from untrace.capture.provenance import Provenance
+from untrace.print.jax.alike import nodes_of
+from untrace.print.jax.leaves import Bare, Leaf
+from untrace.print.jax.rolled_loop import write_loop
+from untrace.print.jax.rolled_turns import Differ, Turns, read_by, rebuilt, substituted, targets_of
+from untrace.print.jax.unfolded import fold_back, unfold
+from untrace.print.tree import (
+    Assign,
+    Binary,
+    Call,
+    Compound,
+    Def,
+    Expr,
+    Lambda,
+    Name,
+    Statement,
+    Text,
+    Unary,
+    Unpack,
+)
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_MOST_STATEMENTS = 400  # in one turn
+_NEXT = 4  # places further on where the same statement is looked for
+_MOST_TRIED = 60  # candidates in one function, for each loop
+_MOST_ALIGNED = 8
+_LEAST_SAVED = 12  # tokens
+
+
+def roll_statements(module: Any, definitions: Sequence[Statement], provenance: Provenance) -> bool:
+    """Makes loops of what repeats in the definitions of a module; whether there was any."""
+    found = False
+    for definition in definitions:
+        for inner in [n for n in nodes_of(definition) if type(n) is Def]:
+            found = _Roller(module, inner, provenance).roll() or found
+    return found
+
+
+class _Roller:
+    def __init__(self, module: Any, definition: Def, provenance: Provenance):
+        self.module = module
+        self.provenance = provenance
+        self.definition = definition
+        self.leaves: dict[str, Leaf] = {}
+        self.taken: set[str] = set()
+        self.targets: set[str] = set()  # of loops that were written: nothing reads them afterwards
+        self.authors: dict[str, str] = {}
+        self.saved: dict[str, list[tuple[str, bool]]] = {}  # by list: the variables put there, whether they are carries
+        self.carried: dict[str, str] = {}  # by the same list: what the loop that filled it hands from turn to turn
+        # The same for lists of all values of a carry: how many turns there are, which carry, its variable in the end.
+        self.words: dict[Any, str | list[str]] = {}  # what the author calls the elements of a list
+        self.ends: dict[str, tuple[int, Any]] = {}
+        self.end_names: dict[str, Name] = {}
+        self.read: Counter[str] = Counter()  # how often each variable is read before anything is a loop
+        self.temporary: set[str] = set()  # what was taken out of other statements
+        self.strict = self.trails = self.has_trail = False
+        self.parameters = {p.name for p in definition.params}
+
+    def roll(self) -> bool:
+        body = list(self.definition.body)
+        if sum(isinstance(s, (Assign, Unpack)) for s in body) < 2:
+            return False
+        keys = _keys(body, _local(body))
+        self._read_names(body)
+        if len(set(keys)) == len(keys) and not self.leaves:
+            return False
+        before, notes = tokens(body), set(self.taken)
+        self.read = Counter(n for s in body for n in read_by(s))
+        found: list[tuple[int, list[Statement]]] = []
+        for self.strict, self.trails in ((False, False), (False, True), (True, False)):
+            if self.trails and not self.has_trail or self.strict and found:
+                continue
+            self.taken, self.targets, self.saved, self.carried = set(notes), set(), {}, {}
+            self.ends, self.end_names = {}, {}
+            statements = self._rolled(body)
+            if statements is None:
+                break
+            count = tokens(statements)
+            if count + _LEAST_SAVED <= before:
+                found.append((count, statements))
+        if found:
+            self.definition.body = min(found, key=lambda pair: pair[0])[1]
+        return bool(found)
+
+    def _rolled(self, body: Sequence[Statement]) -> list[Statement] | None:
+        statements = body
+        while True:
+            notes = set(self.taken)
+            unfolded, temporary = unfold(statements, self.fresh)
+            self.temporary = temporary
+            made = self._once(unfolded, temporary)
+            if made is None:
+                self.taken = notes
+                break
+            statements = fold_back(made, temporary)
+        if statements is body:
+            return None
+        statements = self._without_unread(statements)
+        return [self._with_ends(s) if not isinstance(s, Compound) else s for s in statements]
+
+    def _with_ends(self, node: Any) -> Any:
+        """`x` for `xs[4]`, where that is what the loop gave at last."""
+        if isinstance(node, Leaf) and node.root.id in self.ends:
+            count, _ = self.ends[node.root.id]
+            return self.end_names[node.root.id] if node.steps == (("item", str(count), count + 1),) else node
+        return rebuilt(node, self._with_ends)
+
+    def _notes(self) -> Any:
+        return (
+            set(self.taken),
+            set(self.targets),
+            dict(self.saved),
+            dict(self.carried),
+            dict(self.ends),
+            dict(self.end_names),
+        )
+
+    def _note(self, notes: Any) -> None:
+        self.taken, self.targets, self.saved, self.carried, self.ends, self.end_names = notes
+
+    def _read_names(self, body: Sequence[Statement]) -> None:
+        module = self.module
+        for node in nodes_of(self.definition):
+            if type(node) is Name:
+                self.taken.add(node.id)
+                if id(node) in module.leaf_of and module.leaf_of[id(node)].steps:
+                    self.leaves[node.id] = module.leaf_of[id(node)]
+                if id(node) in module.authors:
+                    self.authors[node.id] = module.authors[id(node)]
+            elif isinstance(node, (Assign, Unpack)):
+                self.taken.update(targets_of(node))
+            elif type(node) is Def:
+                self.taken.update([node.name, *[p.name for p in node.params]])
+            elif type(getattr(node, "target", None)) is str:
+                self.taken.update(re.findall(r"\w+", node.target))
+
+    def fresh(self, base: str) -> str:
+        """A new name of the function."""
+        name, number = base, 1
+        while name in self.taken or self.module.scope.taken_outside(name):
+            number += 1
+            name = f"{base}_{number}"
+        self.taken.add(name)
+        return name
+
+    # ------------------------------------------------------------ one loop
+
+    def _once(self, statements: list[Statement], temporary: set[str]) -> list[Statement] | None:
+        """The statements with one loop in them, the one that takes in most; None where there is none."""
+        keys = _keys(statements, _local(statements))
+        tried: set[tuple[int, int, int]] = set()
+        for _, size, start, length in sorted(_candidates(keys))[:_MOST_TRIED]:
+            best: tuple[int, list[Statement], Any] | None = None
+            for first, count in _alignments(keys, start, size, length):
+                if (first, size, count) in tried:
+                    continue
+                tried.add((first, size, count))
+                made = self._loop(statements, first, size, count, temporary)
+                if made is not None and (best is None or made[0] > best[0]):
+                    best = made
+            if best is not None:
+                self._note(best[2])
+                return best[1]
+        return None
+
+    def _loop(
+        self, statements: list[Statement], start: int, size: int, count: int, temporary: set[str]
+    ) -> tuple[int, list[Statement], Any] | None:
+        """(tokens saved, the statements with a loop for `count` turns of `size` statements from `start` on)."""
+        part = statements[start : start + size * count]
+        try:
+            turns = Turns([part[k * size : (k + 1) * size] for k in range(count)], self.leaves.get)
+        except Differ:
+            return None
+        if not turns.carries or not turns.elements:
+            return None
+        before = self._notes()
+        written = write_loop(self, turns, statements[:start], statements[start + size * count :], temporary)
+        notes = self._notes()
+        self._note(before)
+        if written is None:
+            return None
+        made = [s for part in written for s in part]
+        # What the loop saves may go to another one, which then takes it by no number.
+        numbered = "" if self.strict else "|".join(notes[2])
+        saved = tokens(fold_back(statements, temporary)) - tokens(made, numbered)
+        return (saved, made, notes) if saved > 0 else None
+
+    # ------------------------------------------------------------ what nothing needs any more
+
+    def _without_unread(self, statements: Sequence[Statement]) -> list[Statement]:
+        """Statements without the variables for parts of arguments that only the turns needed."""
+        read = Counter(n for s in statements for n in read_by(s))
+        found: list[Statement] = []
+        looped = {n for s in statements if isinstance(s, (Compound, Def)) for n in read_by(s)}
+        inside: dict[str, Expr] = {}
+        for statement in statements:
+            targets = targets_of(statement)
+            if inside and not inside.keys().isdisjoint(read_by(statement)):
+                statement = substituted(statement, inside)
+            if len(targets) == 1 and targets[0] in self.leaves and type(statement.value) is Leaf:  # type: ignore[attr-defined]
+                if read[targets[0]] == 1 < self.read[targets[0]] and targets[0] not in looped:
+                    inside[targets[0]] = statement.value  # type: ignore[attr-defined]
+                    continue
+            unread = [n for n in targets if not read[n] and n in self.leaves]
+            if not unread or not isinstance(statement, (Assign, Unpack)):
+                found.append(statement)
+            elif type(statement) is Assign and type(statement.value) is Bare:
+                pairs = zip(statement.targets, statement.value.elements, strict=True)
+                kept = [(t, e) for t, e in pairs if t not in unread]
+                if len(kept) == 1:
+                    found.append(Assign([kept[0][0]], kept[0][1], statement.origin))
+                elif kept:
+                    found.append(Assign([t for t, _ in kept], Bare([e for _, e in kept]), statement.origin))
+            elif len(unread) < len(targets):
+                made = rebuilt(statement, lambda n: n)
+                if type(statement) is Unpack:
+                    made = Unpack([("_" if t in unread else t) for t in statement.targets], statement.value, None)
+                found.append(made)
+        return found
+
+
+# ------------------------------------------------------------------ where something repeats
+
+
+def _local(statements: Sequence[Statement]) -> set[str]:
+    return {name for s in statements for name in targets_of(s)}
+
+
+def _keys(statements: Sequence[Statement], local: set[str]) -> list[Any]:
+    """Equal for statements that may be the same one in two turns."""
+    bound: Counter[str] = Counter(name for s in statements for name in targets_of(s) if name != "_")
+
+    def repeats(statement: Statement) -> bool:
+        if (
+            not isinstance(statement, (Assign, Unpack))
+            or not statement.targets
+            or type(statement.value) in (Leaf, Bare)
+        ):
+            return False
+        return all(bound[n] == 1 for n in targets_of(statement) if n != "_")
+
+    return [(type(s), len(s.targets), *key_of(s.value, local)) if repeats(s) else id(s) for s in statements]  # type: ignore[attr-defined]
+
+
+def key_of(node: Any, local: set[str]) -> tuple[Any, ...]:
+    """What an expression says, without its variables; of a call of a function of the module, only which one it is."""
+    if type(node) is Call and type(node.func) is str and "." not in node.func and node.func not in local:
+        return "call", node.func, len(node.args)
+    found: list[Any] = []
+    stack = [node]
+    while stack:
+        value = stack.pop()
+        kind = type(value)
+        if kind is Name or isinstance(value, Leaf):
+            found.append("")
+        elif kind is Text:
+            found.append(value.text)
+        elif kind is Call:
+            if type(value.func) is str:
+                found.append("" if value.func in local else value.func)
+            else:
+                stack.append(value.func)
+            found.append((len(value.args), tuple([k for k, _ in value.kwargs])))
+            stack.extend([v for _, v in value.kwargs])
+            stack.extend(value.args)
+        elif kind is Binary or kind is Unary:
+            found.append(value.op)
+            stack.extend([value.left, value.right] if kind is Binary else [value.value])
+        elif kind is Lambda:
+            found.append(value.flat())
+        else:
+            found.append(kind.__name__)
+            for child in _children(value):
+                if type(child) is str:
+                    found.append(child)
+                else:
+                    stack.append(child)
+    return tuple(found)
+
+
+def _children(node: Any) -> Iterator[Any]:
+    from untrace.print.jax.alike import parts_of
+
+    stack = list(reversed(parts_of(node)))
+    while stack:
+        value = stack.pop()
+        if type(value) in (list, tuple):
+            stack.extend(reversed(value))
+        elif value is not None:
+            yield value if type(value) is str or hasattr(value, "flat") else repr(value)
+
+
+def _candidates(keys: Sequence[Any]) -> Iterator[tuple[int, int, int, int]]:
+    """(-statements taken in, statements of a turn, first, statements that repeat one of the turn before and that)."""
+    places: dict[Any, list[int]] = {}
+    for at, key in enumerate(keys):
+        places.setdefault(key, []).append(at)
+    seen: set[tuple[int, int]] = set()
+    for first, key in enumerate(keys):
+        row = places[key]
+        here = row.index(first) if len(row) < 50 else -1
+        following = row[here + 1 : here + 1 + _NEXT] if here >= 0 else [n for n in row if n > first][:_NEXT]
+        for second in following:
+            size = second - first
+            if size > _MOST_STATEMENTS or (first - 1, size) in seen:
+                seen.add((first, size))
+                continue
+            stop = second
+            while stop < len(keys) and keys[stop] == keys[stop - size]:
+                stop += 1
+            seen.update((at, size) for at in range(first, stop - size))
+            if stop - second >= size:
+                yield -((stop - first) // size * size), size, first, stop - first
+
+
+def _alignments(keys: Sequence[Any], start: int, size: int, length: int) -> Iterator[tuple[int, int]]:
+    """(first statement, turns): where the turns may begin."""
+    for first in list(range(start, start + length % size + 1))[:_MOST_ALIGNED]:
+        count = (start + length - first) // size
+        yield first, count
+        if first >= size and all(
+            type(k) is tuple for k in keys[first - size : first]
+        ):  # the first turn may begin with an expression where the others have a variable
+            yield first - size, count + 1
+
+
+def tokens(statements: Sequence[Statement], numbered: str = "") -> int:
+    """How much there is to read. numbered: a pattern for lists whose elements count as one each."""
+    text = "\n".join([line for s in statements for line in s.lines("")])
+    if numbered:
+        text = re.sub(rf"\b(?:{numbered})(?:\[\d+\])+", "x", text)
+    return len(_TOKEN.findall(text))

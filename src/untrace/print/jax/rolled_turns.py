@@ -1,0 +1,321 @@
+"""What statements that repeat have in common: one text for all turns of a loop, with holes for what differs.
+
+A hole is what a turn computed itself (`Own`), what the turn before it handed over (`Carry`), or an element of a list
+that the turns go through (`Part`). Everything else is the same in every turn.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from untrace.print.jax.alike import _slots, bound_names, is_node, nodes_of, parts_of
+from untrace.print.jax.leaves import Leaf
+from untrace.print.jax.reroll import Element
+from untrace.print.tree import (
+    Assign,
+    Attribute,
+    Call,
+    Def,
+    Expr,
+    Lambda,
+    Name,
+    Statement,
+    Subscript,
+    Text,
+    Tuple,
+    Unpack,
+)
+
+Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
+
+
+class Hole(Expr):
+    """What stands in the text of a loop until its variables have names."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any):
+        self.key = key
+
+    def flat(self) -> str:
+        return "x"
+
+
+class Own(Hole):
+    """What a statement of the same turn gave; `key` is its Place."""
+
+    __slots__ = ()
+
+
+class Carry(Hole):
+    """What a statement of the turn before gave; `key` is its Place."""
+
+    __slots__ = ()
+
+
+class Part(Hole):
+    """What is an element of a list; `key` is the number of the Element."""
+
+    __slots__ = ()
+
+
+class Differ(Exception):
+    """The turns do not say the same."""
+
+
+def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
+    """A node with `change` made to what it is made of; the node itself where that changes nothing."""
+    made = node
+    for slot in _slots(node):
+        value = getattr(node, slot, None)
+        new = _changed(value, change)
+        if new is not value:
+            if made is node:
+                made = copy.copy(node)
+            setattr(made, slot, new)
+    return made
+
+
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    if is_node(value):
+        return change(value)
+    if type(value) in (list, tuple):
+        items = [_changed(item, change) for item in value]
+        if any(a is not b for a, b in zip(items, value, strict=True)):
+            return type(value)(items)
+    return value
+
+
+def substituted(node: Any, new: Mapping[str, Expr]) -> Any:
+    """A node with expressions in the place of variables, functions that it calls among them."""
+
+    def change(node: Any) -> Any:
+        if type(node) is Name:
+            return new.get(node.id, node)
+        if isinstance(node, Leaf):
+            root = new.get(node.root.id)
+            if type(root) is Name:
+                made = copy.copy(node)
+                made.root = root
+                return made
+            if isinstance(root, Leaf):
+                return Leaf(root.root, (*root.steps, *node.steps))
+            return node
+        if type(node) is Lambda and not new.keys().isdisjoint(node.params):
+            inner = {k: v for k, v in new.items() if k not in node.params}
+            return rebuilt(node, lambda n: substituted(n, inner))
+        made = rebuilt(node, change)
+        if type(made) is Call and type(made.func) is str and made.func in new:
+            made = copy.copy(made)
+            found = new[node.func]
+            made.func = found.id if type(found) is Name else found
+        return made
+
+    return change(node)
+
+
+def reads(node: Any) -> Iterator[str]:
+    """The names that a node reads, each as often as it does; not the parameters of functions in it."""
+    stack = [node]
+    while stack:
+        inner = stack.pop()
+        kind = type(inner)
+        if kind is Name:
+            yield inner.id
+        elif kind is Lambda:
+            yield from [n for n in reads(inner.body) if n not in inner.params]
+        elif kind is Def:
+            own = set(bound_names(inner))
+            yield from [n for part in (*inner.decorators, *inner.body) for n in reads(part) if n not in own]
+        elif kind in (list, tuple):
+            stack.extend(reversed(inner))
+        elif is_node(inner):
+            if kind is Call and type(inner.func) is str:
+                yield inner.func.partition(".")[0]
+            stack.extend(reversed(parts_of(inner)))
+
+
+def read_by(statement: Any) -> Iterator[str]:
+    """The same for a statement; what its targets are called does not count."""
+    if isinstance(statement, (Assign, Unpack)):
+        yield from reads(statement.value)
+    else:
+        yield from reads(statement)
+
+
+def targets_of(statement: Statement) -> list[str]:
+    """What a statement binds, in order."""
+    found: list[str] = []
+    if isinstance(statement, (Assign, Unpack)):
+        for target in statement.targets:
+            found += [target] if type(target) is str else [n.id for n in nodes_of(target) if type(n) is Name]
+    return found
+
+
+def renamed(statement: Statement, old: str, new: str) -> Statement:
+    """A statement with another name for a variable that it reads or binds."""
+    made = substituted(statement, {old: Name(new)})
+    if isinstance(made, (Assign, Unpack)) and old in targets_of(made):
+        made = copy.copy(made)
+        made.targets = [
+            (new if t == old else t) if type(t) is str else substituted(t, {old: Name(new)}) for t in made.targets
+        ]
+    return made
+
+
+class Turns:
+    """Statements of several turns laid over each other. Raises Differ where they are no turns of one loop.
+
+    `leaf(name)`: the part of an argument that a variable holds. `template`: the statements, their targets numbers of
+    `names`. `carries`: by Place what each is at first.
+    """
+
+    def __init__(self, turns: Sequence[Sequence[Statement]], leaf: Callable[[str], Leaf | None]):
+        self.turns = turns
+        self.leaf = leaf
+        self.produced: list[dict[str, Place]] = [
+            {name: (j, t) for j, s in enumerate(turn) for t, name in enumerate(targets_of(s)) if name != "_"}
+            for turn in turns
+        ]
+        self.turn_of = {name: k for k, found in enumerate(self.produced) for name in found}
+        self.carries: dict[Place, Expr] = {}
+        self.elements: list[Element] = []
+        self._numbers: dict[Any, int] = {}
+        self.invariant: set[str] = set()
+        self.template: list[tuple[Statement, Expr]] = []
+        for j in range(len(turns[0])):
+            self.template.append(self._statement(j, [turn[j] for turn in turns]))
+
+    def _statement(self, j: int, rows: Sequence[Statement]) -> tuple[Statement, Expr]:
+        kinds = {(type(s), tuple([_width(t) for t in s.targets])) for s in rows}  # type: ignore[attr-defined]
+        if len(kinds) > 1:
+            raise Differ
+        return rows[0], self.unify([s.value for s in rows])  # type: ignore[attr-defined]
+
+    def name(self, place: Place) -> str:
+        """What the author, or the first turn that has it, calls a value."""
+        for found in self.produced:
+            for name, other in found.items():
+                if other == place:
+                    return name
+        return "_"
+
+    def at(self, turn: int, place: Place) -> str | None:
+        """The variable that held a value in one of the turns."""
+        return next((n for n, other in self.produced[turn].items() if other == place), None)
+
+    # ------------------------------------------------------------ laying one over the other
+
+    def unify(self, nodes: Sequence[Any]) -> Any:
+        first = nodes[0]
+        if all(type(n) is Name or isinstance(n, Leaf) for n in nodes):
+            return self._slot(nodes)
+        kind = type(first)
+        if any(type(n) is not kind for n in nodes):
+            return self._slot(nodes)  # what a loop begins with may be an expression
+        if kind is Text:
+            if any(n.text != first.text for n in nodes):
+                raise Differ
+            return first
+        made = copy.copy(first)
+        for slot in _slots(first):
+            values = [getattr(n, slot, None) for n in nodes]
+            if kind is Call and slot == "func" and all(type(v) is str for v in values):
+                if len(set(values)) > 1:
+                    made.func = self._slot([Name(v) for v in values])
+                elif values[0] in self.turn_of:
+                    raise Differ
+                continue
+            setattr(made, slot, self._values(values))
+        return made
+
+    def _values(self, values: Sequence[Any]) -> Any:
+        first = values[0]
+        if is_node(first):
+            if not all(is_node(v) for v in values):
+                raise Differ
+            return self.unify(values)
+        if type(first) in (list, tuple):
+            if any(type(v) not in (list, tuple) or len(v) != len(first) for v in values):
+                raise Differ
+            return type(first)([self._values(column) for column in zip(*values, strict=True)])
+        if any(v != first for v in values):
+            raise Differ
+        return first
+
+    def _slot(self, nodes: Sequence[Any]) -> Expr:
+        # A part of what a turn gave is that part in every turn.
+        if any(isinstance(n, Leaf) and (not n.steps or n.root.id in self.turn_of) for n in nodes[1:]):
+            steps = {n.steps for n in nodes[1:] if isinstance(n, Leaf)}
+            if len(steps) > 1 or any(not isinstance(n, Leaf) for n in nodes[1:]):
+                raise Differ
+            first = nodes[0]
+            if isinstance(first, Leaf) and first.steps == nodes[1].steps:
+                return along(self._slot([n.root for n in nodes]), nodes[1].steps)
+            raise Differ
+        names = [n.id if type(n) is Name else None for n in nodes]
+        if self.turn_of.get(names[0] or "") == 0:
+            place = self.produced[0][names[0]]  # type: ignore[index]
+            if all(self.produced[k].get(name or "") == place for k, name in enumerate(names)):
+                return Own(place)
+            raise Differ
+        if len(names) > 1 and names[1] in self.produced[0]:
+            place = self.produced[0][names[1]]
+            if any(self.produced[k].get(name or "") != place for k, name in enumerate(names[1:])):
+                raise Differ
+            if any(name in self.turn_of for name in reads(nodes[0])):
+                raise Differ
+            if self.carries.setdefault(place, nodes[0]).flat() != nodes[0].flat():
+                raise Differ
+            return Carry(place)
+        if any(name in self.turn_of for n in nodes for name in reads(n)):
+            raise Differ
+        if len({n.flat() for n in nodes}) == 1:
+            self.invariant.update(reads(nodes[0]))
+            return nodes[0]
+        return self._element(nodes)
+
+    def _element(self, nodes: Sequence[Any]) -> Expr:
+        leaves = [n if isinstance(n, Leaf) else self.leaf(n.id) if type(n) is Name else None for n in nodes]
+        if any(leaf is None for leaf in leaves):
+            raise Differ
+        element = Element.of([(leaf.root, leaf.steps) for leaf in leaves])  # type: ignore[union-attr]
+        if element is None:
+            raise Differ
+        key = (element.source, element.below)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.elements)
+            self.elements.append(element)
+        return Part(self._numbers[key])
+
+    def trying(self, nodes: Sequence[Any]) -> Any:
+        """`unify`, or None where the turns differ; then nothing is noted either."""
+        before = dict(self.carries), len(self.elements), dict(self._numbers), set(self.invariant)
+        try:
+            return self.unify(nodes)
+        except Differ:
+            self.carries, self._numbers, self.invariant = before[0], before[2], before[3]
+            del self.elements[before[1] :]
+            return None
+
+
+def _width(target: Any) -> int:
+    return len(target.elements) if type(target) is Tuple else 1
+
+
+def along(expr: Expr, steps: Sequence[Any]) -> Expr:
+    """The part of `expr` at the end of these steps."""
+    for kind, text, _ in steps:
+        expr = Subscript(expr, Text(text)) if kind == "item" else Attribute(expr, text)
+    return expr
+
+
+_NUMBERED = re.compile(r"_\d+$")
+
+
+def base_of(name: str) -> str:
+    """A name without the number behind it."""
+    return _NUMBERED.sub("", name)

@@ -1,0 +1,110 @@
+"""Expressions that stand in others, as statements of their own, where the same one is a statement elsewhere.
+
+Whether a value stands in the expression that uses it depends on what is around it: the last layer's `x + h` on the
+statement after the loop. Where repetition is looked for, all turns must say the same in as many statements.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from untrace.print.jax.alike import is_node
+from untrace.print.jax.leaves import Leaf
+from untrace.print.jax.rolled_turns import base_of, read_by, rebuilt, substituted, targets_of
+from untrace.print.tree import Assign, Binary, Call, Compound, Def, Lambda, Name, Return, Statement, Unpack
+
+
+def unfold(statements: Sequence[Statement], fresh: Callable[[str], str]) -> tuple[list[Statement], set[str]]:
+    """(the statements, the new variables among them), each that is read once right before the statement that reads it."""
+    from untrace.print.jax.rolled import key_of
+
+    local = {name for s in statements for name in targets_of(s)}
+    read = Counter(n for s in statements for n in read_by(s))
+    named: dict[Any, str] = {}
+    for statement in statements:
+        if type(statement) is Assign and len(statement.targets) == 1 and type(statement.targets[0]) is str:
+            if type(statement.value) in (Call, Binary):
+                named.setdefault(_key(statement.value, local, key_of), statement.targets[0])
+    temporary: set[str] = set()
+    moved: set[str] = set()
+    found: list[Statement] = []
+    for statement in statements:
+        before: list[Statement] = []
+
+        def taken_out(node: Any, statement: Any = statement, before: list[Statement] = before) -> Any:
+            if type(node) is Lambda or not is_node(node):
+                return node
+            made = rebuilt(node, taken_out)
+            if type(made) in (Call, Binary):
+                word = named.get(_key(made, local, key_of)) or named.get(_key(node, local, key_of))
+                if word is not None:
+                    name = fresh(base_of(word))
+                    temporary.add(name)
+                    moved.add(word)
+                    before.append(Assign([name], made, getattr(statement, "origin", None)))
+                    return Name(name)
+            return made
+
+        if isinstance(statement, (Assign, Unpack)) or type(statement) is Return:
+            made = (
+                rebuilt(statement, lambda n: rebuilt(n, taken_out))
+                if type(statement) is not Return
+                else rebuilt(statement, taken_out)
+            )
+            found.extend(before)
+            found.append(made)
+        else:
+            found.append(statement)
+    if not temporary:
+        return list(statements), temporary
+    alike = {name for name in moved if read[name] == 1}
+    return _ordered(found, alike), temporary
+
+
+def _key(node: Any, local: set[str], key_of: Any) -> Any:
+    return key_of(node, local)
+
+
+def _ordered(statements: Sequence[Statement], alike: set[str]) -> list[Statement]:
+    """Statements that bind one of `alike` right before the one that reads it, as what was taken out stands."""
+    waiting: dict[str, Statement] = {}
+    found: list[Statement] = []
+    for statement in statements:
+        targets = targets_of(statement)
+        if len(targets) == 1 and targets[0] in alike:
+            waiting[targets[0]] = statement
+            continue
+        ready: list[Statement] = []
+        stack = [statement]
+        while stack:
+            reader = stack.pop()
+            for name in read_by(reader):
+                if name in waiting:
+                    ready.append(waiting.pop(name))
+                    stack.append(ready[-1])
+        found.extend(reversed(ready))
+        found.append(statement)
+    return [*found, *waiting.values()]
+
+
+def fold_back(statements: Sequence[Statement], temporary: set[str]) -> list[Statement]:
+    """The statements with the temporary variables that are read once in the place where they are."""
+    read = Counter(n for s in statements for n in read_by(s))
+    found: list[Statement] = []
+    inside: dict[str, Any] = {}
+    kept = {n for s in statements if isinstance(s, (Compound, Def)) for n in read_by(s)}
+    for statement in statements:
+        made = (
+            substituted(statement, inside) if inside and not inside.keys().isdisjoint(read_by(statement)) else statement
+        )
+        targets = targets_of(made)
+        if type(made) is Assign and len(targets) == 1 and targets[0] in temporary - kept and read[targets[0]] == 1:
+            inside[targets[0]] = made.value
+            continue
+        found.append(made)
+    return found
+
+
+__all__ = ["Leaf", "fold_back", "unfold"]
