@@ -45,6 +45,7 @@ _NEXT = 4  # places further on where the same statement is looked for
 _MOST_TRIED = 60  # candidates in one function, for each loop
 _MOST_ALIGNED = 8
 _LEAST_SAVED = 12  # tokens
+_NUMBERED_COST = 8
 
 
 def roll_statements(module: Any, definitions: Sequence[Statement], provenance: Provenance) -> bool:
@@ -95,7 +96,8 @@ class _Roller:
             statements = self._rolled(body)
             if statements is None:
                 break
-            count = tokens(statements)
+            # An element of a list by its number is harder to read than a variable.
+            count = tokens(statements) + _NUMBERED_COST * self._numbered(statements)
             if count + _LEAST_SAVED <= before:
                 found.append((count, statements))
         if found:
@@ -117,6 +119,11 @@ class _Roller:
             return None
         statements = self._without_unread(statements)
         return [self._with_ends(s) if not isinstance(s, Compound) else s for s in statements]
+
+    def _numbered(self, statements: Sequence[Statement]) -> int:
+        """How often what a loop left behind is read by its number."""
+        text = "\n".join([line for s in statements for line in s.lines("")])
+        return len(re.findall(rf"\b(?:{'|'.join(self.saved)})\[\d", text)) if self.saved else 0
 
     def _with_ends(self, node: Any) -> Any:
         """`x` for `xs[4]`, where that is what the loop gave at last."""
@@ -260,7 +267,7 @@ def _keys(statements: Sequence[Statement], local: set[str]) -> list[Any]:
             return False
         return all(bound[n] == 1 for n in targets_of(statement) if n != "_")
 
-    return [(type(s), len(s.targets), *key_of(s.value, local)) if repeats(s) else id(s) for s in statements]  # type: ignore[attr-defined]
+    return [(type(s), len(s.targets), *key_of(s.value, local)) if repeats(s) else i for i, s in enumerate(statements)]  # type: ignore[attr-defined]
 
 
 def key_of(node: Any, local: set[str]) -> tuple[Any, ...]:

@@ -150,10 +150,10 @@ class _Writer:
             free = free and [e.flat() for e in turns.carries.values()].count(begun) == 1
             if free and begun in bound:
                 self.names["carry", place] = self._begun(begun, place)
-            elif free and begun in self.roller.parameters:
+            elif free and begun in self.roller.parameters and self._authored(place) in (begun, ""):
                 self.names["carry", place] = begun
             else:
-                word = self._word_of_cotangent(own)
+                word = self._word_of_cotangent(own) or self._authored(place)
                 if word and word not in self.roller.taken or place in self.late:
                     name = self.fresh(word or base_of(self._author(own)))
                 else:
@@ -206,6 +206,11 @@ class _Writer:
         if not own.startswith("d_") or len(self.turns.carries) > 1 or not back:
             return ""
         return f"d_{self.roller.carried[back[0]]}"
+
+    def _authored(self, place: Place) -> str:
+        """What the author calls a value in one of the turns, "" where he has no name for it."""
+        names = [self.turns.at(k, place) for k in range(self.count)]
+        return next((self.roller.authors[n] for n in names if n in self.roller.authors), "")
 
     def _author(self, name: str) -> str:
         return self.roller.authors.get(name, name)
