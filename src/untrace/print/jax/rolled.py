@@ -20,7 +20,7 @@ from typing import Any
 
 from untrace.capture.provenance import Provenance
 from untrace.print.jax.alike import nodes_of
-from untrace.print.jax.leaves import Bare, Leaf
+from untrace.print.jax.leaves import Bare, Leaf, Step
 from untrace.print.jax.rolled_loop import write_loop
 from untrace.print.jax.rolled_turns import Differ, Turns, read_by, rebuilt, substituted, targets_of
 from untrace.print.jax.unfolded import fold_back, unfold
@@ -63,6 +63,7 @@ class _Roller:
         self.provenance = provenance
         self.definition = definition
         self.leaves: dict[str, Leaf] = {}
+        self.keys: set[tuple[str, tuple[Step, ...]]] = set()  # parts of arguments that are known to be there
         self.taken: set[str] = set()
         self.targets: set[str] = set()  # of loops that were written: nothing reads them afterwards
         self.authors: dict[str, str] = {}
@@ -152,14 +153,20 @@ class _Roller:
                 self.taken.add(node.id)
                 if id(node) in module.leaf_of and module.leaf_of[id(node)].steps:
                     self.leaves[node.id] = module.leaf_of[id(node)]
+                    self._note_keys(module.leaf_of[id(node)])
                 if id(node) in module.authors:
                     self.authors[node.id] = module.authors[id(node)]
+            elif isinstance(node, Leaf):
+                self._note_keys(node)
             elif isinstance(node, (Assign, Unpack)):
                 self.taken.update(targets_of(node))
             elif type(node) is Def:
                 self.taken.update([node.name, *[p.name for p in node.params]])
             elif type(getattr(node, "target", None)) is str:
                 self.taken.update(re.findall(r"\w+", node.target))
+
+    def _note_keys(self, leaf: Leaf) -> None:
+        self.keys.update((leaf.root.id, leaf.steps[: n + 1]) for n in range(len(leaf.steps)))
 
     def fresh(self, base: str) -> str:
         """A new name of the function."""
@@ -175,14 +182,14 @@ class _Roller:
     def _once(self, statements: list[Statement], temporary: set[str]) -> list[Statement] | None:
         """The statements with one loop in them, the one that takes in most; None where there is none."""
         keys = _keys(statements, _local(statements))
-        tried: set[tuple[int, int, int]] = set()
+        tried: set[tuple[int, int, int, int]] = set()
         for _, size, start, length in sorted(_candidates(keys))[:_MOST_TRIED]:
             best: tuple[int, list[Statement], Any] | None = None
-            for first, count in _alignments(keys, start, size, length):
-                if (first, size, count) in tried:
+            for first, count, missing in _alignments(keys, start, size, length):
+                if (first, size, count, missing) in tried:
                     continue
-                tried.add((first, size, count))
-                made = self._loop(statements, first, size, count, temporary)
+                tried.add((first, size, count, missing))
+                made = self._loop(statements, first, size, count, missing, temporary)
                 if made is not None and (best is None or made[0] > best[0]):
                     best = made
             if best is not None:
@@ -191,18 +198,21 @@ class _Roller:
         return None
 
     def _loop(
-        self, statements: list[Statement], start: int, size: int, count: int, temporary: set[str]
+        self, statements: list[Statement], start: int, size: int, count: int, missing: int, temporary: set[str]
     ) -> tuple[int, list[Statement], Any] | None:
-        """(tokens saved, the statements with a loop for `count` turns of `size` statements from `start` on)."""
-        part = statements[start : start + size * count]
+        """(tokens saved, the statements with a loop for `count` turns of `size` statements from `start` on, the last without
+        `missing` of them).
+        """
+        stop = start + size * count - missing
+        part = statements[start:stop]
         try:
-            turns = Turns([part[k * size : (k + 1) * size] for k in range(count)], self.leaves.get)
+            turns = Turns([part[k * size : (k + 1) * size] for k in range(count)], self.leaves.get, self.keys)
         except Differ:
             return None
         if not turns.carries or not turns.elements:
             return None
         before = self._notes()
-        written = write_loop(self, turns, statements[:start], statements[start + size * count :], temporary)
+        written = write_loop(self, turns, statements[:start], statements[stop:], temporary)
         notes = self._notes()
         self._note(before)
         if written is None:
@@ -341,15 +351,17 @@ def _candidates(keys: Sequence[Any]) -> Iterator[tuple[int, int, int, int]]:
                 yield -((stop - first) // size * size), size, first, stop - first
 
 
-def _alignments(keys: Sequence[Any], start: int, size: int, length: int) -> Iterator[tuple[int, int]]:
-    """(first statement, turns): where the turns may begin."""
+def _alignments(keys: Sequence[Any], start: int, size: int, length: int) -> Iterator[tuple[int, int, int]]:
+    """(first statement, turns, statements that the last one lacks): where the turns may begin."""
     for first in list(range(start, start + length % size + 1))[:_MOST_ALIGNED]:
-        count = (start + length - first) // size
-        yield first, count
-        if first >= size and all(
-            type(k) is tuple for k in keys[first - size : first]
-        ):  # the first turn may begin with an expression where the others have a variable
-            yield first - size, count + 1
+        starts = [first]
+        if first >= size and all(type(k) is tuple for k in keys[first - size : first]):
+            starts.append(first - size)  # the first turn may begin with an expression where others have a variable
+        for begin in starts:
+            count, more = divmod(start + length - begin, size)
+            yield begin, count, 0
+            if count > 1 and 2 * more >= size:
+                yield begin, count + 1, size - more
 
 
 def tokens(statements: Sequence[Statement], numbered: str = "") -> int:

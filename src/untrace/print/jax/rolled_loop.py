@@ -11,7 +11,7 @@ from untrace.print.jax.alike import bound_names
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.reroll import For
 from untrace.print.jax.rolled_head import MOST_TARGETS, Head
-from untrace.print.jax.rolled_results import Gathered, Gatherer, holes, key_pattern
+from untrace.print.jax.rolled_results import Gathered, Gatherer, holes
 from untrace.print.jax.rolled_turns import (
     Carry,
     Own,
@@ -19,6 +19,7 @@ from untrace.print.jax.rolled_turns import (
     Place,
     Turns,
     base_of,
+    key_pattern,
     read_by,
     rebuilt,
     renamed,

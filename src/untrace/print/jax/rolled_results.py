@@ -8,18 +8,32 @@ What is not part of such a list goes into one tuple for each turn, which the loo
 
 from __future__ import annotations
 
-import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from untrace.lift.words import clean, plural
-from untrace.print.jax.rolled_turns import Carry, Own, Place, Turns, base_of, read_by, reads, rebuilt
+from untrace.print.jax.rolled_turns import (
+    Carry,
+    Own,
+    Place,
+    Turns,
+    base_of,
+    key_pattern,
+    read_by,
+    reads,
+    rebuilt,
+    substituted,
+    targets_of,
+)
 from untrace.print.names import identifier
 from untrace.print.tree import (
     Assign,
     Call,
+    Compound,
+    Def,
     Dict,
     Expr,
     List,
@@ -50,32 +64,6 @@ class Gathered:
     first: Expr | None = None  # what a list has in it from the start
 
 
-def key_pattern(keys: Sequence[str]) -> tuple[str, str, list[int]] | None:
-    """(before, after, the numbers) of keys that differ in one number: `"layers_0"`, `"layers_1"`; None for others."""
-    texts: list[str] = []
-    for key in keys:
-        try:
-            text = ast.literal_eval(key)
-        except (ValueError, SyntaxError):
-            return None
-        if type(text) is not str or not text.isprintable() or not text.isascii() or set(text) & set("{}\\\"'"):
-            return None
-        texts.append(text)
-    for found in _KEY_NUMBER.finditer(texts[0]):
-        before, after = texts[0][: found.start()], texts[0][found.end() :]
-        numbers = []
-        for text in texts:
-            middle = text[len(before) : len(text) - len(after)]
-            if not (
-                text.startswith(before) and text.endswith(after) and middle.isdigit() and str(int(middle)) == middle
-            ):
-                break
-            numbers.append(int(middle))
-        if len(numbers) == len(texts) and len(set(numbers)) == len(numbers):
-            return before, after, numbers
-    return None
-
-
 class Gatherer:
     """Puts variables that a loop fills into the statements after it. `fresh(base)`: a new name of the function."""
 
@@ -84,11 +72,14 @@ class Gatherer:
         self.fresh = fresh
         self.found: list[Gathered] = []
         self.later = {n for s in rest for n in _bound(s)}
-        self.rest = [self._statement(s) for s in rest]
+        self.single = _read_once(rest)
+        self.inside: set[str] = set()  # those of them that stand in the place where they were read by now
+        made = [self._statement(s) for s in rest]
+        self.rest = [s for s in made if self.inside.isdisjoint(targets_of(s))]
 
     def _statement(self, statement: Statement) -> Statement:
         if type(statement) is Return or isinstance(statement, (Assign, Unpack)):
-            if any(n in self.turns.turn_of for n in read_by(statement)):
+            if any(n in self.turns.turn_of or n in self.single for n in read_by(statement)):
                 return rebuilt(statement, lambda n: self._expr(n, ""))
         return statement
 
@@ -98,8 +89,9 @@ class Gatherer:
             if made is not None:
                 return made
         if type(node) is Dict:
-            made = self._dict(node, word)
-            node = made or node
+            node = self._dict(node, word) or node
+            if len(node.pairs) == 1 and node.pairs[0][0] is None:
+                return node.pairs[0][1]
             pairs = [(k, v if k is None else self._expr(v, _word_of_key(k) or word)) for k, v in node.pairs]
             changed = any(a is not b for (_, a), (_, b) in zip(pairs, node.pairs, strict=True))
             return Dict(pairs) if changed else node
@@ -114,12 +106,12 @@ class Gatherer:
         return rebuilt(node, lambda n: self._expr(n, word))
 
     def _is_own(self, node: Any) -> bool:
-        return any(n in self.turns.turn_of for n in reads(node))
+        return any(n in self.turns.turn_of for n in reads(substituted(node, self.single)))
 
     def _is_of_turn(self, node: Any) -> bool:
         """The same, not counting what the last turn hands on."""
         turns, last = self.turns, len(self.turns.turns) - 1
-        own = [n for n in reads(node) if n in turns.turn_of]
+        own = [n for n in reads(substituted(node, self.single)) if n in turns.turn_of]
         return any(turns.turn_of[n] < last or turns.produced[last][n] not in turns.carries for n in own)
 
     # ------------------------------------------------------------ lists
@@ -155,11 +147,16 @@ class Gatherer:
         """What each place of the groups is in a turn; None where that is not the same, or not known in it."""
         found: list[Expr] = []
         carries = set(self.turns.carries)
+        inside: set[str] = set()
         for column in zip(*groups, strict=True):
             value = self.turns.trying(column)
+            if value is None:  # some may have a statement of their own, being long
+                inside.update(n for v in column for n in reads(v) if n in self.single)
+                value = self.turns.trying([substituted(v, self.single) for v in column])
             if value is None or set(self.turns.carries) != carries or self._is_late(value):
                 return None
             found.append(value)
+        self.inside |= inside
         return found
 
     def _is_late(self, value: Expr) -> bool:
@@ -270,6 +267,18 @@ class Needed:
     def add(self, hole: Any, names: dict[int, str]) -> None:
         self.saved.append(hole)
         self.places.update((name, (k, hole)) for k, name in names.items())
+
+
+def _read_once(statements: Sequence[Statement]) -> dict[str, Expr]:
+    """The values of variables that one of the statements reads, once."""
+    read = Counter(n for s in statements for n in read_by(s))
+    looped = {n for s in statements if isinstance(s, (Compound, Def)) for n in read_by(s)}
+    return {
+        s.targets[0]: s.value
+        for s in statements
+        if type(s) is Assign and len(s.targets) == 1 and type(s.targets[0]) is str
+        if read[s.targets[0]] == 1 and s.targets[0] not in looped
+    }
 
 
 def holes(node: Any) -> list[Any]:

@@ -6,13 +6,14 @@ that the turns go through (`Part`). Everything else is the same in every turn.
 
 from __future__ import annotations
 
+import ast
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.print.jax.alike import _slots, bound_names, is_node, nodes_of, parts_of
-from untrace.print.jax.leaves import Leaf
+from untrace.print.jax.leaves import Leaf, Step
 from untrace.print.jax.reroll import Element
 from untrace.print.tree import (
     Assign,
@@ -27,6 +28,7 @@ from untrace.print.tree import (
     Text,
     Tuple,
     Unpack,
+    quoted,
 )
 
 Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
@@ -155,6 +157,32 @@ def targets_of(statement: Statement) -> list[str]:
     return found
 
 
+def key_pattern(keys: Sequence[str]) -> tuple[str, str, list[int]] | None:
+    """(before, after, the numbers) of keys that differ in one number: `"layers_0"`, `"layers_1"`; None for others."""
+    texts: list[str] = []
+    for key in keys:
+        try:
+            text = ast.literal_eval(key)
+        except (ValueError, SyntaxError):
+            return None
+        if type(text) is not str or not text.isprintable() or not text.isascii() or set(text) & set("{}\\\"'"):
+            return None
+        texts.append(text)
+    for found in _KEY_NUMBER.finditer(texts[0]):
+        before, after = texts[0][: found.start()], texts[0][found.end() :]
+        numbers = []
+        for text in texts:
+            middle = text[len(before) : len(text) - len(after)]
+            if not (
+                text.startswith(before) and text.endswith(after) and middle.isdigit() and str(int(middle)) == middle
+            ):
+                break
+            numbers.append(int(middle))
+        if len(numbers) == len(texts) and len(set(numbers)) == len(numbers):
+            return before, after, numbers
+    return None
+
+
 def renamed(statement: Statement, old: str, new: str) -> Statement:
     """A statement with another name for a variable that it reads or binds."""
     made = substituted(statement, {old: Name(new)})
@@ -169,13 +197,18 @@ def renamed(statement: Statement, old: str, new: str) -> Statement:
 class Turns:
     """Statements of several turns laid over each other. Raises Differ where they are no turns of one loop.
 
-    `leaf(name)`: the part of an argument that a variable holds. `template`: the statements, their targets numbers of
+    The last turn may have fewer: what it would only hand on, nothing needs.
+
+    `leaf(name)`: the part of an argument that a variable holds. `known`: parts that are there. `template`: the statements, their targets numbers of
     `names`. `carries`: by Place what each is at first.
     """
 
-    def __init__(self, turns: Sequence[Sequence[Statement]], leaf: Callable[[str], Leaf | None]):
+    def __init__(
+        self, turns: Sequence[Sequence[Statement]], leaf: Callable[[str], Leaf | None], known: Container[Any] = ()
+    ):
         self.turns = turns
         self.leaf = leaf
+        self.known = known
         self.produced: list[dict[str, Place]] = [
             {name: (j, t) for j, s in enumerate(turn) for t, name in enumerate(targets_of(s)) if name != "_"}
             for turn in turns
@@ -187,7 +220,7 @@ class Turns:
         self.invariant: set[str] = set()
         self.template: list[tuple[Statement, Expr]] = []
         for j in range(len(turns[0])):
-            self.template.append(self._statement(j, [turn[j] for turn in turns]))
+            self.template.append(self._statement(j, [turn[j] for turn in turns if j < len(turn)]))
 
     def _statement(self, j: int, rows: Sequence[Statement]) -> tuple[Statement, Expr]:
         kinds = {(type(s), tuple([_width(t) for t in s.targets])) for s in rows}  # type: ignore[attr-defined]
@@ -285,11 +318,33 @@ class Turns:
         element = Element.of([(leaf.root, leaf.steps) for leaf in leaves])  # type: ignore[union-attr]
         if element is None:
             raise Differ
+        if len(nodes) < len(self.turns):
+            element.keys.append(self._next_key(element))
         key = (element.source, element.below)
         if key not in self._numbers:
             self._numbers[key] = len(self.elements)
             self.elements.append(element)
         return Part(self._numbers[key])
+
+    def _next_key(self, element: Element) -> Step:
+        """The key that follows those of all turns but the last, which does not say its own."""
+        for other in self.elements:
+            if other.keys[:-1] == element.keys:
+                return other.keys[-1]
+        kind, _, length = element.keys[-1]
+        if not length:
+            pattern = key_pattern([text for _, text, _ in element.keys])
+            if pattern is None:
+                raise Differ
+            start, stop, numbers = pattern
+            step = kind, quoted(f"{start}{2 * numbers[-1] - numbers[-2]}{stop}"), 0
+            if (element.root.id, (*element.above, step)) not in self.known:
+                raise Differ
+            return step
+        before, last = [int(text) for _, text, _ in element.keys[-2:]]
+        if not 0 <= 2 * last - before < length:
+            raise Differ
+        return kind, str(2 * last - before), length
 
     def trying(self, nodes: Sequence[Any]) -> Any:
         """`unify`, or None where the turns differ; then nothing is noted either."""
@@ -314,6 +369,7 @@ def along(expr: Expr, steps: Sequence[Any]) -> Expr:
 
 
 _NUMBERED = re.compile(r"_\d+$")
+_KEY_NUMBER = re.compile(r"\d+")
 
 
 def base_of(name: str) -> str:
