@@ -217,6 +217,7 @@ class Turns:
         self.carries: dict[Place, Expr] = {}
         self.elements: list[Element] = []
         self._numbers: dict[Any, int] = {}
+        self.params: frozenset[str] = frozenset()  # of the functions inside which we are
         self.invariant: set[str] = set()
         self.template: list[tuple[Statement, Expr]] = []
         for j in range(len(turns[0])):
@@ -253,6 +254,13 @@ class Turns:
             if any(n.text != first.text for n in nodes):
                 raise Differ
             return first
+        if kind is Lambda:
+            if any(n.params != first.params for n in nodes):
+                raise Differ
+            outer, self.params = self.params, self.params | frozenset(first.params)
+            body = self.unify([n.body for n in nodes])
+            self.params = outer
+            return Lambda(first.params, body)
         made = copy.copy(first)
         for slot in _slots(first):
             values = [getattr(n, slot, None) for n in nodes]
@@ -280,6 +288,10 @@ class Turns:
         return first
 
     def _slot(self, nodes: Sequence[Any]) -> Expr:
+        if any(not self.params.isdisjoint(reads(n)) for n in nodes):
+            if len({n.flat() for n in nodes}) > 1:
+                raise Differ
+            return nodes[0]
         # A part of what a turn gave is that part in every turn.
         if any(isinstance(n, Leaf) and (not n.steps or n.root.id in self.turn_of) for n in nodes[1:]):
             steps = {n.steps for n in nodes[1:] if isinstance(n, Leaf)}
@@ -352,6 +364,7 @@ class Turns:
         try:
             return self.unify(nodes)
         except Differ:
+            self.params = frozenset()
             self.carries, self._numbers, self.invariant = before[0], before[2], before[3]
             del self.elements[before[1] :]
             return None
