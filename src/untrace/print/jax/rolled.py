@@ -46,6 +46,7 @@ _MOST_TRIED = 60  # candidates in one function, for each loop
 _MOST_ALIGNED = 8
 _LEAST_SAVED = 12  # tokens
 _NUMBERED_COST = 8
+_NAMED_CARRY = 10
 
 
 def roll_statements(module: Any, definitions: Sequence[Statement], provenance: Provenance) -> bool:
@@ -221,7 +222,12 @@ class _Roller:
         # What the loop saves may go to another one, which then takes it by no number.
         numbered = "" if self.strict else "|".join(notes[2])
         saved = tokens(fold_back(statements, temporary)) - tokens(made, numbered)
-        return (saved, made, notes) if saved > 0 else None
+        if saved <= 0:
+            return None
+        # The author's turn ends with what he gives a name to.
+        carried = [[turns.at(k, place) for k in range(count)] for place in turns.carries]
+        named = all(any(n in self.authors for n in row) for row in carried)
+        return saved + (_NAMED_CARRY if named else 0), made, notes
 
     # ------------------------------------------------------------ what nothing needs any more
 
