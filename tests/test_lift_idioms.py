@@ -376,6 +376,8 @@ MAPPED = [
     (lambda x, i: jax.vmap(lambda x, i: x.at[i].set(2.0))(x, i), (f32(4, 3), i32(4)), "jax.vmap(lambda x, i: x.at[i].set(2.0))("),
     (lambda x, i, v: jax.vmap(lambda x, i, v: x.at[i].add(v))(x, i, v), (f32(4, 3), i32(4), f32(4)),
      "jax.vmap(lambda x, i, value: x.at[i].add(value))("),
+    (lambda x, i, v: jax.vmap(lambda x, i, v: x.at[i].add(v, mode="clip", wrap_negative_indices=False))(x, i, v),
+     (f32(4, 3), i32(4), f32(4)), "x.at[i].add(value, mode="),
     (lambda x, i: jax.vmap(lambda x, i: lax.dynamic_slice_in_dim(x, i, 2))(x, i), (f32(4, 3), i32(4)),
      "jax.vmap(lambda x, i: lax.dynamic_slice_in_dim(x, i, 2))("),
 ]  # fmt: skip

@@ -262,7 +262,11 @@ def _mode(equation: Equation, from_end: bool = True) -> list[dict[str, Any]]:
     if value is not None:
         modes.append({"mode": mode, "fill_value": value.item() if hasattr(value, "item") else value})
     found = [{**named, **flags} for named in modes if named or flags]
-    return found if from_end else found + [{**named, **flags, "wrap_negative_indices": False} for named in modes]
+    if from_end:
+        return found
+    # One index is sorted and unique by itself: the flags are tried at the last.
+    every = [*modes, *({**named, **flags} for named in modes if flags)]
+    return found + [{**named, "wrap_negative_indices": False} for named in every]
 
 
 def _several_arrays(m: Matcher, equation: Equation) -> Iterator[Guess]:
@@ -399,10 +403,10 @@ def _mapped_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if len(x.aval.shape) <= count or [int(a) for a in axes] != [count]:
         return
 
-    def mapped(path: str, places: int, args: tuple[Any, ...]) -> Guess:
+    def mapped(path: str, places: int, args: tuple[Any, ...], named: Any = None) -> Guess:
         """Over each axis in turn: what is mapped inside stands one place further outside."""
         turns = [tuple(range(n, n + places)) for n in reversed(range(count))]
-        return Guess("vmap." * count + path, (*turns, *args))
+        return Guess("vmap." * count + path, (*turns, *args), named or {})
 
     for index in _index_array(m, indices):
         if type(index) is Literal or index.aval.shape[:count] != x.aval.shape[:count]:
@@ -416,4 +420,5 @@ def _mapped_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
         for value in (m.through(updates[0], "broadcast_in_dim"), updates[0]):
             if value is not None:
                 places = 2 if not getattr(value.aval, "shape", ()) else 3
-                yield mapped("at." + _SCATTERS[kind], places, (x, index, value))
+                for named in ({}, *_mode(inside, False)):
+                    yield mapped("at." + _SCATTERS[kind], places, (x, index, value), named)
