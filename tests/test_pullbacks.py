@@ -177,3 +177,15 @@ def test_both_operands_of_a_call_that_leaves_its_equations():
     found = untrace.decompile(jax.value_and_grad(loss))(x, jnp.cos(x))
     assert "minimum_vjp = jax.vjp(jnp.minimum, " in found.source, found.source
     assert ", d_scaled_2 = minimum_vjp(" in found.source, found.source
+
+
+def test_a_pullback_stays_whole_where_its_result_is_computed_twice():
+    def both(x, y):
+        return jnp.minimum(1.0, x) * y, jnp.minimum(1.0, x) * jnp.sin(y)
+
+    def loss(x, y):
+        a, b = both(jnp.exp(x), y)
+        return a.sum() + (a * b).sum()
+
+    text = untrace.decompile(jax.grad(loss))(jnp.linspace(-0.5, 0.5, 7), jnp.arange(7.0)).source
+    assert "lax.select" not in text and "minimum_vjp" in text, text

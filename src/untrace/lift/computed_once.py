@@ -43,14 +43,16 @@ def computed_once(
 
 
 def _read_besides(eqns: Sequence[Any], kept: set[int], names: dict[Any, Any], found: Sequence[Any]) -> set[Any]:
-    """Results of equations that stay which only such ones read before, and others read now."""
+    """Results of equations that stay which only such ones read before, and others read now; and those that another call
+    which stays reads now: it would be in two pieces."""
+    whole = {v for e in eqns if id(e) in kept for v in e.outvars}
     inside = {v for e in eqns if id(e) in kept for v in e.outvars}.intersection(names.values())
     if not inside:
         return set()
-    inside.difference_update([v for e in eqns if id(e) not in kept for v in e.invars if type(v) is not Literal])
+    open_ = inside.intersection([v for e in eqns if id(e) not in kept for v in e.invars if type(v) is not Literal])
     before = {(v, o) for e in eqns for v in e.invars if type(v) is not Literal and v in inside for o in e.outvars}
     after = {(v, o) for e in found for v in e.invars if type(v) is not Literal and v in inside for o in e.outvars}
-    return {v for v, _ in after - before}
+    return {v for v, o in after - before if v not in open_ or o in whole}
 
 
 def _once(
