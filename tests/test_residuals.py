@@ -230,3 +230,23 @@ def test_calls_in_a_loop_that_checkpoint_marked():
     function, args = PROGRAMS["recurrent_in_parts"]
     found = bodies(untrace.decompile(function)(*args).source)
     assert found["grad_recurrent_in_parts"].count("= cell(params[") == 2
+
+
+def test_names_in_shared_parts_are_of_the_parameters_not_of_one_call():
+    """Numbered layers: what is computed from `layers_1_scale` is called after `scale` in a function that serves all."""
+
+    def norm(x, scale):
+        return x * jax.lax.rsqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5) * scale
+
+    def layer(x, params):
+        hidden = jnp.tanh(norm(x, params["before"]["scale"]) @ params["w"])
+        return x + norm(hidden, params["after"]["scale"])
+
+    def loss(params, x):
+        return (layer(jnp.sin(layer(x, params["layer_0"])), params["layer_1"]) ** 2).sum()
+
+    ones = np.ones(4, np.float32)
+    one = {"before": {"scale": ones}, "after": {"scale": ones}, "w": np.ones((4, 4), np.float32)}
+    d = untrace.decompile(jax.grad(loss))({"layer_0": one, "layer_1": one}, np.ones((3, 4), np.float32))
+    assert "scale_wide" in d.source and "_scale_wide" not in d.source.replace(" scale_wide", ""), d.source
+    assert "d_layer_1_w" not in d.source, d.source

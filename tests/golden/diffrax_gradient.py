@@ -183,9 +183,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     t1_clip_floor_33 = prevbefore(prevbefore(prevbefore(t1_clip_floor)))
 
     def new_cond_fun(state):
-        (
-            step, _, _, _, _, tprev, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _
-        ) = state
+        step, _, _, _, _, tprev, *_ = state
         cond_fun = (tprev < t1) & flag
         return _unvmap(jnp.any, cond_fun) & (step < 16)
 
@@ -246,8 +244,8 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         )
 
     (
-        _, _, _, final_val, val2, val2_2, _, _, _, _, _, _, x, x_2, x_3, x_4, _,
-        buffer_val2, buffer_val2_2, buffer_val2_3, x_5, val2_3, val2_4,
+        _, _, _, final_val, val2, val2_2, *_, x, x_2, x_3, x_4, _, buffer_val2,
+        buffer_val2_2, buffer_val2_3, x_5, val2_3, val2_4,
     ) = lax.while_loop(
         new_cond_fun,
         new_body_fun,
@@ -358,7 +356,7 @@ def jacobian_end_energy(params, state):
     cast_2 = primitives.convert_element_type_p.bind(
         parts_2.ravel(), new_dtype=jnp.dtype("float32"), weak_type=True, sharding=None
     )
-    _, _, _, _, ys, ys_2, _, _, _, _, updated, updated_2 = diffeqsolve_fwd(
+    *_, ys, ys_2, _, _, _, _, updated, updated_2 = diffeqsolve_fwd(
         state[0], state[1], params[0], params[1], cast, cast_2
     )
     total_dot = updated * (2.0 * ys) + updated_2 * (2.0 * ys_2)

@@ -11,6 +11,7 @@ innermost call around an equation of `refused`.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
@@ -522,22 +523,27 @@ class Outliner:
         body = shape.functions.get(piece.variant) or self._define(shape, shape.variants[piece.variant])
         needed = set(scan.needed(piece))
         outputs: list[Value | None] = []
-        if shape.only is None:
-            plain = set(shape.results) - self._only_saved(shape)
-            shape.only = plain.pop() if len(plain) == 1 else -1
-        for number in shape.results:
+        if shape.plain is None:
+            shape.plain = frozenset(shape.results) - self._only_saved(shape)
+        for number, result in zip(shape.results, body.results, strict=True):
             value = piece.values[number]
             if number not in needed and value not in results:
                 outputs.append(None)
                 continue
             name = self._name_in_caller(piece, value)
             outer = known.get(value, value)
+            if number not in shape.plain and not piece.call.backward and not outer.named:
+                outer.hint = result.hint  # what is saved is called as where it comes from
+                outputs.append(outer)
+                continue
             frame = piece.call.frame
             if outer.named and piece.call.callee.library and frame is not None and frame.library:
                 pass  # the author's own name, around what a library calls it
             elif name is not None:
                 outer.hint = name
-            elif outer.hint == shape.name or (number == shape.only and outer.hint in words.STEPS and not outer.named):
+            elif outer.hint == shape.name or (
+                {number} == shape.plain and outer.hint in words.STEPS and not outer.named
+            ):
                 # Nothing is called like the function that gives it, nor after the last step inside it.
                 outer.hint = words.clean(f"{shape.name}_out")
             outputs.append(outer)
@@ -554,7 +560,7 @@ class Outliner:
             # Variants have the names of the one whose call tells most of them.
             found = [(self._parameter_names(p), p) for p in shape.variants]
             (names, unmatched), named = max(found, key=lambda f: len(f[0][0]) - f[0][0].count(None))
-            own = self._own_words(named.inputs)
+            own = [self._common_word(shape, i) or word for i, word in enumerate(self._own_words(named.inputs))]
             for value, result in list(zip(inner, results, strict=True))[: len(results) - self._saved(shape)]:
                 value.hint = self._name_inside(piece, result)
             self._forget_names_outside(piece)
@@ -659,6 +665,18 @@ class Outliner:
             inside = results.get(value, value)
             inside.hint = cotangent(value) or inside.hint
         return [name(a) or cotangent(a) for a in piece.inputs]
+
+    def _common_word(self, shape: Shape, place: int) -> str | None:
+        """What the names of the leaves that the calls of a function pass here end in: `layer_0_scale`, `layer_1_scale`."""
+        values = [piece.inputs[place] for piece in shape.pieces]
+        hints = {value.hint or "" for value in values}
+        if len(hints) < 2 or not all(value in self.trees for value in values):
+            return None
+        ends = zip(*[reversed(hint.split("_")) for hint in hints], strict=False)
+        common = [parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, ends)]
+        while common and not common[-1].isidentifier():
+            common.pop()
+        return "_".join(reversed(common)) or None
 
     def _own_words(self, inputs: Sequence[Value]) -> list[str | None]:
         """Names of a call's inputs; of those that are leaves of one tree, without what they have in common."""

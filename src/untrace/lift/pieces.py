@@ -107,18 +107,18 @@ class Piece:
 
 class Shape:
     """Pieces with equal bodies: one function, if it is to be one. `results`: numbers of the values that it gives back;
-    `only`: the number of the one that is no residual, known when the function is called first, -1 for several.
+    `plain`: those of them that are no residuals, known when the function is called first.
 
     `variants`: the first piece of each that differs in sizes. `functions`: theirs.
     """
 
-    __slots__ = ("pieces", "kept", "results", "only", "variants", "functions")
+    __slots__ = ("pieces", "kept", "results", "plain", "variants", "functions")
 
     def __init__(self, piece: Piece):
         self.pieces: list[Any] = [piece]
         self.kept = True
         self.results: list[int] = []
-        self.only: int | None = None
+        self.plain: frozenset[int] | None = None
         self.variants: list[Any] = [piece]
         self.functions: dict[int, Function] = {}
 

@@ -7,6 +7,7 @@ one item a line with a trailing comma, as the community's formatters do.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -391,6 +392,23 @@ class Compound(Statement):
                 yield from statement.lines(indent + "    ")
 
 
+_FEWEST_STARRED = 3
+
+
+def _starred(targets: Sequence[str | Tuple]) -> Sequence[str | Tuple]:
+    """`*_` for the most targets in a row that nobody reads; Python allows one star."""
+    runs = [(len(list(run)), name) for name, run in itertools.groupby(targets, lambda t: t if type(t) is str else "")]
+    longest = max((size for size, name in runs if name == "_"), default=0)
+    if longest < _FEWEST_STARRED or longest == len(targets) or "*_" in targets:
+        return targets
+    place = 0
+    for size, name in runs:
+        if name == "_" and size == longest:
+            return [*targets[:place], "*_", *targets[place + size :]]
+        place += size
+    return targets
+
+
 class Assign(Statement):
     """`targets = value`; no targets make an expression statement. A target is a name, or a tuple of names.
 
@@ -406,7 +424,7 @@ class Assign(Statement):
         self.comment = comment
 
     def lines(self, indent: str) -> Iterator[str]:
-        targets = self.targets
+        targets = _starred(self.targets)
         head = "".join([t if type(t) is str else t.flat() for t in targets[:1]])
         if len(targets) > 1:
             head = ", ".join([t if type(t) is str else t.flat() for t in targets])

@@ -277,6 +277,7 @@ def _definition(
     if body.extra.get("head"):
         w.statements.append(Lines(f"# {body.extra['head']}"))
     author = {value: value.hint for value, _ in bound if value.hint in own}
+    _rename_after(body, bound)
     bind_leaves(
         w,
         bound,
@@ -300,6 +301,26 @@ def _definition(
         module.sizes_of[id(body)] = tuple(w.sizes.parameters)
     w.statements.append(Return(given))
     return Def("", params, w.statements)
+
+
+def _rename_after(body: Function, bound: Sequence[tuple[Value, Leaf]]) -> None:
+    """What is called after a leaf of the caller's tree is called after the leaf of the parameter: `d_dense_kernel`."""
+    names = {}
+    for value, leaf in bound:
+        inside = "_".join([t.strip("'\"") for _, t, _ in leaf.steps])
+        if value.hint and inside.isidentifier() and value.hint.endswith("_" + inside):
+            names[value.hint] = inside
+    for equation in body.equations if names else ():
+        for output in equation.outputs:
+            hint = output.hint if output is not None else None
+            if hint is None or output.named:
+                continue
+            start = "d_" if hint.startswith("d_") else ""
+            outside = next(
+                (n for n in names if hint[len(start) :] == n or hint[len(start) :].startswith(n + "_")), None
+            )
+            if outside is not None:
+                output.hint = start + names[outside] + hint[len(start) + len(outside) :]
 
 
 def _describe(module: Any, definition: Def, body: Function, layout: Layout, order: Sequence[int]) -> None:
