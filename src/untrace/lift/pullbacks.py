@@ -130,14 +130,19 @@ def _lift(m: Matcher, forward: Equation, backward: Equation, instead: dict[int, 
 
 
 def _for_residuals(forward: Equation, backward: Equation) -> list[Any]:
-    """The equations of a forward part that its own results do not need."""
+    """The equations of a forward part that its own results do not need, but for those of numbers alone: what these compute
+    is known, and stands in the text as a number."""
     jaxpr, _ = jax_compat.open_jaxpr(_plain(forward.origin.params["jaxpr"]))
     results = [v for v, o in zip(jaxpr.outvars, forward.outputs, strict=True) if o is None or o not in backward.inputs]
     live = {v for v in results if type(v) is not jax_compat.LITERAL_TYPE}
+    known = {v for v, a in zip(jaxpr.invars, forward.inputs, strict=True) if type(a) is Literal}
+    for eqn in jaxpr.eqns:
+        if eqn.invars and all(type(v) is jax_compat.LITERAL_TYPE or v in known for v in eqn.invars):
+            known.update(eqn.outvars)
     found = []
     for eqn in reversed(jaxpr.eqns):
         if live.isdisjoint(eqn.outvars):
-            found.append(eqn)
+            found.extend([eqn] if known.isdisjoint(eqn.outvars) else [])
         else:
             live.update(v for v in eqn.invars if type(v) is not jax_compat.LITERAL_TYPE)
     return found
