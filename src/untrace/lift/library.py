@@ -13,7 +13,8 @@
     jvps.jnp.hypot                        the same for several tangents, along their first axis
     primitive.reduce_window_max           the primitive of that name; keyword arguments its parameters
     vjp.jnp.var                           `jax.vjp` of the function of that path, and the call of what it gives back; arguments
-                                          which of the inputs vary, the function's own, the cotangents
+                                          which of the inputs vary, the function's own, the cotangents (None for the one
+                                          of two results that is auxiliary)
 
 A printer spells them its own way; here is only what they do.
 """
@@ -123,6 +124,16 @@ def _pulled_back(
         found = function(*jax.tree.unflatten(tree, [given.get(id(a), a) for a in leaves]), **kwargs)
         return tuple(found) if isinstance(found, tuple) else found
 
+    of = [i for i, c in enumerate(cotangents) if c is not None]
+    if len(of) < len(cotangents):  # of the two results the other is auxiliary
+        (place,) = of
+
+        def parted(*parts: Any) -> Any:
+            first, second = one(*parts)
+            return (second, first) if place else (first, second)
+
+        result, pullback, other = jax.vjp(parted, *[arrays[i] for i in varied], has_aux=True)
+        return (*((other, result) if place else (result, other)), *pullback(cotangents[place]))
     results, pullback = jax.vjp(one, *[arrays[i] for i in varied])
     structure = jax.tree.structure(results)
     return (*jax.tree.leaves(results), *pullback(jax.tree.unflatten(structure, cotangents)))

@@ -184,8 +184,8 @@ class PulledCall:
 
 
 def call_to_try(guess: Guess, cotangents: Sequence[Any], defaults: bool = False) -> PulledCall | None:
-    """The guess made ready; None where it needs a number that is none. defaults: whether arguments that say what is meant
-    without them stay."""
+    """The guess made ready; None where it needs a number that is none. cotangents: None for a result that is
+    auxiliary. defaults: whether arguments that say what is meant without them stay."""
     inputs: list[Any] = []
     places: dict[int, int] = {}
     try:
@@ -195,7 +195,7 @@ def call_to_try(guess: Guess, cotangents: Sequence[Any], defaults: bool = False)
     if not defaults:
         kwargs = {k: v for k, v in kwargs.items() if not is_default(guess.path, k, v)}
     operands = len(inputs)
-    given = tuple([template(a, inputs, places) for a in cotangents])
+    given = tuple([None if a is None else template(a, inputs, places) for a in cotangents])
     return PulledCall(f"vjp.{guess.path}", args, dict(kwargs), inputs, operands, given)
 
 
@@ -219,3 +219,9 @@ def is_default(path: str, name: str, value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return known is not None and type(known.default) is type(value) and known.default == value
+
+
+def has_batches(eqn: Any) -> bool:
+    """Whether it adds at other places in each of several arrays, which no `x.at[i].add(y)` says."""
+    numbers = eqn.params.get("dimension_numbers")
+    return eqn.primitive.name == "scatter-add" and bool(numbers.operand_batching_dims)

@@ -46,8 +46,9 @@ from untrace.lift.engine import (
 from untrace.lift.library import resolve
 from untrace.lift.patterns import Pattern, fill, pattern_of
 from untrace.lift.pieces import renamed
+from untrace.lift.pullback_choices import lift_choices
 from untrace.lift.pullback_convolutions import lift_convolutions
-from untrace.lift.pullback_groups import SHAPES, call_to_try, lift_groups
+from untrace.lift.pullback_groups import SHAPES, call_to_try, has_batches, lift_groups
 
 PULLBACK = "pullback"
 _JITS = ("jit", "pjit")
@@ -74,6 +75,7 @@ def find_pullbacks(
             _lift(matcher, forward, backward, instead)
         lift_groups(matcher, replace)
         lift_convolutions(matcher, replace)
+        lift_choices(matcher, replace)
         matcher.finish(function)
     return program
 
@@ -114,17 +116,20 @@ def _lift(m: Matcher, forward: Equation, backward: Equation, instead: dict[int, 
         return False
     inside = list(jax_compat.equations_in(_plain(backward.origin.params["jaxpr"])))
     steps = sum(eqn.primitive.name not in SHAPES for eqn in (*inside, *_for_residuals(forward, backward)))
-    if steps < _LEAST and not any(_has_batches(eqn) for eqn in inside):
+    if steps < _LEAST and not any(has_batches(eqn) for eqn in inside):
         return False
     known = {*forward.inputs, *forward.outputs}
     # Cotangents come last; one may be what the function takes.
     given = [a for a in backward.inputs if a not in known] or list(backward.inputs[-1:])
     if given[0] in forward.outputs or not all(type(a) is Value for a in given):
         return False
-    for guess_from in (*FIRST, *IDIOMS.get(forward.callee.name, ()), *LAST):
-        for guess in guess_from(m, forward):
+    guesses = [g for f in (*FIRST, *IDIOMS.get(forward.callee.name, ()), *LAST) for g in f(m, forward)]
+    # Of two results one may be auxiliary.
+    auxiliary = [[None, *given], [*given, None]] if len(given) == 1 and len(forward.outputs) > 2 else []
+    for cotangents in [given, *auxiliary]:
+        for guess in guesses:
             known_kind = guess.path.partition(".")[0] in _KINDS
-            if known_kind and _try(m, guess, forward, backward, given, instead):
+            if known_kind and _try(m, guess, forward, backward, cotangents, instead):
                 return True
     return False
 
@@ -148,12 +153,6 @@ def _for_residuals(forward: Equation, backward: Equation) -> list[Any]:
     return found
 
 
-def _has_batches(eqn: Any) -> bool:
-    """Whether it adds at other places in each of several arrays, which no `x.at[i].add(y)` says."""
-    numbers = eqn.params.get("dimension_numbers")
-    return eqn.primitive.name == "scatter-add" and bool(numbers.operand_batching_dims)
-
-
 def _try(
     m: Matcher,
     guess: Guess,
@@ -162,7 +161,8 @@ def _try(
     given: Sequence[Any],
     instead: dict[int, Any] | None,
 ) -> bool:
-    """Whether `jax.vjp` of the guessed call is what the two do; if so, they are replaced. given: the cotangents."""
+    """Whether `jax.vjp` of the guessed call is what the two do; if so, they are replaced. given: the cotangents, None for
+    that of an auxiliary result."""
     call = call_to_try(guess, given)
     if call is None:
         return False
@@ -199,19 +199,27 @@ def replace(
 ) -> None:
     """Puts `jax.vjp` and the call of what it gives back in the place of two groups of equations, in program order.
 
-    callee: a Library callee without its body. given: the cotangents. results: the equation with the result of the first group,
-    and those with the results of the second.
+    callee: a Library callee without its body. given: the cotangents, None for that of an auxiliary
+    result. results: the equation with the result of the first group, and those with the results of the second.
     """
     (forward, backward), (first, *lasts) = parts, results
+    auxiliary = given.index(None) if None in given else None
+    results_of_call = len(given)
+    given = [a for a in given if a is not None]
     made = [with_all_outputs(e) for e in forward]
     saved = [a for a in _read(backward) if type(a) is Value and a not in given]
     name = callee.name.rpartition(".")[2].removesuffix("_general_dilated").removeprefix("reduce_")
     pullback = Value(PullbackType(callee.name, [a.aval for a in saved]), f"{name}_vjp")
-    count = len(first.outputs) if len(forward) > 1 else len(given)
-    whole = made[forward.index(first)].outputs[:count]
-    callee.body = Function(callee.name, inputs, [*made, Equation(Pack(), saved, [pullback], {})], [*whole, pullback])
-    params = {"tuple": True} if count > 1 and _gives_own_tuple(callee, inputs) else {}
+    count = len(first.outputs) if len(forward) > 1 else results_of_call
+    whole = [*made[forward.index(first)].outputs[:count], pullback]
     outputs = [*first.outputs[:count], pullback]
+    params: dict[str, Any] = {}
+    if auxiliary is not None:  # `result, pullback, other`
+        whole, outputs = [[o[1 - auxiliary], pullback, o[auxiliary]] for o in (whole, outputs)]
+        params = {"auxiliary": auxiliary}
+    elif count > 1 and _gives_own_tuple(callee, inputs):
+        params = {"tuple": True}
+    callee.body = Function(callee.name, inputs, [*made, Equation(Pack(), saved, [pullback], {})], whole)
     m.replaced[id(first)] = Equation(callee, inputs, outputs, params, first.origin)
     inside = {a: Value(a.aval, a.hint) for a in saved}
     unpack = Equation(Unpack(), [pullback], list(inside.values()), {})

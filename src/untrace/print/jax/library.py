@@ -138,11 +138,14 @@ def _differentiated(w: Any, path: str, equation: Equation, operands: Sequence[Ex
     callee, sizes = equation.callee, (len(equation.outputs) - 1, 1)
     varied, given = callee.args
     own_tuple = "tuple" in equation.params
+    auxiliary = equation.params.get("auxiliary")
+    settings = [] if auxiliary is None else [("has_aux", Text("True"))]
+    sizes = sizes if auxiliary is None else (1, 1, 1)
     primals = [operands[place] for place in varied]
     whole = [a.index for a in given if type(a) is Slot] == list(varied) and len(given) == len(varied)
-    if whole and not callee.kwargs and not own_tuple and path.startswith(("jax.", "jnp.", "lax.")):
+    if whole and not callee.kwargs and not own_tuple and auxiliary != 0 and path.startswith(("jax.", "jnp.", "lax.")):
         w.module.modules.add(path.partition(".")[0])
-        return Groups(Call("jax.vjp", [Text(path), *primals]), sizes)
+        return Groups(Call("jax.vjp", [Text(path), *primals], settings), sizes)
     others = {word for i, o in enumerate(operands) if i not in varied for word in _WORD.findall(o.flat())}
     names = []
     for word in ("x", "y", "z")[: len(varied)]:
@@ -160,7 +163,11 @@ def _differentiated(w: Any, path: str, equation: Equation, operands: Sequence[Ex
             raise Unwritable(f"the rule of {name} declines")
     else:
         call = _spelled(w, path, args, [(k, _argument(w, v, inside)) for k, v in callee.kwargs.items()])
-    return Groups(Call("jax.vjp", [Lambda(names, Call("tuple", [call]) if own_tuple else call), *primals]), sizes)
+    if own_tuple:
+        call = Call("tuple", [call])
+    elif auxiliary == 0:  # what varies comes first
+        call = Subscript(call, Text("::-1"))
+    return Groups(Call("jax.vjp", [Lambda(names, call), *primals], settings), sizes)
 
 
 def _over_axes(
