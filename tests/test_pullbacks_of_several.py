@@ -57,3 +57,8 @@ def test_the_sign_of_a_determinant_is_auxiliary():
     call = "jax.vjp(lambda x: jnp.linalg.slogdet(x)[::-1], jnp.sin(x), has_aux=True)"
     assert _flat("logdet, slogdet_vjp, sign = " + call) in _flat(source)
     assert "custom_linear_solve" not in source
+
+
+def test_a_cotangent_that_is_a_number():
+    source = _source(jax.value_and_grad(lambda x: -0.5 * jnp.linalg.slogdet(x)[1]), jnp.eye(3) + 0.1)
+    assert "slogdet_vjp(np.float32(-0.5))[0]" in source and "custom_linear_solve" not in source

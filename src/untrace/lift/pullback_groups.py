@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import Any
 
-from untrace.ir.nodes import Equation, Library, Primitive, Value
+from untrace.ir.nodes import Equation, Library, Literal, Primitive, Value
 from untrace.lift import signatures
 from untrace.lift.engine import Guess, Matcher, templates
 from untrace.lift.idioms.written import call_of, given_arguments
@@ -195,8 +195,13 @@ def call_to_try(guess: Guess, cotangents: Sequence[Any], defaults: bool = False)
     if not defaults:
         kwargs = {k: v for k, v in kwargs.items() if not is_default(guess.path, k, v)}
     operands = len(inputs)
-    given = tuple([None if a is None else template(a, inputs, places) for a in cotangents])
+    given = tuple([_typed(a) if type(a) is Literal else template(a, inputs, places) for a in cotangents])
     return PulledCall(f"vjp.{guess.path}", args, dict(kwargs), inputs, operands, given)
+
+
+def _typed(literal: Literal) -> Any:
+    """A cotangent that is a number: of the type of the result, as `jax.grad` gives it."""
+    return literal.value if literal.aval.weak_type else literal.aval.dtype.type(literal.value)
 
 
 def divided(m: Matcher, equations: list[Equation], cotangent: Value) -> tuple[list[Equation], list[Equation]]:

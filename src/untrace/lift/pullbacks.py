@@ -121,7 +121,7 @@ def _lift(m: Matcher, forward: Equation, backward: Equation, instead: dict[int, 
     known = {*forward.inputs, *forward.outputs}
     # Cotangents come last; one may be what the function takes.
     given = [a for a in backward.inputs if a not in known] or list(backward.inputs[-1:])
-    if given[0] in forward.outputs or not all(type(a) is Value for a in given):
+    if given[0] in forward.outputs or not all(type(a) in (Value, Literal) for a in given):
         return False
     guesses = [g for f in (*FIRST, *IDIOMS.get(forward.callee.name, ()), *LAST) for g in f(m, forward)]
     # Of two results one may be auxiliary.
@@ -226,7 +226,8 @@ def replace(
     pulled = [with_all_outputs(renamed(e, inside)) for e in backward]
     last = min(lasts, key=m.position)
     ours = [o for e in lasts for o in pulled[backward.index(e)].outputs]
-    body = Function(PULLBACK, [pullback, *given], [unpack, *pulled], ours)
+    cotangents = [Value(a.aval) if type(a) is Literal else a for a in given]
+    body = Function(PULLBACK, [pullback, *cotangents], [unpack, *pulled], ours)
     slots = tuple([Slot(i) for i in range(1 + len(given))])
     m.replaced[id(last)] = Equation(
         Library(PULLBACK, slots, {}, body), [pullback, *given], [o for e in lasts for o in e.outputs], {}, last.origin
