@@ -145,7 +145,12 @@ def _in_one_expression(between: Sequence[Any], eqn: Any, provenance: Provenance)
         return False
     if provenance.site(between[0]).scopes != provenance.site(eqn).scopes:
         return False
-    return all(_author(e, provenance)[: len(chain)] == chain for e in between)
+    if not all(_author(e, provenance)[: len(chain)] == chain for e in between):
+        return False
+    # Where JAX transposes a loop, what it makes for that comes before: what comes after is for another turn's or call's.
+    source = jax_compat.equation_source(between[0])[0]
+    loops = [e for e in between if e.primitive.name == "scan"]
+    return not any(jax_compat.equation_source(e)[0] is source for e in loops)
 
 
 def _author(eqn: Any, provenance: Provenance) -> tuple[Any, ...]:

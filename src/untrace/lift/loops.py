@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Value, functions_in
 
 _ADDITIONS = frozenset(("add_any", "add"))
+_LOOPS = frozenset(("scan", "while"))
 
 
 def bodies_of_loops(functions: Sequence[Function]) -> dict[int, tuple[Function, int]]:
@@ -20,6 +21,20 @@ def bodies_of_loops(functions: Sequence[Function]) -> dict[int, tuple[Function, 
         for place, e in enumerate(f.equations)
         if e.callee.name == "scan" and e.origin is not None and shared[id(e.params["jaxpr"])] == 1
     }
+
+
+def weight(equation: Equation) -> int:
+    """How many equations a reader has to read for one: a loop is as long as its body."""
+    bodies = [f for value in equation.params.values() for f in functions_in(value)]
+    return 1 + sum(weight(e) for f in bodies if equation.callee.name in _LOOPS for e in f.equations)
+
+
+def rename_in_loops(equations: Sequence[Equation], names: Mapping[str | None, str | None]) -> None:
+    """What loops hand on on the way to a result goes by the result's new name. `names`: by the old ones."""
+    for body in [f for e in equations if e.callee.name == "scan" for v in e.params.values() for f in functions_in(v)]:
+        for value in [*body.params, *[o for e in body.equations for o in e.outputs if o is not None]]:
+            if not value.named and value.hint in names:
+                value.hint = names[value.hint]
 
 
 def slices(function: Function) -> Iterator[tuple[Value, Value, Function]]:

@@ -32,7 +32,7 @@ from untrace.lift import pieces, words
 from untrace.lift.call_names import function_name, is_module_call, own_parameters, owner_of, owner_of_call, snake_case
 from untrace.lift.calls import Call, call_tree
 from untrace.lift.cotangents import d
-from untrace.lift.loops import bodies_of_loops, put_sums_last, slices
+from untrace.lift.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
 from untrace.lift.names import provenance_of
 from untrace.lift.pullbacks import is_derivative
 from untrace.prove.rules import RULE_PARAMS
@@ -401,7 +401,7 @@ class Outliner:
         if piece.call.backward:
             # Gradients that the program returns as they are: those of one tree, for a reader.
             plain -= max(0, sum(piece.values[n] in piece.scan.returned for n in shape.results) - 1)
-        if plain > _MOST_OUTPUTS or not shape.results or self._size(piece) <= _TINY or saved > _MOST_SAVED:
+        if plain > _MOST_OUTPUTS or not shape.results or self._weight(piece) <= _TINY or saved > _MOST_SAVED:
             return False
         if not self._is_function(piece) or self._is_wrapper(piece):
             return False
@@ -486,9 +486,9 @@ class Outliner:
         return piece.stop - piece.start
 
     def _weight(self, piece: Piece) -> int:
-        """How many equations it has, with those that calls of `jax.vjp` stand for."""
+        """How many equations it has, with those that calls of `jax.vjp` stand for and those in loops."""
         inside = piece.scan.equations[piece.start : piece.stop]
-        return sum(len(e.callee.body.equations) if is_derivative(e.callee) else 1 for e in inside)
+        return sum(len(e.callee.body.equations) if is_derivative(e.callee) else weight(e) for e in inside)
 
     def _count(self, items: Sequence[int | Piece], seen: set[int], backward: bool) -> None:
         """Counts calls as they will stand in the text, backward parts or others: those inside a shared function once."""
@@ -556,6 +556,8 @@ class Outliner:
         if piece.call.backward:
             own = self._own_words(piece.inputs)
             names, unmatched = self._backward_names(piece, dict(zip(results, inner, strict=True))), []
+            changed = {r.hint: i.hint for r, i in zip(results, inner, strict=True) if r.hint != i.hint}
+            rename_in_loops(piece.scan.equations[piece.start : piece.stop], changed)
         else:
             # Variants have the names of the one whose call tells most of them.
             found = [(self._parameter_names(p), p) for p in shape.variants]

@@ -26,7 +26,16 @@ from untrace.ir.nodes import (
     Value,
     walk_functions,
 )
-from untrace.lift.residuals_of_loops import Handover, arrange, hand_over, handovers
+from untrace.lift.residuals_of_loops import (
+    Handover,
+    Stack,
+    arrange,
+    hand_over,
+    handovers,
+    stack,
+    stacks,
+    take_stacked,
+)
 
 Path = tuple[int, ...]
 
@@ -35,11 +44,12 @@ def bundle_residuals(program: Program, refused: Container[int] = frozenset()) ->
     """Makes tuples of residuals in `program`, in place. `refused`: ids of jaxpr equations to leave as they are."""
     functions = walk_functions(program.entry)
     loops = handovers(functions, refused)
-    if loops:
+    stacked, takers = stacks(functions, refused, loops)
+    if loops or stacked:
         functions = walk_functions(program.entry)  # with the loops' new bodies
     if loops or any(f.extra.get("saved", 0) > 1 for f in functions):
         arrange(functions, loops)
-        _Bundler(functions, loops).bundle()
+        _Bundler(functions, loops, stacked, takers).bundle()
     return program
 
 
@@ -54,11 +64,23 @@ class _Scope:
     def take(self, value: Value, whole: Value, path: Path) -> None:
         self.parts[value] = whole, path
 
+    def whole(self, root: Value, path: Path) -> Value:
+        """The tuple at `path` in the tuple `root`."""
+        return root if not path else self.inner.setdefault((root, path), _named_tuple(root, path))
+
 
 class _Bundler:
-    def __init__(self, functions: Sequence[Function], loops: dict[int, list[Handover]]):
+    def __init__(
+        self,
+        functions: Sequence[Function],
+        loops: dict[int, list[Handover]],
+        stacked: dict[int, list[Stack]],
+        takers: Container[int],
+    ):
         self.functions = functions  # callees before callers
         self.loops = loops  # by the id of the function that they are in
+        self.stacked = stacked
+        self.takers = takers
         self.scopes = {id(f): _Scope(f) for f in functions}
         self.ways: dict[int, list[Path]] = {}  # id of a forward function -> where each of its residuals stands
         self.types: dict[int, TupleType] = {}
@@ -69,6 +91,9 @@ class _Bundler:
             for handover in self.loops.get(id(function), ()):
                 forward, backward = [self.scopes[id(e.params["jaxpr"])] for e in (handover.forward, handover.backward)]
                 hand_over(handover, forward.parts, backward.take)
+            for found in self.stacked.get(id(function), ()):
+                inner = self.scopes[id(found.forward.params["jaxpr"])]
+                stack(found, inner.parts, self.scopes[id(function)].take)
             if function.extra.get("saved", 0) > 1:
                 self._give(function)
         sites: dict[int, list[tuple[_Scope, Equation]]] = {}
@@ -79,6 +104,9 @@ class _Bundler:
             for equation in function.equations:
                 if type(equation.callee) is Local:
                     sites.setdefault(id(equation.callee.body), []).append((scope, equation))
+                elif id(equation) in self.takers:
+                    body = self.scopes[id(equation.params["jaxpr"])]
+                    take_stacked(equation, scope.parts, scope.whole, body.take)
         for scope in self.scopes.values():
             if scope.parts:
                 _take_apart(scope)
@@ -140,7 +168,7 @@ class _Bundler:
                 scope.parts[function.params[place]] = saved, way
             params.append(saved)
             for (site, _), whole, inputs in zip(sites, tuples, passed, strict=True):
-                inputs.append(whole[0] if not whole[1] else site.inner.setdefault(whole, _named_tuple(*whole)))
+                inputs.append(site.whole(*whole))
         function.params = params
         for (_, equation), inputs in zip(sites, passed, strict=True):
             equation.inputs = inputs

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from untrace import jax_compat
@@ -43,15 +44,7 @@ def handovers(functions: Sequence[Function], refused: Container[int]) -> dict[in
     shared = Counter(id(g) for f in functions for e in f.equations for v in e.params.values() for g in functions_in(v))
     found: dict[int, list[Handover]] = {}
     for function in functions:
-        loops = [
-            place
-            for place, e in enumerate(function.equations)
-            if e.callee.name == "scan"
-            and id(e.origin) not in refused
-            and shared[id(e.params["jaxpr"])] == 1
-            and "trees" not in e.params["jaxpr"].extra  # the author's own
-            and is_plain_scan(e)
-        ]
+        loops = [i for i in _loops(function, refused) if shared[id(function.equations[i].params["jaxpr"])] == 1]
         if len(loops) < 2:
             continue
         uses = Counter(a for e in function.equations for a in e.inputs)
@@ -90,6 +83,68 @@ def _runs(forward: Equation, backward: Equation, uses: Counter[Any]) -> Iterator
             if stop > start + 1:
                 yield list(outputs[start:stop])
         start = max(stop, start + 1)
+
+
+class Stack:
+    """`values`, results of the loop `forward` as they stand and in the same order, which a function saves."""
+
+    __slots__ = ("forward", "values")
+
+    def __init__(self, forward: Equation, values: Sequence[Value]):
+        self.forward = forward
+        self.values = values
+
+
+def stacks(
+    functions: Sequence[Function], refused: Container[int], loops: dict[int, list[Handover]]
+) -> tuple[dict[int, list[Stack]], set[int]]:
+    """(those in each function, by its id; the ids of the loops that may take such tuples). The loops get bodies of their
+    own, in place. `loops`: what goes from one loop to another in one function."""
+    own = {id(e) for found in loops.values() for h in found for e in (h.forward, h.backward)}
+
+    def with_own_body(function: Function, place: int) -> Equation:
+        if id(function.equations[place]) not in own:
+            function.equations = list(function.equations)
+            function.equations[place] = _with_own_body(function.equations[place])
+            own.add(id(function.equations[place]))
+        return function.equations[place]
+
+    found: dict[int, list[Stack]] = {}
+    for function in functions:
+        if function.extra.get("saved", 0) < _MANY:
+            continue
+        uses = Counter(a for e in function.equations for a in e.inputs)
+        uses.update(function.results)
+        saved = {r for r in function.results[-function.extra["saved"] :] if uses[r] == 1}
+        for place in _loops(function, refused):
+            outputs = function.equations[place].outputs
+            runs = [list(group) for ours, group in groupby(outputs, saved.__contains__) if ours]
+            runs = [run for run in runs if len(run) >= _MANY]
+            if runs:
+                forward = with_own_body(function, place)
+                found.setdefault(id(function), []).extend(Stack(forward, run) for run in runs)
+    takers: set[int] = set()
+    if found:
+        for function in functions:
+            saved = {o for e in function.equations if type(e.callee) is Local for o in e.outputs if o is not None}
+            if function.extra.get("backward"):
+                saved.update(function.params)
+            for place in _loops(function, refused):
+                if sum(a in saved for a in function.equations[place].inputs) >= _MANY:
+                    takers.add(id(with_own_body(function, place)))
+    return found, takers
+
+
+def _loops(function: Function, refused: Container[int]) -> list[int]:
+    """Places of the loops in a function that may stack and take tuples."""
+    return [
+        place
+        for place, e in enumerate(function.equations)
+        if e.callee.name == "scan"
+        and id(e.origin) not in refused
+        and "trees" not in e.params["jaxpr"].extra  # the author's own
+        and is_plain_scan(e)
+    ]
 
 
 def _with_own_body(equation: Equation) -> Equation:
@@ -183,12 +238,7 @@ def hand_over(
     # Another handover may have made these lists shorter.
     first, taken = forward.outputs.index(handover.values[0]), backward.inputs.index(handover.values[0])
     at = len(handover.values)
-    items = _items(body.results[first : first + at], parts)
-    if len(items) > 1 and sum(1 + (type(v.aval) is TupleType) for v, _ in items) >= _MANY:
-        whole = Value(TupleType([v.aval for v, _ in items], [v.hint for v, _ in items]), "residuals")
-        body.equations = [*body.equations, Equation(Pack(), [v for v, _ in items], [whole], {})]
-        items = [(whole, at)]
-    for value, size in reversed(items):
+    for value, size in reversed(_bundled(body, first, at, parts)):
         at -= size
         if type(value.aval) is not TupleType:
             continue
@@ -201,6 +251,67 @@ def hand_over(
         other.params = _replaced(other.params, there, size, given)
         forward.outputs = _replaced(forward.outputs, start, size, stacked)
         backward.inputs = _replaced(backward.inputs, there, size, stacked)
+
+
+def stack(found: Stack, parts: dict[Value, tuple[Value, Path]], give: Callable[[Value, Value, Path], None]) -> None:
+    """The loop stacks a tuple: `parts` as in `hand_over`, `give(value, whole, path)` is told what the loop's results are
+    parts of now."""
+    forward = found.forward
+    body = forward.params["jaxpr"]
+    first = forward.outputs.index(found.values[0])
+    at = len(found.values)
+    for value, size in reversed(_bundled(body, first, at, parts)):
+        at -= size
+        if type(value.aval) is not TupleType:
+            continue
+        start = first + at
+        leaves = forward.outputs[start : start + size]
+        stacked = _tuple(value, leaves)
+        for leaf, path in zip(leaves, _paths(value.aval), strict=True):
+            give(leaf, stacked, path)
+        body.results = _replaced(body.results, start, size, value)
+        forward.outputs = _replaced(forward.outputs, start, size, stacked)
+
+
+def take_stacked(
+    backward: Equation,
+    parts: dict[Value, tuple[Value, Path]],
+    whole_of: Callable[[Value, Path], Value],
+    take: Callable[[Value, Value, Path], None],
+) -> None:
+    """A loop takes tuples where it takes all their parts in order. `parts`: those around the loop; `take` as in
+    `hand_over`."""
+    consts, carries = jax_compat.scan_counts(backward.origin)
+    other = backward.params["jaxpr"]
+    place = consts + carries
+    while place < len(backward.inputs):
+        root, way = parts.get(backward.inputs[place], (None, ()))  # type: ignore[arg-type]
+        for length in range(len(way)):
+            kind = root.aval  # type: ignore[union-attr]
+            for index in way[:length]:
+                kind = kind.parts[index]
+            paths = _paths(kind)
+            here = [parts.get(a) for a in backward.inputs[place : place + len(paths)]]  # type: ignore[arg-type]
+            if len(paths) > 1 and here == [(root, (*way[:length], *path)) for path in paths]:
+                whole = whole_of(root, way[:length])  # type: ignore[arg-type]
+                leaves = other.params[place : place + len(paths)]
+                given = _tuple(whole, leaves)
+                for leaf, path in zip(leaves, paths, strict=True):
+                    take(leaf, given, path)
+                other.params = _replaced(other.params, place, len(paths), given)
+                backward.inputs = _replaced(backward.inputs, place, len(paths), whole)
+                break
+        place += 1
+
+
+def _bundled(body: Function, first: int, count: int, parts: dict[Value, tuple[Value, Path]]) -> list[tuple[Any, int]]:
+    """What stands at these results of a loop's body, as `_items` has it; many are one tuple, made at its end."""
+    items = _items(body.results[first : first + count], parts)
+    if len(items) > 1 and sum(1 + (type(v.aval) is TupleType) for v, _ in items) >= _MANY:
+        whole = Value(TupleType([v.aval for v, _ in items], [v.hint for v, _ in items]), "residuals")
+        body.equations = [*body.equations, Equation(Pack(), [v for v, _ in items], [whole], {})]
+        return [(whole, count)]
+    return items
 
 
 def _replaced(values: Sequence[Any], first: int, size: int, value: Value) -> list[Any]:

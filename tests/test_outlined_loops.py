@@ -1,0 +1,128 @@
+"""Functions that hold a loop, in gradients: one forward part and one backward part for all calls."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import untrace
+
+
+def array(number, *shape):
+    return 0.3 * jax.random.normal(jax.random.key(number), shape)
+
+
+def lstm(layer, xs):
+    def step(carry, x):
+        h, c = carry
+        i, f, g = jnp.split(x @ layer["wx"] + h @ layer["wh"] + layer["b"], 3, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jnp.tanh(c)
+        return (h, c), h
+
+    zeros = jnp.zeros((xs.shape[1], layer["wh"].shape[0]))
+    return jax.lax.scan(step, (zeros, zeros), xs)[1]
+
+
+def stacked(params, xs):
+    for layer in params["layers"]:
+        xs = lstm(layer, xs)
+    return jnp.mean((xs @ params["head"]) ** 2)
+
+
+def attention(layer, x):
+    def head(weights):
+        q, k = x @ weights["q"], x @ weights["k"]
+        return jnp.tanh(q @ k.T) @ x
+
+    return jnp.sum(jax.lax.map(head, {"q": layer["q"], "k": layer["k"]}), axis=0) @ layer["out"]
+
+
+def mapped(params, x):
+    for layer in params["layers"]:
+        x = x + attention(layer, jnp.sin(x))
+    return jnp.mean((x @ params["head"]) ** 2)
+
+
+def encode(layer, xs):
+    def step(h, x):
+        return jnp.tanh(x @ layer["w"] + h @ layer["u"]), None
+
+    return jax.lax.scan(step, jnp.zeros(4), xs)[0]
+
+
+def two_encoders(params, left, right):
+    inputs = left @ params["in"], right @ params["in"]
+    return jnp.sum(encode(params["left"], inputs[0]) * encode(params["right"], inputs[1]))
+
+
+def layers(**shapes):
+    return [{n: array(10 * i + j, *s) for j, (n, s) in enumerate(shapes.items())} for i in range(3)]
+
+
+PROGRAMS = {
+    "stacked": (
+        stacked,
+        ({"layers": layers(wx=(4, 12), wh=(4, 12), b=(12,)), "head": array(1, 4, 2)}, array(2, 6, 3, 4)),
+    ),
+    "mapped": (
+        mapped,
+        ({"layers": layers(q=(2, 4, 3), k=(2, 4, 3), out=(4, 4)), "head": array(1, 4, 2)}, array(2, 5, 4)),
+    ),
+    "two_encoders": (
+        two_encoders,
+        (
+            {"in": array(3, 4, 4), **dict(zip(("left", "right"), layers(w=(4, 4), u=(4, 4)), strict=False))},
+            array(1, 6, 4),
+            array(2, 6, 4),
+        ),
+    ),
+}
+
+
+def written(name):
+    function, args = PROGRAMS[name]
+    original = jax.value_and_grad(function)
+
+    def gradient(*args):
+        return original(*args)
+
+    found = untrace.decompile(gradient)(*args)
+    assert found.proof.level in ("jaxpr", "hlo", "bits"), found.proof
+    for ours, theirs in zip(jax.tree.leaves(found(*args)), jax.tree.leaves(gradient(*args)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    text = found.source
+    return text, {part.partition("(")[0]: part for part in text.split("\ndef ")[1:]}
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "calls"), [("stacked", "lstm", 3), ("mapped", "attention", 3), ("two_encoders", "encode", 2)]
+)
+def test_forward_parts_are_one_function(name, function, calls):
+    text, found = written(name)
+    main = found["gradient"].partition("# backward")[0]
+    assert main.count(f" {function}(") == calls and text.count(f"def {function}(") == 1, text
+    assert "scan(" not in main and "map(" not in main, text
+
+
+@pytest.mark.parametrize(("name", "function"), [("stacked", "lstm"), ("two_encoders", "encode")])
+def test_backward_parts_with_equal_loops_are_one_function(name, function):
+    """The first layer needs no gradient of its inputs: its backward loop is another one."""
+    text, found = written(name)
+    backward = found["gradient"].partition("# backward")[2]
+    assert backward.count(f" {function}_bwd(") == 2 and text.count(f"def {function}_bwd(") == 1, text
+    assert backward.count("scan(") == (name == "stacked"), text
+
+
+def test_what_a_loop_stacks_goes_through_the_functions_as_one_tuple():
+    _, found = written("stacked")
+    assert "_, (hs, residuals) = lax.scan(" in found["lstm"] and "return hs, residuals" in found["lstm"]
+    assert "(d_hs, xs, saved)" in found["lstm_bwd"] or "(d_hs, hs, saved)" in found["lstm_bwd"], found["lstm_bwd"]
+    assert "lstm_saved)" in found["gradient"].partition("def step_bwd")[2], found["gradient"]
+
+
+def test_what_a_loop_adds_up_in_a_shared_function_is_not_called_after_one_call():
+    _, found = written("two_encoders")
+    assert "d_right" not in found["encode_bwd"] and "d_w, d_u" in found["encode_bwd"], found["encode_bwd"]
