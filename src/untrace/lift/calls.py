@@ -213,8 +213,11 @@ class _Reader:
 
     def _turned(self, before: Equation, equation: Equation, depth: int) -> int:
         """The same for frames that are equal or go back: by all frames, JAX's own among them."""
-        if jax_compat.equation_source(before.origin)[0] is jax_compat.equation_source(equation.origin)[0]:
-            return depth  # one call of a jitted function that JAX inlined: all its equations share one traceback
+        one = jax_compat.equation_source(before.origin)[0] is jax_compat.equation_source(equation.origin)[0]
+        # One call of a jitted function that JAX inlined: all its equations share one traceback. So do, in some releases,
+        # all that come from one place: there a transposed loop is the last of what JAX makes where it transposes that.
+        if one and (equation.callee.name != "scan" or not self._is_backward(self.provenance.site(equation.origin))):
+            return depth
         left, right = self._raw(before), self._raw(equation)
         limit = 0  # how many frames are of the same functions, as far as all those around them are at the same place
         for a, b in zip(left, right, strict=False):
@@ -226,6 +229,8 @@ class _Reader:
                     return self._visible(left[:limit], depth)
                 break
         for i in range(limit - 1, -1, -1):
+            if one and not self._is_visible(left[i][0]):
+                continue
             here, there = left[i][1], right[i][1]
             if any(start <= here <= stop and start <= there <= stop for start, stop in self._loops_of(left[i][0])):
                 return self._visible(left[: i + 1], depth)  # the innermost loop that holds both places took a turn
