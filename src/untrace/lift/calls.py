@@ -213,11 +213,12 @@ class _Reader:
 
     def _turned(self, before: Equation, equation: Equation, depth: int) -> int:
         """The same for frames that are equal or go back: by all frames, JAX's own among them."""
-        one = jax_compat.equation_source(before.origin)[0] is jax_compat.equation_source(equation.origin)[0]
-        # One call of a jitted function that JAX inlined: all its equations share one traceback. So do, in some releases,
-        # all that come from one place: there a transposed loop is the last of what JAX makes where it transposes that.
-        if one and (equation.callee.name != "scan" or not self._is_backward(self.provenance.site(equation.origin))):
-            return depth
+        # A transposed loop is the last of what JAX makes where it transposes that. JAX's own loops say nothing there.
+        closes = equation.callee.name == "scan" and self._is_backward(self.provenance.site(equation.origin))
+        if not closes and (
+            jax_compat.equation_source(before.origin)[0] is jax_compat.equation_source(equation.origin)[0]
+        ):
+            return depth  # one call of a jitted function that JAX inlined: all its equations share one traceback
         left, right = self._raw(before), self._raw(equation)
         limit = 0  # how many frames are of the same functions, as far as all those around them are at the same place
         for a, b in zip(left, right, strict=False):
@@ -229,7 +230,7 @@ class _Reader:
                     return self._visible(left[:limit], depth)
                 break
         for i in range(limit - 1, -1, -1):
-            if one and not self._is_visible(left[i][0]):
+            if closes and not self._is_visible(left[i][0]):
                 continue
             here, there = left[i][1], right[i][1]
             if any(start <= here <= stop and start <= there <= stop for start, stop in self._loops_of(left[i][0])):
