@@ -97,8 +97,18 @@ def written(name):
     return text, {part.partition("(")[0]: part for part in text.split("\ndef ")[1:]}
 
 
+NEWER = pytest.mark.skipif(
+    jax.__version_info__ >= (0, 11), reason="its transposed equations do not tell the calls apart"
+)
+
+
 @pytest.mark.parametrize(
-    ("name", "function", "calls"), [("stacked", "lstm", 3), ("mapped", "attention", 3), ("two_encoders", "encode", 2)]
+    ("name", "function", "calls"),
+    [
+        ("stacked", "lstm", 3),
+        pytest.param("mapped", "attention", 3, marks=NEWER),
+        ("two_encoders", "encode", 2),
+    ],
 )
 def test_forward_parts_are_one_function(name, function, calls):
     text, found = written(name)
