@@ -10,14 +10,10 @@ innermost call around an equation of `refused`.
 
 from __future__ import annotations
 
-import ast
-import itertools
-from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.capture.provenance import Frame, Provenance
 from untrace.ir.nodes import (
     Equation,
     Function,
@@ -29,11 +25,12 @@ from untrace.ir.nodes import (
     walk_functions,
 )
 from untrace.lift import pieces, words
-from untrace.lift.call_names import function_name, is_module_call, own_parameters, owner_of, owner_of_call, snake_case
-from untrace.lift.calls import Call, call_tree
-from untrace.lift.cotangents import d
+from untrace.lift.call_names import is_module_call, own_parameters, owner_of
+from untrace.lift.calls import Call
 from untrace.lift.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
 from untrace.lift.names import provenance_of
+from untrace.lift.outline_names import FunctionNames
+from untrace.lift.outline_scans import Piece, Scan, Shape
 from untrace.lift.pullbacks import is_derivative
 from untrace.prove.rules import RULE_PARAMS
 
@@ -55,139 +52,7 @@ def outline(program: Program, refused: Iterable[int] = ()) -> Program:
     return program
 
 
-class Piece(pieces.Piece):
-    """One call of a function that is outlined. `scan`: the function whose equations it is an interval of."""
-
-    __slots__ = ("scan",)
-    shape: Shape
-
-    def __init__(self, call: Call, scan: Scan):
-        super().__init__(call)
-        self.scan = scan
-
-
-class Shape(pieces.Shape):
-    """Pieces with equal bodies, and whether and how they are written as a function."""
-
-    __slots__ = ("refused", "uses", "name")
-
-    def __init__(self, piece: Piece):
-        super().__init__(piece)
-        self.refused = False
-        self.uses = 0
-        self.name = ""
-
-
-class Scan:
-    """One function that is being outlined, and how far each of its values is needed.
-
-    `backward`: whether it is the body of a backward loop. `saved`: results that only a backward loop needs. `sums`: ids of
-    equations that add up its carry. `looped`: whether it is the body of a loop.
-    """
-
-    def __init__(
-        self,
-        function: Function,
-        outliner: Outliner,
-        backward: bool = False,
-        saved: Container[Value] = (),
-        sums: Container[int] = (),
-        looped: bool = False,
-    ):
-        self.function = function
-        self.backward = backward
-        self.slices = outliner.slices
-        self.equations = function.equations
-        name = jax_compat.function_name(function.jaxpr) if looped else ""
-        self.root = call_tree(function.equations, outliner.provenance, backward, sums, name)
-        end = len(self.equations)
-        self.last_use: dict[Value, int] = {}
-        self.last_forward: dict[Value, int] = {}
-        self.returned = {a for a in function.results if type(a) is Value}  # and used for nothing else
-        site_of = outliner.provenance.site
-        for at, equation in enumerate(self.equations):
-            forward = not backward and site_of(equation.origin).phase == "forward"
-            for atom in equation.inputs:
-                if type(atom) is Value:
-                    self.last_use[atom] = at
-                    self.returned.discard(atom)
-                    if forward:
-                        self.last_forward[atom] = at
-        for atom in function.results:
-            if type(atom) is Value:
-                self.last_use[atom] = end
-                if atom not in saved:
-                    self.last_forward[atom] = end
-        self.pieces: list[int | Piece] = []
-        self.saved: dict[Value, int] | None = None
-        self.makers_of: dict[Value, Equation] | None = None
-        self.looped = looped
-
-    def makers(self, outliner: Outliner) -> dict[Value, int]:
-        """{value that a kept forward part saves: which part}."""
-        if self.saved is None:
-            self.saved = {}
-            stack = list(self.pieces)
-            while stack:
-                item = stack.pop()
-                if type(item) is not Piece or item.call.backward:
-                    continue
-                if not item.shape.kept:
-                    stack.extend(item.items)
-                elif outliner._saved(item.shape) > 1:
-                    self.saved.update((item.values[n], id(item)) for n in outliner._residuals(item, item.shape.results))
-            for param in self.function.params if self.backward else ():
-                scan, value = self.slices.get(param, (None, param))
-                maker = scan.makers(outliner).get(value) if scan is not None else None
-                if maker is not None:
-                    self.saved[param] = maker
-        return self.saved
-
-    def is_made_by(self, value: Value, node: ast.AST, frame: Frame, provenance: Provenance) -> bool:
-        """Whether `value` is what the expression `node` gives, in the function that `frame` runs."""
-        if self.makers_of is None:
-            self.makers_of = {o: e for e in self.equations for o in e.outputs if o is not None}
-        maker = self.makers_of.get(value)
-        if maker is None:
-            return False
-        inside = [f for f in provenance.site(maker.origin).frames if f.code is frame.code]
-        return any(f.node is not None and _place(f.node) == _place(node) for f in inside)
-
-    def forward_part(self, piece: Piece) -> Piece | None:
-        """The forward part that a backward one belongs to: of the same function, with the same values."""
-        inside = set(piece.inputs)
-        stack = list(self.pieces)
-        for scan, value in [self.slices[a] for a in piece.inputs if a in self.slices]:
-            inside.add(value)
-            stack.extend(scan.pieces)
-        while stack:
-            item = stack.pop()
-            if type(item) is Piece and not item.call.backward:
-                if item.call.callee.code is piece.call.callee.code and not inside.isdisjoint(item.numbers):
-                    return item
-                stack.extend(item.items)
-        return None
-
-    def whole(self, value: Value) -> Value:
-        """The value of a forward loop's body, for a slice of what it stacked."""
-        return self.slices[value][1] if value in self.slices else value
-
-    def saved_by_loop(self, at: int) -> frozenset[Value]:
-        """What the loop at a place stacks for the backward pass alone: the results of its body."""
-        equation = self.equations[at]
-        _, carries = jax_compat.scan_counts(equation.origin)
-        pairs = zip(equation.outputs[carries:], equation.params["jaxpr"].results[carries:], strict=True)
-        found = {r: o is not None and self.last_forward.get(o, -1) > at for o, r in pairs if type(r) is Value}
-        carried = equation.params["jaxpr"].results[:carries]
-        return frozenset(r for r, forward in found.items() if not forward and r not in carried)
-
-    def needed(self, piece: Piece) -> list[int]:
-        """Numbers of the values that something after the piece uses."""
-        last, stop = self.last_use, piece.stop
-        return [i for i, v in enumerate(piece.values) if last.get(v, -1) >= stop]
-
-
-class Outliner:
+class Outliner(FunctionNames):
     def __init__(self, program: Program, refused: Iterable[int]):
         self.program = program
         self.refused = frozenset(refused)
@@ -588,187 +453,6 @@ class Outliner:
                 function.extra["called_once"] = "library" if piece.call.callee.library else "author"
         return function
 
-    # ------------------------------------------------------------ names
-
-    def _name(self, shapes: Sequence[Shape]) -> None:
-        """Names of the functions; of two with the same name, methods get that of their class in front."""
-        kept = [s for s in shapes if s.kept]
-        counts = Counter([self.program.entry.name])
-        for shape in kept:
-            shape.name = function_name(shape.pieces[0].call)
-            equations = shape.pieces[0].scan.equations[shape.pieces[0].start : shape.pieces[0].stop]
-            if any(self.provenance.site(e.origin).by_jvp for e in equations):
-                shape.name += "_jvp"  # values and their tangents
-            if shape.pieces[0].call.backward:
-                shape.name += "_bwd"
-            elif self._saved(shape) > 1 and any(self._is_plain(s, shape) for s in kept):
-                shape.name += "_fwd"
-            counts[shape.name] += 1
-        for shape in kept:
-            owner = owner_of_call(shape.pieces[0].call)
-            if counts[shape.name] > 1 and owner is not None:
-                longer = words.clean(f"{snake_case(owner)}_{shape.name}")
-                shape.name = longer if not shape.name.startswith(snake_case(owner)) else shape.name
-
-    def _is_plain(self, shape: Shape, other: Shape) -> bool:
-        """Whether it is the same function as `other`, which saves something, without that."""
-        call, code = shape.pieces[0].call, other.pieces[0].call.callee.code
-        return call.callee.code is code and not call.backward and self._saved(shape) <= 1
-
-    def _name_inside(self, piece: Piece, value: Value) -> str | None:
-        """What the called function itself calls a value that it gives back: not the name that it has outside."""
-        if piece.call.backward:
-            return value.hint
-        return pieces.name_inside(self._frames_inside(piece, value), value.hint)
-
-    def _frames_inside(self, piece: Piece, value: Value) -> Sequence[Frame]:
-        """The frames of the equation that makes `value`, from the called function inwards."""
-        maker = piece.maker(piece.scan.equations, value)
-        if maker is None:
-            return ()
-        frames = self.provenance.site(maker.origin).frames
-        return frames[next((i for i, f in enumerate(frames) if f.code is piece.call.callee.code), len(frames)) :]
-
-    def _name_in_caller(self, piece: Piece, value: Value) -> str | None:
-        """What the caller calls a value that the call gives back."""
-        if piece.call.backward:
-            return None
-        found = pieces.name_in_caller(piece.call.frame, self._returned(piece, value))
-        return None if found is None else found[0]
-
-    def _backward_names(self, piece: Piece, results: dict[Value, Value]) -> list[str | None]:
-        """Names of the parameters of a backward part, and of the cotangents in it: after those in the forward part.
-
-        `results`: what its results are inside it.
-        """
-        primal_of = self.program.extra["primal_of"]
-        forward = piece.scan.forward_part(piece)
-        if forward is None:
-            return [None] * len(piece.inputs)
-        given, _ = self._parameter_names(forward)
-        given = [g or w for g, w in zip(given, self._own_words(forward.inputs), strict=True)]
-        shape = forward.shape
-        function = shape.functions.get(forward.variant)
-        written = dict(zip(shape.results, function.results, strict=True)) if function is not None else {}
-
-        def name(value: Value) -> str | None:
-            value = piece.scan.whole(value)
-            number = forward.numbers.get(value)
-            if number is None:
-                return next((g for a, g in zip(forward.inputs, given, strict=True) if a is value), None)
-            return written.get(number, shape.variants[forward.variant].values[number]).hint
-
-        def cotangent(value: Value) -> str | None:
-            primal = primal_of(self.terms.get(value, value))
-            found = name(primal) if primal is not None else None
-            return None if found is None else d(found)
-
-        for value in piece.values:
-            inside = results.get(value, value)
-            inside.hint = cotangent(value) or inside.hint
-        return [name(a) or cotangent(a) for a in piece.inputs]
-
-    def _common_word(self, shape: Shape, place: int) -> str | None:
-        """What the names of the leaves that the calls of a function pass here end in: `layer_0_scale`, `layer_1_scale`."""
-        values = [piece.inputs[place] for piece in shape.pieces]
-        hints = {value.hint or "" for value in values}
-        if len(hints) < 2 or not all(value in self.trees for value in values):
-            return None
-        ends = zip(*[reversed(hint.split("_")) for hint in hints], strict=False)
-        common = [parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, ends)]
-        while common and not common[-1].isidentifier():
-            common.pop()
-        return "_".join(reversed(common)) or None
-
-    def _own_words(self, inputs: Sequence[Value]) -> list[str | None]:
-        """Names of a call's inputs; of those that are leaves of one tree, without what they have in common."""
-        names = [a.hint for a in inputs]
-        leaves: dict[Any, list[int]] = {}
-        for i, value in enumerate(inputs):
-            if value in self.trees:
-                leaves.setdefault(self.trees[value], []).append(i)
-        for places in leaves.values():
-            parts = [(names[i] or "").split("_") for i in places]
-            common = 0
-            while all(len(p) > common + 1 and p[: common + 1] == parts[0][: common + 1] for p in parts):
-                common += 1
-            for i, part in zip(places, parts, strict=True):
-                rest = "_".join(part[common:])
-                if len(places) > 1 and rest.isidentifier():
-                    names[i] = rest
-        return names
-
-    def _forget_names_outside(self, piece: Piece) -> None:
-        """Steps on the way to what the caller gave a name have names of their own."""
-        results = {piece.values[n] for n in piece.shape.results}
-        outside = {result.hint for result in results}
-        for value in piece.values:
-            if value.hint in outside and value not in results:
-                inside = pieces.name_inside(self._frames_inside(piece, value), None)
-                if inside is not None and inside != value.hint:
-                    maker = piece.maker(piece.scan.equations, value)
-                    stock = inside in words.STOCK and maker is not None
-                    value.hint = stock and words.derived(maker, ()) or inside
-                    value.named = False
-
-    def _rename_inside(self, piece: Piece, names: Sequence[str | None], inner: Sequence[Value]) -> None:
-        """What got its name from an input's name outside gets it from the name inside."""
-        changed = [(a.hint, n) for a, n in zip(piece.inputs, names, strict=True) if a.hint and n and a.hint != n]
-        results = {piece.values[n] for n in piece.shape.results}
-        for value in [*inner, *[v for v in piece.values if v not in results]]:
-            for outside, inside in changed:
-                if value.hint and not value.named and value.hint.startswith(f"{outside}_"):
-                    value.hint = inside + value.hint[len(outside) :]
-                    break
-
-    def _parameter_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
-        """(the author's names of the parameters, where the call passes a variable that an input is named after; the names
-        of those parameters of the author's that are none of these)."""
-        names: list[str | None] = [None] * len(piece.inputs)
-        frame = piece.call.frame
-        node = frame.node if frame is not None else None
-        definition = piece.call.callee.definition
-        arguments = getattr(definition, "args", None)
-        if not isinstance(node, ast.Call) or not isinstance(arguments, ast.arguments):
-            return names, []
-        own = own_parameters(piece.call.callee)
-        starred = next((i for i, a in enumerate(node.args) if isinstance(a, ast.Starred)), len(node.args))
-        after = node.args[starred + 1 :]
-        spread: list[str] = []
-        passed = dict(zip(own, node.args[:starred], strict=False))
-        if starred < len(node.args) and not node.keywords:
-            # What comes after the spread arguments is told by its place from the end, if all are passed.
-            whole = not (arguments.defaults or arguments.kwonlyargs or arguments.vararg)
-            if not after or whole and not any(isinstance(a, ast.Starred) for a in after):
-                spread = own[starred : len(own) - len(after)]
-                passed.update(zip(own[len(own) - len(after) :], after, strict=False))
-        passed.update({k.arg: k.value for k in node.keywords if k.arg is not None})
-        left = list(range(len(piece.inputs)))
-        open_ = []
-        for name, value in passed.items():
-            if isinstance(value, ast.Name):
-                found = [i for i in left if piece.inputs[i].hint == value.id]
-                if len(found) == 1:
-                    names[found[0]] = words.clean(name)
-                    left.remove(found[0])
-                    continue
-            else:
-                found = [i for i in left if piece.scan.is_made_by(piece.inputs[i], value, frame, self.provenance)]
-                if len(found) == 1:
-                    names[found[0]] = words.clean(name)
-                    left.remove(found[0])
-                    continue
-            if not isinstance(value, ast.Constant):
-                open_.append(name)
-        leaves = sorted([i for i in left if piece.inputs[i] in self.trees], key=lambda i: self.order[piece.inputs[i]])
-        if spread and len(leaves) == len(spread):
-            for i, name in zip(leaves, spread, strict=True):
-                names[i] = words.clean(name)
-        left = [i for i in left if piece.inputs[i] not in self.trees]
-        if len(left) == 1 and len(open_) == 1:
-            names[left[0]] = words.clean(open_.pop())
-        return names, [words.clean(n) for n in open_]
-
 
 def _site(call: Call) -> tuple[Any, ...]:
     """Where a call stands in the author's code, and what it calls."""
@@ -816,7 +500,3 @@ def _maps(items: Sequence[int | Piece]) -> list[Piece]:
                 found.extend(run)
         run = [item] if type(item) is Piece else []
     return found
-
-
-def _place(node: ast.AST) -> tuple[Any, ...]:
-    return tuple(getattr(node, a, None) for a in ("lineno", "col_offset", "end_lineno", "end_col_offset"))
