@@ -36,19 +36,21 @@ def count_again(definitions: Sequence[Statement], before: Mapping[int, set[str]]
 
 def _close_up(function: Def, free: Sequence[str], words: Mapping[str, int]) -> None:
     own, counts = own_nodes(function.body)
-    bound = dict.fromkeys(_bound(own))
+    first: dict[str, int] = {}
+    for base, number in map(_family, free):
+        first[base] = min(number, first.get(base, number))
+    later: dict[str, set[int]] = {}
+    for name in _bound(own):
+        base, number = _family(name)
+        # Those that a function inside reads as well keep their names.
+        if number > first.get(base, number) and counts[name] == words[name]:
+            later.setdefault(base, set()).add(number)
     new: dict[str, str] = {}
-    for name in sorted(free, key=_family):
-        while True:
-            base, number = _family(name)
-            # Those that a function inside reads as well keep their names.
-            later = [_family(n)[1] for n in bound if n not in new and _family(n)[0] == base and counts[n] == words[n]]
-            following = min([n for n in later if n > number], default=None)
-            if following is None or name in new.values():
-                break
-            old = f"{base}_{following}"
-            new[old] = name
-            name = old
+    for base, numbers in later.items():
+        place = first[base]
+        for number in sorted(numbers):
+            new[f"{base}_{number}"] = f"{base}_{place}" if place > 1 else base
+            place = number
     rename(own, new)
 
 

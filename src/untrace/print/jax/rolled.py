@@ -66,6 +66,8 @@ class _Roller:
         self.leaves: dict[str, Leaf] = {}
         self.keys: set[tuple[str, tuple[Step, ...]]] = set()  # parts of arguments that are known to be there
         self.taken: set[str] = set()
+        self.numbers: dict[str, int] = {}  # by the first part of a name: the last number given, while `taken` is this:
+        self.numbered: set[str] | None = None
         self.targets: set[str] = set()  # of loops that were written: nothing reads them afterwards
         self.authors: dict[str, str] = {}
         self.saved: dict[str, list[tuple[str, bool]]] = {}  # by list: the variables put there, whether they are carries
@@ -85,8 +87,8 @@ class _Roller:
             return False
         keys = _keys(body, _local(body))
         self._read_names(body)
-        if len(set(keys)) == len(keys) and not self.leaves:
-            return False
+        if not self.keys or len(set(keys)) == len(keys) and not self.leaves:
+            return False  # a loop goes through parts of arguments
         before, notes = tokens(body), set(self.taken)
         self.read = Counter(n for s in body for n in read_by(s))
         found: list[tuple[int, list[Statement]]] = []
@@ -171,10 +173,14 @@ class _Roller:
 
     def fresh(self, base: str) -> str:
         """A new name of the function."""
-        name, number = base, 1
+        if self.numbered is not self.taken:
+            self.numbers, self.numbered = {}, self.taken
+        number = self.numbers.get(base, 1)
+        name = base if number == 1 else f"{base}_{number}"
         while name in self.taken or self.module.scope.taken_outside(name):
             number += 1
             name = f"{base}_{number}"
+        self.numbers[base] = number
         self.taken.add(name)
         return name
 
