@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace.print.jax.alike import is_node
-from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.rolled_turns import base_of, read_by, rebuilt, substituted, targets_of
 from untrace.print.tree import Assign, Binary, Call, Compound, Def, Lambda, Name, Return, Statement, Unpack
 
@@ -26,7 +25,7 @@ def unfold(statements: Sequence[Statement], fresh: Callable[[str], str]) -> tupl
     for statement in statements:
         if type(statement) is Assign and len(statement.targets) == 1 and type(statement.targets[0]) is str:
             if type(statement.value) in (Call, Binary):
-                named.setdefault(_key(statement.value, local, key_of), statement.targets[0])
+                named.setdefault(key_of(statement.value, local), statement.targets[0])
     temporary: set[str] = set()
     moved: set[str] = set()
     found: list[Statement] = []
@@ -38,7 +37,7 @@ def unfold(statements: Sequence[Statement], fresh: Callable[[str], str]) -> tupl
                 return node
             made = rebuilt(node, taken_out)
             if type(made) in (Call, Binary):
-                word = named.get(_key(made, local, key_of)) or named.get(_key(node, local, key_of))
+                word = named.get(key_of(made, local)) or named.get(key_of(node, local))
                 if word is not None:
                     name = fresh(base_of(word))
                     temporary.add(name)
@@ -61,10 +60,6 @@ def unfold(statements: Sequence[Statement], fresh: Callable[[str], str]) -> tupl
         return list(statements), temporary
     alike = {name for name in moved if read[name] == 1}
     return _ordered(found, alike), temporary
-
-
-def _key(node: Any, local: set[str], key_of: Any) -> Any:
-    return key_of(node, local)
 
 
 def _ordered(statements: Sequence[Statement], alike: set[str]) -> list[Statement]:
@@ -105,6 +100,3 @@ def fold_back(statements: Sequence[Statement], temporary: set[str]) -> list[Stat
             continue
         found.append(made)
     return found
-
-
-__all__ = ["Leaf", "fold_back", "unfold"]
