@@ -17,6 +17,8 @@ are for cases whose code is in their file (`SOURCE = "self"`); the others are fo
              only, or at most eight equations. Share back or folded.
   forward    Tokens written ÷ tokens of the author's functions that left equations; programs
              without a backward pass. Comments, docstrings, imports, blank lines are no tokens.
+             Where the text has rules of derivatives, the author's (functions, lambdas, and the
+             statement that gives them to a function) count; where it has a callback's host function, so does that.
   gradient   The same for programs with one: tokens of the whole text ÷ tokens of the author's.
   letters    Share of the names bound in the text (functions too) that mean nothing: one or two
              letters, or a stock word with a number (tmp3, fn_2, out_4); names that the author, or
@@ -126,6 +128,7 @@ def equations_of(jaxpr: Any, path: str) -> dict[str, Any]:
     """Functions of the file that equations passed through, how often and from where; other names in use."""
     functions: dict[str, dict[str, Any]] = {}
     library_names: set[str] = set()
+    inside: set[tuple[str, str, int]] = set()
     backward = False
     seen: set[int] = set()
     stack = [getattr(jaxpr, "jaxpr", jaxpr)]
@@ -148,6 +151,9 @@ def equations_of(jaxpr: Any, path: str) -> dict[str, Any]:
                 found["equations"] += 1
                 callers = [i for i in range(index + 1, len(codes)) if codes[i].co_filename == path]
                 found["callers"].add((codes[callers[0]].co_qualname, offsets[callers[0]]) if callers else None)
+            if "custom_" in eqn.primitive.name or "callback" in eqn.primitive.name:
+                kind = "rule" if "custom_" in eqn.primitive.name else "host"
+                inside |= {(kind, *found) for found in functions_in(eqn.params, path)}
             for value in eqn.params.values():
                 for item in value if isinstance(value, (tuple, list)) else (value,):
                     item = getattr(item, "jaxpr", item)
@@ -156,7 +162,37 @@ def equations_of(jaxpr: Any, path: str) -> dict[str, Any]:
     for found in functions.values():
         found["callers"] = len(found["callers"])
     short = sorted(n for n in library_names if _SHORT.match(n))
-    return {"functions": functions, "library_names": short, "backward": backward}
+    return {"functions": functions, "library_names": short, "backward": backward, "inside": sorted(inside)}
+
+
+def functions_in(value: Any, path: str) -> set[tuple[str, int]]:
+    """(name, line) of the file's functions that an equation's parameters hold, in closures and wrappers too."""
+    import types
+
+    found: set[tuple[str, int]] = set()
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if id(item) in seen or isinstance(item, (types.ModuleType, type)) or hasattr(item, "eqns"):
+            continue
+        seen.add(id(item))
+        if isinstance(item, types.FunctionType):
+            if item.__code__.co_filename == path:
+                found.add((item.__code__.co_qualname, item.__code__.co_firstlineno))
+                continue
+            stack.extend(cell.cell_contents for cell in item.__closure__ or () if cell != types.CellType())
+            stack.append(getattr(item, "__wrapped__", None))
+        elif isinstance(item, dict):
+            stack.extend(item.values())
+        elif isinstance(item, (tuple, list)):
+            stack.extend(item)
+        elif isinstance(item, types.MethodType):
+            stack.extend((item.__func__, item.__self__))
+        elif type(item).__module__.partition(".")[0] in ("functools", "jax"):
+            stack.extend(getattr(item, name, None) for name in ("func", "args", *getattr(type(item), "__slots__", ())))
+            stack.extend(getattr(item, "__dict__", {}).values())
+    return found
 
 
 # -------------------------------------------------------------- from text and source
@@ -193,18 +229,40 @@ def count_tokens(text: str) -> int:
     return sum(t.type not in silent and t.start[0] not in skipped for t in tokens)
 
 
-def author_tokens(source: str, functions: dict[str, Any]) -> int:
-    """Tokens of the author's functions that left equations, those inside others counted once."""
+def author_tokens(source: str, functions: dict[str, Any], held: list[Any], text: str) -> int:
+    """Tokens of the author's functions that left equations, those inside others counted once.
+
+    With those of `held` (rules of derivatives, host functions) that the text has as well.
+    """
     lines = {f["line"] for name, f in functions.items() if not name.endswith(("<lambda>", "comp>", "<genexpr>"))}
-    wanted = []
-    for node in ast.walk(ast.parse(source)):
+    defined = bound_names(text)[1]
+    rules_written = any(n in text for n in ("defvjp", "defjvp"))
+    held = [h for h in held if (rules_written if h[0] == "rule" else is_back(h[1], defined))]
+    lines |= {line for _, name, line in held if not name.endswith("<lambda>")}
+    rules = {line for kind, _, line in held if kind == "rule"}
+    names = {name.rpartition(".")[2] for kind, name, _ in held if kind == "rule"}
+    tree = ast.parse(source)
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+    giving = [n for n in calls if _gives_rules(n.value, rules, names)]
+    wanted = [(n.lineno, n.end_lineno or n.lineno) for n in giving]
+    with_rules = {ast.unparse(n.value.func.value) for n in giving}  # these may leave no equations themselves
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
-            if first in lines:
+            if first in lines or node.name in with_rules:
                 wanted.append((first, node.end_lineno or first))
     outer = [(a, b) for a, b in wanted if not any((c < a and b <= d) or (c <= a and b < d) for c, d in wanted)]
     rows = source.splitlines(keepends=True)
     return sum(count_tokens(_dedented(rows[a - 1 : b])) for a, b in outer)
+
+
+def _gives_rules(call: ast.Call, lines: set[int], names: set[str]) -> bool:
+    """Whether this is `f.defvjp(...)` with rules that are lambdas of these lines or have these names."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("defvjp", "defjvp", "defjvps"):
+        return False
+    return any(
+        a.lineno in lines if isinstance(a, ast.Lambda) else isinstance(a, ast.Name) and a.id in names for a in call.args
+    )
 
 
 def _dedented(rows: list[str]) -> str:
@@ -273,7 +331,7 @@ def figures(row: dict[str, Any], source: str, own: bool) -> dict[str, Any]:
     ]
     found["functions"] = (len(back) + len(folded), len(own_functions))
     found["back"], found["folded"] = len(back), len(folded)
-    size = author_tokens(source, row["functions"])
+    size = author_tokens(source, row["functions"], row["inside"], text)
     if size:
         found["gradient" if row["backward"] else "forward"] = (count_tokens(text), size)
     return found

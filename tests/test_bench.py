@@ -186,3 +186,45 @@ def test_errors_of_one_side_alone(transforms: ModuleType) -> None:
     assert transforms.excuse(only_written, error, error)["status"] == "skipped"
     assert transforms.judge(error, fine)["cell"] == "loose"
     assert transforms.judge(error, error)["written"] == "raises the same"
+
+
+def test_rules_and_host_functions_are_the_authors_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rules and host functions leave no equations; they count where the written text has them, and only there."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    import jax
+    import readability
+
+    path = tmp_path / "case.py"
+    path.write_text(RULES)
+    source = path.read_text()
+    space: dict = {}
+    exec(compile(source, str(path), "exec"), space)
+    row = readability.equations_of(jax.make_jaxpr(space["fn"])(1.0), str(path))
+    assert [name for _, name, _ in row["inside"]][:2] == ["host", "<lambda>"]
+    alone = readability.count_tokens(source[source.index("def fn") :])
+
+    def counted(text: str) -> int:
+        return readability.author_tokens(source, row["functions"], row["inside"], text)
+
+    assert counted("") == alone
+    host = readability.count_tokens("def host(x):\n    return x * 2\n")
+    assert counted("def host(x): ...") == alone + host
+    rules = source[source.index("@jax.custom_vjp") : source.index("def host")]
+    assert counted("f.defvjp(f_fwd, f_bwd)") == alone + readability.count_tokens(rules)
+
+
+RULES = """
+import jax, jax.numpy as jnp
+
+@jax.custom_vjp
+def f(x):
+    return x
+
+f.defvjp(lambda x: (x, None), lambda _, d: (-d,))
+
+def host(x):
+    return x * 2
+
+def fn(x):
+    return f(x) + jax.pure_callback(host, jax.ShapeDtypeStruct((), jnp.float32), x)
+"""
