@@ -110,7 +110,7 @@ def test_text_reads_like_the_module(written):
     assert "def mixer(params, x):" in written.source
     assert "hidden = jax.nn.silu(" in written.source
     assert "# class Mixer, test_torch.py:" in written.source
-    assert 'for name in ("0", "1"):' in written.source  # the layers of the ModuleList
+    assert "for i in range(2):" in written.source  # the layers of the ModuleList
     assert "mean_square = x.pow(2).mean(-1, keepdim=True)" in written.source  # PyTorch's statement, as a comment
 
 

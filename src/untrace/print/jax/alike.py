@@ -47,7 +47,7 @@ def share_definitions(module: Any, others: Sequence[Statement]) -> None:
         return
     everything = [*module.definitions, *others]
     forms = {id(d): _Form(d) for d in local}
-    mentioned = {id(d): _mentioned(d) for d in everything}
+    mentioned = {id(d): mentioned_in(d) for d in everything}
     place = 0
     while place < len(local):
         first = local[place]
@@ -63,7 +63,7 @@ def share_definitions(module: Any, others: Sequence[Statement]) -> None:
             for d in alike:
                 del module.local_definitions[d.name]
             for d in changed:
-                mentioned[id(d)] = _mentioned(d)
+                mentioned[id(d)] = mentioned_in(d)
                 if id(d) in forms:
                     forms[id(d)] = _Form(d)  # type: ignore[arg-type]
 
@@ -108,7 +108,7 @@ def _merge(
         if names.keys().isdisjoint(mentioned[id(statement)]):
             continue
         count = len(calls)
-        if not _calls_of(statement, names, calls):
+        if not calls_of(statement, names, calls):
             return []  # it is used as a value somewhere
         if len(calls) > count:
             changed.append(statement)
@@ -197,7 +197,7 @@ def bound_names(statement: Statement) -> Iterator[str]:
             yield from re.findall(r"\w+", node.target)  # of a loop: `a, b`
 
 
-def _slots(node: Any) -> tuple[str, ...]:
+def slots_of(node: Any) -> tuple[str, ...]:
     """What a node is made of, in the order in which its class says so; not where it came from."""
     kind = type(node)
     found = _SLOTS.get(kind)
@@ -217,7 +217,7 @@ def is_node(value: Any) -> bool:
 
 def parts_of(node: Any) -> list[Any]:
     """What a node is made of, nodes and others."""
-    return [getattr(node, slot, None) for slot in _slots(node)]
+    return [getattr(node, slot, None) for slot in slots_of(node)]
 
 
 def nodes_of(node: Any) -> Iterator[Any]:
@@ -241,7 +241,7 @@ def tokens(node: Any, skip_name: bool = False) -> Iterator[tuple[str, Any]]:
     if type(node) is Text:
         yield ("number", node.text) if _NUMBER.fullmatch(node.text) else ("text", node.text)
         return
-    for slot in _slots(node):
+    for slot in slots_of(node):
         if skip_name and slot == "name":
             continue
         value = getattr(node, slot, None)
@@ -270,7 +270,7 @@ def _replace(node: Any, replacements: Iterator[Expr | None]) -> Any:
     if type(node) is Text:
         new = next(replacements) if _NUMBER.fullmatch(node.text) else None
         return node if new is None else new
-    for slot in _slots(node):
+    for slot in slots_of(node):
         value = getattr(node, slot, None)
         new = _replaced(value, replacements)
         if new is not value:
@@ -288,7 +288,7 @@ def _replaced(value: Any, replacements: Iterator[Expr | None]) -> Any:
     return value
 
 
-def _mentioned(statement: Statement) -> set[str]:
+def mentioned_in(statement: Statement) -> set[str]:
     found: set[str] = set()
     for node in nodes_of(statement):
         kind = type(node)
@@ -301,7 +301,7 @@ def _mentioned(statement: Statement) -> set[str]:
     return found
 
 
-def _calls_of(statement: Statement, names: dict[str, int], calls: list[tuple[Call, int]]) -> bool:
+def calls_of(statement: Statement, names: dict[str, int], calls: list[tuple[Call, int]]) -> bool:
     """Collects the calls of functions of these names; False where one is named without being called."""
     seen: set[int] = set()
     for node in nodes_of(statement):

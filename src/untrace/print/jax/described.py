@@ -128,6 +128,11 @@ class Described:
         _, arguments, result = self._types[id(definition)]
         self.describe(definition, [(n, Type("array", text) if n in names else t) for n, t in arguments], result)
 
+    def retold(self, definition: Def, arguments: Sequence[tuple[str, Type]]) -> None:
+        """Describes a function that has other parameters now, where it is described."""
+        if id(definition) in self._types:
+            self.describe(definition, arguments, self._types[id(definition)][2])
+
     def also(self, definition: Def, arguments: Sequence[tuple[str, Type]]) -> None:
         """Describes parameters that `definition` got later, as far as it is described."""
         if arguments and (definition.docstring or definition.returns is not None):

@@ -16,6 +16,7 @@ from untrace.print.jax.alike import share_definitions
 from untrace.print.jax.equal import merge_equal
 from untrace.print.jax.layout import Layout
 from untrace.print.jax.neighbours import fold_neighbours
+from untrace.print.jax.prefixed import share_prefixes
 from untrace.print.jax.rebound import rebind_names
 from untrace.print.jax.renumbered import count_again, names_bound
 from untrace.print.jax.repeated import share_calls
@@ -108,6 +109,8 @@ def write_module(
         merge_equal(module, definitions)
         rolled = rolls and roll_statements(module, [*module.definitions, *definitions], provenance_of(program))
         share_calls(module, definitions)
+        if share is None:
+            share_prefixes(module, definitions)
         everything = [*module.definitions, *definitions]
         bound = names_bound(everything)
         fold_neighbours(module, everything, provenance_of(program))

@@ -9,6 +9,10 @@ else it is passed is the same every time, or stands at the same place in the ele
 
 from __future__ import annotations
 
+import ast
+import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +21,10 @@ from untrace.lift.words import clean, singular
 from untrace.print.jax.leaves import Leaf, Step
 from untrace.print.names import identifier
 from untrace.print.tree import Attribute, Call, Compound, Expr, Name, Slice, Statement, Subscript, Text, Tuple, lines_of
+
+# Keys that are paths, whose parts are looked at one by one: `"norm1.weight"`.
+_PATH = re.compile(r'"[\w\-./~]+"')
+_KEY_NUMBER = re.compile(r"\d+")
 
 
 class For(Compound):
@@ -89,6 +97,11 @@ class Element:
         self.root, self.above, self.keys, self.below = root, above, keys, below
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The keys as source."""
+        return tuple([text for _, text, _ in self.keys])
+
+    @property
     def source(self) -> Any:
         return self.root.id, self.above, tuple(self.keys)
 
@@ -140,18 +153,24 @@ class Element:
 
 def loop_head(w: Any, elements: Sequence[Element], count: int) -> tuple[str, Expr, list[Expr]]:
     """(the loop's variables, what it goes through, for each element the expression inside)."""
-    targets: dict[Any, Name] = {}  # by the list, or by the keys where those are gone through
+    targets: dict[Any, Name] = {}  # by the list, or by what differs in the keys that are gone through
     iterables: list[Expr] = []
     parts: list[Expr] = []
+    patterns = _patterns(elements)
     for element in elements:
         iterable = element.iterable()
-        source = element.source if iterable is not None else tuple(element.keys)
+        before, middles, after = patterns.get(element.texts, ("", element.texts, ""))
+        source = element.source if iterable is not None else middles
         if source not in targets:
-            word = "name" if element.keys[0][1][:1] in "'\"" else "i"
+            word = "name" if middles[0][:1] in "'\"" else "i"
             targets[source] = Name(_fresh(w, element.word() if iterable is not None else word))
-            iterables.append(iterable if iterable is not None else _keys([text for _, text, _ in element.keys]))
+            iterables.append(iterable if iterable is not None else _keys(middles))
         part: Expr = targets[source]
         if iterable is None:
+            if before or after:
+                part = Text(f'f"{before}{{{targets[source].id}}}{after}"')
+            elif middles != element.texts:  # a number as a string
+                part = Call("str", [part])
             part = Subscript(Leaf(element.root, element.above), part)
         for kind, text, _ in element.below:
             part = Subscript(part, Text(text)) if kind == "item" else Attribute(part, text)
@@ -162,10 +181,66 @@ def loop_head(w: Any, elements: Sequence[Element], count: int) -> tuple[str, Exp
     return names, iterables[0] if len(iterables) == 1 else Call("zip", iterables), parts
 
 
+Keys = tuple[str, ...]  # one for each turn, as source
+
+
+def _patterns(elements: Sequence[Element]) -> dict[Keys, tuple[str, Keys, str]]:
+    """(what is before and after what differs, what differs): keys that are numbered, or that differ alike in their parts."""
+    found: dict[Keys, tuple[str, Keys, str]] = {}
+    for texts in dict.fromkeys(e.texts for e in elements):
+        numbered = key_pattern(texts)
+        if numbered is not None and _in_a_row(numbered[2]):
+            found[texts] = numbered[0], tuple([str(n) for n in numbered[2]]), numbered[1]
+        elif all(_PATH.fullmatch(t) for t in texts):
+            plain = [t[1:-1] for t in texts]
+            before = os.path.commonprefix(plain)
+            before = before[: max(before.rfind("."), before.rfind("/")) + 1]
+            rest = [t[len(before) :][::-1] for t in plain]
+            after = os.path.commonprefix(rest)
+            after = after[: max(after.rfind("."), after.rfind("/")) + 1][::-1]
+            found[texts] = before, tuple([f'"{t[: len(t) - len(after)]}"' for t in [r[::-1] for r in rest]]), after
+    # A key alone is read more easily as it is.
+    counts = Counter(middles for _, middles, _ in found.values())
+    return {t: p for t, p in found.items() if counts[p[1]] > 1 or p[1][0].isdecimal()}
+
+
+def key_pattern(keys: Sequence[str]) -> tuple[str, str, list[int]] | None:
+    """(before, after, the numbers) of keys that differ in one number: `"layers_0"`, `"layers_1"`; None for others."""
+    texts: list[str] = []
+    for key in keys:
+        try:
+            text = ast.literal_eval(key)
+        except (ValueError, SyntaxError):
+            return None
+        if type(text) is not str or not text.isprintable() or not text.isascii() or set(text) & set("{}\\\"'"):
+            return None
+        texts.append(text)
+    for found in _KEY_NUMBER.finditer(texts[0]):
+        before, after = texts[0][: found.start()], texts[0][found.end() :]
+        numbers = []
+        for text in texts:
+            middle = text[len(before) : len(text) - len(after)]
+            if not (
+                text.startswith(before) and text.endswith(after) and middle.isdigit() and str(int(middle)) == middle
+            ):
+                break
+            numbers.append(int(middle))
+        if len(numbers) == len(texts) and len(set(numbers)) == len(numbers):
+            return before, after, numbers
+    return None
+
+
+def _in_a_row(numbers: Sequence[int]) -> bool:
+    low, high = min(numbers), max(numbers)
+    return list(numbers) in ([*range(low, high + 1)], [*range(high, low - 1, -1)])
+
+
 def _keys(keys: Sequence[str]) -> Expr:
     """The keys themselves: `range(12)`, `("layer_0", "layer_1")`."""
-    if list(keys) == [str(i) for i in range(len(keys))]:
-        return Call("range", [Text(str(len(keys)))])
+    if all(k.isdecimal() for k in keys) and _in_a_row([int(k) for k in keys]):
+        low, high = sorted([int(keys[0]), int(keys[-1])])
+        span: Expr = Call("range", [Text(str(n)) for n in ([low, high + 1] if low else [high + 1])])
+        return span if int(keys[0]) == low else Call("reversed", [span])
     return Tuple([Text(key) for key in keys])
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from untrace.capture.provenance import Provenance, Site
 from untrace.lift.words import clean, singular
 from untrace.print.jax.leaves import Leaf, last_word
-from untrace.print.jax.reroll import Element
+from untrace.print.jax.reroll import Element, key_pattern
 from untrace.print.jax.rolled_results import Gathered
-from untrace.print.jax.rolled_turns import Turns, along, base_of, key_pattern, targets_of
+from untrace.print.jax.rolled_turns import Turns, along, base_of, targets_of
 from untrace.print.names import identifier
 from untrace.print.tree import Assign, Call, Expr, Name, Statement, Subscript, Text, Tuple
 

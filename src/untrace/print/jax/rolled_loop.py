@@ -9,7 +9,7 @@ from typing import Any
 from untrace.lift.words import plural
 from untrace.print.jax.alike import bound_names
 from untrace.print.jax.leaves import Leaf
-from untrace.print.jax.reroll import For
+from untrace.print.jax.reroll import For, key_pattern
 from untrace.print.jax.rolled_head import MOST_TARGETS, Head
 from untrace.print.jax.rolled_results import Gathered, Gatherer, holes
 from untrace.print.jax.rolled_turns import (
@@ -19,7 +19,6 @@ from untrace.print.jax.rolled_turns import (
     Place,
     Turns,
     base_of,
-    key_pattern,
     read_by,
     rebuilt,
     renamed,

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from untrace.lift.words import clean, plural
+from untrace.print.jax.reroll import key_pattern
 from untrace.print.jax.rolled_turns import (
     Carry,
     Own,
     Place,
     Turns,
     base_of,
-    key_pattern,
     read_by,
     reads,
     rebuilt,

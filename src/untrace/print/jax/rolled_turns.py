@@ -6,15 +6,14 @@ that the turns go through (`Part`). Everything else is the same in every turn.
 
 from __future__ import annotations
 
-import ast
 import copy
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from untrace.print.jax.alike import _slots, bound_names, is_node, nodes_of, parts_of
+from untrace.print.jax.alike import bound_names, is_node, nodes_of, parts_of, slots_of
 from untrace.print.jax.leaves import Leaf, Step
-from untrace.print.jax.reroll import Element
+from untrace.print.jax.reroll import Element, key_pattern
 from untrace.print.tree import (
     Assign,
     Attribute,
@@ -71,7 +70,7 @@ class Differ(Exception):
 def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
     """A node with `change` made to what it is made of; the node itself where that changes nothing."""
     made = node
-    for slot in _slots(node):
+    for slot in slots_of(node):
         value = getattr(node, slot, None)
         new = _changed(value, change)
         if new is not value:
@@ -157,32 +156,6 @@ def targets_of(statement: Statement) -> list[str]:
     return found
 
 
-def key_pattern(keys: Sequence[str]) -> tuple[str, str, list[int]] | None:
-    """(before, after, the numbers) of keys that differ in one number: `"layers_0"`, `"layers_1"`; None for others."""
-    texts: list[str] = []
-    for key in keys:
-        try:
-            text = ast.literal_eval(key)
-        except (ValueError, SyntaxError):
-            return None
-        if type(text) is not str or not text.isprintable() or not text.isascii() or set(text) & set("{}\\\"'"):
-            return None
-        texts.append(text)
-    for found in _KEY_NUMBER.finditer(texts[0]):
-        before, after = texts[0][: found.start()], texts[0][found.end() :]
-        numbers = []
-        for text in texts:
-            middle = text[len(before) : len(text) - len(after)]
-            if not (
-                text.startswith(before) and text.endswith(after) and middle.isdigit() and str(int(middle)) == middle
-            ):
-                break
-            numbers.append(int(middle))
-        if len(numbers) == len(texts) and len(set(numbers)) == len(numbers):
-            return before, after, numbers
-    return None
-
-
 def renamed(statement: Statement, old: str, new: str) -> Statement:
     """A statement with another name for a variable that it reads or binds."""
     made = substituted(statement, {old: Name(new)})
@@ -262,7 +235,7 @@ class Turns:
             self.params = outer
             return Lambda(first.params, body)
         made = copy.copy(first)
-        for slot in _slots(first):
+        for slot in slots_of(first):
             values = [getattr(n, slot, None) for n in nodes]
             if kind is Call and slot == "func" and all(type(v) is str for v in values):
                 if len(set(values)) > 1:
@@ -382,7 +355,6 @@ def along(expr: Expr, steps: Sequence[Any]) -> Expr:
 
 
 _NUMBERED = re.compile(r"_\d+$")
-_KEY_NUMBER = re.compile(r"\d+")
 
 
 def base_of(name: str) -> str:
