@@ -78,6 +78,20 @@ def empty_number():
     return primitives.empty2_p.bind(dtype=jnp.dtype("float32"), **memory)
 
 
+def kicked(x, step=0.5):
+    """The gradient of a loop: what a turn computes of numbers, and of a step, JAX takes out, once for each time."""
+
+    def force(x):
+        apart = jnp.sin(x)[:, None] - jnp.sin(x)[None, :]
+        return ((1.0 - jnp.eye(3)) * apart / (jnp.abs(apart) + jnp.eye(3)) ** 1.5).sum(axis=1)
+
+    def turn(x, _):
+        x = x + 0.25 * step * force(x)
+        return x + 0.25 * step * force(x), None
+
+    return jnp.sum(lax.scan(turn, x, length=4)[0])
+
+
 # The name of a rewrite, and a function in whose trace it is made.
 CASES = {
     "add_any_is_add": lambda x, y: primitives.add_jaxvals_p.bind(x, y),
@@ -127,6 +141,7 @@ CASES = {
     "indices_of_a_loop": lambda x, y: jax.grad(indexed)(x) + y,
     "carry_that_stays": lambda x, y: jax.grad(lambda x: summed(x, y))(x),
     "constants_of_a_loop": lambda x, y: looped(x) + y,
+    "computed_before_a_loop": lambda x, y: jax.grad(lambda a: kicked(a[0]))(x) + y,
     "where_with_scalar": lambda x, y: lax.select(x > y, x, jnp.zeros((2, 3))),
     "transposed_operand": lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ()))),
     "transposed_product": lambda x, y: lax.dot_general(x, y, (((0,), (0,)), ((), ()))).T,
@@ -458,6 +473,28 @@ def test_what_one_expression_computes_twice_is_computed_once():
     assert not simplified(jax.make_jaxpr(layers)(x, [jnp.ones((3, 3))] * 2))[1]["computed_once"]
 
 
+def test_first_states_of_several_modules_are_one():
+    """Numbers are of no module, unlike what two modules compute of an array."""
+    text = """
+def start(x, of):
+    found = []
+    for name in "abc":
+        with jax.named_scope(name):
+            found.append(jnp.exp(x) if of else jnp.zeros(3))
+    return found
+"""
+    names = {"jnp": jnp, "jax": jax}
+    exec(compile(text, "/lib/site-packages/library/start.py", "exec"), names)
+
+    def run(x, of):
+        states = names["start"](x, of)
+        return lax.scan(lambda c, v: ([jnp.tanh(v * a) for a in c], None), states, x)[0]
+
+    x = jnp.ones(3)
+    assert simplified(jax.make_jaxpr(lambda x: run(x, False))(x))[1]["computed_once"] == 2
+    assert not simplified(jax.make_jaxpr(lambda x: run(x, True))(x))[1]["computed_once"]
+
+
 def test_zeros_of_a_carry_stand_once_where_there_are_many():
     def loss(w, xs):
         def step(carry, x):
@@ -487,6 +524,17 @@ def test_what_jax_takes_out_of_a_loop_stands_in_its_body():
     found = untrace.decompile(jax.grad(loss))(jnp.ones(3), jnp.ones((4, 3)))
     assert found.proof.at_least("bits") and "lax.eq" not in found.source, found.source
     assert found.source.index("lax.scan(") > found.source.index("jnp.inf"), "the choice is not in the body"
+
+
+def test_what_the_turn_of_a_loop_computes_of_numbers_stays_in_it():
+    d = untrace.decompile(jax.grad(kicked))(jnp.ones(3), 0.5)
+    # Where the author wrote it, in the function of its own for each pass, and nothing in their parameters.
+    before = d.source.partition("lax.scan(")[0]
+    assert "def force(x):" in d.source, d.source
+    assert "scaled = (1.0 - jnp.eye(3)) * apart" in before, d.source
+    assert "= jnp.eye(3)" not in d.source and "= 1.0 - jnp.eye(3)" not in d.source, d.source
+    assert d.source.count("0.25 * step") == 1, d.source
+    assert d.proof.at_least("bits")
 
 
 def test_a_branch_fills_up_what_another_saves_with_zeros():

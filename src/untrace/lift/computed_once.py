@@ -118,7 +118,12 @@ def _key(eqn: Any) -> Hashable | None:
         return None
     if eqn.primitive.name in _OF_INDICES and all(_is_discrete(v.aval) for v in (*eqn.invars, *eqn.outvars)):
         return None
-    inputs = tuple([_literal_key(v) if type(v) is Literal else v for v in eqn.invars])
+    return equation_key(eqn, eqn.invars)
+
+
+def equation_key(eqn: Any, operands: Sequence[Any]) -> Hashable | None:
+    """Equal for equations that compute the same of `operands`; None where that is not known."""
+    inputs = tuple([literal_key(v) if type(v) is Literal else v for v in operands])
     key = eqn.primitive, inputs, tuple(sorted(eqn.params.items()))
     try:
         hash(key)
@@ -131,7 +136,7 @@ def _is_discrete(aval: Any) -> bool:
     return getattr(getattr(aval, "dtype", None), "kind", "") in ("b", "i", "u")
 
 
-def _literal_key(literal: Any) -> Hashable:
+def literal_key(literal: Any) -> Hashable:
     aval = literal.aval
     return np.asarray(literal.val).tobytes(), aval.shape, aval.dtype, aval.weak_type
 
@@ -140,12 +145,14 @@ def _in_one_expression(between: Sequence[Any], eqn: Any, provenance: Provenance)
     """Whether the author ran one expression from the first of the equations up to `eqn`."""
     if len(between) > _MOST_APART:
         return False
-    chain = _author(between[0], provenance)
-    if not chain or _author(eqn, provenance) != chain:
+    chain = author_chain(between[0], provenance)
+    if not chain or author_chain(eqn, provenance) != chain:
         return False
-    if provenance.site(between[0]).scopes != provenance.site(eqn).scopes:
+    # Two modules compute their own, but numbers are of no module: the first states of all cells.
+    of_numbers = all(type(v) is Literal for v in eqn.invars)
+    if not of_numbers and provenance.site(between[0]).scopes != provenance.site(eqn).scopes:
         return False
-    if not all(_author(e, provenance)[: len(chain)] == chain for e in between):
+    if not all(author_chain(e, provenance)[: len(chain)] == chain for e in between):
         return False
     # Where JAX transposes a loop, what it makes for that comes before: what comes after is for another turn's or call's.
     source = jax_compat.equation_source(between[0])[0]
@@ -153,6 +160,6 @@ def _in_one_expression(between: Sequence[Any], eqn: Any, provenance: Provenance)
     return not any(jax_compat.equation_source(e)[0] is source for e in loops)
 
 
-def _author(eqn: Any, provenance: Provenance) -> tuple[Any, ...]:
+def author_chain(eqn: Any, provenance: Provenance) -> tuple[Any, ...]:
     """Where in the author's functions an equation comes from, outermost first."""
     return tuple([(id(f.code), f.lasti) for f in provenance.site(eqn).frames if not f.library])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
 from untrace import jax_compat
+from untrace.capture.provenance import Provenance
+from untrace.lift.computed_once import author_chain, equation_key, literal_key
 from untrace.lift.rewrites import ELEMENTWISE
 from untrace.lift.simplify import Body, rewrite, same_aval
 
 Literal = jax_compat.LITERAL_TYPE
+_MOST_STEPS = 8  # of what is computed in a loop again: `1.0 - jnp.eye(3)` has six
 
 
 @rewrite("scan")
@@ -70,7 +73,8 @@ def constants_of_a_loop(body: Body, eqn: Any) -> Any:
     names: dict[Any, Any] = {}
     filled: dict[Any, Any] = {}  # parameter -> the equation that makes an array of one number for it
     first: dict[Any, Any] = {}
-    for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
+    operands = [_once(body, v, eqn) for v in eqn.invars[:count]]
+    for param, operand in zip(jaxpr.invars[:count], operands, strict=True):
         if param not in read or param in results:
             continue
         if type(operand) is Literal:
@@ -89,7 +93,7 @@ def constants_of_a_loop(body: Body, eqn: Any) -> Any:
                 and all(_computes(body, e) for e in jaxpr.eqns if any(v is param for v in e.invars))
             ):
                 filled[param] = wide.replace(invars=[number])
-    if not names and not filled:
+    if not names and not filled and all(a is b for a, b in zip(operands, eqn.invars, strict=False)):
         return None
     eqns: list[Any] = []
     for inner in jaxpr.eqns:
@@ -100,7 +104,117 @@ def constants_of_a_loop(body: Body, eqn: Any) -> Any:
             eqns.append(filled[param].replace(outvars=[own[param]], source_info=inner.source_info))
         eqns.append(_with_inputs(inner, jax_compat.substituted(invars, own)))
     new = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
-    return eqn.replace(params={**eqn.params, "jaxpr": new})
+    return eqn.replace(invars=[*operands, *eqn.invars[count:]], params={**eqn.params, "jaxpr": new})
+
+
+def _once(body: Body, atom: Any, loop: Any) -> Any:
+    """What stands for a constant of a loop: where the turn computes `0.5 * step` twice, JAX takes out both. What two
+    calls in it compute stays with each."""
+    made = body.made.get(atom) if type(atom) is not Literal else None
+    if made is None or _depth_in_turn(body, made, loop) != 1:
+        return atom
+    key = _expression(body, atom)
+    return atom if key is None else body.of_turns.setdefault(key, atom)
+
+
+def _expression(body: Body, atom: Any) -> Hashable | None:
+    """Equal for values that are computed alike of the same; None where more than a few equations do it."""
+    found: list[Hashable] = []
+    todo = [atom]
+    while todo:
+        atom = todo.pop()
+        made = body.made.get(atom) if type(atom) is not Literal else None
+        key = atom if made is None else equation_key(made, ())
+        if len(found) > _MOST_STEPS or key is None:
+            return None
+        found.append(literal_key(atom) if type(atom) is Literal else key)
+        todo.extend(made.invars if made is not None else ())
+    return tuple(found)
+
+
+@rewrite("scan", early=True)
+def computed_before_a_loop(body: Body, eqn: Any) -> Any:
+    """`1.0 - jnp.eye(3)`, made of numbers only, stands in the loop where its author wrote it, not before it.
+
+    JAX takes it out of a loop that it differentiates, once for each time that the turn computes it.
+    """
+    count, _ = jax_compat.scan_counts(eqn)
+    closed = eqn.params["jaxpr"]
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    results = {v for v in jaxpr.outvars if type(v) is not Literal}
+    read = {v for inner in jaxpr.eqns for v in inner.invars if type(v) is not Literal}
+    found: dict[Any, list[Any]] = {}
+    for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
+        if type(operand) is not Literal and param in read - results and same_aval(param.aval, operand.aval):
+            steps = _steps_from_numbers(body, operand)
+            if len(steps) > 1 and _depth_in_turn(body, steps[-1], eqn):
+                found[param] = steps
+    if not found:
+        return None
+    simplifier = body.simplifier
+    backward = body.in_backward_pass(eqn)
+    names: dict[Any, Any] = {}
+    before: dict[int, list[Any]] = {}  # what comes before an equation of the body, by its place there
+    for place, inner in enumerate(jaxpr.eqns):
+        for param in dict.fromkeys(v for v in inner.invars if type(v) is not Literal and v in found and v not in names):
+            own: dict[Any, Any] = {}
+            start = place if backward else _place_of(found[param][-1], place, jaxpr.eqns, simplifier.provenance)
+            for step in found[param]:
+                outs = [jax_compat.fresh_variable(v) for v in step.outvars]
+                source = inner.source_info if backward else step.source_info
+                new = step.replace(invars=jax_compat.substituted(step.invars, own), outvars=outs, source_info=source)
+                if id(step) in simplifier.kept:
+                    simplifier.keep(new)
+                before.setdefault(start, []).append(new)
+                own.update(zip(step.outvars, outs, strict=True))
+            names[param] = own[found[param][-1].outvars[0]]
+    eqns: list[Any] = []
+    for place, inner in enumerate(jaxpr.eqns):
+        eqns += before.get(place, ())
+        eqns.append(_with_inputs(inner, jax_compat.substituted(inner.invars, names)))
+    closed = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
+    return eqn.replace(params={**eqn.params, "jaxpr": closed})
+
+
+def _place_of(eqn: Any, place: int, eqns: Sequence[Any], provenance: Provenance) -> int:
+    """Where the author's function came to an equation, at `place` or before: calls are told apart by that order."""
+    *around, (code, instruction) = author_chain(eqn, provenance)
+    while place:
+        chain = author_chain(eqns[place - 1], provenance)
+        if len(chain) <= len(around) or chain[: len(around)] != tuple(around):
+            break
+        if chain[len(around)][0] != code or chain[len(around)][1] <= instruction:
+            break
+        place -= 1
+    return place
+
+
+def _steps_from_numbers(body: Body, atom: Any) -> list[Any]:
+    """The equations that compute `atom` of nothing but numbers, in order; [] where there is more to it."""
+    steps: dict[int, Any] = {}
+    todo = [atom]
+    while todo:
+        made = body.made.get(todo.pop())
+        if made is None or made.effects or len(made.outvars) != 1 or len(steps) == _MOST_STEPS:
+            return []
+        if jax_compat.jaxprs_in(made) and not _computes(body, made):
+            return []
+        steps[id(made)] = made
+        todo.extend(v for v in made.invars if type(v) is not Literal and id(body.made.get(v)) not in steps)
+    return [e for e in body.eqns if id(e) in steps]
+
+
+def _depth_in_turn(body: Body, eqn: Any, loop: Any) -> int:
+    """How deep in the author's function for a turn of the loop an equation before it belongs: 1 for what that function
+    does itself, 2 for what one does that it calls; 0 where it is none of the turn's."""
+    provenance = body.simplifier.provenance
+    chain, around = author_chain(eqn, provenance), author_chain(loop, provenance)
+    if chain and around and chain[: len(around)] == around:
+        return len(chain) - len(around)
+    # The equations of a turn may know nothing of what is around it.
+    jaxpr, _ = jax_compat.open_jaxpr(loop.params["jaxpr"])
+    turn = {code for e in jaxpr.eqns for code, _ in author_chain(e, provenance)[:1]}
+    return len(chain) if chain and chain[0][0] in turn - {code for code, _ in around} else 0
 
 
 @rewrite("scan", early=True)

@@ -67,7 +67,7 @@ NEUTRAL = frozenset(
     "equal_constants".split()
 )
 # Rewrites after which XLA was seen to make the same of a product, but nobody promises it: the first to be taken back.
-BOLD = frozenset({"transposed_operand", "transposed_product"})
+BOLD = frozenset({"transposed_operand", "transposed_product", "computed_before_a_loop"})
 # Those that take out what JAX puts in again when it traces the text.
 IMPLICIT = frozenset({"sharding_inside_shard_map", "implicit_pvary"})
 # Equations whose jaxprs are rewritten as well. Others keep theirs: what they close over or promise is their own.
@@ -134,6 +134,11 @@ class Simplifier:
             found = self._memo[id(closed)] = self._simplified(closed, outermost)
         return found
 
+    def keep(self, eqn: Any) -> None:
+        """Leaves an equation alone, which stands in the place of one that is."""
+        self._alive.append(eqn)
+        self.kept.add(id(eqn))
+
     def _simplified(self, closed: Any, outermost: bool) -> Any:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
         body = Body(self, jaxpr, outermost)
@@ -182,15 +187,13 @@ class Simplifier:
                 inside = Simplifier(IMPLICIT)
                 new = inside._with_params(eqn)
                 if id(eqn) in self.kept:
-                    self._alive.append(new)
-                    self.kept.add(id(new))
+                    self.keep(new)
                 self.counts.update(inside.counts)
                 body.changed = body.changed or new is not eqn
                 eqn = new
             if id(eqn) in self.instead and self.only is None:
                 eqn = eqn.replace(params={**eqn.params, "jaxpr": self.instead[id(eqn)]})
-                self._alive.append(eqn)
-                self.kept.add(id(eqn))
+                self.keep(eqn)
                 self.counts["as_called"] += 1
                 body.changed = True
             kind = "" if self.only == IMPLICIT else self._library_call(eqn, body.results)
@@ -224,8 +227,7 @@ class Simplifier:
             names.update(zip(old.outvars, outvars, strict=True))
             fresh.append(new.replace(outvars=outvars))
             if id(old) in self.kept:  # recognised there, and here as well
-                self._alive.append(fresh[-1])
-                self.kept.add(id(fresh[-1]))
+                self.keep(fresh[-1])
         body.changed = True
         body.add_users(fresh)
         self._add_all(body, fresh)
@@ -302,6 +304,7 @@ class Body:
         # A result that becomes an input would be forwarded by JAX: another loop or call than before.
         self._fixed = set() if outermost else self.results
         self.summed: set[Any] = set()  # sums over axes of size one
+        self.of_turns: dict[Any, Any] = {}  # what the turn of a loop computes -> the constant of the loop that it is
         self.solved: dict[Any, Any] = {}  # operands and parameters of a solve in the backward pass -> its result
 
     def add(self, eqn: Any, kept: bool = False) -> None:
