@@ -61,7 +61,6 @@ def loss_and_grad(params, tokens, targets):
     # forward
     params_2 = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     x = params_2["embedding"][tokens]
-    scores = jnp.sqrt(8.0).astype(jnp.bfloat16)
     distance = jnp.arange(8)[:, None] - jnp.arange(8)
     mask = (distance >= 0) & (distance < 4)
     mask_wide = jnp.broadcast_to(mask, (2, 8, 8))
@@ -70,8 +69,8 @@ def loss_and_grad(params, tokens, targets):
         layer, param = inputs
         q, k, v = jnp.split(x @ param, 3, axis=-1)
         product = jnp.einsum("qhd,khd->hqk", q.reshape(8, 2, 8), k.reshape(8, 2, 8))
-        selected = jnp.where(mask_wide, product / scores, -jnp.inf)
-        weights = jax.nn.softmax(selected, axis=-1)
+        scores = product / jnp.sqrt(8.0)
+        weights = jax.nn.softmax(jnp.where(mask_wide, scores, -jnp.inf), axis=-1)
         product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(8, 2, 8))
         return x + product_2.reshape(8, 16) @ layer, x
 
