@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -92,6 +94,19 @@ def kicked(x, step=0.5):
     return jnp.sum(lax.scan(turn, x, length=4)[0])
 
 
+@jax.custom_jvp
+def scaled(x, y):
+    return x * y
+
+
+@functools.partial(scaled.defjvp, symbolic_zeros=True)
+def _scaled_jvp(primals, tangents):
+    """The rule calls its own function, and leaves out what is zero."""
+    (x, y), (x_dot, y_dot) = primals, tangents
+    parts = [d * v for d, v in ((x_dot, y), (y_dot, x)) if type(d) is not jax.custom_derivatives.SymbolicZero]
+    return scaled(x, y), sum(parts[1:], parts[0])
+
+
 # The name of a rewrite, and a function in whose trace it is made.
 CASES = {
     "add_any_is_add": lambda x, y: primitives.add_jaxvals_p.bind(x, y),
@@ -142,6 +157,7 @@ CASES = {
     "carry_that_stays": lambda x, y: jax.grad(lambda x: summed(x, y))(x),
     "constants_of_a_loop": lambda x, y: looped(x) + y,
     "computed_before_a_loop": lambda x, y: jax.grad(lambda a: kicked(a[0]))(x) + y,
+    "instantiated_zeros": scaled,
     "where_with_scalar": lambda x, y: lax.select(x > y, x, jnp.zeros((2, 3))),
     "transposed_operand": lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ()))),
     "transposed_product": lambda x, y: lax.dot_general(x, y, (((0,), (0,)), ((), ()))).T,
@@ -535,6 +551,16 @@ def test_what_the_turn_of_a_loop_computes_of_numbers_stays_in_it():
     assert "= jnp.eye(3)" not in d.source and "= 1.0 - jnp.eye(3)" not in d.source, d.source
     assert d.source.count("0.25 * step") == 1, d.source
     assert d.proof.at_least("bits")
+
+
+def test_a_rule_with_symbolic_zeros_is_a_plain_one():
+    d = untrace.decompile(lambda x: scaled(x, 2.0 * x).sum())(jnp.ones(3))
+    assert "@scaled.defjvp\n" in d.source and d.source.count("custom_jvp") == 1, d.source
+    assert "return scaled(x, y), x_dot * y + y_dot * x" in d.source and "_instantiate" not in d.source, d.source
+    assert d.proof.at_least("hlo")
+    np.testing.assert_array_equal(jax.grad(d)(jnp.ones(3)), 4.0)
+    plain = untrace.decompile(lambda x: scaled(x, 2.0 * x).sum(), style="exact")(jnp.ones(3))
+    assert "symbolic_zeros=True" in plain.source and plain.proof.level == "jaxpr"
 
 
 def test_a_branch_fills_up_what_another_saves_with_zeros():

@@ -91,6 +91,31 @@ def custom_jvp_rule(eqn: Any) -> tuple[Any, list[bool]]:
     return _without_float0(closed), zeros
 
 
+def with_dense_zeros(eqn: Any) -> Any:
+    """A custom_jvp equation with symbolic zeros, as one whose rule, and the calls in it, get arrays of zeros.
+
+    `transformation2` keeps the rule's identity, by which its functions are shared. Source: `jvp_jaxpr_thunk` of
+    `DynamicJaxprTrace.process_custom_jvp_call`, jax/_src/interpreters/partial_eval.py.
+    """
+    from jax._src import linear_util as lu
+
+    def with_dense(closed: Any) -> Any:
+        jaxpr, _ = open_jaxpr(closed)
+        eqns = [with_inner_jaxprs(with_dense_zeros(e), with_dense) for e in jaxpr.eqns]
+        same = all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True))
+        return closed if same else rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
+
+    @lu.transformation2
+    def dense_zeros(rule: Any, *in_zeros: bool) -> Any:
+        jaxpr, *rest = rule(*in_zeros)
+        return with_dense(jaxpr), *rest
+
+    if eqn.primitive.name != "custom_jvp_call" or not eqn.params["symbolic_zeros"]:
+        return eqn
+    rule = dense_zeros(eqn.params["jvp_jaxpr_fun"])
+    return eqn.replace(params={**eqn.params, "symbolic_zeros": False, "jvp_jaxpr_fun": rule})
+
+
 @contextlib.contextmanager
 def tracing_context(eqn: Any) -> Iterator[None]:
     """The settings under which an equation was traced: mesh, named axes, and whether values say over which they vary.

@@ -450,3 +450,15 @@ def batched_function(body: Body, eqn: Any) -> Any:
     if not comparer.same(call, public.params["call_jaxpr"]) or comparer.differing_param(eqn, public) is None:
         return None
     return public.replace(invars=[x], outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+@rewrite("custom_jvp_call")
+def instantiated_zeros(body: Body, eqn: Any) -> Any:
+    """`@f.defjvp` for `symbolic_zeros=True`: a written rule makes arrays of them all, as JAX does by itself."""
+    if not eqn.params["symbolic_zeros"]:
+        return None
+    try:
+        _, zeros = jax_compat.custom_jvp_rule(eqn)
+    except Exception:  # a rule is user code: anything may be raised
+        return None
+    return None if any(zeros) else jax_compat.with_dense_zeros(eqn)

@@ -35,6 +35,8 @@ running both. Each rewrite is a named function that looks at one equation; each 
     the derivative of a library function that was mapped -> that of the function on the whole array
     cond over platforms of which only Mosaic's kernels have a branch of their own -> the equations of the other branch
     jit of a function of JAX that has no public name (a derivative of `jnp.var`) -> its equations
+    a rule that gets symbolic zeros, which is written with arrays of them -> one that gets those
+    what the turn of a loop computes of numbers, before the loop -> computed in its body
     constants with the same bits -> one constant (`equal_constants`)
     what one expression of the author's computes twice -> computed once (`computed_once`)
 
@@ -64,7 +66,7 @@ EARLY: set[str] = set()
 # Rewrites after which the program lowers to the same StableHLO.
 NEUTRAL = frozenset(
     "add_any_is_add plain_conversion preferred_type plain_slice sharding_inside_shard_map implicit_pvary "
-    "equal_constants".split()
+    "equal_constants instantiated_zeros".split()
 )
 # Rewrites after which XLA was seen to make the same of a product, but nobody promises it: the first to be taken back.
 BOLD = frozenset({"transposed_operand", "transposed_product", "computed_before_a_loop"})
