@@ -169,14 +169,22 @@ def normalise_optimised(text: str) -> str:
     their own hashes. A computation is its root and the instructions that it has, how often; what has an effect keeps
     its place among its like.
     """
-    text = _TABLES.sub("", _METADATA.sub("", text))
+    if "metadata=" in text:
+        text = _METADATA.sub("", text)
+    text = _TABLES.sub("", text)
     text = re.sub(r"^HloModule [^,\n]+", "HloModule m", text)
     lines = [_ADDRESS.sub("ADDRESS", line) if "callback" in line else line for line in text.splitlines()]
     hashes: dict[str, str] = {}  # of computations that were read, and of the instructions of the one that is
     found: list[str] = []
     inside: dict[str, str] = {}
     effects: list[str] = []
+    has_effects = _EFFECT.search(text) is not None
     head = root = current = ""
+
+    def meaning_of(match: re.Match[str]) -> str:
+        name = match[0]
+        return inside.get(name) or hashes.get(name, name)
+
     for line in lines:
         if line.endswith("{") and _HEAD.match(line):
             # Parameters in the head of a computation have names without a percent sign.
@@ -195,11 +203,13 @@ def normalise_optimised(text: str) -> str:
             name, _, rest = line.partition(" = ")
             is_root = name.lstrip().startswith("ROOT")
             name = _NAME.search(name).group(0)  # type: ignore[union-attr]
-            meaning = _NAME.sub(_meaning(inside, hashes), rest)
-            inside[name] = digest = _hash(_COMMUTATIVE.sub(_sorted_operands, meaning))
+            meaning = _NAME.sub(meaning_of, rest)
+            if any(op in meaning for op in _COMMUTATIVE_CALLS):  # most lines have none, and a search takes long
+                meaning = _COMMUTATIVE.sub(_sorted_operands, meaning)
+            inside[name] = digest = _hash(meaning)
             if is_root:
                 root = digest
-            if _EFFECT.search(rest):
+            if has_effects and _EFFECT.search(rest):
                 effects.append(digest)
         elif line.strip():
             found.append(line)
@@ -216,15 +226,12 @@ _EFFECT = re.compile(
 
 # Not of `add`: which of two products LLVM contracts with their sum depends on the order. Nor of `maximum`, of zeros.
 _COMMUTATIVE = re.compile(r"\b(multiply|and|or|xor)\((\w+), (\w+)\)")
+_COMMUTATIVE_CALLS = ("multiply(", "and(", "or(")  # the last is that of `xor` too
 
 
 def _sorted_operands(match: re.Match[str]) -> str:
     first, second = sorted(match.groups()[1:])
     return f"{match[1]}({first}, {second})"
-
-
-def _meaning(*hashes: dict[str, str]) -> Callable[[re.Match[str]], str]:
-    return lambda match: next((known[match[0]] for known in hashes if match[0] in known), match[0])
 
 
 def _hash(text: str) -> str:
