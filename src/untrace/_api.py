@@ -14,7 +14,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import OptionError, OutputExistsError
-from untrace._pipeline import WORDS, Options, Result, write_and_prove
+from untrace._pipeline import WORDS, Options, Result, no_collections, write_and_prove
 from untrace.capture.function import Captured, trace
 from untrace.print.jax.entry import FlatEntry, entry_of
 from untrace.print.jax.signature import static_arguments
@@ -159,10 +159,11 @@ def decompile(
     def decompile_on(*args: Any, **kwargs: Any) -> Decompiled:
         start = time.perf_counter()
         nums, names = static_arguments(fn, args, static_argnums, static_argnames)
-        captured = trace(fn, args, kwargs, nums, names, style == "idiomatic" and prove)
-        timings = {"capture": time.perf_counter() - start}
-        entry = entry_of(fn, captured, args, kwargs, nums, names)
-        return _decompiled(captured, write_and_prove(captured, entry, captured.name, options, timings), timings)
+        with no_collections():
+            captured = trace(fn, args, kwargs, nums, names, style == "idiomatic" and prove)
+            timings = {"capture": time.perf_counter() - start}
+            entry = entry_of(fn, captured, args, kwargs, nums, names)
+            return _decompiled(captured, write_and_prove(captured, entry, captured.name, options, timings), timings)
 
     return decompile_on
 

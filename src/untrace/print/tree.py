@@ -424,6 +424,11 @@ class Assign(Statement):
         self.comment = comment
 
     def lines(self, indent: str) -> Iterator[str]:
+        if len(self.targets) == 1 and type(self.targets[0]) is str:  # most statements, each of which is laid out often
+            line = f"{indent}{self.targets[0]} = {self.value.flat()}"
+            if len(line) <= WIDTH:
+                yield line
+                return
         targets = _starred(self.targets)
         head = "".join([t if type(t) is str else t.flat() for t in targets[:1]])
         if len(targets) > 1:

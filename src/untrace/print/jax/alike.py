@@ -212,7 +212,10 @@ def slots_of(node: Any) -> tuple[str, ...]:
 
 def is_node(value: Any) -> bool:
     """Whether a value is a part of the tree that is printed."""
-    return isinstance(value, (Expr, Statement, Parameter))
+    return isinstance(value, _NODES)
+
+
+_NODES = (Expr, Statement, Parameter)
 
 
 def parts_of(node: Any) -> list[Any]:
@@ -220,16 +223,35 @@ def parts_of(node: Any) -> list[Any]:
     return [getattr(node, slot, None) for slot in slots_of(node)]
 
 
+# By type, the slots of a node from the last to the first; None for what is no node. Every pass asks for them.
+_BACKWARDS: dict[type, tuple[str, ...] | None] = dict.fromkeys((str, int, bool, float, type(None)))
+
+
+def slots_backwards(value: Any) -> tuple[str, ...] | None:
+    """`_slots` of a node in reverse, as a stack takes them; None for other values."""
+    kind = type(value)
+    if kind not in _BACKWARDS:
+        _BACKWARDS[kind] = _slots(value)[::-1] if isinstance(value, _NODES) else None
+    return _BACKWARDS[kind]
+
+
 def nodes_of(node: Any) -> Iterator[Any]:
     """A node and all inside it, each before what it is made of."""
     stack = [node]
+    known = _BACKWARDS
     while stack:
         value = stack.pop()
-        if isinstance(value, (Expr, Statement, Parameter)):
+        kind = type(value)
+        if kind is list or kind is tuple:
+            stack.extend(value[::-1])
+            continue
+        slots = known[kind] if kind in known else slots_backwards(value)
+        if slots is not None:
             yield value
-            stack.extend(reversed(parts_of(value)))
-        elif type(value) in (list, tuple):
-            stack.extend(reversed(value))
+            for slot in slots:
+                part = getattr(value, slot, None)
+                if type(part) is not str and part is not None:
+                    stack.append(part)
 
 
 # Strings in these places are no variables: names of attributes and of keyword arguments, operators, comments.

@@ -145,7 +145,8 @@ def _is_one_of_several(body: Sequence[Statement], place: int) -> bool:
 
 def words_of(definition: Def) -> Counter[str]:
     """How often each word stands in a function."""
-    return Counter(word for line in definition.lines("") for word in _WORD.findall(_STRING.sub("", line)))
+    lines = [_STRING.sub("", line) if '"' in line or "'" in line else line for line in definition.lines("")]
+    return Counter(_WORD.findall("\n".join(lines)))
 
 
 def _place_of(holder: Any, name: str) -> tuple[Name, int, Callable[[Expr], None]] | None:

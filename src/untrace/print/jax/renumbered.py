@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.print.jax.neighbours import words_of
-from untrace.print.jax.rebound import functions_of, own_nodes, rename
+from untrace.print.jax.rebound import functions_of, own_nodes, own_statements, rename
 from untrace.print.tree import Assign, Def, Statement, Unpack
 
 _NUMBER = re.compile(r"_(\d+)$")
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"_(\d+)$")
 
 def names_bound(definitions: Sequence[Statement]) -> dict[int, set[str]]:
     """The variables of every function, by its id."""
-    return {id(d): set(_bound(own_nodes(d.body)[0])) for one in definitions for d in _functions(one)}
+    return {id(d): set(_bound(own_statements(d.body))) for one in definitions for d in _functions(one)}
 
 
 def count_again(definitions: Sequence[Statement], before: Mapping[int, set[str]]) -> None:
@@ -24,7 +24,7 @@ def count_again(definitions: Sequence[Statement], before: Mapping[int, set[str]]
         functions = [d for d in _functions(definition) if len(before.get(id(d), ())) > 1]
         if not functions:
             continue
-        now = {id(f): set(_bound(own_nodes(f.body)[0])) for f in functions}
+        now = {id(f): set(_bound(own_statements(f.body))) for f in functions}
         if all(before[id(f)] <= now[id(f)] for f in functions):
             continue
         words = words_of(definition)  # type: ignore[arg-type]
