@@ -1932,14 +1932,61 @@ def intercepted_bodies(note: Callable[[Any, Any, Any], None]) -> Iterator[None]:
             note(closed, avals.unflatten, out.unflatten)
         return result
 
-    for name in ("cache_clear", "cache_info", "evict_weakref"):  # it is a cached function, and stays one
-        if hasattr(before, name):
-            setattr(trace_to_jaxpr, name, getattr(before, name))
+    _copy_cache(before, trace_to_jaxpr)
     partial_eval.trace_to_jaxpr = trace_to_jaxpr
     try:
         yield
     finally:
         partial_eval.trace_to_jaxpr = before
+
+
+@contextlib.contextmanager
+def noted_reuse() -> Iterator[list[Any]]:
+    """While the context is open, the jaxprs of functions that JAX had traced before go to the list that it gives.
+
+    What JAX takes from its caches it does not call. Source: there are two that go by the function, `_infer_params` in
+    jax/_src/pjit.py and `trace_to_jaxpr` in jax/_src/interpreters/partial_eval.py.
+    """
+    from jax._src import pjit
+    from jax._src.interpreters import partial_eval
+
+    reused: list[Any] = []
+    made: dict[int, Any] = {}  # by id: what was traced here
+    trace, trace_for_jit, infer = partial_eval.trace_to_jaxpr, pjit._trace_for_jit, pjit._infer_params
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        misses = trace.cache_info().misses
+        result = trace(*args, **kwargs)
+        if trace.cache_info().misses > misses:
+            made[id(result[0])] = result[0]
+        elif id(result[0]) not in made:
+            reused.append(result[0])
+        return result
+
+    def traced_for_jit(*args: Any, **kwargs: Any) -> Any:
+        found = trace_for_jit(*args, **kwargs)
+        made[id(found)] = found
+        return found
+
+    def inferred(*args: Any, **kwargs: Any) -> Any:
+        found, operands = infer(*args, **kwargs)
+        if id(found) not in made:
+            reused.append(found.params["jaxpr"])
+        return found, operands
+
+    _copy_cache(trace, traced)
+    partial_eval.trace_to_jaxpr, pjit._trace_for_jit, pjit._infer_params = traced, traced_for_jit, inferred
+    try:
+        yield reused
+    finally:
+        partial_eval.trace_to_jaxpr, pjit._trace_for_jit, pjit._infer_params = trace, trace_for_jit, infer
+
+
+def _copy_cache(cached: Any, wrapper: Any) -> None:
+    """A wrapper of a cached function is one as well."""
+    for name in ("cache_clear", "cache_info", "evict_weakref"):
+        if hasattr(cached, name):
+            setattr(wrapper, name, getattr(cached, name))
 
 
 def body_names(closed: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...] | None] | None:

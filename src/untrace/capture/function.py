@@ -97,21 +97,35 @@ def trace(
 
     _check_arguments(function, args, dynamic_args, kwargs, static)
     whole = call if static or not callable(getattr(function, "__call__", None)) else function  # noqa: B004
+
+    def traced() -> Any:
+        return jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
+
     bodies = Bodies()
-    noted = noted_bodies(bodies) if note_calls else contextlib.nullcontext()
-    try:
-        with noted:
-            jaxpr, out_example = jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
-    except Exception as error:  # whatever the user's function raises while it is traced
-        raise CaptureError(_explain(function, error)) from error
     vmaps: Sequence[VmapCall] = ()
+    reused: list[Any] | None = None  # what JAX had traced before; None where that is not known
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    if note_calls and (jax_compat.is_mapped(jaxpr) or has_unknown_loops(jaxpr, bodies)):
-        # Traced again, for JAX does not call what it has traced before. Where that fails, the calls stay unknown.
-        fresh = jax_compat.fresh_caches()
-        with contextlib.suppress(Exception), fresh(), noted_bodies(bodies), noted_vmaps() as vmaps:
-            jaxpr, out_example = jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
-            caches = fresh
+    if note_calls:
+        # Where noting fails, or the function itself does, it is traced as it is.
+        with contextlib.suppress(Exception), noted_bodies(bodies), noted_vmaps() as vmaps, jax_compat.noted_reuse() as old:
+            jaxpr, out_example = traced()
+            reused = old
+    if reused is None:
+        try:
+            jaxpr, out_example = traced()
+        except Exception as error:  # whatever the user's function raises while it is traced
+            raise CaptureError(_explain(function, error)) from error
+    if note_calls:
+        mapped = jax_compat.is_mapped(jaxpr)
+        unknown = mapped and (reused is None or any(map(jax_compat.is_mapped, reused)))
+        if unknown or has_unknown_loops(jaxpr, bodies):
+            # Traced again, for JAX does not call what it has traced before. Where that fails, the calls stay unknown.
+            fresh = jax_compat.fresh_caches()
+            with contextlib.suppress(Exception), fresh(), noted_bodies(bodies), noted_vmaps() as vmaps:
+                jaxpr, out_example = traced()
+                caches = fresh
+        elif not mapped:
+            vmaps = ()
     name = name_of(function)
     if name == "<lambda>":
         name = syntax.lambda_name(getattr(inspect.unwrap(function), "__code__", None)) or name
