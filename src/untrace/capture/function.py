@@ -107,7 +107,12 @@ def trace(
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     if note_calls:
         # Where noting fails, or the function itself does, it is traced as it is.
-        with contextlib.suppress(Exception), noted_bodies(bodies), noted_vmaps() as vmaps, jax_compat.noted_reuse() as old:
+        with (
+            contextlib.suppress(Exception),
+            noted_bodies(bodies),
+            noted_vmaps() as vmaps,
+            jax_compat.noted_reuse() as old,
+        ):
             jaxpr, out_example = traced()
             reused = old
     if reused is None:
