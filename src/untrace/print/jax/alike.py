@@ -228,10 +228,10 @@ _BACKWARDS: dict[type, tuple[str, ...] | None] = dict.fromkeys((str, int, bool, 
 
 
 def slots_backwards(value: Any) -> tuple[str, ...] | None:
-    """`_slots` of a node in reverse, as a stack takes them; None for other values."""
+    """`slots_of` a node in reverse, as a stack takes them; None for other values."""
     kind = type(value)
     if kind not in _BACKWARDS:
-        _BACKWARDS[kind] = _slots(value)[::-1] if isinstance(value, _NODES) else None
+        _BACKWARDS[kind] = slots_of(value)[::-1] if isinstance(value, _NODES) else None
     return _BACKWARDS[kind]
 
 
