@@ -338,3 +338,18 @@ def test_a_differentiated_jacobian_is_written_out():
         return jax.grad(lambda z: jax.jacfwd(coupled)(z, y).sum())(x)
 
     assert untrace.decompile(f)(jnp.ones(3), jnp.ones(3)).proof.at_least("bits")
+
+
+def test_products_in_mapped_functions_are_of_transposed_matrices():
+    """XLA makes the same of batches of products where nothing is swapped; `x @ w.T` for `(w @ x.T).T` would be another."""
+
+    def attend(w, x):
+        query = jax.vmap(lambda row: w @ row)(x)
+        return jax.nn.softmax(jnp.einsum("sd,td->st", query, x) / 3.0) @ x
+
+    def model(w, xs):
+        return jax.vmap(lambda x: attend(w, x))(xs)
+
+    d = untrace.decompile(model)(jnp.ones((4, 4)), jnp.ones((3, 5, 4)))
+    assert d.proof.level == "hlo"
+    assert "einsum" not in d.source and "@ x.T / 3.0" in d.source, d.source

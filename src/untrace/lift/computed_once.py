@@ -9,7 +9,8 @@ be recognised, and read alike.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -66,12 +67,16 @@ def _once(
         [_key(e) for e in eqns if all(type(v) is Literal for v in e.invars) if sums.isdisjoint(e.outvars)]
     )
     staying: set[int] = set()  # places of equations that stay
+    transposed: dict[Hashable, Any] = {}
+    alike: dict[Any, Any] = {}  # what is written each time: the first that is the same
     for eqn in eqns:
         stays = id(eqn) in kept
         if names and any(type(v) is not Literal and v in names for v in eqn.invars):
             eqn = eqn.replace(invars=jax_compat.substituted(eqn.invars, names))
-        key = _key(eqn) if apart.isdisjoint(eqn.outvars) else None
-        if (
+        key = _key(eqn, alike) if apart.isdisjoint(eqn.outvars) else None
+        if key is not None and _is_short(eqn):
+            alike[eqn.outvars[0]] = transposed.setdefault(key, eqn.outvars[0])
+        elif (
             key is not None
             and results.isdisjoint(eqn.outvars)
             and sums.isdisjoint(eqn.outvars)
@@ -110,15 +115,23 @@ def _beginnings_of_sums(eqns: Sequence[Any]) -> set[Any]:
     return found
 
 
-def _key(eqn: Any) -> Hashable | None:
-    """Equal for equations that compute the same of the same; None for those that are looked at by nobody."""
+def _is_short(eqn: Any) -> bool:
+    """Whether the text of an equation is as short as a name: `x.T`."""
+    return eqn.primitive.name == "transpose" and len(eqn.params["permutation"]) == 2
+
+
+def _key(eqn: Any, alike: Mapping[Any, Any] = MappingProxyType({})) -> Hashable | None:
+    """Equal for equations that compute the same of the same; None for those that are looked at by nobody.
+
+    alike: values that are the same as others.
+    """
     if eqn.effects or eqn.primitive.name in ("jit", "pjit") and not jax_compat.is_library_jaxpr(eqn.params["jaxpr"]):
         return None
     if eqn.primitive.name not in ("jit", "pjit") and jax_compat.jaxprs_in(eqn):
         return None
     if eqn.primitive.name in _OF_INDICES and all(_is_discrete(v.aval) for v in (*eqn.invars, *eqn.outvars)):
         return None
-    return equation_key(eqn, eqn.invars)
+    return equation_key(eqn, [v if type(v) is Literal else alike.get(v, v) for v in eqn.invars])
 
 
 def equation_key(eqn: Any, operands: Sequence[Any]) -> Hashable | None:

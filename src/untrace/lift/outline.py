@@ -266,7 +266,7 @@ class Outliner(FunctionNames):
         if piece.call.backward:
             # Gradients that the program returns as they are: those of one tree, for a reader.
             plain -= max(0, sum(piece.values[n] in piece.scan.returned for n in shape.results) - 1)
-        if plain > _MOST_OUTPUTS or not shape.results or self._weight(piece) <= _TINY or saved > _MOST_SAVED:
+        if plain > _MOST_OUTPUTS or not shape.results or self._is_tiny(piece) or saved > _MOST_SAVED:
             return False
         if not self._is_function(piece) or self._is_wrapper(piece):
             return False
@@ -284,6 +284,11 @@ class Outliner(FunctionNames):
                 shape.refused = True
                 return False
         return True
+
+    def _is_tiny(self, piece: Piece) -> bool:
+        """Whether it is one operation; a library's product may be of a transposed matrix."""
+        turned = [e for e in piece.scan.equations[piece.start : piece.stop] if e.callee.name == "transpose"]
+        return self._weight(piece) - (len(turned) if piece.call.callee.library else 0) <= _TINY
 
     def _find_turns(self, items: Sequence[int | Piece]) -> None:
         for item in items:

@@ -2,7 +2,7 @@
 
 The gradients of `x @ w` are `d @ w.T` and `x.T @ d`. Of matrices of single and double precision XLA makes the same
 product of either form: it takes transposes into the product and swaps its operands itself. It does not do so for
-vectors and for axes of size one, where the order of the sum may be another.
+vectors and for axes of size one, where the order of the sum may be another, and of batches it swaps no operands.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def transposed_operand(body: Body, eqn: Any) -> Any:
         return None
     if second == 0:
         return _product(eqn, _transpose(body, eqn, left), right)
+    if body.simplifier.mapped:
+        return None  # swapped operands are another program of batches
     swapped = jax_compat.fresh_variable(eqn.outvars[0], eqn.outvars[0].aval.shape[::-1])
     body.add(_product(eqn, right, left).replace(outvars=[swapped]))
     return _transposed(eqn, swapped, eqn.outvars[0])

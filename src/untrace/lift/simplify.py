@@ -70,6 +70,8 @@ NEUTRAL = frozenset(
 )
 # Rewrites after which XLA was seen to make the same of a product, but nobody promises it: the first to be taken back.
 BOLD = frozenset({"transposed_operand", "transposed_product", "computed_before_a_loop"})
+# Of products of batches XLA does not make the same where their operands are swapped.
+_OF_ONE = BOLD - {"transposed_operand"}
 # Those that take out what JAX puts in again when it traces the text.
 IMPLICIT = frozenset({"sharding_inside_shard_map", "implicit_pvary"})
 # Equations whose jaxprs are rewritten as well. Others keep theirs: what they close over or promise is their own.
@@ -122,6 +124,7 @@ class Simplifier:
         self.own = own
         self.kept = set(kept)
         self.backward = False  # whether what is around the body that is looked at belongs to a backward pass
+        self.mapped = False  # whether it is the body of a mapped function
         self.counts: Counter[str] = Counter()
         self.provenance = Provenance()
         self._memo: dict[int, Any] = {}
@@ -174,12 +177,12 @@ class Simplifier:
     def _with_params(self, eqn: Any) -> Any:
         if eqn.primitive.name not in _TRANSPARENT:
             return eqn
-        outside, around = self.without, self.backward
-        self.backward = around or in_backward_pass(eqn)
-        if eqn.primitive.name == "vmap":  # of products of batches XLA does not make the same
-            self.without = outside | BOLD
+        outside = self.without, self.backward, self.mapped
+        self.backward = self.backward or in_backward_pass(eqn)
+        if eqn.primitive.name == "vmap":
+            self.without, self.mapped = self.without | _OF_ONE, True
         new = jax_compat.with_inner_jaxprs(eqn, lambda inner: self.simplify(inner, outermost=False))
-        self.without, self.backward = outside, around
+        self.without, self.backward, self.mapped = outside
         return new
 
     def _add_all(self, body: Body, eqns: Sequence[Any]) -> None:

@@ -113,6 +113,10 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
         for order in itertools.permutations(inputs):
             yield Guess(_OPERATORS[path], order)
     given = given_arguments(path, site)
+    if path == "jnp.einsum" and site.frames[-1].library and len(inputs) == 2 and not constants:
+        for order in itertools.permutations(inputs):
+            if len(order[0].aval.shape) > 1 and len(order[1].aval.shape) == 2:
+                yield Guess("operator.matmul", order)
     spec = given.pop("subscripts", None) or _scope_of_einsum(path, site)  # the author's own letters
     if spec is not None:
         for order in itertools.permutations([*inputs, *constants]):
