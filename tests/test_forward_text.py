@@ -348,3 +348,48 @@ def test_layers_that_differ_in_sizes_only_are_one_function_whatever_their_result
     x = jnp.ones((2, 4))
     source = text(model.apply, model.init(KEY, x), x)
     assert "def dense_2" not in source and "def mlp_2" not in source, source
+
+
+def test_a_function_of_any_number_of_arguments_is_one():
+    def dense(layer, *inputs):
+        return jax.nn.relu(jnp.concatenate(inputs, axis=-1) @ layer["w"] + layer["b"])
+
+    def join(layer, *inputs):
+        return jnp.concatenate(inputs, axis=-1) @ layer["w"] + jnp.sum(inputs[0])
+
+    def model(params, x, y):
+        hidden = dense(params["a"], x, y, jnp.sin(x))
+        hidden = dense(params["b"], hidden, y) + dense(params["b"], y, jnp.cos(x))
+        return join(params["b"], hidden, y) * join(params["b"], x, hidden)
+
+    wide, narrow = ({"w": jnp.ones((n, 3)), "b": jnp.ones(3)} for n in (9, 6))
+    source = text(model, {"a": wide, "b": narrow}, jnp.ones((2, 3)), jnp.ones((2, 3)))
+    assert "dense(params, *inputs):" in source and "dense_2" not in source, source
+    assert "jnp.concatenate(inputs, axis=-1)" in source and "*inputs: f32[2,3]" in source, source
+
+
+def test_what_is_stored_in_a_reference_is_assigned():
+    def count(values):
+        counts = jax.new_ref(jnp.zeros(4))
+        counts[1] = jnp.sin(values[0]) * 2.0
+        old = jax.ref.swap(counts, 2, values[1])
+        return counts[...] + old
+
+    source = text(count, jnp.ones(3))
+    assert "counts[1] = jnp.sin(values[0]) * 2.0" in source and "jax.ref.swap(counts, 2, values[1])" in source, source
+
+
+def test_a_kernel_with_one_result_reads_like_its_author_wrote_it():
+    pl = pytest.importorskip("jax.experimental.pallas")
+
+    def double(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * 2.0
+
+    def call(x):
+        spec = pl.BlockSpec((2, 4), lambda i: (i, 0))
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(double, shape, grid=(2,), in_specs=[spec], out_specs=spec, interpret=True)(x)
+
+    source = text(call, jnp.ones((4, 4)))
+    assert "out_specs=pl.BlockSpec((2, 4), lambda i: (i, 0))," in source, source
+    assert "    return pl.pallas_call(" in source and "out_ref[...] = " in source, source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 
 from untrace.capture.provenance import Frame
 from untrace.lift import words
@@ -60,3 +61,11 @@ def own_parameters(frame: Frame) -> list[str]:
     """The author's names of the positional parameters, without `self`."""
     own = list(frame.code.co_varnames[: frame.code.co_argcount])
     return own[1:] if own[:1] == ["self"] else own
+
+
+def variadic_parameter(frame: Frame) -> str | None:
+    """The author's name of the parameter that takes all further arguments, if there is one."""
+    code = frame.code
+    if frame.library or not code.co_flags & inspect.CO_VARARGS:
+        return None
+    return code.co_varnames[code.co_argcount + code.co_kwonlyargcount]

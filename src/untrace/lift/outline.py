@@ -25,7 +25,7 @@ from untrace.ir.nodes import (
     walk_functions,
 )
 from untrace.lift import pieces, words
-from untrace.lift.call_names import is_module_call, own_parameters, owner_of
+from untrace.lift.call_names import is_module_call, own_parameters, owner_of, variadic_parameter
 from untrace.lift.calls import Call
 from untrace.lift.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
 from untrace.lift.names import provenance_of
@@ -454,6 +454,7 @@ class Outliner(FunctionNames):
             saved = self._saved(shape)
             definition = own_parameters(piece.call.callee)
             function.extra.update(saved=saved if saved > 1 else 0, unmatched=unmatched, definition=definition)
+            function.extra["variadic"] = variadic_parameter(piece.call.callee)
             if _is_called_once(shape) and not saved and len(set(results)) == len(results):
                 function.extra["called_once"] = "library" if piece.call.callee.library else "author"
         return function

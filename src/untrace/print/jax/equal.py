@@ -59,6 +59,11 @@ def _units(module: Any) -> Iterator[Sequence[Statement]]:
             yield unit
 
 
+def form_of(definition: Def) -> Any:
+    """What a function says, without its name and those that it binds."""
+    return _form([definition], [definition.name])
+
+
 def _form(unit: Sequence[Statement], own: Sequence[str]) -> Any:
     """What definitions say, without the names that they bind."""
     order = {name: place for place, name in enumerate(own)}

@@ -212,6 +212,8 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
         definition = _definition(module, body, layout, order, leaves, examples)
         hint = identifier(body.name, "fn")
         found = placed(module, definition, hint, lambda d: _describe(module, d, body, layout, order))
+        if body.extra.get("variadic"):
+            module.variadic.setdefault(found, body.extra["variadic"])
         module.attributes.setdefault(found, body.extra.get("attributes", {}))
         module.parts.setdefault(found, []).append(body.extra.get("parts"))
         module.locals[key] = found

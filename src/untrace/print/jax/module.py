@@ -22,6 +22,7 @@ from untrace.print.jax.renumbered import count_again, names_bound
 from untrace.print.jax.repeated import share_calls
 from untrace.print.jax.rolled import roll_statements
 from untrace.print.jax.sizes import words_of_sizes
+from untrace.print.jax.variadic import spread_arguments
 from untrace.print.jax.writer import ModuleWriter
 from untrace.print.tree import WIDTH, Assign, Compound, Def, Statement, Unpack, docstring_lines
 
@@ -106,6 +107,7 @@ def write_module(
     if idiomatic:
         if share is None:
             share_definitions(module, definitions)
+        spread_arguments(module)
         merge_equal(module, definitions)
         rolled = rolls and roll_statements(module, [*module.definitions, *definitions], provenance_of(program))
         share_calls(module, definitions)

@@ -20,6 +20,7 @@ from typing import Any
 
 from untrace.capture.provenance import Provenance
 from untrace.print.jax.alike import nodes_of
+from untrace.print.jax.rules.refs import Store
 from untrace.print.tree import (
     WIDTH,
     Assign,
@@ -120,6 +121,8 @@ class _Folder:
             return False
         if first.origin is None and getattr(self.module.program, "effects", None):
             return False  # a function that is called may do more
+        if type(second) is Store and origins[0] is not None:
+            origins.pop()  # what is stored is computed before
         found = [o for o in origins if o is not None]
         return all(not getattr(o, "effects", None) and self.provenance.site(o).phase == "forward" for o in found)
 

@@ -99,6 +99,7 @@ class ModuleWriter(ConstantWriter):
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
+        self.variadic: dict[str, str] = {}  # by name: what the author calls the parameter of all further arguments
         self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
         self.authors: dict[int, str] = {}  # id of a variable's Name -> what the author calls the value
         self.inner_names: dict[int, str] = {}  # the same for values of a library's code, as it calls them
@@ -466,7 +467,7 @@ class FunctionWriter:
             self._note_folded(equation)
             return
         base = _base(equation)
-        targets = ["_" if o is None or not single and not self._is_read(o) else self._target(o, base) for o in outputs]
+        targets = ["_" if o is None or not single and not self.is_read(o) else self._target(o, base) for o in outputs]
         make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
         self.statements.append(make(targets, expr, equation.origin))
         self._note_folded(equation)
@@ -475,7 +476,7 @@ class FunctionWriter:
         """Whether a value keeps the statement that its author gave it: not under a name with a number."""
         return output.named and not self.scope.taken(identifier(output.hint, "x"))
 
-    def _is_read(self, output: Value) -> bool:
+    def is_read(self, output: Value) -> bool:
         """Whether an equation or the result of this function needs `output`."""
         if not self.module.idiomatic:
             return True

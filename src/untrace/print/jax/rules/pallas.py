@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.nodes import Function
-from untrace.print.rules import DECLINE, rule
-from untrace.print.tree import Call, Def, Expr, List, Name, Parameter, Return, Text, Tuple
+from untrace.print.rules import DECLINE, Whole, rule
+from untrace.print.tree import Call, Def, Expr, Lambda, List, Name, Parameter, Return, Text, Tuple
+
+_LONGEST_INDEX = 40
 
 
 @rule("program_id")
@@ -41,11 +43,13 @@ def pallas_call(
         return DECLINE
     w.module.modules.add("pl")
     specs = [_block_spec(w, b, f) for b, f in zip(grid.block_mappings, index_maps, strict=True)]
+    shapes, out_specs = [w.aval(a) for a in out_avals], specs[grid.num_inputs :]
+    alone = len(shapes) == 1 and w.module.idiomatic
     kwargs: list[tuple[str, Expr]] = [
-        ("out_shape", List([w.aval(a) for a in out_avals])),
+        ("out_shape", shapes[0] if alone else List(shapes)),
         ("grid", w.source(tuple(grid.grid))),
         ("in_specs", List(specs[: grid.num_inputs])),
-        ("out_specs", List(specs[grid.num_inputs :])),
+        ("out_specs", out_specs[0] if alone else List(out_specs)),
     ]
     if grid.scratch_avals:
         kwargs.append(("scratch_shapes", List([_scratch(w, a) for a in grid.scratch_avals])))
@@ -55,7 +59,8 @@ def pallas_call(
         if value is not None and value is not False:
             kwargs.append((key, w.source(value)))
     kernel = w.module.named(("kernel", id(jaxpr)), jaxpr.name, lambda written: [_kernel(w, jaxpr, written)])
-    return Call(Call("pl.pallas_call", [Name(kernel)], kwargs), operands)
+    call = Call(Call("pl.pallas_call", [Name(kernel)], kwargs), operands)
+    return Whole(call) if alone else call
 
 
 def _kernel(w: Any, function: Function, name: str) -> Def:
@@ -68,14 +73,18 @@ def _kernel(w: Any, function: Function, name: str) -> Def:
 
 def _block_spec(w: Any, block: Any, index_map: Function) -> Expr:
     shape = Tuple([_block_dim(w, d) for d in block.block_shape])
-    name = w.module.named(("index_map", id(index_map)), index_map.name, lambda n: [_index_map(w, index_map, n)])
+    index = _index_lambda(w, index_map)
+    if index is None:
+        index = Name(
+            w.module.named(("index_map", id(index_map)), index_map.name, lambda n: [_index_map(w, index_map, n)])
+        )
     kwargs: list[tuple[str, Expr]] = []
     space = getattr(block.transformed_block_aval, "memory_space", None)
     if space is not None and getattr(space, "name", "") not in ("DEFAULT", "default"):
         kwargs.append(("memory_space", w.source(space)))
     if block.pipeline_mode is not None:
         kwargs.append(("pipeline_mode", w.source(block.pipeline_mode)))
-    return Call("pl.BlockSpec", [shape, Name(name)], kwargs)
+    return Call("pl.BlockSpec", [shape, index], kwargs)
 
 
 def _block_dim(w: Any, dim: Any) -> Expr:
@@ -85,6 +94,17 @@ def _block_dim(w: Any, dim: Any) -> Expr:
     if kind == "Squeezed":
         return Text("None")
     return w.source(dim)
+
+
+def _index_lambda(w: Any, function: Function) -> Expr | None:
+    """`lambda i: (i, 0)`, where an index map is such an expression."""
+    if not w.module.idiomatic:
+        return None
+    inner = w.module.writer()
+    names = [inner.bind_parameter(p, "i").id for p in function.params]
+    inner.equations(function.equations, function.results)
+    place = Tuple([inner.atom(r) for r in function.results])
+    return None if inner.statements or len(place.flat()) > _LONGEST_INDEX else Lambda(names, place)
 
 
 def _index_map(w: Any, function: Function, name: str) -> Def:

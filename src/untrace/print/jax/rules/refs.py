@@ -6,13 +6,39 @@ an ordinary index: `ref[i, 2:5, idx]`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Function
-from untrace.print.rules import DECLINE, rule
-from untrace.print.tree import Call, Def, Expr, Name, Parameter, Slice, Subscript, Text, Tuple, Unpack
+from untrace.print.rules import DECLINE, WRITTEN, rule
+from untrace.print.tree import (
+    Assign,
+    Call,
+    Def,
+    Expr,
+    Name,
+    Parameter,
+    Slice,
+    Subscript,
+    Text,
+    Tuple,
+    Unpack,
+    lines_of,
+)
+
+
+class Store(Assign):
+    """`ref[i] = value`."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: Expr, value: Expr, origin: object = None):
+        super().__init__((), value, origin)
+        self.place = place
+
+    def lines(self, indent: str) -> Iterator[str]:
+        yield from lines_of(f"{self.place.flat()} = ", self.value, "", indent)
 
 
 @rule("new_ref")
@@ -111,6 +137,10 @@ def swap(w: Any, ref: Any, value: Any, *indices: Any, tree: Any) -> Any:
     where = index(w, tree, indices)
     if where is DECLINE:
         return DECLINE
+    if w.module.idiomatic and not w.retreating and not any(o is not None and w.is_read(o) for o in w.equation.outputs):
+        w.names.update((o, Name("_")) for o in w.equation.outputs if o is not None)
+        w.statements.append(Store(Subscript(ref, where), value, w.equation.origin))
+        return WRITTEN
     return w.jax("ref.swap", ref, _as_argument(w, where), value)
 
 
