@@ -15,6 +15,7 @@ import jax
 from untrace._errors import ProofError, UnsupportedPrimitiveError
 from untrace.capture import vmaps
 from untrace.capture.body_trees import Bodies, forget_trees, has_trees, note_trees
+from untrace.capture.checkpoints import parts
 from untrace.capture.constant_order import keep_constant_order
 from untrace.capture.function import Captured, program_of
 from untrace.ir.nodes import Program, walk_functions
@@ -174,13 +175,14 @@ def _targets(
         apart = captured.extra.get("apart")
         settings = captured.constant_names, apart
         forms: tuple[tuple[Any, frozenset[str]], ...] = ((NEUTRAL, BOLD),)
-        kept: set[int] = set()
+        kept = parts(whole, captured.checkpoints)
         instead: dict[int, Any] = {}
         if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings)):
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
-            kept, instead = recognised(
+            found, instead = recognised(
                 close_over_constants(prune(_program_of_target(captured, plain, whole, ""))), JAX.user_names()
             )
+            kept |= found
         elif small:
             forms = ()
         bold = False
@@ -221,7 +223,7 @@ def _harmless(
 def _program_of_target(captured: Captured, program: Program, target: Any, name: str) -> Program:
     from untrace.capture.jaxpr import Importer
 
-    importer = Importer(captured.expander)
+    importer = Importer(captured.expander, captured.checkpoints)
     with captured.caches():
         entry = importer.program(target, name)
     captured.name_constants(importer.constants)

@@ -1989,6 +1989,28 @@ def _copy_cache(cached: Any, wrapper: Any) -> None:
             setattr(wrapper, name, getattr(cached, name))
 
 
+@contextlib.contextmanager
+def intercepted_checkpoints(note: Callable[[Any], None]) -> Iterator[None]:
+    """Calls `note(jaxpr)` for every function that `jax.checkpoint` marked, when it is called in what is traced.
+
+    Source: `fun_remat` in jax/_src/ad_checkpoint.py, which binds the primitive before anything differentiates it.
+    """
+    from jax.extend.core import primitives
+
+    before = primitives.remat_p.bind
+
+    def bind(*args: Any, **params: Any) -> Any:
+        if params.get("differentiated") is False and is_jaxpr(params.get("jaxpr")):
+            note(params["jaxpr"])
+        return before(*args, **params)
+
+    primitives.remat_p.bind = bind
+    try:
+        yield
+    finally:
+        del primitives.remat_p.bind  # the class has it
+
+
 def body_names(closed: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...] | None] | None:
     """(what function a jaxpr is of, the paths of its inputs, those of its results), None where JAX does not know.
 

@@ -17,6 +17,7 @@ from untrace._errors import CaptureError
 from untrace._places import place_of
 from untrace.capture import closed_over, syntax
 from untrace.capture.body_trees import Bodies, has_unknown_loops, note_trees, noted_bodies
+from untrace.capture.checkpoints import Checkpoints, has_unknown_checkpoints, noted_checkpoints
 from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
 from untrace.capture.vmaps import VmapCall, noted_vmaps
@@ -47,6 +48,7 @@ class Captured:
     constant_names: dict[int, str] = field(default_factory=dict)  # by id: names for what the function closes over
     vmaps: Sequence[VmapCall] = ()  # the calls of `jax.vmap` that were made, where they were noted
     bodies: Bodies = field(default_factory=Bodies)  # the pytrees of functions that were traced, where they were noted
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)  # what `jax.checkpoint` marked, where it was noted
     # Gives the context in which JAX finds what it traced for this: rules that are called later must find the same.
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     _looked_for: dict[int, Any] = field(default_factory=dict)
@@ -101,7 +103,7 @@ def trace(
     def traced() -> Any:
         return jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
 
-    bodies = Bodies()
+    bodies, checkpoints = Bodies(), Checkpoints()
     vmaps: Sequence[VmapCall] = ()
     reused: list[Any] | None = None  # what JAX had traced before; None where that is not known
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
@@ -110,6 +112,7 @@ def trace(
         with (
             contextlib.suppress(Exception),
             noted_bodies(bodies),
+            noted_checkpoints(checkpoints),
             noted_vmaps() as vmaps,
             jax_compat.noted_reuse() as old,
         ):
@@ -123,10 +126,16 @@ def trace(
     if note_calls:
         mapped = jax_compat.is_mapped(jaxpr)
         unknown = mapped and (reused is None or any(map(jax_compat.is_mapped, reused)))
-        if unknown or has_unknown_loops(jaxpr, bodies):
+        if unknown or has_unknown_loops(jaxpr, bodies) or has_unknown_checkpoints(jaxpr, checkpoints):
             # Traced again, for JAX does not call what it has traced before. Where that fails, the calls stay unknown.
             fresh = jax_compat.fresh_caches()
-            with contextlib.suppress(Exception), fresh(), noted_bodies(bodies), noted_vmaps() as vmaps:
+            with (
+                contextlib.suppress(Exception),
+                fresh(),
+                noted_bodies(bodies),
+                noted_checkpoints(checkpoints),
+                noted_vmaps() as vmaps,
+            ):
                 jaxpr, out_example = traced()
                 caches = fresh
         elif not mapped:
@@ -147,6 +156,7 @@ def trace(
         function=function,
         vmaps=vmaps,
         bodies=bodies,
+        checkpoints=checkpoints,
         caches=caches,
     )
 
@@ -158,7 +168,7 @@ def program_of(captured: Captured, name: str, signature: Any, keep_primitives: C
         captured.expander.perturbed = jax_compat.perturbed_operands(captured.jaxpr)
         captured.expanded = captured.expander.closed(captured.jaxpr)
         captured.notes = captured.expander.notes
-        importer = Importer(captured.expander)
+        importer = Importer(captured.expander, captured.checkpoints)
         entry = importer.program(captured.expanded, name)
     captured.name_constants(importer.constants)
     program = Program(entry, signature, tuple(importer.notes), extra=dict(captured.extra))

@@ -15,6 +15,8 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.capture import custom_rules
+from untrace.capture.checkpoints import NAMES as CHECKPOINTS
+from untrace.capture.checkpoints import Checkpoints
 from untrace.capture.expand import Expander
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Primitive, Value
 
@@ -37,9 +39,10 @@ def _types(closed: Any) -> Any:
 class Importer:
     """Converts jaxprs, each once."""
 
-    def __init__(self, expander: Expander | None = None) -> None:
+    def __init__(self, expander: Expander | None = None, checkpoints: Checkpoints | None = None) -> None:
         # The program's own: what it has replaced is then seen to be the same thing inside a rule.
         self.expander = expander or Expander()
+        self.checkpoints = checkpoints or Checkpoints()
         self._functions: dict[int, Function] = {}
         self._constants: dict[int, Constant] = {}
         self._primitives: dict[int, Primitive] = {}
@@ -208,7 +211,17 @@ class Importer:
                 if changed is None:
                     changed = dict(params)
                 changed[key] = new
+        if changed is not None and eqn.primitive.name in CHECKPOINTS:
+            self._note_checkpoint(eqn, changed["jaxpr"])
         return params if changed is None else changed
+
+    def _note_checkpoint(self, eqn: Any, body: Function) -> None:
+        """Says in `extra` of what the body of an equation is the derivative: "transposed"."""
+        transposed = self.checkpoints.of(eqn)
+        if transposed is not None:
+            name = jax_compat.function_name(transposed.function)
+            name = name if name.isidentifier() else "checkpointed"
+            body.extra["transposed"] = self.function(transposed.function, name), transposed
 
     def _convert(self, value: Any, eqn: Any) -> Any:
         """`value` with its jaxprs replaced by Functions; the very same object when it holds none."""

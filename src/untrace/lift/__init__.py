@@ -19,6 +19,7 @@ from untrace.lift import rewrites_of_loops as _rewrites_of_loops  # noqa: F401
 from untrace.lift import rewrites_of_products as _rewrites_of_products  # noqa: F401
 from untrace.lift import rewrites_of_shapes as _rewrites_of_shapes  # noqa: F401
 from untrace.lift.associative import find_associative_scans
+from untrace.lift.checkpoints import find_checkpoints, share_checkpoints
 from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.engine import Lifter
 from untrace.lift.folded_back import fold_back
@@ -39,7 +40,8 @@ def lift(
 ) -> Program:
     """The idiomatic form of `program`, in place. `refused`: ids of jaxpr equations to leave as they are; `inlined`: of
     those that must not even be in a function of their own."""
-    program = prune(program)  # first: a dead equation that reads a value would keep it from being lifted
+    program = find_checkpoints(program, refused)  # before anything looks into what they compute again
+    program = prune(program)  # a dead equation that reads a value would keep it from being lifted
     program = name_values(program)  # while every equation still says where it came from
     program = close_over_constants(program)
     program = find_associative_scans(program, refused)  # before its combining function is outlined a dozen times
@@ -48,6 +50,7 @@ def lift(
     # A capture that knows the calls by itself brings its own pass.
     pass_of_its_own = program.extra.get("outline", outline)
     program = pass_of_its_own(program, inlined)  # before lifting: a library call should not hide whose call it is in
+    program = share_checkpoints(program, refused)  # of the functions that are there now
     forget_trees(program, refused)
     any_size = "sizes" in program.extra
     program = Lifter(refused, program.extra.get("own", ()), any_size).lift(program)

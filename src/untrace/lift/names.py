@@ -20,6 +20,7 @@ from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site, Target, targets
 from untrace.ir.nodes import Equation, Function, Literal, Program, Value, functions_in
 from untrace.lift import cotangents, inner, parameters, words
+from untrace.lift.checkpoints import CHECKPOINT_VJP, name_cotangents
 from untrace.lift.constants import name_constants
 
 
@@ -203,6 +204,7 @@ class Namer:
 
     def _name_outputs(self, equation: Equation, group: Group) -> None:
         self._remember_origins(equation)
+        name_cotangents(equation)
         unnamed = [o for o in equation.outputs if o is not None and o.hint is None]
         if not unnamed:
             return
@@ -385,7 +387,7 @@ class Namer:
 
     def _name_inner(self, equation: Equation, group: Group, differentiated: bool) -> None:
         kind = equation.callee.name
-        phase = group.phase
+        phase = group.phase if kind != CHECKPOINT_VJP.name else "forward"
         results = self._names_of_results(equation, group)
         for key, value in equation.params.items():
             functions = functions_in(value)

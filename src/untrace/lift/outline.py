@@ -27,6 +27,7 @@ from untrace.ir.nodes import (
 from untrace.lift import pieces, words
 from untrace.lift.call_names import is_module_call, own_parameters, owner_of, variadic_parameter
 from untrace.lift.calls import Call
+from untrace.lift.checkpoints import CHECKPOINT_VJP
 from untrace.lift.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
 from untrace.lift.names import provenance_of
 from untrace.lift.outline_names import FunctionNames
@@ -66,6 +67,7 @@ class Outliner(FunctionNames):
         self.own: set[int] = set()
         self.shapes = pieces.Shapes(Shape, rough=True)
         self.taken_out: set[int] = set()
+        self.marked: set[tuple[str, str]] = set()  # functions that are there anyway, for `jax.checkpoint` marked them
         self.turns: set[Piece] = set()  # calls for the leaves of a tree
         # A parameter of a loop's body -> (where, what) the value is that an earlier loop stacked.
         self.slices: dict[Value, tuple[Scan, Value]] = {}
@@ -136,12 +138,17 @@ class Outliner(FunctionNames):
         forward: set[int] = {id(self.program.entry)}
         every = walk_functions(self.program.entry)
         for function in reversed(every):  # callers first
-            if id(function) in forward:
-                for equation in function.equations:
-                    if type(equation.callee) is Local:
-                        forward.add(id(equation.callee.body))
-                    elif self.provenance.site(equation.origin).phase == "forward":
-                        forward.update(id(f) for value in equation.params.values() for f in functions_in(value))
+            for equation in function.equations:
+                if equation.callee.name == CHECKPOINT_VJP.name:  # the function itself, as it was before
+                    forward.add(id(equation.params["jaxpr"]))
+                    block = equation.params["jaxpr"].jaxpr
+                    self.marked.add((jax_compat.function_name(block), jax_compat.function_source(block)))
+                elif id(function) not in forward:
+                    continue
+                elif type(equation.callee) is Local:
+                    forward.add(id(equation.callee.body))
+                elif self.provenance.site(equation.origin).phase == "forward":
+                    forward.update(id(f) for value in equation.params.values() for f in functions_in(value))
         return {id(f) for f in every} - forward
 
     def _scans(self, backward: set[int]) -> list[Scan]:
@@ -247,6 +254,9 @@ class Outliner(FunctionNames):
         results = len(shape.results) - max(0, saved - 1)
         if shape.uses > 1:
             return results <= max(1, self._weight(shape.pieces[0]) // 2)
+        code = shape.pieces[0].call.callee.code
+        if (code.co_name, jax_compat.place_of(code.co_filename, str(code.co_firstlineno))) in self.marked and not saved:
+            return True
         # One forward part and one backward part read best in one place.
         if shape.pieces[0].call.backward or saved > (0 if shape.pieces[0].call.callee.library else _MOST_RESIDUALS):
             return False

@@ -152,6 +152,13 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     return Call(name, [*[trees[-1 - i] if i < 0 else operands[i] for i in order], *sizes])
 
 
+def name_of(w: Any, body: Function) -> str:
+    """The name of a local function that takes its arguments one by one."""
+    leaves: list[Leaf | None] = [None] * len(body.params)
+    layout = layout_of(w.module, body, leaves)
+    return _written(w, body, layout, range(len(body.params)), leaves)
+
+
 def leaf_behind(w: Any, operand: Expr) -> Leaf | None:
     """The leaf that an operand is, also where it has a name of its own by now."""
     return operand if isinstance(operand, Leaf) else w.module.leaf_of.get(id(operand))

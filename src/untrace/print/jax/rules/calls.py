@@ -136,11 +136,7 @@ def checkpoint(
     idiomatic = w.module.idiomatic and not w.retreating
     if differentiated and not idiomatic:
         return DECLINE  # what differentiation left behind: `jax.checkpoint` makes only the undifferentiated form
-    options: list[tuple[str, Expr]] = []
-    if prevent_cse is not True:
-        options.append(("prevent_cse", w.source(prevent_cse)))
-    if policy is not None:
-        options.append(("policy", _policy(w, policy)))
+    options = _options(w, prevent_cse, policy)
     if idiomatic:
         return remat.checkpoint(w, operands, jaxpr, options, differentiated)
     hint = jax_compat.function_name(jaxpr.jaxpr)
@@ -149,6 +145,26 @@ def checkpoint(
     function = Name(w.module.function(jaxpr))
     w.module.modules.add("jax")
     return result(jaxpr, Call(Call("jax.checkpoint", [function], options), operands))
+
+
+@rule("checkpoint_vjp")
+def checkpoint_vjp(
+    w: Any, *operands: Any, jaxpr: Function, varied: Sequence[int], prevent_cse: Any, policy: Any, **rest: Any
+) -> Any:
+    """The derivative of a function that `jax.checkpoint` marked; see `lift/checkpoints.py`."""
+    if any(v is not None for k, v in rest.items() if k != "name"):
+        return DECLINE
+    return remat.pulled_back(w, operands, jaxpr, _options(w, prevent_cse, policy), varied)
+
+
+def _options(w: Any, prevent_cse: Any, policy: Any) -> list[tuple[str, Expr]]:
+    """The keyword arguments that `jax.checkpoint` needs."""
+    options: list[tuple[str, Expr]] = []
+    if prevent_cse is not True:
+        options.append(("prevent_cse", w.source(prevent_cse)))
+    if policy is not None:
+        options.append(("policy", _policy(w, policy)))
+    return options
 
 
 def _policy(w: Any, policy: Any) -> Expr:
