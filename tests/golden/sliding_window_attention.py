@@ -8,50 +8,16 @@ import jax.numpy as jnp
 from jax import lax
 
 
-def _recomputed(function, *args, prevent_cse=True, policy=None):
-    """Calls `function` as differentiation does what `jax.checkpoint` marked: its values are computed again here."""
-    from jax.extend.core import primitives
-
-    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
-    return primitives.remat_p.bind(*args, jaxpr=jaxpr, prevent_cse=prevent_cse, differentiated=True, policy=policy)
-
-
-def block_bwd(x, layer, param, d_x):
-    """Args: x: bf16[8,16]; layer: bf16[16,16]; param: bf16[16,48]; d_x: bf16[8,16].
-    Returns: (bf16[8,16], bf16[16,16], bf16[16,48]).
-    """
-    q, k, v = jnp.split(x @ param, 3, axis=-1)
-    q = q.reshape(8, 2, 8)
-    k = k.reshape(8, 2, 8)
-    v = v.reshape(8, 2, 8)
-    cast = jnp.sqrt(8.0).astype(jnp.bfloat16)
-    scores = jnp.einsum("qhd,khd->hqk", q, k) / cast
+def block_2(x, out, qkv):
+    """Args: x: bf16[8,16]; out: bf16[16,16]; qkv: bf16[16,48].  Returns: bf16[8,16]."""
+    q, k, v = jnp.split(x @ qkv, 3, axis=-1)
+    product = jnp.einsum("qhd,khd->hqk", q.reshape(8, 2, 8), k.reshape(8, 2, 8))
+    scores = product / jnp.sqrt(8.0)
     distance = jnp.arange(8)[:, None] - jnp.arange(8)
     mask = (distance >= 0) & (distance < 4)
-    selected = jnp.where(mask, scores, -jnp.inf)
-    x_max = lax.stop_gradient(selected.max(axis=-1, keepdims=True))
-    unnormalized = jnp.exp(selected - x_max)
-    total = unnormalized.sum(axis=-1, keepdims=True)
-    weights = unnormalized / total
-    reshaped = jnp.einsum("hqk,khd->qhd", weights, v).reshape(8, 16)
-    d_product = jnp.einsum("ij,kj->ik", d_x, layer).reshape(8, 2, 8)
-    d_transposed = d_product.transpose(1, 2, 0)
-    d_weights = jnp.einsum("bij,kbi->bjk", d_transposed, v)
-    d_v = jnp.einsum("bij,bki->jbk", weights, d_transposed)
-    d_weights_2 = lax.reduce_sum(d_weights * total ** (-2) * unnormalized, (2,))
-    d_weights_3 = (-d_weights_2[:, :, None]).astype(jnp.float32)
-    d_weights_4 = jnp.broadcast_to(d_weights_3, (2, 8, 8)).astype(jnp.bfloat16)
-    d_selected = (d_weights / total + d_weights_4) * unnormalized
-    d_product_2 = jnp.where(mask, d_selected, 0.0) / cast
-    d_k = jnp.einsum("ibj,bik->kbj", q, d_product_2).reshape(8, 16)
-    d_q = jnp.einsum("ibj,bki->kbj", k, d_product_2).reshape(8, 16)
-    d_product_3 = jnp.concatenate([d_q, d_k, d_v.reshape(8, 16)], axis=-1)
-    d_x_2 = d_x + jnp.einsum("ij,kj->ik", d_product_3, param)
-    return (
-        d_x_2,
-        jnp.einsum("ij,ik->jk", d_x, reshaped).T,
-        jnp.einsum("ij,ik->jk", d_product_3, x).T,
-    )
+    weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
+    product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(8, 2, 8))
+    return x + product_2.reshape(8, 16) @ out
 
 
 def loss_and_grad(params, tokens, targets):
@@ -86,13 +52,14 @@ def loss_and_grad(params, tokens, targets):
     d_log_probs = take_along_axis_vjp(jnp.full((8, 1), -0.125, dtype=jnp.float32))[0]
     d_product = log_softmax_vjp(d_log_probs)[0].astype(jnp.bfloat16)
 
-    def block_bwd_2(d_x, inputs):
+    def block_bwd(d_x, inputs):
         x, layer, param = inputs
-        d_x_2, d_layer, d_param = _recomputed(block_bwd, x, layer, param, d_x)
+        _, block_2_vjp = jax.vjp(jax.checkpoint(block_2), x, layer, param)
+        d_x_2, d_layer, d_param = block_2_vjp(d_x)
         return d_x_2, (d_layer, d_param)
 
     d_x, (d_params, d_params_2) = lax.scan(
-        block_bwd_2,
+        block_bwd,
         jnp.einsum("ij,kj->ik", d_product, params_t),
         (xs, params_2["layers"]["out"], params_2["layers"]["qkv"]),
         reverse=True,

@@ -122,26 +122,43 @@ def _tangent(aval: Any) -> Any:
 
 
 def parts(closed: Any, checkpoints: Checkpoints) -> set[int]:
-    """Ids of the equations that are derivatives of functions that were noted, and of those that came from one of these: as
-    the function's own, they are to stay as they were traced."""
+    """Ids of the equations that are derivatives of functions that were noted, and of those that JAX left of such a function
+    where it is whole, in a forward pass: as the function's own, they are to stay as they were traced."""
     known: set[int] = set()
-    sources: set[Any] = set()
-    others: list[Any] = []
+    functions: dict[int, Any] = {}
+    bodies: list[list[Any]] = []
     todo, seen = [closed], set()
     while todo:
         jaxpr, _ = jax_compat.open_jaxpr(todo.pop())
         if id(jaxpr) in seen:
             continue
         seen.add(id(jaxpr))
+        others = []
         for eqn in jaxpr.eqns:
             found = checkpoints.of(eqn)
             if found is None:
                 others.append(eqn)
                 todo += jax_compat.jaxprs_in(eqn)
-                continue
-            known.add(id(eqn))
-            sources.update(map(_source, jax_compat.open_jaxpr(found.function)[0].eqns))
-    return known.union(id(e) for e in others if sources and _source(e) in sources)
+            else:
+                known.add(id(eqn))
+                functions[id(found.function)] = found.function
+        bodies.append(others)
+    comparer = Comparer()
+    for function in functions.values():
+        own = jax_compat.open_jaxpr(function)[0].eqns
+        sources = {_source(e) for e in own}
+        for body in bodies:
+            left: dict[Any, list[Any]] = {}
+            for eqn in body:
+                if _source(eqn) in sources:
+                    left.setdefault(_source(eqn), []).append(eqn)
+            if all(any(_alike(comparer, e, other) for other in left.get(_source(e), ())) for e in own):
+                known.update(id(e) for several in left.values() for e in several)
+    return known
+
+
+def _alike(comparer: Comparer, left: Any, right: Any) -> bool:
+    return comparer.same_head(left, right) and comparer.differing_param(left, right) is None
 
 
 def _source(eqn: Any) -> Any:
