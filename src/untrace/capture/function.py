@@ -126,7 +126,8 @@ def trace(
     if note_calls:
         mapped = jax_compat.is_mapped(jaxpr)
         unknown = mapped and (reused is None or any(map(jax_compat.is_mapped, reused)))
-        if unknown or has_unknown_loops(jaxpr, bodies) or has_unknown_checkpoints(jaxpr, checkpoints):
+        unknown = unknown or reused != [] and has_unknown_checkpoints(jaxpr, checkpoints)
+        if unknown or has_unknown_loops(jaxpr, bodies):
             # Traced again, for JAX does not call what it has traced before. Where that fails, the calls stay unknown.
             fresh = jax_compat.fresh_caches()
             with (
