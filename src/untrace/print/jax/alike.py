@@ -311,6 +311,7 @@ def _replaced(value: Any, replacements: Iterator[Expr | None]) -> Any:
 
 
 def mentioned_in(statement: Statement) -> set[str]:
+    """What may be names of functions in a statement."""
     found: set[str] = set()
     for node in nodes_of(statement):
         kind = type(node)

@@ -123,6 +123,10 @@ class Described:
         found = self._types.get(id(definition))
         return None if found is None else found[1]
 
+    def result_of(self, definition: Def) -> Type:
+        """The type of the result of a function that was described."""
+        return self._types[id(definition)][2]
+
     def in_words(self, definition: Def, names: Sequence[str], text: str) -> None:
         """Says of some parameters what they are in words, where their types are not those of every call."""
         _, arguments, result = self._types[id(definition)]

@@ -17,6 +17,7 @@ from untrace.print.jax.equal import merge_equal
 from untrace.print.jax.layout import Layout
 from untrace.print.jax.neighbours import fold_neighbours
 from untrace.print.jax.prefixed import share_prefixes
+from untrace.print.jax.pullback_functions import nest_backward_parts
 from untrace.print.jax.rebound import rebind_names
 from untrace.print.jax.renumbered import count_again, names_bound
 from untrace.print.jax.repeated import share_calls
@@ -109,7 +110,10 @@ def write_module(
             share_definitions(module, definitions)
         spread_arguments(module)
         merge_equal(module, definitions)
-        rolled = rolls and roll_statements(module, [*module.definitions, *definitions], provenance_of(program))
+        nested = rolls and nest_backward_parts(module, definitions)
+        rolled = (
+            rolls and roll_statements(module, [*module.definitions, *definitions], provenance_of(program)) or nested
+        )
         share_calls(module, definitions)
         if share is None:
             share_prefixes(module, definitions)
