@@ -451,8 +451,8 @@ def test_functions_that_differ_in_sizes_are_one():
     weights = [jnp.ones((4, 5)), jnp.ones((5, 6)), jnp.ones((6, 2))]
     gradient = jax.grad(network, argnums=(0, 1))
     found = untrace.decompile(gradient)(weights, X)
-    assert sorted(functions_of(found.source)) == ["grad_network", "layer", "layer_bwd"]
-    assert re.search(r"def layer_bwd\([^)]*\):", found.source)
+    assert sorted(functions_of(found.source)) == ["grad_network", "layer"]
+    assert re.search(r"    def layer_bwd\([^)]*\):", found.source)
     ours, theirs = found(weights, X), jax.jit(gradient)(weights, X)
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -508,7 +508,7 @@ def test_gradients_of_parameters_count_as_one_result():
     one = {**{n: jax.random.normal(KEY, (4, 4)) for n in "qkvgm"}, **{"b" + n: jnp.ones(4) for n in "qkvgm"}}
     gradient = jax.value_and_grad(network, argnums=(0, 1))
     found = untrace.decompile(gradient)([one, one, one], X)
-    assert "attention_bwd" in functions_of(found.source)
+    assert "    def attention_bwd(" in found.source
     ours, theirs = jax.jit(found)([one, one, one], X), jax.jit(gradient)([one, one, one], X)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_array_equal(a, b)

@@ -129,7 +129,7 @@ def test_layers_of_functions():
     params = {"blocks": layers(2, norm=(4,), gate=(4, 4), out=(4, 4)), "norm": jnp.ones(4), "embed": array(5, 4, 4)}
     text = checked(jax.value_and_grad(loss), params, X)
     assert "for block in params" in text and "saved.append(" in text, text
-    assert 'reversed(params["blocks"]), reversed(saved)' in text and "d_blocks[::-1]" in text, text
+    assert "for norm_bwd, mixer_bwd in reversed(saved):" in text and "d_blocks[::-1]" in text, text
     assert text.count("mixer_bwd(") == 2, text  # its definition, and one call
 
 
@@ -208,7 +208,7 @@ def test_flax_modules_with_numbered_names():
 
     text = checked(train_step, model.init(jax.random.key(0), X), X, jnp.ones((5, 2)))
     assert 'for name in ("layers_0", "layers_1", "layers_2", "layers_3"):' in text, text
-    assert 'd_layers[name], d_x = block_bwd(params["params"][name], d_x, ' in text, text
+    assert "d_layers[name], d_x = block_bwd(d_x)" in text, text
     assert "**d_layers," in text, text
 
 
@@ -243,7 +243,7 @@ def test_equinox_list_of_blocks():
     blocks = [Block(jax.random.key(i)) for i in range(3)]
     model = Model(eqx.nn.Linear(4, 4, key=jax.random.key(8)), blocks, eqx.nn.Linear(4, 2, key=jax.random.key(9)))
     text = checked(train_step, model, X, jnp.ones((5, 2)))
-    assert "in model.blocks:" in text and "reversed(model.blocks), reversed(saved)" in text, text
+    assert "in model.blocks:" in text and "for block_bwd in reversed(saved):" in text, text
 
 
 def test_value_is_read_after_the_next_one_is_there():

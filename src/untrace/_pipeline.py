@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -20,8 +20,10 @@ from untrace.capture.constant_order import keep_constant_order
 from untrace.capture.function import Captured, program_of
 from untrace.ir.nodes import Program, walk_functions
 from untrace.lift import lift
+from untrace.lift.addends import Addend, with_addends
 from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.engine import recognised
+from untrace.lift.names import provenance_of
 from untrace.lift.prune import prune
 from untrace.lift.shared_lowering import call_shared_functions
 from untrace.lift.simplify import BOLD, NEUTRAL, calls_host, described, is_simplified, simplified
@@ -144,7 +146,11 @@ def _idiomatic(
                 for form, target, words, neutral in _targets(captured, plain, options, fold):
                     program = plain if form is captured.expanded else _program_of_target(captured, plain, form, name)
                     attempt = _Attempt(captured, program, name, options, timings, target, words, neutral)
+                    attempt.pads = options.simplify and options.prove and _is_run(captured.expanded)
                     result = attempt.run(idiomatic=True)
+                    if attempt.addends:
+                        padded = _padded(attempt, plain, form, fold)
+                        result = padded.run(idiomatic=True) or attempt.run(idiomatic=True)
                     if result is not None:
                         return result, ""
                     why = attempt.why
@@ -201,6 +207,21 @@ def _targets(
                 if neutral:
                     break
     yield whole, captured.expanded, "", True
+
+
+def _padded(attempt: _Attempt, plain: Program, form: Any, folds: bool) -> _Attempt:
+    """An attempt at the program with the sums that are missing in it (`lift.addends`)."""
+    captured, addends = attempt.captured, attempt.addends
+    attempt.pads, attempt.addends = False, []
+    padding: list[tuple[Any, int]] = []
+    form = with_addends(form, addends, padding)
+    program = _program_of_target(captured, plain, form, attempt.name)
+    program.extra["padding"] = padding
+    for equation, depth in padding:
+        provenance_of(program).shorten(equation, depth)
+    words = ", ".join([*filter(None, [attempt.simplifications]), f"zeros added ({len(addends)})"])
+    target = vmaps.unfolded(form) if folds else form
+    return _Attempt(captured, program, attempt.name, attempt.options, attempt.timings, target, words, False)
 
 
 def _is_run(jaxpr: Any) -> bool:
@@ -264,6 +285,8 @@ class _Attempt:
     simplifications: str = ""
     neutral: bool = True
     why: str = ""
+    pads: bool = False  # whether `run` stops, for another attempt, where sums are missing: those are in `addends` then
+    addends: list[Addend] = field(default_factory=list)
     compiled_alike: bool | None = None  # whether the target compiles to the original's program, once that is known
 
     def run(self, idiomatic: bool) -> Result | None:
@@ -284,6 +307,11 @@ class _Attempt:
                 lift(program, refused, inlined)
                 lifted = True
                 self._spent("lift", start)
+                self.addends = program.extra.pop("addends", []) if self.pads else []
+                if self.addends:
+                    for function, equations in plain:
+                        function.equations = equations
+                    return None
             start = time.perf_counter()
             head = head_of_module(captured, self.name, idiomatic)
             rerolled = idiomatic and self.options.reroll == "scan"

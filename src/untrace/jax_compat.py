@@ -1657,6 +1657,22 @@ def literal(value: Any, aval: Any) -> Any:
     return LITERAL_TYPE(value, aval)
 
 
+def zeros_equation(like: Any, pattern: Any, beside: Any) -> Any:
+    """The equation of `jnp.zeros` of the type of a variable. pattern: any equation. beside: the one whose place in the source
+    it has, or None."""
+    import numpy as np
+    from jax._src import source_info_util
+
+    scalar = like.aval.update(shape=())
+    return pattern.replace(
+        primitive=jax.lax.broadcast_in_dim_p,
+        invars=[literal(np.zeros((), like.aval.dtype)[()], scalar)],
+        outvars=[fresh_variable(like)],
+        params={"shape": like.aval.shape, "broadcast_dimensions": (), "sharding": None},
+        source_info=source_info_util.new_source_info() if beside is None else beside.source_info,
+    )
+
+
 def is_key_dtype(dtype: Any) -> bool:
     """Whether `dtype` is that of typed PRNG keys."""
     return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)

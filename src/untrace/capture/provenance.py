@@ -193,11 +193,19 @@ class Provenance:
         self._frames: dict[tuple[int, int], Frame] = {}
         self._positions: dict[int, list[Any]] = {}
         self._keep: list[CodeType] = []
+        self._shortened: dict[int, tuple[Any, Site]] = {}  # by id of an equation, which is kept
+
+    def shorten(self, eqn: Any, depth: int) -> None:
+        """Says of an equation that it was made in the function of the outermost `depth` frames, not inside its call."""
+        site = self.site(eqn)
+        self._shortened[id(eqn)] = eqn, Site(site.frames[:depth], (), site.scopes, site.by_jvp)
 
     def site(self, eqn: Any) -> Site:
         """The Site of a jaxpr equation; NOWHERE for None and for equations without source information."""
         if eqn is None:
             return NOWHERE
+        if id(eqn) in self._shortened:
+            return self._shortened[id(eqn)][1]
         traceback, stack = jax_compat.equation_source(eqn)
         key = (traceback, stack)
         found = self._by_key.get(key)

@@ -25,6 +25,7 @@ from untrace.ir.nodes import (
     walk_functions,
 )
 from untrace.lift import pieces, words
+from untrace.lift.addends import missing_addends
 from untrace.lift.call_names import is_module_call, own_parameters, owner_of, variadic_parameter
 from untrace.lift.calls import Call
 from untrace.lift.checkpoints import CHECKPOINT_VJP
@@ -72,6 +73,9 @@ class Outliner(FunctionNames):
         # A parameter of a loop's body -> (where, what) the value is that an earlier loop stacked.
         self.slices: dict[Value, tuple[Scan, Value]] = {}
         self.terms: dict[Value, Value] = {}  # what a loop adds up -> the sum
+        added = {id(eqn) for eqn, _ in program.extra.get("padding", ())}
+        every = walk_functions(program.entry) if added else []
+        self.padding = {e.outputs[0] for f in every for e in f.equations if id(e.origin) in added}
 
     def _note_trees_inside(self, function: Function) -> None:
         """A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own."""
@@ -108,6 +112,10 @@ class Outliner(FunctionNames):
             for shape in part:
                 shape.uses = 0
                 shape.kept = shape.kept and self._is_readable(shape)
+            if backward:
+                self.program.extra["addends"] = missing_addends(
+                    [s for s in part if s.kept], self._around(scans), self.provenance
+                )
             for scan in scans:
                 self._count(scan.pieces, set(), backward)
             for shape in part:
@@ -300,6 +308,17 @@ class Outliner(FunctionNames):
         turned = [e for e in piece.scan.equations[piece.start : piece.stop] if e.callee.name == "transpose"]
         return self._weight(piece) - (len(turned) if piece.call.callee.library else 0) <= _TINY
 
+    def _around(self, scans: Sequence[Scan]) -> dict[Piece, Piece]:
+        """By call the one that it stands in."""
+        found: dict[Piece, Piece] = {}
+        stack = [i for scan in scans for i in scan.pieces if type(i) is Piece]
+        while stack:
+            piece = stack.pop()
+            inner = [i for i in piece.items if type(i) is Piece]
+            found.update((i, piece) for i in inner)
+            stack.extend(inner)
+        return found
+
     def _find_turns(self, items: Sequence[int | Piece]) -> None:
         for item in items:
             if type(item) is Piece:
@@ -400,7 +419,7 @@ class Outliner(FunctionNames):
 
     def _call(self, piece: Piece, scan: Scan, known: dict[Value, Value], results: frozenset[Value]) -> Equation:
         shape = piece.shape
-        body = shape.functions.get(piece.variant) or self._define(shape, shape.variants[piece.variant])
+        body = shape.functions.get(piece.variant) or self._define(shape, self._telling(shape, piece.variant))
         needed = set(scan.needed(piece))
         outputs: list[Value | None] = []
         if shape.plain is None:
@@ -429,6 +448,16 @@ class Outliner(FunctionNames):
             outputs.append(outer)
         inputs = [known.get(a, a) for a in piece.inputs]
         return Equation(Local(body), inputs, outputs, {}, None)
+
+    def _telling(self, shape: Shape, variant: int) -> Piece:
+        """The call of a variant after which things are called in its function."""
+        first = shape.variants[variant]
+        if not first.call.backward:
+            return first
+        pieces = [p for p in shape.pieces if p.variant == variant]
+        return max(
+            pieces, key=lambda p: sum((a.hint or "").startswith("d_") and a not in self.padding for a in p.inputs)
+        )
 
     def _define(self, shape: Shape, piece: Piece) -> Function:
         results = [piece.values[n] for n in shape.results]

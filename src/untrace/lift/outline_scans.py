@@ -10,6 +10,7 @@ from untrace import jax_compat
 from untrace.capture.provenance import Frame, Provenance
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.lift import pieces
+from untrace.lift.addends import sums_outside
 from untrace.lift.calls import Call, call_tree
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Scan:
         self.equations = function.equations
         name = jax_compat.function_name(function.jaxpr) if looped else ""
         self.root = call_tree(function.equations, outliner.provenance, backward, sums, name)
+        self.equations = function.equations = sums_outside(self.root, function.equations)
         end = len(self.equations)
         self.last_use: dict[Value, int] = {}
         self.last_forward: dict[Value, int] = {}

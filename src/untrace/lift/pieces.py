@@ -86,7 +86,7 @@ class Piece:
             equation = equations[item]
             outs = tuple([None if o is None else _type_key(o.aval) for o in equation.outputs])
             exact, rough = references(equation.inputs)
-            callee = _callee_key(equation.callee)
+            callee = callee_key(equation.callee)
             keys.append((callee, exact, outs))
             outline.append((callee, rough, tuple([_rough(o) for o in outs])))
             for output in equation.outputs:
@@ -248,7 +248,7 @@ def _rough(key: Any) -> Any:
     return (len(key[0]), *key[1:])
 
 
-def _callee_key(callee: Any) -> Any:
+def callee_key(callee: Any) -> Any:
     """Equal for equal callees; what a library's call does is told by the equation that it was."""
     return callee.name if type(callee) is Library else id(callee.object)
 

@@ -111,6 +111,7 @@ def write_module(
         spread_arguments(module)
         merge_equal(module, definitions)
         nested = rolls and nest_backward_parts(module, definitions)
+        bound = names_bound([*module.definitions, *definitions])
         rolled = (
             rolls and roll_statements(module, [*module.definitions, *definitions], provenance_of(program)) or nested
         )
@@ -118,7 +119,6 @@ def write_module(
         if share is None:
             share_prefixes(module, definitions)
         everything = [*module.definitions, *definitions]
-        bound = names_bound(everything)
         fold_neighbours(module, everything, provenance_of(program))
         rebind_names(module.authors, everything, provenance_of(program), module.inner_names)
         count_again(everything, bound)

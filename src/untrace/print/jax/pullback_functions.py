@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from untrace.print.jax.alike import bound_names, mentioned_in, nodes_of
+from untrace.print.jax.leaves import Bare, Leaf, Step
 from untrace.print.jax.neighbours import words_of
 from untrace.print.jax.rolled_turns import base_of, reads, substituted, targets_of
 from untrace.print.jax.types import Type, tuple_type
@@ -95,6 +96,9 @@ class _Site:
     @property
     def targets(self) -> Sequence[Any]:
         return self.statement.targets
+
+
+_Source = tuple[str, int, tuple[Step, ...]]
 
 
 class _Stays(Exception):
@@ -171,13 +175,18 @@ class _Passed:
 
     def __init__(self, outer: Def):
         self.bound = Counter(bound_names(outer))
-        self.read = Counter(n for s in outer.body for n in reads(s))
+        self.read = _read(outer)
         self.calls: dict[str, list[Call]] = {}
         for node in _nodes_once(outer):
             if type(node) is Call and type(node.func) is str and _is_backward(node.func):
                 for arg in node.args:
                     if type(arg) is Name:
                         self.calls.setdefault(arg.id, []).append(node)
+
+
+def _read(outer: Def) -> Counter[str]:
+    """How often each name is read in a definition and in those inside it."""
+    return Counter(n.id for n in nodes_of(outer) if type(n) is Name)
 
 
 class _Nesting:
@@ -196,35 +205,49 @@ class _Nesting:
         self.results = _results(forward)
         self.bound = Counter(bound_names(forward))
         self.given = self._given(calls)
-        numbers = {number for kind, number in self.given.values() if kind == "result"}
+        numbers = {number for kind, number, _ in self.given.values() if kind == "result"}
         # What nothing but the backward part takes is not returned any more.
         self.dropped = set(numbers)
         for site in sites:
-            read = Counter(n for s in site.outer.body for n in reads(s))
+            read = _read(site.outer)
             passed = Counter(a.id for c in site.calls for a in c.args if type(a) is Name)
             self.dropped -= {n for n in numbers if read[site.targets[n]] != passed[site.targets[n]]}
         if not self.dropped:
             raise _Stays
         self._plan()
 
-    def _given(self, calls: Sequence[tuple[_Site, Call]]) -> dict[int, tuple[str, int]]:
-        """By number of a parameter of the backward part: which result or argument of the forward part it always is."""
-        found: dict[int, tuple[str, int]] = {}
+    def _given(self, calls: Sequence[tuple[_Site, Call]]) -> dict[int, _Source]:
+        """By number of a parameter of the backward part: which result, or part of an argument, of the forward part it
+        always is."""
+        found: dict[int, _Source] = {}
         for number in range(len(self.backward.params)):
-            common: list[tuple[str, int]] | None = None
+            common: list[_Source] | None = None
             for site, call in calls:
                 arg = call.args[number]
-                text = arg.flat()
-                same = [("result", i) for i, t in enumerate(site.targets) if t == text]
-                same += [
-                    ("argument", i)
-                    for i, (a, p) in enumerate(zip(site.args, self.forward.params, strict=False))
-                    if a.flat() == text and self.bound[p.name] == 1
+                same: list[_Source] = [
+                    ("result", i, ()) for i, t in enumerate(site.targets) if type(arg) is Name and t == arg.id
                 ]
+                for i, (a, p) in enumerate(zip(site.args, self.forward.params, strict=False)):
+                    steps = self._steps(a, arg) if self.bound[p.name] == 1 else None
+                    if steps is not None:
+                        same.append(("argument", i, steps))
                 common = same if common is None else [s for s in common if s in same]
             if common:
                 found[number] = common[0]
         return found
+
+    def _steps(self, whole: Expr, part: Expr) -> tuple[Step, ...] | None:
+        """The way from one argument to another that is a part of it; None where it is not."""
+        if whole.flat() == part.flat():
+            return ()
+        (root, start), (other, way) = self._way(whole), self._way(part)
+        return way[len(start) :] if root and root == other and way[: len(start)] == start else None
+
+    def _way(self, expr: Expr) -> tuple[str, tuple[Step, ...]]:
+        leaf = expr if isinstance(expr, Leaf) else self.module.leaf_of.get(id(expr))
+        if leaf is not None:
+            return leaf.root.id, leaf.steps
+        return (expr.id, ()) if type(expr) is Name else ("", ())
 
     def _plan(self) -> None:
         """`new`: what stands for the names of the backward part; `before`: statements of the forward part that it needs;
@@ -235,12 +258,14 @@ class _Nesting:
         self.before: list[Statement] = []
         self.gone: set[int] = set()
         read = Counter(n for s in backward.body for n in reads(s))
-        for number, (kind, place) in self.given.items():
+        for number, (kind, place, steps) in self.given.items():
             name = backward.params[number].name
             if kind == "argument":
-                self.new[name] = Name(forward.params[place].name)
+                root = Name(forward.params[place].name)
+                self.new[name] = Leaf(root, steps) if steps else root
             else:
                 self._take_result(name, place, read)
+        self._take_parts()
         kept = [p.name for i, p in enumerate(backward.params) if i not in self.given]
         gone = {*self.new, *[backward.params[i].name for i in self.given]}
         own = set(kept) | {n for n in bound_names(Def("", (), backward.body)) if n not in gone}
@@ -254,6 +279,17 @@ class _Nesting:
         if not texts.isdisjoint(own | gone) or not free.isdisjoint(self.bound):
             raise _Stays
         self.renamed = {name: self._fresh(base_of(name)) for name in sorted(outside & own)}
+
+    def _take_parts(self) -> None:
+        """Parts of arguments have the variables that the forward part has for them."""
+        known: dict[str, str] = {}
+        for statement in self.forward.body:
+            known.update({value.flat(): name for name, value in _parts_bound(statement)})
+        for statement in self.backward.body:
+            found = {n: known.get(substituted(v, self.new).flat()) for n, v in _parts_bound(statement)}
+            if found and all(name is not None and self.bound[name] == 1 for name in found.values()):
+                self.new.update({n: Name(name) for n, name in found.items()})  # type: ignore[arg-type]
+                self.gone.add(id(statement))
 
     def _take_result(self, name: str, place: int, read: Mapping[str, int]) -> None:
         """Finds what the parameter `name`, a result of the forward part, is there."""
@@ -340,6 +376,16 @@ class _Nesting:
         for call in site.calls:
             call.func = Name(name)
             call.args = [a for i, a in enumerate(call.args) if i not in self.given]
+
+
+def _parts_bound(statement: Statement) -> list[tuple[str, Expr]]:
+    """(variable, part of an argument) that a statement binds, if it does nothing else."""
+    if type(statement) is not Assign or any(type(t) is not str for t in statement.targets):
+        return []
+    values = statement.value.elements if type(statement.value) is Bare else [statement.value]
+    if len(values) != len(statement.targets) or any(type(v) is not Leaf for v in values):
+        return []
+    return list(zip(statement.targets, values, strict=True))  # type: ignore[arg-type]
 
 
 def _takes_apart(statement: Statement, name: str) -> bool:

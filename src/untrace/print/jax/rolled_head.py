@@ -22,6 +22,7 @@ from untrace.print.tree import Assign, Call, Expr, Name, Statement, Subscript, T
 
 _MOST_KEYS = 4  # written one by one
 MOST_TARGETS = 4  # of a tuple in the head of a loop
+LONGEST_TARGETS = 40  # letters of their names
 
 
 class Head:
@@ -131,7 +132,7 @@ class Head:
         parts = [along(Name(chosen[n]), e.below[skip:]) for n, e in zip(numbers, members, strict=True)]
         if len(names) == 1:
             self.targets.append(chosen[0])
-        elif len(names) <= MOST_TARGETS:
+        elif len(names) <= MOST_TARGETS and sum(map(len, chosen)) <= LONGEST_TARGETS:
             self.targets.append(f"({', '.join(chosen)})")
         else:
             self.whole = self.fresh(f"{self.words[0]}_saved" if self.words else "turn_saved")

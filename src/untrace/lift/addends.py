@@ -1,0 +1,291 @@
+"""Sums of cotangents that begin with zeros, so that one function serves all calls of a backward part.
+
+    d_x = norm_bwd(d_y, d_x)                          d_x = norm_bwd(d_y, d_x)
+    ...                                       ->      ...
+    d_scaled = d_y * scale                            d_x = norm_bwd(d_y, jnp.zeros((4, 8)))
+    d_x = d_scaled * inverse + var_vjp(...)[0]
+
+JAX adds what an operation gives for its input to what the input's other uses gave. The last layer's input has no other
+use, so that one addition is missing there, and its backward part is another function. Zero is added in its place; XLA
+takes that out again, which the proof shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from untrace import jax_compat
+from untrace.capture.provenance import Provenance
+from untrace.ir.nodes import Equation, Literal, Primitive, Value
+from untrace.lift.calls import Call
+from untrace.lift.pieces import callee_key
+from untrace.prove.compare import Comparer
+
+_FEWEST = 6  # equations, below which a function says too little for it
+_SUMS = ("add", "add_any")
+
+
+@dataclass(frozen=True, slots=True)
+class Addend:
+    """Where zeros are to be added: to `variable`, right after the equation `after`, as `like` adds in another call.
+
+    `first`: whether they are its first operand. `readers`: (equation, operand) that read the sum. `beside`: the equation before
+    which the zeros are made, None for where the program begins; `depth`: how many of its frames are theirs.
+    """
+
+    after: Any
+    variable: Any
+    like: Any
+    first: bool
+    readers: tuple[tuple[Any, int], ...]
+    beside: Any
+    depth: int
+
+
+def sums_outside(root: Call, equations: Sequence[Equation]) -> list[Equation]:
+    """The equations, with sums of what a backward part gives and of what others gave behind it, in the function around it;
+    changes `root`, the calls in them.
+
+    The first part that gives a cotangent of a value has nothing to add it to: with the sums outside, it is one of all.
+    """
+    readers: dict[Value, list[int]] = {}
+    makers = {o: at for at, e in enumerate(equations) for o in e.outputs if o is not None}
+    for at, equation in enumerate(equations):
+        for atom in equation.inputs:
+            if type(atom) is Value:
+                readers.setdefault(atom, []).append(at)
+    changed = False
+
+    def is_outside(at: int, inside: set[int]) -> bool:
+        equation = equations[at]
+        if type(equation.callee) is not Primitive or equation.callee.name not in _SUMS:
+            return False
+        if any(reader in inside for reader in readers.get(equation.outputs[0], ())):  # type: ignore[arg-type]
+            return False
+        own = [makers.get(a) in inside for a in equation.inputs if type(a) is Value]
+        if len(own) != 2 or own[0] == own[1]:
+            return False
+        other = equation.inputs[own.index(False)]
+        return sum(reader in inside for reader in readers[other]) == 1  # type: ignore[index]
+
+    def visit(call: Call) -> tuple[set[int], list[int]]:
+        """The equations inside, and those that go behind it."""
+        nonlocal changed
+        inside: set[int] = set()
+        items: list[int | Call] = []
+        for item in call.items:
+            items.append(item)
+            if type(item) is int:
+                inside.add(item)
+            else:
+                inner, behind = visit(item)  # type: ignore[arg-type]
+                inside.update(inner)
+                inside.update(behind)
+                items.extend(behind)
+        behind = []
+        for item in reversed(items) if call.backward else ():
+            if type(item) is int and is_outside(item, inside):
+                behind.append(item)
+                inside.remove(item)
+        call.items = [i for i in items if i not in behind] if behind else items
+        changed = changed or bool(behind)
+        return inside, behind[::-1]
+
+    if not _has_backward(root):
+        return list(equations)
+    visit(root)
+    if not changed:
+        return list(equations)
+    order: list[int] = []
+    _renumber(root, order)
+    return [equations[at] for at in order]
+
+
+def _has_backward(call: Call) -> bool:
+    return call.backward or any(type(i) is not int and _has_backward(i) for i in call.items)
+
+
+def _renumber(call: Call, order: list[int]) -> None:
+    """Numbers the equations of a call as they stand in it now. order: gets the old numbers."""
+    for place, item in enumerate(call.items):
+        if type(item) is int:
+            call.items[place] = len(order)
+            order.append(item)
+        else:
+            _renumber(item, order)  # type: ignore[arg-type]
+
+
+def missing_addends(shapes: Sequence[Any], around: Mapping[Any, Any], provenance: Provenance) -> list[Addend]:
+    """The sums that are missing in some of these backward parts beside those of other calls of the same function.
+
+    around: by call the one that it stands in.
+    """
+    by_code: dict[int, list[Any]] = {}
+    for shape in shapes:
+        if len(shape.pieces[0].items) >= _FEWEST:
+            by_code.setdefault(id(shape.pieces[0].call.callee.code), []).append(shape)
+    comparer = Comparer()
+    found: list[Addend] = []
+    for several in by_code.values():
+        for shape in several:
+            size = len(shape.pieces[0].items)
+            wholes = [s for s in several if len(s.pieces[0].items) == size + 1]
+            for piece in shape.pieces if wholes else ():
+                beside = _beside(around.get(piece), piece, provenance)
+                addend = next((a for whole in wholes for a in _missing(whole.pieces[0], piece, comparer, beside)), None)
+                if addend is not None:
+                    found.append(addend)
+    return found
+
+
+def _beside(outer: Any, piece: Any, provenance: Provenance) -> tuple[Any, int] | None:
+    """The equation before which zeros for a call are made, and how many of its frames are theirs; None for where the program
+    begins."""
+    first = piece.scan.equations[piece.start]
+    caller, callee = piece.call.frame, piece.call.callee
+    if outer is None or caller is None or type(first.callee) is not Primitive:
+        return None
+    frames = provenance.site(first.origin).frames
+    for i in range(1, len(frames)):
+        if frames[i].code is callee.code and frames[i - 1].code is caller.code:
+            return first.origin, i
+    return None
+
+
+def _missing(whole: Any, part: Any, comparer: Comparer, beside: tuple[Any, int] | None) -> Iterator[Addend]:
+    """What makes `part` a call like `whole`, where there is such a sum."""
+    equations = whole.scan.equations
+    read: dict[Value, int] = {}
+    for item in whole.items:
+        for atom in equations[item].inputs if type(item) is int else item.inputs:
+            if type(atom) is Value:
+                read[atom] = read.get(atom, 0) + 1
+    for place, item in enumerate(whole.items):
+        if type(item) is not int or not place or type(part.items[place - 1]) is not int:
+            continue
+        total = equations[item]
+        if type(total.callee) is not Primitive or total.callee.name not in _SUMS:
+            continue
+        outside = [type(a) is Value and a not in whole.numbers and read[a] == 1 for a in total.inputs]
+        if sum(outside) != 1 or whole.numbers[total.outputs[0]] in whole.shape.results:
+            continue
+        inner = total.inputs[outside.index(False)]
+        readers = _Alignment(whole, part, comparer, total.outputs[0], inner).readers(place)
+        before = part.scan.equations[part.items[place - 1]]
+        if readers and type(before.callee) is Primitive:
+            equation, operand = readers[0]
+            yield Addend(
+                before.origin,
+                equation.invars[operand],
+                total.origin,
+                outside[0],
+                tuple(readers),
+                *(beside or (None, 0)),
+            )
+
+
+class _Alignment:
+    """`part` laid over `whole` without the equation that gives `total`, for which `inner` stands."""
+
+    def __init__(self, whole: Any, part: Any, comparer: Comparer, total: Value, inner: Any):
+        self.whole, self.part, self.comparer, self.total = whole, part, comparer, total
+        self.pairs: dict[Value, Value] = {}
+        self.inner = inner
+
+    def readers(self, place: int) -> list[tuple[Any, int]]:
+        """(jaxpr equation of `part`, operand) for those that read `total` in `whole`; [] where the two differ."""
+        found: list[tuple[Any, int]] = []
+        ours, theirs = self.whole.scan.equations, self.part.scan.equations
+        for a, b in zip([i for n, i in enumerate(self.whole.items) if n != place], self.part.items, strict=True):
+            if type(a) is int and type(b) is int:
+                one, other = ours[a], theirs[b]
+                if callee_key(one.callee) != callee_key(other.callee) or len(one.inputs) != len(other.inputs):
+                    return []
+                if (
+                    one.origin is not other.origin
+                    and self.comparer.differing_param(one.origin, other.origin) is not None
+                ):
+                    return []
+                inputs, given = (one.inputs, other.inputs), (one.outputs, other.outputs)
+            elif type(a) is not int and type(b) is not int:
+                if a.shape is not b.shape or a.variant != b.variant:
+                    return []
+                inputs, given = (a.passed(), b.passed()), (a.values, b.values)
+            else:
+                return []
+            for operand, (x, y) in enumerate(zip(*inputs, strict=True)):
+                if x is self.total:
+                    if type(b) is not int or type(theirs[b].callee) is not Primitive:
+                        return []
+                    found.append((theirs[b].origin, operand))
+                if not self._same(x, y):
+                    return []
+            if not self._bind(*given):
+                return []
+        return found
+
+    def _same(self, x: Any, y: Any) -> bool:
+        if x is self.total:
+            x = self.inner
+        if type(x) is Value and type(y) is Value:
+            if x in self.whole.numbers or y in self.part.numbers:
+                return self.pairs.get(x) is y
+            return self.pairs.setdefault(x, y) is y
+        if type(x) is Literal and type(y) is Literal:
+            return repr(x.value) == repr(y.value) and x.aval == y.aval
+        return x is y
+
+    def _bind(self, ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
+        for x, y in zip(ours, theirs, strict=True):
+            if (x is None) != (y is None):
+                return False
+            if x is not None:
+                if (x.aval.shape, x.aval.dtype) != (y.aval.shape, y.aval.dtype) if hasattr(x.aval, "shape") else False:
+                    return False
+                self.pairs[x] = y
+        return True
+
+
+def with_addends(closed: Any, addends: Sequence[Addend], padding: list[tuple[Any, int]]) -> Any:
+    """A jaxpr with these sums; the same object where it holds none of their equations. padding: gets the equations of the
+    zeros, with how many frames of their source are theirs."""
+    after = {id(a.after): a for a in addends}
+    beside: dict[int, list[Addend]] = {}
+    for addend in addends:
+        beside.setdefault(id(addend.beside), []).append(addend)
+    changed = {(id(equation), operand): a for a in addends for equation, operand in a.readers}
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    own = {id(eqn) for eqn in jaxpr.eqns}
+    eqns: list[Any] = []
+    zeros: dict[int, Any] = {}  # by id of an Addend
+    sums: dict[int, Any] = {}
+
+    def make_zeros(equation: Any) -> None:
+        for addend in beside.get(id(equation), ()):
+            if id(addend.after) in own:
+                zeros[id(addend)] = zero = jax_compat.zeros_equation(addend.variable, addend.like, equation)
+                eqns.append(zero)
+                padding.append((zero, addend.depth))
+
+    make_zeros(None)
+    for eqn in jaxpr.eqns:
+        make_zeros(eqn)
+        new = jax_compat.with_inner_jaxprs(eqn, lambda inner: with_addends(inner, addends, padding))
+        invars = [sums.get(id(changed.get((id(eqn), n))), v) for n, v in enumerate(eqn.invars)]
+        if any(a is not b for a, b in zip(invars, eqn.invars, strict=True)):
+            new = new.replace(invars=invars)
+        eqns.append(new)
+        addend = after.get(id(eqn))
+        if addend is not None:
+            sums[id(addend)] = total = jax_compat.fresh_variable(addend.variable)
+            operands = [zeros[id(addend)].outvars[0], addend.variable]
+            eqns.append(
+                addend.like.replace(
+                    invars=operands if addend.first else operands[::-1], outvars=[total], source_info=eqn.source_info
+                )
+            )
+    if len(eqns) == len(jaxpr.eqns) and all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True)):
+        return closed
+    return jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
