@@ -148,12 +148,13 @@ class _Bundler:
 
     def _pass(self, function: Function, sites: Sequence[tuple[_Scope, Equation]]) -> None:
         """The calls of a backward part pass tuples, as far as all of them do it alike."""
-        found = [_groups(scope, equation) for scope, equation in sites]
-        groups = [
-            places
-            for places, key in found[0].items()
-            if all(other.get(places) == key for other in found) and len(places) > 1
-        ]
+        groups: dict[tuple[int, ...], tuple[Any, list[Path]]] = {}
+        for whole in (True, False):  # what one call saved may be a part of what the call around it saved
+            found = [_groups(scope, equation, whole) for scope, equation in sites]
+            for places, key in found[0].items():
+                free = not any(set(places) & set(others) for others in groups)
+                if free and len(places) > 1 and all(other.get(places) == key for other in found):
+                    groups[places] = key
         if not groups:
             return
         scope = self.scopes[id(function)]
@@ -161,7 +162,7 @@ class _Bundler:
         params = [p for i, p in enumerate(function.params) if i not in dropped]
         passed = [[a for i, a in enumerate(e.inputs) if i not in dropped] for _, e in sites]
         for places in groups:
-            kind, ways = found[0][places]
+            _, ways = groups[places]
             tuples = [_whole(site, [site.parts[e.inputs[p]] for p in places]) for site, e in sites]  # type: ignore[index]
             saved = Value(_type_of(*tuples[0]), "saved" if len(groups) == 1 else tuples[0][0].hint)
             for place, way in zip(places, ways, strict=True):
@@ -174,13 +175,13 @@ class _Bundler:
             equation.inputs = inputs
 
 
-def _groups(scope: _Scope, equation: Equation) -> dict[tuple[int, ...], tuple[Any, list[Path]]]:
-    """{places of inputs that are parts of one tuple: (its type, the ways to them)}."""
-    by_root: dict[Value, list[int]] = {}
+def _groups(scope: _Scope, equation: Equation, whole: bool) -> dict[tuple[int, ...], tuple[Any, list[Path]]]:
+    """{places of inputs that are parts of one tuple: (its type, the ways to them)}. whole: of one that is no part itself."""
+    by_root: dict[Any, list[int]] = {}
     for place, atom in enumerate(equation.inputs):
         part = scope.parts.get(atom) if type(atom) is Value else None
         if part is not None:
-            by_root.setdefault(part[0], []).append(place)
+            by_root.setdefault(part[0] if whole else (part[0], part[1][:-1]), []).append(place)
     found = {}
     for places in by_root.values():
         parts = [scope.parts[equation.inputs[p]] for p in places]  # type: ignore[index]

@@ -141,13 +141,19 @@ def scalar_operand(body: Body, eqn: Any) -> Any:
     return None
 
 
-@rewrite("mul", "add", "sub", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or")
+_BROADCASTING = ("mul", "add", "sub", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or")
+_TAKES_ALL = frozenset({"dot_general", "conv_general_dilated", "custom_vjp_call", "scan"})
+
+
+@rewrite(*_BROADCASTING)
 def implicit_broadcast(body: Body, eqn: Any) -> Any:
     shape = tuple(eqn.outvars[0].aval.shape)
     for place in (0, 1):
         atom, other = eqn.invars[place], eqn.invars[1 - place]
         if type(other) is Literal or tuple(other.aval.shape) != shape or tuple(atom.aval.shape) != shape:
             continue
+        if body.in_backward_pass(eqn) and any(u.primitive.name in _TAKES_ALL for u in body.users(atom)):
+            continue  # it is there as a whole, as in the layers before
         variable = narrowed(body, atom)
         if variable is atom:
             continue
