@@ -51,7 +51,8 @@ def checked(function, *args):
 def test_gradients_of_a_layer_are_one_tree():
     text = checked(jax.grad(network, (0, 1)), PARAMS, X)
     assert '{"first": d_first, "second": d_second}' in text, text
-    assert '"up": {"bias": d_total.sum(axis=0), "kernel": dense_out.T @ d_total}' in text, text
+    assert '{"bias": d_total.sum(axis=0), "kernel": x.T @ d_total}' in text, text
+    assert 'return {"down": d_down, "up": d_up}, d_x + d_product' in text, text
 
 
 def test_what_a_map_takes_is_put_together_of_parts():
@@ -75,7 +76,7 @@ def test_part_of_a_dict_goes_into_it():
             x = fed(layer, mixed(layer, x))
         return jnp.sum(x**2)
 
-    layers = [{n: X[:3].T @ X[:3] * 0.1 for n in ("q", "proj", "up", "down")} for _ in range(2)]
+    layers = [{n: X[:3].T @ X[:3] * 0.1 for n in ("q", "proj", "up", "down")} for _ in range(3)]
     text = checked(jax.grad(loss, (0, 1)), layers, X)
     assert "d_layers.append({**d_fed, **d_mixed" in text, text
 

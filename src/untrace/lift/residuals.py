@@ -186,6 +186,8 @@ def _groups(scope: _Scope, equation: Equation, whole: bool) -> dict[tuple[int, .
     for places in by_root.values():
         parts = [scope.parts[equation.inputs[p]] for p in places]  # type: ignore[index]
         root, prefix = _whole(scope, parts)
+        if not prefix and root in scope.function.params and len(places) < _count(root.aval):
+            continue  # what the function around it saved is not what its own forward part did
         found[tuple(places)] = (_key(_type_of(root, prefix)), [way[len(prefix) :] for _, way in parts])
     return found
 
@@ -204,6 +206,11 @@ def _type_of(root: Value, path: Path) -> Any:
     for index in path:
         found = found.parts[index]
     return found
+
+
+def _count(aval: Any) -> int:
+    """How many values a tuple holds, also in tuples in it."""
+    return sum(map(_count, aval.parts)) if type(aval) is TupleType else 1
 
 
 def _key(aval: Any) -> Any:

@@ -152,13 +152,18 @@ def implicit_broadcast(body: Body, eqn: Any) -> Any:
         atom, other = eqn.invars[place], eqn.invars[1 - place]
         if type(other) is Literal or tuple(other.aval.shape) != shape or tuple(atom.aval.shape) != shape:
             continue
-        if body.in_backward_pass(eqn) and any(u.primitive.name in _TAKES_ALL for u in body.users(atom)):
-            continue  # it is there as a whole, as in the layers before
-        variable = narrowed(body, atom)
+        variable = atom if _is_taken_whole(body, eqn, atom) else narrowed(body, atom)
         if variable is atom:
             continue
         return eqn.replace(invars=[variable, other] if place == 0 else [other, variable])
     return None
+
+
+def _is_taken_whole(body: Body, eqn: Any, atom: Any) -> bool:
+    """Whether a cotangent is there as a whole: then it is added like those of the layers before, which are no broadcasts."""
+    if type(atom) is Literal or not body.in_backward_pass(eqn):
+        return False
+    return any(user.primitive.name in _TAKES_ALL for user in body.users(atom))
 
 
 def narrowed(body: Body, atom: Any) -> Any:

@@ -45,6 +45,8 @@ from untrace.print.tree import (
 )
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_SIMPLE = {Binary, Unary, Name, Text}
+_MOST_OPERATIONS = 2
 _PULLBACK = Type("array", "a pullback")
 
 
@@ -253,7 +255,8 @@ class _Nesting:
         """`new`: what stands for the names of the backward part; `before`: statements of the forward part that it needs;
         `gone`: statements that nothing needs."""
         forward, backward = self.forward, self.backward
-        self.taken = set(words_of(forward)) | set(words_of(backward))
+        self.outside = set(words_of(forward))
+        self.taken = self.outside | set(words_of(backward))
         self.new: dict[str, Expr] = {}
         self.before: list[Statement] = []
         self.gone: set[int] = set()
@@ -273,12 +276,12 @@ class _Nesting:
             type(n) in (Def, Lambda) and not gone.isdisjoint(_parameters(n)) for s in backward.body for n in nodes_of(s)
         ):
             raise _Stays
-        outside = {name for expr in self.new.values() for name in reads(expr)}
+        used = {name for expr in self.new.values() for name in reads(expr)}
         texts = {w for s in backward.body for n in nodes_of(s) if _is_code(n) for w in _WORD.findall(n.text)}
         free = set(read) - own - gone
         if not texts.isdisjoint(own | gone) or not free.isdisjoint(self.bound):
             raise _Stays
-        self.renamed = {name: self._fresh(base_of(name)) for name in sorted(outside & own)}
+        self.renamed = {name: self._fresh(base_of(name)) for name in sorted(used & own)}
 
     def _take_parts(self) -> None:
         """Parts of arguments have the variables that the forward part has for them."""
@@ -312,7 +315,7 @@ class _Nesting:
                 if target != "_":
                     self._take(target, element, read)
             return
-        self._take(name, value, {})
+        self._take(name, value, read if place in self.dropped else {})
         if place not in self.dropped:
             self.results[place] = self.new[name]
 
@@ -321,7 +324,7 @@ class _Nesting:
         if type(value) is Name or read.get(name) == 1 and _is_short(value):
             self.new[name] = value
             return
-        known = self._fresh(base_of(name))
+        known = name if name not in self.outside else self._fresh(base_of(name))
         self.before.append(Assign([known], value))
         self.new[name] = Name(known)
 
@@ -399,8 +402,10 @@ def _is_code(node: Any) -> bool:
 
 def _is_short(value: Expr) -> bool:
     """Whether a value may stand in another expression, and says more there than its name."""
-    parts = (value.left, value.right) if type(value) is Binary else (value.value,) if type(value) is Unary else ()
-    return bool(parts) and all(type(p) in (Name, Text) for p in parts)
+    nodes = list(nodes_of(value))
+    return {type(n) for n in nodes} <= _SIMPLE and 0 < sum(
+        type(n) in (Binary, Unary) for n in nodes
+    ) <= _MOST_OPERATIONS
 
 
 def _parameters(node: Any) -> Iterator[str]:
