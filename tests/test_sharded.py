@@ -49,3 +49,21 @@ def test_reshard_onto_devices() -> None:
     with jax.set_mesh(mesh):
         d = untrace.decompile(lambda x: jnp.sin(jax.sharding.reshard(x, place)))(jnp.arange(4.0))
     assert d.proof.level == "jaxpr", d.proof
+
+
+def test_pmap_is_pmap() -> None:
+    """JAX traces it as a jitted shard_map; on one device here, the device's axis is of size one."""
+
+    def step(a: Any, weights: Any) -> Any:
+        total = lax.psum(a * weights, "i")
+        return a / total, total
+
+    def function(x: Any, weights: Any) -> Any:
+        ratio, total = jax.pmap(step, axis_name="i", in_axes=(0, None))(x, weights)
+        return jax.pmap(lambda row: jnp.sort(row))(ratio), total
+
+    d = untrace.decompile(function)(jnp.ones((1, 3)), jnp.ones(3))
+    assert d.proof.level == "jaxpr", d.proof
+    assert 'jax.pmap(step, axis_name="i", in_axes=(0, None))(x, weights)' in d.source, d.source
+    assert "jax.pmap(jnp.sort)(ratio)" in d.source and "def step(a, weights):" in d.source, d.source
+    assert "shard_map" not in d.source

@@ -58,6 +58,7 @@ from untrace.capture.provenance import Provenance
 from untrace.lift import equal_constants
 from untrace.lift.computed_once import computed_once
 from untrace.lift.engine import is_public_call
+from untrace.lift.pmaps import is_pmap
 
 Literal = jax_compat.LITERAL_TYPE
 Rewrite = Callable[["Body", Any], Any]
@@ -249,7 +250,7 @@ class Simplifier:
             return ""
         closed = eqn.params["jaxpr"]
         jaxpr, consts = jax_compat.open_jaxpr(closed)
-        if not jax_compat.is_library_jaxpr(closed) or consts or eqn.effects:
+        if not jax_compat.is_library_jaxpr(closed) or consts or eqn.effects or is_pmap(eqn):
             return ""
         key = (id(closed), jax_compat.literal_key(eqn))
         found = self._public.get(key)

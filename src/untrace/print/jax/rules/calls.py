@@ -11,7 +11,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.capture.batching import helper_of
 from untrace.ir.nodes import Function, Value
-from untrace.print.jax import called_trees, remat, roles
+from untrace.print.jax import called_trees, pmaps, remat, roles
 from untrace.print.jax.pytrees import unpack
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.rules.callbacks import callable_name
@@ -71,6 +71,10 @@ def jit(
     inline: Any,
     compiler_options_kvs: Any,
 ) -> Any:
+    if w.module.idiomatic and not w.retreating and name == "_fun":
+        found = pmaps.pmap(w, operands, jaxpr)
+        if found is not None:
+            return found
     options: list[tuple[str, Expr]] = []
     for keyword, shardings in (("in_shardings", in_shardings), ("out_shardings", out_shardings)):
         if not all(jax_compat.is_unspecified(s) for s in shardings):
