@@ -94,6 +94,17 @@ def kicked(x, step=0.5):
     return jnp.sum(lax.scan(turn, x, length=4)[0])
 
 
+def returns(rewards):
+    """A loop from 0.0 carries a number of a weak type, and so does that of its gradient."""
+
+    def step(later, reward):
+        alive = reward > 0
+        later = alive * jnp.sin(reward + 0.5 * later) + (1.0 - alive) * later
+        return later, later
+
+    return jnp.sum(lax.scan(step, 0.0, rewards, reverse=True)[1])
+
+
 @jax.custom_jvp
 def scaled(x, y):
     return x * y
@@ -158,6 +169,8 @@ CASES = {
     "constants_of_a_loop": lambda x, y: looped(x) + y,
     "computed_before_a_loop": lambda x, y: jax.grad(lambda a: kicked(a[0]))(x) + y,
     "instantiated_zeros": scaled,
+    "types_of_constants": lambda x, y: jax.grad(lambda a: kicked(a, 0.5 * (x[0, 0] > 0)))(y[0]) + x,
+    "strong_loop": lambda x, y: jax.grad(returns)(x[0]) + y,
     "where_with_scalar": lambda x, y: lax.select(x > y, x, jnp.zeros((2, 3))),
     "transposed_operand": lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ()))),
     "transposed_product": lambda x, y: lax.dot_general(x, y, (((0,), (0,)), ((), ()))).T,
@@ -561,6 +574,23 @@ def test_a_rule_with_symbolic_zeros_is_a_plain_one():
     np.testing.assert_array_equal(jax.grad(d)(jnp.ones(3)), 4.0)
     plain = untrace.decompile(lambda x: scaled(x, 2.0 * x).sum(), style="exact")(jnp.ones(3))
     assert "symbolic_zeros=True" in plain.source and plain.proof.level == "jaxpr"
+
+
+def test_loops_have_no_weak_types():
+    d = untrace.decompile(jax.grad(returns))(jnp.ones(4))
+    assert "weak_type" not in d.source and "_p.bind" not in d.source and "later_f32" not in d.source, d.source
+    assert d.source.count(".astype(jnp.float32)") == 1 and d.proof.at_least("hlo"), d.source
+
+    d = untrace.decompile(jax.grad(kicked, argnums=(0, 1)))(jnp.ones(3), 0.5)
+    assert "astype" not in d.source and d.proof.at_least("bits"), d.source
+
+
+def test_what_is_read_elsewhere_keeps_its_weak_type():
+    def total(x):
+        return lax.scan(lambda c, v: (c + 0.5, c * 2.0), 0.0, x)
+
+    d = untrace.decompile(total)(jnp.ones(4))
+    assert [r.weak_type for r in jax.tree.leaves(jax.eval_shape(d, jnp.ones(4)))] == [True, True]
 
 
 def test_a_branch_fills_up_what_another_saves_with_zeros():
