@@ -2195,12 +2195,22 @@ def traced_quickly(function: Any, avals: Sequence[Any]) -> tuple[Any, list[Any]]
     What `jax.make_jaxpr` does inside of its call of `jit`, whose handling of signatures, shardings and caches takes five
     times as long as a small trace does.
     """
-    from jax._src import api_util, linear_util
+    from jax._src import linear_util
     from jax._src.interpreters import partial_eval
 
-    info = api_util.debug_info("trace", function, tuple(avals), {})
-    jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(linear_util.wrap_init(function, debug_info=info), avals)
+    wrapped = linear_util.wrap_init(function, debug_info=_info_of_inputs(len(avals)))
+    jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(wrapped, avals)
     return jaxpr, list(consts)
+
+
+@functools.lru_cache(64)
+def _info_of_inputs(count: int) -> Any:
+    """What JAX says of a function of so many arrays in its messages, which takes as long to find out as many a trace."""
+    from jax._src import api_util
+
+    def inputs(*arrays: Any) -> None: ...
+
+    return api_util.debug_info("trace", inputs, (None,) * count, {})
 
 
 def constants_and_inputs(jaxpr: Any, consts: Sequence[Any]) -> tuple[list[Any], list[Any]]:

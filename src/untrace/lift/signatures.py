@@ -198,7 +198,32 @@ def guesses(
     """
     known = parameters(path)
     if known is not None:
-        yield from itertools.islice(_guesses(path, known, operands, facts, dict(given or {})), _MOST_GUESSES)
+        several = itertools.islice(_guesses(path, known, operands, facts, dict(given or {})), _MOST_GUESSES)
+        yield from [g for g in several if _has_shape(g, known, facts)] if _is_reduction(known) else several
+
+
+def _is_reduction(parameters: Sequence[inspect.Parameter]) -> bool:
+    """Whether a function takes away the axes that it is given, or all, as `jnp.sum` does, and quantiles do not."""
+    names = {p.name: p.default for p in parameters}
+    return names.get("axis", 0) is None and names.get("keepdims") is False and "q" not in names
+
+
+def _has_shape(guess: Guess, parameters: Sequence[inspect.Parameter], facts: Facts) -> bool:
+    """Whether a reduction of one array has a result of the right shape: most axes to try do not, and need no trace."""
+    known = ("axis", "keepdims", "dtype", "promote_integers", "where")
+    mask = getattr(guess.kwargs.get("where"), "aval", None)
+    if len(guess.args) != 1 or len(facts.outputs) != 1 or not all(k in known for k in guess.kwargs):
+        return True
+    if mask is not None and mask.shape or not hasattr(guess.args[0], "aval"):
+        return True  # both are brought to one shape
+    shape = guess.args[0].aval.shape
+    axis = guess.kwargs.get("axis")
+    axes = range(len(shape)) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    if not all(isinstance(a, int) and -len(shape) <= a < len(shape) for a in axes):
+        return False
+    gone = {a % len(shape) for a in axes}
+    keep = guess.kwargs.get("keepdims") is True
+    return facts.shape == tuple([1 if i in gone else n for i, n in enumerate(shape) if keep or i not in gone])
 
 
 def _guesses(

@@ -402,23 +402,18 @@ def _triangle(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
 @reader("fft", "_fft")
 def _fft(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     x = equation.inputs[0]
-    for name in (
-        "fft",
-        "ifft",
-        "rfft",
-        "irfft",
-        "fft2",
-        "ifft2",
-        "rfft2",
-        "irfft2",
-        "fftn",
-        "ifftn",
-        "rfftn",
-        "irfftn",
-    ):
-        yield Guess("jnp.fft." + name, (x,))
+    inside = _first(jaxpr, "fft")
+    if inside is None:
+        return
+    name = "jnp.fft." + inside.params["fft_type"].name.lower()
+    count = len(inside.params["fft_lengths"])
+    if count == 1:
+        yield Guess(name, (x,))
         for axis in range(len(x.aval.shape)):
-            yield Guess("jnp.fft." + name, (x,), {"axis": axis})
+            yield Guess(name, (x,), {"axis": axis})
+    if count == 2:
+        yield Guess(name + "2", (x,))
+    yield Guess(name + "n", (x,))
 
 
 @reader("top_k", "_top_k")

@@ -22,23 +22,26 @@ def _product(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     params = equation.origin.params
     options = _precision(params["precision"])
-    shape = equation.origin.outvars[0].aval.shape
+    preferred = params["preferred_element_type"]
+    if preferred is None:
+        yield Guess("lax.dot", (left, right), options)
+        return  # the products of `jnp` say what type theirs is
+    out = equation.origin.outvars[0].aval
+    kinds = {left.aval.dtype, right.aval.dtype}
+    plain = len(kinds) > 1 or out.dtype in kinds  # else it is the type that was asked for
     for a, b in ((left, right), (right, left)):
-        if _is_matmul(a, b, shape):
+        if plain and _is_matmul(a, b, out.shape):
             if not options:
                 yield Guess("operator.matmul", (a, b))
             yield Guess("jnp.matmul", (a, b), options)
-    if _is_dot(left, right, shape):
+    if plain and _is_dot(left, right, out.shape):
         yield Guess("jnp.dot", (left, right), options)
-    if params["preferred_element_type"] is None:
-        yield Guess("lax.dot", (left, right), options)
-    yield from _einsum(params["dimension_numbers"], left, right, options)
-    preferred = params["preferred_element_type"]
-    if preferred is not None:
-        with_type = {**options, "preferred_element_type": preferred}
-        if _is_matmul(left, right, shape):
-            yield Guess("jnp.matmul", (left, right), with_type)
-        yield from _einsum(params["dimension_numbers"], left, right, with_type)
+    if plain:
+        yield from _einsum(params["dimension_numbers"], left, right, options)
+    with_type = {**options, "preferred_element_type": preferred}
+    if _is_matmul(left, right, out.shape):
+        yield Guess("jnp.matmul", (left, right), with_type)
+    yield from _einsum(params["dimension_numbers"], left, right, with_type)
 
 
 def _is_matmul(left: Any, right: Any, shape: tuple[Any, ...]) -> bool:
@@ -140,7 +143,15 @@ def _permuted_product(m: Matcher, equation: Equation) -> Iterator[Guess]:
         if not options and _is_matmul(a, b, shape):
             yield Guess("operator.matmul", (a, b))
     order = [int(i) for i in equation.origin.params["permutation"]]
-    yield from _einsum(params["dimension_numbers"], left, right, options, order)
+    if not _exchanges(params["dimension_numbers"], len(left.aval.shape), order):  # else `einsum` exchanges the operands
+        yield from _einsum(params["dimension_numbers"], left, right, options, order)
+
+
+def _exchanges(numbers: Any, rank: int, order: list[int]) -> bool:
+    """Whether a permutation of a product only puts the axes of its right operand before those of its left one."""
+    (contracted, _), (batched, _) = numbers
+    first, second = len(batched), rank - len(contracted)
+    return order == [*range(first), *range(second, len(order)), *range(first, second)]
 
 
 def _einsum(

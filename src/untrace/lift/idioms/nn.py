@@ -54,10 +54,14 @@ def _gelu(m: Matcher, equation: Equation) -> Iterator[Guess]:
     for x in equation.inputs:
         if type(x) is not Literal:
             inside = m.producer(equation.inputs[1], "mul", "add", *_SIGMOIDS)
-            if inside is not None and _is_sigmoid(m, inside):
+            found = _sigmoids(m, inside) if inside is not None else set()
+            if "tanh" in found:
                 yield Guess("jax.nn.gelu", (x,))
+            if found & {"erf", "erfc"}:
                 yield Guess("jax.nn.gelu", (x,), {"approximate": False})
+            if "logistic" in found:
                 yield Guess("jax.nn.silu", (x,))
+            if "tanh" in found:
                 yield Guess("jax.nn.mish", (x,))
             return
 
@@ -65,14 +69,13 @@ def _gelu(m: Matcher, equation: Equation) -> Iterator[Guess]:
 _SIGMOIDS = ("erfc", "erf", "tanh", "logistic")
 
 
-def _is_sigmoid(m: Matcher, equation: Equation) -> bool:
-    """Whether an equation is one of `_SIGMOIDS`, or sums and products of one."""
+def _sigmoids(m: Matcher, equation: Equation) -> set[str]:
+    """Which of `_SIGMOIDS` an equation is, or sums and products of."""
     if equation.callee.name in _SIGMOIDS:
-        return True
-    before = [m.producer(a, "mul", "add", *_SIGMOIDS) for a in equation.inputs]
-    return any(e is not None and e.callee.name in _SIGMOIDS for e in before) or any(
-        e is not None and m.producer(a, *_SIGMOIDS) is not None for e in before if e is not None for a in e.inputs
-    )
+        return {equation.callee.name}
+    before = [e for a in equation.inputs if (e := m.producer(a, "mul", "add", *_SIGMOIDS)) is not None]
+    inner = [e for b in before for a in b.inputs if (e := m.producer(a, *_SIGMOIDS)) is not None]
+    return {e.callee.name for e in (*before, *inner)}.intersection(_SIGMOIDS)
 
 
 # What stands between the product of queries and keys and the weights: scale, bias, masks, softmax.
