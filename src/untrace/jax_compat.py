@@ -2294,6 +2294,22 @@ def text_of_modules(serialised: Sequence[bytes]) -> str | None:
     return "\n\n".join(_hlo.HloModule.from_serialized_hlo_module_proto(m).to_string(options) for m in serialised)
 
 
+def lowered(closed: Any, args: Sequence[Any], keep_unused: bool, name: str) -> Any:
+    """A closed jaxpr lowered as the function of that name on arrays or their types, without being traced once more.
+
+    Source: `Traced` in jax/_src/stages.py, which holds what was traced among the parameters of the call.
+    """
+    count = len(open_jaxpr(closed)[0].outvars)
+
+    def call(*_: Any) -> list[float]:
+        return [0.0] * count
+
+    call.__name__ = name
+    traced = jax.jit(call, keep_unused=keep_unused).trace(*args)
+    traced._params["jaxpr"] = closed
+    return traced.lower()
+
+
 def kept_arguments(lowered: Any) -> tuple[int, ...]:
     """The places of those arguments that a lowered function takes: `jit` drops what the program does not read."""
     return tuple(sorted(lowered._lowering.compile_args["kept_var_idx"]))

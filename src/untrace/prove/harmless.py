@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
 from untrace.prove import hlo
 
 
@@ -23,7 +21,7 @@ def harmless_rewrites(
     twice as many compilations as the number of rewrites can be halved.
     """
     try:
-        expected = hlo.optimised_text(jax.extend.core.jaxpr_as_fun(original), args)
+        expected = hlo.optimised_text(original, args)
     except Exception:  # a program that JAX traces but cannot lower here
         expected = ""
     if not expected:
@@ -44,6 +42,6 @@ def _is_same(form: Any, original: Any, args: Sequence[Any], expected: str) -> bo
     if form is original:
         return True
     try:
-        return hlo.optimised_text(jax.extend.core.jaxpr_as_fun(form), args) == expected
+        return hlo.optimised_text(form, args) == expected
     except Exception:  # as above
         return False

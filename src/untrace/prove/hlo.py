@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from typing import Any
@@ -42,15 +42,16 @@ _COUNT = itertools.count()
 _NO_SUCH_OPTION = re.compile(r"No such compile option: '(\w+)'")
 
 
-def same_stablehlo(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[Any]) -> bool:
+def same_stablehlo(f: Any, g: Any, args: Sequence[Any]) -> bool:
     """Whether `f(*args)` and `g(*args)` lower to the same StableHLO, names and locations aside.
 
-    `args`: arrays, pytrees of them, or ShapeDtypeStructs. False too when one cannot be lowered.
+    f, g: functions, here and below, or closed jaxprs, of which `args` are the flat arguments: arrays, pytrees of them, or
+    ShapeDtypeStructs. False too when one cannot be lowered.
     """
     return stablehlo_difference(f, g, args) is None
 
 
-def stablehlo_difference(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[Any]) -> str | None:
+def stablehlo_difference(f: Any, g: Any, args: Sequence[Any]) -> str | None:
     """The first line in which the StableHLO of two functions differs; None when it is the same."""
     try:
         left, right = (normalise_stablehlo(_lower(h, args).as_text()) for h in (f, g))
@@ -64,7 +65,7 @@ def stablehlo_difference(f: Callable[..., Any], g: Callable[..., Any], args: Seq
     return difference
 
 
-def same_optimised(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[Any]) -> bool:
+def same_optimised(f: Any, g: Any, args: Sequence[Any]) -> bool:
     """Whether XLA compiles both functions to the same optimised HLO, names and metadata aside."""
     try:
         with ThreadPoolExecutor(2) as pool:  # XLA compiles without Python's lock
@@ -74,7 +75,7 @@ def same_optimised(f: Callable[..., Any], g: Callable[..., Any], args: Sequence[
     return left == right != ""
 
 
-def optimised_text(function: Callable[..., Any], args: Sequence[Any]) -> str:
+def optimised_text(function: Any, args: Sequence[Any]) -> str:
     """The optimised HLO that XLA makes of a function, normalised; "" where it does not say all. Raises what JAX does."""
     # Without the arguments that nobody reads: XLA 0.10 crashes on some programs that have them.
     name = f"untrace_{next(_COUNT)}"
@@ -102,7 +103,10 @@ def _optimised(lowered: Any, name: str) -> list[bytes]:
                 _QUICKLY.pop(unknown.group(1), None)
 
 
-def _lower(function: Callable[..., Any], args: Sequence[Any], keep_unused: bool = True, name: str = "call") -> Any:
+def _lower(function: Any, args: Sequence[Any], keep_unused: bool = True, name: str = "call") -> Any:
+    if jax_compat.is_jaxpr(function):
+        return jax_compat.lowered(function, args, keep_unused, name)
+
     # A function of its own: jit would remember a lowering with other argument names.
     def call(*xs: Any) -> Any:
         return function(*xs)
@@ -111,9 +115,10 @@ def _lower(function: Callable[..., Any], args: Sequence[Any], keep_unused: bool 
     return jax.jit(call, keep_unused=keep_unused).lower(*args)
 
 
-def _lower_alive(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+def _lower_alive(function: Any, args: Sequence[Any]) -> Any:
     """`_lower` without dead code, as `jit` compiles it; but all arguments stay in their places."""
-    closed = jax_compat.without_dead_code(jax.make_jaxpr(lambda *xs: function(*xs))(*args))
+    closed = function if jax_compat.is_jaxpr(function) else jax.make_jaxpr(lambda *xs: function(*xs))(*args)
+    closed = jax_compat.without_dead_code(closed)
     flat = jax.extend.core.jaxpr_as_fun(closed)
     return jax.jit(flat, keep_unused=True).lower(*jax.tree_util.tree_leaves(args))
 

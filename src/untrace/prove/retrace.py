@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.extend
 
+from untrace import jax_compat
 from untrace.capture.function import Captured
 from untrace.lift.simplify import IMPLICIT, simplified
 from untrace.print.jax.module import Written
@@ -80,9 +81,8 @@ def prove_text(
     if comparison.reordered:
         words.insert(0, "the order of what loops carry")
         start = time.perf_counter()
-        function = jax.extend.core.jaxpr_as_fun(again)
         notes = (*captured.notes, *comparison.notes)
-        proof = weaker_of(function, captured, f"same jaxpr but for {' and '.join(words)}", notes, alike=False)
+        proof = weaker_of(again, captured, f"same jaxpr but for {' and '.join(words)}", notes, alike=False)
         timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
         return Outcome(module, proof if proof.at_least("bits") else None, proof.detail, reordered=True)
     if neutral and target is not captured.expanded:
@@ -97,9 +97,9 @@ def prove_text(
         start = time.perf_counter()
         # The target takes what its loops close over in the original's order, as the text need not. But it is no program by
         # itself where JAX has to put something in again.
-        function = jax.extend.core.jaxpr_as_fun(target if same_form is again else again)
+        program = target if same_form is again else again
         why = f"same jaxpr but for {' and '.join(words)}"
-        proof = weaker_of(function, captured, why, notes, neutral, alike if same_form is again else None)
+        proof = weaker_of(program, captured, why, notes, neutral, alike if same_form is again else None)
         timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
         return Outcome(module, proof if proof.at_least("bits") else None, proof.detail)
     if captured.expanded is captured.jaxpr:
@@ -197,38 +197,38 @@ def prove_scans(written: Written, captured: Captured) -> tuple[Proof, LoadedText
 
 def compiles_alike(target: Any, captured: Captured, lowered_alike: bool) -> bool:
     """Whether a jaxpr compiles to the program that the captured one compiles to; see `weaker_of`."""
-    return _compiles_alike(jax.extend.core.jaxpr_as_fun(target), captured, lowered_alike)
+    return _compiles_alike(target, captured, lowered_alike)
 
 
-def _compiles_alike(function: Any, captured: Captured, lowered_alike: bool) -> bool:
+def _compiles_alike(program: Any, captured: Captured, lowered_alike: bool) -> bool:
     from untrace.prove import hlo
 
-    original = jax.extend.core.jaxpr_as_fun(captured.jaxpr)
     args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
     try:
-        same = lowered_alike and hlo.same_stablehlo(original, function, args)
-        return same or hlo.same_optimised(original, function, args)
+        same = lowered_alike and hlo.same_stablehlo(captured.jaxpr, program, args)
+        return same or hlo.same_optimised(captured.jaxpr, program, args)
     except Exception:  # a program that JAX traces but cannot lower here
         return False
 
 
 def weaker_of(
-    function: Any,
+    program: Any,
     captured: Captured,
     why: str,
     notes: tuple[str, ...],
     lowered_alike: bool = True,
     alike: bool | None = None,
 ) -> Proof:
-    """The level below `jaxpr` at which a function of flat leaves is the captured program.
+    """The level below `jaxpr` at which a function of flat leaves, or a closed jaxpr, is the captured program.
 
     lowered_alike: whether it may lower to the same StableHLO; if not, that is not tried. alike: whether it compiles to the
     same program, where that is known.
     """
     from untrace.prove import run
 
-    original = jax.extend.core.jaxpr_as_fun(captured.jaxpr)
     args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
-    if _compiles_alike(function, captured, lowered_alike) if alike is None else alike:
+    if _compiles_alike(program, captured, lowered_alike) if alike is None else alike:
         return Proof("hlo", why, notes)
+    original = jax.extend.core.jaxpr_as_fun(captured.jaxpr)
+    function = jax.extend.core.jaxpr_as_fun(program) if jax_compat.is_jaxpr(program) else program
     return run.weaker_proof(original, function, args, why, notes)
