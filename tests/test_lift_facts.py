@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from untrace import jax_compat
-from untrace.ir.nodes import Slot
-from untrace.lift import library
+from untrace.ir.nodes import Slot, Value
+from untrace.lift import library, signatures
 from untrace.lift.patterns import _trace
 
 X = jax.ShapeDtypeStruct((3, 4), jnp.float32)
@@ -66,3 +66,29 @@ def test_a_quick_trace_is_the_trace():
     assert str(quick) == str(slow)
     assert not consts
     assert [v.aval for v in quick.outvars] == [v.aval for v in slow.outvars]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float32", "complex64"])
+def test_products_of_jnp_say_of_which_type_they_are(dtype: str) -> None:
+    # What does not say it is none of them, and is not tried as one (`lift/idioms/linalg.py`).
+    x, y = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((2, 3), (3, 4)))
+    for product in (jnp.matmul, jnp.dot, lambda a, b: jnp.einsum("ij,jk->ik", a, b)):
+        found = [e for e in jax_compat.equations_in(jax.make_jaxpr(product)(x, y)) if e.primitive.name == "dot_general"]
+        assert [e.params["preferred_element_type"] for e in found] == [dtype]
+
+
+@pytest.mark.parametrize("spec", ["ij,ik->kj", "bij,bik->bkj", "ij,jkl->kli"])
+def test_einsum_exchanges_its_operands_and_leaves_no_transpose(spec: str) -> None:
+    letters, _, _ = spec.partition("->")
+    args = [jax.ShapeDtypeStruct(tuple("bijkl".index(c) + 2 for c in part), "float32") for part in letters.split(",")]
+    traced = jax.make_jaxpr(lambda a, b: jnp.einsum(spec, a, b))(*args)
+    assert "transpose" not in [e.primitive.name for e in jax_compat.equations_in(traced)]
+
+
+def test_reductions_that_have_another_shape_are_not_tried() -> None:
+    x = jax.ShapeDtypeStruct((3, 4), "float32")
+    eqns = jax.make_jaxpr(lambda a: a.sum(1))(x).jaxpr.eqns
+    facts = signatures.Facts(eqns, [x], [e.outvars[0].aval for e in eqns])
+    tried = [g.kwargs for g in signatures.guesses("jnp.sum", [Value(eqns[0].invars[0].aval)], facts)]
+    assert {"axis": -1} in tried and {"axis": 1} in tried
+    assert all(k.get("axis") in (-1, 1) and "keepdims" not in k for k in tried)
