@@ -62,3 +62,40 @@ def test_the_sign_of_a_determinant_is_auxiliary():
 def test_a_cotangent_that_is_a_number():
     source = _source(jax.value_and_grad(lambda x: -0.5 * jnp.linalg.slogdet(x)[1]), jnp.eye(3) + 0.1)
     assert "slogdet_vjp(np.float32(-0.5))[0]" in source and "custom_linear_solve" not in source
+
+
+_LIBRARY = """
+def scored(logits, x, y):
+    return jax.nn.log_softmax(logits) * x + jnp.sin(jax.nn.log_softmax(logits) * y)
+"""
+
+
+def _library():
+    names = {"jax": jax, "jnp": jnp}
+    exec(compile(_LIBRARY, "/lib/site-packages/library/scored.py", "exec"), names)
+    return names["scored"]
+
+
+def test_equal_pullbacks_of_one_expression_are_one():
+    """A library's function computes the same twice, and the author once more for himself."""
+    scored = _library()
+
+    def loss(w, x, y):
+        logits = jnp.exp(w)
+        return (scored(logits, x, y) * jax.nn.log_softmax(logits)).sum()
+
+    source = _source(jax.grad(loss), X, X + 1.0, X - 1.0)
+    assert source.count("jax.vjp(jax.nn.log_softmax, logits)") == 2, source
+    assert source.count("log_softmax_vjp(") == 2 and source.count("log_softmax_vjp_2(") == 1, source
+
+
+def test_equal_pullbacks_in_the_function_of_a_loop():
+    scored = _library()
+
+    def loss(w, xs):
+        step = lambda c, x: (c + scored(jnp.exp(w * x), x, c), None)  # noqa: E731
+        return lax.scan(step, w, xs)[0].sum()
+
+    d = untrace.decompile(jax.grad(loss))(X[0], X)
+    np.testing.assert_allclose(d(X[0], X), jax.grad(loss)(X[0], X), rtol=1e-5)
+    assert d.proof.at_least("bits")

@@ -25,6 +25,8 @@ from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.engine import recognised
 from untrace.lift.names import provenance_of
 from untrace.lift.prune import prune
+from untrace.lift.pullbacks import find_pullbacks
+from untrace.lift.pullbacks_once import repeated, without_repeated
 from untrace.lift.shared_lowering import call_shared_functions
 from untrace.lift.simplify import BOLD, NEUTRAL, calls_host, described, is_simplified, simplified
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
@@ -144,16 +146,22 @@ def _idiomatic(
         for fold in folds:
             try:
                 for form, target, words, neutral in _targets(captured, plain, options, fold):
-                    program = plain if form is captured.expanded else _program_of_target(captured, plain, form, name)
-                    attempt = _Attempt(captured, program, name, options, timings, target, words, neutral)
-                    attempt.pads = options.simplify and options.prove and _is_run(captured.expanded)
-                    result = attempt.run(idiomatic=True)
-                    if attempt.addends:
-                        padded = _padded(attempt, plain, form, fold)
-                        result = padded.run(idiomatic=True) or attempt.run(idiomatic=True)
-                    if result is not None:
-                        return result, ""
-                    why = attempt.why
+                    same = _repeated(captured, plain, form) if words else {}
+                    for once in (same, {}) if same else ({},):
+                        program = (
+                            plain if form is captured.expanded else _program_of_target(captured, plain, form, name)
+                        )
+                        attempt = _Attempt(captured, program, name, options, timings, target, words, neutral)
+                        attempt.pads = options.simplify and options.prove and _is_run(captured.expanded)
+                        if once:
+                            attempt.call_once(form, once, fold)
+                        result = attempt.run(idiomatic=True)
+                        if attempt.addends:
+                            padded = _padded(attempt, plain, form, fold, once)
+                            result = padded.run(idiomatic=True) or attempt.run(idiomatic=True)
+                        if result is not None:
+                            return result, ""
+                        why = attempt.why
             except UnsupportedPrimitiveError as error:
                 why = str(error)  # the style `exact` may have a form for it; where not, it says the same
             except Exception as error:  # a fault in a lift costs readability, never the result
@@ -185,7 +193,7 @@ def _targets(
         instead: dict[int, Any] = {}
         if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings)):
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
-            found, instead = recognised(
+            found, instead, captured.extra["repeats"] = recognised(
                 close_over_constants(prune(_program_of_target(captured, plain, whole, ""))), JAX.user_names()
             )
             kept |= found
@@ -209,7 +217,15 @@ def _targets(
     yield whole, captured.expanded, "", True
 
 
-def _padded(attempt: _Attempt, plain: Program, form: Any, folds: bool) -> _Attempt:
+def _repeated(captured: Captured, plain: Program, form: Any) -> dict[int, Any]:
+    """`repeated` of a form of a program, where its original has such calls."""
+    if not captured.extra.get("repeats"):
+        return {}
+    program = close_over_constants(prune(_program_of_target(captured, plain, form, "")))
+    return repeated(find_pullbacks(program, own=JAX.user_names()))
+
+
+def _padded(attempt: _Attempt, plain: Program, form: Any, folds: bool, once: dict[int, Any]) -> _Attempt:
     """An attempt at the program with the sums that are missing in it (`lift.addends`)."""
     captured, addends = attempt.captured, attempt.addends
     attempt.pads, attempt.addends = False, []
@@ -221,7 +237,10 @@ def _padded(attempt: _Attempt, plain: Program, form: Any, folds: bool) -> _Attem
         provenance_of(program).shorten(equation, depth)
     words = ", ".join([*filter(None, [attempt.simplifications]), f"zeros added ({len(addends)})"])
     target = vmaps.unfolded(form) if folds else form
-    return _Attempt(captured, program, attempt.name, attempt.options, attempt.timings, target, words, False)
+    padded = _Attempt(captured, program, attempt.name, attempt.options, attempt.timings, target, words, False)
+    if once:
+        padded.call_once(form, once, folds)
+    return padded
 
 
 def _is_run(jaxpr: Any) -> bool:
@@ -288,6 +307,15 @@ class _Attempt:
     pads: bool = False  # whether `run` stops, for another attempt, where sums are missing: those are in `addends` then
     addends: list[Addend] = field(default_factory=list)
     compiled_alike: bool | None = None  # whether the target compiles to the original's program, once that is known
+
+    def call_once(self, form: Any, same: dict[int, Any], folds: bool) -> None:
+        """Has equal pullbacks called once: those of the equations in `same` (`pullbacks_once`)."""
+        form = without_repeated(form, same)
+        self.target = vmaps.unfolded(form) if folds else form
+        self.program.extra["pullbacks_once"] = True
+        if "pullbacks called once" not in self.simplifications:
+            self.simplifications += ", pullbacks called once"
+        self.neutral = False
 
     def run(self, idiomatic: bool) -> Result | None:
         captured, program, timings = self.captured, self.program, self.timings

@@ -28,6 +28,7 @@ from untrace.lift.names import name_values
 from untrace.lift.outline import outline
 from untrace.lift.prune import prune
 from untrace.lift.pullbacks import find_pullbacks
+from untrace.lift.pullbacks_once import call_once
 from untrace.lift.residuals import bundle_residuals
 from untrace.lift.solvers import find_solvers
 from untrace.lift.sums import add_cotangents
@@ -48,6 +49,8 @@ def lift(
     program = find_associative_scans(program, refused)  # before its combining function is outlined a dozen times
     program = find_solvers(program, refused)  # before calls of the author's stand in its function
     program = find_pullbacks(program, refused)  # so that what they save is one value
+    if program.extra.get("pullbacks_once"):
+        program = call_once(program)
     # A capture that knows the calls by itself brings its own pass.
     pass_of_its_own = program.extra.get("outline", outline)
     program = pass_of_its_own(program, inlined)  # before lifting: a library call should not hide whose call it is in

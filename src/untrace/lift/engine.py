@@ -437,14 +437,15 @@ def _has_typed_number(callee: Library) -> bool:
 _LARGE = 3
 
 
-def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], dict[int, Any]]:
+def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], dict[int, Any], bool]:
     """Ids of the jaxpr equations that are part of a large idiom (`logsumexp`, an index) of a program, which is lifted, and
-    of calls of which another body is one that would be recognised, with that.
+    of calls of which another body is one that would be recognised, with that; whether there are equal calls of `jax.vjp`.
 
     What simplifies the program leaves them as they are: in another form they would not be recognised.
     """
     from untrace.lift.associative import find_associative_scans
     from untrace.lift.pullbacks import find_pullbacks, is_derivative
+    from untrace.lift.pullbacks_once import repeated
     from untrace.lift.solvers import find_solvers
 
     found: set[int] = set()
@@ -452,10 +453,11 @@ def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], d
     find_solvers(program)
     instead: dict[int, Any] = {}
     find_pullbacks(program, own=own, instead=instead)
+    repeats = bool(repeated(program))
     Lifter(own=own).lift(program)
     for function in walk_functions(program.entry):
         for equation in function.equations:
             large = type(equation.callee) is Library and len(equation.callee.body.equations) >= _LARGE
             if large or "matvec" in equation.params or is_derivative(equation.callee):
                 found.update([id(e.origin) for e in equation.callee.body.equations if e.origin is not None])
-    return found, instead
+    return found, instead, repeats
