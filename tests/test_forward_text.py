@@ -393,3 +393,41 @@ def test_a_kernel_with_one_result_reads_like_its_author_wrote_it():
     source = text(call, jnp.ones((4, 4)))
     assert "out_specs=pl.BlockSpec((2, 4), lambda i: (i, 0))," in source, source
     assert "    return pl.pallas_call(" in source and "out_ref[...] = " in source, source
+
+
+def test_a_loop_inside_a_scan_leaves_nothing_around_it_that_is_not_read():
+    def denoise(params, x, t, label):
+        emb = jnp.sin(t * jnp.arange(3.0)) @ params["time"] + params["labels"][label]
+        h = x @ params["in"]
+        for layer in params["layers"]:
+            h = h + jax.nn.silu(h @ layer["w"] + emb + layer["b"])
+        return h @ params["out"]
+
+    def sample(params, x, label, guidance):
+        def body(x, t):
+            bound = denoise(params, x, t, label)
+            free = denoise(params, x, t, 0)
+            return free + guidance * (bound - free), x
+
+        return jax.lax.scan(body, x, jnp.arange(4.0))
+
+    params = {name: jnp.ones((3, 3)) for name in ("in", "out", "time", "labels")}
+    params["layers"] = [{"w": jnp.ones((3, 3)), "b": jnp.ones(3)} for _ in range(3)]
+    source = text(sample, params, jnp.ones((2, 3)), 2, 2.5)
+    assert 'for layer in params["layers"]:' in source and "layer_0" not in source, source
+
+
+def test_what_a_function_closes_over_is_not_called_like_its_argument():
+    def simulate(bodies, corners):
+        def step(carry, _):
+            def one(body):
+                moved = jnp.sin(body["x"] @ corners) + jnp.cos(body["v"])
+                return {"x": moved, "v": jnp.tanh(moved * corners[0]) @ corners}
+
+            return one(one(carry)), None
+
+        return jax.lax.scan(step, bodies, length=3)[0]
+
+    bodies = {"x": jnp.ones((2, 3)), "v": jnp.ones((2, 3))}
+    source = text(simulate, bodies, jnp.ones((3, 3)))
+    assert "corners" in source.partition("def one(")[2].partition(")")[0], source

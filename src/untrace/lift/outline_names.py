@@ -204,7 +204,8 @@ class FunctionNames:
         if spread and len(leaves) == len(spread):
             for i, name in zip(leaves, spread, strict=True):
                 names[i] = words.clean(name)
-        left = [i for i in left if piece.inputs[i] not in self.trees]
+        closed = piece.call.callee.code.co_freevars  # what the author's function closes over is no argument of it
+        left = [i for i in left if piece.inputs[i] not in self.trees and piece.inputs[i].hint not in closed]
         if len(left) == 1 and len(open_) == 1:
             names[left[0]] = words.clean(open_.pop())
         return names, [words.clean(n) for n in open_]

@@ -53,8 +53,33 @@ def roll_statements(module: Any, definitions: Sequence[Statement], provenance: P
     """Makes loops of what repeats in the definitions of a module; whether there was any."""
     found = False
     for definition in definitions:
-        for inner in [n for n in nodes_of(definition) if type(n) is Def]:
-            found = _Roller(module, inner, provenance).roll() or found
+        rolled = [_Roller(module, n, provenance).roll() for n in list(nodes_of(definition)) if type(n) is Def]
+        if any(rolled[1:]) and type(definition) is Def:  # what a function inside read may be bound around it
+            definition.body = _without_unread_parts(definition)
+        found = found or any(rolled)
+    return found
+
+
+def _without_unread_parts(definition: Def) -> list[Statement]:
+    """The statements of a function without variables for parts of arguments that nothing reads."""
+    nodes = list(nodes_of(definition))
+    read = {n.id for n in nodes if type(n) is Name}
+    texts = [n.text for n in nodes if type(n) is Text]
+    texts += [t for n in nodes if isinstance(n, (Assign, Unpack)) for t in n.targets if type(t) is str and "[" in t]
+    read.update(word for text in texts for word in re.findall(r"\w+", text))
+    found: list[Statement] = []
+    for statement in definition.body:
+        parts = statement.value if type(statement) is Assign else None
+        values = parts.elements if type(parts) is Bare else [parts]
+        if not all(type(v) is Leaf for v in values) or type(statement) is not Assign:
+            found.append(statement)
+            continue
+        kept = [(t, v) for t, v in zip(statement.targets, values, strict=True) if t in read]
+        if len(kept) == len(values):
+            found.append(statement)
+        elif kept:
+            value = kept[0][1] if len(kept) == 1 else Bare([v for _, v in kept])
+            found.append(Assign([t for t, _ in kept], value, statement.origin))
     return found
 
 
