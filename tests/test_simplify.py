@@ -105,6 +105,14 @@ def returns(rewards):
     return jnp.sum(lax.scan(step, 0.0, rewards, reverse=True)[1])
 
 
+def density(x):
+    """A library's density of a normal distribution, which computes with numbers what is one number."""
+    names = {"jnp": jnp}
+    text = "def log_prob(x):\n    return jnp.sum(-0.5 * x**2 - jnp.log(jnp.sqrt(6.2831855) * 5.0))"
+    exec(compile(text, "/lib/site-packages/library/density.py", "exec"), names)
+    return names["log_prob"](x)
+
+
 @jax.custom_jvp
 def scaled(x, y):
     return x * y
@@ -169,6 +177,7 @@ CASES = {
     "constants_of_a_loop": lambda x, y: looped(x) + y,
     "computed_before_a_loop": lambda x, y: jax.grad(lambda a: kicked(a[0]))(x) + y,
     "instantiated_zeros": scaled,
+    "number_of_a_library": lambda x, y: density(x) + y,
     "types_of_constants": lambda x, y: jax.grad(lambda a: kicked(a, 0.5 * (x[0, 0] > 0)))(y[0]) + x,
     "strong_loop": lambda x, y: jax.grad(returns)(x[0]) + y,
     "where_with_scalar": lambda x, y: lax.select(x > y, x, jnp.zeros((2, 3))),
@@ -591,6 +600,18 @@ def test_what_is_read_elsewhere_keeps_its_weak_type():
 
     d = untrace.decompile(total)(jnp.ones(4))
     assert [r.weak_type for r in jax.tree.leaves(jax.eval_shape(d, jnp.ones(4)))] == [True, True]
+
+
+def test_what_a_library_computes_of_numbers_is_a_number():
+    d = untrace.decompile(lambda x: density(x) * x + jnp.log(5.0))(jnp.ones(3))
+    assert "- 2.5283763" in d.source and "jnp.sqrt" not in d.source, d.source
+    assert "jnp.log(5.0)" in d.source, d.source  # the author's own stays
+    assert d.proof.at_least("hlo")
+
+
+def test_a_sum_over_no_axes_is_the_number():
+    d = untrace.decompile(lambda x: density(x[0]) * x)(jnp.ones(3))
+    assert "sum" not in d.source.partition("def ")[2] and d.proof.at_least("hlo"), d.source
 
 
 def test_a_branch_fills_up_what_another_saves_with_zeros():

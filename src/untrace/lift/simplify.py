@@ -36,6 +36,8 @@ running both. Each rewrite is a named function that looks at one equation; each 
     cond over platforms of which only Mosaic's kernels have a branch of their own -> the equations of the other branch
     jit of a function of JAX that has no public name (a derivative of `jnp.var`) -> its equations
     a rule that gets symbolic zeros, which is written with arrays of them -> one that gets those
+    a logarithm that a library computes of a number -> the number
+    sum over no axes -> x
     weak types of what a loop carries, or gets as a constant -> strong ones
     what the turn of a loop computes of numbers, before the loop -> computed in its body
     constants with the same bits -> one constant (`equal_constants`)
@@ -71,7 +73,9 @@ NEUTRAL = frozenset(
     "equal_constants instantiated_zeros".split()
 )
 # Rewrites after which XLA was seen to make the same of a product, but nobody promises it: the first to be taken back.
-BOLD = frozenset({"transposed_operand", "transposed_product", "computed_before_a_loop", "strong_loop"})
+BOLD = frozenset(
+    {"transposed_operand", "transposed_product", "computed_before_a_loop", "strong_loop", "number_of_a_library"}
+)
 # Of products of batches XLA does not make the same where their operands are swapped.
 _OF_ONE = BOLD - {"transposed_operand"}
 # Those that take out what JAX puts in again when it traces the text.
