@@ -29,7 +29,7 @@ def multi_head_dot_product_attention(params, inputs_q):
     inputs_q: f32[2,6,8].
     Returns: f32[2,6,8].
     """
-    query = dense_general(params["query"], inputs_q) / jnp.sqrt(4.0).astype(jnp.float32)
+    query = dense_general(params["query"], inputs_q) / 2.0
     attn_weights = jnp.einsum(
         "...qhd,...khd->...hqk", query, dense_general(params["key"], inputs_q)
     )
