@@ -141,6 +141,7 @@ CASES = {
     "preferred_type": lambda x, y: lax.dot_general(x, y.T, (((1,), (0,)), ((), ()))),
     "power_of_one": lambda x, y: lax.integer_pow(x, 1) * y,
     "one_index": lambda x, y: jax.grad(lambda v: (v.take(1, axis=1) ** 2).sum() + v.take(0, axis=0).sum())(x) + y,
+    "add_zero_of_integers": lambda x, y: y * (0 + x.astype(jnp.int32) + jnp.zeros((2, 3), jnp.int32)),
     "subtract_zero": lambda x, y: lax.sub(x, jnp.zeros((2, 3))) * y,
     "and_true": lambda x, y: jnp.where((x > y) & jnp.ones((2, 3), bool), x, y),
     "batched_function": lambda x, y: jax.vmap(jax.nn.relu)(x) + y,

@@ -60,6 +60,18 @@ def subtract_zero(body: Body, eqn: Any) -> Any:
     return eqn.invars[0] if is_value(body.scalar(eqn.invars[1]), 0.0) else None
 
 
+@rewrite("add")
+def add_zero_of_integers(body: Body, eqn: Any) -> Any:
+    """x + 0 is x for integers, which have no -0: sums of Python's begin so."""
+    aval = eqn.outvars[0].aval
+    if not jnp.issubdtype(aval.dtype, jnp.integer):
+        return None
+    for x, y in (eqn.invars, eqn.invars[::-1]):
+        if type(x) is not Literal and same_aval(x.aval, aval) and is_value(body.scalar(y), 0):
+            return x
+    return None
+
+
 @rewrite("and")
 def and_true(body: Body, eqn: Any) -> Any:
     aval = eqn.outvars[0].aval
