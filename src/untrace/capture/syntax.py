@@ -19,6 +19,7 @@ Parent = tuple[ast.AST | None, str, int]  # the node around it, in which field o
 # Fields that hold statements: a statement is indexed without those inside it.
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_FUNCTIONS = frozenset((*_DEFINITIONS, ast.Lambda, ast.ClassDef))
 _INLINE = frozenset((ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))
 # Operators and contexts are objects that `ast` shares; names and numbers compute nothing.
 _LEAVES = frozenset(
@@ -46,6 +47,7 @@ class _Piece:
         self.parents: dict[ast.AST, Parent] = {}
         self.functions: dict[int, list[ast.AST]] = {}  # by the line at which their code objects start
         self.returns: dict[ast.AST, _Returns] = {}
+        self.loops: dict[ast.AST, list[ast.For]] = {}
         self._by_name: dict[str, list[Any]] | None = None
         self._walked: set[ast.AST] = set()
         self._opened: set[int] = set()
@@ -303,6 +305,17 @@ def returned(code: CodeType, name: str, node: ast.AST) -> tuple[int | str, ...] 
     return place
 
 
+def loops(code: CodeType) -> list[ast.For]:
+    """The `for` loops in the function of a code object, each before those inside it."""
+    function = definition(code)
+    piece = _piece_of(code)
+    if piece is None or function is None:
+        return []
+    if function not in piece.loops:
+        piece.loops[function] = [n for n in ast.walk(function) if isinstance(n, ast.For)]
+    return piece.loops[function]
+
+
 class _Returns:
     __slots__ = ("places", "last_store")
 
@@ -313,17 +326,20 @@ class _Returns:
 
 def _returns(function: ast.FunctionDef | ast.AsyncFunctionDef) -> _Returns:
     facts = _Returns()
-    stack: list[tuple[ast.AST, bool]] = [(s, True) for s in function.body]
+    stack: list[tuple[Any, bool]] = [(s, True) for s in function.body]
     while stack:
         node, always = stack.pop()
-        if isinstance(node, (*_DEFINITIONS, ast.Lambda, ast.ClassDef)):
+        kind = type(node)
+        if kind in _LEAVES and kind is not ast.Name or kind in _FUNCTIONS:
             continue
-        if isinstance(node, ast.Return) and node.value is not None:
+        if kind is ast.Return and node.value is not None:
             for name, path in _names_in(node.value, ()):
                 facts.places.setdefault(name, path)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and always:
-            at = (node.lineno, node.col_offset)
-            facts.last_store[node.id] = max(at, facts.last_store.get(node.id, at))
+        elif kind is ast.Name:
+            if always and type(node.ctx) is ast.Store:
+                at = (node.lineno, node.col_offset)
+                facts.last_store[node.id] = max(at, facts.last_store.get(node.id, at))
+            continue
         always = always and not isinstance(node, ast.If)  # `if mask is not None: out = ...` often does not run
         stack.extend((child, always) for child in ast.iter_child_nodes(node))
     return facts

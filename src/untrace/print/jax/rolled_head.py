@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from untrace.capture import syntax
 from untrace.capture.provenance import Provenance, Site
 from untrace.lift.words import clean, singular
 from untrace.print.jax.leaves import Leaf, last_word
@@ -222,11 +223,9 @@ def author_target(provenance: Provenance, statements: Sequence[Statement]) -> tu
 def _loops_around(site: Site) -> Iterator[ast.For]:
     """The loops of the author's functions that an equation was traced in, outermost first."""
     for frame in site.user_frames:
-        if frame.definition is None or frame.line is None:
-            continue
-        for node in ast.walk(frame.definition):
-            if isinstance(node, ast.For) and node.body[0].lineno <= frame.line <= (node.end_lineno or 0):
-                yield node
+        for loop in syntax.loops(frame.code) if frame.line is not None else ():
+            if loop.body[0].lineno <= frame.line <= (loop.end_lineno or 0):
+                yield loop
 
 
 def _last_word(node: ast.AST) -> str:

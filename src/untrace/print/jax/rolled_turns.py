@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
-from untrace.print.jax.alike import bound_names, is_node, nodes_of, parts_of, slots_of
+from untrace.print.jax.alike import bound_names, is_node, nodes_of, slots_backwards, slots_of
 from untrace.print.jax.leaves import Leaf, Step
 from untrace.print.jax.reroll import Element, key_pattern
 from untrace.print.tree import (
@@ -81,7 +81,9 @@ def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    if is_node(value):
+    if type(value) is str or value is None:
+        return value
+    if slots_backwards(value) is not None:
         return change(value)
     if type(value) in (list, tuple):
         items = [_changed(item, change) for item in value]
@@ -118,33 +120,38 @@ def substituted(node: Any, new: Mapping[str, Expr]) -> Any:
     return change(node)
 
 
-def reads(node: Any) -> Iterator[str]:
+def reads(node: Any) -> list[str]:
     """The names that a node reads, each as often as it does; not the parameters of functions in it."""
+    found: list[str] = []
     stack = [node]
     while stack:
         inner = stack.pop()
         kind = type(inner)
         if kind is Name:
-            yield inner.id
+            found.append(inner.id)
         elif kind is Lambda:
-            yield from [n for n in reads(inner.body) if n not in inner.params]
+            found += [n for n in reads(inner.body) if n not in inner.params]
         elif kind is Def:
             own = set(bound_names(inner))
-            yield from [n for part in (*inner.decorators, *inner.body) for n in reads(part) if n not in own]
-        elif kind in (list, tuple):
-            stack.extend(reversed(inner))
-        elif is_node(inner):
+            found += [n for part in (*inner.decorators, *inner.body) for n in reads(part) if n not in own]
+        elif kind is list or kind is tuple:
+            stack.extend(inner[::-1])
+        else:
+            slots = slots_backwards(inner)
+            if slots is None:
+                continue
             if kind is Call and type(inner.func) is str:
-                yield inner.func.partition(".")[0]
-            stack.extend(reversed(parts_of(inner)))
+                found.append(inner.func.partition(".")[0])
+            for slot in slots:
+                part = getattr(inner, slot, None)
+                if type(part) is not str and part is not None:
+                    stack.append(part)
+    return found
 
 
-def read_by(statement: Any) -> Iterator[str]:
+def read_by(statement: Any) -> list[str]:
     """The same for a statement; what its targets are called does not count."""
-    if isinstance(statement, (Assign, Unpack)):
-        yield from reads(statement.value)
-    else:
-        yield from reads(statement)
+    return reads(statement.value if isinstance(statement, (Assign, Unpack)) else statement)
 
 
 def targets_of(statement: Statement) -> list[str]:
