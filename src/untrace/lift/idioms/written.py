@@ -42,17 +42,12 @@ def call_of(m: Matcher, equation: Equation) -> tuple[str, Site] | None:
 
 def _groups(m: Matcher, equation: Equation, site: Site) -> Iterator[list[Equation]]:
     """The equations that the same call may have left before `equation`, in order; `equation` is the last."""
-    frames, scopes = site.frames, site.scopes
     here = m.position(equation)
     group = [equation]
     for place in range(here - 1, max(here - _MOST_EQUATIONS, -1), -1):
-        before = m.equations[place]
-        if before.origin is None:
+        if not _is_of(m, place, site):
             break
-        other = m.site(before)
-        if other.frames != frames or other.scopes != scopes or other.library != site.library:
-            break
-        group.append(before)
+        group.append(m.equations[place])
     group.reverse()
     # A loop of the author's makes the same call again and again: only its last round.
     starts = [i for i, e in enumerate(group) if e.origin.primitive is group[0].origin.primitive]
@@ -61,22 +56,29 @@ def _groups(m: Matcher, equation: Equation, site: Site) -> Iterator[list[Equatio
     yield group
 
 
-def _is_last(m: Matcher, equation: Equation, site: Site) -> bool:
-    place = m.position(equation) + 1
-    if place == len(m.equations) or m.equations[place].origin is None:
-        return True
+def _is_of(m: Matcher, place: int, site: Site) -> bool:
+    """Whether the equation at a place of the function was left by the call at `site`."""
+    if not 0 <= place < len(m.equations) or m.equations[place].origin is None:
+        return False
     other = m.site(m.equations[place])
-    return other.frames != site.frames or other.scopes != site.scopes or other.library != site.library
+    return other is site or (
+        other.frames == site.frames and other.scopes == site.scopes and other.library == site.library
+    )
 
 
 def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
     """The call that left several equations; tried at the last of them, before the idioms of its primitive."""
     call = call_of(m, equation)
-    if call is None or not _is_last(m, equation, call[1]):
+    if call is None:
         return
-    for group in _groups(m, equation, call[1]):
-        if len(group) > 1 or call[0] == "jnp.einsum":
-            yield from _guesses(m, *call, group)
+    path, site = call
+    place = m.position(equation)
+    alone = not _is_of(m, place - 1, site)
+    if _is_of(m, place + 1, site) or alone and path != "jnp.einsum":
+        return
+    for group in _groups(m, equation, site):
+        if len(group) > 1 or path == "jnp.einsum":
+            yield from _guesses(m, path, site, group)
 
 
 def _single(m: Matcher, equation: Equation) -> Iterator[Guess]:

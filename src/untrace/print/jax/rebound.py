@@ -79,6 +79,8 @@ def functions_of(definition: Def) -> Iterator[Def]:
         value = stack.pop()
         if type(value) is Def:
             yield value
+        if type(value) is Assign or type(value) is Unpack:
+            continue  # most statements, and no function stands in them
         if isinstance(value, Statement):
             stack.extend(reversed(parts_of(value)))
         elif type(value) in (list, tuple):
