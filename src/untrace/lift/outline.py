@@ -260,6 +260,9 @@ class Outliner(FunctionNames):
         size = self._size(shape.pieces[0])
         saved = self._saved(shape)
         results = len(shape.results) - max(0, saved - 1)
+        gradients = self._gradients(shape) if shape.pieces[0].call.backward else 0
+        if shape.uses > 1 and gradients and results - gradients <= self._weight(shape.pieces[0]) // 3:
+            return True
         if shape.uses > 1:
             return results <= max(1, self._weight(shape.pieces[0]) // 2)
         code = shape.pieces[0].call.callee.code
@@ -282,8 +285,7 @@ class Outliner(FunctionNames):
         saved = self._saved(shape) if len(shape.pieces) > 1 else 0
         plain = len(shape.results) - saved if saved > 1 else len(shape.results)
         if piece.call.backward:
-            # Gradients that the program returns as they are: those of one tree, for a reader.
-            plain -= max(0, sum(piece.values[n] in piece.scan.returned for n in shape.results) - 1)
+            plain -= self._gradients(shape)
         if plain > _MOST_OUTPUTS or not shape.results or self._is_tiny(piece) or saved > _MOST_SAVED:
             return False
         if not self._is_function(piece) or self._is_wrapper(piece):
@@ -318,6 +320,12 @@ class Outliner(FunctionNames):
             found.update((i, piece) for i in inner)
             stack.extend(inner)
         return found
+
+    def _gradients(self, shape: Shape) -> int:
+        """How many results there are beyond the first that the backward pass is done with: for a reader, gradients are one
+        tree."""
+        piece = shape.pieces[0]
+        return max(0, sum(piece.values[n] not in piece.scan.read_backward for n in shape.results) - 1)
 
     def _find_turns(self, items: Sequence[int | Piece]) -> None:
         for item in items:

@@ -66,16 +66,17 @@ class Scan:
         end = len(self.equations)
         self.last_use: dict[Value, int] = {}
         self.last_forward: dict[Value, int] = {}
-        self.returned = {a for a in function.results if type(a) is Value}  # and used for nothing else
+        self.read_backward: set[Value] = set()
         site_of = outliner.provenance.site
         for at, equation in enumerate(self.equations):
             forward = not backward and site_of(equation.origin).phase == "forward"
             for atom in equation.inputs:
                 if type(atom) is Value:
                     self.last_use[atom] = at
-                    self.returned.discard(atom)
                     if forward:
                         self.last_forward[atom] = at
+                    else:
+                        self.read_backward.add(atom)
         for atom in function.results:
             if type(atom) is Value:
                 self.last_use[atom] = end

@@ -154,7 +154,6 @@ def scalar_operand(body: Body, eqn: Any) -> Any:
 
 
 _BROADCASTING = ("mul", "add", "sub", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or")
-_TAKES_ALL = frozenset({"dot_general", "conv_general_dilated", "custom_vjp_call", "scan"})
 
 
 @rewrite(*_BROADCASTING)
@@ -175,7 +174,7 @@ def _is_taken_whole(body: Body, eqn: Any, atom: Any) -> bool:
     """Whether a cotangent is there as a whole: then it is added like those of the layers before, which are no broadcasts."""
     if type(atom) is Literal or not body.in_backward_pass(eqn):
         return False
-    return any(user.primitive.name in _TAKES_ALL for user in body.users(atom))
+    return any(user.primitive.name not in (*_BROADCASTING, "add_any") for user in body.users(atom))
 
 
 def narrowed(body: Body, atom: Any) -> Any:
