@@ -115,6 +115,14 @@ def test_the_written_gradient_can_be_differentiated():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+def test_a_key_like_the_name_of_the_function_is_no_call_of_it():
+    def loss(params, x):
+        return jnp.sum(gate(params["gate"], jnp.sin(gate(params["gate_2"], x))) ** 2)
+
+    text = checked(jax.grad(loss, (0, 1)), {"gate": GATES[0], "gate_2": GATES[1]}, X)
+    assert "    def gate_bwd(" in text, text
+
+
 # ------------------------------------------------------------------ sums that begin with zeros
 
 

@@ -81,6 +81,23 @@ def test_part_of_a_dict_goes_into_it():
     assert "d_layers.append({**d_fed, **d_mixed" in text, text
 
 
+def test_branches_whose_keys_differ_are_trees_each():
+    """Keys that are paths: the parts of one call stand below several keys, which are others at the next call."""
+
+    def gated(params, name, x):
+        up, gate = params[f"{name}/up"], params[f"{name}/gate"]
+        hidden = jnp.tanh(x @ up["w"] + up["b"])
+        return hidden * jnp.sin(x @ gate["w"] + gate["b"])
+
+    def loss(params, x):
+        return jnp.sum(gated(params, "second", jnp.cos(gated(params, "first", x))) ** 2)
+
+    keys = [f"{a}/{b}" for a in ("first", "second") for b in ("up", "gate")]
+    params = {k: {"w": X[:3].T @ X[:3] * (0.1 + i), "b": X[i % 3]} for i, k in enumerate(keys)}
+    text = checked(jax.grad(loss, (0, 1)), params, X)
+    assert '"first/gate": d_gate' in text and '"second/up": d_up' in text, text
+
+
 def test_new_values_of_a_tree():
     def norm(params, stats, x):
         mean = jnp.mean(x, axis=0)

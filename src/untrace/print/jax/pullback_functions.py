@@ -133,7 +133,7 @@ def _says(node: Any, name: str) -> bool:
     return (
         (type(node) is Call and node.func == name)
         or (type(node) is Name and node.id == name)
-        or (type(node) is Text and name in _WORD.findall(node.text))
+        or (_is_code(node) and name in _WORD.findall(node.text))
     )
 
 

@@ -156,22 +156,39 @@ def _groups(body: Function, sites: Sequence[tuple[Equation, dict[Any, _Place]]])
         if place is not None and all(row[i] is not None for row in rows):
             candidates.setdefault(tuple([row[i].tree for row in rows]), []).append(i)  # type: ignore[union-attr]
     for numbers in candidates.values():
-        columns = [[row[i] for i in numbers] for row in rows]
-        prefixes = [_common([p.way for p in column]) for column in columns]  # type: ignore[union-attr]
-        ways = [tuple([p.way[len(x) :] for p in c]) for c, x in zip(columns, prefixes, strict=True)]  # type: ignore[union-attr]
-        if len(numbers) < _FEWEST or len(set(ways)) > 1 or len(set(ways[0])) < len(numbers):
-            continue
-        examples = [_part(c[0].nodes, x, ways[0]) for c, x in zip(columns, prefixes, strict=True)]  # type: ignore[union-attr]
-        if examples[0] is None or any(_shape(e) != _shape(examples[0]) for e in examples):
-            continue
-        # In the tree's own order, in which it is flattened.
-        order = {leaf: n for n, leaf in enumerate(reach_nodes(examples[0], Name("x"))[0][2])}  # type: ignore[index]
-        pairs = sorted(zip(numbers, ways[0], strict=True), key=lambda pair: order[pair[1]])
-        group = Group(tuple([n for n, _ in pairs]), tuple([way for _, way in pairs]), examples[0])
-        for (equation, _), column, prefix in zip(sites, columns, prefixes, strict=True):
-            group.words[id(equation)] = _word(equation, group, column[0], prefix)  # type: ignore[arg-type]
-        found.append(group)
+        found.extend(_groups_of(body, sites, rows, numbers))
     return found
+
+
+def _groups_of(
+    body: Function,
+    sites: Sequence[tuple[Equation, dict[Any, _Place]]],
+    rows: Sequence[Sequence[_Place | None]],
+    numbers: Sequence[int],
+) -> Iterator[Group]:
+    """The groups among results that go into one tree at each call: all of them, or those below each of its branches."""
+    if len(numbers) < _FEWEST:
+        return
+    columns = [[row[i] for i in numbers] for row in rows]
+    prefixes = [_common([p.way for p in column]) for column in columns]  # type: ignore[union-attr]
+    ways = [tuple([p.way[len(x) :] for p in c]) for c, x in zip(columns, prefixes, strict=True)]  # type: ignore[union-attr]
+    examples: list[Any] = [None]
+    if len(set(ways)) == 1 and len(set(ways[0])) == len(numbers):
+        examples = [_part(c[0].nodes, x, ways[0]) for c, x in zip(columns, prefixes, strict=True)]  # type: ignore[union-attr]
+    if examples[0] is None or any(_shape(e) != _shape(examples[0]) for e in examples):
+        branches: dict[Any, list[int]] = {}
+        for place, i in enumerate(numbers):
+            branches.setdefault(tuple([own[place][:1] for own in ways]), []).append(i)
+        for inner in branches.values() if len(branches) > 1 else ():
+            yield from _groups_of(body, sites, rows, inner)
+        return
+    # In the tree's own order, in which it is flattened.
+    order = {leaf: n for n, leaf in enumerate(reach_nodes(examples[0], Name("x"))[0][2])}  # type: ignore[index]
+    pairs = sorted(zip(numbers, ways[0], strict=True), key=lambda pair: order[pair[1]])
+    group = Group(tuple([n for n, _ in pairs]), tuple([way for _, way in pairs]), examples[0])
+    for (equation, _), column, prefix in zip(sites, columns, prefixes, strict=True):
+        group.words[id(equation)] = _word(equation, group, column[0], prefix)  # type: ignore[arg-type]
+    yield group
 
 
 def _common(ways: Sequence[Way]) -> Way:
