@@ -18,7 +18,7 @@ def loss(params, x, y):
 
 def update_fn(state, d_b, d_w):
     """Args: state: (count=i32[], mu={...}, nu={...}); d_b: f32[]; d_w: f32[3].
-    Returns: (f32[], f32[3], f32[3], i32[], f32[], f32[3], f32[]).
+    Returns: ({"b": f32[], "w": f32[3]}, {"b": f32[], "w": f32[3]}, i32[], f32[], f32[3]).
     """
     mu = 0.1 * d_b + 0.9 * state.mu["b"]
     mu_2 = 0.1 * d_w + 0.9 * state.mu["w"]
@@ -29,21 +29,25 @@ def update_fn(state, d_b, d_w):
     difference_2 = 1.0 - 0.999**count_inc
     updates = mu / difference / (jnp.sqrt(nu / difference_2 + 0.0) + 1e-08)
     updates_2 = mu_2 / difference / (jnp.sqrt(nu_2 / difference_2 + 0.0) + 1e-08)
-    return mu, mu_2, nu_2, count_inc, updates, updates_2, nu.astype(jnp.float32)
+    return (
+        {"b": mu, "w": mu_2},
+        {"b": nu.astype(jnp.float32), "w": nu_2},
+        count_inc,
+        updates,
+        updates_2,
+    )
 
 
 def update(state, params, d_b, d_w):
     """Args: state: (count=i32[], mu={...}, nu={...}); params: {"b": f32[], "w": f32[3]};
     d_b: f32[]; d_w: f32[3].
-    Returns: (f32[], f32[3], f32[3], i32[], f32[], f32[], f32[3]).
+    Returns: (like params, like params, i32[], f32[], f32[3]).
     """
-    mu, mu_2, nu, count_inc, updates, updates_2, nu_2 = update_fn(state, d_b, d_w)
+    mu, nu, count_inc, updates, updates_2 = update_fn(state, d_b, d_w)
     return (
         mu,
-        mu_2,
         nu,
         count_inc,
-        nu_2,
         -0.001 * (updates + 0.0001 * params["b"]),
         -0.001 * (updates_2 + 0.0001 * params["w"]),
     )
@@ -65,15 +69,13 @@ def train_step(params, state, x, y):
         weak_type=True,
         sharding=None,
     )  # f32[]  optax_adamw_step.py:11
-    mu, mu_2, nu, count_inc, nu_2, updates, updates_2 = update(
+    new_mu, new_nu, count_inc, updates, updates_2 = update(
         state[0], params, d_b, d_difference @ x
     )
     return (
         {"b": params["b"] + updates, "w": params["w"] + updates_2},
         (
-            ScaleByAdamState(
-                count=count_inc, mu={"b": mu, "w": mu_2}, nu={"b": nu_2, "w": nu}
-            ),
+            ScaleByAdamState(count=count_inc, mu=new_mu, nu=new_nu),
             EmptyState(),
             EmptyState(),
         ),

@@ -21,6 +21,7 @@ from untrace.lift.words import clean
 from untrace.print.jax.carried import sums
 from untrace.print.jax.leaves import Leaf, Step, last_word, reach_nodes
 from untrace.print.jax.results import rebuilt
+from untrace.print.jax.rolled_turns import base_of
 from untrace.print.jax.types import Type, array_type, tuple_type, ways_type
 from untrace.print.names import identifier
 from untrace.print.tree import Assign, Expr, Name, Tuple
@@ -229,6 +230,10 @@ def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
     gradient = all((equation.outputs[p].hint or "").startswith("d_") for p in group.places)  # type: ignore[union-attr]
     node, count = place.nodes.get(prefix, (None, 0))
     word = last_word(Leaf(Name(""), prefix)) if count == len(group.places) and node is not None else ""
+    if not word and not gradient:  # the leaves of one tree, which the author calls alike
+        hints = {base_of(equation.outputs[p].hint or "") for p in group.places}  # type: ignore[union-attr]
+        if len(hints) == 1 and hints != {""}:
+            return clean(hints.pop())
     return clean(f"{'d' if gradient else 'new'}_{word or equation.callee.body.name.removesuffix('_bwd')}")
 
 
