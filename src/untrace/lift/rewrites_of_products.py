@@ -175,8 +175,13 @@ def sum_of_one(body: Body, eqn: Any) -> Any:
     axes = tuple(sorted(int(a) for a in eqn.params["axes"]))
     if type(x) is Literal or any(x.aval.shape[a] != 1 for a in axes):
         return None
-    if not axes:  # of a single number, which a library sums without asking for its shape
-        return x if not x.aval.shape and eqn.params.get("out_sharding") is None else None
+    if (
+        not axes
+    ):  # of a single number, which a library sums without asking for its shape; an author's is for other leaves too
+        frames = body.simplifier.provenance.site(eqn).frames
+        if not frames or not frames[-1].library or x.aval.shape or eqn.params.get("out_sharding") is not None:
+            return None
+        return x
     inner = body.maker(x, "reshape", "broadcast_in_dim")
     if inner is not None and len(inner.invars) == 1 and type(inner.invars[0]) is not Literal:
         if inner.invars[0].aval.size == x.aval.size and same_aval(inner.invars[0].aval, eqn.outvars[0].aval):
