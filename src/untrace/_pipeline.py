@@ -157,8 +157,10 @@ def _idiomatic(
                             attempt.call_once(form, once, fold)
                         result = attempt.run(idiomatic=True)
                         if attempt.addends:
-                            padded = _padded(attempt, plain, form, fold, once)
-                            result = padded.run(idiomatic=True) or attempt.run(idiomatic=True)
+                            result = _padded(attempt, plain, form, fold, once).run(idiomatic=True)
+                            if result is None or not result.proof.at_least("hlo"):
+                                bare = attempt.run(idiomatic=True)
+                                result = bare if bare is not None and bare.proof.at_least("hlo") else result or bare
                         if result is not None:
                             return result, ""
                         why = attempt.why

@@ -44,12 +44,14 @@ class Addend:
     depth: int
 
 
-def sums_outside(root: Call, equations: Sequence[Equation]) -> list[Equation]:
+def sums_outside(root: Call, equations: list[Equation]) -> list[Equation]:
     """The equations, with sums of what a backward part gives and of what others gave behind it, in the function around it;
     changes `root`, the calls in them.
 
     The first part that gives a cotangent of a value has nothing to add it to: with the sums outside, it is one of all.
     """
+    if not _has_backward(root):
+        return equations
     readers: dict[Value, list[int]] = {}
     makers = {o: at for at, e in enumerate(equations) for o in e.outputs if o is not None}
     for at, equation in enumerate(equations):
@@ -93,11 +95,9 @@ def sums_outside(root: Call, equations: Sequence[Equation]) -> list[Equation]:
         changed = changed or bool(behind)
         return inside, behind[::-1]
 
-    if not _has_backward(root):
-        return list(equations)
     visit(root)
     if not changed:
-        return list(equations)
+        return equations
     order: list[int] = []
     _renumber(root, order)
     return [equations[at] for at in order]

@@ -147,7 +147,7 @@ def _results(definition: Def) -> list[Expr]:
 def _backward_part(module: Any, forward: Def, sites: Sequence[_Site]) -> Def:
     """The one function to which goes what `forward` gives and nothing else takes. Notes its calls in `sites`."""
     found: dict[str, list[tuple[_Site, Call]]] = {}
-    known = {id(s.outer): _Passed(s.outer) for s in sites}
+    known = {key: _Passed(outer) for key, outer in {id(s.outer): s.outer for s in sites}.items()}
     for place in range(len(sites[0].targets)):
         takers: dict[str, list[tuple[_Site, Call]]] = {}
         for site in sites:
@@ -210,11 +210,11 @@ class _Nesting:
         numbers = {number for kind, number, _ in self.given.values() if kind == "result"}
         # What nothing but the backward part takes is not returned any more.
         self.dropped = set(numbers)
+        read = {key: _read(outer) for key, outer in {id(s.outer): s.outer for s in sites}.items()}
         for site in sites:
-            read = _read(site.outer)
             passed = Counter(a.id for c in site.calls for a in c.args if type(a) is Name)
-            self.dropped -= {n for n in numbers if read[site.targets[n]] != passed[site.targets[n]]}
-        if not self.dropped:
+            self.dropped -= {n for n in numbers if read[id(site.outer)][site.targets[n]] != passed[site.targets[n]]}
+        if not self.dropped or len(self.dropped) == len(self.results):
             raise _Stays
         self._plan()
 
