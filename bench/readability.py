@@ -190,7 +190,8 @@ def functions_in(value: Any, path: str) -> set[tuple[str, int]]:
         elif isinstance(item, types.MethodType):
             stack.extend((item.__func__, item.__self__))
         elif type(item).__module__.partition(".")[0] in ("functools", "jax"):
-            stack.extend(getattr(item, name, None) for name in ("func", "args", *getattr(type(item), "__slots__", ())))
+            slots = [s for s in getattr(type(item), "__slots__", ()) if not s.startswith("__")]
+            stack.extend([getattr(item, name, None) for name in ("func", "args", *slots)])
             stack.extend(getattr(item, "__dict__", {}).values())
     return found
 
