@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,7 @@ _MOST_STEPS = 8  # of what is computed in a loop again: `1.0 - jnp.eye(3)` has s
 def broadcasts_of_a_loop(body: Body, eqn: Any) -> Any:
     """`x @ w + b` in the loop, not with a `b` that was broadcast before it."""
     count, _ = jax_compat.scan_counts(eqn)
-    closed = eqn.params["jaxpr"]
-    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    jaxpr, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
     results = {v for v in jaxpr.outvars if type(v) is not Literal}
     found: dict[Any, Any] = {}  # parameter -> the equation that broadcasts what is passed for it
     for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
@@ -37,20 +36,28 @@ def broadcasts_of_a_loop(body: Body, eqn: Any) -> Any:
             found[param] = wide
     if not found:
         return None
-    fresh = {param: jax_compat.fresh_variable(wide.invars[0]) for param, wide in found.items()}
+
+    def narrowed(wide: Any, param: Any) -> Any:
+        kept = dict(zip(map(int, wide.params["broadcast_dimensions"]), wide.invars[0].aval.shape, strict=True))
+        shape = tuple(kept.get(d, 1) for d in range(len(param.aval.shape)))
+        return wide.replace(params={**wide.params, "shape": shape}, outvars=[jax_compat.fresh_variable(param, shape)])
+
+    return moved_inside(eqn, found, narrowed)
+
+
+def moved_inside(eqn: Any, found: Mapping[Any, Any], made: Callable[[Any, Any], Any]) -> Any:
+    """A loop that computes what it was passed, for each equation that reads it. found: parameter -> the equation that makes
+    its operand, of one operand itself. made(equation, parameter): the equation inside, which makes a new variable."""
+    closed = eqn.params["jaxpr"]
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    fresh = {param: jax_compat.fresh_variable(step.invars[0]) for param, step in found.items()}
     eqns: list[Any] = []
     for inner in jaxpr.eqns:
         names: dict[Any, Any] = {}
-        for atom in inner.invars:
-            if type(atom) is Literal or atom not in found or atom in names:
-                continue
-            wide, source = found[atom], fresh[atom]
-            kept = dict(zip(map(int, wide.params["broadcast_dimensions"]), source.aval.shape, strict=True))
-            narrow = tuple(kept.get(d, 1) for d in range(len(atom.aval.shape)))
-            names[atom] = jax_compat.fresh_variable(atom, narrow)
-            params = {**wide.params, "shape": narrow}
-            outs = [names[atom]]
-            eqns.append(wide.replace(invars=[source], outvars=outs, params=params, source_info=inner.source_info))
+        for param in dict.fromkeys(v for v in inner.invars if type(v) is not Literal and v in found):
+            step = made(found[param], param).replace(invars=[fresh[param]], source_info=inner.source_info)
+            names[param] = step.outvars[0]
+            eqns.append(step)
         eqns.append(inner.replace(invars=jax_compat.substituted(inner.invars, names)) if names else inner)
     invars = [fresh.get(v, v) for v in jaxpr.invars]
     operands = [found[p].invars[0] if p in found else v for p, v in zip(jaxpr.invars, eqn.invars, strict=True)]

@@ -12,6 +12,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.lift.rewrites import ELEMENTWISE
+from untrace.lift.rewrites_of_loops import moved_inside
 from untrace.lift.simplify import Body, rewrite, same_aval
 
 Literal = jax_compat.LITERAL_TYPE
@@ -39,8 +40,7 @@ _ALIKE = frozenset(
 def types_of_constants(body: Body, eqn: Any) -> Any:
     """A constant of a loop that only gets a strong type gets it where it is read, as `step * x` gives it."""
     count, _ = jax_compat.scan_counts(eqn)
-    closed = eqn.params["jaxpr"]
-    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    jaxpr, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
     results = {v for v in jaxpr.outvars if type(v) is not Literal}
     found: dict[Any, Any] = {}  # parameter -> the equation that gives its operand a strong type
     for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
@@ -51,19 +51,7 @@ def types_of_constants(body: Body, eqn: Any) -> Any:
             found[param] = made
     if not found:
         return None
-    fresh = {param: jax_compat.fresh_variable(made.invars[0]) for param, made in found.items()}
-    eqns: list[Any] = []
-    for inner in jaxpr.eqns:
-        own: dict[Any, Any] = {}
-        for param in dict.fromkeys(v for v in inner.invars if type(v) is not Literal and v in found):
-            own[param] = jax_compat.fresh_variable(param)
-            step = found[param].replace(invars=[fresh[param]], outvars=[own[param]], source_info=inner.source_info)
-            eqns.append(step)
-        eqns.append(inner.replace(invars=jax_compat.substituted(inner.invars, own)) if own else inner)
-    invars = [fresh.get(v, v) for v in jaxpr.invars]
-    operands = [found[p].invars[0] if p in found else v for p, v in zip(jaxpr.invars, eqn.invars, strict=True)]
-    new = jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars, invars=invars)
-    return eqn.replace(invars=operands, params={**eqn.params, "jaxpr": new})
+    return moved_inside(eqn, found, lambda made, param: made.replace(outvars=[jax_compat.fresh_variable(param)]))
 
 
 def _is_strengthened(eqn: Any) -> bool:
