@@ -532,3 +532,13 @@ def test_products_of_vectors_in_a_backward_loop_are_outer_products():
 
     text = untrace.decompile(jax.grad(loss))(0.1 * jnp.ones((3, 3)), jnp.ones((5, 3))).source
     assert "jnp.outer(" in text and 'einsum("i,j->ij"' not in text, text
+
+
+def test_a_loop_that_begins_at_a_number_is_the_authors():
+    """The number is of a weak type, which the first addition makes strong: nothing that the text need say."""
+
+    def running(xs):
+        return jax.lax.scan(lambda total, x: (total + x, total * 2.0), 0.0, xs)
+
+    found = untrace.decompile(running)(jnp.ones(5))
+    assert found.proof.level == "jaxpr" and ", 0.0, xs)" in found.source, found.source

@@ -62,7 +62,13 @@ def _is_strengthened(eqn: Any) -> bool:
 
 @rewrite("scan", early=True)
 def strong_loop(body: Body, eqn: Any) -> Any:
-    """A loop that carries or stacks numbers of a weak type has strong ones, where nothing but such loops reads them."""
+    """A loop that carries or stacks numbers of a weak type has strong ones, where nothing but such loops reads them.
+
+    Only a derivative says such conversions: an author's `total + x` converts as it stands.
+    """
+    site = body.simplifier.provenance.site(eqn)
+    if not site.differentiated and not body.in_backward_pass(eqn):
+        return None
     count, carries = jax_compat.scan_counts(eqn)
     closed = eqn.params["jaxpr"]
     jaxpr, _ = jax_compat.open_jaxpr(closed)
