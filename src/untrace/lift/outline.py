@@ -261,10 +261,9 @@ class Outliner(FunctionNames):
         saved = self._saved(shape)
         results = len(shape.results) - max(0, saved - 1)
         gradients = self._gradients(shape) if shape.pieces[0].call.backward else 0
-        if shape.uses > 1 and gradients and results - gradients <= self._weight(shape.pieces[0]) // 3:
-            return True
         if shape.uses > 1:
-            return results <= max(1, self._weight(shape.pieces[0]) // 2)
+            weight = self._weight(shape.pieces[0])
+            return results <= max(1, weight // 2) or gradients > 0 and results - gradients <= weight // 3
         code = shape.pieces[0].call.callee.code
         if (code.co_name, jax_compat.place_of(code.co_filename, str(code.co_firstlineno))) in self.marked and not saved:
             return True

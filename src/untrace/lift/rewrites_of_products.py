@@ -175,9 +175,8 @@ def sum_of_one(body: Body, eqn: Any) -> Any:
     axes = tuple(sorted(int(a) for a in eqn.params["axes"]))
     if type(x) is Literal or any(x.aval.shape[a] != 1 for a in axes):
         return None
-    if (
-        not axes
-    ):  # of a single number, which a library sums without asking for its shape; an author's is for other leaves too
+    if not axes:
+        # Of a single number, which a library sums without asking for its shape; an author's is for other leaves too.
         frames = body.simplifier.provenance.site(eqn).frames
         if not frames or not frames[-1].library or x.aval.shape or eqn.params.get("out_sharding") is not None:
             return None

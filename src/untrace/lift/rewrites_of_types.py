@@ -17,23 +17,7 @@ from untrace.lift.simplify import Body, rewrite, same_aval
 
 Literal = jax_compat.LITERAL_TYPE
 _CONVERT = "convert_element_type"
-_ALIKE = frozenset(
-    {
-        *ELEMENTWISE,
-        "add_any",
-        "add_jaxvals",
-        "neg",
-        "select_n",
-        "exp",
-        "log",
-        "tanh",
-        "sin",
-        "cos",
-        "sqrt",
-        "rsqrt",
-        "abs",
-    }
-)
+_ALIKE = frozenset((*ELEMENTWISE, *"add_any add_jaxvals neg select_n exp log tanh sin cos sqrt rsqrt abs".split()))
 
 
 @rewrite("scan", early=True)
