@@ -14,27 +14,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace.print.jax.types import Type
-from untrace.print.names import Scope
+from untrace.print.jax.variables import bound_names, scope_of
 from untrace.print.tree import (
     ATOM,
     UNARY,
-    Assign,
     Attribute,
     Call,
     Def,
     Expr,
-    Lambda,
     Name,
     Parameter,
     Statement,
     Subscript,
     Text,
-    Unpack,
 )
+from untrace.print.walk import is_node, nodes_of, rebuilt, slots_of
+from untrace.print.walk import parts_of as parts_of  # `rebound` has these two from here
+from untrace.print.walk import slots_backwards as slots_backwards
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _MOST_ARGUMENTS = 3  # numbers that a call passes
-_SLOTS: dict[type, tuple[str, ...]] = {}
 
 
 def share_definitions(module: Any, others: Sequence[Statement]) -> None:
@@ -85,9 +84,7 @@ def _merge(
     found: dict[tuple[str, ...], Expr] = {}
     passed: list[tuple[str, ...]] = []
     types = [module.described.types_of(d) for d in alike]
-    scope = Scope(module.scope)
-    for name in forms[id(first)].names:
-        scope.claim_parameter(name)
+    scope = scope_of(first, module.scope)
     extra: list[Parameter] = []
     for column, word in zip(columns, words, strict=True):
         if len(set(column)) == 1 or column in found:
@@ -114,7 +111,7 @@ def _merge(
             changed.append(statement)
     for other in alike[1:]:
         module.described.shared(first, other)
-    _replace(first, iter([found.get(c) if len(set(c)) > 1 else None for c in columns]))
+    _put_numbers(first, [found.get(c) if len(set(c)) > 1 else None for c in columns])
     for call, number in calls:
         call.func = first.name
         call.args = [*call.args, *[_number(column[number]) for column in passed]]
@@ -157,7 +154,7 @@ class _Form:
     """
 
     def __init__(self, definition: Def):
-        self.names = dict.fromkeys(bound_names(definition))
+        names = set(bound_names(definition))
         self.numbers: list[str] = []
         self.keywords: list[str] = []
         order: dict[str, int] = {}
@@ -165,7 +162,7 @@ class _Form:
 
         def variable(name: str) -> None:
             head, dot, rest = name.partition(".")
-            words.append((order.setdefault(head, len(order)), rest) if head in self.names else name)
+            words.append((order.setdefault(head, len(order)), rest) if head in names else name)
 
         keyword = ""
         for kind, value in tokens(definition, skip_name=True):
@@ -179,79 +176,6 @@ class _Form:
                 words.append((kind, value))
             keyword = value if kind == "keyword" else keyword if (kind, value) == ("node", "Text") else ""
         self.words = tuple(words)
-
-
-def bound_names(statement: Statement) -> Iterator[str]:
-    """Names that a function binds, also in functions inside it."""
-    for node in nodes_of(statement):
-        if type(node) is Def:
-            yield from [p.name for p in node.params]
-            if node is not statement:
-                yield node.name
-        elif isinstance(node, (Assign, Unpack)):
-            for target in node.targets:
-                yield from [target] if type(target) is str else [n.id for n in nodes_of(target) if type(n) is Name]
-        elif type(node) is Lambda:
-            yield from node.params
-        elif type(getattr(node, "target", None)) is str:
-            yield from re.findall(r"\w+", node.target)  # of a loop: `a, b`
-
-
-def slots_of(node: Any) -> tuple[str, ...]:
-    """What a node is made of, in the order in which its class says so; not where it came from."""
-    kind = type(node)
-    found = _SLOTS.get(kind)
-    if found is None:
-        names: list[str] = []
-        for base in reversed(kind.__mro__):
-            names += [s for s in getattr(base, "__slots__", ()) if s not in names]
-        silent = ("origin", "is_backward", "comment", "strength", "docstring", "annotation", "returns")
-        found = _SLOTS[kind] = tuple([n for n in names if n not in silent])
-    return found
-
-
-def is_node(value: Any) -> bool:
-    """Whether a value is a part of the tree that is printed."""
-    return isinstance(value, _NODES)
-
-
-_NODES = (Expr, Statement, Parameter)
-
-
-def parts_of(node: Any) -> list[Any]:
-    """What a node is made of, nodes and others."""
-    return [getattr(node, slot, None) for slot in slots_of(node)]
-
-
-# By type, the slots of a node from the last to the first; None for what is no node. Every pass asks for them.
-_BACKWARDS: dict[type, tuple[str, ...] | None] = dict.fromkeys((str, int, bool, float, type(None)))
-
-
-def slots_backwards(value: Any) -> tuple[str, ...] | None:
-    """`slots_of` a node in reverse, as a stack takes them; None for other values."""
-    kind = type(value)
-    if kind not in _BACKWARDS:
-        _BACKWARDS[kind] = slots_of(value)[::-1] if isinstance(value, _NODES) else None
-    return _BACKWARDS[kind]
-
-
-def nodes_of(node: Any) -> Iterator[Any]:
-    """A node and all inside it, each before what it is made of."""
-    stack = [node]
-    known = _BACKWARDS
-    while stack:
-        value = stack.pop()
-        kind = type(value)
-        if kind is list or kind is tuple:
-            stack.extend(value[::-1])
-            continue
-        slots = known[kind] if kind in known else slots_backwards(value)
-        if slots is not None:
-            yield value
-            for slot in slots:
-                part = getattr(value, slot, None)
-                if type(part) is not str and part is not None:
-                    stack.append(part)
 
 
 # Strings in these places are no variables: names of attributes and of keyword arguments, operators, comments.
@@ -287,27 +211,18 @@ def _value_tokens(value: Any, kind: str, slot: str) -> Iterator[tuple[str, Any]]
         yield "value", repr(value)
 
 
-def _replace(node: Any, replacements: Iterator[Expr | None]) -> Any:
-    """`node` with other expressions in the place of its numbers, in the order of `tokens`; None keeps one."""
-    if type(node) is Text:
-        new = next(replacements) if _NUMBER.fullmatch(node.text) else None
+def _put_numbers(definition: Def, numbers: Sequence[Expr | None]) -> None:
+    """Puts other expressions in the place of the numbers of a function, in the order of `tokens`; None keeps one."""
+    left = iter(numbers)
+
+    def change(node: Any) -> Any:
+        if type(node) is not Text:
+            return rebuilt(node, change)
+        new = next(left) if _NUMBER.fullmatch(node.text) else None
         return node if new is None else new
-    for slot in slots_of(node):
-        value = getattr(node, slot, None)
-        new = _replaced(value, replacements)
-        if new is not value:
-            setattr(node, slot, new)
-    return node
 
-
-def _replaced(value: Any, replacements: Iterator[Expr | None]) -> Any:
-    if is_node(value):
-        return _replace(value, replacements)
-    if type(value) in (list, tuple):
-        items = [_replaced(item, replacements) for item in value]
-        if any(a is not b for a, b in zip(items, value, strict=True)):
-            return type(value)(items)
-    return value
+    made = rebuilt(definition, change)
+    definition.params, definition.body, definition.decorators = made.params, made.body, made.decorators
 
 
 def mentioned_in(statement: Statement) -> set[str]:

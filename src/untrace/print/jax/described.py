@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from untrace import jax_compat
 from untrace.ir.nodes import Value
 from untrace.print.jax.types import Type, array_type, docstring, tuple_type
-from untrace.print.tree import Def, Expr, Text, quoted
+from untrace.print.tree import Def, Expr, Statement, Text, quoted
+from untrace.print.walk import nodes_of
 
 # The names that annotations need, from jaxtyping; no function and no variable of the module is called so.
 WORDS = ("Array", "Bool", "Complex", "Float", "Int", "Key", "PyTree", "Shaped", "UInt")
@@ -36,7 +37,6 @@ class Described:
         self.sizes: dict[int, str] = {}  # the words for sizes that may differ
         self.hidden = False  # whether a parameter around nested functions has the name of an annotation
         self._types: dict[int, tuple[Def, list[tuple[str, Type]], Type]] = {}
-        self._nested: list[Def] = []
 
     def start(self, docstrings: bool, annotations: bool) -> None:
         """Says what functions get from now on; before the first name is taken."""
@@ -46,14 +46,18 @@ class Described:
             for word in WORDS:
                 self.module.scope.claim_parameter(word)
 
-    def finish(self) -> None:
-        """Imports what annotations need; takes them back where a class of the arguments has such a name."""
+    def finish(self, statements: Sequence[Statement]) -> None:
+        """Imports what annotations need; takes them back where a class of the arguments has such a name.
+
+        statements: all of the module's.
+        """
         words = self.module.annotation_words
         if not words:
             return
         if any(line.split()[-1] in words for line in self.module.imports):
-            for definition in (*(d for d, _, _ in self._types.values()), *self._nested):
-                _strip(definition)
+            for node in nodes_of(statements):
+                if type(node) is Def:
+                    _strip(node)
             self.module.notes.append("there are no annotations, for a class that is imported has a name that they need")
             return
         self.module.imports.add(f"from jaxtyping import {', '.join(sorted(words))}")
@@ -146,7 +150,6 @@ class Described:
     def nested(self, definition: Def, arguments: Sequence[Type | None], result: Type | None) -> Def:
         """Annotates a function inside a function; None for what has no type."""
         if self.annotations and not self.hidden:
-            self._nested.append(definition)
             for parameter, kind in zip(definition.params, arguments, strict=True):
                 parameter.annotation = None if kind is None else self._annotation(kind)
             definition.returns = None if result is None else self._annotation(result)

@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from untrace.print.jax.alike import bound_names, nodes_of, tokens
+from untrace.print.jax.alike import tokens
+from untrace.print.jax.variables import bound_names
 from untrace.print.tree import Call, Def, Name, Statement, Text
+from untrace.print.walk import nodes_of
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DOTTED = re.compile(r"[A-Za-z_][\w.]*")

@@ -32,6 +32,13 @@ _LONGEST = 48
 _SHORT, _OFTEN = 20, 3
 
 
+def along(expr: Expr, steps: Sequence[Step]) -> Expr:
+    """The part of `expr` at the end of these steps."""
+    for kind, text, _ in steps:
+        expr = Subscript(expr, Text(text)) if kind == "item" else Attribute(expr, text)
+    return expr
+
+
 class Leaf(Expr):
     """`root[...].x`: a part of a pytree."""
 
@@ -43,10 +50,7 @@ class Leaf(Expr):
 
     def prefix(self, count: int) -> Expr:
         """The way to the sub-tree after the first `count` steps."""
-        expr: Expr = self.root
-        for kind, text, _ in self.steps[:count]:
-            expr = Subscript(expr, Text(text)) if kind == "item" else Attribute(expr, text)
-        return expr
+        return along(self.root, self.steps[:count])
 
     def flat(self) -> str:
         return self.prefix(len(self.steps)).flat()

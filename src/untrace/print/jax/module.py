@@ -122,7 +122,7 @@ def write_module(
         fold_neighbours(module, everything, provenance_of(program))
         rebind_names(module.authors, everything, provenance_of(program), module.inner_names)
         count_again(everything, bound)
-    module.described.finish()
+    module.described.finish([*module.definitions, *definitions])
     lines: list[str] = []
     origins: list[Any] = []
 

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 from untrace.capture.provenance import Provenance
-from untrace.print.jax.alike import nodes_of
 from untrace.print.jax.rules.refs import Store
 from untrace.print.tree import (
     WIDTH,
@@ -41,6 +40,7 @@ from untrace.print.tree import (
     Unary,
     Unpack,
 )
+from untrace.print.walk import nodes_of
 
 _MOST_OPERATIONS = 5  # of the line that two statements make
 _DEEPEST = 3  # brackets in one another

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from untrace.print.jax.alike import bound_names, calls_of, is_node, mentioned_in, nodes_of, parts_of, slots_of
+from untrace.print.jax.alike import calls_of, mentioned_in
 from untrace.print.jax.leaves import Leaf, last_word
 from untrace.print.jax.types import Type
-from untrace.print.names import Scope
+from untrace.print.jax.variables import bound_names, scope_of, substituted
 from untrace.print.tree import Assign, Attribute, Call, Def, Expr, Name, Parameter, Statement, Subscript, Text
+from untrace.print.walk import nodes_of
 
 # What is taken apart: a plain string, or what a loop made of one, `f"layers.{i}.weight"`.
 _KEY = re.compile(r'(f?)"([\w\-./~{} ]+)"')
@@ -111,7 +112,7 @@ def _shared(module: Any, definition: Def, everything: Sequence[Statement]) -> bo
         return False
     counts, ends = split
     names = [definition.params[i].name for i in places]
-    uses = Counter(n.id for n in _names(definition) if n.id in names)
+    uses = Counter(n.id for s in definition.body for n in nodes_of(s) if type(n) is Name and n.id in names)
     prefix = any(counts)
     # Tokens: parameters, arguments `states["key"],` and what is read of them, before and after.
     before = 2 * len(places) + len(calls) * 5 * len(places)
@@ -176,10 +177,6 @@ def _alike(texts: Sequence[str], marks: str) -> int:
     return max(ends, default=0)
 
 
-def _names(definition: Def) -> list[Name]:
-    return [n for s in definition.body for n in nodes_of(s) if type(n) is Name]
-
-
 def _rewrite(
     module: Any,
     definition: Def,
@@ -190,17 +187,15 @@ def _rewrite(
     ends: Sequence[str],
     uses: Counter[str],
 ) -> None:
-    scope = Scope(module.scope)
+    scope = scope_of(definition, module.scope)
     kept = [p for i, p in enumerate(definition.params) if i not in places]
-    for name in {*bound_names(definition), *(n.id for n in _names(definition))}:
-        scope.claim_parameter(name)
     tree = scope.fresh(_word(rows[0][0].dict_))
     new = [Parameter(tree)]
     begin: Name | None = None
     if any(counts) or rows[0][0].begin is not None:
         begin = Name(scope.fresh("name"))
         new.append(Parameter(begin.id))
-    replacements: dict[str, Callable[[], Expr]] = {}
+    parts: dict[str, Expr] = {}
     bound: list[Statement] = []
     for place, end in zip(places, ends, strict=True):
         name = definition.params[place].name
@@ -208,13 +203,13 @@ def _rewrite(
         if uses[name] > 1:
             bound.append(Assign([name], part))
         else:
-            replacements[name] = lambda part=part: part  # type: ignore[misc]
+            parts[name] = part
     for (call, _), row, count in zip(calls, rows, counts, strict=True):
         first = row[0]
         given = [first.dict_] if begin is None else [first.dict_, first.key(count)]
         call.args = [*given, *[a for i, a in enumerate(call.args) if i not in places]]
     definition.params = [*new, *kept]
-    definition.body = [*bound, *[_replaced(s, replacements) for s in definition.body]]
+    definition.body = [*bound, *[substituted(s, parts) for s in definition.body]]
     types = dict(module.described.types_of(definition) or ())
     told = [(tree, Type("array", "a dict of arrays"))] + ([] if begin is None else [(begin.id, Type("array", "str"))])
     module.described.retold(definition, [*told, *[(p.name, types[p.name]) for p in kept if p.name in types]])
@@ -227,25 +222,3 @@ def _word(dict_: Expr) -> str:
     if type(dict_) is Leaf:
         return last_word(dict_)
     return dict_.name if type(dict_) is Attribute else dict_.id  # type: ignore[attr-defined]
-
-
-def _replaced(node: Any, replacements: dict[str, Callable[[], Expr]]) -> Any:
-    """`node` with other expressions in the place of variables."""
-    if type(node) is Name:
-        return replacements[node.id]() if node.id in replacements else node
-    if type(node) is Leaf and node.root.id in replacements:
-        expr = replacements[node.root.id]()
-        for kind, text, _ in node.steps:
-            expr = Subscript(expr, Text(text)) if kind == "item" else Attribute(expr, text)
-        return expr
-    if is_node(node):
-        for slot, value in zip(slots_of(node), parts_of(node), strict=True):
-            new = _replaced(value, replacements)
-            if new is not value:
-                setattr(node, slot, new)
-        return node
-    if type(node) in (list, tuple):
-        items = [_replaced(item, replacements) for item in node]
-        if any(a is not b for a, b in zip(items, node, strict=True)):
-            return type(node)(items)
-    return node

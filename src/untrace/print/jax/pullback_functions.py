@@ -23,11 +23,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from untrace.print.jax.alike import bound_names, mentioned_in, nodes_of
+from untrace.print.jax.alike import mentioned_in
 from untrace.print.jax.leaves import Bare, Leaf, Step
 from untrace.print.jax.neighbours import words_of
-from untrace.print.jax.rolled_turns import base_of, reads, substituted, targets_of
+from untrace.print.jax.rolled_turns import base_of
 from untrace.print.jax.types import Type, tuple_type
+from untrace.print.jax.variables import bound_names, reads, substituted, targets_of
 from untrace.print.tree import (
     Assign,
     Binary,
@@ -43,6 +44,7 @@ from untrace.print.tree import (
     Unary,
     Unpack,
 )
+from untrace.print.walk import nodes_of
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SIMPLE = {Binary, Unary, Name, Text}

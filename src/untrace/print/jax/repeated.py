@@ -24,10 +24,10 @@ from typing import Any
 
 from jax import lax
 
-from untrace.print.jax.alike import nodes_of
 from untrace.print.jax.leaves import Leaf
 from untrace.print.names import identifier
 from untrace.print.tree import Assign, Call, Def, Expr, Lambda, Lines, Name, Parameter, Return, Star, Statement, Text
+from untrace.print.walk import nodes_of
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _LEAST_SAVED = 20  # tokens, below which a helper is one more thing to look up

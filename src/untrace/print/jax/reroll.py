@@ -18,9 +18,9 @@ from typing import Any
 
 from untrace.ir.nodes import Equation, Local, Value
 from untrace.lift.words import clean, singular
-from untrace.print.jax.leaves import Leaf, Step
+from untrace.print.jax.leaves import Leaf, Step, along
 from untrace.print.names import identifier
-from untrace.print.tree import Attribute, Call, Compound, Expr, Name, Slice, Statement, Subscript, Text, Tuple, lines_of
+from untrace.print.tree import Call, Compound, Expr, Name, Slice, Statement, Subscript, Text, Tuple, lines_of
 
 # Keys that are paths, whose parts are looked at one by one: `"norm1.weight"`.
 _PATH = re.compile(r'"[\w\-./~]+"')
@@ -172,9 +172,7 @@ def loop_head(w: Any, elements: Sequence[Element], count: int) -> tuple[str, Exp
             elif middles != element.texts:  # a number as a string
                 part = Call("str", [part])
             part = Subscript(Leaf(element.root, element.above), part)
-        for kind, text, _ in element.below:
-            part = Subscript(part, Text(text)) if kind == "item" else Attribute(part, text)
-        parts.append(part)
+        parts.append(along(part, element.below))
     if not iterables:
         return "_", Call("range", [Text(str(count))]), []
     names = ", ".join(n.id for n in targets.values())

@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Provenance
-from untrace.print.jax.alike import nodes_of
 from untrace.print.jax.leaves import Bare, Leaf, Step
 from untrace.print.jax.rolled_loop import write_loop
-from untrace.print.jax.rolled_turns import Differ, Turns, read_by, rebuilt, substituted, targets_of
+from untrace.print.jax.rolled_turns import Differ, Turns
 from untrace.print.jax.unfolded import fold_back, unfold
+from untrace.print.jax.variables import read_by, substituted, targets_of
 from untrace.print.tree import (
     Assign,
     Binary,
@@ -38,6 +38,7 @@ from untrace.print.tree import (
     Unary,
     Unpack,
 )
+from untrace.print.walk import nodes_of, parts_of, rebuilt
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _MOST_STATEMENTS = 400  # in one turn
@@ -354,8 +355,6 @@ def key_of(node: Any, local: set[str]) -> tuple[Any, ...]:
 
 
 def _children(node: Any) -> Iterator[Any]:
-    from untrace.print.jax.alike import parts_of
-
     stack = list(reversed(parts_of(node)))
     while stack:
         value = stack.pop()

@@ -14,10 +14,11 @@ from typing import Any
 from untrace.capture import syntax
 from untrace.capture.provenance import Provenance, Site
 from untrace.lift.words import clean, singular
-from untrace.print.jax.leaves import Leaf, last_word
+from untrace.print.jax.leaves import Leaf, along, last_word
 from untrace.print.jax.reroll import Element, key_pattern
 from untrace.print.jax.rolled_results import Gathered
-from untrace.print.jax.rolled_turns import Turns, along, base_of, targets_of
+from untrace.print.jax.rolled_turns import Turns, base_of
+from untrace.print.jax.variables import targets_of
 from untrace.print.names import identifier
 from untrace.print.tree import Assign, Call, Expr, Name, Statement, Subscript, Text, Tuple
 

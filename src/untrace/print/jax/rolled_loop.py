@@ -7,25 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace.lift.words import plural
-from untrace.print.jax.alike import bound_names
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.reroll import For, key_pattern
 from untrace.print.jax.rolled_head import MOST_TARGETS, Head
 from untrace.print.jax.rolled_results import Gathered, Gatherer, holes
-from untrace.print.jax.rolled_turns import (
-    Carry,
-    Own,
-    Part,
-    Place,
-    Turns,
-    base_of,
-    read_by,
-    rebuilt,
-    renamed,
-    substituted,
-    targets_of,
-)
+from untrace.print.jax.rolled_turns import Carry, Own, Part, Place, Turns, base_of
 from untrace.print.jax.unfolded import fold_back
+from untrace.print.jax.variables import bound_names, read_by, renamed, substituted, targets_of
 from untrace.print.tree import (
     Assign,
     Call,
@@ -38,6 +26,7 @@ from untrace.print.tree import (
     Tuple,
     Unpack,
 )
+from untrace.print.walk import rebuilt
 
 
 def write_loop(

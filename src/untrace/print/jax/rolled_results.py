@@ -16,18 +16,8 @@ from typing import Any
 
 from untrace.lift.words import clean, plural
 from untrace.print.jax.reroll import key_pattern
-from untrace.print.jax.rolled_turns import (
-    Carry,
-    Own,
-    Place,
-    Turns,
-    base_of,
-    read_by,
-    reads,
-    rebuilt,
-    substituted,
-    targets_of,
-)
+from untrace.print.jax.rolled_turns import Carry, Hole, Own, Place, Turns, base_of
+from untrace.print.jax.variables import bound_names, read_by, reads, substituted, targets_of
 from untrace.print.names import identifier
 from untrace.print.tree import (
     Assign,
@@ -47,6 +37,7 @@ from untrace.print.tree import (
     Tuple,
     Unpack,
 )
+from untrace.print.walk import nodes_of, rebuilt
 
 _KEY_NUMBER = re.compile(r"\d+")
 
@@ -71,7 +62,7 @@ class Gatherer:
         self.turns = turns
         self.fresh = fresh
         self.found: list[Gathered] = []
-        self.later = {n for s in rest for n in _bound(s)}
+        self.later = {n for s in rest for n in bound_names(s)}
         self.single = _read_once(rest)
         self.inside: set[str] = set()  # those of them that stand in the place where they were read by now
         made = [self._statement(s) for s in rest]
@@ -282,16 +273,7 @@ def _read_once(statements: Sequence[Statement]) -> dict[str, Expr]:
 
 
 def holes(node: Any) -> list[Any]:
-    from untrace.print.jax.alike import nodes_of
-    from untrace.print.jax.rolled_turns import Hole
-
     return [n for n in nodes_of(node) if isinstance(n, Hole)]
-
-
-def _bound(statement: Any) -> list[str]:
-    from untrace.print.jax.alike import bound_names
-
-    return list(bound_names(statement))
 
 
 def _word_of_key(key: Expr) -> str:

@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from untrace.print.jax.alike import bound_names, is_node, nodes_of, slots_backwards, slots_of
-from untrace.print.jax.leaves import Leaf, Step
+from untrace.print.jax.leaves import Leaf, Step, along
 from untrace.print.jax.reroll import Element, key_pattern
+from untrace.print.jax.variables import reads, targets_of
 from untrace.print.tree import (
-    Assign,
-    Attribute,
     Call,
-    Def,
     Expr,
     Lambda,
     Name,
     Statement,
-    Subscript,
     Text,
     Tuple,
-    Unpack,
     quoted,
 )
+from untrace.print.walk import is_node, slots_of
 
 Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
 
@@ -65,113 +61,6 @@ class Part(Hole):
 
 class Differ(Exception):
     """The turns do not say the same."""
-
-
-def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
-    """A node with `change` made to what it is made of; the node itself where that changes nothing."""
-    made = node
-    for slot in slots_of(node):
-        value = getattr(node, slot, None)
-        new = _changed(value, change)
-        if new is not value:
-            if made is node:
-                made = copy.copy(node)
-            setattr(made, slot, new)
-    return made
-
-
-def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    if type(value) is str or value is None:
-        return value
-    if slots_backwards(value) is not None:
-        return change(value)
-    if type(value) in (list, tuple):
-        items = [_changed(item, change) for item in value]
-        if any(a is not b for a, b in zip(items, value, strict=True)):
-            return type(value)(items)
-    return value
-
-
-def substituted(node: Any, new: Mapping[str, Expr]) -> Any:
-    """A node with expressions in the place of variables, functions that it calls among them."""
-
-    def change(node: Any) -> Any:
-        if type(node) is Name:
-            return new.get(node.id, node)
-        if isinstance(node, Leaf):
-            root = new.get(node.root.id)
-            if type(root) is Name:
-                made = copy.copy(node)
-                made.root = root
-                return made
-            if isinstance(root, Leaf):
-                return Leaf(root.root, (*root.steps, *node.steps))
-            return node
-        if type(node) is Lambda and not new.keys().isdisjoint(node.params):
-            inner = {k: v for k, v in new.items() if k not in node.params}
-            return rebuilt(node, lambda n: substituted(n, inner))
-        made = rebuilt(node, change)
-        if type(made) is Call and type(made.func) is str and made.func in new:
-            made = copy.copy(made)
-            found = new[node.func]
-            made.func = found.id if type(found) is Name else found
-        return made
-
-    return change(node)
-
-
-def reads(node: Any) -> list[str]:
-    """The names that a node reads, each as often as it does; not the parameters of functions in it."""
-    found: list[str] = []
-    stack = [node]
-    while stack:
-        inner = stack.pop()
-        kind = type(inner)
-        if kind is Name:
-            found.append(inner.id)
-        elif kind is Lambda:
-            found += [n for n in reads(inner.body) if n not in inner.params]
-        elif kind is Def:
-            own = set(bound_names(inner))
-            found += [n for part in (*inner.decorators, *inner.body) for n in reads(part) if n not in own]
-        elif kind is list or kind is tuple:
-            stack.extend(inner[::-1])
-        else:
-            slots = slots_backwards(inner)
-            if slots is None:
-                continue
-            if kind is Call and type(inner.func) is str:
-                found.append(inner.func.partition(".")[0])
-            for slot in slots:
-                part = getattr(inner, slot, None)
-                if type(part) is not str and part is not None:
-                    stack.append(part)
-    return found
-
-
-def read_by(statement: Any) -> list[str]:
-    """The same for a statement; what its targets are called does not count."""
-    return reads(statement.value if isinstance(statement, (Assign, Unpack)) else statement)
-
-
-def targets_of(statement: Statement) -> list[str]:
-    """What a statement binds, in order."""
-    found: list[str] = []
-    if isinstance(statement, (Assign, Unpack)):
-        for target in statement.targets:
-            found += [target] if type(target) is str else [n.id for n in nodes_of(target) if type(n) is Name]
-    return found
-
-
-def renamed(statement: Statement, old: str, new: str) -> Statement:
-    """A statement with another name for a variable that it reads or binds."""
-    made = substituted(statement, {old: Name(new)})
-    if isinstance(made, (Assign, Unpack)) and old in targets_of(made):
-        made = copy.copy(made)
-        made.targets = [
-            (new if t == old else t) if type(t) is str else substituted(t, {old: Name(new)}) for t in made.targets
-        ]
-    return made
 
 
 class Turns:
@@ -352,13 +241,6 @@ class Turns:
 
 def _width(target: Any) -> int:
     return len(target.elements) if type(target) is Tuple else 1
-
-
-def along(expr: Expr, steps: Sequence[Any]) -> Expr:
-    """The part of `expr` at the end of these steps."""
-    for kind, text, _ in steps:
-        expr = Subscript(expr, Text(text)) if kind == "item" else Attribute(expr, text)
-    return expr
 
 
 _NUMBERED = re.compile(r"_\d+$")

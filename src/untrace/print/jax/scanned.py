@@ -18,12 +18,11 @@ from typing import Any
 from untrace.ir.nodes import Equation, Local
 from untrace.lift.words import plural
 from untrace.print.jax.bodies import group, put_definition
-from untrace.print.jax.leaves import Leaf
+from untrace.print.jax.leaves import Leaf, along
 from untrace.print.jax.reroll import Element
 from untrace.print.names import Scope, identifier
 from untrace.print.tree import (
     Assign,
-    Attribute,
     Call,
     Def,
     Expr,
@@ -33,7 +32,6 @@ from untrace.print.tree import (
     Return,
     Star,
     Statement,
-    Subscript,
     Text,
     Tuple,
 )  # fmt: skip
@@ -74,10 +72,7 @@ def scan_statements(
             stacked.append(Assign([whole], _stack(element, is_array)))
             names.append(known)
             xs.append(Name(whole))
-        part: Expr = Name(known)
-        for kind, text, _ in element.below:
-            part = Subscript(part, Text(text)) if kind == "item" else Attribute(part, text)
-        args[place] = part
+        args[place] = along(Name(known), element.below)
     own = list(carries.values())
     params = [_parameter(scope, own, "carry", body), _parameter(scope, names, "inputs", body)]
     call = Call(function, args)

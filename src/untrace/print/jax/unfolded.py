@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from untrace.print.jax.alike import is_node
-from untrace.print.jax.rolled_turns import base_of, read_by, rebuilt, substituted, targets_of
+from untrace.print.jax.rolled_turns import base_of
+from untrace.print.jax.variables import read_by, substituted, targets_of
 from untrace.print.tree import Assign, Binary, Call, Compound, Def, Lambda, Name, Return, Statement, Unpack
+from untrace.print.walk import is_node, rebuilt
 
 
 def unfold(statements: Sequence[Statement], fresh: Callable[[str], str]) -> tuple[list[Statement], set[str]]:

@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from untrace.print.jax.alike import bound_names, is_node, nodes_of, parts_of, slots_of
 from untrace.print.jax.equal import form_of
 from untrace.print.jax.types import Type
-from untrace.print.names import Scope
+from untrace.print.jax.variables import bound_names, scope_of
 from untrace.print.tree import Call, Def, Expr, List, Name, Parameter, Tuple
+from untrace.print.walk import nodes_of, rebuilt
 
 
 def spread_arguments(module: Any) -> None:
     """Gives functions of `module` such a parameter: those whose author did, and those that then say the same as one."""
     if not module.variadic:
         return
-    groups: dict[Any, list[tuple[Def, list[Parameter], Expr, Expr]]] = {}
+    groups: dict[Any, list[tuple[Def, int, Expr]]] = {}
     words: dict[Any, str] = {}
     for definition in module.local_definitions.values():
         found = _last_in_list(definition)
@@ -31,35 +31,32 @@ def spread_arguments(module: Any) -> None:
             continue
         count, listed = found
         word = module.variadic.get(definition.name)
-        name = Name(_fresh(module, definition, word or "args"))
-        old, new = definition.params, [*definition.params[:-count], Parameter(name.id, kind="*")]
-        definition.params = new
-        _exchanged(definition.body, listed, name)
-        form = form_of(definition)
-        definition.params = old
-        _exchanged(definition.body, name, listed)
-        groups.setdefault(form, []).append((definition, new, listed, name))
+        form = form_of(_spread(definition, count, listed, scope_of(definition, module.scope).fresh(word or "args")))
+        groups.setdefault(form, []).append((definition, count, listed))
         if word is not None:
             words.setdefault(form, word)
     for form, word in words.items():
-        for definition, params, listed, name in groups[form]:
-            spread = definition.params[len(params) - 1 :]
-            params[-1].name = name.id = _fresh(module, definition, word)
-            _exchanged(definition.body, listed, name)
+        for definition, count, listed in groups[form]:
+            kept, spread = definition.params[:-count], definition.params[-count:]
+            name = scope_of(definition, module.scope).fresh(word)
+            made = _spread(definition, count, listed, name)
+            definition.params, definition.body = made.params, made.body
             types = dict(module.described.types_of(definition) or ())
             kind: Type | None = types.get(spread[0].name)
             for parameter in spread[1:]:
                 kind = kind and parameter.name in types and kind.merged(types[parameter.name]) or None
-            definition.params = params
-            told = [(p.name, types[p.name]) for p in params[:-1] if p.name in types]
-            module.described.retold(definition, [*told, (f"*{name.id}", kind or Type("array", "arrays"))])
+            told = [(p.name, types[p.name]) for p in kept if p.name in types]
+            module.described.retold(definition, [*told, (f"*{name}", kind or Type("array", "arrays"))])
 
 
-def _fresh(module: Any, definition: Def, word: str) -> str:
-    scope = Scope(module.scope)
-    for name in {*bound_names(definition), *(n.id for n in nodes_of(definition) if type(n) is Name)}:
-        scope.claim_parameter(name)
-    return scope.fresh(word)
+def _spread(definition: Def, count: int, listed: Expr, name: str) -> Def:
+    """A function whose last parameters are `*name`, which is read where they stand in one list."""
+
+    def change(node: Any) -> Any:
+        return Name(name) if node is listed else rebuilt(node, change)
+
+    params = [*definition.params[:-count], Parameter(name, kind="*")]
+    return Def(definition.name, params, [change(s) for s in definition.body])
 
 
 def _last_in_list(definition: Def) -> tuple[int, Expr] | None:
@@ -82,20 +79,3 @@ def _last_in_list(definition: Def) -> tuple[int, Expr] | None:
             if 1 < count == len(own) < len(names) and own == names[-count:] and once:
                 return count, listed
     return None
-
-
-def _exchanged(value: Any, old: Expr, new: Expr) -> Any:
-    """`value` with `new` in the place of `old`."""
-    if value is old:
-        return new
-    if is_node(value):
-        for slot, part in zip(slots_of(value), parts_of(value), strict=True):
-            made = _exchanged(part, old, new)
-            if made is not part:
-                setattr(value, slot, made)
-        return value
-    if type(value) in (list, tuple):
-        items = [_exchanged(item, old, new) for item in value]
-        if any(a is not b for a, b in zip(items, value, strict=True)):
-            return type(value)(items)
-    return value

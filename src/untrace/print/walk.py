@@ -1,0 +1,92 @@
+"""What a node of the tree is made of: all nodes inside it, and a copy in which parts of it are others."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from untrace.print.tree import Expr, Parameter, Statement
+
+_NODES = (Expr, Statement, Parameter)
+_SLOTS: dict[type, tuple[str, ...]] = {}
+# Slots that say nothing of what a node computes.
+_SILENT = ("origin", "is_backward", "comment", "strength", "docstring", "annotation", "returns")
+
+
+def slots_of(node: Any) -> tuple[str, ...]:
+    """What a node is made of, in the order in which its class says so; not where it came from."""
+    kind = type(node)
+    found = _SLOTS.get(kind)
+    if found is None:
+        names: list[str] = []
+        for base in reversed(kind.__mro__):
+            names += [s for s in getattr(base, "__slots__", ()) if s not in names]
+        found = _SLOTS[kind] = tuple([n for n in names if n not in _SILENT])
+    return found
+
+
+def is_node(value: Any) -> bool:
+    """Whether a value is a part of the tree that is printed."""
+    return isinstance(value, _NODES)
+
+
+def parts_of(node: Any) -> list[Any]:
+    """What a node is made of, nodes and others."""
+    return [getattr(node, slot, None) for slot in slots_of(node)]
+
+
+# By type, the slots of a node from the last to the first; None for what is no node. Every pass asks for them.
+_BACKWARDS: dict[type, tuple[str, ...] | None] = dict.fromkeys((str, int, bool, float, type(None)))
+
+
+def slots_backwards(value: Any) -> tuple[str, ...] | None:
+    """`slots_of` a node in reverse, as a stack takes them; None for other values."""
+    kind = type(value)
+    if kind not in _BACKWARDS:
+        _BACKWARDS[kind] = slots_of(value)[::-1] if isinstance(value, _NODES) else None
+    return _BACKWARDS[kind]
+
+
+def nodes_of(node: Any) -> Iterator[Any]:
+    """A node and all inside it, each before what it is made of."""
+    stack = [node]
+    known = _BACKWARDS
+    while stack:
+        value = stack.pop()
+        kind = type(value)
+        if kind is list or kind is tuple:
+            stack.extend(value[::-1])
+            continue
+        slots = known[kind] if kind in known else slots_backwards(value)
+        if slots is not None:
+            yield value
+            for slot in slots:
+                part = getattr(value, slot, None)
+                if type(part) is not str and part is not None:
+                    stack.append(part)
+
+
+def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
+    """A node with `change` made to what it is made of; the node itself where that changes nothing."""
+    made = node
+    for slot in slots_of(node):
+        value = getattr(node, slot, None)
+        new = _changed(value, change)
+        if new is not value:
+            if made is node:
+                made = copy.copy(node)
+            setattr(made, slot, new)
+    return made
+
+
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    if type(value) is str or value is None:
+        return value
+    if slots_backwards(value) is not None:
+        return change(value)
+    if type(value) in (list, tuple):
+        items = [_changed(item, change) for item in value]
+        if any(a is not b for a, b in zip(items, value, strict=True)):
+            return type(value)(items)
+    return value
