@@ -2157,6 +2157,12 @@ def jaxprs_in(eqn: Any) -> list[Any]:
 
 def equations_in(closed: Any) -> Iterator[Any]:
     """Every equation of a jaxpr and of the jaxprs in it, each of those once."""
+    for jaxpr in bodies_in(closed):
+        yield from jaxpr.eqns
+
+
+def bodies_in(closed: Any, goes_into: Callable[[Any], bool] | None = None) -> Iterator[Any]:
+    """A jaxpr and the jaxprs in it, each once. goes_into: whether those of an equation count; None for all."""
     seen: set[int] = set()
     stack = [closed]
     while stack:
@@ -2164,9 +2170,10 @@ def equations_in(closed: Any) -> Iterator[Any]:
         if id(jaxpr) in seen:
             continue
         seen.add(id(jaxpr))
+        yield jaxpr
         for eqn in jaxpr.eqns:
-            yield eqn
-            stack.extend(jaxprs_in(eqn))
+            if goes_into is None or goes_into(eqn):
+                stack.extend(jaxprs_in(eqn))
 
 
 def is_trivial_sharding(sharding: Any) -> bool:

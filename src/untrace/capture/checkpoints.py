@@ -127,18 +127,12 @@ def parts(closed: Any, checkpoints: Checkpoints) -> set[int]:
     known: set[int] = set()
     functions: dict[int, Any] = {}
     bodies: list[list[Any]] = []
-    todo, seen = [closed], set()
-    while todo:
-        jaxpr, _ = jax_compat.open_jaxpr(todo.pop())
-        if id(jaxpr) in seen:
-            continue
-        seen.add(id(jaxpr))
+    for jaxpr in jax_compat.bodies_in(closed, lambda eqn: checkpoints.of(eqn) is None):
         others = []
         for eqn in jaxpr.eqns:
             found = checkpoints.of(eqn)
             if found is None:
                 others.append(eqn)
-                todo += jax_compat.jaxprs_in(eqn)
             else:
                 known.add(id(eqn))
                 functions[id(found.function)] = found.function

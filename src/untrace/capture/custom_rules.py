@@ -144,17 +144,10 @@ def _places(importer: Importer, eqn: Any, tracers: Sequence[Any]) -> tuple[int, 
 def variables_outside(closed: Any) -> dict[Any, Any]:
     """For the inputs of all bodies in a program what they are outside: variables, or literals."""
     found: dict[Any, Any] = {}
-    todo, seen = [closed], set()
-    while todo:
-        jaxpr, _ = jax_compat.open_jaxpr(todo.pop())
-        if id(jaxpr) in seen:
-            continue
-        seen.add(id(jaxpr))
-        for eqn in jaxpr.eqns:
-            todo += jax_compat.jaxprs_in(eqn)
-            for body, operands in _bodies(eqn):
-                for variable, atom in zip(jax_compat.open_jaxpr(body)[0].invars, operands, strict=False):
-                    found.setdefault(variable, atom)
+    for eqn in jax_compat.equations_in(closed):
+        for body, operands in _bodies(eqn):
+            for variable, atom in zip(jax_compat.open_jaxpr(body)[0].invars, operands, strict=False):
+                found.setdefault(variable, atom)
     return found
 
 

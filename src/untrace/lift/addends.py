@@ -18,9 +18,9 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance
-from untrace.ir.nodes import Equation, Literal, Primitive, Value
+from untrace.ir.nodes import Equation, Primitive, Value
 from untrace.lift.calls import Call
-from untrace.lift.pieces import callee_key
+from untrace.lift.pieces import Piece, renamed, same_bodies
 from untrace.prove.compare import Comparer
 
 _FEWEST = 6  # equations, below which a function says too little for it
@@ -172,7 +172,7 @@ def _missing(whole: Any, part: Any, comparer: Comparer, beside: tuple[Any, int] 
         if sum(outside) != 1 or whole.numbers[total.outputs[0]] in whole.shape.results:
             continue
         inner = total.inputs[outside.index(False)]
-        readers = _Alignment(whole, part, comparer, total.outputs[0], inner).readers(place)
+        readers = _readers(whole, part, comparer, place, inner)
         before = part.scan.equations[part.items[place - 1]]
         if readers and type(before.callee) is Primitive:
             equation, operand = readers[0]
@@ -186,66 +186,27 @@ def _missing(whole: Any, part: Any, comparer: Comparer, beside: tuple[Any, int] 
             )
 
 
-class _Alignment:
-    """`part` laid over `whole` without the equation that gives `total`, for which `inner` stands."""
-
-    def __init__(self, whole: Any, part: Any, comparer: Comparer, total: Value, inner: Any):
-        self.whole, self.part, self.comparer, self.total = whole, part, comparer, total
-        self.pairs: dict[Value, Value] = {}
-        self.inner = inner
-
-    def readers(self, place: int) -> list[tuple[Any, int]]:
-        """(jaxpr equation of `part`, operand) for those that read `total` in `whole`; [] where the two differ."""
-        found: list[tuple[Any, int]] = []
-        ours, theirs = self.whole.scan.equations, self.part.scan.equations
-        for a, b in zip([i for n, i in enumerate(self.whole.items) if n != place], self.part.items, strict=True):
-            if type(a) is int and type(b) is int:
-                one, other = ours[a], theirs[b]
-                if callee_key(one.callee) != callee_key(other.callee) or len(one.inputs) != len(other.inputs):
-                    return []
-                if (
-                    one.origin is not other.origin
-                    and self.comparer.differing_param(one.origin, other.origin) is not None
-                ):
-                    return []
-                inputs, given = (one.inputs, other.inputs), (one.outputs, other.outputs)
-            elif type(a) is not int and type(b) is not int:
-                if a.shape is not b.shape or a.variant != b.variant:
-                    return []
-                inputs, given = (a.passed(), b.passed()), (a.values, b.values)
-            else:
-                return []
-            for operand, (x, y) in enumerate(zip(*inputs, strict=True)):
-                if x is self.total:
-                    if type(b) is not int or type(theirs[b].callee) is not Primitive:
-                        return []
-                    found.append((theirs[b].origin, operand))
-                if not self._same(x, y):
-                    return []
-            if not self._bind(*given):
-                return []
-        return found
-
-    def _same(self, x: Any, y: Any) -> bool:
-        if x is self.total:
-            x = self.inner
-        if type(x) is Value and type(y) is Value:
-            if x in self.whole.numbers or y in self.part.numbers:
-                return self.pairs.get(x) is y
-            return self.pairs.setdefault(x, y) is y
-        if type(x) is Literal and type(y) is Literal:
-            return repr(x.value) == repr(y.value) and x.aval == y.aval
-        return x is y
-
-    def _bind(self, ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
-        for x, y in zip(ours, theirs, strict=True):
-            if (x is None) != (y is None):
-                return False
-            if x is not None:
-                if (x.aval.shape, x.aval.dtype) != (y.aval.shape, y.aval.dtype) if hasattr(x.aval, "shape") else False:
-                    return False
-                self.pairs[x] = y
-        return True
+def _readers(whole: Any, part: Any, comparer: Comparer, place: int, inner: Any) -> list[tuple[Any, int]]:
+    """(jaxpr equation of `part`, operand) for those that read the sum at `place` in `whole`; [] where the two differ in more
+    than that sum, for which `inner` stands."""
+    ours, theirs = whole.scan.equations, part.scan.equations
+    total = ours[whole.items[place]].outputs[0]
+    rest = Piece(whole.call)
+    rest.items = [item for at, item in enumerate(whole.items) if at != place]
+    if any(total in item.passed() for item in rest.items if type(item) is not int):
+        return []
+    summed = {item: renamed(ours[item], {total: inner}) for item in rest.items if type(item) is int}
+    rest.number(summed, whole.first)
+    if not same_bodies(comparer, rest, part, summed, theirs):
+        return []
+    found = [
+        (theirs[b], operand)
+        for a, b in zip(rest.items, part.items, strict=True)
+        if type(a) is int
+        for operand, atom in enumerate(ours[a].inputs)
+        if atom is total
+    ]
+    return [(e.origin, n) for e, n in found] if all(type(e.callee) is Primitive for e, _ in found) else []
 
 
 def with_addends(closed: Any, addends: Sequence[Addend], padding: list[tuple[Any, int]]) -> Any:

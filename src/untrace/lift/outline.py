@@ -240,10 +240,6 @@ class Outliner(FunctionNames):
         ways = [self._returned(piece, piece.values[n]) for n in numbers]
         return pieces.by_way(numbers, ways) or numbers
 
-    def _returned(self, piece: Piece, value: Value) -> tuple[Any, ...] | None:
-        """Where in what the function of `piece` returns `value` stands; None where that is not known."""
-        return pieces.returned(self._frames_inside(piece, value))
-
     # ------------------------------------------------------------ which of them are worth a function
 
     def _fold_whole(self, items: list[int | Piece]) -> None:

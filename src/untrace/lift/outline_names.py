@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -16,19 +17,18 @@ from untrace.lift.cotangents import d
 from untrace.lift.outline_scans import Piece, Shape
 
 
-class FunctionNames:
-    """What an Outliner knows of names."""
+class FunctionNames(ABC):
+    """What an Outliner knows of names; the rest of it fills in what is declared here."""
 
     program: Program
     provenance: Provenance
     trees: dict[Value, Any]
+    order: dict[Value, int]
     terms: dict[Value, Value]
 
+    @abstractmethod
     def _saved(self, shape: Shape) -> int:
-        raise NotImplementedError
-
-    def _returned(self, piece: Piece, value: Value) -> tuple[Any, ...] | None:
-        raise NotImplementedError
+        """How many of the results are needed by the backward pass alone, whichever the call."""
 
     def _name(self, shapes: Sequence[Shape]) -> None:
         """Names of the functions; of two with the same name, methods get that of their class in front."""
@@ -68,6 +68,10 @@ class FunctionNames:
             return ()
         frames = self.provenance.site(maker.origin).frames
         return frames[next((i for i, f in enumerate(frames) if f.code is piece.call.callee.code), len(frames)) :]
+
+    def _returned(self, piece: Piece, value: Value) -> tuple[Any, ...] | None:
+        """Where in what the function of `piece` returns `value` stands; None where that is not known."""
+        return pieces.returned(self._frames_inside(piece, value))
 
     def _name_in_caller(self, piece: Piece, value: Value) -> str | None:
         """What the caller calls a value that the call gives back."""

@@ -7,7 +7,7 @@ and in a few numbers only: each such variant has a function in the IR, and the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Frame, climbed
@@ -17,6 +17,7 @@ from untrace.lift.variants import alike_params
 from untrace.prove.compare import Comparer
 
 Way = tuple[Any, ...]
+Equations = Sequence[Equation] | Mapping[int, Equation]  # by their places
 
 _MOST_VARIANTS = 8  # of one Shape
 _MOST_NUMBERS = 3  # pairs of numbers in which two variants may differ
@@ -24,11 +25,13 @@ _MOST_NUMBERS = 3  # pairs of numbers in which two variants may differ
 
 class Piece:
     """A call with what it reads and makes. Values made inside are numbered in order; `key` is equal for equal bodies,
-    `outline` for those that may differ in sizes. `variant`: which of those of its Shape it is.
+    `outline` for those that may differ in sizes. `variant`: which of those of its Shape it is. `first`: what calls of one
+    function share.
     """
 
     __slots__ = (
-        "call", "items", "start", "stop", "inputs", "values", "numbers", "key", "outline", "literals", "shape", "variant",
+        "call", "items", "start", "stop", "inputs", "values", "numbers", "first", "key", "outline", "literals", "shape",
+        "variant",
     )  # fmt: skip
 
     def __init__(self, call: Any):
@@ -38,15 +41,17 @@ class Piece:
         self.inputs: list[Value] = []
         self.values: list[Value] = []
         self.numbers: dict[Value, int] = {}
+        self.first: Sequence[Hashable] = ()
         self.key: Any = None
         self.outline: Any = None
         self.literals: list[Any] = []
         self.shape: Any = None
         self.variant = 0
 
-    def number(self, equations: Sequence[Equation], first: Sequence[Hashable]) -> None:
-        """Numbers what is read and made by `items`, and sets the key; `first`: what calls of one function share."""
+    def number(self, equations: Equations, first: Sequence[Hashable]) -> None:
+        """Numbers what is read and made by `items`, and sets the key."""
         numbers, values, inputs = self.numbers, self.values, self.inputs
+        self.first = first
         places: dict[Value, int] = {}
         keys: list[Any] = list(first)
         outline: list[Any] = list(first)
@@ -148,7 +153,7 @@ class Shapes:
         bucket = self._buckets.setdefault(piece.outline if self._rough else piece.key, [])
         for shape in bucket:
             for number, first in enumerate(shape.variants):
-                if first.key == piece.key and self._same_params(first, piece, equations(first), equations(piece)):
+                if same_bodies(self._comparer, first, piece, equations(first), equations(piece)):
                     shape.pieces.append(piece)
                     piece.shape, piece.variant = shape, number
                     return
@@ -165,14 +170,6 @@ class Shapes:
     def every(self) -> list[Any]:
         return [shape for bucket in self._buckets.values() for shape in bucket]
 
-    def _same_params(self, left: Piece, right: Piece, ours: Sequence[Equation], theirs: Sequence[Equation]) -> bool:
-        for a, b in zip(left.items, right.items, strict=True):
-            if type(a) is int:
-                one, other = ours[a].origin, theirs[b].origin
-                if one is not other and one.params and self._comparer.differing_param(one, other) is not None:
-                    return False
-        return True
-
     def _alike(self, left: Piece, right: Piece, ours: Sequence[Equation], theirs: Sequence[Equation]) -> bool:
         """Whether two pieces with one outline differ in sizes and a few numbers only."""
         numbers = {(repr(a), repr(b)) for a, b in zip(left.literals, right.literals, strict=True) if a != b}
@@ -182,6 +179,18 @@ class Shapes:
             if type(a) is int and not alike_params(self._comparer, ours[a].origin, theirs[b].origin):
                 return False
         return True
+
+
+def same_bodies(comparer: Comparer, left: Piece, right: Piece, ours: Equations, theirs: Equations) -> bool:
+    """Whether two pieces that are numbered do the same with their inputs. ours, theirs: what their places count in."""
+    if left.key != right.key:
+        return False
+    for a, b in zip(left.items, right.items, strict=True):
+        if type(a) is int:
+            one, other = ours[a].origin, theirs[b].origin
+            if one is not other and one.params and comparer.differing_param(one, other) is not None:
+                return False
+    return True
 
 
 def by_way(numbers: Sequence[int], ways: Sequence[Way | None]) -> list[int] | None:
