@@ -214,7 +214,8 @@ def from_jaxpr(
     captured = Captured(closed_jaxpr, closed_jaxpr, (), avals, {}, {}, outs, name)
     options = _options(style, False, prove, simplify, comments, annotations)
     timings = {"capture": 0.0}
-    return _decompiled(captured, write_and_prove(captured, FlatEntry(), name, options, timings), timings)
+    with no_collections():
+        return _decompiled(captured, write_and_prove(captured, FlatEntry(), name, options, timings), timings)
 
 
 def _decompiled(captured: Captured, result: Result, timings: dict[str, float]) -> Decompiled:

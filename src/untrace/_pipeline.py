@@ -89,7 +89,7 @@ def write_and_prove(
     """
     if options.style == "idiomatic" and captured.summary:
         name = _name_of_transformed(captured.summary, name)
-    with _deep_recursion(), no_collections():
+    with _deep_recursion():
         start = time.perf_counter()
         plain = _plain(captured, name, entry)
         timings["write"] = time.perf_counter() - start
@@ -279,7 +279,7 @@ def prove_again(
     written: Written, captured: Captured, entry: PytreeEntry | FlatEntry, options: Options, timings: dict[str, float]
 ) -> Proof:
     """What holds of a text beside another trace than the one that it was written from (other sizes of the inputs)."""
-    with _deep_recursion(), no_collections():
+    with _deep_recursion():
         own = JAX.user_names()
         plain = program_of(captured, captured.name, entry, own)
         plain.extra["own"] = own
@@ -450,7 +450,10 @@ def head_of_module(captured: Captured, name: str, idiomatic: bool, proven: str =
 
 
 class no_collections:
-    """Puts off the cyclic garbage collector, which would walk all live nodes again and again: a third of the time."""
+    """Puts off the cyclic garbage collector, which would walk all live nodes again and again: a third of the time.
+
+    Each public function that traces or writes does so inside one.
+    """
 
     def __enter__(self) -> None:
         self._was_enabled = gc.isenabled()

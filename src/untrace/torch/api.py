@@ -14,7 +14,7 @@ from typing import Any
 
 from untrace._api import Decompiled, _decompiled, _options
 from untrace._errors import ProofError
-from untrace._pipeline import write_and_prove
+from untrace._pipeline import no_collections, write_and_prove
 from untrace.capture import provenance
 from untrace.lift.simplify import REWRITES
 from untrace.torch import capture as captures
@@ -75,7 +75,7 @@ def _written(
         }  # fmt: skip
 
     captures.check_module(module)
-    with provenance.authors(_files(module)):
+    with provenance.authors(_files(module)), no_collections():
         example = general.example_of(module, args, kwargs, extra)
         others = [general.example_of(module, *more, extra) for more in general.also_of(also)]
         found, captured = example.found, example.captured
