@@ -183,3 +183,83 @@ def test_xla_stops_where_its_hlo_is_optimised():
             lowered.compile()
     assert len(found) == 1
     assert jax.jit(f)(X) == f(X)
+
+
+def _never_apart(monkeypatch):
+    def fails(*_):
+        raise AssertionError("compiled apart")
+
+    monkeypatch.setattr(hlo, "optimised_text", fails)
+
+
+def test_two_programs_are_compiled_side_by_side(monkeypatch):
+    _never_apart(monkeypatch)
+
+    def f(x, y):
+        return jnp.sin(x) @ x.T * 1.0 + y, -(-x)
+
+    def same(x, y):
+        return jnp.sin(x) @ x.T + y, x
+
+    x, y = jnp.ones((3, 3)), jnp.zeros((3, 3))
+    assert hlo.same_optimised(f, same, [x, y])
+    for other in (
+        lambda x, y: (jnp.sin(x) @ x.T + y * 2.0, x),
+        lambda x, y: (jnp.sin(x) @ x.T + x, x),  # of the same types, but of another argument
+        lambda x, y: (jnp.sin(y) @ y.T + x, y),
+        lambda x, y: same(x, y)[::-1],
+        lambda x, y: (same(x, y)[0], same(x, y)[0]),
+    ):
+        assert not hlo.same_optimised(f, other, [x, y])
+
+
+def test_what_is_begun_is_compiled_once(monkeypatch):
+    _never_apart(monkeypatch)
+    compiled = []
+    optimised = hlo._optimised
+    monkeypatch.setattr(hlo, "_optimised", lambda *args: compiled.append(args) or optimised(*args))
+    answer = hlo.begin_same_optimised(lambda x: x * 1.0, lambda x: x, [X])
+    assert answer() and answer()
+    assert len(compiled) == 1
+
+
+def test_programs_that_compute_constants_are_compiled_apart(monkeypatch):
+    """Side by side they would share them, and XLA could make them part of one of both."""
+    x = jnp.ones((2, 3, 4))
+
+    def f(x):
+        frequencies = jax.lax.pow(10000.0 * jnp.ones(4), jax.lax.iota(jnp.float32, 4))
+        return jnp.sin(x * frequencies) * 1.0
+
+    def g(x):
+        frequencies = jax.lax.pow(10000.0 * jnp.ones(4), jax.lax.iota(jnp.float32, 4))
+        return jnp.sin(x * frequencies)
+
+    apart = []
+    text = hlo.optimised_text
+    monkeypatch.setattr(hlo, "optimised_text", lambda *args: apart.append(args) or text(*args))
+    assert hlo.same_optimised(f, g, [x])
+    assert len(apart) == 2
+
+
+def test_halves_of_a_program_are_compared():
+    text = """HloModule m
+
+ENTRY %main (a: f32[], b: f32[], c: f32[], d: f32[]) -> (f32[], f32[]) {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  %c = f32[] parameter(2)
+  %d = f32[] parameter(3)
+  %one = f32[] constant(1)
+  %sum = f32[] add(%a, %one)
+  %left = f32[] subtract(%sum, %b)
+  %sum.1 = f32[] add(%c, {})
+  %right = f32[] subtract({})
+  ROOT %both = (f32[], f32[]) tuple(%left, %right)
+}}
+"""
+    assert hlo.same_halves(text.format("%one", "%sum.1, %d"), 2)
+    for operands in (("%d", "%sum.1, %d"), ("%one", "%d, %sum.1"), ("%one", "%sum.1, %c"), ("%one", "%sum, %d")):
+        assert not hlo.same_halves(text.format(*operands), 2)
+    assert hlo.same_halves(text.format("%one", "%sum.1, %d").replace("add(", "all-reduce(").replace(
+        "%one)", "%one), channel_id=1"), 2) is None  # fmt: skip

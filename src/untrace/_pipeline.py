@@ -6,8 +6,8 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -105,7 +105,7 @@ def write_and_prove(
         for again in range(1 + shares):  # without those calls where they are not proven
             program = _plain(captured, name, entry, notes) if again else plain
             keep_constant_order(program.entry)
-            attempt = _Attempt(captured, program, name, options, timings, captured.expanded)
+            attempt = _Attempt(captured, program, name, options, timings, _Form(captured.expanded, captured.expanded))
             result = attempt.run(idiomatic=False)
             if result is not None:
                 return result
@@ -133,6 +133,29 @@ def _name_of_transformed(summary: str, name: str) -> str:
     return _NAMES[words].format("lambda" if name == "<lambda>" else name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A jaxpr that a program may be written from.
+
+    `target`: the jaxpr that the text must come back as. `simplifications`: in words. `neutral`: whether the original lowers
+    to the same program. `folds`: whether calls of `jax.vmap` were found again in `jaxpr`, which are unfolded in `target`.
+    """
+
+    jaxpr: Any
+    target: Any
+    simplifications: str = ""
+    neutral: bool = True
+    folds: bool = False
+
+    def proven_as(self, jaxpr: Any, words: str) -> _Form:
+        """The form whose text must come back as `jaxpr`, which one more simplification makes of it."""
+        target = vmaps.unfolded(jaxpr) if self.folds else jaxpr
+        all_words = self.simplifications
+        if words not in all_words:
+            all_words = ", ".join(filter(None, [all_words, words]))
+        return replace(self, target=target, simplifications=all_words, neutral=False)
+
+
 def _idiomatic(
     captured: Captured, plain: Program, name: str, options: Options, timings: dict[str, float]
 ) -> tuple[Result | None, str]:
@@ -145,25 +168,10 @@ def _idiomatic(
             forget_trees(plain)
         for fold in folds:
             try:
-                for form, target, words, neutral in _targets(captured, plain, options, fold):
-                    same = _repeated(captured, plain, form) if words else {}
-                    for once in (same, {}) if same else ({},):
-                        program = (
-                            plain if form is captured.expanded else _program_of_target(captured, plain, form, name)
-                        )
-                        attempt = _Attempt(captured, program, name, options, timings, target, words, neutral)
-                        attempt.pads = options.simplify and options.prove and _is_run(captured.expanded)
-                        if once:
-                            attempt.call_once(form, once, fold)
-                        result = attempt.run(idiomatic=True)
-                        if attempt.addends:
-                            result = _padded(attempt, plain, form, fold, once).run(idiomatic=True)
-                            if result is None or not result.proof.at_least("hlo"):
-                                bare = attempt.run(idiomatic=True)
-                                result = bare if bare is not None and bare.proof.at_least("hlo") else result or bare
-                        if result is not None:
-                            return result, ""
-                        why = attempt.why
+                for form in _forms(captured, plain, options, fold):
+                    result, why = _at_its_best(captured, plain, form, name, options, timings)
+                    if result is not None:
+                        return result, ""
             except UnsupportedPrimitiveError as error:
                 why = str(error)  # the style `exact` may have a form for it; where not, it says the same
             except Exception as error:  # a fault in a lift costs readability, never the result
@@ -173,11 +181,29 @@ def _idiomatic(
     return None, why
 
 
-def _targets(
-    captured: Captured, plain: Program, options: Options, folds: bool = False
-) -> Iterator[tuple[Any, Any, str, bool]]:
-    """The forms that the text may be written from, the simplest first: each with the jaxpr that it must come back as,
-    the simplifications in words, and whether the original lowers to the same program.
+def _at_its_best(
+    captured: Captured, plain: Program, form: _Form, name: str, options: Options, timings: dict[str, float]
+) -> tuple[Result | None, str]:
+    """The text of a form, with equal pullbacks called once and the missing sums added where that is proven; or why not."""
+    same = _repeated(captured, plain, form.jaxpr) if form.simplifications else {}
+    why = ""
+    for once in (same, {}) if same else ({},):
+        attempt = _Attempt.at(captured, plain, form, name, options, timings, once)
+        attempt.pads = options.simplify and options.prove and _is_run(captured.expanded)
+        result = attempt.run(idiomatic=True)
+        if attempt.addends:
+            result = attempt.padded(plain, once).run(idiomatic=True)
+            if result is None or not result.proof.at_least("hlo"):
+                bare = attempt.run(idiomatic=True)
+                result = bare if bare is not None and bare.proof.at_least("hlo") else result or bare
+        if result is not None:
+            return result, ""
+        why = attempt.why
+    return None, why
+
+
+def _forms(captured: Captured, plain: Program, options: Options, folds: bool = False) -> Iterator[_Form]:
+    """The forms that the text may be written from, the simplest first.
 
     folds: whether calls of `jax.vmap` are found again first; nothing comes where there is none.
     """
@@ -213,10 +239,10 @@ def _targets(
             seen = seen or counts
             if form is not whole:
                 neutral = set(counts) <= NEUTRAL
-                yield form, vmaps.unfolded(form) if folds else form, described(counts), neutral
+                yield _Form(form, vmaps.unfolded(form) if folds else form, described(counts), neutral, folds)
                 if neutral:
                     break
-    yield whole, captured.expanded, "", True
+    yield _Form(whole, captured.expanded, folds=folds)
 
 
 def _repeated(captured: Captured, plain: Program, form: Any) -> dict[int, Any]:
@@ -225,24 +251,6 @@ def _repeated(captured: Captured, plain: Program, form: Any) -> dict[int, Any]:
         return {}
     program = close_over_constants(prune(_program_of_target(captured, plain, form, "")))
     return repeated(find_pullbacks(program, own=JAX.user_names()))
-
-
-def _padded(attempt: _Attempt, plain: Program, form: Any, folds: bool, once: dict[int, Any]) -> _Attempt:
-    """An attempt at the program with the sums that are missing in it (`lift.addends`)."""
-    captured, addends = attempt.captured, attempt.addends
-    attempt.pads, attempt.addends = False, []
-    padding: list[tuple[Any, int]] = []
-    form = with_addends(form, addends, padding)
-    program = _program_of_target(captured, plain, form, attempt.name)
-    program.extra["padding"] = padding
-    for equation, depth in padding:
-        provenance_of(program).shorten(equation, depth)
-    words = ", ".join([*filter(None, [attempt.simplifications]), f"zeros added ({len(addends)})"])
-    target = vmaps.unfolded(form) if folds else form
-    padded = _Attempt(captured, program, attempt.name, attempt.options, attempt.timings, target, words, False)
-    if once:
-        padded.call_once(form, once, folds)
-    return padded
 
 
 def _is_run(jaxpr: Any) -> bool:
@@ -283,9 +291,8 @@ def prove_again(
         own = JAX.user_names()
         plain = program_of(captured, captured.name, entry, own)
         plain.extra["own"] = own
-        for _, target, words, neutral in _targets(captured, plain, options):
-            other = None if target is captured.expanded else target
-            outcome = retrace.prove_text(written, captured, timings, other, words, neutral)
+        for form in _forms(captured, plain, options):
+            outcome = retrace.prove_text(written, captured, timings, form.target, form.simplifications, form.neutral)
             if outcome.proof is not None or outcome.module is None:
                 break
         if outcome.proof is not None or outcome.module is None or not outcome.traced:
@@ -302,25 +309,46 @@ class _Attempt:
     name: str
     options: Options
     timings: dict[str, float]
-    target: Any
-    simplifications: str = ""
-    neutral: bool = True
+    form: _Form
     why: str = ""
     pads: bool = False  # whether `run` stops, for another attempt, where sums are missing: those are in `addends` then
     addends: list[Addend] = field(default_factory=list)
-    compiled_alike: bool | None = None  # whether the target compiles to the original's program, once that is known
+    # Whether the target compiles to the original's program, which the attempt waits for where it needs to know.
+    compiled_alike: Callable[[], bool] | None = None
 
-    def call_once(self, form: Any, same: dict[int, Any], folds: bool) -> None:
-        """Has equal pullbacks called once: those of the equations in `same` (`pullbacks_once`)."""
-        form = without_repeated(form, same)
-        self.target = vmaps.unfolded(form) if folds else form
-        self.program.extra["pullbacks_once"] = True
-        if "pullbacks called once" not in self.simplifications:
-            self.simplifications += ", pullbacks called once"
-        self.neutral = False
+    @classmethod
+    def at(
+        cls,
+        captured: Captured,
+        plain: Program,
+        form: _Form,
+        name: str,
+        options: Options,
+        timings: dict[str, float],
+        once: dict[int, Any],
+    ) -> _Attempt:
+        """An attempt at a form, in which equal pullbacks are called once: those of the equations in `once`."""
+        program = plain if form.jaxpr is captured.expanded else _program_of_target(captured, plain, form.jaxpr, name)
+        if once:
+            program.extra["pullbacks_once"] = True
+            form = form.proven_as(without_repeated(form.jaxpr, once), "pullbacks called once")
+        return cls(captured, program, name, options, timings, form)
+
+    def padded(self, plain: Program, once: dict[int, Any]) -> _Attempt:
+        """An attempt at the program with the sums that are missing in it (`lift.addends`)."""
+        addends, padding = self.addends, []
+        self.pads, self.addends = False, []
+        jaxpr = with_addends(self.form.jaxpr, addends, padding)
+        form = replace(self.form.proven_as(jaxpr, f"zeros added ({len(addends)})"), jaxpr=jaxpr)
+        attempt = _Attempt.at(self.captured, plain, form, self.name, self.options, self.timings, once)
+        attempt.program.extra["padding"] = padding
+        for equation, depth in padding:
+            provenance_of(attempt.program).shorten(equation, depth)
+        return attempt
 
     def run(self, idiomatic: bool) -> Result | None:
-        captured, program, timings = self.captured, self.program, self.timings
+        captured, program, timings, form = self.captured, self.program, self.timings, self.form
+        self._begin_compiling()
         plain = [(f, f.equations) for f in walk_functions(program.entry)] if idiomatic else []
         forced: frozenset[int] = frozenset()
         refused: frozenset[int] = frozenset()  # no lift takes these in
@@ -349,9 +377,8 @@ class _Attempt:
             self._spent("write", start)
             if not self.options.prove:
                 return Result(written, Proof("unproven", "prove=False"), program.notes, None)
-            target = None if self.target is captured.expanded else self.target
             outcome = retrace.prove_text(
-                written, captured, timings, target, self.simplifications, self.neutral, self.compiled_alike
+                written, captured, timings, form.target, form.simplifications, form.neutral, self.compiled_alike
             )
             self.why = outcome.why
             if outcome.proof is not None:
@@ -382,7 +409,7 @@ class _Attempt:
             else:
                 forced |= suspects
         proof = outcome.proof
-        if proof is None and outcome.module is not None and self.target is captured.expanded:
+        if proof is None and outcome.module is not None and form.target is captured.expanded:
             proof = retrace.weaker(outcome.module, written, captured, outcome.why)
         if proof is None or not proof.at_least("bits"):
             return None
@@ -393,17 +420,18 @@ class _Attempt:
         restate(module, written.source)
         return Result(written, proof, program.notes, module)
 
+    def _begin_compiling(self) -> None:
+        """Has XLA compile, while the text is written, what tells whether the target is the original's program."""
+        captured, form = self.captured, self.form
+        if self.options.prove and form.target is not captured.expanded and _is_run(captured.expanded):
+            start = time.perf_counter()
+            self.compiled_alike = retrace.begin_compiling(form.target, captured, form.neutral)
+            self._spent("run", start)
+
     def _keeps_carries(self) -> bool:
         """Whether loops have to keep the order of their carry: a text in which they do not is proven by running it, and not
         as the same program."""
-        captured = self.captured
-        if self.target is captured.expanded or not _is_run(captured.expanded):
-            return True
-        if self.compiled_alike is None:
-            start = time.perf_counter()
-            self.compiled_alike = retrace.compiles_alike(self.target, captured, self.neutral)
-            self._spent("run", start)
-        return self.compiled_alike
+        return self.compiled_alike is None or self.compiled_alike()
 
     def _written(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool, rolls: bool) -> Written:
         o = self.options

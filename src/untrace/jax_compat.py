@@ -754,7 +754,7 @@ def rebuilt_jaxpr(
 ) -> Any:
     """A closed or open jaxpr with other equations and results, and more constants behind those that it has.
 
-    invars: as many inputs as there are, of other types.
+    invars: other inputs, whose names are forgotten where there are more or fewer.
     """
     jaxpr, old_consts = open_jaxpr(closed)
     changes: dict[str, Any] = {
@@ -765,6 +765,8 @@ def rebuilt_jaxpr(
     }
     if invars is not None:
         changes["invars"] = list(invars)
+        if len(invars) != len(jaxpr.invars):
+            changes["debug_info"] = jaxpr.debug_info.with_unknown_names()
     if constvars:
         changes["constvars"] = [*jaxpr.constvars, *constvars]
     if JAXPR_TYPES[0] is JAXPR_TYPES[1]:  # 0.12: constants are part of the one class
@@ -2315,6 +2317,28 @@ def lowered(closed: Any, args: Sequence[Any], keep_unused: bool, name: str) -> A
     traced = jax.jit(call, keep_unused=keep_unused).trace(*args)
     traced._params["jaxpr"] = closed
     return traced.lower()
+
+
+def side_by_side(first: Any, second: Any) -> Any:
+    """One closed jaxpr of two: the inputs of the first, then those of the second, and their results likewise.
+
+    None where one has an effect, which would be one of both.
+    """
+    (jaxpr, _), (other, consts) = open_jaxpr(first), open_jaxpr(second)
+    if jaxpr.effects or other.effects:
+        return None
+    # What a rewrite left alone is of the same variables in both.
+    renamed: dict[Any, Any] = {}
+
+    def rename(variables: Sequence[Any]) -> list[Any]:
+        renamed.update({v: fresh_variable(v) for v in variables})
+        return [renamed.get(v, v) for v in variables]
+
+    constvars, invars = rename(other.constvars), rename(other.invars)
+    eqns = [eqn.replace(invars=substituted(eqn.invars, renamed), outvars=rename(eqn.outvars)) for eqn in other.eqns]
+    results = [*jaxpr.outvars, *substituted(other.outvars, renamed)]
+    inputs = [*jaxpr.invars, *invars]
+    return rebuilt_jaxpr(first, [*jaxpr.eqns, *eqns], results, constvars, consts, inputs)
 
 
 def kept_arguments(lowered: Any) -> tuple[int, ...]:

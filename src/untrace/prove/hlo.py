@@ -6,10 +6,12 @@ arguments and results, how often a constant is named, and addresses of Python ca
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -67,12 +69,83 @@ def stablehlo_difference(f: Any, g: Any, args: Sequence[Any]) -> str | None:
 
 def same_optimised(f: Any, g: Any, args: Sequence[Any]) -> bool:
     """Whether XLA compiles both functions to the same optimised HLO, names and metadata aside."""
+    return begin_same_optimised(f, g, args)()
+
+
+def begin_same_optimised(f: Any, g: Any, args: Sequence[Any]) -> Callable[[], bool]:
+    """`same_optimised`, begun: what is returned waits for the answer.
+
+    XLA compiles without Python's lock, and so beside what the caller does meanwhile.
+    """
+    together = _begin_together(f, g, args)
+
+    @functools.cache
+    def answer() -> bool:
+        try:
+            found = together.result() if together is not None else None
+            if found is None:
+                with ThreadPoolExecutor(2) as pool:
+                    left, right = pool.map(lambda function: optimised_text(function, args), (f, g))
+                found = left == right != ""
+        except Exception:  # as above
+            found = False
+        return found
+
+    return answer
+
+
+def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> Future[bool | None] | None:
+    """Both programs as one, each of arguments of its own: what they share is lowered once, and XLA is called once.
+
+    Nothing of one can become part of the other then, but for what depends on no argument. Without an answer, or with None,
+    the two have to be compiled apart.
+    """
     try:
-        with ThreadPoolExecutor(2) as pool:  # XLA compiles without Python's lock
-            left, right = pool.map(lambda function: optimised_text(function, args), (f, g))
-    except Exception:  # as above
-        return False
-    return left == right != ""
+        first, second = (_traced(h, args) for h in (f, g))
+        both = jax_compat.side_by_side(first, second) if not _computes_constants(first) else None
+        if both is None:
+            return None
+        leaves = jax.tree_util.tree_leaves(args)
+        name = f"untrace_{next(_COUNT)}"
+        lowered = _lower(both, [*leaves, *leaves], False, name)
+    except Exception:  # lowering runs rules of any library
+        return None
+    kept = jax_compat.kept_arguments(lowered)
+    read = [i for i in kept if i < len(leaves)]
+
+    def compare() -> bool | None:
+        if [i - len(leaves) for i in kept[len(read) :]] != read:
+            return False
+        text = jax_compat.text_of_modules(_optimised(lowered, f"jit_{name}"))
+        return None if text is None or "{...}" in text else same_halves(text, len(read))
+
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(compare)
+    pool.shutdown(wait=False)
+    return future
+
+
+def _computes_constants(closed: Any) -> bool:
+    """Whether a program computes arrays of floating-point numbers from none of its arguments, which two programs side by side would
+    share, and XLA fuse with one of them."""
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    known = {*jaxpr.constvars, *jaxpr.invars}
+    for eqn in jaxpr.eqns:
+        if any(jax_compat.is_variable(atom) and atom in known for atom in eqn.invars):
+            known.update(eqn.outvars)
+        elif eqn.primitive.name not in _CONSTANT_FORMS:
+            # A single number XLA computes itself.
+            if any(v.aval.shape and jax.numpy.issubdtype(v.aval.dtype, jax.numpy.inexact) for v in eqn.outvars):
+                return True
+    return False
+
+
+# Of these XLA makes no loop that it could fuse otherwise.
+_CONSTANT_FORMS = frozenset({"broadcast_in_dim", "iota", "convert_element_type", "reshape"})
+
+
+def _traced(function: Any, args: Sequence[Any]) -> Any:
+    return function if jax_compat.is_jaxpr(function) else jax.make_jaxpr(lambda *xs: function(*xs))(*args)
 
 
 def optimised_text(function: Any, args: Sequence[Any]) -> str:
@@ -174,6 +247,21 @@ def normalise_optimised(text: str) -> str:
     their own hashes. A computation is its root and the instructions that it has, how often; what has an effect keeps
     its place among its like.
     """
+    return _read_optimised(text)[0]
+
+
+@dataclass(slots=True)
+class _Instruction:
+    digest: str
+    operands: list[str]  # the names of others, and of computations
+    text: str
+
+
+def _read_optimised(text: str, parameters: int | None = None) -> tuple[str, dict[str, _Instruction]]:
+    """What `normalise_optimised` says, and the instructions of the entry computation by name, the root last.
+
+    parameters: those of so many arguments that stand for the first ones again.
+    """
     if "metadata=" in text:
         text = _METADATA.sub("", text)
     text = _TABLES.sub("", text)
@@ -182,6 +270,7 @@ def normalise_optimised(text: str) -> str:
     hashes: dict[str, str] = {}  # of computations that were read, and of the instructions of the one that is
     found: list[str] = []
     inside: dict[str, str] = {}
+    entry: dict[str, _Instruction] = {}
     effects: list[str] = []
     has_effects = _EFFECT.search(text) is not None
     head = root = current = ""
@@ -208,19 +297,70 @@ def normalise_optimised(text: str) -> str:
             name, _, rest = line.partition(" = ")
             is_root = name.lstrip().startswith("ROOT")
             name = _NAME.search(name).group(0)  # type: ignore[union-attr]
+            is_entry = parameters is not None and head.startswith("ENTRY")
+            if is_entry and " parameter(" in rest:
+                rest = _PARAMETER.sub(lambda m: f" parameter({int(m[1]) % parameters})", rest)
             meaning = _NAME.sub(meaning_of, rest)
             if any(op in meaning for op in _COMMUTATIVE_CALLS):  # most lines have none, and a search takes long
                 meaning = _COMMUTATIVE.sub(_sorted_operands, meaning)
             inside[name] = digest = _hash(meaning)
+            if is_entry:
+                entry[name] = _Instruction(digest, _NAME.findall(rest), rest)
             if is_root:
                 root = digest
+                if is_entry:
+                    entry[name] = entry.pop(name)
             if has_effects and _EFFECT.search(rest):
                 effects.append(digest)
         elif line.strip():
             found.append(line)
-    return "\n".join(found)
+    return "\n".join(found), entry
 
 
+def same_halves(text: str, parameters: int) -> bool | None:
+    """Whether the two halves of the results of an optimised program come of the same instructions, and of how many.
+
+    parameters: how many each half has; those of the second stand for those of the first. What depends on none is shared,
+    and used by both alike where the answer is True. None where the question has no answer.
+    """
+    if "channel_id" in text:  # a channel has a number of its own in each half
+        return None
+    entry = _read_optimised(text, parameters)[1]
+    root = list(entry.values())[-1]
+    results = [name for name in root.operands if name in entry]
+    if " tuple(" not in root.text or len(results) % 2:
+        return None
+    half = len(results) // 2
+    parts = [_all_behind(results[:half], entry), _all_behind(results[half:], entry)]
+    effects = [name for name, instruction in entry.items() if _EFFECT.search(instruction.text)]
+    if not parts[0].union(parts[1]).issuperset(effects):
+        return None
+
+    def digests(names: Iterable[str]) -> list[str]:
+        return [entry[name].digest for name in names]
+
+    left, right = (
+        (digests(outs), sorted(digests(part)), digests(n for n in effects if n in part))
+        for outs, part in zip((results[:half], results[half:]), parts, strict=True)
+    )
+    shared = [entry[name].text for name in parts[0] & parts[1]]
+    if left != right and any(" fusion(" in text for text in shared):
+        return None  # it may have been fused with an instruction of one half only
+    return left == right and not any(" parameter(" in text for text in shared)
+
+
+def _all_behind(names: list[str], entry: dict[str, _Instruction]) -> set[str]:
+    found: set[str] = set()
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if name in entry and name not in found:
+            found.add(name)
+            todo.extend(entry[name].operands)
+    return found
+
+
+_PARAMETER = re.compile(r" parameter\((\d+)\)")
 _HEAD = re.compile(r"(?:ENTRY )?%?[\w.\-]+ \(")
 _NAME = re.compile(r"%[\w.\-]+|(?<=ENTRY )[\w.\-]+")
 _EFFECT = re.compile(

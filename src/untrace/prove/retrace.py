@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,13 +46,13 @@ def prove_text(
     target: Any = None,
     simplifications: str = "",
     neutral: bool = False,
-    alike: bool | None = None,
+    alike: Callable[[], bool] | None = None,
 ) -> Outcome:
     """Loads and re-traces `written`, and compares; see Outcome.
 
     target: the jaxpr that the text must come back as, where that is not the captured one but what was made of it by
     `simplifications` (named in words): then `target` is compared with the original as well. neutral: whether both
-    lower to the same StableHLO. alike: `compiles_alike`, where that is known.
+    lower to the same StableHLO. alike: whether both compile to the same program, where that is known or on its way.
     """
     start = time.perf_counter()
     try:
@@ -82,7 +84,7 @@ def prove_text(
         words.insert(0, "the order of what loops carry")
         start = time.perf_counter()
         notes = (*captured.notes, *comparison.notes)
-        proof = weaker_of(again, captured, f"same jaxpr but for {' and '.join(words)}", notes, alike=False)
+        proof = weaker_of(again, captured, f"same jaxpr but for {' and '.join(words)}", notes, alike=lambda: False)
         timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
         return Outcome(module, proof if proof.at_least("bits") else None, proof.detail, reordered=True)
     if neutral and target is not captured.expanded:
@@ -195,20 +197,16 @@ def prove_scans(written: Written, captured: Captured) -> tuple[Proof, LoadedText
     return Proof("close", detail, captured.notes), module
 
 
-def compiles_alike(target: Any, captured: Captured, lowered_alike: bool) -> bool:
-    """Whether a jaxpr compiles to the program that the captured one compiles to; see `weaker_of`."""
-    return _compiles_alike(target, captured, lowered_alike)
-
-
-def _compiles_alike(program: Any, captured: Captured, lowered_alike: bool) -> bool:
+def begin_compiling(target: Any, captured: Captured, lowered_alike: bool) -> Callable[[], bool]:
+    """Whether a jaxpr compiles to the program that the captured one compiles to, as one can ask later; see `weaker_of`."""
     from untrace.prove import hlo
 
     args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
-    try:
-        same = lowered_alike and hlo.same_stablehlo(captured.jaxpr, program, args)
-        return same or hlo.same_optimised(captured.jaxpr, program, args)
-    except Exception:  # a program that JAX traces but cannot lower here
-        return False
+    if not lowered_alike:
+        return hlo.begin_same_optimised(captured.jaxpr, target, args)
+    return functools.cache(
+        lambda: hlo.same_stablehlo(captured.jaxpr, target, args) or hlo.same_optimised(captured.jaxpr, target, args)
+    )
 
 
 def weaker_of(
@@ -217,17 +215,17 @@ def weaker_of(
     why: str,
     notes: tuple[str, ...],
     lowered_alike: bool = True,
-    alike: bool | None = None,
+    alike: Callable[[], bool] | None = None,
 ) -> Proof:
     """The level below `jaxpr` at which a function of flat leaves, or a closed jaxpr, is the captured program.
 
-    lowered_alike: whether it may lower to the same StableHLO; if not, that is not tried. alike: whether it compiles to the
-    same program, where that is known.
+    lowered_alike: whether it may lower to the same StableHLO; if not, that is not tried. alike: what `begin_compiling`
+    gave of it, where that was called.
     """
     from untrace.prove import run
 
     args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
-    if _compiles_alike(program, captured, lowered_alike) if alike is None else alike:
+    if (alike or begin_compiling(program, captured, lowered_alike))():
         return Proof("hlo", why, notes)
     original = jax.extend.core.jaxpr_as_fun(captured.jaxpr)
     function = jax.extend.core.jaxpr_as_fun(program) if jax_compat.is_jaxpr(program) else program
