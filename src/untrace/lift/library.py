@@ -159,8 +159,10 @@ class Facts:
 @cache
 def facts(path: str) -> Facts:
     """What is known of the function at `path`."""
-    function = resolve(path)
-    if function is None or path.partition(".")[0] not in _ROOTS:
+    root = path.partition(".")[0]
+    # The signature of a builtin is a text that `inspect` would have to parse.
+    function = None if root == "operator" else resolve(path)
+    if function is None or root not in _ROOTS:
         return Facts()
     try:
         signature = inspect.signature(function)

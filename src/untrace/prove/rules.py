@@ -88,7 +88,7 @@ def differing_rule(comparer: Comparer, ea: Any, eb: Any) -> str | None:
         return None
     rules = comparer.traced_rules
     pair = (rules.key(ea), rules.key(eb))
-    if pair in rules.explaining:
+    if pair[0] == pair[1] or pair in rules.explaining:  # one rule, of the same types: it need not be traced
         return None
     if pair in rules.known:
         return rules.known[pair]
