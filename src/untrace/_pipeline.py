@@ -28,7 +28,7 @@ from untrace.lift.prune import prune
 from untrace.lift.pullbacks import find_pullbacks
 from untrace.lift.pullbacks_once import repeated, without_repeated
 from untrace.lift.shared_lowering import call_shared_functions
-from untrace.lift.simplify import BOLD, NEUTRAL, calls_host, described, is_simplified, simplified
+from untrace.lift.simplify import BOLD, NEUTRAL, calls_host, described, is_simplified, simplified, unproven
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
 from untrace.print.jax.module import Written, write_module
@@ -38,6 +38,7 @@ from untrace.prove.compare import count_equations
 from untrace.prove.harmless import harmless_rewrites
 from untrace.prove.load import restate
 from untrace.prove.report import Proof
+from untrace.prove.retrace import Target
 
 # The options that are words, and those that each knows.
 WORDS = {
@@ -105,7 +106,9 @@ def write_and_prove(
         for again in range(1 + shares):  # without those calls where they are not proven
             program = _plain(captured, name, entry, notes) if again else plain
             keep_constant_order(program.entry)
-            attempt = _Attempt(captured, program, name, options, timings, _Form(captured.expanded, captured.expanded))
+            attempt = _Attempt(
+                captured, program, name, options, timings, _Form(captured.expanded, Target(captured.expanded))
+            )
             result = attempt.run(idiomatic=False)
             if result is not None:
                 return result
@@ -135,25 +138,22 @@ def _name_of_transformed(summary: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A jaxpr that a program may be written from.
+    """A jaxpr that a program may be written from, and the one that the text must come back as.
 
-    `target`: the jaxpr that the text must come back as. `simplifications`: in words. `neutral`: whether the original lowers
-    to the same program. `folds`: whether calls of `jax.vmap` were found again in `jaxpr`, which are unfolded in `target`.
+    `folds`: whether calls of `jax.vmap` were found again in `jaxpr`, which are unfolded in the target.
     """
 
     jaxpr: Any
-    target: Any
-    simplifications: str = ""
-    neutral: bool = True
+    target: Target
     folds: bool = False
 
     def proven_as(self, jaxpr: Any, words: str) -> _Form:
         """The form whose text must come back as `jaxpr`, which one more simplification makes of it."""
-        target = vmaps.unfolded(jaxpr) if self.folds else jaxpr
-        all_words = self.simplifications
-        if words not in all_words:
-            all_words = ", ".join(filter(None, [all_words, words]))
-        return replace(self, target=target, simplifications=all_words, neutral=False)
+        unfolded = vmaps.unfolded(jaxpr) if self.folds else jaxpr
+        known = self.target.simplifications
+        all_words = known if words in known else ", ".join(filter(None, [known, words]))
+        target = replace(self.target, jaxpr=unfolded, simplifications=all_words, neutral=False)
+        return replace(self, target=target)
 
 
 def _idiomatic(
@@ -185,7 +185,7 @@ def _at_its_best(
     captured: Captured, plain: Program, form: _Form, name: str, options: Options, timings: dict[str, float]
 ) -> tuple[Result | None, str]:
     """The text of a form, with equal pullbacks called once and the missing sums added where that is proven; or why not."""
-    same = _repeated(captured, plain, form.jaxpr) if form.simplifications else {}
+    same = _repeated(captured, plain, form.jaxpr) if form.target.simplifications else {}
     why = ""
     for once in (same, {}) if same else ({},):
         attempt = _Attempt.at(captured, plain, form, name, options, timings, once)
@@ -239,10 +239,11 @@ def _forms(captured: Captured, plain: Program, options: Options, folds: bool = F
             seen = seen or counts
             if form is not whole:
                 neutral = set(counts) <= NEUTRAL
-                yield _Form(form, vmaps.unfolded(form) if folds else form, described(counts), neutral, folds)
+                target = vmaps.unfolded(form) if folds else form
+                yield _Form(form, Target(target, described(counts), neutral, unproven(counts)), folds)
                 if neutral:
                     break
-    yield _Form(whole, captured.expanded, folds=folds)
+    yield _Form(whole, Target(captured.expanded), folds)
 
 
 def _repeated(captured: Captured, plain: Program, form: Any) -> dict[int, Any]:
@@ -292,7 +293,7 @@ def prove_again(
         plain = program_of(captured, captured.name, entry, own)
         plain.extra["own"] = own
         for form in _forms(captured, plain, options):
-            outcome = retrace.prove_text(written, captured, timings, form.target, form.simplifications, form.neutral)
+            outcome = retrace.prove_text(written, captured, timings, form.target)
             if outcome.proof is not None or outcome.module is None:
                 break
         if outcome.proof is not None or outcome.module is None or not outcome.traced:
@@ -347,7 +348,7 @@ class _Attempt:
         return attempt
 
     def run(self, idiomatic: bool) -> Result | None:
-        captured, program, timings, form = self.captured, self.program, self.timings, self.form
+        captured, program, timings, target = self.captured, self.program, self.timings, self.form.target
         self._begin_compiling()
         plain = [(f, f.equations) for f in walk_functions(program.entry)] if idiomatic else []
         forced: frozenset[int] = frozenset()
@@ -377,9 +378,7 @@ class _Attempt:
             self._spent("write", start)
             if not self.options.prove:
                 return Result(written, Proof("unproven", "prove=False"), program.notes, None)
-            outcome = retrace.prove_text(
-                written, captured, timings, form.target, form.simplifications, form.neutral, self.compiled_alike
-            )
+            outcome = retrace.prove_text(written, captured, timings, target, self.compiled_alike)
             self.why = outcome.why
             if outcome.proof is not None:
                 break
@@ -409,7 +408,7 @@ class _Attempt:
             else:
                 forced |= suspects
         proof = outcome.proof
-        if proof is None and outcome.module is not None and form.target is captured.expanded:
+        if proof is None and outcome.module is not None and target.jaxpr is captured.expanded:
             proof = retrace.weaker(outcome.module, written, captured, outcome.why)
         if proof is None or not proof.at_least("bits"):
             return None
@@ -422,10 +421,10 @@ class _Attempt:
 
     def _begin_compiling(self) -> None:
         """Has XLA compile, while the text is written, what tells whether the target is the original's program."""
-        captured, form = self.captured, self.form
-        if self.options.prove and form.target is not captured.expanded and _is_run(captured.expanded):
+        captured, target = self.captured, self.form.target
+        if self.options.prove and target.jaxpr is not captured.expanded and _is_run(captured.expanded):
             start = time.perf_counter()
-            self.compiled_alike = retrace.begin_compiling(form.target, captured, form.neutral)
+            self.compiled_alike = retrace.begin_compiling(target.jaxpr, captured, target.neutral)
             self._spent("run", start)
 
     def _keeps_carries(self) -> bool:

@@ -611,6 +611,15 @@ def described(counts: Counter[str]) -> str:
     return f"{total} simplification{'' if total == 1 else 's'}: {names}"
 
 
+def unproven(counts: Collection[str]) -> tuple[str, ...]:
+    """What nobody compares where these rewrites were made."""
+    if "instantiated_zeros" in counts:
+        return (
+            "a derivative rule with symbolic zeros is written with arrays of them, and compared for non-zero tangents",
+        )
+    return ()
+
+
 def calls_host(closed: Any) -> bool:
     """Whether a program has callbacks, at any depth."""
     return any("callback" in eqn.primitive.name for eqn in jax_compat.equations_in(closed))

@@ -39,20 +39,30 @@ class Outcome:
     reordered: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The jaxpr that a text must come back as: the captured one, or what `simplifications` (in words) made of it.
+
+    `neutral`: whether both lower to the same StableHLO. `notes`: what the simplifications leave unproven.
+    """
+
+    jaxpr: Any
+    simplifications: str = ""
+    neutral: bool = True
+    notes: tuple[str, ...] = ()
+
+
 def prove_text(
     written: Written,
     captured: Captured,
     timings: dict[str, float],
-    target: Any = None,
-    simplifications: str = "",
-    neutral: bool = False,
+    goal: Target,
     alike: Callable[[], bool] | None = None,
 ) -> Outcome:
     """Loads and re-traces `written`, and compares; see Outcome.
 
-    target: the jaxpr that the text must come back as, where that is not the captured one but what was made of it by
-    `simplifications` (named in words): then `target` is compared with the original as well. neutral: whether both
-    lower to the same StableHLO. alike: whether both compile to the same program, where that is known or on its way.
+    goal: where it is not what was captured, the two are compared as well. alike: whether both compile to the same program,
+    where that is known or on its way.
     """
     start = time.perf_counter()
     try:
@@ -69,7 +79,7 @@ def prove_text(
         return Outcome(module, None, why, (_blamed(error, module, written),), traced=False)
     traced = time.perf_counter()
     timings["retrace"] = timings.get("retrace", 0.0) + traced - loaded
-    target = captured.expanded if target is None else target
+    target, neutral = goal.jaxpr, goal.neutral
     # What JAX puts in by itself when the text is traced was taken out of the target.
     same_form = again if target is captured.expanded else simplified(again, IMPLICIT)[0]
     comparison = compare(target, same_form, captured.expander, carries=True, sums=True)
@@ -79,11 +89,11 @@ def prove_text(
         paths = difference.all_paths or (difference.path,)
         suspects = tuple(tuple(id(eqn) for eqn in reversed(path)) for path in paths)
         return Outcome(module, None, difference.why, suspects)
-    words = [*(["sums of cotangents"] if comparison.added else []), *([simplifications] if simplifications else [])]
+    words = [*(["sums of cotangents"] if comparison.added else []), *filter(None, [goal.simplifications])]
     if comparison.reordered:
         words.insert(0, "the order of what loops carry")
         start = time.perf_counter()
-        notes = (*captured.notes, *comparison.notes)
+        notes = (*captured.notes, *comparison.notes, *goal.notes)
         proof = weaker_of(again, captured, f"same jaxpr but for {' and '.join(words)}", notes, alike=lambda: False)
         timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
         return Outcome(module, proof if proof.at_least("bits") else None, proof.detail, reordered=True)
@@ -92,7 +102,7 @@ def prove_text(
         whole = compare(captured.expanded, again, captured.expander)
         if whole.difference is None:
             target, comparison = captured.expanded, whole
-    notes = (*captured.notes, *comparison.notes)
+    notes = (*captured.notes, *comparison.notes, *(goal.notes if target is not captured.expanded else ()))
     if comparison.added and target is captured.expanded is captured.jaxpr:
         return Outcome(module, Proof("hlo", f"same jaxpr but for {words[0]}", notes))
     if target is not captured.expanded:
