@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core as jex_core
 
 from untrace._places import place_of
@@ -310,23 +311,16 @@ def _noting(closed: Any, found: dict[int, tuple[bool, ...]], known: dict[int, An
 
         return lu.wrap_init(call, debug_info=thunk.debug_info)
 
-    def copied(value: Any) -> Any:
-        if is_jaxpr(value):
-            return _noting(value, found, known)
-        if type(value) in (tuple, list):
-            new = [copied(v) for v in value]
-            return type(value)(new) if any(a is not b for a, b in zip(new, value, strict=True)) else value
-        return value
-
     if id(closed) not in known:
         eqns = []
         for eqn in open_jaxpr(closed)[0].eqns:
             params = eqn.params
             if eqn.primitive.name == "custom_vjp_call":
-                new = {"fwd_jaxpr_thunk": note(params["fwd_jaxpr_thunk"])} if params["symbolic_zeros"] else {}
+                if params["symbolic_zeros"]:
+                    params = {**params, "fwd_jaxpr_thunk": note(params["fwd_jaxpr_thunk"])}
             else:
-                new = {k: c for k, v in params.items() if (c := copied(v)) is not v}
-            eqns.append(eqn.replace(params={**params, **new}) if new else eqn)
+                params = with_other_jaxprs(params, lambda inner: _noting(inner, found, known))
+            eqns.append(eqn if params is eqn.params else eqn.replace(params=params))
         jaxpr = open_jaxpr(closed)[0]
         same = all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True))
         known[id(closed)] = closed if same else rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
@@ -476,7 +470,6 @@ def dtype_path(dtype: Any) -> str:
     Raises ValueError for a dtype without one (typed keys: those are written by rules, not as dtypes).
     """
     import jax.numpy as jnp
-    import numpy as np
 
     if dtype == FLOAT0:
         return "jax.dtypes.float0"
@@ -1662,7 +1655,6 @@ def literal(value: Any, aval: Any) -> Any:
 def zeros_equation(like: Any, pattern: Any, beside: Any) -> Any:
     """The equation of `jnp.zeros` of the type of a variable. pattern: any equation. beside: the one whose place in the source
     it has, or None."""
-    import numpy as np
     from jax._src import source_info_util
 
     scalar = like.aval.update(shape=())
@@ -1718,8 +1710,6 @@ def copy_of_scalar(var: Any, value: Any, like: Any) -> Any:
 
     Lowering gives a copy no operation of its own. `like`: an equation whose context and source it has.
     """
-    import numpy as np
-
     aval = var.aval
     if not is_shaped_array(aval) or aval.shape or aval.weak_type or is_tracer(value) or is_ref(value):
         return None
@@ -1792,6 +1782,40 @@ def with_inner_jaxprs(eqn: Any, function: Callable[[Any], Any]) -> Any:
             if any(a is not b for a, b in zip(several, value, strict=True)):
                 changed[key] = several
     return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
+
+
+# Parameter types that can never hold a jaxpr: most parameters, so they are passed over first.
+PLAIN_TYPES = frozenset({int, float, bool, str, type(None), np.dtype, np.int64, complex, bytes})
+
+
+def with_other_jaxprs(params: Mapping[str, Any], change: Callable[[Any], Any]) -> Mapping[str, Any]:
+    """Parameters with `change(jaxpr)` for each jaxpr in them, those in containers too; the very same object where that
+    changes none."""
+    changed: dict[str, Any] | None = None
+    for key, value in params.items():
+        if type(value) in PLAIN_TYPES:
+            continue
+        new = _with_other_jaxprs(value, change)
+        if new is not value:
+            changed = dict(params) if changed is None else changed
+            changed[key] = new
+    return params if changed is None else changed
+
+
+def _with_other_jaxprs(value: Any, change: Callable[[Any], Any]) -> Any:
+    if is_jaxpr(value):
+        return change(value)
+    if isinstance(value, (tuple, list)):
+        new = [v if type(v) in PLAIN_TYPES else _with_other_jaxprs(v, change) for v in value]
+        if all(a is b for a, b in zip(new, value, strict=True)):
+            return value
+        # A namedtuple (custom_linear_solve's jaxprs) takes its fields one by one.
+        return type(value)(*new) if hasattr(value, "_fields") else type(value)(new)
+    if type(value) is dict:
+        items = {k: _with_other_jaxprs(v, change) for k, v in value.items()}
+        if any(items[k] is not value[k] for k in value):
+            return items
+    return value
 
 
 def fresh_variable(like: Any, shape: tuple[int, ...] | None = None) -> Any:

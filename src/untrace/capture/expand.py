@@ -39,8 +39,6 @@ from untrace.capture.custom_root import Root, custom_root_of
 from untrace.capture.derivatives import LibraryRules
 from untrace.capture.hi_primitives import hi_primitive_call
 
-# Parameter types that can never hold a jaxpr: most parameters, so they are passed over first.
-_PLAIN = {int, float, bool, str, type(None), np.dtype, np.int64, complex, bytes}
 # Their jaxprs have no place for constants of their own (0.12 does not tell open jaxprs by their
 # class).
 _OPEN_BODIES = {"checkpoint", "remat2", "shard_map", "pallas_call", "run_state", "xla_pmap"}
@@ -233,31 +231,9 @@ class Expander:
         """`eqn` with the jaxprs in its parameters expanded; the same object when there is nothing
         to do.
         """
-        changed = None
         has_home = eqn.primitive.name not in _OPEN_BODIES
-        for key, value in eqn.params.items():
-            if type(value) in _PLAIN:
-                continue
-            new = self._value(value, has_home)
-            if new is not value:
-                changed = dict(eqn.params) if changed is None else changed
-                changed[key] = new
-        return eqn if changed is None else eqn.replace(params=changed)
-
-    def _value(self, value: Any, has_home: bool) -> Any:
-        if jax_compat.is_jaxpr(value):
-            return self._jaxpr(value, has_home)
-        if isinstance(value, (tuple, list)):
-            new = [v if type(v) in _PLAIN else self._value(v, has_home) for v in value]
-            if all(a is b for a, b in zip(new, value, strict=True)):
-                return value
-            # A namedtuple (custom_linear_solve's jaxprs) takes its fields one by one.
-            return type(value)(*new) if hasattr(value, "_fields") else type(value)(new)
-        if type(value) is dict:
-            items = {k: self._value(v, has_home) for k, v in value.items()}
-            if any(items[k] is not value[k] for k in value):
-                return items
-        return value
+        params = jax_compat.with_other_jaxprs(eqn.params, lambda closed: self._jaxpr(closed, has_home))
+        return eqn if params is eqn.params else eqn.replace(params=params)
 
     # ------------------------------------------------------------ one equation
 

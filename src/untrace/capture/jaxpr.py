@@ -20,8 +20,6 @@ from untrace.capture.checkpoints import Checkpoints
 from untrace.capture.expand import Expander
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Primitive, Value
 
-# Parameter types that can never hold a jaxpr: most parameters, so they are passed over first.
-_PLAIN = {int, float, bool, str, type(None), np.dtype, np.int64, complex, bytes}
 _JITS = ("jit", "pjit")
 
 
@@ -166,7 +164,7 @@ class Importer:
         equations = function.equations
         primitives = self._primitives
         literal, drop = jax_compat.LITERAL_TYPE, jax_compat.DROP_TYPE
-        plain = _PLAIN
+        plain = jax_compat.PLAIN_TYPES
         for eqn in jaxpr.eqns:
             inputs = [self.literal(v) if type(v) is literal else env[v] for v in eqn.invars]
             params = eqn.params
@@ -200,20 +198,13 @@ class Importer:
         if eqn.primitive.name in _JITS:
             self._note_jitted(params["jaxpr"])
         elif eqn.primitive.name == "while":
-            self._convert(params["body_jaxpr"], eqn)  # first, for what it calls is whole
+            self.function(params["body_jaxpr"], "while")  # first, for what it calls is whole
             self._share_copies(params["cond_jaxpr"])
-        changed = None
-        for key, value in params.items():
-            if type(value) in _PLAIN:
-                continue
-            new = self._convert(value, eqn)
-            if new is not value:
-                if changed is None:
-                    changed = dict(params)
-                changed[key] = new
-        if changed is not None and eqn.primitive.name in CHECKPOINTS:
+        name = str(params.get("name") or eqn.primitive.name)
+        changed = jax_compat.with_other_jaxprs(params, lambda closed: self.function(closed, name))
+        if changed is not params and eqn.primitive.name in CHECKPOINTS:
             self._note_checkpoint(eqn, changed["jaxpr"])
-        return params if changed is None else changed
+        return changed
 
     def _note_checkpoint(self, eqn: Any, body: Function) -> None:
         """Says in `extra` of what the body of an equation is the derivative: "transposed"."""
@@ -222,21 +213,3 @@ class Importer:
             name = jax_compat.function_name(transposed.function)
             name = name if name.isidentifier() else "checkpointed"
             body.extra["transposed"] = self.function(transposed.function, name), transposed
-
-    def _convert(self, value: Any, eqn: Any) -> Any:
-        """`value` with its jaxprs replaced by Functions; the very same object when it holds none."""
-        if jax_compat.is_jaxpr(value):
-            return self.function(value, str(eqn.params.get("name") or eqn.primitive.name))
-        if type(value) in (tuple, list):
-            new = [self._convert(v, eqn) for v in value]
-            if any(a is not b for a, b in zip(new, value, strict=True)):
-                return type(value)(new)
-        elif isinstance(value, tuple) and hasattr(value, "_fields"):
-            new = [self._convert(v, eqn) for v in value]
-            if any(a is not b for a, b in zip(new, value, strict=True)):
-                return type(value)(*new)
-        elif type(value) is dict:
-            new_items = {k: self._convert(v, eqn) for k, v in value.items()}
-            if any(new_items[k] is not value[k] for k in value):
-                return new_items
-        return value

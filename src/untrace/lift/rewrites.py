@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
+from untrace.lift.instead import on_operands
 from untrace.lift.simplify import INDEXED, Body, rewrite, same_aval
 from untrace.prove.compare import Comparer
 
@@ -222,30 +222,12 @@ def same_type(body: Body, eqn: Any) -> Any:
     return x if same_aval(x.aval, eqn.outvars[0].aval) else None
 
 
-def single_call(closed: Any) -> Any:
-    """The one equation of a jaxpr, if that is a call of a jitted function."""
-    jaxpr, consts = jax_compat.open_jaxpr(closed)
-    if len(jaxpr.eqns) != 1 or consts or jaxpr.eqns[0].primitive.name not in ("jit", "pjit"):
-        return None
-    return jaxpr.eqns[0]
-
-
-def spliced(body: Body, eqn: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    """What `function` does with the operands, in the place of `eqn`: its equations are added, but for the last one, which
-    comes back. None where it gives another type or closes over an array."""
-    closed = jax_compat.trace_on_avals(function, [v.aval for v in operands])
-    jaxpr, consts = jax_compat.open_jaxpr(closed)
-    if consts or not same_aval(jaxpr.outvars[0].aval, eqn.outvars[0].aval):
-        return None
-    names: dict[Any, Any] = dict(zip(jaxpr.invars, operands, strict=True))
-    *steps, last = jaxpr.eqns
-    for step in steps:
-        outs = [jax_compat.fresh_variable(v) for v in step.outvars]
-        invars = jax_compat.substituted(step.invars, names)
-        body.add(step.replace(invars=invars, outvars=outs, source_info=eqn.source_info))
-        names.update(zip(step.outvars, jax_compat.substituted(outs, body.substitute), strict=True))
-    invars = jax_compat.substituted(last.invars, names)
-    return last.replace(invars=invars, outvars=eqn.outvars, source_info=eqn.source_info)
+def loop_constants(eqn: Any) -> list[tuple[Any, Any]]:
+    """(parameter of the body, what is passed for it) of those constants of a loop that its body does not give back."""
+    count, _ = jax_compat.scan_counts(eqn)
+    jaxpr, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
+    results = {v for v in jaxpr.outvars if type(v) is not Literal}
+    return [(p, v) for p, v in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True) if p not in results]
 
 
 def choice_of_two(body: Body, atom: Any) -> tuple[Any, Any, Any] | None:
@@ -290,11 +272,7 @@ def stacked(body: Body, eqn: Any) -> Any:
     jaxpr, consts = jax_compat.open_jaxpr(closed)
     if len(jaxpr.eqns) != 1 or consts or not same_aval(jaxpr.outvars[0].aval, eqn.outvars[0].aval):
         return None  # an older `jnp.stack`, which does what is there
-    names = dict(zip(jaxpr.invars, parts, strict=True))
-    inner = jaxpr.eqns[0]
-    return inner.replace(
-        invars=jax_compat.substituted(inner.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
-    )
+    return on_operands(jaxpr.eqns[0], closed, parts, eqn)
 
 
 @rewrite("split")

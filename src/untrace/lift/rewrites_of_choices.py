@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from untrace import jax_compat
-from untrace.lift.rewrites import choice_of_two, is_value, narrowed, single_call, spliced
+from untrace.lift.instead import call_instead, spliced
+from untrace.lift.rewrites import choice_of_two, is_value, narrowed
 from untrace.lift.scalars import python_scalar
-from untrace.lift.simplify import Body, rewrite, same_aval
+from untrace.lift.simplify import Body, rewrite
 
 Literal = jax_compat.LITERAL_TYPE
 
@@ -27,14 +28,7 @@ def triangle(body: Body, eqn: Any) -> Any:
             continue
         k = diagonal if below else diagonal + 1
         function = jnp.tril if below else jnp.triu
-        closed = jax_compat.trace_on_avals(lambda a, f=function, k=k: [f(a, k)], [x.aval])
-        call = single_call(closed)
-        if call is None or not same_aval(call.outvars[0].aval, eqn.outvars[0].aval):
-            return None
-        names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, [x], strict=True))
-        return call.replace(
-            invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
-        )
+        return call_instead(eqn, lambda a, f=function, k=k: [f(a, k)], [x])
     return None
 
 
@@ -87,17 +81,9 @@ def where_with_scalar(body: Body, eqn: Any) -> Any:
         return [jnp.where(c, x, number) if numbers[0] is not None else jnp.where(c, number, x)]
 
     try:
-        closed = jax_compat.trace_on_avals(call, [which.aval, other.aval])
+        return call_instead(eqn, call, [which, other])
     except Exception:  # an aval that `make_jaxpr` does not take
         return None
-    jaxpr, consts = jax_compat.open_jaxpr(closed)
-    if len(jaxpr.eqns) != 1 or consts or not same_aval(jaxpr.outvars[0].aval, eqn.outvars[0].aval):
-        return None
-    inner = jaxpr.eqns[0]
-    names = dict(zip(jaxpr.invars, (which, other), strict=True))
-    return inner.replace(
-        invars=jax_compat.substituted(inner.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
-    )
 
 
 @rewrite("select_n")
@@ -116,14 +102,7 @@ def where_of_numbers(body: Body, eqn: Any) -> Any:
         return None
     if not out.weak_type:  # the first says of which type the result is
         numbers[0] = out.dtype.type(numbers[0])
-    closed = jax_compat.trace_on_avals(lambda c: [jnp.where(c, *numbers)], [which.aval])
-    call = single_call(closed)
-    if call is None or not same_aval(call.outvars[0].aval, out):
-        return None
-    names = {jax_compat.open_jaxpr(closed)[0].invars[0]: which}
-    return call.replace(
-        invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
-    )
+    return call_instead(eqn, lambda c: [jnp.where(c, *numbers)], [which])
 
 
 @rewrite("select_n")
@@ -142,14 +121,7 @@ def where_of_arrays(body: Body, eqn: Any) -> Any:
     inputs = [_before_broadcast(body, v) for v in (which, yes, no)]
     if jnp.broadcast_shapes(*[v.aval.shape for v in inputs]) != tuple(eqn.outvars[0].aval.shape):
         return None
-    closed = jax_compat.trace_on_avals(lambda c, x, y: [jnp.where(c, x, y)], [v.aval for v in inputs])
-    call = single_call(closed)
-    if call is None or not same_aval(call.outvars[0].aval, eqn.outvars[0].aval):
-        return None
-    names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, inputs, strict=True))
-    return call.replace(
-        invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
-    )
+    return call_instead(eqn, lambda c, x, y: [jnp.where(c, x, y)], inputs)
 
 
 def _is_below_zero(body: Body, which: Any) -> bool:

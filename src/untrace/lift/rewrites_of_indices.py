@@ -11,7 +11,8 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
-from untrace.lift.rewrites import choice_of_two, is_value, single_call
+from untrace.lift.instead import on_operands, single_call
+from untrace.lift.rewrites import choice_of_two, is_value, loop_constants
 from untrace.lift.simplify import Body, in_backward_pass, rewrite
 
 Literal = jax_compat.LITERAL_TYPE
@@ -121,13 +122,11 @@ def dropped_outside(body: Body, eqn: Any) -> Any:
 @rewrite("scan")
 def indices_of_a_loop(body: Body, eqn: Any) -> Any:
     """Indices that are the same in every turn are made from `i` in the loop again, which JAX took out of it: `x[i]`."""
-    count, _ = jax_compat.scan_counts(eqn)
     closed = eqn.params["jaxpr"]
     jaxpr, _ = jax_compat.open_jaxpr(closed)
-    results = {v for v in jaxpr.outvars if type(v) is not Literal}
     found: dict[Any, tuple[Any, list[Any]]] = {}  # parameter -> the index, and the equations from there
-    for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
-        if type(operand) is Literal or param in results or not jnp.issubdtype(param.aval.dtype, jnp.integer):
+    for param, operand in loop_constants(eqn):
+        if type(operand) is Literal or not jnp.issubdtype(param.aval.dtype, jnp.integer):
             continue
         uses = [(e, n) for e in jaxpr.eqns for n, v in enumerate(e.invars) if v is param]
         sizes = [_indexed_size(e) for e, n in uses if n == 1]
@@ -256,10 +255,7 @@ def _call_with(eqn: Any, function: Any, operands: Sequence[Any]) -> Any:
         return None
     if [v.aval.shape for v in call.outvars] != [v.aval.shape for v in eqn.outvars]:
         return None
-    names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, operands, strict=True))
-    return call.replace(
-        invars=jax_compat.substituted(call.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
-    )
+    return on_operands(call, closed, operands, eqn)
 
 
 def _plain(params: Any) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance
 from untrace.lift.computed_once import author_chain, equation_key, literal_key
-from untrace.lift.rewrites import ELEMENTWISE
+from untrace.lift.rewrites import ELEMENTWISE, loop_constants
 from untrace.lift.simplify import Body, rewrite, same_aval
 
 Literal = jax_compat.LITERAL_TYPE
@@ -20,13 +20,11 @@ _MOST_STEPS = 8  # of what is computed in a loop again: `1.0 - jnp.eye(3)` has s
 @rewrite("scan")
 def broadcasts_of_a_loop(body: Body, eqn: Any) -> Any:
     """`x @ w + b` in the loop, not with a `b` that was broadcast before it."""
-    count, _ = jax_compat.scan_counts(eqn)
     jaxpr, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
-    results = {v for v in jaxpr.outvars if type(v) is not Literal}
     found: dict[Any, Any] = {}  # parameter -> the equation that broadcasts what is passed for it
-    for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
+    for param, operand in loop_constants(eqn):
         wide = body.maker(operand, "broadcast_in_dim")
-        if wide is None or param in results or len(wide.invars) != 1 or wide.params["sharding"] is not None:
+        if wide is None or len(wide.invars) != 1 or wide.params["sharding"] is not None:
             continue
         source = wide.invars[0]
         if type(source) is Literal or not source.aval.shape or jax_compat.varying_axes(source.aval):
@@ -145,14 +143,12 @@ def computed_before_a_loop(body: Body, eqn: Any) -> Any:
 
     JAX takes it out of a loop that it differentiates, once for each time that the turn computes it.
     """
-    count, _ = jax_compat.scan_counts(eqn)
     closed = eqn.params["jaxpr"]
     jaxpr, _ = jax_compat.open_jaxpr(closed)
-    results = {v for v in jaxpr.outvars if type(v) is not Literal}
     read = {v for inner in jaxpr.eqns for v in inner.invars if type(v) is not Literal}
     found: dict[Any, list[Any]] = {}
-    for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
-        if type(operand) is not Literal and param in read - results and same_aval(param.aval, operand.aval):
+    for param, operand in loop_constants(eqn):
+        if type(operand) is not Literal and param in read and same_aval(param.aval, operand.aval):
             steps = _steps_from_numbers(body, operand)
             if len(steps) > 1 and _depth_in_turn(body, steps[-1], eqn):
                 found[param] = steps

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
-from untrace.lift.rewrites import spliced
+from untrace.lift.instead import spliced
 from untrace.lift.simplify import Body, in_backward_pass, rewrite, same_aval
 
 Literal = jax_compat.LITERAL_TYPE

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from untrace import jax_compat
-from untrace.lift.rewrites import ELEMENTWISE
+from untrace.lift.rewrites import ELEMENTWISE, loop_constants
 from untrace.lift.rewrites_of_loops import moved_inside
 from untrace.lift.simplify import Body, rewrite, same_aval
 
@@ -23,13 +23,11 @@ _ALIKE = frozenset((*ELEMENTWISE, *"add_any add_jaxvals neg select_n exp log tan
 @rewrite("scan", early=True)
 def types_of_constants(body: Body, eqn: Any) -> Any:
     """A constant of a loop that only gets a strong type gets it where it is read, as `step * x` gives it."""
-    count, _ = jax_compat.scan_counts(eqn)
     jaxpr, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
-    results = {v for v in jaxpr.outvars if type(v) is not Literal}
     found: dict[Any, Any] = {}  # parameter -> the equation that gives its operand a strong type
-    for param, operand in zip(jaxpr.invars[:count], eqn.invars[:count], strict=True):
+    for param, operand in loop_constants(eqn):
         made = body.maker(operand, _CONVERT)
-        if made is None or param in results or type(made.invars[0]) is Literal or not _is_strengthened(made):
+        if made is None or type(made.invars[0]) is Literal or not _is_strengthened(made):
             continue
         if all(e.primitive.name in ELEMENTWISE for e in jaxpr.eqns if any(v is param for v in e.invars)):
             found[param] = made

@@ -273,12 +273,16 @@ def _several_arrays(m: Matcher, equation: Equation) -> Iterator[Guess]:
     """`x[i, j]`: the indices are joined along a last axis."""
     x, indices = equation.inputs
     axes = [int(a) for a in equation.origin.params["dimension_numbers"].start_index_map]
+    for index in _joined_index(m, indices, axes):
+        yield Guess("operator.getitem", (x, index))
+
+
+def _joined_index(m: Matcher, indices: Any, axes: list[int]) -> Iterator[tuple[Any, ...]]:
+    """What may stand in the brackets where indices of axes in a row were joined: `:, i, j`."""
     joined = m.producer(indices, "concatenate")
-    if joined is None or len(joined.inputs) != len(axes) or axes != list(range(axes[0], axes[0] + len(axes))):
-        return
-    before = [slice(None)] * axes[0]
-    for parts in _index_arrays(m, joined):
-        yield Guess("operator.getitem", (x, (*before, *parts)))
+    if joined is not None and len(joined.inputs) == len(axes) and axes == list(range(axes[0], axes[0] + len(axes))):
+        for parts in _index_arrays(m, joined):
+            yield (*[slice(None)] * axes[0], *parts)
 
 
 def _index_arrays(m: Matcher, joined: Equation) -> Iterator[tuple[Any, ...]]:
@@ -379,12 +383,8 @@ def _scatter_indices(m: Matcher, indices: Any, axes: list[int], x: Any) -> Itera
                 array = int(array.value)
             yield _single(shortened([*[slice(None)] * axes[0], array]))
         return
-    joined = m.producer(indices, "concatenate")
-    if joined is None or len(joined.inputs) != len(axes) or axes != list(range(axes[0], axes[0] + len(axes))):
-        return
-    before = [slice(None)] * axes[0]
-    for parts in _index_arrays(m, joined):
-        yield (*before, *[int(p.value) if type(p) is Literal else p for p in parts])
+    for index in _joined_index(m, indices, axes):
+        yield tuple([int(p.value) if type(p) is Literal else p for p in index])
 
 
 @idiom("squeeze", "gather", "scatter", "scatter-add", "scatter_add")

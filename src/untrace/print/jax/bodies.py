@@ -256,6 +256,16 @@ def plain_equation(equation: Equation) -> Equation:
     return equation
 
 
+def scan_options(length: int | None, reverse: bool, unroll: int) -> dict[str, Any]:
+    """The keyword arguments of `lax.scan` that are no defaults. length: None where `xs` has it."""
+    found: dict[str, Any] = {} if length is None else {"length": length}
+    if reverse:
+        found["reverse"] = True
+    if unroll != 1:
+        found["unroll"] = unroll
+    return found
+
+
 def group(atoms: Sequence[Expr]) -> Expr:
     """The values of one part of a carry: None, the value itself, or a tuple."""
     if not atoms:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from untrace.print.jax.pytrees import string
-from untrace.print.tree import COMPARE, OR, Expr, Star, Statement, wrap
+from untrace.print.tree import Expr, Star, Statement
 
 
 class DoubleStar(Star):
@@ -15,19 +15,6 @@ class DoubleStar(Star):
 
     def flat(self) -> str:
         return "*" + super().flat()
-
-
-class IsNot(Expr):
-    """`left is not right`."""
-
-    __slots__ = ("left", "right")
-    strength = COMPARE
-
-    def __init__(self, left: Expr, right: Expr):
-        self.left, self.right = left, right
-
-    def flat(self) -> str:
-        return f"{wrap(self.left, COMPARE + 1)} is not {wrap(self.right, COMPARE + 1)}"
 
 
 class Refuse(Statement):
@@ -66,16 +53,3 @@ class RefuseOthers(Statement):
         yield f"{indent}):"
         yield f"{indent}    if type({given}) is not type({traced}) or {given} != {traced}:"
         yield f'{indent}        raise ValueError(f"{{{argument}!r}} was {{{traced}!r}} when this was traced, and cannot be anything else")'
-
-
-class Or(Expr):
-    """`left or right`."""
-
-    __slots__ = ("left", "right")
-    strength = OR
-
-    def __init__(self, left: Expr, right: Expr):
-        self.left, self.right = left, right
-
-    def flat(self) -> str:
-        return f"{wrap(self.left, OR)} or {wrap(self.right, OR + 1)}"

@@ -20,7 +20,7 @@ from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
 from untrace.ir.scans import closes_simply, same_weak_types, used_values
 from untrace.lift import parameters
 from untrace.lift.words import clean
-from untrace.print.jax.bodies import Body, argument_words, hint_of
+from untrace.print.jax.bodies import Body, argument_words, hint_of, scan_options
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, own_uses, reach
 from untrace.print.jax.mapped import Unpacked, returned
 from untrace.print.jax.results import inner_nodes, is_readable, rebuilt
@@ -89,11 +89,7 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
             call = w.lax("map", body.finish(body.value(ys)), given(w, x, operands))
             return assign(w, [(ys, ())], jaxpr, call, "out")
         function = body.finish(Tuple([body.value(last), body.value(ys)]))
-        kwargs: dict[str, Any] = {} if xs else {"length": length}
-        if reverse:
-            kwargs["reverse"] = True
-        if unroll != 1:
-            kwargs["unroll"] = unroll
+        kwargs = scan_options(None if xs else length, reverse, unroll)
         arguments = [given(w, carry, operands), *([given(w, x, operands)] if xs else [])]
         return assign(w, [(last, (0,)), (ys, (1,))], jaxpr, w.lax("scan", function, *arguments, **kwargs), body.word)
     except UnsupportedPrimitiveError:  # a tree that has no source form

@@ -23,6 +23,7 @@ from untrace.print.jax.bodies import (
     plain_equation,
     plural,
     root_name,
+    scan_options,
     singular,
 )
 from untrace.print.jax.carried import Carry
@@ -93,13 +94,7 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
         return Groups(w.lax("map", function, group(given)), (outs,), bases)
     last = carry.value() if carry is not None else group([body.writer.atom(r) for r in jaxpr.results[:carries]])
     function = body.finish(Tuple([last, group([body.writer.atom(r) for r in jaxpr.results[carries:]])]))
-    kwargs: dict[str, Any] = {}
-    if not xs:
-        kwargs["length"] = length
-    if reverse:
-        kwargs["reverse"] = True
-    if unroll != 1:
-        kwargs["unroll"] = unroll
+    kwargs = scan_options(None if xs else length, reverse, unroll)
     first = _zeros_like(w, operands[consts : consts + carries], state, body) if carry is None else operands[consts:]
     arguments = [carry.init(first) if carry is not None else group(first)]
     if xs:

@@ -14,7 +14,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.print.jax import runtime
-from untrace.print.jax.checks import DoubleStar, IsNot, Or, Refuse, RefuseOthers
+from untrace.print.jax.checks import DoubleStar, Refuse, RefuseOthers
 from untrace.print.jax.pytrees import (
     Path,
     is_plain_identifier,
@@ -379,7 +379,7 @@ class _Reader:
             return
         # A default that has no source: None stands for it, and nothing else is taken.
         message = f"{parameter.name!r} has the value that it had when this was traced; leave it out"
-        self.checks.append(Refuse(IsNot(Name(name), Text("None")), message))
+        self.checks.append(Refuse(Binary(Name(name), "is not", Text("None")), message))
 
     def _check(self, expr: Expr, name: str, value: Any) -> None:
         """Refuses any other value than `value` for what `expr` gives."""
@@ -393,10 +393,10 @@ class _Reader:
             return
         said = f"{name!r} was {_shown(value)} when this was traced, and cannot be anything else"
         if value is None or type(value) is bool or callable(value):
-            condition: Expr = IsNot(expr, written)
+            condition = Binary(expr, "is not", written)
         elif type(value) in (int, float, complex):
-            other_type = IsNot(Call("type", [expr]), Text(type(value).__name__))
-            condition = Or(other_type, Binary(expr, "!=", written))
+            other_type = Binary(Call("type", [expr]), "is not", Text(type(value).__name__))
+            condition = Binary(other_type, "or", Binary(expr, "!=", written))
         else:
             condition = Binary(expr, "!=", written)
         if callable(value) or type(value) is tuple:

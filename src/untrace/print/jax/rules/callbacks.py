@@ -121,44 +121,34 @@ def _options(w: Any, options: Mapping[str, Any]) -> list[tuple[str, Expr]]:
     return [(k, w.source(v)) for k, v in options.items() if v is not None and v is not False]
 
 
-def _called(path: str, w: Any, info: CallbackInfo, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Any:
-    """A call that gives one array bare, and several as a tuple: JAX asks the callable for leaves only."""
+def _called(w: Any, operands: Sequence[Any], path: str, options: Sequence[str], gives: bool = True) -> Any:
+    """A call of the public function `path`. gives: whether it gives arrays, one bare, and several as a tuple: JAX asks the
+    callable for leaves only."""
+    info = callback_of(w.equation.origin)
+    if info.option_clash:
+        return DECLINE
+    args, kwargs = _arguments(w, info, operands)
+    w.module.modules.add("jax.experimental" if path.startswith("jax.experimental.") else "jax")
+    own = _options(w, {name: getattr(info, name) for name in options})
     avals = [w.aval(a) for a in info.result_avals]
-    call = Call(path, [_function(w, info), avals[0] if len(avals) == 1 else Tuple(avals), *args], kwargs)
-    return Whole(call) if len(avals) == 1 else call
+    given = [avals[0] if len(avals) == 1 else Tuple(avals)] if gives else []
+    call = Call(path, [_function(w, info), *given, *args], [*own, *kwargs])
+    return Whole(call) if gives and len(avals) == 1 else call
 
 
 @rule("pure_callback")
 def pure_callback(w: Any, *operands: Any, **params: Any) -> Any:
-    info = callback_of(w.equation.origin)
-    if info.option_clash:
-        return DECLINE
-    args, kwargs = _arguments(w, info, operands)
-    w.module.modules.add("jax")
-    options = _options(w, {"sharding": info.sharding, "vmap_method": info.vmap_method})
-    return _called("jax.pure_callback", w, info, args, [*options, *kwargs])
+    return _called(w, operands, "jax.pure_callback", ("sharding", "vmap_method"))
 
 
 @rule("io_callback")
 def io_callback(w: Any, *operands: Any, **params: Any) -> Any:
-    info = callback_of(w.equation.origin)
-    if info.option_clash:
-        return DECLINE
-    args, kwargs = _arguments(w, info, operands)
-    w.module.modules.add("jax.experimental")
-    options = _options(w, {"sharding": info.sharding, "ordered": info.ordered})
-    return _called("jax.experimental.io_callback", w, info, args, [*options, *kwargs])
+    return _called(w, operands, "jax.experimental.io_callback", ("sharding", "ordered"))
 
 
 @rule("debug_callback")
 def debug_callback(w: Any, *operands: Any, **params: Any) -> Any:
-    info = callback_of(w.equation.origin)
-    if info.option_clash:
-        return DECLINE
-    args, kwargs = _arguments(w, info, operands)
-    w.module.modules.add("jax")
-    options = _options(w, {"ordered": info.ordered, "partitioned": info.partitioned})
-    return Call("jax.debug.callback", [_function(w, info), *args], [*options, *kwargs])
+    return _called(w, operands, "jax.debug.callback", ("ordered", "partitioned"), gives=False)
 
 
 @rule("debug_print")

@@ -14,6 +14,7 @@ from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Literal, Value
 from untrace.print.jax import branches as branches_
 from untrace.print.jax import loops
+from untrace.print.jax.bodies import scan_options
 from untrace.print.jax.rules.calls import result, same_weak_type
 from untrace.print.rules import DECLINE, Groups, rule
 from untrace.print.tree import Call, Def, Expr, List, Name, Parameter, Return, Text, Tuple, Unpack
@@ -181,13 +182,7 @@ def scan(w: Any, *operands: Any, jaxpr: Function, length: int, reverse: bool, un
     results = [inner.atom(r) for r in jaxpr.results]
     inner.statements.append(Return(Tuple([_group(results[:carries]), _group(results[carries:])])))
     w.statements.append(definition)
-    kwargs: dict[str, Any] = {}
-    if not xs:
-        kwargs["length"] = length
-    if reverse:
-        kwargs["reverse"] = True
-    if unroll != 1:
-        kwargs["unroll"] = unroll
+    kwargs = scan_options(None if xs else length, reverse, unroll)
     init = _group(operands[consts : consts + carries])
     call = w.lax("scan", Name(definition.name), init, _group(operands[consts + carries :]), **kwargs)
     return Groups(call, (carries, outs - carries))

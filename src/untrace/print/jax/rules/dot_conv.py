@@ -20,11 +20,7 @@ def dot_general(
 ) -> Any:
     if out_sharding is not None:
         return DECLINE
-    kwargs: dict[str, Any] = {}
-    if precision is not None:
-        kwargs["precision"] = precision
-    if preferred_element_type is not None:
-        kwargs["preferred_element_type"] = w.module.values.dtype(preferred_element_type)
+    kwargs = _types(w, precision, preferred_element_type)
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     numbers = ((tuple(lhs_contract), tuple(rhs_contract)), (tuple(lhs_batch), tuple(rhs_batch)))
     return w.lax("dot_general", lhs, rhs, numbers, **kwargs)
@@ -57,10 +53,7 @@ def conv_general_dilated(
     for name, count in (("feature_group_count", feature_group_count), ("batch_group_count", batch_group_count)):
         if count != 1:
             kwargs[name] = count
-    if precision is not None:
-        kwargs["precision"] = precision
-    if preferred_element_type is not None:
-        kwargs["preferred_element_type"] = w.module.values.dtype(preferred_element_type)
+    kwargs.update(_types(w, precision, preferred_element_type))
     return w.lax("conv_general_dilated", lhs, rhs, window_strides, padding, **kwargs)
 
 
@@ -85,9 +78,15 @@ def ragged_dot_general(
 ) -> Any:
     if out_sharding is not None or group_offset is not None:
         return DECLINE
-    kwargs: dict[str, Any] = {}
-    if precision is not None:
-        kwargs["precision"] = precision
-    if preferred_element_type is not None:
-        kwargs["preferred_element_type"] = w.module.values.dtype(preferred_element_type)
+    kwargs = _types(w, precision, preferred_element_type)
     return w.lax("ragged_dot_general", lhs, rhs, group_sizes, ragged_dot_dimension_numbers, **kwargs)
+
+
+def _types(w: Any, precision: Any, preferred_element_type: Any) -> dict[str, Any]:
+    """The keyword arguments that say how a product is computed, as far as they do."""
+    found: dict[str, Any] = {}
+    if precision is not None:
+        found["precision"] = precision
+    if preferred_element_type is not None:
+        found["preferred_element_type"] = w.module.values.dtype(preferred_element_type)
+    return found
