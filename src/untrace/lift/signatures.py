@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
 
+import jax
 import numpy as np
 
 from untrace import jax_compat
@@ -176,6 +177,8 @@ _ARRAYS_TOO = frozenset(
 # Arrays that go by name, last.
 _NAMED_ARRAYS = frozenset({"where", "weights", "b", "mask", "bias", "initial", "fill_value", "fweights", "aweights"})
 _LISTS = frozenset({"arrays", "tup", "seq", "operands"})
+# Arrays of integers, everywhere.
+_INTEGERS = frozenset({"indices", "segment_ids", "repeats"})
 
 
 @cache
@@ -303,6 +306,8 @@ def _bound(
             and (required or name not in _NAMED_ARRAYS)
             and parameter.kind is not parameter.KEYWORD_ONLY
         ):
+            if name in _INTEGERS and not jax.numpy.issubdtype(left[0].aval.dtype, np.integer):
+                return None
             args.append(left.pop(0))
         elif required:
             if named or parameter.kind is parameter.KEYWORD_ONLY or name not in _VALUES and name not in given:
