@@ -277,11 +277,8 @@ def functions_in(value: Any) -> list[Function]:
     """The Functions in an equation's parameter value, outermost order, not those inside them."""
     if type(value) is Function:
         return [value]
-    if isinstance(value, (tuple, list)):
-        return [f for item in value for f in functions_in(item)]
-    if type(value) is dict:
-        return [f for item in value.values() for f in functions_in(item)]
-    return []
+    items = value.values() if type(value) is dict else value if isinstance(value, (tuple, list)) else ()
+    return [f for item in items if isinstance(item, _HOLDERS) for f in functions_in(item)]
 
 
 # Of the types of parameters those that may hold Functions; asked before anything is called, for there are many others.
