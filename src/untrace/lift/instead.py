@@ -20,7 +20,7 @@ def single_call(closed: Any) -> Any:
 def call_instead(eqn: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
     """The call of a jitted function that is all that `function` does with the operands, in the place of `eqn`; None where
     it does something else, or gives another type."""
-    closed = jax_compat.trace_on_avals(function, [v.aval for v in operands])
+    closed = jax_compat.trace_library_call(function, [v.aval for v in operands])
     call = single_call(closed)
     if call is None or not same_aval(call.outvars[0].aval, eqn.outvars[0].aval):
         return None
@@ -38,7 +38,7 @@ def on_operands(inner: Any, closed: Any, operands: Sequence[Any], eqn: Any) -> A
 def spliced(body: Body, eqn: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
     """What `function` does with the operands, in the place of `eqn`: its equations are added, but for the last one, which
     comes back. None where it gives another type or closes over an array."""
-    closed = jax_compat.trace_on_avals(function, [v.aval for v in operands])
+    closed = jax_compat.trace_library_call(function, [v.aval for v in operands])
     jaxpr, consts = jax_compat.open_jaxpr(closed)
     if consts or not same_aval(jaxpr.outvars[0].aval, eqn.outvars[0].aval):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -268,7 +269,7 @@ def stacked(body: Body, eqn: Any) -> Any:
         parts.append(wide.invars[0])
     if len(parts) < 2:
         return None
-    closed = jax_compat.trace_on_avals(lambda *xs: [jnp.stack(xs, axis=axis)], [p.aval for p in parts])
+    closed = jax_compat.trace_library_call(lambda *xs: [jnp.stack(xs, axis=axis)], [p.aval for p in parts])
     jaxpr, consts = jax_compat.open_jaxpr(closed)
     if len(jaxpr.eqns) != 1 or consts or not same_aval(jaxpr.outvars[0].aval, eqn.outvars[0].aval):
         return None  # an older `jnp.stack`, which does what is there
@@ -429,6 +430,20 @@ def _converted_number(body: Body, atom: Any) -> Any:
     return jax_compat.literal(np.asarray(cast.invars[0].val).astype(dtype)[()], jax.core.ShapedArray((), dtype))
 
 
+@lru_cache(256)
+def _equation_of(function: Any, aval: Any, settings: Any) -> Any:
+    """The one equation of a function of one array; None where it has others, or constants, or is none.
+
+    settings: those of JAX under which it is traced.
+    """
+    try:
+        closed = jax_compat.trace_library_call(lambda a: [function(a)], [aval])
+    except Exception:  # not a function of one array
+        return None
+    jaxpr, consts = jax_compat.open_jaxpr(closed)
+    return jaxpr.eqns[0] if len(jaxpr.eqns) == 1 and not consts else None
+
+
 @rewrite("custom_jvp_call")
 def batched_function(body: Body, eqn: Any) -> Any:
     """`jax.nn.relu` under `vmap`: the same elementwise function, of which only the rule was batched."""
@@ -438,14 +453,9 @@ def batched_function(body: Body, eqn: Any) -> Any:
     if function is None or len(eqn.invars) != 1 or type(eqn.invars[0]) is Literal or len(eqn.outvars) != 1:
         return None
     x = eqn.invars[0]
-    try:
-        closed = jax_compat.trace_on_avals(lambda a: [function(a)], [x.aval])
-    except Exception:  # not a function of one array
+    public = _equation_of(function, x.aval, jax_compat.trace_settings())
+    if public is None or public.primitive is not eqn.primitive:
         return None
-    jaxpr, consts = jax_compat.open_jaxpr(closed)
-    if len(jaxpr.eqns) != 1 or consts or jaxpr.eqns[0].primitive is not eqn.primitive:
-        return None
-    public = jaxpr.eqns[0]
     comparer = Comparer()
     if not comparer.same(call, public.params["call_jaxpr"]) or comparer.differing_param(eqn, public) is None:
         return None

@@ -79,7 +79,7 @@ def one_index(body: Body, eqn: Any) -> Any:
         return [(place.set if eqn.primitive.name == "scatter" else place.add)(v, mode=eqn.params["mode"])]
 
     try:
-        closed = jax_compat.trace_on_avals(at, [x.aval, updates.aval])
+        closed = jax_compat.trace_library_call(at, [x.aval, updates.aval])
     except Exception:  # updates of another shape
         return None
     jaxpr, _ = jax_compat.open_jaxpr(closed)
@@ -244,7 +244,7 @@ def _same_atom(left: Any, right: Any) -> bool:
 def _call_with(eqn: Any, function: Any, operands: Sequence[Any]) -> Any:
     """The call of a jitted function that `function` makes, where the one equation like `eqn` in it has `eqn`'s parameters."""
     try:
-        closed = jax_compat.trace_on_avals(function, [v.aval for v in operands])
+        closed = jax_compat.trace_library_call(function, [v.aval for v in operands])
     except Exception:  # not what it was
         return None
     call = single_call(closed)

@@ -72,7 +72,7 @@ def product_of_nothing(body: Body, eqn: Any) -> Any:
         return None
     if any(jax_compat.varying_axes(v.aval) for v in (*eqn.invars, *eqn.outvars)):
         return None
-    closed = jax_compat.trace_on_avals(lambda a, b: [lax.mul(a, b)], [eqn.outvars[0].aval] * 2)
+    closed = jax_compat.trace_library_call(lambda a, b: [lax.mul(a, b)], [eqn.outvars[0].aval] * 2)
     product = jax_compat.open_jaxpr(closed)[0].eqns[0]
     operands = [_spread(body, eqn, v, tuple(out.shape)) for v in eqn.invars]
     return product.replace(invars=operands, outvars=eqn.outvars, source_info=eqn.source_info)
