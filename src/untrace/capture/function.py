@@ -20,6 +20,7 @@ from untrace.capture.body_trees import Bodies, has_unknown_loops, note_trees, no
 from untrace.capture.checkpoints import Checkpoints, has_unknown_checkpoints, noted_checkpoints
 from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
+from untrace.capture.provenance import Provenance
 from untrace.capture.vmaps import VmapCall, noted_vmaps
 from untrace.ir.nodes import Constant, Program
 from untrace.print.names import snake_case
@@ -172,6 +173,7 @@ def program_of(captured: Captured, name: str, signature: Any, keep_primitives: C
         importer = Importer(captured.expander, captured.checkpoints)
         entry = importer.program(captured.expanded, name)
     captured.name_constants(importer.constants)
+    captured.extra.setdefault("provenance", Provenance())  # of all programs that are made of it
     program = Program(entry, signature, tuple(importer.notes), extra=dict(captured.extra))
     note_trees(program, captured.bodies)
     return program

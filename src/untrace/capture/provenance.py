@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import dis
 import importlib.util
 import os
@@ -103,11 +104,12 @@ class Site:
     stack as strings, transformations written `jvp()`. `phase`: "backward" below a transposition, else "forward".
     """
 
-    __slots__ = ("frames", "scopes", "phase", "differentiated", "by_jvp", "through", "below", "_library")
+    __slots__ = ("frames", "scopes", "phase", "differentiated", "by_jvp", "through", "below", "user_frames", "_library")
 
     def __init__(self, frames: tuple[Frame, ...], below: tuple[tuple[CodeType, int], ...], scopes: tuple[str, ...], by_jvp: bool,
                  through: Mapping[int, str] = MappingProxyType({})):  # fmt: skip
         self.frames = frames
+        self.user_frames = tuple([f for f in frames if not f.library])
         self.through = through  # {place of a frame: what JAX does with the value of its call before giving it back}
         self.scopes = scopes
         self.differentiated = "jvp()" in scopes
@@ -123,10 +125,6 @@ class Site:
             if not frame.library:
                 return frame
         return self.frames[-1] if self.frames else None
-
-    @property
-    def user_frames(self) -> tuple[Frame, ...]:
-        return tuple(f for f in self.frames if not f.library)
 
     @property
     def library(self) -> tuple[str, str] | None:
@@ -186,26 +184,33 @@ class Provenance:
 
     def __init__(self) -> None:
         self._chains: dict[Any, _Chain] = {}
-        self._sites: dict[Any, Site] = {}
+        self._sites: dict[Any, Site] = {None: NOWHERE}  # by equation: every pass asks for them
         self._by_key: dict[Any, Site] = {}
         # Code objects compare by content, which is slow: their ids are the keys, and `_keep` holds them.
         self._kinds: dict[int, str] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
         self._positions: dict[int, list[Any]] = {}
         self._keep: list[CodeType] = []
-        self._shortened: dict[int, tuple[Any, Site]] = {}  # by id of an equation, which is kept
+
+    def shared(self) -> Provenance:
+        """Another one that knows what this one has read, and what it reads later, but for what is shortened."""
+        made = copy.copy(self)
+        made._sites = {None: NOWHERE}
+        return made
 
     def shorten(self, eqn: Any, depth: int) -> None:
         """Says of an equation that it was made in the function of the outermost `depth` frames, not inside its call."""
         site = self.site(eqn)
-        self._shortened[id(eqn)] = eqn, Site(site.frames[:depth], (), site.scopes, site.by_jvp)
+        self._sites[eqn] = Site(site.frames[:depth], (), site.scopes, site.by_jvp)
 
     def site(self, eqn: Any) -> Site:
         """The Site of a jaxpr equation; NOWHERE for None and for equations without source information."""
-        if eqn is None:
-            return NOWHERE
-        if id(eqn) in self._shortened:
-            return self._shortened[id(eqn)][1]
+        found = self._sites.get(eqn)
+        if found is None:
+            found = self._sites[eqn] = self._site(eqn)
+        return found
+
+    def _site(self, eqn: Any) -> Site:
         traceback, stack = jax_compat.equation_source(eqn)
         key = (traceback, stack)
         found = self._by_key.get(key)

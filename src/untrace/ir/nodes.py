@@ -301,11 +301,12 @@ def walk_functions(entry: Function) -> list[Function]:
         seen.add(id(function))
         stack.append((function, True))
         for equation in reversed(function.equations):
-            if type(equation.callee) is Local and id(equation.callee.body) not in seen:
-                stack.append((equation.callee.body, False))
-            elif type(equation.callee) is TreeMap:
-                stack.extend([(turn, False) for turn in equation.callee.turns])
-            for value in equation.params.values():
+            callee = equation.callee
+            if type(callee) is Local and id(callee.body) not in seen:
+                stack.append((callee.body, False))
+            elif type(callee) is TreeMap:
+                stack.extend([(turn, False) for turn in callee.turns])
+            for value in equation.params.values() if equation.params else ():
                 if isinstance(value, _HOLDERS):
                     stack.extend([(f, False) for f in functions_in(value) if id(f) not in seen])
     return order

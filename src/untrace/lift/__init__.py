@@ -25,7 +25,7 @@ from untrace.lift.checkpoints import find_checkpoints, share_checkpoints
 from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.engine import Lifter
 from untrace.lift.folded_back import fold_back
-from untrace.lift.names import name_values
+from untrace.lift.names import name_values, provenance_of
 from untrace.lift.outline import outline
 from untrace.lift.prune import prune
 from untrace.lift.pullbacks import find_pullbacks
@@ -58,7 +58,7 @@ def lift(
     program = share_checkpoints(program, refused)  # of the functions that are there now
     forget_trees(program, refused)
     any_size = "sizes" in program.extra
-    program = Lifter(refused, program.extra.get("own", ()), any_size).lift(program)
+    program = Lifter(refused, program.extra.get("own", ()), any_size, provenance=provenance_of(program)).lift(program)
     if program.extra.get("sums"):
         program = add_cotangents(program, refused)  # after the library calls that they are part of
     program = fold_back(program)

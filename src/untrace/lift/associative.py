@@ -23,6 +23,7 @@ from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Equation, Function, Primitive, Program, Slot, Value, functions_in, walk_functions
 from untrace.lift import parameters
 from untrace.lift.engine import Lifter, Matcher
+from untrace.lift.names import provenance_of
 from untrace.lift.patterns import Pattern, as_pattern
 from untrace.lift.words import clean
 
@@ -40,7 +41,7 @@ def find_associative_scans(program: Program, refused: Mapping[int, int] | frozen
         groups = _groups(function.equations)
         if not groups:
             continue
-        lifter = lifter or Lifter(refused, program.extra.get("own", ()))
+        lifter = lifter or Lifter(refused, program.extra.get("own", ()), provenance=provenance_of(program))
         matcher = Matcher(lifter, function)
         for group in groups:
             _lift(matcher, group)

@@ -113,8 +113,9 @@ class _Reader:
             if not frames:
                 waiting.append(at)
                 continue
-            shared = self._shared(chain, frames, before, equations[at])
-            depth = max(1, shared - own)  # how many activations go on, the root among them
+            depth = 1  # how many activations go on, the root among them
+            if len(frames) > own + 1:
+                depth = max(1, self._shared(chain, frames, before, equations[at]) - own)
             del stack[depth:]
             stack[-1].items.extend(waiting)
             waiting.clear()

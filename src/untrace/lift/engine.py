@@ -79,7 +79,8 @@ class Lifter:
 
     `refused`: ids of jaxpr equations that must stay as they are (a lift of them was proven wrong). `own`: names of
     primitives that have a user's rule, which goes before everything else. `any_size`: the text is to hold at other
-    sizes of the inputs as well. `only`: idioms by primitive, in the place of all.
+    sizes of the inputs as well. `only`: idioms by primitive, in the place of all. `provenance`: the program's, where it
+    has been read.
     """
 
     def __init__(
@@ -88,13 +89,15 @@ class Lifter:
         own: Collection[str] = (),
         any_size: bool = False,
         only: Mapping[str, list[Idiom]] | None = None,
+        provenance: Provenance | None = None,
     ):
         self.refused = refused
         self.own = own
         self.any_size = any_size
         self.only = only
         self.comparer = Comparer()
-        self.provenance = Provenance()
+        self.provenance = Provenance() if provenance is None else provenance.shared()
+        self.plain: dict[Any, tuple[Any, Pattern | None]] = {}  # of guesses whose arguments are a value or two
         self.patterns = PATTERNS.setdefault(jax_compat.trace_settings(), {})
         if len(self.patterns) > MOST_PATTERNS:
             self.patterns.clear()
@@ -109,13 +112,17 @@ class Lifter:
         equations = matcher.equations
         find = (IDIOMS if self.only is None else self.only).get
         first, last = (FIRST, LAST) if self.only is None else ((), ())
+        idioms: dict[str, tuple[Idiom, ...]] = {}
         for place in range(len(equations) - 1, -1, -1):
             equation = equations[place]
             if id(equation) in matcher.consumed or type(equation.callee) in (Library, Local):
                 continue
             if not matcher.free(equation):
                 continue
-            for guess_from in (*first, *find(equation.callee.name, ()), *last):
+            name = equation.callee.name
+            if name not in idioms:
+                idioms[name] = (*first, *find(name, ()), *last)
+            for guess_from in idioms[name]:
                 if any(matcher.try_guess(guess, equation) for guess in guess_from(matcher, equation)):
                     break
         matcher.finish(function)
@@ -161,7 +168,7 @@ class Matcher:
             id(origin) not in self._refused
             and equation.callee.name not in self.lifter.own
             and not origin.effects
-            and not any(o in self._selectors for o in equation.outputs)
+            and not (self._selectors and any(o in self._selectors for o in equation.outputs))
         )
 
     def producer(self, atom: Any, *names: str) -> Equation | None:
@@ -225,14 +232,10 @@ class Matcher:
         anchors = guess.anchors or (anchor,)
         if not _is_possible(library.facts(guess.path), anchors):
             return False
-        inputs: list[Any] = []
-        try:
-            args, kwargs = templates(guess, inputs, {})
-        except NotAScalar:
+        found = self._pattern(guess)
+        if found is None:
             return False
-        pattern = pattern_of(self.lifter.patterns, guess.path, args, kwargs, inputs)
-        if pattern is None:
-            return False
+        args, kwargs, inputs, pattern = found
         group = self.lay_over(pattern, inputs, anchors)
         if group is None:
             return False
@@ -245,6 +248,25 @@ class Matcher:
                 output.hint = word
         return True
 
+    def _pattern(self, guess: Guess) -> tuple[tuple[Any, ...], dict[str, Any], list[Any], Pattern] | None:
+        """The arguments of a guess as templates, the atoms in their Slots, and what the call traces to, where it does."""
+        args, inputs, key, pattern = guess.args, list[Any](), None, None
+        if 0 < len(args) < 3 and type(args[0]) is Value and type(args[-1]) is Value and not guess.kwargs:  # most
+            one, other = args[0], args[-1]
+            key = guess.path, len(args), one is other, one.aval, other.aval
+            known = self.lifter.plain.get(key)
+            if known is not None:
+                args, pattern = known
+                return None if pattern is None else (args, {}, [one] if one is other else [one, other], pattern)
+        try:
+            args, kwargs = templates(guess, inputs, {})
+            pattern = pattern_of(self.lifter.patterns, guess.path, args, kwargs, inputs)
+        except NotAScalar:
+            return None
+        if key is not None:
+            self.lifter.plain[key] = args, pattern
+        return None if pattern is None else (args, kwargs, inputs, pattern)
+
     def before(self, inputs: Sequence[Any], place: Equation) -> bool:
         """Whether the inputs are there before `place`, where a call with results of several equations is to stand."""
         position = self.position(place)
@@ -255,6 +277,12 @@ class Matcher:
         outputs: Sequence[Any] = anchors[0].outputs if len(anchors) == 1 else [o for e in anchors for o in e.outputs]
         if len(pattern.outvars) != len(outputs):
             return None
+        if pattern.size == 1 and len(outputs) == len(anchors) == 1:
+            eqn = next(iter(pattern.made_by.values()))[0]
+            if pattern.outvars[0] is eqn.outvars[0] and all(
+                [type(v) is not jax_compat.LITERAL_TYPE and v in pattern.inputs for v in eqn.invars]
+            ):
+                return self._lay_over_one(eqn, pattern.inputs, inputs, outputs[0])
         comparer = self.lifter.comparer
         matched: dict[int, Any] = {}  # equation of the pattern -> ours
         taken: set[int] = set()
@@ -299,6 +327,18 @@ class Matcher:
             if not all(self.free(e) for e in group) or not self._closed(group, anchors):
                 return None
         return group
+
+    def _lay_over_one(
+        self, eqn: Any, places: Mapping[Any, int], inputs: Sequence[Any], output: Any
+    ) -> list[Equation] | None:
+        """The same for the one equation of a pattern, which reads nothing but the inputs of that."""
+        ours = self.made.get(output)
+        if ours is None or id(ours) in self.consumed or ours.outputs[0] is not output:
+            return None
+        operands = self._operands(eqn, ours)
+        if operands is None or any([inputs[places[var]] is not atom for var, atom in operands]):
+            return None
+        return [ours]
 
     def _operands(self, eqn: Any, ours: Equation) -> list[tuple[Any, Any]] | None:
         """Which operands of two equations must be the same for these to be; None where they are not whatever those are."""
@@ -345,8 +385,7 @@ class Matcher:
                 uses[atom] -= 1
         for atom in inputs:
             uses[atom] = uses.get(atom, 0) + 1
-        order = {id(e) for e in group}
-        body_equations = group if len(group) == 1 else [e for e in self._from(group) if id(e) in order]
+        body_equations = group if len(group) == 1 else self._from(group)
         outputs = [o for e in anchors for o in e.outputs]
         results = outputs
         if None in outputs:  # the body computes them all the same
@@ -444,6 +483,7 @@ def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], d
     What simplifies the program leaves them as they are: in another form they would not be recognised.
     """
     from untrace.lift.associative import find_associative_scans
+    from untrace.lift.names import provenance_of
     from untrace.lift.pullbacks import find_pullbacks, is_derivative
     from untrace.lift.pullbacks_once import repeated
     from untrace.lift.solvers import find_solvers
@@ -454,7 +494,7 @@ def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], d
     instead: dict[int, Any] = {}
     find_pullbacks(program, own=own, instead=instead)
     repeats = bool(repeated(program))
-    Lifter(own=own).lift(program)
+    Lifter(own=own, provenance=provenance_of(program)).lift(program)
     for function in walk_functions(program.entry):
         for equation in function.equations:
             large = type(equation.callee) is Library and len(equation.callee.body.equations) >= _LARGE

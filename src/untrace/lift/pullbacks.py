@@ -44,6 +44,7 @@ from untrace.lift.engine import (
     with_all_outputs,
 )
 from untrace.lift.library import resolve
+from untrace.lift.names import provenance_of
 from untrace.lift.patterns import Pattern, fill, pattern_of
 from untrace.lift.pieces import renamed
 from untrace.lift.pullback_choices import lift_choices
@@ -68,10 +69,14 @@ def find_pullbacks(
     instead: of parts that only do the same as what `jax.vjp` gives (those of a function that was mapped), its jaxprs are put
     there, by the id of the part's own equation.
     """
-    lifter = Lifter(refused, program.extra.get("own", own))
+    provenance = provenance_of(program)
+    lifter = Lifter(refused, program.extra.get("own", own), provenance=provenance)
     for function in walk_functions(program.entry):
+        pairs = list(_pairs(function))
+        if not pairs and not any(provenance.site(e.origin).phase == "backward" for e in function.equations):
+            continue  # most functions
         matcher = Matcher(lifter, function)
-        for forward, backward in list(_pairs(function)):
+        for forward, backward in pairs:
             _lift(matcher, forward, backward, instead)
         lift_groups(matcher, replace)
         lift_convolutions(matcher, replace)

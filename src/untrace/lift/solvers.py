@@ -16,6 +16,7 @@ from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Equation, Function, Literal, Program, Slot, walk_functions
 from untrace.lift.engine import Lifter, Matcher
 from untrace.lift.library import resolve
+from untrace.lift.names import provenance_of
 from untrace.lift.patterns import Pattern, as_pattern
 from untrace.lift.scalars import python_scalar
 from untrace.lift.words import clean
@@ -33,7 +34,7 @@ def find_solvers(program: Program, refused: Mapping[int, int] | frozenset[int] =
         found = [(e, name) for e in function.equations for name in [_solver(e)] if name]
         if not found:
             continue
-        lifter = lifter or Lifter(refused, program.extra.get("own", ()))
+        lifter = lifter or Lifter(refused, program.extra.get("own", ()), provenance=provenance_of(program))
         matcher = Matcher(lifter, function)
         for equation, name in found:
             _lift(matcher, equation, name)

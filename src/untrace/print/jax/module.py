@@ -120,8 +120,8 @@ def write_module(
             share_prefixes(module, definitions)
         everything = [*module.definitions, *definitions]
         fold_neighbours(module, everything, provenance_of(program))
-        rebind_names(module.authors, everything, provenance_of(program), module.inner_names)
-        count_again(everything, bound)
+        nodes = rebind_names(module.authors, everything, provenance_of(program), module.inner_names)
+        count_again(everything, bound, nodes)
     module.described.finish([*module.definitions, *definitions])
     lines: list[str] = []
     origins: list[Any] = []

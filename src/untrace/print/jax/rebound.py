@@ -15,11 +15,11 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from untrace.capture.provenance import Provenance, Site, binds_again
 from untrace.print.jax.alike import parts_of, slots_backwards
-from untrace.print.tree import Assign, Def, Expr, Lambda, Name, Statement, Unpack
+from untrace.print.tree import Assign, Def, Expr, Lambda, Name, Return, Statement, Unpack
 
 _NUMBER = re.compile(r"_(\d+)$")
 
@@ -29,16 +29,20 @@ def rebind_names(
     definitions: Sequence[Statement],
     provenance: Provenance,
     inner: Mapping[int, str] = {},  # noqa: B006
-) -> None:
+) -> dict[int, tuple[list[Any], Counter[str]]]:
     """Renames variables of `definitions`. authors: by id of a Name, what the author calls the value; inner: what the code
-    of a library does that computes it."""
-    for definition in definitions:
-        if type(definition) is Def:
-            for node in functions_of(definition):
-                _rebind(authors, inner, node, provenance)
+    of a library does that computes it. Gives the `own_nodes` of every function, by its id."""
+    return {
+        id(node): _rebind(authors, inner, node, provenance)
+        for definition in definitions
+        if type(definition) is Def
+        for node in functions_of(definition)
+    }
 
 
-def _rebind(authors: Mapping[int, str], inner: Mapping[int, str], definition: Def, provenance: Provenance) -> None:
+def _rebind(
+    authors: Mapping[int, str], inner: Mapping[int, str], definition: Def, provenance: Provenance
+) -> tuple[list[Any], Counter[str]]:
     own, standing = own_nodes(definition.body)
     wishes = {n.id: authors[id(n)] for n in own if type(n) is Name and id(n) in authors}
     parameters = {p.name for p in definition.params}  # which have names of ours, where a library's code is theirs
@@ -47,7 +51,7 @@ def _rebind(authors: Mapping[int, str], inner: Mapping[int, str], definition: De
             wishes.setdefault(n.id, inner[id(n)])
     wishes = {name: wish for name, wish in wishes.items() if name == wish or _NUMBER.sub("", name) == wish}
     if all(name == wish for name, wish in wishes.items()):
-        return
+        return own, standing
     sites: dict[str, Site] = {}
     for node in own:
         if isinstance(node, (Assign, Unpack)) and node.origin is not None:
@@ -57,19 +61,27 @@ def _rebind(authors: Mapping[int, str], inner: Mapping[int, str], definition: De
         before = next((sites[h] for h in reversed(held) if h in sites), None)
         return before is not None and name in sites and binds_again(before, sites[name], wishes[name])
 
-    function = _parsed(definition)
+    straight = straight_of(definition)
+    function = straight or _parsed(definition)
     printed: Counter[str] = Counter()
     new = new_names(function, wishes, follows, printed)
     if not new:
-        return
-    undo = rename(own, new)
+        return own, standing
     # A name may stand in a text that is no Name here: what is printed is what was meant, or stays as it was.
     # Where as many of each are printed as stand in Names, there is no need to parse it again to see that.
-    if all(standing[name] == printed[name] for name in new):
-        return
-    if not _same_tree(_parsed(definition), renamed(function, new)):
-        for node, slot, value in undo:
-            setattr(node, slot, value)
+    if not all(standing[name] == printed[name] for name in new):
+        before = _parsed(definition) if isinstance(function, Straight) else function
+        undo = rename(own, new)
+        if not _same_tree(_parsed(definition), renamed(before, new)):
+            for node, slot, value in undo:
+                setattr(node, slot, value)
+            return own, standing
+    else:
+        rename(own, new)
+    found: Counter[str] = Counter()
+    for name, count in standing.items():
+        found[new.get(name, name)] += count
+    return own, found
 
 
 def functions_of(definition: Def) -> Iterator[Def]:
@@ -91,6 +103,39 @@ def _parsed(definition: Def) -> ast.FunctionDef:
     (function,) = ast.parse("\n".join(definition.lines(""))).body
     assert isinstance(function, ast.FunctionDef)
     return function
+
+
+class Straight(NamedTuple):
+    """A function of one assignment to one name after the other, and nothing with variables of its own in them.
+
+    `statements`: the name that each binds, None of a `return`, and the words that it reads, its variables among them.
+    """
+
+    arguments: list[str]
+    statements: list[tuple[str | None, list[str]]]
+
+
+# Neither an attribute, nor the name of an argument, nor a part of a number.
+_VARIABLE = re.compile(r"(?<![\w.])[^\W\d]\w*(?!\w|=(?!=))")
+_NOT_STRAIGHT = re.compile(r"[\"'#{:]|\b(?:lambda|for)\b")
+
+
+def straight_of(definition: Def) -> Straight | None:
+    """What can be seen in a function's text without parsing it; None where that is not enough."""
+    found: list[tuple[str | None, list[str]]] = []
+    for statement in definition.body:
+        name: Any = None
+        if type(statement) is Assign and len(statement.targets) == 1:
+            name = statement.targets[0]
+            if type(name) is not str or not name.isidentifier():
+                return None
+        elif type(statement) is not Return:
+            return None
+        text = statement.value.flat()  # type: ignore[attr-defined]
+        if _NOT_STRAIGHT.search(text):
+            return None
+        found.append((name, _VARIABLE.findall(text)))
+    return Straight([p.name for p in definition.params], found)
 
 
 def _same_tree(left: ast.AST, right: ast.AST) -> bool:
@@ -208,7 +253,7 @@ _WITHOUT_NAMES = frozenset(("ctx", "op", "ops"))
 
 
 def new_names(
-    function: ast.FunctionDef,
+    function: ast.FunctionDef | Straight,
     wishes: Mapping[str, str],
     follows: Callable[[str, Sequence[str]], bool],
     printed: Counter[str] | None = None,
@@ -221,17 +266,23 @@ def new_names(
     """
     bases = {wish for name, wish in wishes.items() if name != wish}
     watched = {name for name, wish in wishes.items() if wish in bases} | bases
-    arguments = [a.arg for a in _arguments(function.args)]
     use = _Uses(watched)
-    try:
-        at_entry = use.before(function.body, set())
-    except _UnknownStatement:
-        return {}
+    if isinstance(function, Straight):
+        arguments = function.arguments
+        at_entry = use.before_straight(function.statements)
+        bound: Iterable[str] = [name for name, _ in function.statements if name is not None]
+    else:
+        arguments = [a.arg for a in _arguments(function.args)]
+        try:
+            at_entry = use.before(function.body, set())
+        except _UnknownStatement:
+            return {}
+        bound = _bound_in_order(function.body, use.plain)
     if printed is not None:
         printed.update(use.printed)
     # What the function reads without having bound it belongs to the one around it, or to the module.
     fixed = use.closed_over | (at_entry - set(arguments))
-    order = dict.fromkeys([*arguments, *_bound_in_order(function.body, use.plain)])
+    order = dict.fromkeys([*arguments, *bound])
     new: dict[str, str] = {}
     for base in sorted(bases):
         own = base in arguments or wishes.get(base) == base
@@ -282,6 +333,21 @@ class _Uses:
         """What is read later at the head of `statements`, where `live` is after them."""
         for statement in reversed(statements):
             live = self._before(statement, live)
+        return live
+
+    def before_straight(self, statements: Sequence[tuple[str | None, list[str]]]) -> set[str]:
+        """The same for the whole of a function that needs no parsing."""
+        live: set[str] = set()
+        watched = self.watched
+        for name, words in reversed(statements):
+            read = watched.intersection(words)
+            self.printed += words
+            if name is None:
+                live = read
+                continue
+            self.printed.append(name)
+            self.read_for.setdefault(name, set()).update(read)
+            live = self._without([name], live) | read
         return live
 
     def _before(self, statement: ast.stmt, live: set[str]) -> set[str]:

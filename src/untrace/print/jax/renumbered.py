@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.print.jax.neighbours import words_of
-from untrace.print.jax.rebound import functions_of, own_nodes, own_statements, rename
+from untrace.print.jax.rebound import functions_of, own_statements, rename
 from untrace.print.tree import Assign, Def, Statement, Unpack
 
 _NUMBER = re.compile(r"_(\d+)$")
@@ -18,8 +18,13 @@ def names_bound(definitions: Sequence[Statement]) -> dict[int, set[str]]:
     return {id(d): set(_bound(own_statements(d.body))) for one in definitions for d in _functions(one)}
 
 
-def count_again(definitions: Sequence[Statement], before: Mapping[int, set[str]]) -> None:
-    """Renames variables of `definitions`. before: what each bound when its names were given."""
+def count_again(
+    definitions: Sequence[Statement],
+    before: Mapping[int, set[str]],
+    nodes: Mapping[int, tuple[list[Any], Mapping[str, int]]],
+) -> None:
+    """Renames variables of `definitions`. before: what each bound when its names were given; nodes: the `own_nodes` of each,
+    by its id."""
     for definition in definitions:
         functions = [d for d in _functions(definition) if len(before.get(id(d), ())) > 1]
         if not functions:
@@ -31,11 +36,11 @@ def count_again(definitions: Sequence[Statement], before: Mapping[int, set[str]]
         for function in functions:
             free = [name for name in before[id(function)] - now[id(function)] if name not in words]
             if free:
-                _close_up(function, free, words)
+                _close_up(nodes[id(function)], free, words)
 
 
-def _close_up(function: Def, free: Sequence[str], words: Mapping[str, int]) -> None:
-    own, counts = own_nodes(function.body)
+def _close_up(nodes: tuple[list[Any], Mapping[str, int]], free: Sequence[str], words: Mapping[str, int]) -> None:
+    own, counts = nodes
     first: dict[str, int] = {}
     for base, number in map(_family, free):
         first[base] = min(number, first.get(base, number))

@@ -20,6 +20,7 @@ from typing import Any
 
 from untrace.capture.provenance import Provenance
 from untrace.print.jax.leaves import Bare, Leaf, Step
+from untrace.print.jax.rebound import functions_of
 from untrace.print.jax.rolled_loop import write_loop
 from untrace.print.jax.rolled_turns import Differ, Turns
 from untrace.print.jax.unfolded import fold_back, unfold
@@ -54,8 +55,10 @@ def roll_statements(module: Any, definitions: Sequence[Statement], provenance: P
     """Makes loops of what repeats in the definitions of a module; whether there was any."""
     found = False
     for definition in definitions:
-        rolled = [_Roller(module, n, provenance).roll() for n in list(nodes_of(definition)) if type(n) is Def]
-        if any(rolled[1:]) and type(definition) is Def:  # what a function inside read may be bound around it
+        if type(definition) is not Def:
+            continue
+        rolled = [_Roller(module, n, provenance).roll() for n in list(functions_of(definition))]
+        if any(rolled[1:]):  # what a function inside read may be bound around it
             definition.body = _without_unread_parts(definition)
         found = found or any(rolled)
     return found
@@ -111,10 +114,13 @@ class _Roller:
         body = list(self.definition.body)
         if sum(isinstance(s, (Assign, Unpack)) for s in body) < 2:
             return False
-        keys = _keys(body, _local(body))
         self._read_names(body)
-        if not self.keys or len(set(keys)) == len(keys) and not self.leaves:
+        if not self.keys:
             return False  # a loop goes through parts of arguments
+        if not self.leaves:
+            keys = _keys(body, _local(body))
+            if len(set(keys)) == len(keys):
+                return False
         before, notes = tokens(body), set(self.taken)
         self.read = Counter(n for s in body for n in read_by(s))
         found: list[tuple[int, list[Statement]]] = []

@@ -461,11 +461,12 @@ class FunctionWriter:
         output = outputs[0]
         returned = len(self._results) == 1 and output is self._results[0]
         limit = RETURNED_WIDTH if returned else FOLDED_WIDTH
-        short = len(expr.flat()) <= limit or returned and type(expr) is Call  # the arguments of a call have their lines
-        if single and output in self._folding and short and not self._stands(output):
-            self.names[output] = expr
-            self._note_folded(equation)
-            return
+        if single and output in self._folding and not self._stands(output):
+            # The arguments of a call have their lines.
+            if returned and type(expr) is Call or len(expr.flat()) <= limit:
+                self.names[output] = expr
+                self._note_folded(equation)
+                return
         base = _base(equation)
         targets = ["_" if o is None or not single and not self.is_read(o) else self._target(o, base) for o in outputs]
         make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
