@@ -307,6 +307,6 @@ def walk_functions(entry: Function) -> list[Function]:
             elif type(callee) is TreeMap:
                 stack.extend([(turn, False) for turn in callee.turns])
             for value in equation.params.values() if equation.params else ():
-                if isinstance(value, _HOLDERS):
+                if value is not None and isinstance(value, _HOLDERS):
                     stack.extend([(f, False) for f in functions_in(value) if id(f) not in seen])
     return order

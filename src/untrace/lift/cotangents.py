@@ -18,11 +18,20 @@ def d(name: str) -> str:
 class _Forward:
     """One expression of the forward pass: what went in, what came out."""
 
-    __slots__ = ("inputs", "outputs")
+    __slots__ = ("_equations", "_inputs", "outputs")
 
-    def __init__(self, inputs: list[Value], outputs: list[Value]):
-        self.inputs = inputs
+    def __init__(self, equations: Sequence[Equation], outputs: Sequence[Value]):
+        self._equations = equations
+        self._inputs: list[Value] | None = None
         self.outputs = outputs
+
+    @property
+    def inputs(self) -> list[Value]:
+        if self._inputs is None:  # few of a forward pass are asked
+            made = {o for e in self._equations for o in e.outputs}
+            read = [a for e in self._equations for a in e.inputs if type(a) is Value and a not in made]
+            self._inputs = list(dict.fromkeys(read))
+        return self._inputs
 
 
 class Cotangents:
@@ -60,15 +69,8 @@ class Cotangents:
 
     def record(self, frames: tuple[Any, ...], equations: Sequence[Equation], results: Sequence[Value]) -> None:
         """Adds one forward expression."""
-        if not frames:
-            return
-        made = {id(o) for e in equations for o in e.outputs if o is not None}
-        inputs: list[Value] = []
-        for equation in equations:
-            for atom in equation.inputs:
-                if type(atom) is Value and id(atom) not in made and not any(atom is i for i in inputs):
-                    inputs.append(atom)
-        self._forward.setdefault(frames, []).append(_Forward(inputs, list(results)))
+        if frames:
+            self._forward.setdefault(frames, []).append(_Forward(equations, results))
 
     def primal_name(
         self, equation: Equation, index: int, frames: tuple[Any, ...], leaves: bool, inputs: Sequence[Value]

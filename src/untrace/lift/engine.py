@@ -157,6 +157,7 @@ class Matcher:
         self._selectors = selectors
         self._users: dict[Value, list[Equation]] | None = None
         self._positions: dict[int, int] = {}
+        self._sites: list[Site | None] | None = None
         self._defined: dict[Any, int] = {}
 
     # ------------------------------------------------------------ what idioms may ask for
@@ -202,6 +203,13 @@ class Matcher:
         """Where the equation came from."""
         return self.lifter.provenance.site(equation.origin)
 
+    def site_at(self, place: int) -> Site | None:
+        """Where the equation at a place of the function came from; None where there is none, or that is not known."""
+        if self._sites is None:
+            site_of = self.lifter.provenance.site
+            self._sites = [None if e.origin is None else site_of(e.origin) for e in self.equations]
+        return self._sites[place] if 0 <= place < len(self._sites) else None
+
     def same_call(self, left: Equation, right: Equation) -> bool:
         """Whether one call of the author's may have made both equations: False only where provenance says so."""
         if left.origin is None or right.origin is None:
@@ -212,9 +220,7 @@ class Matcher:
     def position(self, equation: Equation) -> int:
         """Where the equation stands in its function."""
         if not self._positions:
-            for i, e in enumerate(self.equations):
-                self._positions[id(e)] = i
-                self._defined.update((o, i) for o in e.outputs if o is not None)
+            self._positions = {id(e): i for i, e in enumerate(self.equations)}
         return self._positions[id(equation)]
 
     def finish(self, function: Function) -> None:
@@ -270,6 +276,8 @@ class Matcher:
     def before(self, inputs: Sequence[Any], place: Equation) -> bool:
         """Whether the inputs are there before `place`, where a call with results of several equations is to stand."""
         position = self.position(place)
+        if not self._defined:
+            self._defined = {o: i for i, e in enumerate(self.equations) for o in e.outputs if o is not None}
         return all(self._defined.get(a, -1) < position for a in inputs)
 
     def lay_over(self, pattern: Pattern, inputs: list[Any], anchors: Sequence[Equation]) -> list[Equation] | None:

@@ -215,6 +215,7 @@ def _text_of(module: str) -> str | None:
     return None
 
 
+@cache
 def public(path: str, name: str) -> str:
     """How a module writes the function `name` of the public module `path`: `jnp.mean`, `lax.rsqrt`, `jax.nn.relu`."""
     for long, short in (("jax.numpy", "jnp"), ("jax.lax", "lax")):

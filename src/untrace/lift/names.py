@@ -97,10 +97,8 @@ class Namer:
             for at in range(group.start, group.stop):
                 equation = equations[at]
                 site = sites[at]
-                if not any(functions_in(v) for v in equation.params.values()):
-                    self._name_outputs(equation, group)
-                    continue
-                self._name_inner(equation, group, site.differentiated or differentiated)
+                if equation.params and any(functions_in(v) for v in equation.params.values()):
+                    self._name_inner(equation, group, site.differentiated or differentiated)
                 self._name_outputs(equation, group)
 
     def _name_parameters(self, function: Function, given: Sequence[str | None] = ()) -> None:
@@ -137,7 +135,7 @@ class Namer:
             # A loop of the user's repeats the very same equations: then each turn is a group of its own.
             # Where JAX pushes tangents forward, it is they that follow their primals.
             size = stop - start
-            if not site.by_jvp:
+            if size > 1 and not site.by_jvp:
                 size = period([(id(sites[i]), equations[i].callee.name) for i in range(start, stop)])
             for turn, begin in enumerate(range(start, stop, size)):
                 group = Group(site, begin, begin + size, here, turn)
@@ -166,7 +164,10 @@ class Namer:
                     made[id(output)] = here
         returned = {id(r) for r in function.results if type(r) is Value}
         for group in groups:
-            outputs = [o for e in equations[group.start : group.stop] for o in e.outputs if o is not None]
+            if group.stop == group.start + 1:
+                outputs = [o for o in equations[group.start].outputs if o is not None]
+            else:
+                outputs = [o for e in equations[group.start : group.stop] for o in e.outputs if o is not None]
             leaving = [o for o in outputs if id(o) in forward]
             if group.phase == "backward":
                 leaving = [o for o in outputs if id(o) in backward or id(o) in returned or id(o) in forward]

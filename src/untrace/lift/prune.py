@@ -15,7 +15,7 @@ def prune_function(function: Function) -> None:
     live = {id(r) for r in function.results}
     kept: list[Equation] = []
     for equation in reversed(function.equations):
-        if equation.effects or any(id(o) in live for o in equation.outputs if o is not None):
+        if not live.isdisjoint(map(id, equation.outputs)) or equation.effects:
             live.update([id(a) for a in equation.inputs])
             kept.append(equation)
     if len(kept) < len(function.equations):

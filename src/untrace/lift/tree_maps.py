@@ -139,6 +139,8 @@ class _Mapper:
         while at < len(equations):
             made = None
             for depth in range(len(frames[at]), 0, -1):
+                if not _is_run(frames, at, depth):
+                    continue
                 stop = _run(frames, at, depth)
                 tried = failed.get((depth, stop), 0)
                 failed[depth, stop] = tried + 1
@@ -184,7 +186,7 @@ class _Mapper:
         """Where an equation was called from; nothing for those that no leaf's function may hold."""
         if type(equation.callee) not in (Library, Primitive) or equation.effects or id(equation.origin) in self.refused:
             return ()
-        if any(functions_in(v) for v in equation.params.values()):
+        if equation.params and any(functions_in(v) for v in equation.params.values()):
             return ()
         return self.provenance.site(equation.origin).frames
 
@@ -301,6 +303,13 @@ class _Turn:
 def _adds_to_zero(callee: Library) -> bool:
     first, second = callee.args
     return type(first) in (int, float) and first == 0 and type(second) is Slot
+
+
+def _is_run(frames: Sequence[Sequence[Frame]], start: int, depth: int) -> bool:
+    """Whether as many equations as a map needs share the outermost `depth` frames with the one at `start`."""
+    last = start + _FEWEST - 1
+    common = frames[start][:depth]
+    return last < len(frames) and all(frames[i][:depth] == common for i in range(start + 1, last + 1))
 
 
 def _run(frames: Sequence[Sequence[Frame]], start: int, depth: int) -> int:

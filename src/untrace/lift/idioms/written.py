@@ -58,11 +58,12 @@ def _groups(m: Matcher, equation: Equation, site: Site) -> Iterator[list[Equatio
 
 def _is_of(m: Matcher, place: int, site: Site) -> bool:
     """Whether the equation at a place of the function was left by the call at `site`."""
-    if not 0 <= place < len(m.equations) or m.equations[place].origin is None:
-        return False
-    other = m.site(m.equations[place])
+    other = m.site_at(place)
     return other is site or (
-        other.frames == site.frames and other.scopes == site.scopes and other.library == site.library
+        other is not None
+        and other.frames == site.frames
+        and other.scopes == site.scopes
+        and other.library == site.library
     )
 
 

@@ -58,7 +58,7 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
         )  # a library call with a function that closes over its first operands
         simple = type(equation.callee) is Library and not closed or equation.callee.name in ("jit", "pjit")
         if not simple:
-            simple = not any(functions_in(v) for v in equation.params.values())
+            simple = not equation.params or not any(functions_in(v) for v in equation.params.values())
         for atom in equation.inputs:
             uses[atom] = uses.get(atom, 0) + 1
             if simple:

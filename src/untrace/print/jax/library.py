@@ -45,10 +45,11 @@ _UNARY = {"neg": "-", "invert": "~"}
 def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr | Groups:
     """The expression of an equation whose callee is a Library function. Raises Unwritable."""
     callee = equation.callee
-    if "combine" in equation.params:
-        return _associative_scan(w, equation, operands)
-    if "matvec" in equation.params:
-        return _solver(w, equation, operands)
+    if equation.params:
+        if "combine" in equation.params:
+            return _associative_scan(w, equation, operands)
+        if "matvec" in equation.params:
+            return _solver(w, equation, operands)
     kind, _, rest = callee.name.partition(".")
     if kind == "vjp":
         return _differentiated(w, rest, equation, operands)
@@ -62,8 +63,10 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr |
     args = [_argument(w, a, operands) for a in given]
     if w.sizes is not None and callee.name == "method.reshape":
         args = [args[0], *joined(args[1:])]
-    kwargs = [(k, _argument(w, v, operands)) for k, v in callee.kwargs.items()]
-    kwargs.sort(key=lambda pair: pair[0] != "axis")  # as everybody writes it
+    kwargs: list[tuple[str, Expr]] = []
+    if callee.kwargs:
+        kwargs = [(k, _argument(w, v, operands)) for k, v in callee.kwargs.items()]
+        kwargs.sort(key=lambda pair: pair[0] != "axis")  # as everybody writes it
     if kind == "vmap":
         axes = 1
         while rest.startswith("vmap."):
@@ -237,10 +240,10 @@ def _solver(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
 
 def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
     kind = type(value)
-    if isinstance(value, Expr):
-        return value
     if kind is Slot:
         return operands[value.index]
+    if isinstance(value, Expr):
+        return value
     if kind is Fixed:
         return w.module.numpy_constant(value.constant)
     if kind is tuple:
@@ -282,6 +285,8 @@ def number(w: Any, value: float) -> Expr:
 
 def repeated_slots(callee: Library) -> list[int]:
     """Inputs that stand in a call more than once."""
+    if len(callee.args) == 1 and type(callee.args[0]) is Slot and not callee.kwargs:
+        return []
     counts: dict[int, int] = {}
     stack: list[Any] = [*callee.args, *callee.kwargs.values()]
     while stack:

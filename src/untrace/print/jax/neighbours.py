@@ -94,6 +94,8 @@ class _Folder:
         if not isinstance(second, (Assign, Unpack, Return)) or first.comment or isinstance(first.value, _CONTAINERS):
             return False
         name = first.targets[0]
+        if self._counts is not None and self._counts[name] != 2:
+            return False
         found = None if name.startswith("d_") else _place_of(second, name)
         if found is None or self.module.authors.get(id(found[0])) == name:
             return False
