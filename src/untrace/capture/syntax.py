@@ -158,8 +158,8 @@ class _File:
     def definitions(self) -> dict[str, list[int]]:
         """The lines at which functions are defined that stand by themselves, by name."""
         found: dict[str, list[int]] = {}
-        for number, line in enumerate(self.lines, 1):
-            match = _DEFINITION.match(line) if line.startswith(("def ", "async def ")) else None
+        for number in [n for n, line in enumerate(self.lines, 1) if line[:4] in ("def ", "asyn")]:
+            match = _DEFINITION.match(self.lines[number - 1])
             if match is not None:
                 found.setdefault(match[1], []).append(number)
         return found

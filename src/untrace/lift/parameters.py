@@ -41,7 +41,8 @@ def leaf_names(
 
     Two leaves with the same last key get the key before it as well (`query_kernel`, `key_kernel`), up to the whole path.
     """
-    unpacked = _unpacked(function, find) if function is not None else {}
+    parts = any(len(path) > 1 for path in paths)  # a parameter as a whole has the name that it has
+    unpacked = _unpacked(function, find) if parts and function is not None else {}
     own = [_by_own_name(path, unpacked) for path in paths]
     names: list[str | None] = []
     for path in paths:

@@ -72,6 +72,8 @@ def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
     made = node
     for slot in slots_of(node):
         value = getattr(node, slot, None)
+        if value is None or type(value) is str:
+            continue
         new = _changed(value, change)
         if new is not value:
             if made is node:
@@ -81,12 +83,13 @@ def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    if type(value) is str or value is None:
+    kind = type(value)
+    if kind is str or value is None:
         return value
-    if slots_backwards(value) is not None:
+    if (_BACKWARDS[kind] if kind in _BACKWARDS else slots_backwards(value)) is not None:
         return change(value)
-    if type(value) in (list, tuple):
+    if kind is list or kind is tuple:
         items = [_changed(item, change) for item in value]
-        if any(a is not b for a, b in zip(items, value, strict=True)):
-            return type(value)(items)
+        if any([a is not b for a, b in zip(items, value, strict=True)]):
+            return kind(items)
     return value

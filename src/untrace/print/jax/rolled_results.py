@@ -97,12 +97,17 @@ class Gatherer:
         return rebuilt(node, lambda n: self._expr(n, word))
 
     def _is_own(self, node: Any) -> bool:
-        return any(n in self.turns.turn_of for n in reads(substituted(node, self.single)))
+        return any(n in self.turns.turn_of for n in self._reads(node))
+
+    def _reads(self, node: Any) -> list[str]:
+        """The names that a node reads, with what has a statement of its own but is read once in its place."""
+        found = reads(node)
+        return found if self.single.keys().isdisjoint(found) else reads(substituted(node, self.single))
 
     def _is_of_turn(self, node: Any) -> bool:
         """The same, not counting what the last turn hands on."""
         turns, last = self.turns, len(self.turns.turns) - 1
-        own = [n for n in reads(substituted(node, self.single)) if n in turns.turn_of]
+        own = [n for n in self._reads(node) if n in turns.turn_of]
         return any(turns.turn_of[n] < last or turns.produced[last][n] not in turns.carries for n in own)
 
     # ------------------------------------------------------------ lists
@@ -110,6 +115,8 @@ class Gatherer:
     def _list(self, node: Any, word: str) -> Expr | None:
         items = node.elements
         count = len(self.turns.turns)
+        if len(items) < count:
+            return None
         every = [i for i, item in enumerate(items) if self._is_own(item)]
         if len(every) < count:
             return None
