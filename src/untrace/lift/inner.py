@@ -95,8 +95,7 @@ def after_definition(names: list[str | None], function: Function, consts: int, c
     """After a transformation JAX has forgotten the names: `def step(hidden, x)` still says what carry and slices are."""
     if function.jaxpr is None or jax_compat.argument_names(function.jaxpr) is not None:
         return
-    _, definition = parameters.function_names(function.jaxpr)
-    own = parameters.positional(definition)
+    own = parameters.positional(parameters.definition_of(function.jaxpr))
     if len(own) != 2:
         return
     if len(own[0]) == carries:

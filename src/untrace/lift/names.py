@@ -105,7 +105,7 @@ class Namer:
         """`given`: names for parameters for which the function itself has none."""
         names: list[str | None] = [None] * len(function.params)
         if function.jaxpr is not None:
-            own, _ = parameters.function_names(function.jaxpr)
+            own = parameters.function_names(function.jaxpr)
             offset = len(function.params) - len(own)
             if offset >= 0:
                 names[offset:] = own

@@ -41,8 +41,7 @@ def leaf_names(
 
     Two leaves with the same last key get the key before it as well (`query_kernel`, `key_kernel`), up to the whole path.
     """
-    parts = any(len(path) > 1 for path in paths)  # a parameter as a whole has the name that it has
-    unpacked = _unpacked(function, find) if parts and function is not None else {}
+    unpacked = _unpacked(function, find) if function is not None and _has_parts(paths) else {}
     own = [_by_own_name(path, unpacked) for path in paths]
     names: list[str | None] = []
     for path in paths:
@@ -102,24 +101,34 @@ def _last_words(path: Path, depth: int) -> str | None:
     return clean("_".join(useful), "x")
 
 
-def function_names(closed: Any) -> tuple[list[str | None], ast.AST | None]:
-    """(names of a jaxpr's inputs as its function knows them, None where it has none; the function's AST node)."""
-    jaxpr, _ = jax_compat.open_jaxpr(closed)
+def definition_of(closed: Any) -> ast.AST | None:
+    """The AST node of the function of a jaxpr."""
     place = jax_compat.function_place(closed)
-    function = None
-    if place is not None:
-        function = syntax.function_at(*place)
+    return syntax.function_at(*place) if place is not None else None
+
+
+def function_names(closed: Any) -> list[str | None]:
+    """Names of a jaxpr's inputs as its function knows them, None where it has none."""
     names = jax_compat.argument_names(closed)
     if names is None:
-        return [None] * len(jaxpr.invars), function
+        jaxpr, _ = jax_compat.open_jaxpr(closed)
+        return [None] * len(jaxpr.invars)
+    paths = [parse_path(n) for n in names]
+    if not _has_parts(paths):
+        return leaf_names(paths, None)
+    place = jax_compat.function_place(closed)
     find = functools.partial(syntax.function_named, place[0]) if place is not None else None
-    return leaf_names([parse_path(n) for n in names], function, find), function
+    return leaf_names(paths, definition_of(closed), find)
+
+
+def _has_parts(paths: Sequence[Path]) -> bool:
+    """Whether any is of a part of a parameter: a parameter as a whole has the name that it has."""
+    return any(len(path) > 1 for path in paths)
 
 
 def unpacked_names(closed: Any) -> dict[Path, str]:
     """{path of a part of a parameter: the author's name for it}, for the function of a jaxpr: `params, state = carry`."""
-    place = jax_compat.function_place(closed)
-    function = syntax.function_at(*place) if place is not None else None
+    place, function = jax_compat.function_place(closed), definition_of(closed)
     if function is None or place is None:
         return {}
     return _unpacked(function, functools.partial(syntax.function_named, place[0]))
@@ -127,8 +136,7 @@ def unpacked_names(closed: Any) -> dict[Path, str]:
 
 def has_source(closed: Any) -> bool:
     """Whether the source of the function of a jaxpr is at hand."""
-    place = jax_compat.function_place(closed)
-    return place is not None and syntax.function_at(*place) is not None
+    return definition_of(closed) is not None
 
 
 def positional(function: ast.AST | None) -> list[list[str]]:

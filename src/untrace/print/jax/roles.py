@@ -11,7 +11,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Value
-from untrace.lift.parameters import function_names, leaf_names, parse_path, positional
+from untrace.lift.parameters import definition_of, leaf_names, parse_path, positional
 from untrace.print.jax.bodies import argument_words, hint_of, is_backward
 
 
@@ -19,7 +19,7 @@ def name_primal(function: Function, consts: int) -> None:
     """The author's names for the parameters of a function with derivative rules."""
     own = [leaf for _, leaf in argument_words(function, consts)]
     if not any(own) and function.jaxpr is not None:  # JAX keeps them with the rule, and has them from the definition
-        definition = function_names(function.jaxpr)[1]
+        definition = definition_of(function.jaxpr)
         paths = function.extra.get("paths")
         names = [name for names in positional(definition) for name in names]
         if paths is not None and any(paths):

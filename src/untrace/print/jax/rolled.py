@@ -109,6 +109,7 @@ class _Roller:
         self.temporary: set[str] = set()  # what was taken out of other statements
         self.strict = self.trails = self.has_trail = False
         self.parameters = {p.name for p in definition.params}
+        self.whole: int | None = None  # tokens of the statements that a loop is looked for in
 
     def roll(self) -> bool:
         body = list(self.definition.body)
@@ -221,6 +222,7 @@ class _Roller:
     def _once(self, statements: list[Statement], temporary: set[str]) -> list[Statement] | None:
         """The statements with one loop in them, the one that takes in most; None where there is none."""
         keys = _keys(statements, _local(statements))
+        self.whole = None
         tried: set[tuple[int, int, int, int]] = set()
         for _, size, start, length in sorted(_candidates(keys))[:_MOST_TRIED]:
             best: tuple[int, list[Statement], Any] | None = None
@@ -259,7 +261,9 @@ class _Roller:
         made = [s for part in written for s in part]
         # What the loop saves may go to another one, which then takes it by no number.
         numbered = "" if self.strict else "|".join(notes[2])
-        saved = tokens(fold_back(statements, temporary)) - tokens(made, numbered)
+        if self.whole is None:
+            self.whole = tokens(fold_back(statements, temporary))
+        saved = self.whole - tokens(made, numbered)
         if saved <= 0:
             return None
         # The author's turn ends with what he gives a name to.

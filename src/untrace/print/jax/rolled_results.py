@@ -55,6 +55,9 @@ class Gathered:
     first: Expr | None = None  # what a list has in it from the start
 
 
+_COLLECTIONS = frozenset((List, Tuple, Dict))
+
+
 class Gatherer:
     """Puts variables that a loop fills into the statements after it. `fresh(base)`: a new name of the function."""
 
@@ -70,6 +73,8 @@ class Gatherer:
 
     def _statement(self, statement: Statement) -> Statement:
         if type(statement) is Return or isinstance(statement, (Assign, Unpack)):
+            if not any(type(n) in _COLLECTIONS for n in nodes_of(statement)):
+                return statement
             if any(n in self.turns.turn_of or n in self.single for n in read_by(statement)):
                 return rebuilt(statement, lambda n: self._expr(n, ""))
         return statement
