@@ -1896,7 +1896,8 @@ def is_mapped(closed: Any) -> bool:
             continue
         seen.add(id(jaxpr))
         for eqn in jaxpr.eqns:
-            transforms = [s for s in scope_names(equation_source(eqn)[1]) if s in ("vmap()", "jvp()", "transpose()")]
+            scopes = equation_source(eqn)[1]
+            transforms = [s for s in scope_names(scopes) if s in ("vmap()", "jvp()", "transpose()")] if scopes else []
             if transforms[:1] == ["vmap()"]:
                 return True
             if not transforms:
@@ -2178,7 +2179,9 @@ def has_typed_mesh(aval: Any) -> bool:
 
 def jaxprs_in(eqn: Any) -> list[Any]:
     """The jaxprs among the parameters of an equation, those in tuples and lists too."""
-    found, stack = [], list(eqn.params.values())
+    if not eqn.params:
+        return []
+    found, stack = [], [value for value in eqn.params.values() if value is not None]
     while stack:
         value = stack.pop()
         if is_jaxpr(value):

@@ -22,10 +22,10 @@ def close_over_constants(program: Program) -> Program:
     The functions' `extra["known"]` then has the ids of those Constants.
     """
     functions = walk_functions(program.entry)
-    calls: Counter[int] = Counter()
-    for function in functions:
-        for equation in function.equations:
-            calls.update(id(f) for value in equation.params.values() for f in functions_in(value))
+    equations = [e for function in functions for e in function.equations if e.params]
+    calls = Counter([id(f) for e in equations for value in e.params.values() for f in functions_in(value)])
+    if not calls:
+        return program
     for function in reversed(functions):  # callers first: what they pass on is an array by then
         for equation in function.equations:
             for inner, operands in _closing(equation):

@@ -213,8 +213,11 @@ class Namer:
             self._name_cotangents(equation, group)
             return
         found = self._targets_of(group.site)
-        results = {id(r) for r in group.results}
-        leaving = [o for o in unnamed if id(o) in results]
+        if len(group.results) == len(unnamed) == 1:
+            leaving = unnamed if unnamed[0] is group.results[0] else []
+        else:
+            results = {id(r) for r in group.results}
+            leaving = [o for o in unnamed if id(o) in results]
         if leaving:
             self._name_results(equation, group, found, leaving)
         for i, output in enumerate(equation.outputs):

@@ -193,7 +193,7 @@ class Simplifier:
 
     def _add_all(self, body: Body, eqns: Sequence[Any]) -> None:
         for eqn in eqns:
-            if any(jax_compat.varying_axes(v.aval) for v in eqn.outvars):
+            if any([jax_compat.varying_axes(v.aval) for v in eqn.outvars]):
                 # Inside shard_map a call of a library function is known by its simplified body, as patterns are.
                 inside = Simplifier(IMPLICIT)
                 new = inside._with_params(eqn)

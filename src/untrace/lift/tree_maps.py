@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Frame, Provenance
@@ -131,8 +131,9 @@ class _Mapper:
                 self.uses[atom] = self.uses.get(atom, 0) + 1
 
     def mapped(self) -> list[Equation]:
-        equations = self._with_sums(self.function.equations)
-        frames = [self._frames(e) for e in equations]
+        known = {id(e): self._frames(e) for e in self.function.equations}
+        equations = self._with_sums(self.function.equations, known)
+        frames = [known.get(id(e), ()) for e in equations]
         found: list[Equation] = []
         failed: dict[tuple[int, int], int] = {}  # runs, by depth and end: how often one was tried in vain
         at = 0
@@ -156,16 +157,16 @@ class _Mapper:
                 at += 1
         return found
 
-    def _with_sums(self, equations: Sequence[Equation]) -> list[Equation]:
+    def _with_sums(self, equations: Sequence[Equation], frames: Mapping[int, Sequence[Frame]]) -> Sequence[Equation]:
         """Additions of which each adds something else to the one before, and to that alone, are one TreeSum, which
         stands where the last one stood."""
         runs: list[list[Equation]] = []
         by_total: dict[Value, list[Equation]] = {}  # the sum so far -> its additions
         for equation in equations:
-            if equation.callee.name != "operator.add" or not self._frames(equation):
+            if equation.callee.name != "operator.add" or not frames[id(equation)]:
                 continue
             run = by_total.get(equation.inputs[0]) if len(equation.inputs) == 2 else None  # type: ignore[call-overload]
-            if run is not None and self._frames(run[0]) == self._frames(equation):
+            if run is not None and frames[id(run[0])] == frames[id(equation)]:
                 run.append(equation)
             elif len(equation.inputs) == 2 or _adds_to_zero(equation.callee):
                 run = [equation]
@@ -179,6 +180,8 @@ class _Mapper:
             if len(run) >= _FEWEST:
                 found.update((id(e), None) for e in run)
                 found[id(run[-1])] = _tree_sum(run)
+        if not found:
+            return equations
         moved = [found.get(id(e), e) for e in equations]
         return [e for e in moved if e is not None]
 

@@ -110,8 +110,10 @@ _TRUTHS = frozenset("equal unequal less greater at_least at_most both either neg
 
 def after_lift(hint: str | None, function: str, aval: Any) -> str | None:
     """The word for what a library function gives, where `hint` only says which primitive came last in it."""
-    word = noun([function], aval) if NOUNS.get(function) else None
-    return word if word is not None and (hint in STEPS or hint in _TRUTHS) else hint
+    if not NOUNS.get(function) or hint not in STEPS and hint not in _TRUTHS:
+        return hint
+    word = noun([function], aval)
+    return hint if word is None else word
 
 
 def derived(equation: Equation, coined: set[int]) -> str | None:

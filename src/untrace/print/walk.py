@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from untrace.print.tree import Expr, Parameter, Statement
+from untrace.print.tree import Expr, Name, Parameter, Statement, Text
 
 _NODES = (Expr, Statement, Parameter)
 _SLOTS: dict[type, tuple[str, ...]] = {}
@@ -61,6 +61,8 @@ def nodes_of(node: Any) -> Iterator[Any]:
         slots = known[kind] if kind in known else slots_backwards(value)
         if slots is not None:
             yield value
+            if kind is Name or kind is Text:  # most nodes, with none in them
+                continue
             for slot in slots:
                 part = getattr(value, slot, None)
                 if type(part) is not str and part is not None:

@@ -22,6 +22,8 @@ _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 
 def merge_equal(module: Any, others: Sequence[Statement]) -> None:
     """Drops definitions of `module` that another one stands for. others: those of its definitions that stay."""
+    if sum(type(s) is Def for s in module.definitions) < 2:
+        return
     fixed = _in_longer_texts([*module.definitions, *others])
     first: dict[Any, Sequence[Statement]] = {}
     names: dict[str, str] = {}

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 
 from untrace.capture.provenance import Provenance, Site, binds_again
 from untrace.print.jax.alike import parts_of, slots_backwards
-from untrace.print.tree import Assign, Def, Expr, Lambda, Name, Return, Statement, Unpack
+from untrace.print.tree import Assign, Binary, Call, Def, Expr, Lambda, Name, Return, Statement, Text, Unpack
 
 _NUMBER = re.compile(r"_(\d+)$")
+# Most of what stands in a function and is no statement.
+_EXPRESSIONS = frozenset((Name, Text, Call, Binary))
 
 
 def rebind_names(
@@ -46,7 +48,7 @@ def _rebind(
     own, standing = own_nodes(definition.body)
     wishes = {n.id: authors[id(n)] for n in own if type(n) is Name and id(n) in authors}
     parameters = {p.name for p in definition.params}  # which have names of ours, where a library's code is theirs
-    for n in own:
+    for n in own if inner else ():
         if type(n) is Name and id(n) in inner and inner[id(n)] not in parameters:
             wishes.setdefault(n.id, inner[id(n)])
     wishes = {name: wish for name, wish in wishes.items() if name == wish or _NUMBER.sub("", name) == wish}
@@ -54,7 +56,7 @@ def _rebind(
         return own, standing
     sites: dict[str, Site] = {}
     for node in own:
-        if isinstance(node, (Assign, Unpack)) and node.origin is not None:
+        if type(node) not in _EXPRESSIONS and isinstance(node, (Assign, Unpack)) and node.origin is not None:
             sites.update((t, provenance.site(node.origin)) for t in node.targets if type(t) is str and t in wishes)
 
     def follows(name: str, held: Sequence[str]) -> bool:
@@ -182,11 +184,13 @@ def own_nodes(body: Any) -> tuple[list[Any], Counter[str]]:
                 continue
             seen.add(id(value))
             found.append(value)
+            if kind is Text:
+                continue
             for slot in reversed(slots):
                 part = getattr(value, slot, None)
                 if type(part) is not str and part is not None:
                     stack.append(part)
-            if isinstance(value, (Assign, Unpack)):
+            if kind not in _EXPRESSIONS and isinstance(value, (Assign, Unpack)):
                 words += [t for t in value.targets if type(t) is str]
     return found, Counter(words)
 
@@ -213,9 +217,15 @@ def rename(nodes: Iterable[Any], new: Mapping[str, str]) -> list[tuple[Any, str,
         setattr(node, slot, value)
 
     for node in nodes:
-        if type(node) is Name and node.id in new:
-            change(node, "id", new[node.id])
-        elif isinstance(node, (Assign, Unpack)) and any(type(t) is str and t in new for t in node.targets):
+        kind = type(node)
+        if kind is Name:
+            if node.id in new:
+                change(node, "id", new[node.id])
+        elif (
+            kind not in _EXPRESSIONS
+            and isinstance(node, (Assign, Unpack))
+            and any([type(t) is str and t in new for t in node.targets])
+        ):
             change(node, "targets", [new.get(t, t) if type(t) is str else t for t in node.targets])
     return undo
 

@@ -46,6 +46,8 @@ _WITH_FUNCTIONS = frozenset({"scan", "map", "cond", "switch", "while_loop", "for
 
 def share_calls(module: Any, others: Sequence[Statement]) -> None:
     """Gives `module` helpers for its long repeated calls. others: its definitions that are not in its list."""
+    if "lax" not in module.modules:
+        return
     groups: dict[Any, list[Call]] = {}
     backward: set[int] = set()  # ids of calls in statements that compute cotangents
     seen: set[int] = set()
