@@ -3,6 +3,7 @@
 import ast
 import random
 import textwrap
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,8 @@ import pytest
 from jax import lax
 
 import untrace
-from untrace.print.jax.rebound import new_names, renamed
+from untrace.print.jax.rebound import _parsed, new_names, renamed, straight_of
+from untrace.print.tree import Assign, Attribute, Binary, Call, Def, Lambda, Name, Parameter, Return, Text, Tuple
 
 X = np.linspace(-1.0, 1.5, 12, dtype=np.float32).reshape(4, 3)
 W = np.linspace(-0.5, 0.5, 9, dtype=np.float32).reshape(3, 3)
@@ -299,3 +301,34 @@ def test_random_texts_compute_the_same(seed):
         exec(text, scope)
         results.append(scope["f"](2, 3, 5))
     assert results[0] == results[1], f"{before}\n\n{after}"
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_needs_no_parsing_is_read_as_if_it_were_parsed(seed):
+    rng = random.Random(seed)
+    bound = ["x", "y"]
+
+    def expression():
+        one, other = Name(rng.choice(bound)), Name(rng.choice(bound))
+        return rng.choice(
+            [
+                Binary(one, "*", Attribute(other, "x_2")),
+                Binary(one, "+", Text("2.5e-3")),
+                Call("jnp.where", [Binary(one, "==", other), one, Text("x_2.y")], [("x", other), ("y", Text("-1"))]),
+                Call(Attribute(one, "sum"), [Name("y")], [("axis", Text("0"))]),
+            ]
+        )
+
+    statements = []
+    for number in range(2, 12):
+        statements.append(Assign([f"{rng.choice('xy')}_{number}"], expression()))
+        bound.append(statements[-1].targets[0])
+    statements.append(Return(Tuple([expression(), Name(rng.choice(bound))])))
+    function = Def("f", [Parameter("x"), Parameter("y")], statements)
+    wishes = {n: n.partition("_")[0] for n in bound}
+    straight, printed, parsed_printed = straight_of(function), Counter(), Counter()
+    found = new_names(straight, wishes, lambda name, held: True, printed)
+    assert found == new_names(_parsed(function), wishes, lambda name, held: True, parsed_printed)
+    assert all(printed[name] == parsed_printed[name] for name in bound)
+    statements[0] = Assign(["x_2"], Call("f", [Lambda(["x"], Name("x"))]))
+    assert straight_of(function) is None

@@ -178,7 +178,7 @@ def _drop_unread(module: ModuleWriter, lines: Sequence[str]) -> None:
     """Takes out the constants and imports that nothing in the text needs: what a loop closes over may be known inside it by
     another form."""
     helpers = [line for h in module.helpers if h != "_constants" for line in runtime.text(h).split("\n")]
-    words = {word for line in (*lines, *helpers) for word in _WORD.findall(line)}
+    words = set(_WORD.findall("\n".join([*lines, *helpers])))
     kept: list[Statement] = []
     for statement in reversed(module.constants):
         name = statement.targets[0] if type(statement) is Assign and len(statement.targets) == 1 else None
