@@ -6,6 +6,7 @@ All are identifiers that hide no builtin and no module. Nothing here looks at pr
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from typing import Any
 
@@ -82,6 +83,7 @@ _SAME = frozenset("broadcast_in_dim copy copy_p expand_dims reshape squeeze stop
 _SHAPES = frozenset("reshape squeeze broadcast_in_dim expand_dims".split())
 
 
+@functools.lru_cache(1 << 13)
 def clean(text: str, fallback: str = "value") -> str:
     """`text` (data from outside) as an identifier; a name that the module or Python needs gets an underscore."""
     name = identifier(text.lstrip("_"), fallback)

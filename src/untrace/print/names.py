@@ -7,6 +7,7 @@ identifier and no keyword; a name never hides a module, builtin or helper that t
 from __future__ import annotations
 
 import builtins
+import functools
 import keyword
 import re
 import unicodedata
@@ -27,6 +28,7 @@ def snake_case(name: str) -> str:
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
 
 
+@functools.lru_cache(1 << 13)
 def identifier(text: str, fallback: str) -> str:
     """`text` turned into an ASCII identifier of at most 40 characters; `fallback` where nothing is left of it.
 
