@@ -82,23 +82,22 @@ def begin_same_optimised(f: Any, g: Any, args: Sequence[Any]) -> Callable[[], bo
     @functools.cache
     def answer() -> bool:
         try:
-            found = together.result() if together is not None else None
-            if found is None:
-                with ThreadPoolExecutor(2) as pool:
-                    left, right = pool.map(lambda function: optimised_text(function, args), (f, g))
-                found = left == right != ""
+            if together is not None and together.result():
+                return True
+            with ThreadPoolExecutor(2) as pool:
+                left, right = pool.map(lambda function: optimised_text(function, args), (f, g))
         except Exception:  # as above
-            found = False
-        return found
+            return False
+        return left == right != ""
 
     return answer
 
 
-def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> Future[bool | None] | None:
+def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> Future[bool] | None:
     """Both programs as one, each of arguments of its own: what they share is lowered once, and XLA is called once.
 
-    Nothing of one can become part of the other then, but for what depends on no argument. Without an answer, or with None,
-    the two have to be compiled apart.
+    Nothing of one can become part of the other then, but for what depends on no argument: that is one, and may be fused
+    with an instruction of one half only. Where the answer is no, or there is none, the two have to be compiled apart.
     """
     try:
         first, second = (_traced(h, args) for h in (f, g))
@@ -113,11 +112,11 @@ def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> Future[bool | None] 
     kept = jax_compat.kept_arguments(lowered)
     read = [i for i in kept if i < len(leaves)]
 
-    def compare() -> bool | None:
+    def compare() -> bool:
         if [i - len(leaves) for i in kept[len(read) :]] != read:
             return False
         text = jax_compat.text_of_modules(_optimised(lowered, f"jit_{name}"))
-        return None if text is None or "{...}" in text else same_halves(text, len(read))
+        return text is not None and "{...}" not in text and same_halves(text, len(read))
 
     pool = ThreadPoolExecutor(1)
     future = pool.submit(compare)
@@ -323,24 +322,22 @@ def _read_optimised(text: str, parameters: int | None = None) -> tuple[str, dict
     return "\n".join(found), entry
 
 
-def same_halves(text: str, parameters: int) -> bool | None:
+def same_halves(text: str, parameters: int) -> bool:
     """Whether the two halves of the results of an optimised program come of the same instructions, and of how many.
 
     parameters: how many each half has; those of the second stand for those of the first. What depends on none is shared,
-    and used by both alike where the answer is True. None where the question has no answer.
+    and used by both alike where the answer is True.
     """
-    if "channel_id" in text:  # a channel has a number of its own in each half
-        return None
     entry = _read_optimised(text, parameters)[1]
     root = list(entry.values())[-1]
     results = [name for name in root.operands if name in entry]
     if " tuple(" not in root.text or len(results) % 2:
-        return None
+        return False
     half = len(results) // 2
     parts = [_all_behind(results[:half], entry), _all_behind(results[half:], entry)]
     effects = [name for name, instruction in entry.items() if instruction.has_effect]
     if not parts[0].union(parts[1]).issuperset(effects):
-        return None
+        return False
 
     def digests(names: Iterable[str]) -> list[str]:
         return [entry[name].digest for name in names]
@@ -349,10 +346,7 @@ def same_halves(text: str, parameters: int) -> bool | None:
         (digests(outs), sorted(digests(part)), digests(n for n in effects if n in part))
         for outs, part in zip((results[:half], results[half:]), parts, strict=True)
     )
-    shared = [entry[name].text for name in parts[0] & parts[1]]
-    if left != right and any(" fusion(" in text for text in shared):
-        return None  # it may have been fused with an instruction of one half only
-    return left == right and not any(" parameter(" in text for text in shared)
+    return left == right and not any(" parameter(" in entry[name].text for name in parts[0] & parts[1])
 
 
 def _all_behind(names: list[str], entry: dict[str, _Instruction]) -> set[str]:

@@ -29,8 +29,6 @@ from untrace.print.tree import (
     Text,
 )
 from untrace.print.walk import is_node, nodes_of, rebuilt, slots_of
-from untrace.print.walk import parts_of as parts_of  # `rebound` has these two from here
-from untrace.print.walk import slots_backwards as slots_backwards
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _MOST_ARGUMENTS = 3  # numbers that a call passes

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NamedTuple
 
 from untrace.capture.provenance import Provenance, Site, binds_again
-from untrace.print.jax.alike import parts_of, slots_backwards
 from untrace.print.tree import Assign, Binary, Call, Def, Expr, Lambda, Name, Return, Statement, Text, Unpack
+from untrace.print.walk import parts_of, slots_backwards
 
 _NUMBER = re.compile(r"_(\d+)$")
 # Most of what stands in a function and is no statement.
