@@ -244,6 +244,8 @@ WRITTEN = [
     (lambda x: nn.softmax(x, where=x > 0), (f32(3, 4),), "jax.nn.softmax(x, where=x > 0.0)"),
     (lambda x: nn.standardize(x, axis=0, epsilon=1e-6), (f32(3, 4),), "jax.nn.standardize(x, axis=0, epsilon=1e-06)"),
     (lambda x: jax.scipy.stats.norm.logpdf(x, 1.0, 2.0), (f32(3),), "jax.scipy.stats.norm.logpdf(x, loc=1.0, scale=2.0)"),
+    (lambda x: jax.scipy.stats.gamma.logpdf(x, 2.0), (f32(3),), "jax.scipy.stats.gamma.logpdf(x, 2.0)"),
+    (lambda x: jax.scipy.stats.beta.logpdf(x, 2.0, 3.0), (f32(3),), "jax.scipy.stats.beta.logpdf(x, 2.0, 3.0)"),
     (lambda x: jnp.quantile(x, 0.3), (f32(3, 4),), "jnp.quantile(x, 0.3)"),
     (lambda x: jnp.roll(x, (1, 1), axis=(0, 1)), (f32(3, 4),), "jnp.roll(x, (1, 1), axis=(0, 1))"),
     (lambda v, i: jax.ops.segment_sum(v, i, 5), (f32(8, 2), i32(8)), "jax.ops.segment_sum(v, i, 5)"),
@@ -405,3 +407,25 @@ def test_what_is_taken_apart_may_be_indexed_as_well():
     d = untrace.decompile(function)(np.ones(2, np.float32))
     assert d.source.count("def turned") == 1 and "turned_2" not in d.source, d.source
     assert d.source.count("angle, speed = state") == 1 and d.proof.level == "jaxpr"
+
+
+@pytest.mark.parametrize(
+    "function, args, expected",
+    [
+        # Its body is JAX's own, jitted: no frames of an author are in it.
+        (
+            lambda k, c: random.multivariate_normal(k, jnp.zeros(2), c),
+            (jax.random.key(0), np.eye(2, dtype=np.float32)),
+            "jax.random.multivariate_normal(k, jnp.zeros((2,)), c)",
+        ),
+        # The number has a type of its own, and what JAX does with it is more than one would read.
+        (lambda h: h % jnp.uint32(128), (np.arange(6, dtype=np.uint32),), "return h % np.uint32(128)"),
+        # In the digits of its own precision, each part.
+        (lambda z: 0.8 * z + (0.3 - 0.1j) * z**2, (np.ones(3, np.complex64),), "return 0.8 * z + (0.3-0.1j) * z**2"),
+    ],
+)
+def test_the_statement(function, args, expected, monkeypatch):
+    monkeypatch.setenv("UNTRACE_STRICT", "1")
+    found = untrace.decompile(function)(*args)
+    assert expected in found.source, found.source
+    assert found.proof.at_least("jaxpr")

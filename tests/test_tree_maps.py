@@ -284,3 +284,12 @@ def test_gradients_that_were_just_computed_are_like_the_parameters():
     d = untrace.decompile(clipped)(params, np.ones((2, 3), np.float32))
     assert "jax.tree.map(lambda g: g * jnp.minimum(1.0, 1.0 / norm), grads)" in d.source, d.source
     assert "sum(jax.tree.leaves(" in d.source and d.proof.at_least("hlo")
+
+
+def test_a_leaf_with_one_element_is_summed_like_the_others():
+    def norm(grads):
+        return jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
+
+    d = untrace.decompile(norm)({n: np.ones(s, np.float32) for n, s in (("w", (2, 3)), ("b", 1), ("v", 4))})
+    assert "jax.tree.map(lambda x: jnp.square(x).sum(), grads)" in d.source, d.source
+    assert "sum(jax.tree.leaves(" in d.source and d.proof.at_least("hlo")

@@ -1570,11 +1570,16 @@ def scope_names(stack: Any) -> tuple[str, ...]:
     return tuple(f"{e.name}()" if type(e).__name__ == "Transform" else str(getattr(e, "name", e)) for e in stack)
 
 
+_DISTRIBUTIONS = (
+    "norm", "bernoulli", "beta", "betabinom", "binom", "cauchy", "chi2", "dirichlet", "expon", "gamma", "gennorm", "geom",
+    "gumbel_l", "gumbel_r", "laplace", "logistic", "multinomial", "multivariate_normal", "nbinom", "pareto", "poisson", "t",
+    "truncnorm", "uniform", "vonmises", "wrapcauchy",
+)  # fmt: skip
 # Those that a program does not import it does not call either: none is imported for the sake of looking.
 _FUNCTION_MODULES = (
     "jax.numpy", "jax.nn", "jax.random", "jax.lax", "jax.numpy.linalg", "jax.numpy.fft", "jax.nn.initializers",
-    "jax.scipy.special", "jax.scipy.linalg", "jax.scipy.signal", "jax.scipy.stats", "jax.scipy.stats.norm",
-    "jax.lax.linalg", "jax.image", "jax.ops", "jax",
+    "jax.scipy.special", "jax.scipy.linalg", "jax.scipy.signal", "jax.scipy.stats",
+    "jax.lax.linalg", "jax.image", "jax.ops", "jax", *[f"jax.scipy.stats.{name}" for name in _DISTRIBUTIONS],
 )  # fmt: skip
 
 

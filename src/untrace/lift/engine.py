@@ -472,7 +472,9 @@ def is_public_call(eqn: Any) -> bool:
     function = Function("call", params, [equation], [o for o in outputs if o is not None])
     Lifter().lift_function(function)
     callee = function.equations[0].callee
-    return type(callee) is Library and not _has_typed_number(callee)
+    if type(callee) is not Library:
+        return False
+    return not _has_typed_number(callee) or len(jax_compat.open_jaxpr(eqn.params["jaxpr"])[0].eqns) > _LARGE
 
 
 def _has_typed_number(callee: Library) -> bool:

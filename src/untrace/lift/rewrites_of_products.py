@@ -175,12 +175,14 @@ def sum_of_one(body: Body, eqn: Any) -> Any:
     axes = tuple(sorted(int(a) for a in eqn.params["axes"]))
     if type(x) is Literal or any(x.aval.shape[a] != 1 for a in axes):
         return None
+    site = body.simplifier.provenance.site(eqn)
     if not axes:
         # Of a single number, which a library sums without asking for its shape; an author's is for other leaves too.
-        frames = body.simplifier.provenance.site(eqn).frames
-        if not frames or not frames[-1].library or x.aval.shape or eqn.params.get("out_sharding") is not None:
+        if not site.frames or not site.frames[-1].library or x.aval.shape or eqn.params.get("out_sharding") is not None:
             return None
         return x
+    if not body.in_backward_pass(eqn) and not site.by_jvp and (site.library or ("", ""))[1] == "sum":
+        return None  # one that the author wrote, for leaves of a tree of which others are larger
     inner = body.maker(x, "reshape", "broadcast_in_dim")
     if inner is not None and len(inner.invars) == 1 and type(inner.invars[0]) is not Literal:
         if inner.invars[0].aval.size == x.aval.size and same_aval(inner.invars[0].aval, eqn.outvars[0].aval):

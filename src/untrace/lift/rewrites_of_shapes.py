@@ -117,6 +117,28 @@ def _is_promotion(body: Body, eqn: Any, old: tuple[int, ...]) -> bool:
 
 
 @rewrite("slice")
+def whole_slice(body: Body, eqn: Any) -> Any:
+    """All of an array, as the derivative of `jnp.pad` leaves it: `lax.slice` itself makes no equation of it."""
+    x = eqn.invars[0]
+    if any(int(s) != 1 for s in eqn.params["strides"] or ()) or type(x) is Literal:
+        return None
+    return x if tuple(eqn.outvars[0].aval.shape) == tuple(x.aval.shape) else None
+
+
+@rewrite("squeeze")
+def axes_taken_back(body: Body, eqn: Any) -> Any:
+    """Axes of size one that were put in and are taken out again, as a batching rule does around what it calls."""
+    wide = body.maker(eqn.invars[0], "broadcast_in_dim")
+    if wide is None or len(wide.invars) != 1 or type(wide.invars[0]) is Literal:
+        return None
+    x = wide.invars[0]
+    dims = [int(d) for d in wide.params["broadcast_dimensions"]]
+    if x.aval.size != wide.outvars[0].aval.size or dims != sorted(dims):
+        return None
+    return x if tuple(x.aval.shape) == tuple(eqn.outvars[0].aval.shape) else None
+
+
+@rewrite("slice")
 def part_of_number(body: Body, eqn: Any) -> Any:
     """A part of an array that is one number everywhere."""
     x = eqn.invars[0]

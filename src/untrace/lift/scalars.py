@@ -20,7 +20,7 @@ def python_scalar(value: Any, aval: Any) -> bool | int | float | complex | None:
     if kind in "iu":
         return int(array)
     if kind == "c":
-        python = complex(array)
+        python = complex(_shortest_real(array.real), _shortest_real(array.imag))
         if not python.imag and np.asarray(python.real).astype(dtype).tobytes() == array.tobytes():
             return python.real  # JAX makes the same of it where something else is complex
         return python if np.asarray(python).astype(dtype).tobytes() == array.tobytes() else None
@@ -30,12 +30,17 @@ def python_scalar(value: Any, aval: Any) -> bool | int | float | complex | None:
     if number != number:
         return number if np.asarray(float("nan")).astype(dtype).tobytes() == array.tobytes() else None
     if kind == "f":
-        number = float(str(array[()])) if array.itemsize < 8 else number  # str() of a NumPy scalar is the shortest
+        number = _shortest_real(array)
     else:
         number = _shortest(array, dtype)
     with np.errstate(all="ignore"):
         same = np.asarray(number).astype(dtype).tobytes() == array.tobytes()
     return number if same else float(array)
+
+
+def _shortest_real(array: Any) -> float:
+    """The same for single and double precision: str() of a NumPy scalar is the shortest."""
+    return float(str(array[()])) if array.itemsize < 8 else float(array)
 
 
 def _shortest(array: Any, dtype: np.dtype) -> float:

@@ -75,6 +75,8 @@ def named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
     for operands in (inputs,) if raw == inputs else (raw, inputs):
         if name in _PLAIN:
             yield Guess(_PLAIN[name], operands)
+            if any(type(a) is Literal and not a.aval.weak_type for a in operands):  # `x % jnp.uint32(128)`
+                yield Guess(_PLAIN[name], tuple([_typed(a) if type(a) is Literal else a for a in operands]))
         if not ours:
             continue
         if name in _READERS:

@@ -19,7 +19,7 @@ from untrace.lift import library, signatures
 from untrace.lift.engine import FIRST, LAST, Guess, Matcher
 
 # A call that leaves more equations than this is a whole algorithm, which the first guess finds or none.
-_MOST_EQUATIONS = 60
+_MOST_EQUATIONS = 100
 _MOST_INPUTS = 4
 # Functions for which there is an operator.
 _OPERATORS = {
@@ -112,11 +112,12 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
     facts = signatures.Facts(
         [e.origin for e in group], [a.aval for a in inputs], [v.aval for e in anchors for v in e.origin.outvars]
     )
-    if path in _OPERATORS and site.frames[-1].library:  # a reader writes `x + b`, whatever a library calls
+    by_library = bool(site.frames) and site.frames[-1].library  # a jitted function of JAX has no frames of a caller
+    if path in _OPERATORS and by_library:  # a reader writes `x + b`, whatever a library calls
         for order in itertools.permutations(inputs):
             yield Guess(_OPERATORS[path], order)
     given = given_arguments(path, site)
-    if path == "jnp.einsum" and site.frames[-1].library and len(inputs) == 2 and not constants:
+    if path == "jnp.einsum" and by_library and len(inputs) == 2 and not constants:
         for order in itertools.permutations(inputs):
             if len(order[0].aval.shape) > 1 and len(order[1].aval.shape) == 2:
                 yield Guess("operator.matmul", order)
