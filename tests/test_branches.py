@@ -2,6 +2,7 @@
 
 import functools
 import re
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -108,3 +109,27 @@ def test_arguments_of_a_custom_vjp_are_called_as_the_author_calls_them():
 
     source = untrace.decompile(step)({"w": jnp.ones(3), "b": jnp.zeros(3)}, B).source
     assert "def solve(b, w, x0):" in source
+
+
+def test_of_a_state_that_a_branch_hands_on_it_takes_nothing_apart():
+    class Inner(NamedTuple):
+        first_moment_of_gradients: dict
+        second_moment_of_gradients: dict
+
+    def step(updates, state, rate):
+        def kept(updates, state, rate):
+            return jax.tree.map(jnp.zeros_like, updates), state
+
+        def moved(updates, state, rate):
+            first = jax.tree.map(lambda m, g: 0.9 * m + g, state["optimiser_state"].first_moment_of_gradients, updates)
+            second = state["optimiser_state"].second_moment_of_gradients
+            new = {"optimiser_state": Inner(first, jax.tree.map(lambda v: 0.5 * v, second))}
+            return jax.tree.map(lambda m: rate * m, first), new
+
+        return jax.lax.cond(updates["bias_of_layer"].sum() > 0.0, kept, moved, updates, state, rate)
+
+    params = {"bias_of_layer": jnp.ones(4), "scale_of_layer": jnp.ones(3), "weight_of_layer": jnp.ones((2, 3))}
+    d = untrace.decompile(step)(params, {"optimiser_state": Inner(params, params)}, jnp.float32(0.1))
+    kept = d.source[d.source.index("def kept(") :].split("\n\n")[0]
+    assert kept.startswith("def kept(_updates, state, _rate):"), d.source
+    assert " = " not in kept, d.source  # no names for what only goes where the whole state goes

@@ -14,6 +14,7 @@ import jax
 from untrace.capture.body_trees import Tree
 from untrace.ir.nodes import Equation, Function, Literal
 from untrace.ir.scans import used_values
+from untrace.lift.words import clean
 from untrace.print.jax import loop_trees
 from untrace.print.jax.bodies import Body, argument_words, hint_of
 from untrace.print.jax.results import rebuilt
@@ -62,7 +63,8 @@ def cond(w: Any, selector: Equation | None, operands: Sequence[Expr], branches: 
         if arguments is not None:
             body = loop_trees.TreeBody(w, branch, fallback, closed)
             for tree in arguments:
-                body.parameter(tree, False, used, "x", "_" if len(arguments) == 1 else body.writer.scope.fresh("_x"))
+                word = "_" + clean(body.root_of(tree), "x")
+                body.parameter(tree, False, used, "x", "_" if len(arguments) == 1 else body.writer.scope.fresh(word))
             body.equations()
         else:
             body = Body(w, branch, fallback, closed)

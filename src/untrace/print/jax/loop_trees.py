@@ -24,9 +24,10 @@ from untrace.print.jax.bodies import Body, argument_words, hint_of, scan_options
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, own_uses, reach
 from untrace.print.jax.mapped import Unpacked, returned
 from untrace.print.jax.results import inner_nodes, is_readable, rebuilt
+from untrace.print.jax.variables import read_by, targets_of
 from untrace.print.names import identifier
 from untrace.print.rules import WRITTEN, Whole
-from untrace.print.tree import Assign, Expr, Name, Parameter, Text, Tuple
+from untrace.print.tree import Assign, Expr, Name, Parameter, Statement, Text, Tuple
 
 # What a scan's parameters say of how its operands are counted, or what is written anyway.
 _KNOWN = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear", "jaxpr", "length", "reverse", "unroll"})
@@ -219,6 +220,7 @@ class TreeBody(Body):
         self.is_known = parameters.has_source(function.jaxpr)
         self.words = argument_words(function, 0)
         self.leaves: list[tuple[Value, Leaf]] = []
+        self.heads: list[Statement] = []  # that give leaves names
         self.carry = ""
         self.is_carry = False  # what is bound now
 
@@ -226,6 +228,11 @@ class TreeBody(Body):
     def word(self) -> str:
         """The name of the carry."""
         return self.carry.strip("_") or "carry"
+
+    def root_of(self, tree: Tree) -> str:
+        """What the author calls the parameter that a tree is, or is in; "" where that is not known."""
+        roots = {self.words[p][0] for p in tree.places if p < len(self.words)}
+        return roots.pop() if len(roots) == 1 else ""
 
     def atom_of(self, place: int) -> Any:
         """A result, or the parameter that stands for it."""
@@ -248,8 +255,7 @@ class TreeBody(Body):
             values = [self.function.params[p] for p in tree.places]
         self.types.append(None)
         self.is_carry = is_carry
-        roots = {self.words[p][0] for p in tree.places if p < len(self.words)}
-        root = roots.pop() if len(roots) == 1 else ""
+        root = self.root_of(tree)
         self.params.append(Parameter(self._bind(tree, values, (root,), root or fallback, used, empty)))
         if is_carry:
             self.carry = self.params[-1].name
@@ -323,11 +329,18 @@ class TreeBody(Body):
         def word(value: Value, leaf: Leaf) -> str:
             return value.hint if value.named and value.hint else last_word(leaf)
 
+        start = len(self.writer.statements)
         bind_leaves(self.writer, self.leaves, equations, results, word)
+        self.heads.extend(self.writer.statements[start:])
         self.writer.equations(equations, results)
 
     def finish(self, value: Expr) -> Expr:
-        return super().finish(returned(self.writer.statements, value))
+        value = returned(self.writer.statements, value)
+        if self.heads:  # of leaves that only go where their whole tree went, nobody reads the name
+            read = {n for part in (*self.writer.statements, value) for n in read_by(part)}
+            unread = {id(s) for s in self.heads if read.isdisjoint(targets_of(s))}
+            self.writer.statements[:] = [s for s in self.writer.statements if id(s) not in unread]
+        return super().finish(value)
 
     def value(self, tree: Tree) -> Expr:
         """What the function returns for a tree."""
