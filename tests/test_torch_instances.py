@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import untrace  # noqa: E402
-from untrace.torch import instances  # noqa: E402
+from untrace.torch import bridge, instances  # noqa: E402
 from untrace.torch.bridge import numpy_of  # noqa: E402
 
 
@@ -401,3 +401,36 @@ def test_functions_are_numbered_without_gaps():
     instances._renumber(module, entry, {"block_2", "layer_2"})
     assert [d.name for d in definitions] == ["block", "block_2", "layer_4"]
     assert list(module.local_definitions) == ["block", "layer_4", "block_2"] and entry[0].value.func == "block_2"
+
+
+class CausalLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+        self.proj = nn.Linear(8, 8)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, 2, d // 2).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.proj(y.transpose(1, 2).reshape(b, t, d))
+
+
+class CausalNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(CausalLayer() for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_products_inside_of_pytorchs_attention_are_no_turns_of_the_authors_loop():
+    """C++ calls back for each view around a product of batches, from one place: frames go back there and no loop turns."""
+    torchax = bridge.torchax()
+    states, apply = torchax.extract_jax(CausalNet().eval())
+    d = untrace.decompile(lambda states, x: apply(states, (x,)))(states, np.ones((2, 6, 8), np.float32))
+    assert d.source.count("\ndef ") == 2 and "layers.{i}" in d.source, d.source
+    assert d.proof.at_least("hlo")

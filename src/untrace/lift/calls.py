@@ -24,6 +24,10 @@ from untrace.ir.nodes import Equation
 _STRAYS = 3  # so many equations in a row that come from elsewhere are no call yet
 # Functions of JAX that differentiate what they are given: what is transposed belongs to who called them.
 _GRADIENTS = frozenset("value_and_grad_f grad_f vjp _vjp linearize jacfun vjp_fun backward_pass backward_pass3".split())
+# Frames between a call of PyTorch's and what it dispatches to, where no decomposition is between them.
+_DISPATCHER = frozenset(
+    "_wrapped_call_impl _call_impl __torch_function__ dispatch inner _fn __torch_dispatch__".split()
+)
 # The loops of code objects, by id, for the whole process: library functions are on the way to most equations.
 _LOOPS: dict[int, tuple[CodeType, list[tuple[int, int]]]] = {}
 _MOST_LOOPS = 10_000
@@ -230,6 +234,8 @@ class _Reader:
                 if a[1] < b[1]:
                     return self._visible(left[:limit], depth)
                 break
+        if self._is_decomposed(left[:limit]):
+            return depth
         for i in range(limit - 1, -1, -1):
             if closes and not self._is_visible(left[i][0]):
                 continue
@@ -239,6 +245,16 @@ class _Reader:
         if limit == len(left) == len(right) and left[-1][1] == right[-1][1]:
             return depth
         return self._visible(left[: max(limit - 1, 0)], depth)
+
+    def _is_decomposed(self, common: Sequence[tuple[CodeType, int]]) -> bool:
+        """Whether frames part below a step of one of PyTorch's decompositions: C++ asks for several operations from there
+        (`matmul` of batches for views and a product), so that nothing that goes back is the author's loop."""
+        names = [code.co_name for code, _ in common]
+        if "__torch_dispatch__" not in names:
+            return False
+        step = len(names) - names[::-1].index("__torch_dispatch__") - 1
+        start = next((i + 1 for i in range(step, -1, -1) if self._is_visible(common[i][0])), 0)
+        return not _DISPATCHER.issuperset(names[start:step])
 
     def _visible(self, frames: Sequence[tuple[CodeType, int]], depth: int) -> int:
         """How many of these frames are not JAX's."""
