@@ -257,3 +257,11 @@ def test_an_array_that_is_split_stays_one_constant() -> None:
     exec(compile(d.source, "split.py", "exec"), scope)
     lowered = [jax.jit(f).lower(1.0).as_text() for f in (fn, scope["fn"])]
     assert lowered[0].count("stablehlo.constant") == lowered[1].count("stablehlo.constant")
+
+
+def test_an_array_without_a_name_is_not_called_what_it_is_multiplied_with():
+    def cost(state):
+        return 0.5 * (state @ (jnp.array([1.0, 10.0, 0.1, 0.1]) * state))
+
+    d = untrace.decompile(jax.vmap(jax.hessian(cost)))(jnp.ones((5, 4)))
+    assert "coefficients_4 = jnp.array([1.0, 10.0, 0.1, 0.1]" in d.source and "state_2" not in d.source, d.source

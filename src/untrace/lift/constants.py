@@ -106,6 +106,9 @@ def _used_as(constant: Constant, uses: Sequence[Equation], provenance: Provenanc
             parts: list[ast.AST] = [(node.left, node.right)[place]]
         elif isinstance(node, ast.BinOp):
             parts = [node.left, node.right]
+            if any(_said(p) is None and not isinstance(p, ast.Constant) for p in parts):
+                code = site.frames[-1].code  # `jnp.array([1.0, 0.1]) * state`: it may be the side without a name
+                traced |= set(code.co_varnames[: code.co_argcount])
         elif isinstance(node, ast.Call):
             parts = [*node.args, *(k.value for k in node.keywords)]
             if isinstance(node.func, ast.Attribute):
