@@ -77,15 +77,19 @@ def begin_same_optimised(f: Any, g: Any, args: Sequence[Any]) -> Callable[[], bo
 
     XLA compiles without Python's lock, and so beside what the caller does meanwhile.
     """
-    together = _begin_together(f, g, args)
+    together = alone = None
+    try:
+        together = _begin_together(f, g, args)
+        alone = None if together is not None else [_begin(h, args) for h in (f, g)]
+    except Exception:  # lowering runs rules of any library
+        return lambda: False
 
     @functools.cache
     def answer() -> bool:
         try:
-            if together is not None and together.result():
+            if together is not None and _are_halves(together):
                 return True
-            with ThreadPoolExecutor(2) as pool:
-                left, right = pool.map(lambda function: optimised_text(function, args), (f, g))
+            left, right = (_normalised(c) for c in alone or [_begin(h, args) for h in (f, g)])
         except Exception:  # as above
             return False
         return left == right != ""
@@ -93,35 +97,62 @@ def begin_same_optimised(f: Any, g: Any, args: Sequence[Any]) -> Callable[[], bo
     return answer
 
 
-def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> Future[bool] | None:
+@dataclass(frozen=True, slots=True)
+class _Compilation:
+    """A compilation that was begun: the places of the arguments that the program reads, of how many, and the optimised HLO;
+    None where that does not say all."""
+
+    kept: tuple[int, ...]
+    count: int
+    text: Future[str | None]
+
+
+def _begin(function: Any, args: Sequence[Any]) -> _Compilation:
+    """Lowers a function and has XLA compile it. Raises what JAX does."""
+    leaves = jax.tree_util.tree_leaves(args)
+    name = f"untrace_{next(_COUNT)}"
+    # Without the arguments that nobody reads: XLA 0.10 crashes on some programs that have them.
+    lowered = _lower(function, args, False, name)
+
+    def compiled() -> str | None:
+        text = jax_compat.text_of_modules(_optimised(lowered, f"jit_{name}"))
+        # Where the values of large constants are left out, the text proves nothing.
+        return None if text is None or "{...}" in text else text
+
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(compiled)
+    pool.shutdown(wait=False)
+    return _Compilation(jax_compat.kept_arguments(lowered), len(leaves), future)
+
+
+def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> _Compilation | None:
     """Both programs as one, each of arguments of its own: what they share is lowered once, and XLA is called once.
 
     Nothing of one can become part of the other then, but for what depends on no argument: that is one, and may be fused
-    with an instruction of one half only. Where the answer is no, or there is none, the two have to be compiled apart.
+    with an instruction of one half only. Where the halves differ, or for programs that would, the two have to be compiled
+    apart.
     """
-    try:
-        first, second = (_traced(h, args) for h in (f, g))
-        both = jax_compat.side_by_side(first, second) if not _computes_constants(first) else None
-        if both is None:
-            return None
-        leaves = jax.tree_util.tree_leaves(args)
-        name = f"untrace_{next(_COUNT)}"
-        lowered = _lower(both, [*leaves, *leaves], False, name)
-    except Exception:  # lowering runs rules of any library
-        return None
-    kept = jax_compat.kept_arguments(lowered)
-    read = [i for i in kept if i < len(leaves)]
+    first, second = (_traced(h, args) for h in (f, g))
+    both = None if _computes_constants(first) or _communicates(first) else jax_compat.side_by_side(first, second)
+    leaves = jax.tree_util.tree_leaves(args)
+    return None if both is None else _begin(both, [*leaves, *leaves])
 
-    def compare() -> bool:
-        if [i - len(leaves) for i in kept[len(read) :]] != read:
-            return False
-        text = jax_compat.text_of_modules(_optimised(lowered, f"jit_{name}"))
-        return text is not None and "{...}" not in text and same_halves(text, len(read))
 
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(compare)
-    pool.shutdown(wait=False)
-    return future
+def _are_halves(compilation: _Compilation) -> bool:
+    kept, count = compilation.kept, compilation.count // 2
+    read = [i for i in kept if i < count]
+    text = compilation.text.result()
+    return text is not None and [i - count for i in kept[len(read) :]] == read and same_halves(text, len(read))
+
+
+def _normalised(compilation: _Compilation) -> str:
+    text = compilation.text.result()
+    return "" if text is None else f"arguments {compilation.kept}\n{normalise_optimised(text)}"
+
+
+def _communicates(closed: Any) -> bool:
+    """Whether a program runs on several devices, whose messages are numbered throughout."""
+    return any(eqn.primitive.name in ("shard_map", "xla_pmap") for eqn in jax_compat.equations_in(closed))
 
 
 def _computes_constants(closed: Any) -> bool:
@@ -149,14 +180,7 @@ def _traced(function: Any, args: Sequence[Any]) -> Any:
 
 def optimised_text(function: Any, args: Sequence[Any]) -> str:
     """The optimised HLO that XLA makes of a function, normalised; "" where it does not say all. Raises what JAX does."""
-    # Without the arguments that nobody reads: XLA 0.10 crashes on some programs that have them.
-    name = f"untrace_{next(_COUNT)}"
-    lowered = _lower(function, args, False, name)
-    text = jax_compat.text_of_modules(_optimised(lowered, f"jit_{name}"))
-    # Where the values of large constants are left out, the text proves nothing.
-    if text is None or "{...}" in text:
-        return ""
-    return f"arguments {jax_compat.kept_arguments(lowered)}\n{normalise_optimised(text)}"
+    return _normalised(_begin(function, args))
 
 
 def _optimised(lowered: Any, name: str) -> list[bytes]:
