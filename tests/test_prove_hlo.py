@@ -218,7 +218,7 @@ def test_what_is_begun_is_compiled_once(monkeypatch, apart):
     compiled = []
     optimised = hlo._optimised
     monkeypatch.setattr(hlo, "_optimised", lambda *args: compiled.append(args) or optimised(*args))
-    answer = hlo.begin_same_optimised(lambda x: x * 1.0, lambda x: x, [X])
+    answer = hlo.OptimisedAlike(lambda x: x * 1.0, lambda x: x, [X])
     assert answer() and answer()
     assert len(compiled) == 1 and not apart
 

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from untrace.print.rules import JAX
 from untrace.prove import retrace
 from untrace.prove.compare import count_equations
 from untrace.prove.harmless import harmless_rewrites
+from untrace.prove.hlo import OptimisedAlike
 from untrace.prove.load import restate
 from untrace.prove.report import Proof
 from untrace.prove.retrace import Target
@@ -315,7 +316,7 @@ class _Attempt:
     pads: bool = False  # whether `run` stops, for another attempt, where sums are missing: those are in `addends` then
     addends: list[Addend] = field(default_factory=list)
     # Whether the target compiles to the original's program, which the attempt waits for where it needs to know.
-    compiled_alike: Callable[[], bool] | None = None
+    compiled_alike: OptimisedAlike | None = None
 
     @classmethod
     def at(
@@ -372,6 +373,10 @@ class _Attempt:
                         function.equations = equations
                     return None
             start = time.perf_counter()
+            if self.compiled_alike is not None:
+                self.compiled_alike.begin_apart()
+                self._spent("run", start)
+                start = time.perf_counter()
             head = head_of_module(captured, self.name, idiomatic)
             rerolled = idiomatic and self.options.reroll == "scan"
             written = self._written(head, forced, idiomatic, rerolled and not self.options.prove, rolls)

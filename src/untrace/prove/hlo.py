@@ -6,10 +6,9 @@ arguments and results, how often a constant is named, and addresses of Python ca
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -69,32 +68,49 @@ def stablehlo_difference(f: Any, g: Any, args: Sequence[Any]) -> str | None:
 
 def same_optimised(f: Any, g: Any, args: Sequence[Any]) -> bool:
     """Whether XLA compiles both functions to the same optimised HLO, names and metadata aside."""
-    return begin_same_optimised(f, g, args)()
+    return OptimisedAlike(f, g, args)()
 
 
-def begin_same_optimised(f: Any, g: Any, args: Sequence[Any]) -> Callable[[], bool]:
-    """`same_optimised`, begun: what is returned waits for the answer.
+class OptimisedAlike:
+    """`same_optimised`, begun: a call waits for the answer.
 
-    XLA compiles without Python's lock, and so beside what the caller does meanwhile.
+    XLA compiles without Python's lock, and so beside what the caller does meanwhile. lowered_alike: whether the two may
+    lower to the same StableHLO, which is asked first: nothing is begun then.
     """
-    together = alone = None
-    try:
-        together = _begin_together(f, g, args)
-        alone = None if together is not None else [_begin(h, args) for h in (f, g)]
-    except Exception:  # lowering runs rules of any library
-        return lambda: False
 
-    @functools.cache
-    def answer() -> bool:
+    def __init__(self, f: Any, g: Any, args: Sequence[Any], lowered_alike: bool = False):
+        self._functions = f, g
+        self._args = args
+        self._lowered_alike = lowered_alike
+        self._together = None if lowered_alike else _begin_together(f, g, args)
+        self._apart: list[_Compilation] | None = None
+        self._answer: bool | None = None
+
+    def begin_apart(self) -> None:
+        """Begins what cannot be compiled side by side, which is twice the work: where it is clear that it is needed.
+
+        Programs on several devices wait: of those the text's own jaxpr may have to be compiled, with JAX's casts in it.
+        """
+        done = self._together is not None or self._apart is not None
+        if not done and not self._lowered_alike and not _communicates(self._functions[0]):
+            self._apart = _begin_both(*self._functions, self._args)
+
+    def __call__(self) -> bool:
+        if self._answer is None:
+            self._answer = self._asked()
+        return self._answer
+
+    def _asked(self) -> bool:
+        if self._lowered_alike and same_stablehlo(*self._functions, self._args):
+            return True
         try:
-            if together is not None and _are_halves(together):
+            if self._together is not None and _are_halves(self._together):
                 return True
-            left, right = (_normalised(c) for c in alone or [_begin(h, args) for h in (f, g)])
-        except Exception:  # as above
+            both = self._apart or _begin_both(*self._functions, self._args)
+            left, right = (_normalised(c) for c in both) if both else ("", "")
+        except Exception:  # whatever XLA refuses
             return False
         return left == right != ""
-
-    return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +141,14 @@ def _begin(function: Any, args: Sequence[Any]) -> _Compilation:
     return _Compilation(jax_compat.kept_arguments(lowered), len(leaves), future)
 
 
+def _begin_both(f: Any, g: Any, args: Sequence[Any]) -> list[_Compilation]:
+    """Both by themselves; nothing where one cannot be lowered."""
+    try:
+        return [_begin(h, args) for h in (f, g)]
+    except Exception:  # lowering runs rules of any library
+        return []
+
+
 def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> _Compilation | None:
     """Both programs as one, each of arguments of its own: what they share is lowered once, and XLA is called once.
 
@@ -132,10 +156,13 @@ def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> _Compilation | None:
     with an instruction of one half only. Where the halves differ, or for programs that would, the two have to be compiled
     apart.
     """
-    first, second = (_traced(h, args) for h in (f, g))
-    both = None if _computes_constants(first) or _communicates(first) else jax_compat.side_by_side(first, second)
-    leaves = jax.tree_util.tree_leaves(args)
-    return None if both is None else _begin(both, [*leaves, *leaves])
+    try:
+        first, second = (_traced(h, args) for h in (f, g))
+        both = None if _computes_constants(first) or _communicates(first) else jax_compat.side_by_side(first, second)
+        leaves = jax.tree_util.tree_leaves(args)
+        return None if both is None else _begin(both, [*leaves, *leaves])
+    except Exception:  # as above
+        return None
 
 
 def _are_halves(compilation: _Compilation) -> bool:
@@ -151,7 +178,9 @@ def _normalised(compilation: _Compilation) -> str:
 
 
 def _communicates(closed: Any) -> bool:
-    """Whether a program runs on several devices, whose messages are numbered throughout."""
+    """Whether a jaxpr runs on several devices, whose messages are numbered throughout."""
+    if not jax_compat.is_jaxpr(closed):
+        return False
     return any(eqn.primitive.name in ("shard_map", "xla_pmap") for eqn in jax_compat.equations_in(closed))
 
 

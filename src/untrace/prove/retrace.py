@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 import traceback
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from untrace.capture.function import Captured
 from untrace.lift.simplify import IMPLICIT, simplified
 from untrace.print.jax.module import Written
 from untrace.prove.compare import compare
+from untrace.prove.hlo import OptimisedAlike
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
 
@@ -207,16 +207,10 @@ def prove_scans(written: Written, captured: Captured) -> tuple[Proof, LoadedText
     return Proof("close", detail, captured.notes), module
 
 
-def begin_compiling(target: Any, captured: Captured, lowered_alike: bool) -> Callable[[], bool]:
+def begin_compiling(target: Any, captured: Captured, lowered_alike: bool) -> OptimisedAlike:
     """Whether a jaxpr compiles to the program that the captured one compiles to, as one can ask later; see `weaker_of`."""
-    from untrace.prove import hlo
-
     args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
-    if not lowered_alike:
-        return hlo.begin_same_optimised(captured.jaxpr, target, args)
-    return functools.cache(
-        lambda: hlo.same_stablehlo(captured.jaxpr, target, args) or hlo.same_optimised(captured.jaxpr, target, args)
-    )
+    return OptimisedAlike(captured.jaxpr, target, args, lowered_alike)
 
 
 def weaker_of(
