@@ -431,13 +431,13 @@ def _converted_number(body: Body, atom: Any) -> Any:
 
 
 @lru_cache(256)
-def _equation_of(function: Any, aval: Any, settings: Any) -> Any:
-    """The one equation of a function of one array; None where it has others, or constants, or is none.
+def _equation_of(name: str, aval: Any, settings: Any) -> Any:
+    """The one equation of a `jax.nn` function of one array; None where it has others, or constants, or is none.
 
     settings: those of JAX under which it is traced.
     """
     try:
-        closed = jax_compat.trace_library_call(lambda a: [function(a)], [aval])
+        closed = jax_compat.trace_library_call(lambda a: [getattr(jax.nn, name)(a)], [aval])
     except Exception:  # not a function of one array
         return None
     jaxpr, consts = jax_compat.open_jaxpr(closed)
@@ -449,11 +449,15 @@ def batched_function(body: Body, eqn: Any) -> Any:
     """`jax.nn.relu` under `vmap`: the same elementwise function, of which only the rule was batched."""
     call = eqn.params["call_jaxpr"]
     name = jax_compat.jaxpr_name(call)
-    function = getattr(jax.nn, name, None) if name else None
-    if function is None or len(eqn.invars) != 1 or type(eqn.invars[0]) is Literal or len(eqn.outvars) != 1:
+    if (
+        not hasattr(jax.nn, name or "")
+        or len(eqn.invars) != 1
+        or type(eqn.invars[0]) is Literal
+        or len(eqn.outvars) != 1
+    ):
         return None
     x = eqn.invars[0]
-    public = _equation_of(function, x.aval, jax_compat.trace_settings())
+    public = _equation_of(name, x.aval, jax_compat.trace_settings())
     if public is None or public.primitive is not eqn.primitive:
         return None
     comparer = Comparer()
