@@ -427,6 +427,8 @@ class _Attempt:
     def _begin_compiling(self) -> None:
         """Has XLA compile, while the text is written, what tells whether the target is the original's program."""
         captured, target = self.captured, self.form.target
+        if self.compiled_alike is not None:  # from a run before
+            return
         if self.options.prove and target.jaxpr is not captured.expanded and _is_run(captured.expanded):
             start = time.perf_counter()
             self.compiled_alike = retrace.begin_compiling(target.jaxpr, captured, target.neutral)

@@ -103,12 +103,12 @@ class OptimisedAlike:
     def _asked(self) -> bool:
         if self._lowered_alike and same_stablehlo(*self._functions, self._args):
             return True
+        if self._together is not None and _are_halves(self._together):
+            return True
         try:
-            if self._together is not None and _are_halves(self._together):
-                return True
             both = self._apart or _begin_both(*self._functions, self._args)
             left, right = (_normalised(c) for c in both) if both else ("", "")
-        except Exception:  # whatever XLA refuses
+        except Exception:  # as above
             return False
         return left == right != ""
 
@@ -166,9 +166,13 @@ def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> _Compilation | None:
 
 
 def _are_halves(compilation: _Compilation) -> bool:
+    """Whether both halves of a program became the same; no answer is a no, for the two can still be compiled apart."""
     kept, count = compilation.kept, compilation.count // 2
     read = [i for i in kept if i < count]
-    text = compilation.text.result()
+    try:
+        text = compilation.text.result()
+    except Exception:  # whatever XLA refuses
+        return False
     return text is not None and [i - count for i in kept[len(read) :]] == read and same_halves(text, len(read))
 
 
@@ -185,8 +189,10 @@ def _communicates(closed: Any) -> bool:
 
 
 def _computes_constants(closed: Any) -> bool:
-    """Whether a program computes arrays of floating-point numbers from none of its arguments, which two programs side by side would
-    share, and XLA fuse with one of them."""
+    """Whether a program computes arrays of floating-point numbers from none of its arguments.
+
+    Two programs side by side would share them, and XLA could fuse them with one of both.
+    """
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     known = {*jaxpr.constvars, *jaxpr.invars}
     for eqn in jaxpr.eqns:
@@ -382,6 +388,8 @@ def same_halves(text: str, parameters: int) -> bool:
     and used by both alike where the answer is True.
     """
     entry = _read_optimised(text, parameters)[1]
+    if not entry:
+        return False
     root = list(entry.values())[-1]
     results = [name for name in root.operands if name in entry]
     if " tuple(" not in root.text or len(results) % 2:
@@ -422,17 +430,7 @@ _EFFECT = re.compile(
 )
 
 # One of them is in what it finds; a search for all at once takes a quarter of the time of all that is read.
-_EFFECT_WORDS = (
-    "side_effect",
-    "API_VERSION",
-    "feed(",
-    "send(",
-    "recv(",
-    "rng",
-    "all-",
-    "collective-",
-    "reduce-scatter(",
-)
+_EFFECT_WORDS = tuple("side_effect API_VERSION feed( send( recv( rng all- collective- reduce-scatter(".split())
 
 
 # Not of `add`: which of two products LLVM contracts with their sum depends on the order. Nor of `maximum`, of zeros.
