@@ -1804,6 +1804,8 @@ def with_other_jaxprs(params: Mapping[str, Any], change: Callable[[Any], Any]) -
     """Parameters with `change(jaxpr)` for each jaxpr in them, those in containers too; the very same object where that
     changes none."""
     changed: dict[str, Any] | None = None
+    if PLAIN_TYPES.issuperset(map(type, params.values())):
+        return params
     for key, value in params.items():
         if type(value) in PLAIN_TYPES:
             continue
@@ -1818,6 +1820,8 @@ def _with_other_jaxprs(value: Any, change: Callable[[Any], Any]) -> Any:
     if is_jaxpr(value):
         return change(value)
     if isinstance(value, (tuple, list)):
+        if PLAIN_TYPES.issuperset(map(type, value)):
+            return value
         new = [v if type(v) in PLAIN_TYPES else _with_other_jaxprs(v, change) for v in value]
         if all(a is b for a, b in zip(new, value, strict=True)):
             return value

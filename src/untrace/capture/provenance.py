@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from untrace import jax_compat
 from untrace._places import place_of
-from untrace.capture import syntax
+from untrace.capture import bytecode, syntax
 
 # JAX's own functions that start a trace: frames outside them belong to whoever asked for it.
 _ENTRIES = frozenset(
@@ -261,6 +261,14 @@ class Provenance:
         for code, lasti in reversed(below):
             if not code.co_filename.startswith(_NAMING):
                 continue
+            kind, name = bytecode.fate(code, lasti) if not path else ("unknown", "")
+            if kind == "bound" and _tells(name):
+                return name
+            goes_out = bytecode.is_returned(code, name) if kind == "bound" else _GOES_OUT[kind]
+            if goes_out:
+                continue
+            if goes_out is not None:
+                return None
             climb = climbed(self._frame(code, lasti, True), path)
             for target in climb.targets:
                 if target.kind == "assign" and not target.path and _tells(target.name):
@@ -326,6 +334,7 @@ def authors(files: Iterable[str]) -> Iterator[None]:
 
 # Where JAX's functions read like a user's; the rest of it deals with equations and tracers.
 _NAMING = tuple(os.path.join(_JAX[0], "_src", part) for part in ("nn", "numpy", "scipy", "image", "ops", "random.py"))
+_GOES_OUT = {"returned": True, "used": False, "unknown": None}  # by what a function does with a value
 _SAYS_NOTHING = frozenset(
     "ans arr arr1 arr2 array args data dtype operand operands out output outputs primal_out primals_out res result results "
     "ret retval tangent_out tmp val value values".split()

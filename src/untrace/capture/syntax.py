@@ -28,11 +28,13 @@ _LEAVES = frozenset(
 ) | {ast.Name, ast.Constant, ast.arg, ast.alias}  # fmt: skip
 
 
+_INSIDE_OF_TOP = " \t)]}#"  # what lines begin with that begin no statement at the top level
 _DEFINITION = re.compile(r"(?:async )?def (\w+)")
 
 
 # Longer files are parsed one definition at a time: most of them are libraries', of which a program touches little.
-_WHOLE_FILE_LINES = 400
+_WHOLE_FILE_LINES = 80
+_FILE_OF_ONE_AUTHOR = 400
 
 
 class _Piece:
@@ -138,6 +140,7 @@ class _File:
         self.lines = lines
         self._whole: _Piece | None = None
         self._pieces: dict[int, _Piece] = {}  # by first line
+        self._named: dict[str, list[Any]] = {}
 
     def piece(self, first: int, last: int | None = None) -> _Piece:
         """The piece that holds the definition at line `first` (up to `last`, where that is known)."""
@@ -153,6 +156,19 @@ class _File:
         if self._whole is None:
             self._whole = _Piece("".join(self.lines), 0)
         return self._whole
+
+    def named(self, name: str, piece: _Piece) -> list[Any]:
+        """The functions and methods of this name that a file defines, or only a piece of it, where that is a long one: what a
+        library's helpers call anything says little. Of several, maybe none."""
+        if len(self.lines) > _FILE_OF_ONE_AUTHOR or self._whole is not None:
+            return piece.named(name)
+        found = self._named.get(name)
+        if found is None:
+            text = f"def {name}("
+            places = [n for n, line in enumerate(self.lines, 1) if text in line and line.lstrip().startswith(text)]
+            found = self.piece(self._decorated(places[0])).named(name) if len(places) == 1 else []
+            self._named[name] = found
+        return found
 
     @functools.cached_property
     def definitions(self) -> dict[str, list[int]]:
@@ -180,9 +196,27 @@ class _File:
             begun = begun or bool(bare) and _indent(text) > indent
         return len(self.lines)
 
+    def around(self, line: int) -> int:
+        """The first line of the innermost function that has a line in its body, by their indentation; else of the top-level
+        statement around it."""
+        indent = _indent(self.lines[line - 1])
+        for first in range(line - 1, 0, -1):
+            text = self.lines[first - 1]
+            if _DEFINITION.match(text.lstrip()) and _indent(text) < indent and self._end(first) >= line:
+                return self._decorated(first)
+            if text[:1] not in _INSIDE_OF_TOP and text.strip():
+                break
+        return self.top(line)
+
+    def _decorated(self, first: int) -> int:
+        """The line at which the decorators of the definition at a line begin."""
+        while first > 1 and self.lines[first - 2].lstrip()[:1] == "@":
+            first -= 1
+        return first
+
     def top(self, line: int) -> int:
         """The first line of the top-level statement around a line, by its indentation."""
-        while line > 1 and (not self.lines[line - 1].strip() or self.lines[line - 1][0] in " \t)]}#"):
+        while line > 1 and (not self.lines[line - 1].strip() or self.lines[line - 1][0] in _INSIDE_OF_TOP):
             line -= 1
         return line
 
@@ -223,7 +257,7 @@ def _piece_of(code: CodeType) -> _Piece | None:
     file = _file(code.co_filename)
     piece = None
     if file is not None and code.co_name.startswith("<"):  # its own lines are no statement
-        piece = file.piece(file.top(min(code.co_firstlineno, len(file.lines))))
+        piece = file.piece(file.around(min(code.co_firstlineno, len(file.lines))))
     elif file is not None:
         piece = file.piece(code.co_firstlineno, _end_of(code))
     if len(_CODES) > 20_000:  # a long-lived process; the trees themselves stay with their files
@@ -374,9 +408,9 @@ def parameter(code: CodeType, call: ast.Call, index: int) -> str | None:
     """The parameter that positional argument `index` of `call` is passed for, where the file defines the callee once."""
     if any(isinstance(a, ast.Starred) for a in call.args[: index + 1]):
         return None
-    piece = _piece_of(code)
+    piece, file = _piece_of(code), _file(code.co_filename)
     callee = call.func
-    if piece is None:
+    if piece is None or file is None:
         return None
     if isinstance(callee, ast.Name):
         name, bound = callee.id, 0
@@ -384,7 +418,7 @@ def parameter(code: CodeType, call: ast.Call, index: int) -> str | None:
         name, bound = callee.attr, 1
     else:
         return None
-    found = piece.named(name)
+    found = file.named(name, piece)
     if len(found) != 1:
         return None
     names = [a.arg for a in (*found[0].args.posonlyargs, *found[0].args.args)]
@@ -429,7 +463,7 @@ def function_at(file: str, line: int, name: str) -> Any:
     found = _file(file)
     if found is None or not 0 < line <= len(found.lines):
         return None
-    known = found.piece(found.top(line) if name.startswith("<") else line)
+    known = found.piece(found.around(line) if name.startswith("<") else line)
     known.open(line)
     kind: Any = ast.Lambda if name.startswith("<") else _DEFINITIONS
     matching = [n for n in known.functions.get(line, ()) if isinstance(n, kind) and getattr(n, "name", name) == name]

@@ -275,14 +275,20 @@ class Program:
 
 def functions_in(value: Any) -> list[Function]:
     """The Functions in an equation's parameter value, outermost order, not those inside them."""
-    if type(value) is Function:
+    kind = type(value)
+    if kind is Function:
         return [value]
-    items = value.values() if type(value) is dict else value if isinstance(value, (tuple, list)) else ()
-    return [f for item in items if isinstance(item, _HOLDERS) for f in functions_in(item)]
+    if kind in _WITHOUT:
+        return []
+    if not isinstance(value, (tuple, list, dict)):
+        _WITHOUT.add(kind)
+        return []
+    items = value.values() if kind is dict else () if isinstance(value, dict) else value
+    return [] if _WITHOUT.issuperset(map(type, items)) else [f for item in items for f in functions_in(item)]
 
 
-# Of the types of parameters those that may hold Functions; asked before anything is called, for there are many others.
-_HOLDERS = (Function, tuple, list, dict)
+# Types of parameters that hold no Functions, as they are met: every pass asks that of all parameters.
+_WITHOUT: set[type] = set()
 
 
 def walk_functions(entry: Function) -> list[Function]:
@@ -291,6 +297,7 @@ def walk_functions(entry: Function) -> list[Function]:
     seen: set[int] = set()
     # An explicit stack: programs nest deeper than Python's own stack likes.
     stack: list[tuple[Function, bool]] = [(entry, False)]
+    without = _WITHOUT
     while stack:
         function, done = stack.pop()
         if done:
@@ -306,7 +313,9 @@ def walk_functions(entry: Function) -> list[Function]:
                 stack.append((callee.body, False))
             elif type(callee) is TreeMap:
                 stack.extend([(turn, False) for turn in callee.turns])
-            for value in equation.params.values() if equation.params else ():
-                if value is not None and isinstance(value, _HOLDERS):
-                    stack.extend([(f, False) for f in functions_in(value) if id(f) not in seen])
+            for value in equation.params.values():
+                kind = type(value)
+                if kind in without or kind is tuple and without.issuperset(map(type, value)):
+                    continue
+                stack.extend([(f, False) for f in functions_in(value) if id(f) not in seen])
     return order

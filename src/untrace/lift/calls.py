@@ -31,6 +31,7 @@ _DISPATCHER = frozenset(
 # The loops of code objects, by id, for the whole process: library functions are on the way to most equations.
 _LOOPS: dict[int, tuple[CodeType, list[tuple[int, int]]]] = {}
 _MOST_LOOPS = 10_000
+_BACKWARD = frozenset(number for name, number in dis.opmap.items() if "BACKWARD" in name)
 
 
 class Call:
@@ -276,11 +277,10 @@ class _Reader:
     def _loops_of(self, code: CodeType) -> list[tuple[int, int]]:
         found = _LOOPS.get(id(code))
         if found is None:
-            loops = [
-                (i.argval, i.offset)
-                for i in dis.get_instructions(code)
-                if "BACKWARD" in i.opname and isinstance(i.argval, int)
-            ]
+            loops = []
+            if not _BACKWARD.isdisjoint(code.co_code[::2]):  # most functions have none, and `dis` takes its time
+                instructions = dis.get_instructions(code)
+                loops = [(i.argval, i.offset) for i in instructions if i.opcode in _BACKWARD and type(i.argval) is int]
             if len(_LOOPS) > _MOST_LOOPS:
                 _LOOPS.clear()
             found = _LOOPS[id(code)] = code, loops

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from untrace.capture.provenance import Frame, climbed
 from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, PullbackType, Value
 from untrace.lift import words
@@ -69,7 +71,7 @@ class Piece:
                 return number
             if kind is Literal:
                 self.literals.append(atom.value)
-                return repr(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
+                return _number_key(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
             return Constant, id(atom)
 
         def references(atoms: Sequence[Any]) -> tuple[Any, Any]:
@@ -260,6 +262,13 @@ def _rough(key: Any) -> Any:
 def callee_key(callee: Any) -> Any:
     """Equal for equal callees; what a library's call does is told by the equation that it was."""
     return callee.name if type(callee) is Library else id(callee.object)
+
+
+def _number_key(value: Any) -> Any:
+    """Equal for literals that are written alike: NaN is NaN, and the zeros differ. (Their `repr` takes a hundred times as
+    long where they are arrays.)"""
+    array = np.asarray(value)
+    return repr(value) if array.dtype.kind == "O" else (type(value), array.shape, array.tobytes())
 
 
 def _type_key(aval: Any) -> Any:

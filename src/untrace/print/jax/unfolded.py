@@ -21,13 +21,14 @@ def unfold(statements: Sequence[Statement], fresh: Callable[[str], str]) -> tupl
     from untrace.print.jax.rolled import key_of
 
     local = {name for s in statements for name in targets_of(s)}
-    read = Counter(n for s in statements for n in read_by(s))
     named: dict[Any, str] = {}
     for statement in statements:
         if type(statement) is Assign and len(statement.targets) == 1 and type(statement.targets[0]) is str:
             if type(statement.value) in (Call, Binary):
                 named.setdefault(key_of(statement.value, local), statement.targets[0])
     temporary: set[str] = set()
+    if not named:
+        return list(statements), temporary
     moved: set[str] = set()
     found: list[Statement] = []
     for statement in statements:
@@ -59,6 +60,7 @@ def unfold(statements: Sequence[Statement], fresh: Callable[[str], str]) -> tupl
             found.append(statement)
     if not temporary:
         return list(statements), temporary
+    read = Counter(n for s in statements for n in read_by(s))
     alike = {name for name in moved if read[name] == 1}
     return _ordered(found, alike), temporary
 
@@ -87,16 +89,18 @@ def _ordered(statements: Sequence[Statement], alike: set[str]) -> list[Statement
 
 def fold_back(statements: Sequence[Statement], temporary: set[str]) -> list[Statement]:
     """The statements with the temporary variables that are read once in the place where they are."""
+    if not temporary:
+        return list(statements)
     read = Counter(n for s in statements for n in read_by(s))
     found: list[Statement] = []
     inside: dict[str, Any] = {}
-    kept = {n for s in statements if isinstance(s, (Compound, Def)) for n in read_by(s)}
+    folded = temporary.difference(*[read_by(s) for s in statements if isinstance(s, (Compound, Def))])
     for statement in statements:
         made = (
             substituted(statement, inside) if inside and not inside.keys().isdisjoint(read_by(statement)) else statement
         )
         targets = targets_of(made)
-        if type(made) is Assign and len(targets) == 1 and targets[0] in temporary - kept and read[targets[0]] == 1:
+        if type(made) is Assign and len(targets) == 1 and targets[0] in folded and read[targets[0]] == 1:
             inside[targets[0]] = made.value
             continue
         found.append(made)

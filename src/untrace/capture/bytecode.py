@@ -1,0 +1,119 @@
+"""What becomes of a value, read off the instructions that follow the one that made it: no source is read for it.
+
+Only what is certain is answered, for the Pythons whose instructions are known here; the rest is for `syntax`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dis import opmap, opname
+from types import CodeType
+from typing import NamedTuple
+
+
+class Fate(NamedTuple):
+    """`kind`: "bound" (to the variable `name`), "returned", "used" (in a larger expression, or dropped), or "unknown"."""
+
+    kind: str
+    name: str = ""
+
+
+_UNKNOWN, _RETURNED, _USED = Fate("unknown"), Fate("returned"), Fate("used")
+# Instructions that leave the value of an expression.
+_MAKERS = frozenset(
+    "BINARY_OP BINARY_SUBSCR CALL CALL_FUNCTION_EX COMPARE_OP LOAD_ATTR UNARY_INVERT UNARY_NEGATIVE".split()
+)
+_SKIPPED = frozenset("CACHE KW_NAMES NOP PRECALL".split())
+_LOADS = frozenset("LOAD_CLOSURE LOAD_CONST LOAD_DEREF LOAD_FAST LOAD_FAST_CHECK PUSH_NULL".split())
+_BINARY = frozenset("BINARY_OP BINARY_SUBSCR COMPARE_OP CONTAINS_OP IS_OP".split())
+_UNARY = frozenset("UNARY_INVERT UNARY_NEGATIVE UNARY_NOT".split())
+# The value is taken apart, iterated over, tested or dropped.
+_LAST = frozenset(
+    "GET_ITER POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_TRUE POP_TOP UNPACK_SEQUENCE".split()
+)
+_BUILDERS = frozenset(("BUILD_LIST", "BUILD_TUPLE"))  # what is inside them may still get a name
+_METHOD_BIT = sys.version_info >= (3, 12)  # LOAD_ATTR may push an object beside its method
+_EXTENDED, _CACHE = opmap["EXTENDED_ARG"], opmap["CACHE"]
+
+
+def fate(code: CodeType, lasti: int) -> Fate:
+    """What the function of `code` does with the value that its instruction at `lasti` gives."""
+    raw = code.co_code
+    while lasti > 0 and raw[lasti] == _CACHE:  # where a frame stands while it calls a function that is Python's
+        lasti -= 2
+    return _followed(code, raw, lasti + 2) if opname[raw[lasti]] in _MAKERS else _UNKNOWN
+
+
+def is_returned(code: CodeType, name: str) -> bool | None:
+    """Whether the function of `code` returns its variable `name`, as it is; None where that is not certain."""
+    raw = code.co_code
+    variable = code.co_varnames.index(name)
+    stores = returns = arg = 0
+    for at in range(0, len(raw), 2):
+        arg = arg << 8 | raw[at + 1]
+        if raw[at] == _EXTENDED:
+            continue
+        if arg == variable:
+            what = opname[raw[at]]
+            if what in ("LOAD_FAST", "LOAD_FAST_CHECK"):
+                kind = _followed(code, raw, at + 2).kind
+                if kind == "unknown":
+                    return None
+                returns += kind == "returned"
+            stores += what == "STORE_FAST"
+        arg = 0
+    if not returns:
+        return False
+    return True if stores == 1 else None
+
+
+def _followed(code: CodeType, raw: bytes, at: int) -> Fate:
+    """What the instructions from `at` on do with the value that is on top of the stack there."""
+    above = 0  # how many values lie on top of ours
+    arg = 0
+    while at < len(raw):
+        arg = arg << 8 | raw[at + 1]
+        at += 2
+        if raw[at - 2] == _EXTENDED:
+            continue
+        name = opname[raw[at - 2]]
+        if name == "JUMP_FORWARD":  # behind the other branch of `... if ... else ...`
+            at += 2 * arg
+        elif name not in _SKIPPED:
+            if above == 0:
+                if name == "STORE_FAST":
+                    return Fate("bound", code.co_varnames[arg]) if arg < len(code.co_varnames) else _UNKNOWN
+                if name == "RETURN_VALUE":
+                    return _RETURNED
+                if name in _LAST:
+                    return _USED
+            takes, gives = _effect(name, arg)
+            if takes > above:
+                # `tuple(x)` and `list(x)` are still the value to a reader.
+                copied = name == "CALL" and arg == 1 and not {"list", "tuple"}.isdisjoint(code.co_names)
+                return _UNKNOWN if gives < 0 or name in _BUILDERS or copied else _USED
+            above += gives - takes
+        arg = 0
+    return _UNKNOWN
+
+
+def _effect(name: str, arg: int) -> tuple[int, int]:
+    """How many values an instruction takes from the stack, and how many it leaves: -1 where that is not known here."""
+    if name in _LOADS:
+        return 0, 1
+    if name in _BINARY:
+        return 2, 1
+    if name in _UNARY:
+        return 1, 1
+    match name:
+        case "LOAD_GLOBAL":
+            return 0, 1 + (arg & 1)
+        case "LOAD_ATTR":
+            return 1, 1 + (arg & 1 if _METHOD_BIT else 0)
+        case "LOAD_METHOD":
+            return 1, 2
+        case "CALL":
+            return arg + 2, 1
+        case "BUILD_LIST" | "BUILD_SLICE" | "BUILD_TUPLE":
+            return arg, 1
+    return 1 << 30, -1
