@@ -339,15 +339,16 @@ def returned(code: CodeType, name: str, node: ast.AST) -> tuple[int | str, ...] 
     return place
 
 
-def loops(code: CodeType) -> list[ast.For]:
-    """The `for` loops in the function of a code object, each before those inside it."""
+def loops_around(code: CodeType, line: int) -> list[ast.For]:
+    """The `for` loops of a code object's function whose bodies hold a line of the file, outermost first."""
     function = definition(code)
     piece = _piece_of(code)
     if piece is None or function is None:
         return []
     if function not in piece.loops:
         piece.loops[function] = [n for n in ast.walk(function) if isinstance(n, ast.For)]
-    return piece.loops[function]
+    line -= piece.shift
+    return [n for n in piece.loops[function] if n.body[0].lineno <= line <= (n.end_lineno or 0)]
 
 
 class _Returns:

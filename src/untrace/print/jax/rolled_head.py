@@ -224,9 +224,8 @@ def author_target(provenance: Provenance, statements: Sequence[Statement]) -> tu
 def _loops_around(site: Site) -> Iterator[ast.For]:
     """The loops of the author's functions that an equation was traced in, outermost first."""
     for frame in site.user_frames:
-        for loop in syntax.loops(frame.code) if frame.line is not None else ():
-            if loop.body[0].lineno <= frame.line <= (loop.end_lineno or 0):
-                yield loop
+        if frame.line is not None:
+            yield from syntax.loops_around(frame.code, frame.line)
 
 
 def _last_word(node: ast.AST) -> str:
