@@ -291,13 +291,29 @@ def functions_in(value: Any) -> list[Function]:
 _WITHOUT: set[type] = set()
 
 
+def callees(function: Function) -> list[Function]:
+    """The Functions that the equations of a function hold, the last first."""
+    found: list[Function] = []
+    without = _WITHOUT
+    for equation in reversed(function.equations):
+        callee = equation.callee
+        if type(callee) is Local:
+            found.append(callee.body)
+        elif type(callee) is TreeMap:
+            found.extend(callee.turns)
+        for value in equation.params.values():
+            kind = type(value)
+            if not (kind in without or kind is tuple and without.issuperset(map(type, value))):
+                found.extend(functions_in(value))
+    return found
+
+
 def walk_functions(entry: Function) -> list[Function]:
     """Every Function reachable from `entry`, each once, callees before callers."""
     order: list[Function] = []
     seen: set[int] = set()
     # An explicit stack: programs nest deeper than Python's own stack likes.
     stack: list[tuple[Function, bool]] = [(entry, False)]
-    without = _WITHOUT
     while stack:
         function, done = stack.pop()
         if done:
@@ -307,15 +323,5 @@ def walk_functions(entry: Function) -> list[Function]:
             continue
         seen.add(id(function))
         stack.append((function, True))
-        for equation in reversed(function.equations):
-            callee = equation.callee
-            if type(callee) is Local and id(callee.body) not in seen:
-                stack.append((callee.body, False))
-            elif type(callee) is TreeMap:
-                stack.extend([(turn, False) for turn in callee.turns])
-            for value in equation.params.values():
-                kind = type(value)
-                if kind in without or kind is tuple and without.issuperset(map(type, value)):
-                    continue
-                stack.extend([(f, False) for f in functions_in(value) if id(f) not in seen])
+        stack.extend([(callee, False) for callee in callees(function) if id(callee) not in seen])
     return order

@@ -27,6 +27,7 @@ from untrace.ir.nodes import (
     Program,
     Slot,
     Value,
+    callees,
     walk_functions,
 )  # fmt: skip
 from untrace.lift import library, words
@@ -103,8 +104,15 @@ class Lifter:
             self.patterns.clear()
 
     def lift(self, program: Program) -> Program:
-        for function in walk_functions(program.entry):
+        """Lifts callers before their callees: what is inside of a library's call is not written."""
+        todo, seen = [program.entry], {id(program.entry)}
+        while todo:
+            function = todo.pop()
             self.lift_function(function)
+            for callee in callees(function):
+                if id(callee) not in seen:
+                    seen.add(id(callee))
+                    todo.append(callee)
         return program
 
     def lift_function(self, function: Function) -> None:
