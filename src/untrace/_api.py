@@ -14,7 +14,8 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import OptionError, OutputExistsError
-from untrace._pipeline import WORDS, Options, Result, no_collections, write_and_prove
+from untrace._garbage import no_collections
+from untrace._pipeline import WORDS, Options, Result, write_and_prove
 from untrace.capture.function import Captured, trace
 from untrace.print.jax.entry import FlatEntry, entry_of
 from untrace.print.jax.signature import static_arguments

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import time
@@ -222,6 +221,7 @@ def _forms(captured: Captured, plain: Program, options: Options, folds: bool = F
         instead: dict[int, Any] = {}
         if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings)):
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
+            retrace.begin_original(captured)
             found, instead, captured.extra["repeats"] = recognised(
                 close_over_constants(prune(_program_of_target(captured, plain, whole, ""))), JAX.user_names()
             )
@@ -373,10 +373,6 @@ class _Attempt:
                         function.equations = equations
                     return None
             start = time.perf_counter()
-            if self.compiled_alike is not None:
-                self.compiled_alike.begin_apart()
-                self._spent("run", start)
-                start = time.perf_counter()
             head = head_of_module(captured, self.name, idiomatic)
             rerolled = idiomatic and self.options.reroll == "scan"
             written = self._written(head, forced, idiomatic, rerolled and not self.options.prove, rolls)
@@ -481,21 +477,6 @@ def head_of_module(captured: Captured, name: str, idiomatic: bool, proven: str =
     what = captured.extra.get("title") or captured.summary or f"`{name}`"
     state = " · ".join([f"untrace {__version__}", f"jax {jax.__version__}", proven or "unproven"])
     return "\n".join([f"{what}{where}.", "", state, *notes])
-
-
-class no_collections:
-    """Puts off the cyclic garbage collector, which would walk all live nodes again and again: a third of the time.
-
-    Each public function that traces or writes does so inside one.
-    """
-
-    def __enter__(self) -> None:
-        self._was_enabled = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *exc: object) -> None:
-        if self._was_enabled:
-            gc.enable()
 
 
 class _deep_recursion:

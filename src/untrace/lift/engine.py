@@ -8,6 +8,7 @@ a guess may be bold; a wrong one costs a trace (remembered) and changes nothing.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,7 +82,7 @@ class Lifter:
     `refused`: ids of jaxpr equations that must stay as they are (a lift of them was proven wrong). `own`: names of
     primitives that have a user's rule, which goes before everything else. `any_size`: the text is to hold at other
     sizes of the inputs as well. `only`: idioms by primitive, in the place of all. `provenance`: the program's, where it
-    has been read.
+    has been read. `large`: whether calls that are an equation or two are of no interest.
     """
 
     def __init__(
@@ -91,11 +92,13 @@ class Lifter:
         any_size: bool = False,
         only: Mapping[str, list[Idiom]] | None = None,
         provenance: Provenance | None = None,
+        large: bool = False,
     ):
         self.refused = refused
         self.own = own
         self.any_size = any_size
         self.only = only
+        self.large = large
         self.comparer = Comparer()
         self.provenance = Provenance() if provenance is None else provenance.shared()
         self.plain: dict[Any, tuple[Any, Pattern | None]] = {}  # of guesses whose arguments are a value or two
@@ -244,6 +247,8 @@ class Matcher:
     def try_guess(self, guess: Guess, anchor: Equation) -> bool:
         """Whether the guess is right; if it is, its equations are replaced."""
         anchors = guess.anchors or (anchor,)
+        if self.lifter.large and guess.path in _SMALL:
+            return False
         if not _is_possible(library.facts(guess.path), anchors):
             return False
         found = self._pattern(guess)
@@ -439,6 +444,13 @@ class Matcher:
         return order
 
 
+# Of the operators only an index may be many equations.
+_SMALL = frozenset(
+    [f"operator.{name}" for name in operator.__all__ if name != "getitem"]
+    + ["jnp.einsum", "attribute.T", "method.astype"]
+)
+
+
 def _is_possible(known: library.Facts, anchors: Sequence[Equation]) -> bool:
     """Whether equations can end what a call leaves, as far as that is known without a trace."""
     last = anchors[0]
@@ -512,7 +524,7 @@ def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], d
     instead: dict[int, Any] = {}
     find_pullbacks(program, own=own, instead=instead)
     repeats = bool(repeated(program))
-    Lifter(own=own, provenance=provenance_of(program)).lift(program)
+    Lifter(own=own, provenance=provenance_of(program), large=True).lift(program)
     for function in walk_functions(program.entry):
         for equation in function.equations:
             large = type(equation.callee) is Library and len(equation.callee.body.equations) >= _LARGE

@@ -18,6 +18,7 @@ import jax
 import jax.extend.core
 
 from untrace import jax_compat
+from untrace._garbage import collect_young
 
 _LOCATION = re.compile(r"\s*loc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\((?:[^()]|\([^()]*\))*\))*\)")
 _LOCATION_LINE = re.compile(r"^#loc.*\n?", re.M)
@@ -75,25 +76,22 @@ class OptimisedAlike:
     """`same_optimised`, begun: a call waits for the answer.
 
     XLA compiles without Python's lock, and so beside what the caller does meanwhile. lowered_alike: whether the two may
-    lower to the same StableHLO, which is asked first: nothing is begun then.
+    lower to the same StableHLO, which is asked first: nothing is begun then. first: what `begin_alone` gave of `f`.
     """
 
-    def __init__(self, f: Any, g: Any, args: Sequence[Any], lowered_alike: bool = False):
+    def __init__(
+        self, f: Any, g: Any, args: Sequence[Any], lowered_alike: bool = False, first: Compilation | None = None
+    ):
         self._functions = f, g
         self._args = args
         self._lowered_alike = lowered_alike
-        self._together = None if lowered_alike else _begin_together(f, g, args)
-        self._apart: list[_Compilation] | None = None
+        self._first = first
+        self._together = None if lowered_alike or first is not None else _begin_together(f, g, args)
+        self._apart: list[Compilation] | None = None
         self._answer: bool | None = None
-
-    def begin_apart(self) -> None:
-        """Begins what cannot be compiled side by side, which is twice the work: where it is clear that it is needed.
-
-        Programs on several devices wait: of those the text's own jaxpr may have to be compiled, with JAX's casts in it.
-        """
-        done = self._together is not None or self._apart is not None
-        if not done and not self._lowered_alike and not _communicates(self._functions[0]):
-            self._apart = _begin_both(*self._functions, self._args)
+        # Programs on several devices wait: of those the text's own jaxpr may have to be compiled, with JAX's casts in it.
+        if first is not None and not lowered_alike and not _communicates(f):
+            self._apart = self._begin_both()
 
     def __call__(self) -> bool:
         if self._answer is None:
@@ -105,16 +103,32 @@ class OptimisedAlike:
             return True
         if self._together is not None and _are_halves(self._together):
             return True
+        both = self._apart or self._begin_both()
         try:
-            both = self._apart or _begin_both(*self._functions, self._args)
             left, right = (_normalised(c) for c in both) if both else ("", "")
         except Exception:  # as above
             return False
         return left == right != ""
 
+    def _begin_both(self) -> list[Compilation]:
+        """Both by themselves; nothing where one cannot be lowered."""
+        f, g = self._functions
+        try:
+            return [self._first or _begin(f, self._args), _begin(g, self._args)]
+        except Exception:  # lowering runs rules of any library
+            return []
+
+
+def begin_alone(f: Any, args: Sequence[Any]) -> Compilation | None:
+    """Begins to compile a closed jaxpr that is no program to be compiled side by side with another; else None."""
+    try:
+        return _begin(f, args) if _computes_constants(f) or _communicates(f) else None
+    except Exception:  # as above
+        return None
+
 
 @dataclass(frozen=True, slots=True)
-class _Compilation:
+class Compilation:
     """A compilation that was begun: the places of the arguments that the program reads, of how many, and the optimised HLO;
     None where that does not say all."""
 
@@ -123,7 +137,7 @@ class _Compilation:
     text: Future[str | None]
 
 
-def _begin(function: Any, args: Sequence[Any]) -> _Compilation:
+def _begin(function: Any, args: Sequence[Any]) -> Compilation:
     """Lowers a function and has XLA compile it. Raises what JAX does."""
     leaves = jax.tree_util.tree_leaves(args)
     name = f"untrace_{next(_COUNT)}"
@@ -138,18 +152,10 @@ def _begin(function: Any, args: Sequence[Any]) -> _Compilation:
     pool = ThreadPoolExecutor(1)
     future = pool.submit(compiled)
     pool.shutdown(wait=False)
-    return _Compilation(jax_compat.kept_arguments(lowered), len(leaves), future)
+    return Compilation(jax_compat.kept_arguments(lowered), len(leaves), future)
 
 
-def _begin_both(f: Any, g: Any, args: Sequence[Any]) -> list[_Compilation]:
-    """Both by themselves; nothing where one cannot be lowered."""
-    try:
-        return [_begin(h, args) for h in (f, g)]
-    except Exception:  # lowering runs rules of any library
-        return []
-
-
-def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> _Compilation | None:
+def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> Compilation | None:
     """Both programs as one, each of arguments of its own: what they share is lowered once, and XLA is called once.
 
     Nothing of one can become part of the other then, but for what depends on no argument: that is one, and may be fused
@@ -165,20 +171,26 @@ def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> _Compilation | None:
         return None
 
 
-def _are_halves(compilation: _Compilation) -> bool:
+def _are_halves(compilation: Compilation) -> bool:
     """Whether both halves of a program became the same; no answer is a no, for the two can still be compiled apart."""
     kept, count = compilation.kept, compilation.count // 2
     read = [i for i in kept if i < count]
     try:
-        text = compilation.text.result()
+        text = _waited_for(compilation)
     except Exception:  # whatever XLA refuses
         return False
     return text is not None and [i - count for i in kept[len(read) :]] == read and same_halves(text, len(read))
 
 
-def _normalised(compilation: _Compilation) -> str:
-    text = compilation.text.result()
+def _normalised(compilation: Compilation) -> str:
+    text = _waited_for(compilation)
     return "" if text is None else f"arguments {compilation.kept}\n{normalise_optimised(text)}"
+
+
+def _waited_for(compilation: Compilation) -> str | None:
+    if not compilation.text.done():
+        collect_young()  # rather than sit idle
+    return compilation.text.result()
 
 
 def _communicates(closed: Any) -> bool:

@@ -16,7 +16,7 @@ from untrace.capture.function import Captured
 from untrace.lift.simplify import IMPLICIT, simplified
 from untrace.print.jax.module import Written
 from untrace.prove.compare import compare
-from untrace.prove.hlo import OptimisedAlike
+from untrace.prove.hlo import OptimisedAlike, begin_alone
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
 
@@ -210,7 +210,14 @@ def prove_scans(written: Written, captured: Captured) -> tuple[Proof, LoadedText
 def begin_compiling(target: Any, captured: Captured, lowered_alike: bool) -> OptimisedAlike:
     """Whether a jaxpr compiles to the program that the captured one compiles to, as one can ask later; see `weaker_of`."""
     args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
-    return OptimisedAlike(captured.jaxpr, target, args, lowered_alike)
+    return OptimisedAlike(captured.jaxpr, target, args, lowered_alike, captured.extra.get("compilation"))
+
+
+def begin_original(captured: Captured) -> None:
+    """Has XLA compile the captured program, where that is what a simplified one is compared with, beside all that follows."""
+    if "compilation" not in captured.extra:
+        args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
+        captured.extra["compilation"] = begin_alone(captured.jaxpr, args)
 
 
 def weaker_of(

@@ -14,7 +14,8 @@ from typing import Any
 
 from untrace._api import Decompiled, _decompiled, _options
 from untrace._errors import ProofError
-from untrace._pipeline import no_collections, write_and_prove
+from untrace._garbage import no_collections
+from untrace._pipeline import write_and_prove
 from untrace.capture import provenance
 from untrace.lift.simplify import REWRITES
 from untrace.torch import capture as captures
