@@ -120,22 +120,20 @@ class Lifter:
 
     def lift_function(self, function: Function) -> None:
         matcher = Matcher(self, function)
-        equations = matcher.equations
+        equations, consumed = matcher.equations, matcher.consumed
         find = (IDIOMS if self.only is None else self.only).get
         first, last = (FIRST, LAST) if self.only is None else ((), ())
         idioms: dict[str, tuple[Idiom, ...]] = {}
         for place in range(len(equations) - 1, -1, -1):
             equation = equations[place]
-            if id(equation) in matcher.consumed or type(equation.callee) in (Library, Local):
+            callee = equation.callee
+            kind = type(callee)
+            if kind is Library or kind is Local or id(equation) in consumed or not matcher.free(equation):
                 continue
-            if not matcher.free(equation):
-                continue
-            name = equation.callee.name
-            if name not in idioms:
-                idioms[name] = (*first, *find(name, ()), *last)
-            for guess_from in idioms[name]:
-                if any(matcher.try_guess(guess, equation) for guess in guess_from(matcher, equation)):
-                    break
+            known = idioms.get(callee.name)
+            if known is None:
+                known = idioms[callee.name] = (*first, *find(callee.name, ()), *last)
+            matcher.lift(equation, known)
         matcher.finish(function)
 
 
@@ -243,6 +241,14 @@ class Matcher:
             ]
 
     # ------------------------------------------------------------ proof of one guess
+
+    def lift(self, equation: Equation, idioms: Sequence[Idiom]) -> bool:
+        """Tries all guesses at what ends in an equation, until one is right."""
+        for guess_from in idioms:
+            for guess in guess_from(self, equation):
+                if self.try_guess(guess, equation):
+                    return True
+        return False
 
     def try_guess(self, guess: Guess, anchor: Equation) -> bool:
         """Whether the guess is right; if it is, its equations are replaced."""
@@ -357,8 +363,11 @@ class Matcher:
         if ours is None or id(ours) in self.consumed or ours.outputs[0] is not output:
             return None
         operands = self._operands(eqn, ours)
-        if operands is None or any([inputs[places[var]] is not atom for var, atom in operands]):
+        if operands is None:
             return None
+        for var, atom in operands:
+            if inputs[places[var]] is not atom:
+                return None
         return [ours]
 
     def _operands(self, eqn: Any, ours: Equation) -> list[tuple[Any, Any]] | None:

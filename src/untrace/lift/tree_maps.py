@@ -45,8 +45,9 @@ def map_trees(program: Program, refused: Any = ()) -> Program:
     functions = [program.entry]
     for function in functions:  # grows on the way
         for equation in function.equations:
-            inner = [f for value in equation.params.values() for f in functions_in(value)]
-            functions.extend(f for f in inner if equation.callee.name == "vmap" or "trees" in f.extra)
+            if equation.params:
+                inner = [f for value in equation.params.values() for f in functions_in(value)]
+                functions.extend(f for f in inner if equation.callee.name == "vmap" or "trees" in f.extra)
         if len(function.equations) >= _FEWEST:
             function.equations = _in_one(_Mapper(function, provenance, refused).mapped(), function.results)
     return program
@@ -58,6 +59,8 @@ def _in_one(equations: Sequence[Equation], results: Sequence[Any]) -> list[Equat
     A step of an optimiser's chain that has a name of its own keeps it: `mu_hat`, but not the second and third `updates`.
     """
     found = list(equations)
+    if not any(type(e.callee) is TreeMap for e in found):
+        return found
     uses = Counter(a for e in found for a in e.inputs if type(a) is Value)
     uses.update(r for r in results if type(r) is Value)
     maker = {id(e.outputs[0]): e for e in found if type(e.callee) is TreeMap}
@@ -134,6 +137,8 @@ class _Mapper:
         known = {id(e): self._frames(e) for e in self.function.equations}
         equations = self._with_sums(self.function.equations, known)
         frames = [known.get(id(e), ()) for e in equations]
+        if not any(frames):  # nothing was called
+            return list(equations)
         found: list[Equation] = []
         failed: dict[tuple[int, int], int] = {}  # runs, by depth and end: how often one was tried in vain
         at = 0

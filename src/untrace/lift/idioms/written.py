@@ -69,13 +69,19 @@ def _is_of(m: Matcher, place: int, site: Site) -> bool:
 
 def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
     """The call that left several equations; tried at the last of them, before the idioms of its primitive."""
+    if equation.origin is None:
+        return
+    place, site = m.position(equation), m.site(equation)
+    if _is_of(m, place + 1, site):
+        return
+    alone = not _is_of(m, place - 1, site)
+    if alone and site.library is not None and site.library[1] != "einsum":  # most equations
+        return
     call = call_of(m, equation)
     if call is None:
         return
     path, site = call
-    place = m.position(equation)
-    alone = not _is_of(m, place - 1, site)
-    if _is_of(m, place + 1, site) or alone and path != "jnp.einsum":
+    if alone and path != "jnp.einsum":
         return
     for group in _groups(m, equation, site):
         if len(group) > 1 or path == "jnp.einsum":
