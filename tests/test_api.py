@@ -28,6 +28,7 @@ import pytest
 from jax import lax
 
 import untrace
+from untrace import _garbage
 
 X = jnp.array([0.5, -1.5, 2.5])
 F32 = jax.ShapeDtypeStruct((3,), np.float32)
@@ -335,6 +336,22 @@ def test_the_text_of_a_module_goes_with_it() -> None:
     del decompiled
     gc.collect()
     assert not os.path.exists(path) and path not in linecache.cache
+
+
+def test_the_garbage_collector_is_left_as_it_was(monkeypatch: Any) -> None:
+    collected: list[int] = []
+    monkeypatch.setattr(gc, "collect", collected.append)
+    with _garbage.no_collections():
+        assert not gc.isenabled()
+        _garbage.collect_young()
+    assert gc.isenabled() and collected == [0]
+    gc.disable()  # a user's own wish
+    try:
+        with _garbage.no_collections():
+            _garbage.collect_young()
+        assert not gc.isenabled() and collected == [0]
+    finally:
+        gc.enable()
 
 
 def test_without_a_place_for_files_the_text_still_runs(monkeypatch: Any) -> None:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from untrace import jax_compat
 from untrace.prove import hlo
@@ -214,10 +215,16 @@ def test_two_programs_are_compiled_side_by_side(apart):
         assert not hlo.same_optimised(f, other, [x, y])
 
 
-def test_what_is_begun_is_compiled_once(monkeypatch, apart):
-    compiled = []
+@pytest.fixture
+def compiled(monkeypatch):
+    """What XLA is called for."""
+    calls = []
     optimised = hlo._optimised
-    monkeypatch.setattr(hlo, "_optimised", lambda *args: compiled.append(args) or optimised(*args))
+    monkeypatch.setattr(hlo, "_optimised", lambda *args: calls.append(args) or optimised(*args))
+    return calls
+
+
+def test_what_is_begun_is_compiled_once(compiled, apart):
     answer = hlo.OptimisedAlike(lambda x: x * 1.0, lambda x: x, [X])
     assert answer() and answer()
     assert len(compiled) == 1 and not apart
@@ -237,6 +244,22 @@ def test_programs_that_compute_constants_are_compiled_apart(apart):
 
     assert hlo.same_optimised(f, g, [x])
     assert len(apart) == 2
+
+
+def test_such_an_original_is_begun_before_there_is_anything_to_compare_it_with(compiled):
+    def f(x):
+        return jnp.sin(x * lax.exp(lax.iota(jnp.float32, 3))) * 1.0
+
+    def g(x):
+        return jnp.sin(x * lax.exp(lax.iota(jnp.float32, 3)))
+
+    assert hlo.begin_alone(jax.make_jaxpr(jnp.sin)(X), [X]) is None
+    original = jax.make_jaxpr(f)(X)
+    first = hlo.begin_alone(original, [X])
+    assert hlo.OptimisedAlike(original, jax.make_jaxpr(g)(X), [X], first=first)()
+    assert len(compiled) == 2
+    assert not hlo.OptimisedAlike(original, jax.make_jaxpr(jnp.sin)(X), [X], first=first)()
+    assert len(compiled) == 3
 
 
 def test_halves_of_a_program_are_compared():
