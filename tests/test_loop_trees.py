@@ -405,3 +405,51 @@ def test_a_second_decompilation_gives_the_same_text() -> None:
 
     first, second = (untrace.decompile(function)(f32(5, 3)) for _ in range(2))
     assert first.source == second.source
+
+
+def test_what_filter_jit_calls_takes_the_authors_trees() -> None:
+    """equinox hands `jax.jit` the leaves, and how they make trees as a static argument; its marker nobody reads."""
+    equinox = pytest.importorskip("equinox")
+
+    class Net(equinox.Module):
+        layers: list
+        activation: Any
+
+        def __init__(self, key):
+            one, two = jax.random.split(key)
+            self.layers = [equinox.nn.Linear(3, 4, key=one), equinox.nn.Linear(4, 2, key=two)]
+            self.activation = jnp.tanh
+
+        def __call__(self, x):
+            return self.layers[1](self.activation(self.layers[0](x)))
+
+    def step(params, x, y):
+        model = equinox.combine(params, static)
+
+        @equinox.filter_jit
+        def make_step(model, x, y):
+            def loss(model):
+                return jnp.mean((jax.vmap(model)(x) - y) ** 2)
+
+            value, grads = equinox.filter_value_and_grad(loss)(model)
+            return equinox.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, grads)), value
+
+        model, value = make_step(model, x, y)
+        return equinox.filter(model, equinox.is_array), value
+
+    params, static = equinox.partition(Net(jax.random.key(0)), equinox.is_array)
+    d = untrace.decompile(step)(params, jnp.ones((5, 3)), jnp.ones((5, 2)))
+    assert "def make_step(model, x, y):" in d.source
+    assert "jax.tree.map(" in d.source
+    assert "return make_step(params, x, y)" in d.source
+    assert "first_0" not in d.source
+    assert d.proof.at_least("hlo")
+
+
+def test_a_name_for_a_checkpoint_is_imported() -> None:
+    """`import jax` alone does not bind `jax.ad_checkpoint`: where nothing else has imported it, the module must."""
+    from jax.ad_checkpoint import checkpoint_name
+
+    d = untrace.decompile(lambda x: checkpoint_name(jnp.sin(x), "pre") * 2.0)(f32(3))
+    assert "from jax.ad_checkpoint import checkpoint_name" in d.source
+    assert 'checkpoint_name(jnp.sin(x), "pre")' in d.source

@@ -207,6 +207,7 @@ CASES = {
     "dropped_outside": lambda x, y: jax.grad(lambda a: jnp.sin(a[jnp.array([1, 0, -1])]).sum())(x) * y,
     "outer_product": lambda x, y: jax.grad(lambda w: jnp.sin(x[0] @ w).sum())(jnp.ones((3, 3)))[:2] + y,
     "choice_of_negative": lambda x, y: jax.grad(lambda a: jax.nn.logsumexp(jnp.abs(a), axis=1).sum())(x) + y,
+    "unread_number": lambda x, y: jax.jit(lambda a: (0, jnp.sin(a)))(x)[1] * y,
     "numbers_of_a_while": lambda x, y: counted(lax.mul(np.float32(2.0), np.float32(1.5)), x) + y,
     "solved_twice": lambda x, y: jax.grad(
         lambda a: lax.linalg.triangular_solve(a[:, :2], a[:, 2:], left_side=True).sum()

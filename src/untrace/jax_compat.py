@@ -751,10 +751,11 @@ def rebuilt_jaxpr(
     constvars: Sequence[Any] = (),
     consts: Sequence[Any] = (),
     invars: Sequence[Any] | None = None,
+    kept: Sequence[int] | None = None,
 ) -> Any:
     """A closed or open jaxpr with other equations and results, and more constants behind those that it has.
 
-    invars: other inputs, whose names are forgotten where there are more or fewer.
+    invars: other inputs, whose names are forgotten where there are more or fewer. kept: which of its results it still has.
     """
     jaxpr, old_consts = open_jaxpr(closed)
     changes: dict[str, Any] = {
@@ -767,6 +768,9 @@ def rebuilt_jaxpr(
         changes["invars"] = list(invars)
         if len(invars) != len(jaxpr.invars):
             changes["debug_info"] = jaxpr.debug_info.with_unknown_names()
+    paths = getattr(changes["debug_info"], "result_paths", None)
+    if kept is not None and type(paths) is tuple:
+        changes["debug_info"] = changes["debug_info"]._replace(result_paths=tuple([paths[i] for i in kept]))
     if constvars:
         changes["constvars"] = [*jaxpr.constvars, *constvars]
     if JAXPR_TYPES[0] is JAXPR_TYPES[1]:  # 0.12: constants are part of the one class
@@ -775,6 +779,14 @@ def rebuilt_jaxpr(
         return jaxpr.replace(**changes)
     new = jaxpr.replace(**changes)
     return new if closed is jaxpr else jex_core.ClosedJaxpr(new, [*old_consts, *consts])
+
+
+def with_names(closed: Any, place: str, inputs: Sequence[str], results: Sequence[str]) -> Any:
+    """A closed jaxpr of which JAX says that another function was traced: `step at model.py:12`, with these paths."""
+    jaxpr, consts = open_jaxpr(closed)
+    info = jaxpr.debug_info._replace(func_src_info=place, arg_names=tuple(inputs), result_paths=tuple(results))
+    new = jaxpr.replace(debug_info=info)
+    return new if JAXPR_TYPES[0] is JAXPR_TYPES[1] or closed is jaxpr else jex_core.ClosedJaxpr(new, consts)
 
 
 def with_constants(closed: Any, consts: Sequence[Any]) -> Any:

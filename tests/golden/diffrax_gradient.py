@@ -61,8 +61,8 @@ def _true_unless_batched(pred):
 
 
 @jax.jit
-def branched_error_if_impl(first_0):
-    return 0, first_0
+def branched_error_if_impl(x):
+    return x
 
 
 @jax.custom_jvp
@@ -139,13 +139,13 @@ def select_if_vmap_jvp(primals, tangents):
 @jax.jit
 def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     """Args: state_0, state_1, param_0, param_1: f32[]; cast, cast_2: f32[2].
-    Returns: a tuple of 12 arrays.
+    Returns: a tuple of 11 arrays.
     """
-    _, first_0 = branched_error_if_impl(0.1)
+    dt0 = branched_error_if_impl(0.1).astype(jnp.float32)
     direction = jnp.where(True, 1, -1)
     t0 = 0.0 * direction.astype(jnp.float32)
     t1 = direction.astype(jnp.float32)
-    dt0 = first_0.astype(jnp.float32) * direction
+    dt0 = dt0 * direction
     num_steps = jnp.ceil((t1 - t0) / nextafter(dt0)).astype(jnp.int32)
     ts = jnp.full((1,), direction * jnp.inf, dtype=jnp.float32)
     t1_clip_floor = prevbefore(prevbefore(prevbefore(prevbefore(t1))))
@@ -332,7 +332,6 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         mode=lax.GatherScatterMode.CLIP,
     )
     return (
-        0,
         t0 * direction,
         t1 * direction,
         ts_2 * direction,
@@ -356,7 +355,7 @@ def jacobian_end_energy(params, state):
     cast_2 = primitives.convert_element_type_p.bind(
         parts_2.ravel(), new_dtype=jnp.dtype("float32"), weak_type=True, sharding=None
     )
-    *_, ys, ys_2, _, _, _, _, updated, updated_2 = diffeqsolve_fwd(
+    _, _, _, ys, ys_2, *_, updated, updated_2 = diffeqsolve_fwd(
         state[0], state[1], params[0], params[1], cast, cast_2
     )
     total_dot = updated * (2.0 * ys) + updated_2 * (2.0 * ys_2)

@@ -5,8 +5,7 @@ untrace 0.1.0 · jax 0.10.2 · proven: same compiled program
 
 import jax.numpy as jnp
 from jax.extend.core import primitives
-from optax import EmptyState
-from optax import ScaleByAdamState
+from optax import EmptyState, ScaleByAdamState
 
 
 def loss(params, x, y):

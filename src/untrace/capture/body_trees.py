@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
 from untrace import jax_compat
+from untrace.capture.filtered_bodies import FilteredCall, filtered_call
 from untrace.ir.nodes import Equation, Function, Program, functions_in, walk_functions
 
 # The functions that a loop has, by primitive.
@@ -61,11 +62,16 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class BodyTrees:
-    """The trees of one body: its arguments and its result. kind: what JAX traced it for (scan, while_body, fori_loop)."""
+    """The trees of one body: its arguments and its result. kind: what JAX traced it for (scan, while_body, fori_loop).
+
+    names, place: those of the arguments, and where the function is defined, where JAX traced another one for it.
+    """
 
     kind: str
     args: tuple[Tree, ...]
     out: Tree
+    names: tuple[str, ...] = ()
+    place: str | None = None
 
     def typed(self, body: Function) -> BodyTrees:
         """The same with the types of this very body for leaves: it may have been batched."""
@@ -75,7 +81,15 @@ class BodyTrees:
             return tree.of([a.aval for a in atoms])
 
         args = [tree.of([body.params[p].aval for p in tree.places]) for tree in self.args]
-        return BodyTrees(self.kind, tuple(args), typed(self.out))
+        return replace(self, args=tuple(args), out=typed(self.out))
+
+    def paths(self, count: int) -> tuple[list[str], list[str]]:
+        """The paths of `count` inputs, and those of the results, by `names`."""
+        inputs = [""] * count
+        for name, tree in zip(self.names, self.args, strict=True):
+            for way, place in zip(_ways(tree.example), tree.places, strict=True):
+                inputs[place] = name + way
+        return inputs, ["result" + way for way in _ways(self.out.example)]
 
     def whole(self) -> list[int]:
         """The places of the leaves that come as parts of a tree, where any such argument is more than a tuple of leaves."""
@@ -121,6 +135,12 @@ class Bodies:
             if places is None:
                 continue
             (positional, keywords), result = args(), out()
+            filtered = filtered_call(positional)
+            if filtered is not None:
+                trees = _filtered(filtered, places, known_results, results, count, result)
+                if trees is not None:
+                    return trees
+                continue
             positional = [a for a in positional if not _is_static(a)]
             sizes = [len(jax.tree.leaves(a)) for a in positional]
             if keywords or sum(sizes) != len(places):
@@ -133,6 +153,21 @@ class Bodies:
             found = [Tree(a, places[s : s + n]) for a, s, n in zip(positional, starts, sizes, strict=True)]
             return BodyTrees(where[0], tuple(found), Tree(result, made))
         return None
+
+
+def _filtered(
+    call: FilteredCall, places: Sequence[int], known: Sequence[str], names: Sequence[str] | None, count: int, result: Any
+) -> BodyTrees | None:
+    """The trees of what `filter_jit` called. Its marker, which comes first of the results, nobody reads."""
+    made = _result_places(known[1:], names, count, ())
+    if made is None or len(jax.tree.leaves(result[1])) != len(made):
+        return None
+    args = [Tree(tree, tuple([places[i] for i in own])) for _, tree, own in call.arguments]
+    return BodyTrees("jit", tuple(args), Tree(result[1], made), tuple([n for n, _, _ in call.arguments]), call.place)
+
+
+def _ways(example: Any) -> list[str]:
+    return [jax.tree_util.keystr(way) for way, _ in jax.tree_util.tree_leaves_with_path(example)]
 
 
 def _is_static(argument: Any) -> bool:
@@ -209,6 +244,8 @@ def note_trees(program: Program, bodies: Bodies) -> None:
         trees = bodies.trees(body.jaxpr) if body.jaxpr is not None else None
         if trees is not None:
             body.extra["trees"] = trees.typed(body)
+            if trees.place is not None:
+                body.jaxpr = jax_compat.with_names(body.jaxpr, trees.place, *trees.paths(len(body.params)))
 
 
 def forget_trees(program: Program, refused: Container[int] | None = None) -> None:

@@ -17,6 +17,22 @@ Literal = jax_compat.LITERAL_TYPE
 _MOST_STEPS = 8  # of what is computed in a loop again: `1.0 - jnp.eye(3)` has six
 
 
+@rewrite("jit", "pjit", early=True)
+def unread_number(body: Body, eqn: Any) -> Any:
+    """What a jitted function gives that is a number, and that nobody reads, goes: equinox's `filter_jit` has it give one."""
+    jaxpr, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
+    kept = [
+        i
+        for i, (out, inner) in enumerate(zip(eqn.outvars, jaxpr.outvars, strict=True))
+        if type(inner) is not Literal or out in body.results or body.users(out)
+    ]
+    if len(kept) == len(eqn.outvars) or not kept:
+        return None
+    new = jax_compat.rebuilt_jaxpr(eqn.params["jaxpr"], jaxpr.eqns, [jaxpr.outvars[i] for i in kept], kept=kept)
+    each = {k: tuple([eqn.params[k][i] for i in kept]) for k in ("out_shardings", "out_layouts")}
+    return eqn.replace(outvars=[eqn.outvars[i] for i in kept], params={**eqn.params, **each, "jaxpr": new})
+
+
 @rewrite("scan")
 def broadcasts_of_a_loop(body: Body, eqn: Any) -> Any:
     """`x @ w + b` in the loop, not with a `b` that was broadcast before it."""

@@ -26,6 +26,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     product of two vectors that sums nothing -> jnp.outer
     what a derivative adds at, promised to be in bounds -> dropped where it is not
     what is broadcast before a loop -> broadcast in its body
+    a number that a jitted function gives and nobody reads -> not given
     an array of one number that a loop takes -> that number in its body
     max(x, -inf), x**1.0, x**2 + 0.0, a copy inside -> x
     (x == x) & (x != inf) & (x != -inf) -> jnp.isfinite(x)

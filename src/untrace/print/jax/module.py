@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,7 +150,7 @@ def write_module(
     emit(*standard)
     if standard and others:
         emit("")
-    emit(*others)
+    emit(*[line for each in others for line in each.split("\n")])
     if module.constants:
         emit("")
     if "_constants" in module.helpers:
@@ -203,9 +203,23 @@ def _import_lines(module: ModuleWriter) -> tuple[list[str], list[str]]:
 
     plain = [m for m in module.modules if m in _ORDER or m not in ("", "bytes", "slice")]
     plain.sort(key=lambda m: (_ORDER.index(m) if m in _ORDER else len(_ORDER), m))
-    lines = [_IMPORTS.get(m, f"import {m}") for m in plain] + sorted(module.imports)
+    lines = [_IMPORTS.get(m, f"import {m}") for m in plain] + _together(module.imports)
     standard = [s for s in lines if s.split()[1].split(".")[0] in sys.stdlib_module_names]
     return sorted(standard), [s for s in lines if s not in standard]
+
+
+def _together(imports: Iterable[str]) -> list[str]:
+    """Import lines in their order, those from one module as one."""
+    names: dict[str, list[str]] = {}
+    for line in sorted(imports):
+        start, _, name = line.partition(" import ")
+        names.setdefault(start if name else line, []).extend([name] if name else [])
+    found = []
+    for start, several in names.items():
+        line = f"{start} import {', '.join(several)}" if several else start
+        wide = len(line) > WIDTH and len(several) > 1
+        found.append("\n".join([f"{start} import (", *[f"    {n}," for n in several], ")"]) if wide else line)
+    return found
 
 
 def _print(statements: list[Statement], lines: list[str], origins: list[Any], indent: str = "") -> None:

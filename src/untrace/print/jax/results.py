@@ -133,9 +133,15 @@ def is_readable(example: Any, has: Callable[[Callable[[Any], bool]], bool]) -> b
     if type(example) not in (*DICTS, tuple, list):
         keywords = twins.constructor_keywords(example, level)
         if not _has_parts_by_name(example, level, keywords):
-            if keywords is None or not has(lambda other: _is_like(other, example, level)):
+            if keywords is None:  # its constructor does not take its parts: only a tree of its structure can give another
+                return has(lambda other: _same_tree(other, example))
+            if not has(lambda other: _is_like(other, example, level)):
                 return False
     return all(is_readable(child, has) for child in level.children)
+
+
+def _same_tree(other: Any, value: Any) -> bool:
+    return type(other) is type(value) and _equal(jax.tree.structure(other), jax.tree.structure(value))
 
 
 def inner_nodes(example: Any) -> list[Any]:
@@ -414,14 +420,13 @@ class _Builder:
             same_kind = type(other) is type(node.value)
             if same_kind and len(level.children) == len(node.children):
                 if _equal(jax.tree.structure(other), treedef):
-                    self.out.modules.add("jax")
-                    if not leaves:
-                        return expr
-                    return Call(
-                        "jax.tree.unflatten",
-                        [Call("jax.tree.structure", [expr]), List(list(leaves))],
-                    )
-        return None
+                    return self._unflattened(expr, leaves) if leaves else expr
+        like = self.trees.like(lambda other: _same_tree(other, node.value)) if self.trees is not None else None
+        return None if like is None else self._unflattened(like, leaves)
+
+    def _unflattened(self, like: Expr, leaves: Sequence[Expr]) -> Expr:
+        self.out.modules.add("jax")
+        return Call("jax.tree.unflatten", [Call("jax.tree.structure", [like]), List(list(leaves))])
 
     def _replaced(self, node: _Node, leaves: Sequence[Expr]) -> Expr | None:
         """`state._replace(params=new_params)`, where an argument holds a named tuple like it and its parts are at hand."""

@@ -349,4 +349,5 @@ def _with_trees(
 
 @rule("name")
 def name(w: Any, x: Any, *, name: str) -> Any:
-    return w.jax("ad_checkpoint.checkpoint_name", x, name)
+    w.importing("from jax.ad_checkpoint import checkpoint_name")  # `import jax` alone does not bind the submodule
+    return w.call("checkpoint_name", x, name)
