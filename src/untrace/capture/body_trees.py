@@ -156,7 +156,12 @@ class Bodies:
 
 
 def _filtered(
-    call: FilteredCall, places: Sequence[int], known: Sequence[str], names: Sequence[str] | None, count: int, result: Any
+    call: FilteredCall,
+    places: Sequence[int],
+    known: Sequence[str],
+    names: Sequence[str] | None,
+    count: int,
+    result: Any,
 ) -> BodyTrees | None:
     """The trees of what `filter_jit` called. Its marker, which comes first of the results, nobody reads."""
     made = _result_places(known[1:], names, count, ())

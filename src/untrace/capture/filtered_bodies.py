@@ -48,7 +48,9 @@ def filtered_call(positional: Sequence[Any]) -> FilteredCall | None:
             trees[key] = jax.tree.unflatten(structure, each[key])
             numbers[key] = jax.tree.unflatten(structure, order)
     others, structure = static["fun"]
-    function = jax.tree.unflatten(structure, [d if s is None else s for d, s in zip(_leaves(dicts), others, strict=True)])
+    function = jax.tree.unflatten(
+        structure, [d if s is None else s for d, s in zip(_leaves(dicts), others, strict=True)]
+    )
     (rest, keywords), (rest_numbers, keyword_numbers) = trees["rest"], numbers["rest"]
     names = _parameters(function)
     given = [(trees["first"], numbers["first"]), *zip(rest, rest_numbers, strict=True)]

@@ -133,7 +133,9 @@ def is_readable(example: Any, has: Callable[[Callable[[Any], bool]], bool]) -> b
     if type(example) not in (*DICTS, tuple, list):
         keywords = twins.constructor_keywords(example, level)
         if not _has_parts_by_name(example, level, keywords):
-            if keywords is None:  # its constructor does not take its parts: only a tree of its structure can give another
+            if (
+                keywords is None
+            ):  # its constructor does not take its parts: only a tree of its structure can give another
                 return has(lambda other: _same_tree(other, example))
             if not has(lambda other: _is_like(other, example, level)):
                 return False
