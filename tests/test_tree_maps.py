@@ -293,3 +293,23 @@ def test_a_leaf_with_one_element_is_summed_like_the_others():
     d = untrace.decompile(norm)({n: np.ones(s, np.float32) for n, s in (("w", (2, 3)), ("b", 1), ("v", 4))})
     assert "jax.tree.map(lambda x: jnp.square(x).sum(), grads)" in d.source, d.source
     assert "sum(jax.tree.leaves(" in d.source and d.proof.at_least("hlo")
+
+
+@pytest.mark.filterwarnings("ignore:optax.global_norm")
+def test_a_librarys_norm_of_a_tree_is_written_where_the_tree_is() -> None:
+    """`optax.global_norm` gets the leaves of gradients that no tree has in the trace: its function would have a parameter for
+    each."""
+    optax = pytest.importorskip("optax")
+
+    def step(params, x):
+        grads = jax.grad(lambda p: jnp.sum(jnp.tanh(x @ p["w"] + p["b"]) * p["scale"]))(params)
+        norm = optax.global_norm(grads)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), norm, optax.global_norm(params)
+
+    params = {"w": jnp.ones((3, 4)), "b": jnp.ones((4,)), "scale": jnp.ones((4,))}
+    d = untrace.decompile(step)(params, jnp.ones((2, 3)))
+    assert "sums = jax.tree.map(lambda x: jnp.square(x).sum(), grads)" in d.source
+    assert "jnp.sqrt(sum(jax.tree.leaves(sums)))" in d.source
+    assert "def tree_norm" not in d.source
+    assert ".copy()" not in d.source
+    assert d.proof.at_least("hlo")

@@ -1,6 +1,7 @@
 """Functions that are called once and say little go back into their caller, once library calls have been found in them.
 
-How much a call hides is not known before: twenty equations may be one `jax.nn.softmax`.
+How much a call hides is not known before: twenty equations may be one `jax.nn.softmax`. So do a library's functions of trees
+(`optax.global_norm`), which get the leaves one by one: in the caller the trees are known, and what is done to them is one line.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from untrace.lift.pieces import renamed
 _FEW = 2  # equations of a function of the author's that is called once
 _FEW_OF_LIBRARY = 3  # of a library's, whose name the author did not choose
 _MOST_IN_EXPRESSION = 5  # of one of a library's that is one expression
+_FEWEST_LEAVES = 3
 
 
 def fold_back(program: Program) -> Program:
@@ -31,9 +33,22 @@ def _is_small(equation: Equation) -> bool:
         return False
     body = equation.callee.body
     called_once, size = body.extra.get("called_once"), len(body.equations)
+    if body.extra.get("library") and _takes_leaves(body):
+        return True
     if called_once != "library":
         return called_once is not None and size <= _FEW
     return size <= _FEW_OF_LIBRARY or size <= _MOST_IN_EXPRESSION and _is_expression(body)
+
+
+def _takes_leaves(body: Function) -> bool:
+    """Whether a function of one result does the same to each of its arguments, which are the leaves of a tree."""
+    if len(body.params) < _FEWEST_LEAVES or len(body.results) != 1:
+        return False
+    places = {param: i for i, param in enumerate(body.params)}
+    users = [(e, a) for e in body.equations for a in e.inputs if a in places]
+    # In order: other functions take several arguments too, of which each is something else.
+    in_order = [places[a] for _, a in users] == list(range(len(places)))  # type: ignore[index]
+    return in_order and len({(e.callee.name, len(e.inputs)) for e, _ in users}) == 1 and len(users[0][0].inputs) == 1
 
 
 def _is_expression(body: Function) -> bool:

@@ -497,6 +497,7 @@ class Outliner(FunctionNames):
             definition = own_parameters(piece.call.callee)
             function.extra.update(saved=saved if saved > 1 else 0, unmatched=unmatched, definition=definition)
             function.extra["variadic"] = variadic_parameter(piece.call.callee)
+            function.extra["library"] = piece.call.callee.library
             if _is_called_once(shape) and not saved and len(set(results)) == len(results):
                 function.extra["called_once"] = "library" if piece.call.callee.library else "author"
         return function

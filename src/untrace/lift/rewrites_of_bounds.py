@@ -62,7 +62,9 @@ def finite(body: Body, eqn: Any) -> Any:
 def copied(body: Body, eqn: Any) -> Any:
     """A copy inside a program is the array; one that only hands an argument on is the author's wish."""
     x = eqn.invars[0]
-    if not jax_compat.is_shaped_array(x.aval) or eqn.outvars[0] in body.results:
+    if not jax_compat.is_shaped_array(x.aval):
+        return None
+    if eqn.outvars[0] in body.results and (type(x) is Literal or x not in body.made or x in body.results):
         return None
     return x
 
