@@ -57,6 +57,24 @@ def bound_again(x):
     return out
 
 
+def maybe_again(x, flag):
+    out = f(x)
+    if flag:
+        out = out + 1
+    return out
+
+
+def in_turns(x):
+    out = f(x)
+    for _ in range(3):
+        out = out + 1
+    return out
+
+
+def elements(xs):
+    return tuple(f(x) for x in xs)
+
+
 def _call(function, name="f"):
     """The instruction of `function` that calls `name`."""
     seen = False
@@ -80,12 +98,19 @@ def test_the_place_of_a_call_that_is_going_on_may_be_behind_it():
     assert bytecode.fate(code, place + 2).kind == "returned"
 
 
+def test_a_value_may_be_an_element_of_what_a_generator_gives():
+    (inner,) = [c for c in elements.__code__.co_consts if isinstance(c, types.CodeType)]
+    assert bytecode.fate(inner, _call(inner)).kind == "element"
+
+
 def test_a_variable_that_a_value_is_bound_to_and_whether_it_is_returned():
     assert bytecode.fate(handed_out.__code__, _call(handed_out)) == ("bound", "out")
     assert bytecode.fate(bound.__code__, _call(bound)).kind == "used"
-    assert bytecode.is_returned(handed_out.__code__, "out") is True
-    assert bytecode.is_returned(kept.__code__, "out") is False
-    assert bytecode.is_returned(bound_again.__code__, "out") is None
+    said = [
+        bytecode.is_returned(g.__code__, "out", _call(g))
+        for g in (handed_out, kept, bound_again, maybe_again, in_turns)
+    ]
+    assert said == [True, False, None, True, None]
 
 
 def _codes(code):
@@ -106,14 +131,14 @@ def test_the_instructions_say_what_the_source_says_of_the_functions_of_jax():
                     continue
                 frame = Frame(code, instruction.offset, True, positions)
                 kind, name = bytecode.fate(code, instruction.offset)
-                if kind == "unknown" or frame.node is None:
+                if kind in ("unknown", "element") or frame.node is None:
                     continue
                 climb = climbed(frame)
                 names = [t.name for t in climb.targets if t.kind == "assign" and not t.path]
                 said = ("bound", names[0]) if names else ("returned" if climb.returned else "used", "")
                 # Of `a or f()` and `x if a else b` behind a `return` the source is not asked for the parts.
                 counts[said == (kind, name)] += 1
-                if kind == "bound" and bytecode.is_returned(code, name) is False:
+                if kind == "bound" and bytecode.is_returned(code, name, instruction.offset) is False:
                     assert not climb.returned
     assert counts[True] > 2000
     assert counts[False] < counts[True] / 200

@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 
 class Fate(NamedTuple):
-    """`kind`: "bound" (to the variable `name`), "returned", "used" (in a larger expression, or dropped), or "unknown"."""
+    """`kind`: "bound" (to the variable `name`), "returned", "element" (of what a comprehension that is a function of its own
+    gives), "used" (in a larger expression, or dropped), or "unknown"."""
 
     kind: str
     name: str = ""
 
 
-_UNKNOWN, _RETURNED, _USED = Fate("unknown"), Fate("returned"), Fate("used")
+_UNKNOWN, _RETURNED, _ELEMENT, _USED = Fate("unknown"), Fate("returned"), Fate("element"), Fate("used")
 # Instructions that leave the value of an expression.
 _MAKERS = frozenset(
     "BINARY_OP BINARY_SUBSCR CALL CALL_FUNCTION_EX COMPARE_OP LOAD_ATTR UNARY_INVERT UNARY_NEGATIVE".split()
@@ -31,7 +32,10 @@ _UNARY = frozenset("UNARY_INVERT UNARY_NEGATIVE UNARY_NOT".split())
 _LAST = frozenset(
     "GET_ITER POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_TRUE POP_TOP UNPACK_SEQUENCE".split()
 )
+_ELEMENTS = {"<listcomp>": "LIST_APPEND", "<genexpr>": "YIELD_VALUE"}  # what makes elements, by the function's name
 _BUILDERS = frozenset(("BUILD_LIST", "BUILD_TUPLE"))  # what is inside them may still get a name
+_FORWARD_JUMPS = frozenset(n for n in opmap if n == "JUMP_FORWARD" or n.startswith("POP_JUMP_") and "BACKWARD" not in n)
+_BACKWARD_JUMPS = frozenset(n for n in opmap if "BACKWARD" in n)
 _METHOD_BIT = sys.version_info >= (3, 12)  # LOAD_ATTR may push an object beside its method
 _EXTENDED, _CACHE = opmap["EXTENDED_ARG"], opmap["CACHE"]
 
@@ -44,27 +48,42 @@ def fate(code: CodeType, lasti: int) -> Fate:
     return _followed(code, raw, lasti + 2) if opname[raw[lasti]] in _MAKERS else _UNKNOWN
 
 
-def is_returned(code: CodeType, name: str) -> bool | None:
-    """Whether the function of `code` returns its variable `name`, as it is; None where that is not certain."""
+def is_returned(code: CodeType, name: str, lasti: int) -> bool | None:
+    """Whether the function of `code` returns what it binds to `name` after `lasti`; None where that is not certain.
+
+    What is bound to it again further down in a branch does not count.
+    """
     raw = code.co_code
     variable = code.co_varnames.index(name)
-    stores = returns = arg = 0
+    stores: list[int] = []  # after `lasti`
+    jumps: list[tuple[int, int]] = []
+    returns = loops = False
+    arg = 0
     for at in range(0, len(raw), 2):
         arg = arg << 8 | raw[at + 1]
         if raw[at] == _EXTENDED:
             continue
-        if arg == variable:
-            what = opname[raw[at]]
-            if what in ("LOAD_FAST", "LOAD_FAST_CHECK"):
-                kind = _followed(code, raw, at + 2).kind
-                if kind == "unknown":
-                    return None
-                returns += kind == "returned"
-            stores += what == "STORE_FAST"
+        what = opname[raw[at]]
+        if what in _FORWARD_JUMPS:
+            after = at + 2
+            while raw[after] == _CACHE:
+                after += 2
+            jumps.append((at, after + 2 * arg))
+        elif what in _BACKWARD_JUMPS:
+            loops = True
+        elif arg == variable and what in ("LOAD_FAST", "LOAD_FAST_CHECK"):
+            kind = _followed(code, raw, at + 2).kind
+            if kind == "unknown":
+                return None
+            returns = returns or kind == "returned"
+        elif arg == variable and what == "STORE_FAST" and at > lasti:
+            stores.append(at)
         arg = 0
     if not returns:
         return False
-    return True if stores == 1 else None
+    # A jump over a later one makes that a branch's; but loops jump over their bodies as well.
+    passed = not loops and all(any(stores[0] < at < s < goal for at, goal in jumps) for s in stores[1:])
+    return True if passed or len(stores) == 1 else None
 
 
 def _followed(code: CodeType, raw: bytes, at: int) -> Fate:
@@ -85,6 +104,8 @@ def _followed(code: CodeType, raw: bytes, at: int) -> Fate:
                     return Fate("bound", code.co_varnames[arg]) if arg < len(code.co_varnames) else _UNKNOWN
                 if name == "RETURN_VALUE":
                     return _RETURNED
+                if name == _ELEMENTS.get(code.co_name):
+                    return _ELEMENT
                 if name in _LAST:
                     return _USED
             takes, gives = _effect(name, arg)

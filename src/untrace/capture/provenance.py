@@ -189,6 +189,7 @@ class Provenance:
         # Code objects compare by content, which is slow: their ids are the keys, and `_keep` holds them.
         self._kinds: dict[int, str] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
+        self._fates: dict[tuple[int, int], tuple[str, str, bool | None]] = {}
         self._positions: dict[int, list[Any]] = {}
         self._keep: list[CodeType] = []
 
@@ -261,10 +262,14 @@ class Provenance:
         for code, lasti in reversed(below):
             if not code.co_filename.startswith(_NAMING):
                 continue
-            kind, name = bytecode.fate(code, lasti) if not path else ("unknown", "")
-            if kind == "bound" and _tells(name):
-                return name
-            goes_out = bytecode.is_returned(code, name) if kind == "bound" else _GOES_OUT[kind]
+            kind, name, goes_out = self._fate(code, lasti) if not path or path[0] == "*" else _UNKNOWN
+            if kind == "element":
+                path = ("*", *path)
+                continue
+            if kind == "bound":  # one of several elements gets no name
+                if not path and _tells(name):
+                    return name
+                goes_out = goes_out if not path else False
             if goes_out:
                 continue
             if goes_out is not None:
@@ -277,6 +282,17 @@ class Provenance:
                 return None
             path = climb.path
         return None
+
+    def _fate(self, code: CodeType, lasti: int) -> tuple[str, str, bool | None]:
+        """`bytecode.fate` of a value, and whether its function returns it; None where that is not certain."""
+        found = self._fates.get((id(code), lasti))
+        if found is None:
+            kind, name = bytecode.fate(code, lasti)
+            goes_out = {"returned": True, "used": False}.get(kind)
+            if kind == "bound" and not _tells(name):
+                goes_out = bytecode.is_returned(code, name, lasti)
+            found = self._fates[id(code), lasti] = kind, name, goes_out
+        return found
 
     def kind(self, code: CodeType) -> str:
         """Whose code it is, see `_kind`; "user" and "library" are the kinds that Frames are made of."""
@@ -334,7 +350,7 @@ def authors(files: Iterable[str]) -> Iterator[None]:
 
 # Where JAX's functions read like a user's; the rest of it deals with equations and tracers.
 _NAMING = tuple(os.path.join(_JAX[0], "_src", part) for part in ("nn", "numpy", "scipy", "image", "ops", "random.py"))
-_GOES_OUT = {"returned": True, "used": False, "unknown": None}  # by what a function does with a value
+_UNKNOWN = ("unknown", "", None)
 _SAYS_NOTHING = frozenset(
     "ans arr arr1 arr2 array args data dtype operand operands out output outputs primal_out primals_out res result results "
     "ret retval tangent_out tmp val value values".split()

@@ -170,10 +170,12 @@ def _is_mean(node: ast.AST) -> bool:
     return False
 
 
+_DTYPE = re.compile("^(b?f)loat|^(u?i)nt")
+
+
 def _short_dtype(value: Any) -> str:
     name = str(getattr(value.aval, "dtype", "cast"))
-    short = re.sub(r"^(b?)float", r"\1f", name)
-    return clean(re.sub(r"^(u?)int", r"\1i", short), "cast")
+    return clean(_DTYPE.sub(r"\1\2", name), "cast")
 
 
 def plural(name: str) -> str:
