@@ -1598,6 +1598,13 @@ _FUNCTION_MODULES = (
 def _loaded_modules() -> tuple[str, ...]:
     import sys
 
+    return _loaded_of(len(sys.modules))
+
+
+@functools.lru_cache(1)
+def _loaded_of(count: int) -> tuple[str, ...]:
+    import sys
+
     return tuple(path for path in _FUNCTION_MODULES if path in sys.modules)
 
 
@@ -1790,7 +1797,12 @@ def is_library_jaxpr(closed: Any) -> bool:
     jaxpr, _ = open_jaxpr(closed)
     info = getattr(jaxpr, "debug_info", None)
     match = re.search(r" at (.*):\d+$", getattr(info, "func_src_info", None) or "")
-    return bool(match) and match.group(1).startswith(os.path.dirname(os.path.abspath(jax.__file__)) + os.sep)
+    return bool(match) and match.group(1).startswith(_jax_folder())
+
+
+@functools.cache
+def _jax_folder() -> str:
+    return os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 
 
 def with_inner_jaxprs(eqn: Any, function: Callable[[Any], Any]) -> Any:

@@ -68,6 +68,8 @@ def same_constant(left: Any, left_aval: Any, right: Any, right_aval: Any) -> boo
             return False
     if left is right:
         return True
+    if type(left) is type(right) and isinstance(left, (int, float)) and left == right != 0:  # zeros have signs
+        return True
     dtype = getattr(left_aval, "dtype", None)
     if isinstance(dtype, np.dtype) and left_aval.shape == ():
         return _with_dtype(left, dtype).tobytes() == _with_dtype(right, dtype).tobytes()

@@ -6,7 +6,6 @@ that the turns go through (`Part`). Everything else is the same in every turn.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Container, Sequence
 from typing import Any
@@ -24,7 +23,7 @@ from untrace.print.tree import (
     Tuple,
     quoted,
 )
-from untrace.print.walk import is_node, slots_of
+from untrace.print.walk import copied, is_node, slots_of
 
 Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
 
@@ -130,7 +129,7 @@ class Turns:
             body = self.unify([n.body for n in nodes])
             self.params = outer
             return Lambda(first.params, body)
-        made = copy.copy(first)
+        made = copied(first)
         for slot in slots_of(first):
             values = [getattr(n, slot, None) for n in nodes]
             if kind is Call and slot == "func" and all(type(v) is str for v in values):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from untrace.print.jax.leaves import Leaf, along
 from untrace.print.names import Scope
 from untrace.print.tree import Assign, Call, Def, Expr, Lambda, Name, Statement, Unpack
-from untrace.print.walk import nodes_of, rebuilt, slots_backwards
+from untrace.print.walk import copied, nodes_of, rebuilt, slots_backwards
 
 
 def bound_names(statement: Statement) -> Iterator[str]:
@@ -37,7 +36,7 @@ def substituted(node: Any, new: Mapping[str, Expr]) -> Any:
         if isinstance(node, Leaf):
             root = new.get(node.root.id)
             if type(root) is Name:
-                made = copy.copy(node)
+                made = copied(node)
                 made.root = root
                 return made
             if isinstance(root, Leaf):
@@ -48,7 +47,7 @@ def substituted(node: Any, new: Mapping[str, Expr]) -> Any:
             return rebuilt(node, lambda n: substituted(n, inner))
         made = rebuilt(node, change)
         if type(made) is Call and type(made.func) is str and made.func in new:
-            made = copy.copy(made)
+            made = copied(made)
             found = new[node.func]
             made.func = found.id if type(found) is Name else found
         return made
@@ -111,7 +110,7 @@ def renamed(statement: Statement, old: str, new: str) -> Statement:
     """A statement with another name for a variable that it reads or binds."""
     made = substituted(statement, {old: Name(new)})
     if isinstance(made, (Assign, Unpack)) and old in targets_of(made):
-        made = copy.copy(made)
+        made = copied(made)
         made.targets = [
             (new if t == old else t) if type(t) is str else substituted(t, {old: Name(new)}) for t in made.targets
         ]
