@@ -353,3 +353,17 @@ def test_a_comment_says_no_type_of_another_result() -> None:
     source = untrace.decompile(last, comments="full")(jnp.ones((5, 3))).source
     scan = next(line for line in source.split("\n") if "lax.scan" in line or "lax.map" in line)
     assert "f32" not in scan, source
+
+
+def test_a_tuple_that_is_passed_on_is_called_a_tuple() -> None:
+    """A function of the author's that gets a tuple as one argument: the ways to its leaves are those to a list's."""
+
+    def residual(data, w):
+        x, y = data
+        return jnp.tanh(x @ w) - y
+
+    def loss(w, data):
+        return jnp.sum(residual(data, w) ** 2) + jnp.sum(jnp.abs(residual(data, 2.0 * w)))
+
+    d = untrace.decompile(loss)(jnp.ones(3), (jnp.ones((4, 3)), jnp.ones(4)))
+    assert '"""Args: data: (f32[4,3], f32[4]); w: f32[3].' in d.source

@@ -511,6 +511,11 @@ _ALIASES = {
 }  # fmt: skip
 
 
+def is_internal_module(name: str) -> bool:
+    """Whether a module is one of those that JAX moves as it likes: a written module imports none of them."""
+    return name.startswith(("jax._src", "jaxlib"))
+
+
 def public_path(value: Any) -> str | None:
     """The dotted public path of a class or function as a written module spells it (`lax.GatherScatterMode`).
 

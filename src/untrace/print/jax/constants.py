@@ -9,6 +9,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.nodes import Constant, Literal
+from untrace.print.jax import runtime
 from untrace.print.names import Scope
 from untrace.print.tree import Assign, Attribute, Call, Expr, Name, Statement, Subscript, Text, quoted
 from untrace.print.values import SMALL_BYTES, Values
@@ -18,13 +19,14 @@ _SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
 
 
 class ConstantWriter:
-    """What `ModuleWriter` does with constants and literals."""
+    """What `ModuleWriter` does with constants and literals, and with the helper that reads the large ones."""
 
     def __init__(self) -> None:
         self.scope = Scope()
         self.modules: set[str] = set()
         self.imports: set[str] = set()
         self.values = Values(self.modules)
+        self.helpers: list[str] = []
         self.constants: list[Statement] = []
         self.large: dict[str, np.ndarray] = {}
         self._constants: dict[int, Expr] = {}
@@ -34,7 +36,13 @@ class ConstantWriter:
         self._literals: dict[Any, Expr] = {}
 
     def helper(self, name: str) -> Text:
-        raise NotImplementedError  # the module's
+        """The name of one of our own helper routines (`runtime`), which is then part of the module."""
+        for needed in runtime.needs(name):
+            self.helper(needed)
+        if name not in self.helpers:
+            self.helpers.append(name)
+            self.modules.update(runtime.modules(name))
+        return Text(name)
 
     def constant(self, constant: Constant) -> Expr:
         """A module-level name for a constant: a literal when it is small, else an entry of the `.npz`."""

@@ -218,7 +218,7 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
         examples = [None if t is None else w.trees.node(t) for t in trees or [None] * len(layout.packs)]
         definition = _definition(module, body, layout, order, leaves, examples)
         hint = identifier(body.name, "fn")
-        found = placed(module, definition, hint, lambda d: _describe(module, d, body, layout, order))
+        found = placed(module, definition, hint, lambda d: _describe(module, d, body, layout, order, examples))
         if body.extra.get("variadic"):
             module.variadic.setdefault(found, body.extra["variadic"])
         module.attributes.setdefault(found, body.extra.get("attributes", {}))
@@ -332,7 +332,9 @@ def _rename_after(body: Function, bound: Sequence[tuple[Value, Leaf]]) -> None:
                 output.hint = start + names[outside] + hint[len(start) + len(outside) :]
 
 
-def _describe(module: Any, definition: Def, body: Function, layout: Layout, order: Sequence[int]) -> None:
+def _describe(
+    module: Any, definition: Def, body: Function, layout: Layout, order: Sequence[int], examples: Sequence[Any]
+) -> None:
     arguments = []
     for parameter, i in zip(definition.params, order, strict=False):  # sizes stand behind them
         if i >= 0:
@@ -340,7 +342,7 @@ def _describe(module: Any, definition: Def, body: Function, layout: Layout, orde
         else:
             places, ways = layout.packs[-1 - i]
             kind = handed_on.type_of(module, body, -1 - i)
-            kind = kind or ways_type(ways, [body.params[place].aval for place in places])
+            kind = kind or ways_type(ways, [body.params[place].aval for place in places], examples[-1 - i])
         arguments.append((parameter.name, kind))
     arguments += [(parameter.name, Type("array", "int")) for parameter in definition.params[len(order) :]]
     result = handed_on.type_of(module, body) or returned.result_type(module, body) or packed.result_type(body)

@@ -284,7 +284,7 @@ def result_type(module: Any, body: Function) -> Type | None:
     types = [
         array_type(body.results[place].aval)
         if group is None
-        else ways_type(group.ways, [body.results[p].aval for p in group.places])
+        else ways_type(group.ways, [body.results[p].aval for p in group.places], group.example)
         for place, group in _in_order(body, groups)
     ]
     return tuple_type(types)

@@ -147,7 +147,7 @@ def place_of(value: Any) -> Place | None:
     for name in candidates:
         if any(word.startswith("_") for word in name.split(".")) and name != module:
             continue
-        if name.startswith("jax._src") or name.startswith("jaxlib"):
+        if jax_compat.is_internal_module(name):
             continue
         if _look_up(name, parts) is value:
             return Place(name, parts)

@@ -6,6 +6,7 @@ like an argument by that argument's name (`like params`).
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -183,8 +184,11 @@ def _tree_type(node: Any, rest: Any) -> tuple[Type, str]:
     return Type(kind, parts=tuple((key, part) for key, (part, _) in zip(keys, found, strict=True))), ""
 
 
-def ways_type(ways: Sequence[Sequence[tuple[str, str, int]]], avals: Sequence[Any]) -> Type:
-    """The type of the part of a tree that has leaves at the end of these ways (see `leaves.Step`)."""
+def ways_type(ways: Sequence[Sequence[tuple[str, str, int]]], avals: Sequence[Any], example: Any = None) -> Type:
+    """The type of the part of a tree that has leaves at the end of these ways (see `leaves.Step`).
+
+    example: one of the tree, where there is one, which says of what has places whether it is a tuple.
+    """
     if len(ways) == 1 and not ways[0]:
         return array_type(avals[0])
     groups: dict[tuple[str, str, int], list[int]] = {}
@@ -192,7 +196,7 @@ def ways_type(ways: Sequence[Sequence[tuple[str, str, int]]], avals: Sequence[An
         groups.setdefault(way[0], []).append(i)
     parts = []
     for step, places in groups.items():
-        part = ways_type([ways[i][1:] for i in places], [avals[i] for i in places])
+        part = ways_type([ways[i][1:] for i in places], [avals[i] for i in places], _part_at(example, step))
         parts.append((step[1], part))
     first = next(iter(groups))
     if first[0] == "attribute":
@@ -201,8 +205,17 @@ def ways_type(ways: Sequence[Sequence[tuple[str, str, int]]], avals: Sequence[An
         if all(text.isdecimal() for text, _ in parts):
             parts.sort(key=lambda pair: int(pair[0]))
         whole = [text for text, _ in parts] == [str(i) for i in range(first[2])]
-        return Type("list", parts=tuple(("" if whole else text, part) for text, part in parts))
+        kind = "tuple" if whole and type(example) is tuple else "list"
+        return Type(kind, parts=tuple(("" if whole else text, part) for text, part in parts))
     return Type("dict", parts=tuple(sorted(parts, key=lambda pair: pair[0])))
+
+
+def _part_at(example: Any, step: tuple[str, str, int]) -> Any:
+    """The part of a tree that one step leads to; None where that is not known."""
+    try:
+        return getattr(example, step[1]) if step[0] == "attribute" else example[ast.literal_eval(step[1])]
+    except Exception:  # a library's tree, or a key that is no literal
+        return None
 
 
 def tuple_type(types: Sequence[Type]) -> Type:

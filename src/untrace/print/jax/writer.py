@@ -29,7 +29,7 @@ from untrace.ir.nodes import (
 from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
 from untrace.print import rules
-from untrace.print.jax import mapped, runtime
+from untrace.print.jax import mapped
 from untrace.print.jax.bases import base_of
 from untrace.print.jax.bodies import BareReturn
 from untrace.print.jax.constants import ConstantWriter, Named
@@ -73,7 +73,6 @@ class ModuleWriter(ConstantWriter):
         self.folded: dict[int, tuple[Any, ...]] = {}
         self.definitions: list[Statement] = []
         self.units: list[list[Statement]] = []  # those of them that belong together, as a function and its rules
-        self.helpers: list[str] = []
         self.notes: list[str] = []
         self.reroll = False  # whether loops over local functions become scans
         self.scans = 0  # how many did
@@ -112,15 +111,6 @@ class ModuleWriter(ConstantWriter):
         self._primitive_names: dict[int, Expr | None] = {}
 
     # ------------------------------------------------------------ what rules may ask for
-
-    def helper(self, name: str) -> Text:
-        """The name of one of our own helper routines (`runtime`), which is then part of the module."""
-        for needed in runtime.needs(name):
-            self.helper(needed)
-        if name not in self.helpers:
-            self.helpers.append(name)
-            self.modules.update(runtime.modules(name))
-        return Text(name)
 
     def function(self, function: Function, build: Callable[[str], Iterable[Statement]] | None = None) -> str:
         """The name of the module-level function for `function`, written now if it is not there yet.
