@@ -122,7 +122,7 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     slices = [_slice(x, axis) for x, axis in zip(call.args, in_axes, strict=True)]
     args, kwargs = jax.tree_util.tree_unflatten(call.in_tree, slices)
     with jax_compat.tracing_inside_mesh([jax_compat.typeof(x) for x in call.args]):
-        closed, out = jax.make_jaxpr(call.function, return_shape=True)(*args, **kwargs)
+        closed, out = jax.make_jaxpr(_as_function(call.function), return_shape=True)(*args, **kwargs)
     body, traced = jax_compat.traced_constants_as_inputs(closed)
     jaxpr, _ = jax_compat.open_jaxpr(body)
     if jaxpr.effects or len(jaxpr.outvars) != len(call.outs) or not _is_reached((args, kwargs)) or not _is_reached(out):
@@ -147,6 +147,20 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     axes = (*(None for _ in traced), *in_axes)
     signature = Signature((args, kwargs), out, len(traced), _name_of(function))
     return VmapCall(body, inputs, axes, tuple(call.out_axes), outputs, call.source_info, signature, is_entry)
+
+
+def _as_function(called: Any) -> Any:
+    """What is called, as a function: JAX takes the whole `repr` of anything else for its name, each time."""
+    if inspect.isroutine(_unwrapped(called)):
+        return called
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return called(*args, **kwargs)
+
+    function.__name__ = "<unnamed>"
+    with contextlib.suppress(TypeError, ValueError):
+        function.__signature__ = inspect.signature(called)  # type: ignore[attr-defined]
+    return function
 
 
 def _noted_jacobian(call: jax_compat.JacobianCall) -> VmapCall | None:
