@@ -375,8 +375,13 @@ def _returns(function: ast.FunctionDef | ast.AsyncFunctionDef) -> _Returns:
                 at = (node.lineno, node.col_offset)
                 facts.last_store[node.id] = max(at, facts.last_store.get(node.id, at))
             continue
-        always = always and not isinstance(node, ast.If)  # `if mask is not None: out = ...` often does not run
-        stack.extend((child, always) for child in ast.iter_child_nodes(node))
+        always = always and kind is not ast.If  # `if mask is not None: out = ...` often does not run
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if type(value) is list:
+                stack.extend([(child, always) for child in value if isinstance(child, ast.AST)])
+            elif isinstance(value, ast.AST):
+                stack.append((value, always))
     return facts
 
 
