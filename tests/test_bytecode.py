@@ -129,7 +129,7 @@ def test_the_instructions_say_what_the_source_says_of_the_functions_of_jax():
             for instruction in dis.get_instructions(code):
                 if instruction.opname not in ("CALL", "BINARY_OP"):
                     continue
-                frame = Frame(code, instruction.offset, True, positions)
+                frame = Frame(code, instruction.offset, True, positions[instruction.offset // 2])
                 kind, name = bytecode.fate(code, instruction.offset)
                 if kind in ("unknown", "element") or frame.node is None:
                     continue

@@ -17,6 +17,7 @@ import contextlib
 import copy
 import dis
 import importlib.util
+import itertools
 import os
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,9 @@ _WRAPPERS = {
 }  # fmt: skip
 
 
+_NO_POSITION = (None, None, None, None)
+
+
 class Frame:
     """One call: `code` stopped at instruction offset `lasti`. One object per (code, lasti) of a Provenance.
 
@@ -63,14 +67,12 @@ class Frame:
         "_targets",
     )
 
-    def __init__(self, code: CodeType, lasti: int, library: bool, positions: Sequence[Any]):
+    def __init__(self, code: CodeType, lasti: int, library: bool, position: tuple[Any, ...]):
         self.code = code
         self.lasti = lasti
         self.file = code.co_filename
         self.function: str = code.co_qualname
         self.library = library
-        index = lasti // 2
-        position = positions[index] if 0 <= index < len(positions) else (None, None, None, None)
         # Columns count UTF-8 bytes, as in `ast`; all are None where Python runs without them (-X no_debug_ranges).
         self.line, self.end_line, self.column, self.end_column = position
         self._node: Any = False
@@ -190,7 +192,7 @@ class Provenance:
         self._kinds: dict[int, str] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
         self._fates: dict[tuple[int, int], tuple[str, str, bool | None]] = {}
-        self._positions: dict[int, list[Any]] = {}
+        self._positions: dict[int, Sequence[Any]] = {}
         self._keep: list[CodeType] = []
 
     def shared(self) -> Provenance:
@@ -306,11 +308,18 @@ class Provenance:
         key = (id(code), lasti)
         found = self._frames.get(key)
         if found is None:
-            positions = self._positions.get(id(code))
-            if positions is None:
-                positions = self._positions[id(code)] = list(code.co_positions())
-            found = self._frames[key] = Frame(code, lasti, library, positions)
+            found = self._frames[key] = Frame(code, lasti, library, self._position(code, lasti // 2))
         return found
+
+    def _position(self, code: CodeType, index: int) -> tuple[Any, ...]:
+        """(line, end line, column, end column) of an instruction; Nones where they are not known."""
+        if index < 0:
+            return _NO_POSITION
+        if id(code) not in self._positions:  # of most functions one place is asked for: no further than there
+            self._positions[id(code)] = ()
+            return next(itertools.islice(code.co_positions(), index, None), _NO_POSITION)
+        positions = self._positions[id(code)] = self._positions[id(code)] or list(code.co_positions())
+        return positions[index] if index < len(positions) else _NO_POSITION
 
 
 # ---------------------------------------------------------------- whose code it is
