@@ -12,6 +12,7 @@ outlined, so that the residuals are one value wherever they go.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -290,6 +291,11 @@ def _does_the_same(m: Matcher, pattern: Pattern, inputs: Sequence[Any], parts: S
 
 def _plain(closed: Any) -> Any:
     """The simplest form of a call's body."""
+    return _simplified(closed, jax_compat.trace_settings())
+
+
+@lru_cache(128)  # calls of a library share their bodies, and are looked at in every attempt
+def _simplified(closed: Any, settings: Any) -> Any:
     from untrace.lift.simplify import simplified
 
     return simplified(closed)[0]
