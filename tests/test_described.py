@@ -367,3 +367,19 @@ def test_a_tuple_that_is_passed_on_is_called_a_tuple() -> None:
 
     d = untrace.decompile(loss)(jnp.ones(3), (jnp.ones((4, 3)), jnp.ones(4)))
     assert '"""Args: data: (f32[4,3], f32[4]); w: f32[3].' in d.source
+
+
+def test_two_trees_that_are_passed_whole_are_passed_as_such() -> None:
+    """A network and its target: the function that is called with both takes a tree, not the parts of one."""
+
+    def q_values(params, x):
+        hidden = jnp.tanh(x @ params["dense"]["w"] + params["dense"]["b"])
+        return hidden @ params["out"]["w"] + params["out"]["b"]
+
+    def loss(params, target, x, y):
+        return jnp.sum((q_values(params, x) - 0.9 * q_values(target, y)) ** 2)
+
+    params = {"dense": {"w": jnp.ones((3, 4)), "b": jnp.ones(4)}, "out": {"w": jnp.ones((4, 2)), "b": jnp.ones(2)}}
+    d = untrace.decompile(loss)(params, params, jnp.ones((5, 3)), jnp.ones((5, 3)))
+    assert "def q_values(params, x):" in d.source
+    assert "q_values(target, y)" in d.source

@@ -209,6 +209,7 @@ def _bind_arguments(
             if type(argument.root) is Name:
                 w.trees.add(argument.root, argument.example, values)
                 w.trees.arguments.update([id(v) for v in values])
+                w.module.pack_sizes[id(argument.root)] = len(values)
         else:
             needed = frozenset(i - first for i in used)
             statements, expressions = unpack_arguments([argument], _fresh(w), needed)
