@@ -13,14 +13,11 @@ Python and untrace are cut out; those of third-party libraries stay, marked `lib
 from __future__ import annotations
 
 import ast
-import contextlib
 import copy
 import dis
-import importlib.util
 import itertools
 import os
-import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, MappingProxyType
 from typing import Any, NamedTuple
@@ -28,23 +25,10 @@ from typing import Any, NamedTuple
 from untrace import jax_compat
 from untrace._places import place_of
 from untrace.capture import bytecode, syntax
-
-# JAX's own functions that start a trace: frames outside them belong to whoever asked for it.
-_ENTRIES = frozenset(
-    "make_jaxpr make_jaxpr_f trace_to_jaxpr trace_to_jaxpr_dynamic trace_to_jaxpr_nounits _create_pjit_jaxpr".split()
-)
-
-
-# Transformations of `jax/_src/api.py` between a call of the user's and the function that it is about: what they give
-# is (value, ...), or ("drop") nothing that holds the function's value.
-_WRAPPERS = {
-    "value_and_grad.<locals>.value_and_grad_f": "value", "vjp": "value", "jvp": "value", "linearize": "value",
-    "grad.<locals>.grad_f": "drop", "grad.<locals>.grad_f_aux": "drop", "jacfwd.<locals>.jacfun": "drop",
-    "jacrev.<locals>.jacfun": "drop",
-}  # fmt: skip
-
+from untrace.capture.whose import INSIDE, NAMING, kind_of_code, tells
 
 _NO_POSITION = (None, None, None, None)
+_UNKNOWN = ("unknown", "", None)
 
 
 class Frame:
@@ -238,7 +222,7 @@ class Provenance:
         wrapped: list[str] = []
         for code, lasti in zip(codes, offsets, strict=True):  # innermost first
             kind = kinds.get(id(code)) or self.kind(code)
-            if kind in _INSIDE:
+            if kind in INSIDE:
                 by_jvp = by_jvp or kind == "jvp"
                 if not frames:
                     below.append((code, lasti))
@@ -262,14 +246,14 @@ class Provenance:
         _, below, *_ = self._chain(jax_compat.inner_traceback(eqn))
         path: tuple[int | str, ...] = ()
         for code, lasti in reversed(below):
-            if not code.co_filename.startswith(_NAMING):
+            if not code.co_filename.startswith(NAMING):
                 continue
             kind, name, goes_out = self._fate(code, lasti) if not path or path[0] == "*" else _UNKNOWN
             if kind == "element":
                 path = ("*", *path)
                 continue
             if kind == "bound":  # one of several elements gets no name
-                if not path and _tells(name):
+                if not path and tells(name):
                     return name
                 goes_out = goes_out if not path else False
             if goes_out:
@@ -278,7 +262,7 @@ class Provenance:
                 return None
             climb = climbed(self._frame(code, lasti, True), path)
             for target in climb.targets:
-                if target.kind == "assign" and not target.path and _tells(target.name):
+                if target.kind == "assign" and not target.path and tells(target.name):
                     return target.name
             if not climb.returned:
                 return None
@@ -291,7 +275,7 @@ class Provenance:
         if found is None:
             kind, name = bytecode.fate(code, lasti)
             goes_out = {"returned": True, "used": False}.get(kind)
-            if kind == "bound" and not _tells(name):
+            if kind == "bound" and not tells(name):
                 goes_out = bytecode.is_returned(code, name, lasti)
             found = self._fates[id(code), lasti] = kind, name, goes_out
         return found
@@ -301,7 +285,7 @@ class Provenance:
         found = self._kinds.get(id(code))
         if found is None:
             self._keep.append(code)
-            found = self._kinds[id(code)] = _kind(code)
+            found = self._kinds[id(code)] = kind_of_code(code)
         return found
 
     def _frame(self, code: CodeType, lasti: int, library: bool) -> Frame:
@@ -320,91 +304,6 @@ class Provenance:
             return next(itertools.islice(code.co_positions(), index, None), _NO_POSITION)
         positions = self._positions[id(code)] = self._positions[id(code)] or list(code.co_positions())
         return positions[index] if index < len(positions) else _NO_POSITION
-
-
-# ---------------------------------------------------------------- whose code it is
-
-
-def _folder(module: str) -> str:
-    spec = importlib.util.find_spec(module)
-    return os.path.dirname(spec.origin) + os.sep if spec is not None and spec.origin else "\0"
-
-
-_JAX = (_folder("jax"), _folder("jaxlib"))
-# PyTorch and torchax stand between an author's module and JAX: their frames say nothing about either.
-_CUT = (_folder("numpy"), _folder("untrace"), _folder("torch"), _folder("torchax"))
-# But for what has a name to a reader: `batch_norm`.
-_TORCH_FUNCTIONS = os.path.join(_folder("torch"), "nn", "functional.py")
-_STDLIB = tuple(os.path.join(sysconfig.get_path(p), "") for p in ("stdlib", "platstdlib"))
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_API = os.path.join("_src", "api.py")
-_INSIDE = frozenset(("jax", "jvp", "value", "drop"))
-_FILES: dict[str, str] = {}
-_AUTHORS: set[str] = set()
-
-
-@contextlib.contextmanager
-def authors(files: Iterable[str]) -> Iterator[None]:
-    """Inside, these files count as the user's own, installed or not: a model's source is what is being written back."""
-    before = set(_AUTHORS)
-    _AUTHORS.update(files)
-    _FILES.clear()
-    try:
-        yield
-    finally:
-        _AUTHORS.clear()
-        _AUTHORS.update(before)
-        _FILES.clear()
-
-
-# Where JAX's functions read like a user's; the rest of it deals with equations and tracers.
-_NAMING = tuple(os.path.join(_JAX[0], "_src", part) for part in ("nn", "numpy", "scipy", "image", "ops", "random.py"))
-_UNKNOWN = ("unknown", "", None)
-_SAYS_NOTHING = frozenset(
-    "ans arr arr1 arr2 array args data dtype operand operands out output outputs primal_out primals_out res result results "
-    "ret retval tangent_out tmp val value values".split()
-)
-
-
-def _tells(name: str) -> bool:
-    """Whether a name of JAX's own code says something to a reader of other code."""
-    return len(name) > 2 and name.strip("_").lower() not in _SAYS_NOTHING and not any(c.isdigit() for c in name)
-
-
-def is_library_internal(file: str) -> bool:
-    """Whether code of this file is JAX's, PyTorch's, NumPy's, Python's or untrace's own."""
-    return file_kind(file) in ("jax", "cut")
-
-
-def _kind(code: CodeType) -> str:
-    """ "user", "library", or "jax", "jvp" (where JAX computes tangents), "value", "drop" (`_WRAPPERS`), "entry" and "cut" for frames that are left out."""  # noqa: E501
-    file = code.co_filename
-    kind = _FILES.get(file)
-    if kind is None:
-        kind = _FILES[file] = "library" if file == _TORCH_FUNCTIONS else file_kind(file)
-    if kind == "jax":
-        if code.co_name in _ENTRIES:
-            return "entry"
-        if code.co_qualname.startswith("JVPTrace."):
-            return "jvp"
-        if file.endswith(_API):
-            return _WRAPPERS.get(code.co_qualname, "jax")
-    return kind
-
-
-def file_kind(file: str) -> str:
-    """Whose a source file is: "user", "library", "jax" or "cut" (NumPy, PyTorch, Python and untrace itself)."""
-    if file in _AUTHORS:
-        return "user"
-    if file.startswith(_JAX):
-        return "jax"
-    if file.startswith(_CUT) or file.startswith(("<frozen ", "<__array_function__")):
-        return "cut"
-    if any(part in file for part in _INSTALLED) or file.startswith(("<@beartype", "<decorator-gen")):
-        return "library"
-    if file.startswith(_STDLIB):
-        return "cut"
-    return "user"
 
 
 # ---------------------------------------------------------------- which library function

@@ -26,7 +26,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace._trees import is_plain
 from untrace.capture.expand import Expander
-from untrace.capture.provenance import file_kind
+from untrace.capture.whose import file_kind
 from untrace.ir.nodes import Literal
 from untrace.prove.compare import compare, count_equations
 

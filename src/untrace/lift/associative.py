@@ -18,7 +18,8 @@ from jax import lax
 
 from untrace import jax_compat
 from untrace.capture import syntax
-from untrace.capture.provenance import is_library_internal, targets
+from untrace.capture.provenance import targets
+from untrace.capture.whose import is_library_internal
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Equation, Function, Primitive, Program, Slot, Value, functions_in, walk_functions
 from untrace.lift import parameters

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from untrace import jax_compat
-from untrace.capture.provenance import is_library_internal, targets
+from untrace.capture.provenance import targets
+from untrace.capture.whose import is_library_internal
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Equation, Function, Literal, Program, Slot, walk_functions
 from untrace.lift.engine import Lifter, Matcher

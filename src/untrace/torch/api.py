@@ -16,7 +16,7 @@ from untrace._api import Decompiled, _decompiled, _options
 from untrace._errors import ProofError
 from untrace._garbage import no_collections
 from untrace._pipeline import write_and_prove
-from untrace.capture import provenance
+from untrace.capture import provenance, whose
 from untrace.lift.simplify import REWRITES
 from untrace.torch import capture as captures
 from untrace.torch import general, instances, ops_parts, weights
@@ -76,7 +76,7 @@ def _written(
         }  # fmt: skip
 
     captures.check_module(module)
-    with provenance.authors(_files(module)), no_collections():
+    with whose.authors(_files(module)), no_collections():
         example = general.example_of(module, args, kwargs, extra)
         others = [general.example_of(module, *more, extra) for more in general.also_of(also)]
         found, captured = example.found, example.captured
