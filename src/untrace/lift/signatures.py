@@ -175,7 +175,7 @@ _ARRAYS_TOO = frozenset(
      "posinf", "neginf", "tol", "side", "s"}
 )  # fmt: skip
 # Arrays that go by name, last.
-_NAMED_ARRAYS = frozenset({"where", "weights", "b", "mask", "bias", "initial", "fill_value", "fweights", "aweights"})
+_NAMED_ARRAYS = frozenset({"p", "where", "weights", "b", "mask", "bias", "initial", "fill_value", "fweights", "aweights"})
 _LISTS = frozenset({"arrays", "tup", "seq", "operands"})
 # Arrays of integers, everywhere.
 _INTEGERS = frozenset({"indices", "segment_ids", "repeats"})
@@ -297,6 +297,10 @@ def _bound(
         if name in given and not required:
             named = True
             rest.append(parameter)
+            continue
+        if type(given.get(name)) in (int, float):  # a number in the author's call
+            args.append(_CHOICE)
+            choices.append([given[name]])
             continue
         static = name in _VALUES and (name not in _ARRAYS_TOO or not left)
         if (
