@@ -218,8 +218,6 @@ ANYWHERE = [
     (lambda x, y: linalg.solve_triangular(x, y, lower=True), (square(3), f32(3)), "jax.scipy.linalg.solve_triangular(x, y, lower=True)"),
     (lambda x, y: linalg.cho_solve((x, True), y), (square(3), f32(3)), "jax.scipy.linalg.cho_solve((x, True), y)"),
     (lambda k: random.uniform(k, (3,)), (key(),), "jax.random.uniform(k, (3,))"),
-    (lambda k, p: random.choice(k, 5, (4,), p=p), (key(), f32(5)), "jax.random.choice(k, 5, (4,), p=p)"),
-    (lambda k, x, p: random.choice(k, x, (4,), p=p), (key(), f32(5), f32(5)), "jax.random.choice(k, x, (4,), p=p)"),
     (lambda k: random.normal(k, (3,)), (raw_key(),), "jax.random.normal(k, (3,))"),
     (lambda k: random.split(k), (raw_key(),), "jax.random.split(k)"),
     (lambda k: tuple(random.split(k, 3)), (key(),), " = jax.random.split(k, 3)"),
@@ -237,6 +235,8 @@ ANYWHERE = [
 
 # What only the author's own line tells.
 WRITTEN = [
+    (lambda k, p: random.choice(k, 5, (4,), p=p), (key(), f32(5)), "jax.random.choice(k, 5, (4,), p=p)"),
+    (lambda k, x, p: random.choice(k, x, (4,), p=p), (key(), f32(5), f32(5)), "jax.random.choice(k, x, (4,), p=p)"),
     (lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k), (f32(2, 5, 3, 4), f32(2, 6, 3, 4)), "'bqhd,bkhd->bhqk'"),
     (lambda x: x.astype(jnp.float32) * f32(3), (i32(3),), "x.astype(jnp.float32)"),
     (lambda x, y: x[:, None] + y, (f32(3), f32(3, 4)), "x[:, None] + y"),

@@ -175,7 +175,9 @@ _ARRAYS_TOO = frozenset(
      "posinf", "neginf", "tol", "side", "s"}
 )  # fmt: skip
 # Arrays that go by name, last.
-_NAMED_ARRAYS = frozenset({"p", "where", "weights", "b", "mask", "bias", "initial", "fill_value", "fweights", "aweights"})
+_NAMED_ARRAYS = frozenset(
+    {"p", "where", "weights", "b", "mask", "bias", "initial", "fill_value", "fweights", "aweights"}
+)
 _LISTS = frozenset({"arrays", "tup", "seq", "operands"})
 # Arrays of integers, everywhere.
 _INTEGERS = frozenset({"indices", "segment_ids", "repeats"})
