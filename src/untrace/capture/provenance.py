@@ -281,7 +281,7 @@ class Provenance:
         return found
 
     def kind(self, code: CodeType) -> str:
-        """Whose code it is, see `_kind`; "user" and "library" are the kinds that Frames are made of."""
+        """Whose code it is, see `kind_of_code`; "user" and "library" are the kinds that Frames are made of."""
         found = self._kinds.get(id(code))
         if found is None:
             self._keep.append(code)

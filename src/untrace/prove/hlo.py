@@ -122,7 +122,7 @@ class OptimisedAlike:
 def begin_alone(f: Any, args: Sequence[Any]) -> Compilation | None:
     """Begins to compile a closed jaxpr that is no program to be compiled side by side with another; else None."""
     try:
-        return _begin(f, args) if _computes_constants(f) or _communicates(f) else None
+        return _begin(f, args) if _stands_alone(f) else None
     except Exception:  # as above
         return None
 
@@ -164,7 +164,7 @@ def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> Compilation | None:
     """
     try:
         first, second = (_traced(h, args) for h in (f, g))
-        both = None if _computes_constants(first) or _communicates(first) else jax_compat.side_by_side(first, second)
+        both = None if _stands_alone(first) else jax_compat.side_by_side(first, second)
         leaves = jax.tree_util.tree_leaves(args)
         return None if both is None else _begin(both, [*leaves, *leaves])
     except Exception:  # as above
@@ -191,6 +191,11 @@ def _waited_for(compilation: Compilation) -> str | None:
     if not compilation.text.done():
         collect_young()  # rather than sit idle
     return compilation.text.result()
+
+
+def _stands_alone(closed: Any) -> bool:
+    """Whether a jaxpr is no program to be compiled side by side with another."""
+    return _computes_constants(closed) or _communicates(closed)
 
 
 def _communicates(closed: Any) -> bool:

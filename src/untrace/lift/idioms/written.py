@@ -75,14 +75,12 @@ def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if _is_of(m, place + 1, site):
         return
     alone = not _is_of(m, place - 1, site)
-    if alone and site.library is not None and site.library[1] != "einsum":  # most equations
+    if site.library is None or alone and site.library[1] != "einsum":  # most equations
         return
     call = call_of(m, equation)
     if call is None:
         return
     path, site = call
-    if alone and path != "jnp.einsum":
-        return
     for group in _groups(m, equation, site):
         if len(group) > 1 or path == "jnp.einsum":
             yield from _guesses(m, path, site, group)
