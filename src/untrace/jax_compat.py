@@ -2263,11 +2263,22 @@ def is_manual_sharding(sharding: Any) -> bool:
     return spec is not None and bool(types) and all(t.name == "Manual" for t in types) and all(p is None for p in spec)
 
 
-def unfiltered_tracebacks() -> Any:
-    """A context in which JAX leaves tracebacks as they are: filtering one costs ten times a small trace that fails."""
-    from jax._src import config
+@contextlib.contextmanager
+def unfiltered_tracebacks() -> Iterator[None]:
+    """Inside, JAX leaves tracebacks as they are: filtering one costs ten times a small trace that fails.
 
-    return config.traceback_filtering("off")
+    Source: `api_boundary` in jax/_src/traceback_util.py, which reads the files of the whole stack before it looks at what
+    is set.
+    """
+    from jax._src import config, traceback_util
+
+    before = traceback_util._is_under_reraiser
+    traceback_util._is_under_reraiser = lambda error: True
+    try:
+        with config.traceback_filtering("off"):
+            yield
+    finally:
+        traceback_util._is_under_reraiser = before
 
 
 def traced_quickly(function: Any, avals: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -2388,7 +2399,40 @@ def lowered(closed: Any, args: Sequence[Any], keep_unused: bool, name: str) -> A
     call.__name__ = name
     traced = jax.jit(call, keep_unused=keep_unused).trace(*args)
     traced._params["jaxpr"] = closed
-    return traced.lower()
+    large = sum(getattr(c, "nbytes", 0) for c in open_jaxpr(closed)[1]) > _MOST_INTERNED
+    with contextlib.nullcontext() if large else _reused_ir_context():
+        return traced.lower()
+
+
+# An MLIR context, and how many lowerings it may still serve: what they intern stays in it, their constants too.
+_MOST_INTERNED = 1 << 20  # bytes
+_IR_CONTEXT: tuple[Any, int] = (None, 0)
+
+
+@contextlib.contextmanager
+def _reused_ir_context() -> Iterator[None]:
+    """Inside, JAX 0.10 lowers in the MLIR context of lowerings before: to make one takes as long as a small program takes.
+
+    Source: `make_ir_context` in jax/_src/interpreters/mlir.py, and the same in JAX 0.12, which uses each ten times itself.
+    """
+    from jax._src.interpreters import mlir
+
+    if hasattr(mlir, "_thread_local_context"):
+        yield
+        return
+    before = mlir.make_ir_context
+
+    def make_ir_context() -> Any:
+        global _IR_CONTEXT
+        context, left = _IR_CONTEXT
+        _IR_CONTEXT = (context, left - 1) if left else (before(), 10)
+        return _IR_CONTEXT[0]
+
+    mlir.make_ir_context = make_ir_context
+    try:
+        yield
+    finally:
+        mlir.make_ir_context = before
 
 
 def side_by_side(first: Any, second: Any) -> Any:
