@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from programs import program_of
 
-from untrace.capture.function import program_of, trace
+from untrace.capture.function import trace
 from untrace.ir.check import MalformedProgram, check
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import (

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from jax import lax, nn, random
 from jax.experimental import sparse
+from programs import program_of
 
 import untrace
-from untrace.capture.function import program_of, trace
+from untrace.capture.function import trace
 from untrace.capture.provenance import NOWHERE
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Library, walk_functions

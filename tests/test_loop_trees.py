@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from programs import program_of
 
 import untrace
 from untrace.capture.body_trees import forget_trees
-from untrace.capture.function import program_of, trace
+from untrace.capture.function import trace
 from untrace.ir.nodes import walk_functions
 
 

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import pytest
+from programs import program_of
 
 import untrace
-from untrace.capture.function import program_of, trace
+from untrace.capture.function import trace
 from untrace.ir.nodes import Function, Value, walk_functions
 from untrace.lift import parameters, words
 from untrace.lift.names import name_values

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from programs import program_of
 
 import untrace
-from untrace.capture.function import program_of, trace
+from untrace.capture.function import trace
 from untrace.ir.check import check
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import TreeMap

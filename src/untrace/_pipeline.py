@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -13,10 +14,10 @@ import jax
 
 from untrace._errors import ProofError, UnsupportedPrimitiveError
 from untrace.capture import vmaps
-from untrace.capture.body_trees import Bodies, forget_trees, has_trees, note_trees
+from untrace.capture.body_trees import Bodies, forget_trees, has_trees
 from untrace.capture.checkpoints import parts
 from untrace.capture.constant_order import keep_constant_order
-from untrace.capture.function import Captured, program_of
+from untrace.capture.function import Captured, expand, program_of
 from untrace.ir.nodes import Program, walk_functions
 from untrace.lift import lift
 from untrace.lift.addends import Addend, with_addends
@@ -92,7 +93,7 @@ def write_and_prove(
         name = _name_of_transformed(captured.summary, name)
     with _deep_recursion():
         start = time.perf_counter()
-        plain = _plain(captured, name, entry)
+        plain = _Plain(captured, name, entry)
         timings["write"] = time.perf_counter() - start
         notes: tuple[str, ...] = ()
         if options.style == "idiomatic":
@@ -100,11 +101,12 @@ def write_and_prove(
             if result is not None:
                 return result
             notes = (f"written in style exact, for the idiomatic text was not proven: {why}",)
-            plain = _plain(captured, name, entry, notes)
         with captured.caches():
-            shares = call_shared_functions(plain)
+            program = _Plain(captured, name, entry, notes).whole
+            shares = call_shared_functions(program)
         for again in range(1 + shares):  # without those calls where they are not proven
-            program = _plain(captured, name, entry, notes) if again else plain
+            if again:
+                program = _Plain(captured, name, entry, notes).whole
             keep_constant_order(program.entry)
             attempt = _Attempt(
                 captured, program, name, options, timings, _Form(captured.expanded, Target(captured.expanded))
@@ -118,13 +120,27 @@ def write_and_prove(
         )
 
 
-def _plain(captured: Captured, name: str, entry: PytreeEntry | FlatEntry, notes: tuple[str, ...] = ()) -> Program:
-    """The Program of what was traced, as it was traced, without library primitives."""
-    own = JAX.user_names()
-    program = program_of(captured, name, entry, own)
-    program.extra.update(own=own, summary=captured.summary)
-    program.notes = (*program.notes, *notes)
-    return program
+class _Plain:
+    """The Programs of one capture, as they are before anything is lifted, without library primitives."""
+
+    def __init__(
+        self, captured: Captured, name: str, signature: PytreeEntry | FlatEntry, notes: tuple[str, ...] = ()
+    ) -> None:
+        self._captured, self._name, self._signature, self._notes = captured, name, signature, notes
+        self._own = JAX.user_names()
+        expand(captured, self._own)
+
+    @functools.cached_property
+    def whole(self) -> Program:
+        """The Program of what was traced; the same object each time."""
+        return self.of(self._captured.expanded, self._name)
+
+    def of(self, jaxpr: Any, name: str, rules: bool = True) -> Program:
+        """A Program of what a rewrite made of it; see `program_of`."""
+        program = program_of(self._captured, jaxpr, name, self._signature, rules)
+        program.extra.update(own=self._own, summary=self._captured.summary)
+        program.notes = (*program.notes, *self._notes)
+        return program
 
 
 def _name_of_transformed(summary: str, name: str) -> str:
@@ -157,15 +173,17 @@ class _Form:
 
 
 def _idiomatic(
-    captured: Captured, plain: Program, name: str, options: Options, timings: dict[str, float]
+    captured: Captured, plain: _Plain, name: str, options: Options, timings: dict[str, float]
 ) -> tuple[Result | None, str]:
     """The most readable form that is proven; or None, and why there is none."""
     why = ""
     folds = (True, False) if captured.vmaps else (False,)
-    for with_trees in (True, False) if has_trees(plain) else (True,):
+    for with_trees in (True, False):
         if not with_trees:  # what was bold about the text comes off in turn
+            if not has_trees(plain.whole):
+                break
             captured.bodies = Bodies()
-            forget_trees(plain)
+            forget_trees(plain.whole)
         for fold in folds:
             try:
                 for form in _forms(captured, plain, options, fold):
@@ -182,7 +200,7 @@ def _idiomatic(
 
 
 def _at_its_best(
-    captured: Captured, plain: Program, form: _Form, name: str, options: Options, timings: dict[str, float]
+    captured: Captured, plain: _Plain, form: _Form, name: str, options: Options, timings: dict[str, float]
 ) -> tuple[Result | None, str]:
     """The text of a form, with equal pullbacks called once and the missing sums added where that is proven; or why not."""
     same = _repeated(captured, plain, form.jaxpr) if form.target.simplifications else {}
@@ -202,7 +220,7 @@ def _at_its_best(
     return None, why
 
 
-def _forms(captured: Captured, plain: Program, options: Options, folds: bool = False) -> Iterator[_Form]:
+def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = False) -> Iterator[_Form]:
     """The forms that the text may be written from, the simplest first.
 
     folds: whether calls of `jax.vmap` are found again first; nothing comes where there is none.
@@ -223,7 +241,7 @@ def _forms(captured: Captured, plain: Program, options: Options, folds: bool = F
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
             retrace.begin_original(captured)
             found, instead, captured.extra["repeats"] = recognised(
-                close_over_constants(prune(_program_of_target(captured, plain, whole, ""))), JAX.user_names()
+                close_over_constants(prune(plain.of(whole, "", rules=False))), JAX.user_names()
             )
             kept |= found
         elif small:
@@ -247,11 +265,11 @@ def _forms(captured: Captured, plain: Program, options: Options, folds: bool = F
     yield _Form(whole, Target(captured.expanded), folds)
 
 
-def _repeated(captured: Captured, plain: Program, form: Any) -> dict[int, Any]:
+def _repeated(captured: Captured, plain: _Plain, form: Any) -> dict[int, Any]:
     """`repeated` of a form of a program, where its original has such calls."""
     if not captured.extra.get("repeats"):
         return {}
-    program = close_over_constants(prune(_program_of_target(captured, plain, form, "")))
+    program = close_over_constants(prune(plain.of(form, "", rules=False)))
     return repeated(find_pullbacks(program, own=JAX.user_names()))
 
 
@@ -272,27 +290,12 @@ def _harmless(
     return harmless_rewrites(captured.jaxpr, names, simplify, args) | NEUTRAL
 
 
-def _program_of_target(captured: Captured, program: Program, target: Any, name: str) -> Program:
-    from untrace.capture.jaxpr import Importer
-
-    importer = Importer(captured.expander, captured.checkpoints)
-    with captured.caches():
-        entry = importer.program(target, name)
-    captured.name_constants(importer.constants)
-    extra = {**captured.extra, "own": program.extra["own"], "summary": captured.summary}
-    made = Program(entry, program.signature, tuple(importer.notes), extra=extra)
-    note_trees(made, captured.bodies)
-    return made
-
-
 def prove_again(
     written: Written, captured: Captured, entry: PytreeEntry | FlatEntry, options: Options, timings: dict[str, float]
 ) -> Proof:
     """What holds of a text beside another trace than the one that it was written from (other sizes of the inputs)."""
     with _deep_recursion():
-        own = JAX.user_names()
-        plain = program_of(captured, captured.name, entry, own)
-        plain.extra["own"] = own
+        plain = _Plain(captured, captured.name, entry)
         for form in _forms(captured, plain, options):
             outcome = retrace.prove_text(written, captured, timings, form.target)
             if outcome.proof is not None or outcome.module is None:
@@ -322,7 +325,7 @@ class _Attempt:
     def at(
         cls,
         captured: Captured,
-        plain: Program,
+        plain: _Plain,
         form: _Form,
         name: str,
         options: Options,
@@ -330,13 +333,13 @@ class _Attempt:
         once: dict[int, Any],
     ) -> _Attempt:
         """An attempt at a form, in which equal pullbacks are called once: those of the equations in `once`."""
-        program = plain if form.jaxpr is captured.expanded else _program_of_target(captured, plain, form.jaxpr, name)
+        program = plain.whole if form.jaxpr is captured.expanded else plain.of(form.jaxpr, name)
         if once:
             program.extra["pullbacks_once"] = True
             form = form.proven_as(without_repeated(form.jaxpr, once), "pullbacks called once")
         return cls(captured, program, name, options, timings, form)
 
-    def padded(self, plain: Program, once: dict[int, Any]) -> _Attempt:
+    def padded(self, plain: _Plain, once: dict[int, Any]) -> _Attempt:
         """An attempt at the program with the sums that are missing in it (`lift.addends`)."""
         addends, padding = self.addends, []
         self.pads, self.addends = False, []

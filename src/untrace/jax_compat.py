@@ -2250,6 +2250,20 @@ def bodies_in(closed: Any, goes_into: Callable[[Any], bool] | None = None) -> It
                 stack.extend(jaxprs_in(eqn))
 
 
+def constants_in(closed: Any) -> list[Any]:
+    """The values of the constants of a jaxpr and of the jaxprs in it, each once, the outer ones first."""
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    stack = [closed]
+    while stack:
+        jaxpr, consts = open_jaxpr(stack.pop())
+        found.update({id(c): c for c in consts})
+        if id(jaxpr) not in seen:
+            seen.add(id(jaxpr))
+            stack.extend([inner for eqn in reversed(jaxpr.eqns) for inner in reversed(jaxprs_in(eqn))])
+    return list(found.values())
+
+
 def is_trivial_sharding(sharding: Any) -> bool:
     """Whether a sharding is over a mesh without axes: what 0.10 writes where there is no mesh."""
     mesh = getattr(sharding, "mesh", None)

@@ -22,7 +22,7 @@ from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
 from untrace.capture.provenance import Provenance
 from untrace.capture.vmaps import VmapCall, noted_vmaps
-from untrace.ir.nodes import Constant, Program
+from untrace.ir.nodes import Program
 from untrace.print.names import snake_case
 
 
@@ -61,15 +61,12 @@ class Captured:
             return jax_compat.function_source(self.jaxpr)
         return jax_compat.place_of(code.co_filename, str(code.co_firstlineno))  # not of what holds the static arguments
 
-    def name_constants(self, constants: Iterable[Constant]) -> None:
-        """Gives arrays that the function closes over the names by which it knows them."""
-        constants = list(constants)
-        new = {id(c.value): c.value for c in constants if id(c.value) not in self._looked_for}
+    def name_constants(self, constants: Iterable[Any]) -> None:
+        """Looks for the names by which the function knows arrays that it closes over."""
+        new = {id(value): value for value in constants if id(value) not in self._looked_for}
         if new and self.function is not None:
             self._looked_for.update(new)  # keeps them alive, and their ids
             self.constant_names.update(closed_over.names_of(self.function, new.values()))
-        for constant in constants:
-            constant.hint = self.constant_names.get(id(constant.value))
 
 
 def trace(
@@ -163,17 +160,29 @@ def trace(
     )
 
 
-def program_of(captured: Captured, name: str, signature: Any, keep_primitives: Collection[str] = ()) -> Program:
-    """The Program of what was traced, without library primitives but those in `keep_primitives`."""
+def expand(captured: Captured, keep_primitives: Collection[str] = ()) -> None:
+    """Puts what was traced without library primitives, but those in `keep_primitives`, into `captured`."""
     captured.expander = Expander(keep_primitives)
     with captured.caches():
         captured.expander.perturbed = jax_compat.perturbed_operands(captured.jaxpr)
         captured.expanded = captured.expander.closed(captured.jaxpr)
         captured.notes = captured.expander.notes
-        importer = Importer(captured.expander, captured.checkpoints)
-        entry = importer.program(captured.expanded, name)
-    captured.name_constants(importer.constants)
+    captured.name_constants(jax_compat.constants_in(captured.expanded))
     captured.extra.setdefault("provenance", Provenance())  # of all programs that are made of it
+
+
+def program_of(captured: Captured, jaxpr: Any, name: str, signature: Any, rules: bool = True) -> Program:
+    """The Program of what `captured` was expanded to, or of what a rewrite made of that.
+
+    rules: whether it has the derivative rules of the functions that it calls.
+    """
+    importer = Importer(captured.expander, captured.checkpoints, rules)
+    with captured.caches():
+        entry = importer.program(jaxpr, name)
+    constants = importer.constants
+    captured.name_constants(c.value for c in constants)
+    for constant in constants:
+        constant.hint = captured.constant_names.get(id(constant.value))
     program = Program(entry, signature, tuple(importer.notes), extra=dict(captured.extra))
     note_trees(program, captured.bodies)
     return program

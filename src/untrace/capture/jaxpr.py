@@ -35,9 +35,11 @@ def _types(closed: Any) -> Any:
 
 
 class Importer:
-    """Converts jaxprs, each once."""
+    """Converts jaxprs, each once. `rules`: whether derivative rules are captured with the functions that have them."""
 
-    def __init__(self, expander: Expander | None = None, checkpoints: Checkpoints | None = None) -> None:
+    def __init__(
+        self, expander: Expander | None = None, checkpoints: Checkpoints | None = None, rules: bool = True
+    ) -> None:
         # The program's own: what it has replaced is then seen to be the same thing inside a rule.
         self.expander = expander or Expander()
         self.checkpoints = checkpoints or Checkpoints()
@@ -51,6 +53,7 @@ class Importer:
         self._program: Any = None
         self._jitted: dict[Any, list[Any]] = {}  # jaxprs of jitted functions, by their types
         self._copies: dict[Any, list[Any]] = {}  # those in conditions that may be copies of others
+        self._takes_rules = rules
         self.rules: dict[Any, dict[str, Any]] = {}  # captured custom rules, by `jax_compat.rule_key`
 
     @property
@@ -87,7 +90,8 @@ class Importer:
 
         allowed: whether rules this deep inside rules are captured at all.
         """
-        self._later.append((self._depth + 1, work))
+        if self._takes_rules:
+            self._later.append((self._depth + 1, work))
 
     def note(self, sentence: str) -> None:
         if sentence not in self._notes:
