@@ -368,3 +368,22 @@ def test_a_choice_in_a_rule_of_a_number_that_has_a_type_is_a_call() -> None:
     product.defjvp(lambda p, t: (product(*p), t[0] * p[1] + t[1] * p[0]))
     text = untrace.decompile(product)(X, X).source
     assert "return jnp.where(y == 0.0, np.float32(0.0), x * y)" in text, text
+
+
+def test_the_rule_of_a_public_function_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from untrace.capture.expand import Expander
+
+    traced = []
+    rule_of = Expander.jvp_of
+    monkeypatch.setattr(Expander, "jvp_of", lambda self, eqn: traced.append(eqn) or rule_of(self, eqn))
+    written = untrace.decompile(lambda x: jax.nn.relu(x) * 2.0)(jnp.arange(3.0))
+    assert "jax.nn.relu(x)" in written.source and not traced
+
+
+def test_the_rule_of_a_public_function_is_written_where_its_call_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    from untrace.lift.engine import Lifter
+
+    monkeypatch.setattr(Lifter, "lift", lambda self, program: program)
+    written = untrace.decompile(lambda x: jax.nn.relu(x) * 2.0)(x := jnp.array([-1.0, 0.0, 3.0]))
+    assert "jax.nn.relu" not in written.source and "defjvp" in written.source
+    assert jax.grad(lambda x: written(x).sum())(x).tolist() == [0.0, 0.0, 2.0]

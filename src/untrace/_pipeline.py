@@ -18,8 +18,8 @@ from untrace.capture.body_trees import Bodies, forget_trees, has_trees
 from untrace.capture.checkpoints import parts
 from untrace.capture.constant_order import keep_constant_order
 from untrace.capture.function import Captured, expand, program_of
-from untrace.ir.nodes import Program, walk_functions
-from untrace.lift import lift
+from untrace.ir.nodes import Equation, Function, Program, walk_functions
+from untrace.lift import library, lift
 from untrace.lift.addends import Addend, with_addends
 from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.engine import recognised
@@ -93,7 +93,7 @@ def write_and_prove(
         name = _name_of_transformed(captured.summary, name)
     with _deep_recursion():
         start = time.perf_counter()
-        plain = _Plain(captured, name, entry)
+        plain = _Plain(captured, name, entry, lifted=options.style == "idiomatic")
         timings["write"] = time.perf_counter() - start
         notes: tuple[str, ...] = ()
         if options.style == "idiomatic":
@@ -121,12 +121,21 @@ def write_and_prove(
 
 
 class _Plain:
-    """The Programs of one capture, as they are before anything is lifted, without library primitives."""
+    """The Programs of one capture, as they are before anything is lifted, without library primitives.
+
+    lifted: whether they will be. The rules of public functions are left to those functions then.
+    """
 
     def __init__(
-        self, captured: Captured, name: str, signature: PytreeEntry | FlatEntry, notes: tuple[str, ...] = ()
+        self,
+        captured: Captured,
+        name: str,
+        signature: PytreeEntry | FlatEntry,
+        notes: tuple[str, ...] = (),
+        lifted: bool = False,
     ) -> None:
         self._captured, self._name, self._signature, self._notes = captured, name, signature, notes
+        self._is_public = library.is_public_rule if lifted else lambda eqn: False
         self._own = JAX.user_names()
         expand(captured, self._own)
 
@@ -137,7 +146,7 @@ class _Plain:
 
     def of(self, jaxpr: Any, name: str, rules: bool = True) -> Program:
         """A Program of what a rewrite made of it; see `program_of`."""
-        program = program_of(self._captured, jaxpr, name, self._signature, rules)
+        program = program_of(self._captured, jaxpr, name, self._signature, rules, self._is_public)
         program.extra.update(own=self._own, summary=self._captured.summary)
         program.notes = (*program.notes, *self._notes)
         return program
@@ -365,9 +374,7 @@ class _Attempt:
         for _ in range(2 * _ROUNDS):
             if not lifted:
                 start = time.perf_counter()
-                for function, equations in plain:
-                    function.equations = equations
-                lift(program, refused, inlined)
+                self._lift(plain, refused, inlined)
                 lifted = True
                 self._spent("lift", start)
                 self.addends = program.extra.pop("addends", []) if self.pads else []
@@ -422,6 +429,23 @@ class _Attempt:
         written.with_docstring(head_of_module(captured, self.name, idiomatic, proof.sentence), head)
         restate(module, written.source)
         return Result(written, proof, program.notes, module)
+
+    def _lift(
+        self, plain: list[tuple[Function, list[Equation]]], refused: frozenset[int], inlined: frozenset[int]
+    ) -> None:
+        """Lifts the program, whose functions had the equations `plain` at first: those are added that it comes to need."""
+        program = self.program
+        while True:
+            for function, equations in plain:
+                function.equations = equations
+            lift(program, refused, inlined)
+            lifted = walk_functions(program.entry)
+            with self.captured.caches():
+                if not program.extra["importer"].capture_rest(lifted):
+                    return
+            for function, equations in plain:
+                function.equations = equations
+            plain[:] = [(f, f.equations) for f in walk_functions(program.entry)]
 
     def _begin_compiling(self) -> None:
         """Has XLA compile, while the text is written, what tells whether the target is the original's program."""

@@ -1272,6 +1272,11 @@ def rule_key(eqn: Any, *rules: Any) -> Any:
     return (eqn.primitive.name, tuple(_rule_identity(r) for r in rules), types, body, tuple(id(c) for c in consts))
 
 
+def is_call_of(function: Any, eqn: Any) -> bool:
+    """Whether a `custom_jvp_call` is one of that function: of its very rule."""
+    return isinstance(function, jax.custom_jvp) and _rule_identity(eqn.params["jvp_jaxpr_fun"])[0] == id(function.jvp)
+
+
 def aval_key(aval: Any) -> Any:
     """A hashable description of an abstract value: shape, dtype, weak type."""
     return getattr(aval, "shape", None), str(getattr(aval, "dtype", aval)), getattr(aval, "weak_type", False)

@@ -69,7 +69,7 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
         out["jvp"] = rule and importer.function(rule, name + "_jvp")
         out.update(out_zeros=out_zeros, closed=closed)
 
-    importer.later(trace_rule)
+    importer.later(trace_rule, out if importer.is_public(eqn) else None)
     return out
 
 

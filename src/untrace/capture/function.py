@@ -171,19 +171,27 @@ def expand(captured: Captured, keep_primitives: Collection[str] = ()) -> None:
     captured.extra.setdefault("provenance", Provenance())  # of all programs that are made of it
 
 
-def program_of(captured: Captured, jaxpr: Any, name: str, signature: Any, rules: bool = True) -> Program:
+def program_of(
+    captured: Captured,
+    jaxpr: Any,
+    name: str,
+    signature: Any,
+    rules: bool = True,
+    is_public: Callable[[Any], bool] = lambda eqn: False,
+) -> Program:
     """The Program of what `captured` was expanded to, or of what a rewrite made of that.
 
-    rules: whether it has the derivative rules of the functions that it calls.
+    rules: whether it has the derivative rules of the functions that it calls. is_public: of which of them the importer,
+    in `extra`, has yet to capture those; see `Importer`.
     """
-    importer = Importer(captured.expander, captured.checkpoints, rules)
+    importer = Importer(captured.expander, captured.checkpoints, rules, is_public)
     with captured.caches():
         entry = importer.program(jaxpr, name)
     constants = importer.constants
     captured.name_constants(c.value for c in constants)
     for constant in constants:
         constant.hint = captured.constant_names.get(id(constant.value))
-    program = Program(entry, signature, tuple(importer.notes), extra=dict(captured.extra))
+    program = Program(entry, signature, tuple(importer.notes), extra={**captured.extra, "importer": importer})
     note_trees(program, captured.bodies)
     return program
 

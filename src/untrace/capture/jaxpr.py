@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,18 @@ def _types(closed: Any) -> Any:
 
 
 class Importer:
-    """Converts jaxprs, each once. `rules`: whether derivative rules are captured with the functions that have them."""
+    """Converts jaxprs, each once.
+
+    rules: whether derivative rules are captured with the functions that have them. is_public: whether a `custom_jvp_call`
+    is one of a public function, whose rule is captured when `capture_rest` is called, if ever.
+    """
 
     def __init__(
-        self, expander: Expander | None = None, checkpoints: Checkpoints | None = None, rules: bool = True
+        self,
+        expander: Expander | None = None,
+        checkpoints: Checkpoints | None = None,
+        rules: bool = True,
+        is_public: Callable[[Any], bool] = lambda eqn: False,
     ) -> None:
         # The program's own: what it has replaced is then seen to be the same thing inside a rule.
         self.expander = expander or Expander()
@@ -54,6 +62,8 @@ class Importer:
         self._jitted: dict[Any, list[Any]] = {}  # jaxprs of jitted functions, by their types
         self._copies: dict[Any, list[Any]] = {}  # those in conditions that may be copies of others
         self._takes_rules = rules
+        self.is_public = is_public
+        self._rest: dict[int, tuple[Mapping[str, Any], int, Callable[[bool], None]]] = {}  # by id of what is captured
         self.rules: dict[Any, dict[str, Any]] = {}  # captured custom rules, by `jax_compat.rule_key`
 
     @property
@@ -74,23 +84,41 @@ class Importer:
         """
         self._program = closed
         entry = self.function(closed, name)
+        self._capture_rules()
+        return entry
+
+    def _capture_rules(self) -> None:
         while self._later:
             self._depth, work = self._later.popleft()
             work(self._depth <= custom_rules.MAX_DEPTH)
         self._depth = 0
-        return entry
+
+    def capture_rest(self, functions: Iterable[Function]) -> bool:
+        """Captures the rules of public functions, where one is called in the place of the public function.
+
+        False where no equation of `functions` is such a call.
+        """
+        if not self._rest or not any(id(e.params) in self._rest for f in functions for e in f.equations):
+            return False
+        for _, depth, work in self._rest.values():
+            self._later.append((depth, work))
+        self._rest = {}
+        self._capture_rules()
+        return True
 
     @functools.cached_property
     def outside(self) -> Mapping[Any, Any]:
         """For the inputs of all bodies in the program what they are outside."""
         return custom_rules.variables_outside(self._program) if self._program is not None else {}
 
-    def later(self, work: Callable[[bool], None]) -> None:
+    def later(self, work: Callable[[bool], None], public: Mapping[str, Any] | None = None) -> None:
         """Puts off `work(allowed)`, the capture of a rule, until everything on this level is captured.
 
-        allowed: whether rules this deep inside rules are captured at all.
+        allowed: whether rules this deep inside rules are captured at all. public: what is captured of a public function.
         """
-        if self._takes_rules:
+        if self._takes_rules and public is not None:
+            self._rest[id(public)] = public, self._depth + 1, work
+        elif self._takes_rules:
             self._later.append((self._depth + 1, work))
 
     def note(self, sentence: str) -> None:

@@ -193,6 +193,12 @@ def named(name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def is_public_rule(eqn: Any) -> bool:
+    """Whether a `custom_jvp_call` is one of a public function of JAX, which brings its rule: nobody has to write that."""
+    name = jax_compat.jaxpr_name(eqn.params["call_jaxpr"])
+    return any(jax_compat.is_call_of(resolve(path), eqn) for path in named(str(name or "")))
+
+
 def _may_define(module: str, words: Iterable[str]) -> bool:
     """Whether a module may have a function of one of these names: one that nobody imported yet is asked by its text.
 
