@@ -206,24 +206,33 @@ def _communicates(closed: Any) -> bool:
 
 
 def _computes_constants(closed: Any) -> bool:
-    """Whether a program computes arrays of floating-point numbers from none of its arguments.
+    """Whether a program computes arrays of floating-point numbers from none of its arguments, and that is expensive.
 
-    Two programs side by side would share them, and XLA could fuse them with one of both.
+    Two programs side by side would share them, and XLA could fuse them with one of both. What is cheap it computes
+    wherever that is used. Source: `InstructionFusion::IsExpensive` in xla/service/instruction_fusion.cc.
     """
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     known = {*jaxpr.constvars, *jaxpr.invars}
     for eqn in jaxpr.eqns:
         if any(jax_compat.is_variable(atom) and atom in known for atom in eqn.invars):
             known.update(eqn.outvars)
-        elif eqn.primitive.name not in _CONSTANT_FORMS:
+        elif not all(e.primitive.name in _CHEAP for e in _called(eqn)):
             # A single number XLA computes itself.
             if any(v.aval.shape and jax.numpy.issubdtype(v.aval.dtype, jax.numpy.inexact) for v in eqn.outvars):
                 return True
     return False
 
 
-# Of these XLA makes no loop that it could fuse otherwise.
-_CONSTANT_FORMS = frozenset({"broadcast_in_dim", "iota", "convert_element_type", "reshape"})
+def _called(eqn: Any) -> Iterable[Any]:
+    """The equations of a call of `jit`; any other is itself."""
+    return jax_compat.equations_in(eqn.params["jaxpr"]) if eqn.primitive.name in ("jit", "pjit") else [eqn]
+
+
+_CHEAP = frozenset(
+    "abs add broadcast_in_dim ceil clamp concatenate convert_element_type copy dynamic_slice dynamic_update_slice eq "
+    "expand_dims floor ge gt iota jit le lt max min mul ne neg pad pjit reshape rev round select_n sign slice split "
+    "square squeeze sub tile transpose".split()
+)
 
 
 def _traced(function: Any, args: Sequence[Any]) -> Any:
