@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from untrace import jax_compat
 from untrace._errors import ProofError, UnsupportedPrimitiveError
 from untrace.capture import vmaps
 from untrace.capture.body_trees import Bodies, forget_trees, has_trees
@@ -28,7 +29,16 @@ from untrace.lift.prune import prune
 from untrace.lift.pullbacks import find_pullbacks
 from untrace.lift.pullbacks_once import repeated, without_repeated
 from untrace.lift.shared_lowering import call_shared_functions
-from untrace.lift.simplify import BOLD, NEUTRAL, calls_host, described, is_simplified, simplified, unproven
+from untrace.lift.simplify import (
+    BOLD,
+    NEUTRAL,
+    calls_host,
+    described,
+    in_backward_pass,
+    is_simplified,
+    simplified,
+    unproven,
+)
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
 from untrace.print.jax.module import Written, write_module
@@ -73,6 +83,8 @@ class Result:
 _ROUNDS = 16
 # Above this many equations only those simplifications are made whose proof needs no compilation.
 _MOST_COMPILED = 3000
+# Of so many equations XLA takes longer for two programs at once than what it is spared by the second being begun later.
+_MANY = 500
 
 
 # What a function is called that a transformation of JAX gave, by the first words of its summary.
@@ -248,7 +260,7 @@ def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = Fa
         instead: dict[int, Any] = {}
         if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings)):
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
-            retrace.begin_original(captured)
+            retrace.begin_original(captured, _may_be_padded(whole))
             found, instead, captured.extra["repeats"] = recognised(
                 close_over_constants(prune(plain.of(whole, "", rules=False))), JAX.user_names()
             )
@@ -280,6 +292,12 @@ def _repeated(captured: Captured, plain: _Plain, form: Any) -> dict[int, Any]:
         return {}
     program = close_over_constants(prune(plain.of(form, "", rules=False)))
     return repeated(find_pullbacks(program, own=JAX.user_names()))
+
+
+def _may_be_padded(jaxpr: Any) -> bool:
+    """Whether a program is a backward pass of many layers, in which sums may turn out to be missing (`lift.addends`)."""
+    eqns = jax_compat.open_jaxpr(jaxpr)[0].eqns
+    return len(eqns) > _MANY and any(map(in_backward_pass, eqns))
 
 
 def _is_run(jaxpr: Any) -> bool:

@@ -119,10 +119,13 @@ class OptimisedAlike:
             return []
 
 
-def begin_alone(f: Any, args: Sequence[Any]) -> Compilation | None:
-    """Begins to compile a closed jaxpr that is no program to be compiled side by side with another; else None."""
+def begin_alone(f: Any, args: Sequence[Any], always: bool = False) -> Compilation | None:
+    """Begins to compile a closed jaxpr that is no program to be compiled side by side with another; else None.
+
+    always: whether any program is begun, for there may be several to compare it with.
+    """
     try:
-        return _begin(f, args) if _stands_alone(f) else None
+        return _begin(f, args) if always or _stands_alone(f) else None
     except Exception:  # as above
         return None
 

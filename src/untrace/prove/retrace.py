@@ -213,11 +213,14 @@ def begin_compiling(target: Any, captured: Captured, lowered_alike: bool) -> Opt
     return OptimisedAlike(captured.jaxpr, target, args, lowered_alike, captured.extra.get("compilation"))
 
 
-def begin_original(captured: Captured) -> None:
-    """Has XLA compile the captured program, where that is what a simplified one is compared with, beside all that follows."""
+def begin_original(captured: Captured, several: bool) -> None:
+    """Has XLA compile the captured program, where that is what a simplified one is compared with, beside all that follows.
+
+    several: whether there may be more than one simplified one.
+    """
     if "compilation" not in captured.extra:
         args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
-        captured.extra["compilation"] = begin_alone(captured.jaxpr, args)
+        captured.extra["compilation"] = begin_alone(captured.jaxpr, args, several)
 
 
 def weaker_of(
