@@ -60,17 +60,22 @@ def templates(guess: Guess, inputs: list[Any], places: dict[int, int]) -> tuple[
 
 Idiom = Callable[["Matcher", Equation], Iterator[Guess]]
 IDIOMS: dict[str, list[Idiom]] = {}
+LARGE: dict[str, list[Idiom]] = {}  # those of them whose calls may be three equations and more
 # Tried at every equation, before and after those of its primitive.
 FIRST: list[Idiom] = []
 LAST: list[Idiom] = []
 
 
-def idiom(*anchors: str) -> Callable[[Idiom], Idiom]:
-    """Registers an idiom for groups that end in one of these primitives; those registered first are tried first."""
+def idiom(*anchors: str, small: bool = False) -> Callable[[Idiom], Idiom]:
+    """Registers an idiom for groups that end in one of these primitives; those registered first are tried first.
+
+    small: whether its calls are an equation or two, whatever their arguments.
+    """
 
     def register(function: Idiom) -> Idiom:
         for anchor in anchors:
-            IDIOMS.setdefault(anchor, []).append(function)
+            for idioms in (IDIOMS,) if small else (IDIOMS, LARGE):
+                idioms.setdefault(anchor, []).append(function)
         return function
 
     return register
@@ -121,8 +126,9 @@ class Lifter:
     def lift_function(self, function: Function) -> None:
         matcher = Matcher(self, function)
         equations, consumed = matcher.equations, matcher.consumed
-        find = (IDIOMS if self.only is None else self.only).get
-        first, last = (FIRST, LAST) if self.only is None else ((), ())
+        find = (LARGE if self.large else IDIOMS if self.only is None else self.only).get
+        first = FIRST if self.only is None else ()
+        last = LAST if self.only is None else ()
         idioms: dict[str, tuple[Idiom, ...]] = {}
         for place in range(len(equations) - 1, -1, -1):
             equation = equations[place]

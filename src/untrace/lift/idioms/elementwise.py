@@ -81,15 +81,15 @@ def _binary(m: Matcher, equation: Equation) -> Iterator[Guess]:
 
 
 for _name in _BINARY:
-    idiom(_name)(_binary)
+    idiom(_name, small=True)(_binary)
 
 
-@idiom("real", "imag")
+@idiom("real", "imag", small=True)
 def _part(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("attribute." + equation.callee.name, (equation.inputs[0],))
 
 
-@idiom(*_UNARY)
+@idiom(*_UNARY, small=True)
 def _unary(m: Matcher, equation: Equation) -> Iterator[Guess]:
     path = _UNARY[equation.callee.name]
     for x in operands(m, equation.inputs[0], equation):
@@ -104,29 +104,29 @@ def _logarithm(m: Matcher, equation: Equation) -> Iterator[Guess]:
         yield Guess("jnp.log10", (log.inputs[0],))
 
 
-@idiom("copy", "copy_p")
+@idiom("copy", "copy_p", small=True)
 def _copy(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("method.copy", (equation.inputs[0],))
 
 
-@idiom("integer_pow")
+@idiom("integer_pow", small=True)
 def _integer_power(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("operator.pow", (equation.inputs[0], equation.origin.params["y"]))
 
 
-@idiom("round")
+@idiom("round", small=True)
 def _round(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("jnp.round", (equation.inputs[0],))
 
 
-@idiom("ne")
+@idiom("ne", small=True)
 def _isnan(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x, y = equation.inputs
     if x is y:
         yield Guess("jnp.isnan", (x,))
 
 
-@idiom("convert_element_type")
+@idiom("convert_element_type", small=True)
 def _astype(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x = equation.inputs[0]
     params = equation.origin.params
@@ -134,13 +134,13 @@ def _astype(m: Matcher, equation: Equation) -> Iterator[Guess]:
         yield Guess("method.astype", (x, params["new_dtype"]))
 
 
-@idiom("clamp")
+@idiom("clamp", small=True)
 def _clamp(m: Matcher, equation: Equation) -> Iterator[Guess]:
     low, x, high = equation.inputs
     yield Guess("lax.clamp", (low, x, high))
 
 
-@idiom("select_n")
+@idiom("select_n", small=True)
 def _where(m: Matcher, equation: Equation) -> Iterator[Guess]:
     which, *cases = equation.inputs
     if len(cases) == 2:

@@ -89,7 +89,7 @@ def _unpacked(m: Matcher, equation: Equation) -> Iterator[Guess]:
         yield Guess("unpack", (x,), anchors=[parts[i] for i in range(size)])
 
 
-@idiom("unstack")
+@idiom("unstack", small=True)
 def _unstacked(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x = equation.inputs[0]
     axis = int(equation.origin.params["axis"])
@@ -115,7 +115,7 @@ def _single(index: tuple[Any, ...]) -> Any:
     return index[0] if len(index) == 1 else index
 
 
-@idiom("slice")
+@idiom("slice", small=True)
 def _slice_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x = equation.inputs[0]
     for index in _full(equation):

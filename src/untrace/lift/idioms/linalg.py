@@ -15,7 +15,7 @@ _LETTERS = "ijklmnopqrstuvwxyzacdef"
 _BATCHED = "bhg"
 
 
-@idiom("dot_general")
+@idiom("dot_general", small=True)
 def _product(m: Matcher, equation: Equation) -> Iterator[Guess]:
     left, right = equation.inputs
     if type(left) is Literal or type(right) is Literal:
@@ -74,7 +74,7 @@ def _precision(precision: Any) -> dict[str, Any]:
     return {"precision": name.lower() if isinstance(precision, lax.Precision) else precision}
 
 
-@idiom("triangular_solve")
+@idiom("triangular_solve", small=True)
 def _triangular_solve(m: Matcher, equation: Equation) -> Iterator[Guess]:
     params = equation.origin.params
     names = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
@@ -89,7 +89,7 @@ def _cholesky(m: Matcher, equation: Equation) -> Iterator[Guess]:
         yield Guess("lax.linalg.cholesky", (factor.inputs[0],), {"symmetrize_input": False})
 
 
-@idiom("conv_general_dilated")
+@idiom("conv_general_dilated", small=True)
 def _convolution(m: Matcher, equation: Equation) -> Iterator[Guess]:
     left, right = equation.inputs
     params = equation.origin.params
@@ -129,7 +129,7 @@ def _layout(spec: Any, letters: str) -> str:
     return "".join(found)
 
 
-@idiom("transpose")
+@idiom("transpose", small=True)
 def _permuted_product(m: Matcher, equation: Equation) -> Iterator[Guess]:
     """`einsum` and `@` put the axes of the product in the order that was asked for."""
     inside = m.producer(equation.inputs[0], "dot_general")

@@ -9,13 +9,13 @@ from untrace.ir.nodes import Equation
 from untrace.lift.engine import Guess, Matcher, idiom
 
 
-@idiom("random_seed")
+@idiom("random_seed", small=True)
 def _seed(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("jax.random.key", (equation.inputs[0],))
     yield Guess("jax.random.key", (equation.inputs[0],), {"impl": str(equation.origin.params["impl"].name)})
 
 
-@idiom("random_wrap")
+@idiom("random_wrap", small=True)
 def _wrap(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("jax.random.wrap_key_data", (equation.inputs[0],))
 

@@ -31,7 +31,7 @@ def reduced(m: Matcher, equation: Equation) -> tuple[Any, Any]:
     return equation.inputs[0], equation.origin.params["axes"]
 
 
-@idiom(*_REDUCTIONS)
+@idiom(*_REDUCTIONS, small=True)
 def _reduce(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x, axes = reduced(m, equation)
     name = _REDUCTIONS[equation.callee.name]
@@ -92,7 +92,7 @@ def _mean_of_low_precision(m: Matcher, equation: Equation) -> Iterator[Guess]:
             yield guess if inner is None else Guess(guess.path, (inner,), guess.kwargs)
 
 
-@idiom("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+@idiom("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", small=True)
 def _cumulative(m: Matcher, equation: Equation) -> Iterator[Guess]:
     params = equation.origin.params
     kwargs: dict[str, Any] = {"axis": int(params["axis"])}

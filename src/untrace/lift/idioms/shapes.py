@@ -32,7 +32,7 @@ def _repeat(m: Matcher, equation: Equation) -> Iterator[Guess]:
         yield Guess("jnp.repeat", (x, int(shape[new[0]])), {"axis": -1 if axis == rank - 1 else axis})
 
 
-@idiom("tile")
+@idiom("tile", small=True)
 def _tile(m: Matcher, equation: Equation) -> Iterator[Guess]:
     reps = tuple(int(n) for n in equation.origin.params["reps"])
     if len(reps) == 1:
@@ -40,7 +40,7 @@ def _tile(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("jnp.tile", (equation.inputs[0], reps))
 
 
-@idiom("reshape")
+@idiom("reshape", small=True)
 def _reshape(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x = equation.inputs[0]
     if type(x) is Literal:
@@ -51,7 +51,7 @@ def _reshape(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("method.reshape", (x, *new))
 
 
-@idiom("transpose")
+@idiom("transpose", small=True)
 def _transpose(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x = equation.inputs[0]
     order = tuple(int(i) for i in equation.origin.params["permutation"])
@@ -91,7 +91,7 @@ def _meshgrid(m: Matcher, equation: Equation) -> Iterator[Guess]:
         yield Guess("jnp.meshgrid", vectors, anchors=group)
 
 
-@idiom("broadcast_in_dim")
+@idiom("broadcast_in_dim", small=True)
 def _broadcast(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x = equation.inputs[0] if equation.inputs else None
     params = equation.origin.params
@@ -148,7 +148,7 @@ def _filled(x: Literal, shape: tuple[int, ...], dtype: Any, aval: Any) -> Iterat
     yield Guess("jnp.full", (shape, x), {"dtype": dtype})
 
 
-@idiom("iota")
+@idiom("iota", small=True)
 def _arange(m: Matcher, equation: Equation) -> Iterator[Guess]:
     params = equation.origin.params
     shape, dtype = tuple(params["shape"]), params["dtype"]
@@ -222,7 +222,7 @@ def _axis(axis: int) -> dict[str, int]:
     return {"axis": axis} if axis else {}
 
 
-@idiom("stack")
+@idiom("stack", small=True)
 def _stack(m: Matcher, equation: Equation) -> Iterator[Guess]:
     axis = int(equation.origin.params["axis"])
     if axis == len(_shape(equation.outputs[0])) - 1 and axis:
@@ -230,7 +230,7 @@ def _stack(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("jnp.stack", (list(equation.inputs),), _axis(axis))
 
 
-@idiom("split")
+@idiom("split", small=True)
 def _split(m: Matcher, equation: Equation) -> Iterator[Guess]:
     params = equation.origin.params
     sizes, axis = [int(s) for s in params["sizes"]], int(params["axis"])
@@ -243,7 +243,7 @@ def _split(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("jnp.split", (x, tuple(int(s) for s in np.cumsum(sizes)[:-1])), named)
 
 
-@idiom("squeeze")
+@idiom("squeeze", small=True)
 def _squeeze(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x = equation.inputs[0]
     axes = tuple(int(d) for d in equation.origin.params["dimensions"])
@@ -254,7 +254,7 @@ def _squeeze(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("method.squeeze", (x,), {"axis": axes})
 
 
-@idiom("rev")
+@idiom("rev", small=True)
 def _flip(m: Matcher, equation: Equation) -> Iterator[Guess]:
     axes = tuple(int(d) for d in equation.origin.params["dimensions"])
     if axes == (0,):

@@ -82,14 +82,15 @@ def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     path, site = call
     for group in _groups(m, equation, site):
-        if len(group) > 1 or path == "jnp.einsum":
+        if len(group) > (2 if m.lifter.large else 1) or path == "jnp.einsum":
             yield from _guesses(m, path, site, group)
 
 
 def _single(m: Matcher, equation: Equation) -> Iterator[Guess]:
     """The call that left this one equation; tried where no idiom of its primitive fits."""
-    call = call_of(m, equation)
-    if call is None or equation.callee.name in ("jit", "pjit") and not given_arguments(*call):
+    jitted = equation.callee.name in ("jit", "pjit")
+    call = call_of(m, equation) if jitted or not m.lifter.large else None
+    if call is None or jitted and not given_arguments(*call):
         return  # a jitted function was tried by its name
     yield from _guesses(m, *call, [equation])
 
