@@ -31,7 +31,7 @@ from untrace.ir.nodes import (
     callees,
     walk_functions,
 )  # fmt: skip
-from untrace.lift import library, words
+from untrace.lift import beforehand, words
 from untrace.lift.patterns import MOST_PATTERNS, PATTERNS, NotAScalar, Pattern, pattern_of, template
 from untrace.prove.closures import permuted_places
 from untrace.prove.compare import Comparer
@@ -261,7 +261,7 @@ class Matcher:
         anchors = guess.anchors or (anchor,)
         if self.lifter.large and guess.path in _SMALL:
             return False
-        if not _is_possible(library.facts(guess.path), anchors):
+        if not beforehand.is_possible(guess.path, guess.args, guess.kwargs, anchors):
             return False
         found = self._pattern(guess)
         if found is None:
@@ -464,16 +464,6 @@ _SMALL = frozenset(
     [f"operator.{name}" for name in operator.__all__ if name != "getitem"]
     + ["jnp.einsum", "attribute.T", "method.astype"]
 )
-
-
-def _is_possible(known: library.Facts, anchors: Sequence[Equation]) -> bool:
-    """Whether equations can end what a call leaves, as far as that is known without a trace."""
-    last = anchors[0]
-    if known.call is not None and (
-        last.callee.name not in ("jit", "pjit") or last.origin.params.get("name") != known.call
-    ):
-        return False
-    return known.arrays and not (known.bare and (len(anchors) > 1 or len(last.outputs) != 1))
 
 
 def is_same_type(left: Any, right: Any) -> bool:

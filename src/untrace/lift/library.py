@@ -24,6 +24,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -139,39 +140,74 @@ def _pulled_back(
     return (*jax.tree.leaves(results), *pullback(jax.tree.unflatten(structure, cotangents)))
 
 
-# First parameters of functions of functions: no array can go there.
+# Parameters of functions of functions, and annotations of those, of flags and of sizes: no array can go there.
 _CALLABLES = frozenset({"f", "fn", "fun", "func", "body_fun", "cond_fun"})
+_NO_ARRAYS = ("Callable", "Sequence[Callable", "DimSize")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of a function without tracing it, so that a guess need not be traced to be wrong.
 
-    `call`: the name of the one call that it leaves in a trace. `bare`: whether it returns one array. `arrays`: whether
-    its first argument may be an array.
+    `call`: the name of the one call that it leaves in a trace. `bare`: whether it returns one array, `several`: whether it
+    returns some. `plain`: the places of arguments that are no arrays. `least`: of how many arguments it takes; `most`: of
+    those without a name; `names`: its parameters. None: any.
     """
 
     call: str | None = None
     bare: bool = False
-    arrays: bool = True
+    several: bool = False
+    plain: tuple[int, ...] = ()
+    least: int = 0
+    most: int | None = None
+    names: frozenset[str] | None = None
+
+
+@cache
+def signature(path: str) -> inspect.Signature | None:
+    """The signature of the function at `path`; None where it has none, or there is no such function."""
+    function = resolve(path)
+    if function is None or isinstance(function, type):
+        return None
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
 
 
 @cache
 def facts(path: str) -> Facts:
     """What is known of the function at `path`."""
     root = path.partition(".")[0]
-    # The signature of a builtin is a text that `inspect` would have to parse.
-    function = None if root == "operator" else resolve(path)
-    if function is None or root not in _ROOTS:
+    if (
+        root == "operator" or root not in _ROOTS
+    ):  # the signature of a builtin is a text that `inspect` would have to parse
         return Facts()
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return Facts(jax_compat.name_of_call(function))
-    returns = signature.return_annotation
-    first = next(iter(signature.parameters.values()), None)
-    callables = first is not None and (first.name in _CALLABLES and path.startswith("lax."))
-    return Facts(jax_compat.name_of_call(function), returns == "Array" or returns is jax.Array, not callables)
+    call = jax_compat.name_of_call(resolve(path))
+    known = signature(path)
+    if known is None:
+        return Facts(call)
+    returns = known.return_annotation
+    parameters = list(known.parameters.values())
+    kinds = {p.kind for p in parameters}
+    placed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return Facts(
+        call,
+        returns == "Array" or returns is jax.Array,
+        isinstance(returns, str) and returns.startswith(("tuple[", "list[")),
+        tuple([i for i, p in enumerate(placed) if _takes_no_array(p, path)]),
+        sum(p.default is p.empty and p.kind not in several for p in parameters),
+        None if inspect.Parameter.VAR_POSITIONAL in kinds else len(placed),
+        None if inspect.Parameter.VAR_KEYWORD in kinds else frozenset(p.name for p in parameters),
+    )
+
+
+def _takes_no_array(parameter: inspect.Parameter, path: str) -> bool:
+    words = parameter.annotation if isinstance(parameter.annotation, str) else ""
+    if parameter.name in _CALLABLES and path.startswith("lax."):
+        return True
+    return words == "bool" or words.startswith(_NO_ARRAYS)
 
 
 @cache
@@ -208,16 +244,20 @@ def _may_define(module: str, words: Iterable[str]) -> bool:
     whole = f"{_ROOTS[head].__name__}.{rest}" if rest else _ROOTS[head].__name__
     if whole in sys.modules:
         return True
-    found = _text_of(whole)
-    return found is None or "import *" in found or any(word in found for word in words)
+    found = _words_of(whole)
+    return found is None or not found.isdisjoint(words)
 
 
 @cache
-def _text_of(module: str) -> str | None:
+def _words_of(module: str) -> frozenset[str] | None:
+    """The words of a module's code, of which its functions are some, without the modules inside it; None where all that
+    another module has is in it."""
     place = Path(jax.__file__).parent.joinpath(*module.split(".")[1:])  # what finds a module imports those around it
     for file in (place / "__init__.py", place.with_suffix(".py")):
         if file.is_file():
-            return file.read_text(encoding="utf-8")
+            code = re.sub(r"#.*", "", file.read_text(encoding="utf-8"))
+            inside = {f.stem for f in place.glob("*.py")} if file.parent == place else set()
+            return None if "import *" in code else frozenset(re.findall(r"\w+", code)) - inside
     return None
 
 

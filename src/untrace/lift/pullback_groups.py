@@ -4,17 +4,15 @@ forward and one in the backward pass, which have the place in the author's code 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import Any
 
 from untrace.ir.nodes import Equation, Library, Literal, Primitive, Value
-from untrace.lift import signatures
+from untrace.lift import beforehand, library, signatures
 from untrace.lift.engine import Guess, Matcher, templates
 from untrace.lift.idioms.written import call_of, given_arguments
-from untrace.lift.library import resolve
 from untrace.lift.patterns import NotAScalar, pattern_of, template
 
 # Fewer equations than the call alone would leave: it reads better what they compute.
@@ -186,6 +184,9 @@ class PulledCall:
 def call_to_try(guess: Guess, cotangents: Sequence[Any], defaults: bool = False) -> PulledCall | None:
     """The guess made ready; None where it needs a number that is none. cotangents: None for a result that is
     auxiliary. defaults: whether arguments that say what is meant without them stay."""
+    known = library.facts(guess.path)
+    if known.bare and len(cotangents) > 1 or not beforehand.takes(known, guess.args, guess.kwargs):
+        return None
     inputs: list[Any] = []
     places: dict[int, int] = {}
     try:
@@ -219,10 +220,8 @@ def is_default(path: str, name: str, value: Any) -> bool:
     """Whether an argument says what is meant without it: then the function may stand by its name alone."""
     if path.startswith("method."):
         return False
-    try:
-        known = inspect.signature(resolve(path)).parameters.get(name)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
+    signature = library.signature(path)
+    known = None if signature is None else signature.parameters.get(name)
     return known is not None and type(known.default) is type(value) and known.default == value
 
 

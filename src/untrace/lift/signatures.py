@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
-from untrace.ir.nodes import Literal
+from untrace.ir.nodes import Literal, Value
 from untrace.lift import library
 from untrace.lift.engine import Guess
 from untrace.lift.scalars import python_scalar
@@ -129,6 +129,10 @@ class Facts:
         sides = [tuple((0, n) for n, _, _ in added), tuple((n, 0) for n, _, _ in added)]
         return [*whole, pairs, *sides]
 
+    def has(self, *primitives: str) -> bool:
+        """Whether there is an equation of one of these primitives."""
+        return any(e.primitive.name in primitives for e in self.equations)
+
     def params(self, name: str) -> list[Any]:
         """The values of one parameter in all equations."""
         found: list[Any] = []
@@ -179,19 +183,22 @@ _NAMED_ARRAYS = frozenset(
     {"p", "where", "weights", "b", "mask", "bias", "initial", "fill_value", "fweights", "aweights"}
 )
 _LISTS = frozenset({"arrays", "tup", "seq", "operands"})
+# What an option must be to leave the equations that there are, where they tell.
+_TOLD: dict[str, Callable[[Facts], bool | None]] = {
+    "approximate": lambda f: False if f.has("erf", "erfc") else True if f.has("tanh") else None
+}
+# Sizes that have to be said where an array says what would else tell them.
+_NEEDED = {"segment_ids": "num_segments", "repeats": "total_repeat_length"}
+# Options that stand in the equations under the same name.
+_FLAGS = frozenset({"indices_are_sorted", "unique_indices"})
 # Arrays of integers, everywhere.
 _INTEGERS = frozenset({"indices", "segment_ids", "repeats"})
 
 
 @cache
 def parameters(path: str) -> tuple[inspect.Parameter, ...] | None:
-    function = library.resolve(path)
-    if function is None or isinstance(function, type):
-        return None
-    try:
-        return tuple(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return None
+    known = library.signature(path)
+    return None if known is None else tuple(known.parameters.values())
 
 
 def guesses(
@@ -215,7 +222,7 @@ def _is_reduction(parameters: Sequence[inspect.Parameter]) -> bool:
 
 def _has_shape(guess: Guess, parameters: Sequence[inspect.Parameter], facts: Facts) -> bool:
     """Whether a reduction of one array has a result of the right shape: most axes to try do not, and need no trace."""
-    known = ("axis", "keepdims", "dtype", "promote_integers", "where")
+    known = ("axis", "keepdims", "dtype", "promote_integers", "where", "ddof", "correction")
     mask = getattr(guess.kwargs.get("where"), "aval", None)
     if len(guess.args) != 1 or len(facts.outputs) != 1 or not all(k in known for k in guess.kwargs):
         return True
@@ -249,10 +256,15 @@ def _guesses(
         if bound is None:
             continue
         args, choices, rest, by_name = bound
+        needed = {
+            _NEEDED[p.name] for p, a in zip(parameters, args, strict=False) if p.name in _NEEDED and type(a) is Value
+        }
         for values in itertools.product(*choices):
             filled = iter(values)
             positional = tuple([next(filled) if a is _CHOICE else a for a in args])
             for options in _options(rest, facts, {**optional, **by_name}):
+                if needed and not needed.issubset(options) and any(p.name in needed for p in rest):
+                    continue
                 yield _in_place(path, positional, rest, options)
 
 
@@ -339,6 +351,9 @@ def _bound(
     return args, choices, [p for p in rest if p.name not in by_name], by_name
 
 
+_VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+
+
 def _options(
     parameters: Sequence[inspect.Parameter], facts: Facts, given: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
@@ -346,13 +361,19 @@ def _options(
     fixed = {k: v for k, v in given.items() if any(p.name == k for p in parameters)}
     known = {p.name for p in parameters}
     fixed.update({k: v for k, v in given.items() if k not in known})
+    told = {p.name: _TOLD[p.name](facts) for p in parameters if p.name in _TOLD and p.name not in fixed}
+    fixed.update({p.name: told[p.name] for p in parameters if told.get(p.name, p.default) not in (None, p.default)})
     choices: list[list[tuple[str, Any]]] = []
     for parameter in parameters:
         name, default = parameter.name, parameter.default
-        if name in fixed or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+        if name in fixed or told.get(name) is not None or parameter.kind in _VARIABLE:
+            continue
+        if name == "axis" and default is None and facts.rank < 2:
             continue
         if default is True or default is False:
             if name == "keepdims" and default is (len(facts.shape) == facts.rank):
+                continue
+            if name in _FLAGS and True not in facts.params(name):
                 continue
             choices.append([(name, not default)])
         elif name == "mode":

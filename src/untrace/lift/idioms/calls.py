@@ -221,7 +221,8 @@ def _take(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     for axis in reversed(axes):
         named = {"axis": axis - rank if axis == rank - 1 and axis else axis}
         yield Guess(name, (x, index), named)
-        yield Guess(name, (x, index), {**named, "mode": mode})
+        if along or mode in ("fill", "clip"):
+            yield Guess(name, (x, index), {**named, "mode": mode})
     yield Guess(name, (x, index))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
 from jax import lax
 
 from untrace.ir.nodes import Equation, Literal
+from untrace.lift.beforehand import is_matmul
 from untrace.lift.engine import Guess, Matcher, idiom
 
 _LETTERS = "ijklmnopqrstuvwxyzacdef"
@@ -24,13 +24,14 @@ def _product(m: Matcher, equation: Equation) -> Iterator[Guess]:
     options = _precision(params["precision"])
     preferred = params["preferred_element_type"]
     if preferred is None:
-        yield Guess("lax.dot", (left, right), options)
+        if len(left.aval.shape) <= 2 and len(right.aval.shape) <= 2:
+            yield Guess("lax.dot", (left, right), options)
         return  # the products of `jnp` say what type theirs is
     out = equation.origin.outvars[0].aval
     kinds = {left.aval.dtype, right.aval.dtype}
     plain = len(kinds) > 1 or out.dtype in kinds  # else it is the type that was asked for
     for a, b in ((left, right), (right, left)):
-        if plain and _is_matmul(a, b, out.shape):
+        if plain and is_matmul(a.aval.shape, b.aval.shape, out.shape):
             if not options:
                 yield Guess("operator.matmul", (a, b))
             yield Guess("jnp.matmul", (a, b), options)
@@ -39,24 +40,13 @@ def _product(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if plain:
         yield from _einsum(params["dimension_numbers"], left, right, options)
     with_type = {**options, "preferred_element_type": preferred}
-    if _is_matmul(left, right, out.shape):
+    if is_matmul(left.aval.shape, right.aval.shape, out.shape):
         yield Guess("jnp.matmul", (left, right), with_type)
     yield from _einsum(params["dimension_numbers"], left, right, with_type)
 
 
-def _is_matmul(left: Any, right: Any, shape: tuple[Any, ...]) -> bool:
-    """Whether `left @ right` is legal and has this shape: most products of axes are neither, and need no trace."""
-    a, b = left.aval.shape, right.aval.shape
-    if not a or not b or a[-1] != b[-2 if len(b) > 1 else 0]:
-        return False
-    inner = (*a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
-    batch = itertools.zip_longest(reversed(a[:-2]), reversed(b[:-2]), fillvalue=1)
-    whole = [n if m == 1 else m if n in (1, m) else None for m, n in batch]
-    return (*reversed(whole), *inner) == tuple(shape)
-
-
 def _is_dot(left: Any, right: Any, shape: tuple[Any, ...]) -> bool:
-    """The same for `jnp.dot`: the last axis of the one with the last but one of the other, and all axes that are left."""
+    """Whether `jnp.dot` is legal and has this shape: the last axis of the one with the last but one of the other, and all axes that are left."""
     a, b = left.aval.shape, right.aval.shape
     if not a or not b:
         return (*a, *b) == tuple(shape)
@@ -140,7 +130,7 @@ def _permuted_product(m: Matcher, equation: Equation) -> Iterator[Guess]:
     options = _precision(params["precision"])
     shape = equation.origin.outvars[0].aval.shape
     for a, b in ((left, right), (right, left)):
-        if not options and _is_matmul(a, b, shape):
+        if not options and is_matmul(a.aval.shape, b.aval.shape, shape):
             yield Guess("operator.matmul", (a, b))
     order = [int(i) for i in equation.origin.params["permutation"]]
     if not _exchanges(params["dimension_numbers"], len(left.aval.shape), order):  # else `einsum` exchanges the operands

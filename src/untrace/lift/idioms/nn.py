@@ -22,6 +22,9 @@ def _softmax(m: Matcher, equation: Equation) -> Iterator[Guess]:
     inside = m.producer(m.through(total, "broadcast_in_dim"), "reduce_sum")
     if shifted is None or inside is None:
         return
+    largest = shifted.inputs[1]  # JAX lets no derivative through it
+    if m.producer(m.through(largest, "broadcast_in_dim") or largest, "stop_gradient") is None:
+        return
     _, axes = reduced(m, inside)
     x = shifted.inputs[0]
     for kwargs in axis_arguments(axes, len(x.aval.shape)):
@@ -54,7 +57,8 @@ def _gelu(m: Matcher, equation: Equation) -> Iterator[Guess]:
     for x in equation.inputs:
         if type(x) is not Literal:
             inside = m.producer(equation.inputs[1], "mul", "add", *_SIGMOIDS)
-            found = _sigmoids(m, inside) if inside is not None else set()
+            alone = inside is not None and not m.is_used_outside(inside.outputs[0], [equation])
+            found = _sigmoids(m, inside) if alone else set()
             if "tanh" in found:
                 yield Guess("jax.nn.gelu", (x,))
             if found & {"erf", "erfc"}:
@@ -113,8 +117,10 @@ def _dot_product_attention(m: Matcher, equation: Equation) -> Iterator[Guess]:
             given[0].append({"scale": python_scalar(atom.value, atom.aval)})
         elif not is_number and len(atom.aval.shape) == 4:  # by batch, head, query and key
             given[1 if is_bool else 2].append({"mask" if is_bool else "bias": atom})
+    # A mask that is made of nothing is JAX's own.
+    masked = any(type(a) is Literal and a.aval.dtype == bool for a in between)
     for scale, mask, bias in product_of(*given):
-        for causal in ({}, {"is_causal": True}):
+        for causal in ({}, {"is_causal": True})[:: -1 if masked else 1]:
             yield Guess("jax.nn.dot_product_attention", args, {**bias, **mask, **scale, **causal})
 
 

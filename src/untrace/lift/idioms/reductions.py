@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from untrace.ir.nodes import Equation
+import jax
+import numpy as np
+
+from untrace.ir.nodes import Equation, Literal
 from untrace.lift.engine import Guess, Matcher, idiom
 
 _REDUCTIONS = {
@@ -37,16 +41,24 @@ def _reduce(m: Matcher, equation: Equation) -> Iterator[Guess]:
     name = _REDUCTIONS[equation.callee.name]
     rank = len(x.aval.shape)
     inner = m.through(x, "convert_element_type")
-    for operand in (x,) if inner is None else (inner, x):
-        for kwargs in axis_arguments(axes, rank):
-            yield Guess("method." + name, (operand,), kwargs)
     dtype = equation.outputs[0].aval.dtype if equation.outputs[0] is not None else None
+    for operand in (x,) if inner is None else (inner, x):
+        if operand is x or dtype is None or name not in ("sum", "prod") or _may_be_of_sum(dtype, operand.aval.dtype):
+            for kwargs in axis_arguments(axes, rank):
+                yield Guess("method." + name, (operand,), kwargs)
     if name == "sum" and inner is not None and dtype is not None:
         for kwargs in axis_arguments(axes, rank):
             yield Guess("method.sum", (inner,), {**kwargs, "dtype": dtype})
 
 
-@idiom("broadcast_in_dim", "reshape")
+def _may_be_of_sum(dtype: Any, inner: Any) -> bool:
+    """Whether numbers of type `inner` may have a sum of type `dtype`: small integers are made larger ones."""
+    if not isinstance(inner, np.dtype) or inner.kind not in "biufc":
+        return True
+    return dtype == jax.dtypes.canonicalize_dtype(np.zeros(0, inner).sum().dtype)
+
+
+@idiom("broadcast_in_dim", "reshape", small=True)
 def _kept_dimensions(m: Matcher, equation: Equation) -> Iterator[Guess]:
     """`x.sum(-1, keepdims=True)`: the reduction, and its result with the lost axes put back."""
     inside = m.producer(equation.inputs[0], *_REDUCTIONS) if len(equation.inputs) == 1 else None
@@ -65,9 +77,12 @@ def _mean(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if inside is None:
         return
     x, axes = reduced(m, inside)
+    shape, count = x.aval.shape, equation.inputs[1]
+    if not axes or type(count) is Literal and count.value != math.prod([shape[a] for a in axes]):
+        return
     inner = m.through(x, "convert_element_type")
     for operand in (x,) if inner is None else (inner, x):
-        for kwargs in axis_arguments(axes, len(x.aval.shape), keepdims=plain is None):
+        for kwargs in axis_arguments(axes, len(shape), keepdims=plain is None):
             yield Guess("method.mean", (operand,), kwargs)
 
 

@@ -144,7 +144,8 @@ def _filled(x: Literal, shape: tuple[int, ...], dtype: Any, aval: Any) -> Iterat
     if value.tobytes() == np.ones((), dtype).tobytes():
         yield Guess("jnp.ones", (shape,), named)
         yield Guess("jnp.ones", (shape,), {"dtype": dtype})
-    yield Guess("jnp.full", (shape, x))
+    if aval.weak_type:  # without its type a number has a weak one
+        yield Guess("jnp.full", (shape, x))
     yield Guess("jnp.full", (shape, x), {"dtype": dtype})
 
 
@@ -153,7 +154,8 @@ def _arange(m: Matcher, equation: Equation) -> Iterator[Guess]:
     params = equation.origin.params
     shape, dtype = tuple(params["shape"]), params["dtype"]
     if len(shape) == 1:
-        yield Guess("jnp.arange", (shape[0],))
+        if dtype == jax.dtypes.canonicalize_dtype(int):
+            yield Guess("jnp.arange", (shape[0],))
         yield Guess("jnp.arange", (shape[0],), {"dtype": dtype})
     yield Guess("lax.broadcasted_iota", (dtype, shape, int(params["dimension"])))
 

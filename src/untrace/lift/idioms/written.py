@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from untrace import jax_compat
 from untrace.capture.provenance import Site
 from untrace.ir.nodes import Constant, Equation, Value
 from untrace.lift import library, signatures
@@ -30,14 +31,20 @@ _OPERATORS = {
 
 
 def call_of(m: Matcher, equation: Equation) -> tuple[str, Site] | None:
-    """(path, site) of the library function that made the equation; None for operators and methods."""
-    if equation.origin is None:
+    """(path, site) of the library function that made the equation; None for operators and methods, and for what stood inside
+    a call: that is what the library function left."""
+    if equation.origin is None or _stood_inside(equation.origin):
         return None
     site = m.site(equation)
     entered = site.library
     if entered is None or site.phase == "backward" or "." not in entered[0] and entered[0] != "jax":
         return None
     return library.public(*entered), site
+
+
+def _stood_inside(eqn: Any) -> bool:
+    """Whether an equation has come in the place of a call whose body it was in."""
+    return jax_compat.inner_traceback(eqn) is not jax_compat.equation_source(eqn)[0]
 
 
 def _groups(m: Matcher, equation: Equation, site: Site) -> Iterator[list[Equation]]:
@@ -128,6 +135,9 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
                 yield Guess("operator.matmul", order)
     spec = given.pop("subscripts", None) or _scope_of_einsum(path, site)  # the author's own letters
     if spec is not None:
+        # It transposes what comes of a product, and no operand.
+        if len(inputs) + len(constants) == 2 and any(e.callee.name == "transpose" for e in group[:-1]):
+            return
         for order in itertools.permutations([*inputs, *constants]):
             yield Guess(path, (spec, *order), given)
             yield Guess(
