@@ -44,7 +44,7 @@ from untrace.lift.engine import (
     is_same_type,
     with_all_outputs,
 )
-from untrace.lift.library import resolve
+from untrace.lift.library import facts, resolve
 from untrace.lift.names import provenance_of
 from untrace.lift.patterns import Pattern, fill, pattern_of
 from untrace.lift.pieces import renamed
@@ -130,11 +130,12 @@ def _lift(m: Matcher, forward: Equation, backward: Equation, instead: dict[int, 
     if given[0] in forward.outputs or not all(type(a) in (Value, Literal) for a in given):
         return False
     guesses = [g for f in (*FIRST, *IDIOMS.get(forward.callee.name, ()), *LAST) for g in f(m, forward)]
+    names = (None, _name(forward))
     # Of two results one may be auxiliary.
     auxiliary = [[None, *given], [*given, None]] if len(given) == 1 and len(forward.outputs) > 2 else []
     for cotangents in [given, *auxiliary]:
         for guess in guesses:
-            known_kind = guess.path.partition(".")[0] in _KINDS
+            known_kind = guess.path.partition(".")[0] in _KINDS and facts(guess.path).call in names
             if known_kind and _try(m, guess, forward, backward, cotangents, instead):
                 return True
     return False

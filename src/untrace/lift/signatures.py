@@ -106,6 +106,10 @@ class Facts:
         return [n for n in self.numbers if type(n) is float] or self.numbers
 
     @cached_property
+    def divisors(self) -> list[Any]:
+        return Facts([e for e in self.equations if e.primitive.name == "div"], self.inputs, self.outputs).numbers
+
+    @cached_property
     def sizes(self) -> list[int]:
         return list(dict.fromkeys(int(n) for a in self.outputs for n in getattr(a, "shape", ())))
 
@@ -163,7 +167,7 @@ _VALUES: dict[str, Callable[[Facts], Iterable[Any]]] = {
     "offset": lambda f: f.integers, "repeats": lambda f: f.ratios, "reps": lambda f: [*f.ratios, *f.params("reps")],
     "pad_width": lambda f: f.widths, "total_repeat_length": lambda f: f.sizes, "bins": lambda f: [n - 1 for n in f.sizes], "s": lambda f: [f.shape],
     "indices_or_sections": lambda f: [len(f.outputs)], "operand_axis": lambda f: f.axes, "shift": lambda f: f.integers,
-    "d": lambda f: [x / n for n in f.sizes[:1] for x in f.floats if n],  # the spacing of `fftfreq`, which divides by `n * d`
+    "d": lambda f: [x / n for n in f.sizes[:1] for x in f.divisors if n],  # the spacing of `fftfreq`, which divides by `n * d`
     "precision": lambda f: f.params("precision"), "preferred_element_type": lambda f: f.params("preferred_element_type"),
     **dict.fromkeys(
         ("epsilon", "eps", "negative_slope", "alpha", "rtol", "atol", "rcond", "fill_value", "constant_values", "initial",
