@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+
 import jax
 import jax.numpy as jnp
+import jax.scipy
 import pytest
+from jax import lax
 
+import untrace
 from untrace import jax_compat
 from untrace.ir.nodes import Slot, Value
-from untrace.lift import library, signatures
+from untrace.lift import beforehand, library, signatures
+from untrace.lift.engine import Matcher
 from untrace.lift.patterns import _trace
 
 X = jax.ShapeDtypeStruct((3, 4), jnp.float32)
@@ -92,3 +98,91 @@ def test_reductions_that_have_another_shape_are_not_tried() -> None:
     tried = [g.kwargs for g in signatures.guesses("jnp.sum", [Value(eqns[0].invars[0].aval)], facts)]
     assert {"axis": -1} in tried and {"axis": 1} in tried
     assert all(k.get("axis") in (-1, 1) and "keepdims" not in k for k in tried)
+
+
+@pytest.mark.parametrize("spec", ["ij,kj->ik", "ij,kj->ki", "bij,bkj->bik", "bijh,bkjh->bhik"])
+def test_einsum_transposes_no_operand(spec: str) -> None:
+    # So a product with one is none of its (`lift/idioms/written.py`).
+    letters, _, _ = spec.partition("->")
+    args = [jax.ShapeDtypeStruct(tuple("bijkh".index(c) + 2 for c in part), "float32") for part in letters.split(",")]
+    traced = jax.make_jaxpr(lambda a, b: jnp.einsum(spec, a, b))(*args)
+    eqns = list(jax_compat.equations_in(traced))
+    made = {v for e in eqns if e.primitive.name == "transpose" for v in e.outvars}
+    assert all(made.isdisjoint(e.invars) for e in eqns if e.primitive.name == "dot_general")
+
+
+def _programs():
+    def attend(params, x):
+        q, k, v = (jnp.einsum("ld,de->le", x, w) for w in params["qkv"])
+        weights = jax.nn.softmax(q @ k.T / 2.0, axis=-1)
+        h = jax.nn.gelu(weights @ v, approximate=False) + jnp.mean(x, axis=0)
+        h = jnp.where(h > 0, h, jnp.take(params["table"], jnp.arange(5) % 3, axis=0))
+        return jax.nn.silu(h).sum()
+
+    def solve(a, b):
+        factor = jax.scipy.linalg.cholesky(a @ a.T + jnp.eye(4), lower=True)
+        return jnp.sum(jax.scipy.linalg.cho_solve((factor, True), b)) + jnp.linalg.norm(b, axis=0).max()
+
+    def move(state, xs):
+        def step(x, y):
+            return lax.cond(y > 0, lambda z: z * 2, lambda z: z - 1, x), jnp.cross(x, x + y)
+
+        return lax.fori_loop(0, 3, lambda i, s: s + i, state), lax.scan(step, state, xs)
+
+    def count(x, ids, repeats):
+        sums = jax.ops.segment_sum(x, ids, 3)
+        return sums[ids] - x.var(axis=-1, keepdims=True), jnp.repeat(ids, repeats, total_repeat_length=8)
+
+    f32, i32 = jnp.float32, jnp.int32
+    square = jnp.ones((4, 4), f32)
+    params = {"qkv": [square] * 3, "table": jnp.ones((3, 4), f32)}
+    return {
+        "attend": (jax.value_and_grad(attend), (params, jnp.ones((5, 4), f32))),
+        "solve": (jax.grad(solve), (square, jnp.ones((4, 2), f32))),
+        "move": (move, (jnp.ones(3, f32), jnp.ones(7, f32))),
+        "count": (jax.vmap(count), (jnp.ones((2, 6, 4), f32), jnp.zeros((2, 6), i32), jnp.ones((2, 6), i32))),
+    }
+
+
+@pytest.mark.parametrize("name", ["attend", "solve", "move", "count"])
+def test_what_is_refused_without_a_trace_is_wrong(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = []
+    try_guess = Matcher.try_guess
+
+    def tried(m, guess, anchor):
+        anchors = guess.anchors or (anchor,)
+        if not beforehand.is_possible(guess.path, guess.args, guess.kwargs, anchors):
+            refused.append(guess.path)
+            found = m._pattern(guess)
+            assert found is None or m.lay_over(found[3], found[2], anchors) is None
+        return try_guess(m, guess, anchor)
+
+    monkeypatch.setattr(Matcher, "try_guess", tried)
+    monkeypatch.setenv("UNTRACE_STRICT", "1")
+    f, args = _programs()[name]
+    assert untrace.decompile(f)(*args).proof.at_least("bits")
+    assert refused
+
+
+def test_the_words_of_a_module_are_all_its_functions() -> None:
+    for module in library._MODULES:
+        head, _, rest = module.partition(".")
+        whole = f"{library._ROOTS[head].__name__}.{rest}" if rest else library._ROOTS[head].__name__
+        words = library._words_of(whole)
+        functions = [
+            n for n, f in vars(importlib.import_module(whole)).items() if callable(f) and not isinstance(f, type)
+        ]
+        assert words is None or words.issuperset([n for n in functions if not n.startswith("_")])
+
+
+@pytest.mark.parametrize(
+    "path, args, kwargs",
+    [
+        ("jax.nn.silu", 4, {}), ("lax.cond", 3, {}), ("lax.fori_loop", 4, {}), ("jnp.eye", 1, {}), ("jnp.mean", 1, {"dim": 0}),
+        ("jax.nn.gelu", 2, {}), ("jnp.tensordot", 1, {}), ("lax.scan", 2, {}),
+    ],
+)  # fmt: skip
+def test_what_no_function_takes(path, args, kwargs) -> None:
+    atoms = [Value(a) for a in _avals(*[X] * args)]
+    assert not beforehand.takes(library.facts(path), atoms, kwargs)
+    assert _trace(path, tuple(Slot(i) for i in range(args)), kwargs, _avals(*[X] * args)) is None

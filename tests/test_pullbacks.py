@@ -54,6 +54,13 @@ def test_several_arrays_and_a_result_of_several():
     assert "jax.scipy.linalg.solve_triangular(x, y, lower=True)" in source
 
 
+def test_of_two_functions_that_do_the_same_it_is_the_author_s():
+    covariance = lambda x: jnp.exp(-((x[:, None] - x) ** 2)) + jnp.eye(4)  # noqa: E731
+    source = _source(jax.grad(lambda x: jax.scipy.linalg.cholesky(covariance(x), lower=True).sum()), X[:, 0])
+    assert "jax.scipy.linalg.cholesky(x, lower=True)" in source
+    assert "jnp.linalg.cholesky" not in source
+
+
 def test_a_mapped_function_is_that_of_the_whole_array():
     def loss(x):
         return (jax.vmap(lambda row: jnp.var(row, keepdims=True) * row)(x)).sum()
