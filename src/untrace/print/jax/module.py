@@ -119,9 +119,9 @@ def write_module(
         if share is None:
             share_prefixes(module, definitions)
         everything = [*module.definitions, *definitions]
-        fold_neighbours(module, everything, provenance_of(program))
-        nodes = rebind_names(module.authors, everything, provenance_of(program), module.inner_names)
-        count_again(everything, bound, nodes)
+        words = fold_neighbours(module, everything, provenance_of(program))
+        nodes = rebind_names(module.authors, everything, provenance_of(program), module.inner_names, words)
+        count_again(everything, bound, nodes, words)
     module.described.finish([*module.definitions, *definitions])
     lines: list[str] = []
     origins: list[Any] = []

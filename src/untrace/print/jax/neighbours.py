@@ -53,11 +53,19 @@ _PARTS: dict[type, tuple[str, ...]] = {
 _CONTAINERS = (Tuple, List, Dict, Lambda)
 
 
-def fold_neighbours(module: Any, definitions: Sequence[Statement], provenance: Provenance) -> None:
-    """Folds such statements in the functions of a module, in place."""
+def fold_neighbours(
+    module: Any, definitions: Sequence[Statement], provenance: Provenance
+) -> dict[int, Counter[str]]:
+    """Folds such statements in the functions of a module, in place. Gives the `words_of` those that had to be known, by
+    id."""
+    found: dict[int, Counter[str]] = {}
     for definition in definitions:
         if type(definition) is Def:
-            _Folder(module, definition, provenance).fold(definition.body, "    ")
+            folder = _Folder(module, definition, provenance)
+            folder.fold(definition.body, "    ")
+            if folder.known is not None:
+                found[id(definition)] = folder.known
+    return found
 
 
 class _Folder:
@@ -65,14 +73,14 @@ class _Folder:
         self.module = module
         self.provenance = provenance
         self.definition = definition
-        self._counts: Counter[str] | None = None
+        self.known: Counter[str] | None = None
 
     @property
     def counts(self) -> Counter[str]:
         """How often each word stands in the function; folding changes that for nothing that is left."""
-        if self._counts is None:
-            self._counts = words_of(self.definition)
-        return self._counts
+        if self.known is None:
+            self.known = words_of(self.definition)
+        return self.known
 
     def fold(self, body: Sequence[Statement], indent: str) -> None:
         for statement in body:
@@ -94,7 +102,7 @@ class _Folder:
         if not isinstance(second, (Assign, Unpack, Return)) or first.comment or isinstance(first.value, _CONTAINERS):
             return False
         name = first.targets[0]
-        if self._counts is not None and self._counts[name] != 2:
+        if self.known is not None and self.known[name] != 2:
             return False
         found = None if name.startswith("d_") else _place_of(second, name)
         if found is None or self.module.authors.get(id(found[0])) == name:
@@ -113,6 +121,7 @@ class _Folder:
         if not fits or operations > _MOST_OPERATIONS:
             put(node)
             return False
+        del self.counts[name]
         self._note(first, second)
         return True
 

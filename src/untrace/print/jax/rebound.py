@@ -18,12 +18,30 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NamedTuple
 
 from untrace.capture.provenance import Provenance, Site, binds_again
-from untrace.print.tree import Assign, Binary, Call, Def, Expr, Lambda, Name, Return, Statement, Text, Unpack
+from untrace.print.tree import (
+    Assign,
+    Attribute,
+    Binary,
+    Call,
+    Def,
+    Expr,
+    Lambda,
+    Name,
+    Return,
+    Statement,
+    Subscript,
+    Text,
+    Tuple,
+    Unary,
+    Unpack,
+)
 from untrace.print.walk import parts_of, slots_backwards
 
 _NUMBER = re.compile(r"_(\d+)$")
 # Most of what stands in a function and is no statement.
-_EXPRESSIONS = frozenset((Name, Text, Call, Binary))
+EXPRESSIONS = frozenset((Name, Text, Call, Binary, Unary))
+# Nodes that print what they are made of, and no variable besides, and have none of their own.
+_PLAIN = frozenset((Name, Text, Call, Binary, Unary, Attribute, Subscript, Tuple))
 
 
 def rebind_names(
@@ -31,21 +49,39 @@ def rebind_names(
     definitions: Sequence[Statement],
     provenance: Provenance,
     inner: Mapping[int, str] = {},  # noqa: B006
-) -> dict[int, tuple[list[Any], Counter[str]]]:
+    words: dict[int, Counter[str]] = {},  # noqa: B006
+) -> dict[int, Own]:
     """Renames variables of `definitions`. authors: by id of a Name, what the author calls the value; inner: what the code
-    of a library does that computes it. Gives the `own_nodes` of every function, by its id."""
-    return {
-        id(node): _rebind(authors, inner, node, provenance)
-        for definition in definitions
-        if type(definition) is Def
-        for node in functions_of(definition)
-    }
+    of a library does that computes it. words: by its id, how often each word stands in a definition, where that is known:
+    kept right, or forgotten. Gives the `own_nodes` of every function, by its id."""
+    found: dict[int, Own] = {}
+    for definition in definitions:
+        for node in functions_of(definition) if type(definition) is Def else ():
+            own, new = _rebind(authors, inner, node, provenance)
+            found[id(node)] = own
+            if id(definition) in words and new is not None:
+                _rename_words(words[id(definition)], new)
+            else:
+                words.pop(id(definition), None)
+    return found
+
+
+def _rename_words(words: Counter[str], new: Mapping[str, tuple[str, int]]) -> None:
+    """new: word -> (the one that stands for it now, how often it does)."""
+    for name, (_, count) in new.items():
+        words[name] -= count
+        if not words[name]:
+            del words[name]
+    for name, count in new.values():
+        words[name] += count
 
 
 def _rebind(
     authors: Mapping[int, str], inner: Mapping[int, str], definition: Def, provenance: Provenance
-) -> tuple[list[Any], Counter[str]]:
-    own, standing = own_nodes(definition.body)
+) -> tuple[Own, dict[str, tuple[str, int]] | None]:
+    """(The `own_nodes` of a function; old name -> new name and how often it stands there, None where that is not known)."""
+    found = own_nodes(definition.body)
+    own, standing = found.nodes, found.counts
     wishes = {n.id: authors[id(n)] for n in own if type(n) is Name and id(n) in authors}
     parameters = {p.name for p in definition.params}  # which have names of ours, where a library's code is theirs
     for n in own if inner else ():
@@ -53,22 +89,22 @@ def _rebind(
             wishes.setdefault(n.id, inner[id(n)])
     wishes = {name: wish for name, wish in wishes.items() if name == wish or _NUMBER.sub("", name) == wish}
     if all(name == wish for name, wish in wishes.items()):
-        return own, standing
+        return found, {}
     sites: dict[str, Site] = {}
     for node in own:
-        if type(node) not in _EXPRESSIONS and isinstance(node, (Assign, Unpack)) and node.origin is not None:
+        if type(node) not in EXPRESSIONS and isinstance(node, (Assign, Unpack)) and node.origin is not None:
             sites.update((t, provenance.site(node.origin)) for t in node.targets if type(t) is str and t in wishes)
 
     def follows(name: str, held: Sequence[str]) -> bool:
         before = next((sites[h] for h in reversed(held) if h in sites), None)
         return before is not None and name in sites and binds_again(before, sites[name], wishes[name])
 
-    straight = straight_of(definition)
+    straight = straight_of(definition, found)
     function = straight or _parsed(definition)
     printed: Counter[str] = Counter()
     new = new_names(function, wishes, follows, printed)
     if not new:
-        return own, standing
+        return found, {}
     # A name may stand in a text that is no Name here: what is printed is what was meant, or stays as it was.
     # Where as many of each are printed as stand in Names, there is no need to parse it again to see that.
     if not all(standing[name] == printed[name] for name in new):
@@ -77,13 +113,15 @@ def _rebind(
         if not _same_tree(_parsed(definition), renamed(before, new)):
             for node, slot, value in undo:
                 setattr(node, slot, value)
-            return own, standing
+            return found, {}
+        known = None
     else:
         rename(own, new)
-    found: Counter[str] = Counter()
+        known = {name: (one, standing[name]) for name, one in new.items()}
+    counts: Counter[str] = Counter()
     for name, count in standing.items():
-        found[new.get(name, name)] += count
-    return own, found
+        counts[new.get(name, name)] += count
+    return Own(own, counts), known
 
 
 def functions_of(definition: Def) -> Iterator[Def]:
@@ -122,8 +160,11 @@ _VARIABLE = re.compile(r"(?<![\w.])[^\W\d]\w*(?!\w|=(?!=))")
 _NOT_STRAIGHT = re.compile(r"[\"'#{:]|\b(?:lambda|for)\b")
 
 
-def straight_of(definition: Def) -> Straight | None:
-    """What can be seen in a function's text without parsing it; None where that is not enough."""
+def straight_of(definition: Def, own: Own | None = None) -> Straight | None:
+    """What can be seen in a function's text without parsing it; None where that is not enough. own: its `own_nodes`."""
+    parameters = [p.name for p in definition.params]
+    if own is not None and own.bound is not None and own.counts.keys().isdisjoint(own.texts):
+        return Straight(parameters, own.bound)
     found: list[tuple[str | None, list[str]]] = []
     for statement in definition.body:
         name: Any = None
@@ -137,7 +178,7 @@ def straight_of(definition: Def) -> Straight | None:
         if _NOT_STRAIGHT.search(text):
             return None
         found.append((name, _VARIABLE.findall(text)))
-    return Straight([p.name for p in definition.params], found)
+    return Straight(parameters, found)
 
 
 def _same_tree(left: ast.AST, right: ast.AST) -> bool:
@@ -163,10 +204,27 @@ def _same_tree(left: ast.AST, right: ast.AST) -> bool:
 # ------------------------------------------------------------------ the tree that is printed
 
 
-def own_nodes(body: Any) -> tuple[list[Any], Counter[str]]:
-    """What stands in a function, without the functions inside it, each once; and how often each of its variables does."""
+class Own(NamedTuple):
+    """What stands in a function, without the functions inside it.
+
+    `nodes`: each once; `counts`: how often each of its variables stands there. `bound`: where that is as much as a
+    `Straight` needs, its statements, and `texts` the words that stand in no Name.
+    """
+
+    nodes: list[Any]
+    counts: Counter[str]
+    bound: list[tuple[str | None, list[str]]] | None = None
+    texts: Collection[str] = ()
+
+
+def own_nodes(body: Any) -> Own:
+    """See Own."""
     found: list[Any] = []
     words: list[str] = []
+    kinds: set[type] = set()
+    texts: set[str] = set()
+    starts: list[tuple[Any, int]] = []  # of each assignment and `return`, the last first: the first of its words
+    again = False  # whether a part is met twice, whose words then count once
     stack, seen = [body], set()
     while stack:
         value = stack.pop()
@@ -178,21 +236,57 @@ def own_nodes(body: Any) -> tuple[list[Any], Counter[str]]:
             if id(value) not in seen:
                 seen.add(id(value))
                 found.append(value)
-        elif kind is not Def and kind is not Lambda and id(value) not in seen:
+        elif kind is not Def and kind is not Lambda:
             slots = slots_backwards(value)
             if slots is None:
+                continue
+            if id(value) in seen:
+                again = again or kind is not Text
                 continue
             seen.add(id(value))
             found.append(value)
             if kind is Text:
+                texts.add(value.text)
                 continue
+            if kind is Call:
+                if type(value.func) is str:
+                    texts.add(value.func)
+                else:
+                    stack.append(value.func)
+                stack.append(value.args)
+                stack.append(value.kwargs)
+                continue
+            if kind is Binary:
+                stack.append(value.left)
+                stack.append(value.right)
+                continue
+            if kind is Assign or kind is Return:
+                starts.append((value, len(words)))
+            else:
+                kinds.add(kind)
             for slot in reversed(slots):
                 part = getattr(value, slot, None)
                 if type(part) is not str and part is not None:
                     stack.append(part)
-            if kind not in _EXPRESSIONS and isinstance(value, (Assign, Unpack)):
+            if kind not in EXPRESSIONS and isinstance(value, (Assign, Unpack)):
                 words += [t for t in value.targets if type(t) is str]
-    return found, Counter(words)
+        else:
+            kinds.add(kind)
+    counts = Counter(words)
+    if again or not kinds <= _PLAIN or any(map(_NOT_STRAIGHT.search, texts)):
+        return Own(found, counts)
+    bound: list[tuple[str | None, list[str]]] = []
+    end = len(words)
+    for statement, start in reversed(starts):
+        name: Any = None
+        if type(statement) is Assign:
+            name = statement.targets[0] if len(statement.targets) == 1 else None
+            if type(name) is not str or not name.isidentifier():
+                return Own(found, counts)
+            start += 1
+        bound.append((name, words[start:end]))
+        end = start - (name is not None)
+    return Own(found, counts, bound, {word for text in texts for word in _VARIABLE.findall(text)})
 
 
 def own_statements(body: Any) -> Iterator[Statement]:
@@ -222,7 +316,7 @@ def rename(nodes: Iterable[Any], new: Mapping[str, str]) -> list[tuple[Any, str,
             if node.id in new:
                 change(node, "id", new[node.id])
         elif (
-            kind not in _EXPRESSIONS
+            kind not in EXPRESSIONS
             and isinstance(node, (Assign, Unpack))
             and any([type(t) is str and t in new for t in node.targets])
         ):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from untrace.print.jax.neighbours import words_of
-from untrace.print.jax.rebound import functions_of, own_statements, rename
+from untrace.print.jax.rebound import EXPRESSIONS, Own, functions_of, own_statements, rename
 from untrace.print.tree import Assign, Def, Statement, Unpack
 
 _NUMBER = re.compile(r"_(\d+)$")
@@ -21,10 +21,11 @@ def names_bound(definitions: Sequence[Statement]) -> dict[int, set[str]]:
 def count_again(
     definitions: Sequence[Statement],
     before: Mapping[int, set[str]],
-    nodes: Mapping[int, tuple[list[Any], Mapping[str, int]]],
+    nodes: Mapping[int, Own],
+    known: Mapping[int, Mapping[str, int]] = {},  # noqa: B006
 ) -> None:
     """Renames variables of `definitions`. before: what each bound when its names were given; nodes: the `own_nodes` of each,
-    by its id."""
+    by its id; known: the `words_of` a definition, by its id, where they are."""
     for definition in definitions:
         functions = [d for d in _functions(definition) if len(before.get(id(d), ())) > 1]
         if not functions:
@@ -32,15 +33,15 @@ def count_again(
         now = {id(f): set(_bound(own_statements(f.body))) for f in functions}
         if all(before[id(f)] <= now[id(f)] for f in functions):
             continue
-        words = words_of(definition)  # type: ignore[arg-type]
+        words = known.get(id(definition)) or words_of(definition)  # type: ignore[arg-type]
         for function in functions:
             free = [name for name in before[id(function)] - now[id(function)] if name not in words]
             if free:
                 _close_up(nodes[id(function)], free, words)
 
 
-def _close_up(nodes: tuple[list[Any], Mapping[str, int]], free: Sequence[str], words: Mapping[str, int]) -> None:
-    own, counts = nodes
+def _close_up(nodes: Own, free: Sequence[str], words: Mapping[str, int]) -> None:
+    own, counts = nodes.nodes, nodes.counts
     first: dict[str, int] = {}
     for base, number in map(_family, free):
         first[base] = min(number, first.get(base, number))
@@ -65,10 +66,12 @@ def _family(name: str) -> tuple[str, int]:
     return (name[: found.start()], int(found[1])) if found else (name, 1)
 
 
-def _bound(nodes: Iterable[Any]) -> Iterator[str]:
+def _bound(nodes: Iterable[Any]) -> list[str]:
+    found: list[str] = []
     for node in nodes:
-        if isinstance(node, (Assign, Unpack)):
-            yield from [t for t in node.targets if type(t) is str]
+        if type(node) not in EXPRESSIONS and isinstance(node, (Assign, Unpack)):
+            found += [t for t in node.targets if type(t) is str]
+    return found
 
 
 def _functions(statement: Statement) -> list[Def]:

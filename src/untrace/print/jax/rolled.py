@@ -20,7 +20,7 @@ from typing import Any
 
 from untrace.capture.provenance import Provenance
 from untrace.print.jax.leaves import Bare, Leaf, Step
-from untrace.print.jax.rebound import functions_of
+from untrace.print.jax.rebound import EXPRESSIONS, functions_of
 from untrace.print.jax.rolled_loop import write_loop
 from untrace.print.jax.rolled_turns import Differ, Turns
 from untrace.print.jax.unfolded import fold_back, unfold
@@ -185,13 +185,16 @@ class _Roller:
     def _read_names(self, body: Sequence[Statement]) -> None:
         module = self.module
         for node in nodes_of(self.definition):
-            if type(node) is Name:
+            kind = type(node)
+            if kind is Name:
                 self.taken.add(node.id)
                 if id(node) in module.leaf_of and module.leaf_of[id(node)].steps:
                     self.leaves[node.id] = module.leaf_of[id(node)]
                     self._note_keys(module.leaf_of[id(node)])
                 if id(node) in module.authors:
                     self.authors[node.id] = module.authors[id(node)]
+            elif kind in EXPRESSIONS:
+                continue
             elif isinstance(node, Leaf):
                 self._note_keys(node)
             elif isinstance(node, (Assign, Unpack)):
