@@ -12,7 +12,9 @@ import pytest
 from jax import lax
 
 import untrace
-from untrace.print.jax.rebound import _parsed, new_names, renamed, straight_of
+from untrace.capture.provenance import Provenance
+from untrace.print.jax.neighbours import words_of
+from untrace.print.jax.rebound import _parsed, new_names, own_nodes, rebind_names, renamed, straight_of
 from untrace.print.tree import Assign, Attribute, Binary, Call, Def, Lambda, Name, Parameter, Return, Text, Tuple
 
 X = np.linspace(-1.0, 1.5, 12, dtype=np.float32).reshape(4, 3)
@@ -307,6 +309,7 @@ def test_random_texts_compute_the_same(seed):
 def test_what_needs_no_parsing_is_read_as_if_it_were_parsed(seed):
     rng = random.Random(seed)
     bound = ["x", "y"]
+    hidden = seed % 2 == 1  # whether a variable stands in what is no Name
 
     def expression():
         one, other = Name(rng.choice(bound)), Name(rng.choice(bound))
@@ -314,7 +317,11 @@ def test_what_needs_no_parsing_is_read_as_if_it_were_parsed(seed):
             [
                 Binary(one, "*", Attribute(other, "x_2")),
                 Binary(one, "+", Text("2.5e-3")),
-                Call("jnp.where", [Binary(one, "==", other), one, Text("x_2.y")], [("x", other), ("y", Text("-1"))]),
+                Call(
+                    "jnp.where",
+                    [Binary(one, "==", other), one, Text("x_2.y" if hidden else "z.y")],
+                    [("x", other), ("y", Text("-1"))],
+                ),
                 Call(Attribute(one, "sum"), [Name("y")], [("axis", Text("0"))]),
             ]
         )
@@ -330,5 +337,14 @@ def test_what_needs_no_parsing_is_read_as_if_it_were_parsed(seed):
     found = new_names(straight, wishes, lambda name, held: True, printed)
     assert found == new_names(_parsed(function), wishes, lambda name, held: True, parsed_printed)
     assert all(printed[name] == parsed_printed[name] for name in bound)
+    # What is read off the tree is what is read off the text.
+    own, printed = own_nodes(function.body), Counter()
+    assert own.bound is not None and (hidden or own.counts.keys().isdisjoint(own.texts))
+    assert new_names(straight_of(function, own), wishes, lambda name, held: True, printed) == found
+    assert all(printed[name] == parsed_printed[name] for name in bound)
+    words = {id(function): words_of(function)}
+    authors = {id(n): wishes[n.id] for n in own.nodes if type(n) is Name}
+    rebind_names(authors, [function], Provenance(), words=words)
+    assert words == {id(function): words_of(function)} or hidden and not words
     statements[0] = Assign(["x_2"], Call("f", [Lambda(["x"], Name("x"))]))
-    assert straight_of(function) is None
+    assert straight_of(function) is None and own_nodes(function.body).bound is None

@@ -63,6 +63,7 @@ class Namer:
         self.provenance = provenance
         self.cotangents = cotangents.Cotangents()
         self._targets: dict[tuple[Any, ...], tuple[Target, ...]] = {}
+        self._strong: dict[tuple[Any, ...], list[Target]] = {}
         self._named: set[int] = set()
         self._coined: set[int] = set()  # values whose names were derived from others'
         self._tangents: set[int] = set()
@@ -97,7 +98,7 @@ class Namer:
             for at in range(group.start, group.stop):
                 equation = equations[at]
                 site = sites[at]
-                if equation.params and any(functions_in(v) for v in equation.params.values()):
+                if equation.params and any([functions_in(v) for v in equation.params.values() if v is not None]):
                     self._name_inner(equation, group, site.differentiated or differentiated)
                 self._name_outputs(equation, group)
 
@@ -166,6 +167,9 @@ class Namer:
         for group in groups:
             if group.stop == group.start + 1:
                 outputs = [o for o in equations[group.start].outputs if o is not None]
+                if len(outputs) == 1 and group.phase != "backward" and not group.site.by_jvp:  # whoever reads it
+                    group.results = outputs
+                    continue
             else:
                 outputs = [o for e in equations[group.start : group.stop] for o in e.outputs if o is not None]
             leaving = [o for o in outputs if id(o) in forward]
@@ -227,7 +231,7 @@ class Namer:
             self._mark_tangents(equation, group)
 
     def _name_results(self, equation: Equation, group: Group, found: Sequence[Target], leaving: list[Value]) -> None:
-        strong = [t for t in found if t.strong and _usable(t.name)]
+        strong = self._strong_of(group.site)
         if len(equation.outputs) > 1:
             for output, name in zip(equation.outputs, self._by_place(equation, strong), strict=True):
                 if output is not None and output.hint is None and name is not None:
@@ -263,6 +267,13 @@ class Namer:
         found = self._targets.get(site.frames)
         if found is None:
             found = self._targets[site.frames] = _telling(targets(site))
+        return found
+
+    def _strong_of(self, site: Site) -> list[Target]:
+        """Those that the author binds a value to."""
+        found = self._strong.get(site.frames)
+        if found is None:
+            found = self._strong[site.frames] = [t for t in self._targets_of(site) if t.strong and _usable(t.name)]
         return found
 
     def _by_place(self, equation: Equation, found: Sequence[Target]) -> list[str | None]:
@@ -323,7 +334,7 @@ class Namer:
     # ------------------------------------------------------------ derivatives
 
     def _name_cotangents(self, equation: Equation, group: Group) -> None:
-        statement = next((t for t in self._targets_of(group.site) if t.strong and _usable(t.name)), None)
+        statement = next(iter(self._strong_of(group.site)), None)
         results = {id(r) for r in group.results}
         inputs = [a for a in equation.inputs if type(a) is Value]
         for i, output in enumerate(equation.outputs):
@@ -451,7 +462,7 @@ class Namer:
 
     def _names_of_results(self, equation: Equation, group: Group) -> list[str | None]:
         """What the author calls the outputs of a call; one slice of them, where a loop stacks them."""
-        strong = [t for t in self._targets_of(group.site) if t.strong and _usable(t.name)]
+        strong = self._strong_of(group.site)
         if len(equation.outputs) == 1 and equation.callee.name != "scan":
             whole = [t for t in strong if not t.path or t.kind == "key"]
             names: list[str | None] = [

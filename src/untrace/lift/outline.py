@@ -155,7 +155,7 @@ class Outliner(FunctionNames):
                     continue
                 elif type(equation.callee) is Local:
                     forward.add(id(equation.callee.body))
-                elif self.provenance.site(equation.origin).phase == "forward":
+                elif equation.params and self.provenance.site(equation.origin).phase == "forward":
                     forward.update(id(f) for value in equation.params.values() for f in functions_in(value))
         return {id(f) for f in every} - forward
 

@@ -53,9 +53,7 @@ _PARTS: dict[type, tuple[str, ...]] = {
 _CONTAINERS = (Tuple, List, Dict, Lambda)
 
 
-def fold_neighbours(
-    module: Any, definitions: Sequence[Statement], provenance: Provenance
-) -> dict[int, Counter[str]]:
+def fold_neighbours(module: Any, definitions: Sequence[Statement], provenance: Provenance) -> dict[int, Counter[str]]:
     """Folds such statements in the functions of a module, in place. Gives the `words_of` those that had to be known, by
     id."""
     found: dict[int, Counter[str]] = {}

@@ -305,22 +305,17 @@ def own_statements(body: Any) -> Iterator[Statement]:
 def rename(nodes: Iterable[Any], new: Mapping[str, str]) -> list[tuple[Any, str, Any]]:
     """Gives variables their new names; what was there before, to undo it."""
     undo: list[tuple[Any, str, Any]] = []
-
-    def change(node: Any, slot: str, value: Any) -> None:
-        undo.append((node, slot, getattr(node, slot)))
-        setattr(node, slot, value)
-
     for node in nodes:
         kind = type(node)
         if kind is Name:
             if node.id in new:
-                change(node, "id", new[node.id])
-        elif (
-            kind not in EXPRESSIONS
-            and isinstance(node, (Assign, Unpack))
-            and any([type(t) is str and t in new for t in node.targets])
-        ):
-            change(node, "targets", [new.get(t, t) if type(t) is str else t for t in node.targets])
+                undo.append((node, "id", node.id))
+                node.id = new[node.id]
+        elif kind not in EXPRESSIONS and isinstance(node, (Assign, Unpack)):
+            targets = [new.get(t, t) if type(t) is str else t for t in node.targets]
+            if targets != list(node.targets):
+                undo.append((node, "targets", node.targets))
+                node.targets = targets
     return undo
 
 
@@ -451,7 +446,7 @@ class _Uses:
                 continue
             self.printed.append(name)
             self.read_for.setdefault(name, set()).update(read)
-            live = self._without([name], live) | read
+            live = (self._without([name], live) if name in watched else live) | read
         return live
 
     def _before(self, statement: ast.stmt, live: set[str]) -> set[str]:
