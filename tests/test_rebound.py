@@ -14,7 +14,8 @@ from jax import lax
 import untrace
 from untrace.capture.provenance import Provenance
 from untrace.print.jax.neighbours import words_of
-from untrace.print.jax.rebound import _parsed, new_names, own_nodes, rebind_names, renamed, straight_of
+from untrace.print.jax.own_nodes import own_nodes, straight_of
+from untrace.print.jax.rebound import _parsed, new_names, rebind_names, renamed
 from untrace.print.tree import Assign, Attribute, Binary, Call, Def, Lambda, Name, Parameter, Return, Text, Tuple
 
 X = np.linspace(-1.0, 1.5, 12, dtype=np.float32).reshape(4, 3)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from untrace.print.jax.neighbours import words_of
-from untrace.print.jax.rebound import EXPRESSIONS, Own, functions_of, own_statements, rename
+from untrace.print.jax.own_nodes import EXPRESSIONS, Own
+from untrace.print.jax.rebound import functions_of, own_statements, rename
 from untrace.print.tree import Assign, Def, Statement, Unpack
 
 _NUMBER = re.compile(r"_(\d+)$")

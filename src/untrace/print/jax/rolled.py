@@ -20,7 +20,8 @@ from typing import Any
 
 from untrace.capture.provenance import Provenance
 from untrace.print.jax.leaves import Bare, Leaf, Step
-from untrace.print.jax.rebound import EXPRESSIONS, functions_of
+from untrace.print.jax.own_nodes import EXPRESSIONS
+from untrace.print.jax.rebound import functions_of
 from untrace.print.jax.rolled_loop import write_loop
 from untrace.print.jax.rolled_turns import Differ, Turns
 from untrace.print.jax.unfolded import fold_back, unfold
