@@ -261,9 +261,7 @@ class Matcher:
         anchors = guess.anchors or (anchor,)
         if self.lifter.large and guess.path in _SMALL:
             return False
-        if not beforehand.is_possible(guess.path, guess.args, guess.kwargs, anchors):
-            return False
-        found = self._pattern(guess)
+        found = self._pattern(guess, anchors)
         if found is None:
             return False
         args, kwargs, inputs, pattern = found
@@ -279,7 +277,9 @@ class Matcher:
                 output.hint = word
         return True
 
-    def _pattern(self, guess: Guess) -> tuple[tuple[Any, ...], dict[str, Any], list[Any], Pattern] | None:
+    def _pattern(
+        self, guess: Guess, anchors: Sequence[Equation]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any], Pattern] | None:
         """The arguments of a guess as templates, the atoms in their Slots, and what the call traces to, where it does."""
         args, inputs, key, pattern = guess.args, list[Any](), None, None
         if 0 < len(args) < 3 and type(args[0]) is Value and type(args[-1]) is Value and not guess.kwargs:  # most
@@ -289,6 +289,8 @@ class Matcher:
             if known is not None:
                 args, pattern = known
                 return None if pattern is None else (args, {}, [one] if one is other else [one, other], pattern)
+        if not beforehand.is_possible(guess.path, guess.args, guess.kwargs, anchors):
+            return None
         try:
             args, kwargs = templates(guess, inputs, {})
             pattern = pattern_of(self.lifter.patterns, guess.path, args, kwargs, inputs)

@@ -78,11 +78,12 @@ def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
     """The call that left several equations; tried at the last of them, before the idioms of its primitive."""
     if equation.origin is None:
         return
-    place, site = m.position(equation), m.site(equation)
-    if _is_of(m, place + 1, site):
+    site = m.site(equation)
+    if site.library is None:
         return
+    place = m.position(equation)
     alone = not _is_of(m, place - 1, site)
-    if site.library is None or alone and site.library[1] != "einsum":  # most equations
+    if alone and site.library[1] != "einsum" or _is_of(m, place + 1, site):  # most equations
         return
     call = call_of(m, equation)
     if call is None:
