@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -281,3 +283,28 @@ ENTRY %main (a: f32[], b: f32[], c: f32[], d: f32[]) -> (f32[], f32[]) {{
     assert hlo.same_halves(text.format("%one", "%sum.1, %d"), 2)
     for operands in (("%d", "%sum.1, %d"), ("%one", "%d, %sum.1"), ("%one", "%sum.1, %c"), ("%one", "%sum, %d")):
         assert not hlo.same_halves(text.format(*operands), 2)
+
+
+def test_programs_lowered_in_one_context_say_the_same() -> None:
+    def f(x: Any) -> Any:
+        return jnp.sin(x) @ x.T
+
+    x = jnp.ones((3, 4))
+    closed = jax.make_jaxpr(f)(x)
+    texts = {jax_compat.lowered(closed, [x], False, "f").as_text() for _ in range(25)}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    "constant, alone", [(lambda: -jnp.ones(5) * 2, False), (lambda: jnp.sin(jnp.arange(5.0)), True)]
+)
+def test_only_dear_constants_keep_programs_apart(constant: Any, alone: bool) -> None:
+    assert hlo._stands_alone(jax.make_jaxpr(lambda x: x + constant())(jnp.ones(5))) is alone
+
+
+def test_a_guess_that_fails_leaves_tracebacks_as_they_were() -> None:
+    with jax_compat.unfiltered_tracebacks(), pytest.raises(TypeError):
+        jnp.dot(jnp.ones(3), jnp.ones(4))
+    with pytest.raises(TypeError) as error:
+        jax.jit(lambda x: jnp.dot(x, jnp.ones(4)))(jnp.ones(3))
+    assert error.value.__notes__
