@@ -179,9 +179,8 @@ def signature(path: str) -> inspect.Signature | None:
 def facts(path: str) -> Facts:
     """What is known of the function at `path`."""
     root = path.partition(".")[0]
-    if (
-        root == "operator" or root not in _ROOTS
-    ):  # the signature of a builtin is a text that `inspect` would have to parse
+    # The signature of a builtin is a text that `inspect` would have to parse.
+    if root == "operator" or root not in _ROOTS:
         return Facts()
     call = jax_compat.name_of_call(resolve(path))
     known = signature(path)
