@@ -289,19 +289,25 @@ def functions_in(value: Any) -> list[Function]:
 
 # Types of parameters that hold no Functions, as they are met: every pass asks that of all parameters.
 _WITHOUT: set[type] = set()
+# Callees that hold Functions themselves.
+_WITH_BODIES = frozenset((Local, TreeMap))
 
 
 def callees(function: Function) -> list[Function]:
     """The Functions that the equations of a function hold, the last first."""
     found: list[Function] = []
     without = _WITHOUT
-    for equation in reversed(function.equations):
+    # Most equations have nothing that could hold one: every pass walks all of them.
+    for equation in [e for e in reversed(function.equations) if e.params or type(e.callee) in _WITH_BODIES]:
         callee = equation.callee
         if type(callee) is Local:
             found.append(callee.body)
         elif type(callee) is TreeMap:
             found.extend(callee.turns)
-        for value in equation.params.values():
+        values = equation.params.values()
+        if without.issuperset(map(type, values)):
+            continue
+        for value in values:
             kind = type(value)
             if not (kind in without or kind is tuple and without.issuperset(map(type, value))):
                 found.extend(functions_in(value))

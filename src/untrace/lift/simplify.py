@@ -137,6 +137,22 @@ class Simplifier:
         self._memo: dict[int, Any] = {}
         self._alive: list[Any] = []
         self._public: dict[Any, bool] = {}
+        self._allowed: dict[Any, tuple[Rewrite, ...]] = {}
+
+    def rewrites(self, name: str, early: bool = False) -> tuple[Rewrite, ...]:
+        """Those of a primitive's equations that may be made here; early: and come before what is inside is rewritten."""
+        key = name, self.without, early
+        found = self._allowed.get(key)
+        if found is None:
+            only, without = self.only, self.without
+            found = self._allowed[key] = tuple(
+                function
+                for function in ([] if name in self.own else REWRITES.get(name, []))
+                if (only is None or function.__name__ in only)
+                and function.__name__ not in without
+                and (not early or function.__name__ in EARLY)
+            )
+        return found
 
     def simplify(self, closed: Any, outermost: bool = True) -> Any:
         """`closed`, simplified and without dead equations; the very same object where nothing was rewritten."""
@@ -324,7 +340,8 @@ class Body:
             eqn = eqn.replace(invars=jax_compat.substituted(eqn.invars, self.substitute))
             self.changed = True
         for _ in range(0 if kept else 8):
-            new = self._rewritten(eqn)
+            rewrites = self.simplifier.rewrites(eqn.primitive.name)
+            new = self._rewritten(eqn, rewrites) if rewrites else None
             if new is None:
                 break
             self.changed = True
@@ -355,23 +372,17 @@ class Body:
 
     def early(self, eqn: Any) -> Any:
         """The equation after those rewrites that come before what is inside it is rewritten."""
-        if not any(f.__name__ in EARLY for f in REWRITES.get(eqn.primitive.name, ())):
+        rewrites = self.simplifier.rewrites(eqn.primitive.name, early=True)
+        if not rewrites:
             return eqn
         known = eqn.replace(invars=jax_compat.substituted(eqn.invars, self.substitute))
-        new = self._rewritten(known, EARLY)
+        new = self._rewritten(known, rewrites)
         self.changed = self.changed or new is not None
         return eqn if new is None else new
 
-    def _rewritten(self, eqn: Any, among: Collection[str] | None = None) -> Any:
-        only = self.simplifier.only
-        if eqn.primitive.name in self.simplifier.own:
-            return None
+    def _rewritten(self, eqn: Any, rewrites: Sequence[Rewrite]) -> Any:
         self.current = eqn
-        for function in REWRITES.get(eqn.primitive.name, ()):
-            if only is not None and function.__name__ not in only or function.__name__ in self.simplifier.without:
-                continue
-            if among is not None and function.__name__ not in among:
-                continue
+        for function in rewrites:
             new = function(self, eqn)
             if new is None:
                 continue

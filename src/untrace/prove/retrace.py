@@ -73,7 +73,7 @@ def prove_text(
     timings["load"] = timings.get("load", 0.0) + loaded - start
     function = whole_call(getattr(module, written.name), captured)
     try:
-        again = jax.make_jaxpr(function)(*captured.args, **captured.kwargs)
+        again = jax.make_jaxpr(_with_one_traceback(function))(*captured.args, **captured.kwargs)
     except Exception as error:
         why = f"the text does not trace: {type(error).__name__}: {str(error)[:300]}"
         return Outcome(module, None, why, (_blamed(error, module, written),), traced=False)
@@ -134,6 +134,16 @@ def _blamed(error: Exception, module: LoadedText, written: Written) -> tuple[int
                 ids.extend([id(inner) for inner in written.folded.get(id(origin), ())])
                 ids.append(id(origin))
     return tuple(dict.fromkeys(reversed(ids)))
+
+
+def _with_one_traceback(function: Any) -> Any:
+    """The function, to be traced where nobody asks which line an equation came from."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with jax_compat.one_traceback():
+            return function(*args, **kwargs)
+
+    return call
 
 
 def whole_call(function: Any, captured: Captured) -> Any:

@@ -68,7 +68,7 @@ def share_prefixes(module: Any, others: Sequence[Statement]) -> None:
     """
     everything = [*module.definitions, *others]
     local = [d for d in module.local_definitions.values() if not d.decorators]
-    if not any(type(n) is Text and _KEY.fullmatch(n.text) for s in everything for n in _texts(s)):
+    if not local or not any(type(n) is Text and _KEY.fullmatch(n.text) for s in everything for n in _texts(s)):
         return
     changed = True
     while changed and local:
