@@ -3,6 +3,7 @@
 import collections
 import dis
 import inspect
+import linecache
 import types
 
 import jax.numpy as jnp
@@ -188,3 +189,29 @@ def test_the_parameter_of_a_method_elsewhere_in_a_long_file_is_known(long_file):
     code = long_file["Model"].plain.__code__
     call = syntax.definition(code).body[0].value
     assert [syntax.parameter(code, call, i) for i in (0, 1)] == ["value", "by"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x = 1\n",
+        b"x = 1",
+        b"",
+        b"x = 1\n\x0cy = 2\n",
+        "x = 'a\u2028b\x85'\n".encode(),
+        b"\xef\xbb\xbfx = 1\n",
+        b"x = 1\r\ny = 2\r\n",
+        b"#!/usr/bin/env python\n# -*- coding: latin-1 -*-\nx = '\xe9'\n",
+        b"x = '\xe9'\n",
+    ],
+)
+def test_a_file_is_read_as_linecache_reads_it(tmp_path, data):
+    path = str(tmp_path / "module.py")
+    with open(path, "wb") as file:
+        file.write(data)
+    expected = list(linecache.getlines(path))
+    linecache.cache.pop(path, None)
+    file = syntax._file(path)
+    assert (file.lines if file is not None else []) == expected
+    assert linecache.getlines(path) == expected
+    linecache.cache.pop(path, None)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from untrace import jax_compat
 from untrace.capture import provenance
 from untrace.capture.provenance import NOWHERE, Provenance, targets
 
@@ -255,3 +256,37 @@ def test_sites_cost_little():
     for eqn in eqns:
         targets(reader.site(eqn))
     assert (time.process_time() - start) / len(eqns) < 15e-6
+
+
+def test_a_trace_with_one_traceback_leaves_what_jax_keeps_as_ever():
+    """The jaxpr of a jitted function is used again by programs that are read: where its equations came from is in it."""
+
+    @jax.jit
+    def normalised(x):
+        centred = x - 1.0
+        return centred * 2.0
+
+    def program(x):
+        with jax_compat.one_traceback():
+            return normalised(jnp.sin(x) + jnp.cos(x))
+
+    def places(closed: Any) -> list[Any]:
+        return [jax_compat.equation_source(e)[0] for e in jax_compat.open_jaxpr(closed)[0].eqns]
+
+    closed = jax.make_jaxpr(program)(VECTOR)
+    assert len(set(places(closed))) == 1
+    (again,) = [e.params["jaxpr"] for e in jax.make_jaxpr(lambda x: normalised(x))(VECTOR).eqns]
+    reader = Provenance()
+    found = {t.name for e in jax_compat.open_jaxpr(again)[0].eqns for t in targets(reader.site(e))}
+    assert "centred" in found
+    assert len(set(places(jax.make_jaxpr(lambda x: jnp.sin(x) + jnp.cos(x))(VECTOR)))) == 3
+
+
+def test_a_trace_that_fails_with_one_traceback_is_forgotten():
+    def program(x):
+        with jax_compat.one_traceback():
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        jax.make_jaxpr(program)(VECTOR)
+    assert len({s for _, s in sites(lambda x: jnp.sin(x) * 2.0, VECTOR)}) == 2

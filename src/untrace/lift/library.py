@@ -24,6 +24,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -255,7 +256,7 @@ def _words_of(module: str) -> frozenset[str] | None:
     for file in (place / "__init__.py", place.with_suffix(".py")):
         if file.is_file():
             code = re.sub(r"#.*", "", file.read_text(encoding="utf-8"))
-            inside = {f.stem for f in place.glob("*.py")} if file.parent == place else set()
+            inside = {f[:-3] for f in os.listdir(place) if f.endswith(".py")} if file.parent == place else set()
             return None if "import *" in code else frozenset(re.findall(r"\w+", code)) - inside
     return None
 

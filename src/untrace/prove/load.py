@@ -57,8 +57,12 @@ def restate(module: LoadedText, source: str) -> None:
     path = str(module.__file__)
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     if os.path.exists(path):
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.write(source)
+        _write(path, source)
+
+
+def _write(path: str, source: str) -> None:
+    with open(path, "wb") as file:
+        file.write(source.encode())
 
 
 @functools.cache
@@ -70,8 +74,7 @@ def _folder(process: int) -> tempfile.TemporaryDirectory[str]:
 def _file(module: LoadedText, source: str, name: str, arrays: dict[str, np.ndarray]) -> str:
     """The path of a new file with the text, and beside it the `.npz`; both go with the module."""
     stem = os.path.join(_folder(os.getpid()).name, f"{name}_{next(_COUNT)}")
-    with open(stem + ".py", "w", encoding="utf-8", newline="\n") as file:
-        file.write(source)
+    _write(stem + ".py", source)
     weakref.finalize(module, _remove, stem + ".py")
     if arrays:
         save_arrays(stem + ".npz", arrays)
