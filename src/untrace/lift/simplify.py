@@ -210,7 +210,8 @@ class Simplifier:
 
     def _add_all(self, body: Body, eqns: Sequence[Any]) -> None:
         for eqn in eqns:
-            if any([jax_compat.varying_axes(v.aval) for v in eqn.outvars]):
+            outvars = eqn.outvars
+            if outvars and jax_compat.varying_axes(outvars[0].aval) or len(outvars) > 1 and _varies(outvars):
                 # Inside shard_map a call of a library function is known by its simplified body, as patterns are.
                 inside = Simplifier(IMPLICIT)
                 new = inside._with_params(eqn)
@@ -349,7 +350,7 @@ class Body:
                 self.substitute[eqn.outvars[0]] = new
                 return
             eqn = new
-            if "jaxpr" in eqn.params and any(jax_compat.varying_axes(v.aval) for v in eqn.outvars):
+            if "jaxpr" in eqn.params and _varies(eqn.outvars):
                 inner = Simplifier(IMPLICIT).simplify(eqn.params["jaxpr"], outermost=False)
                 eqn = eqn.replace(params={**eqn.params, "jaxpr": inner})
         self.eqns.append(eqn)
@@ -595,6 +596,10 @@ def simplified(
         same = equal_constants.representatives(closed, named, _TRANSPARENT)
     simplifier = Simplifier(only, own, kept, same, apart, without, instead)
     return simplifier.simplify(closed), simplifier.counts
+
+
+def _varies(variables: Sequence[Any]) -> bool:
+    return any(jax_compat.varying_axes(v.aval) for v in variables)
 
 
 def is_simplified(closed: Any, own: Collection[str], named: Mapping[int, str], apart: Any) -> bool:

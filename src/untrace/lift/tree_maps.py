@@ -144,9 +144,7 @@ class _Mapper:
         at = 0
         while at < len(equations):
             made = None
-            for depth in range(len(frames[at]), 0, -1):
-                if not _is_run(frames, at, depth):
-                    continue
+            for depth in range(_depth_of_run(frames, at), 0, -1):
                 stop = _run(frames, at, depth)
                 tried = failed.get((depth, stop), 0)
                 failed[depth, stop] = tried + 1
@@ -313,11 +311,19 @@ def _adds_to_zero(callee: Library) -> bool:
     return type(first) in (int, float) and first == 0 and type(second) is Slot
 
 
-def _is_run(frames: Sequence[Sequence[Frame]], start: int, depth: int) -> bool:
-    """Whether as many equations as a map needs share the outermost `depth` frames with the one at `start`."""
-    last = start + _FEWEST - 1
-    common = frames[start][:depth]
-    return last < len(frames) and all(frames[i][:depth] == common for i in range(start + 1, last + 1))
+def _depth_of_run(frames: Sequence[Sequence[Frame]], start: int) -> int:
+    """How many of the outermost frames as many equations share, from the one at `start` on, as a map needs."""
+    first, others = frames[start], frames[start + 1 : start + _FEWEST]
+    depth = len(first) if len(others) == _FEWEST - 1 else 0
+    for other in others:
+        if other is not first:
+            shared = 0
+            for one, another in zip(first[:depth], other, strict=False):
+                if one != another:
+                    break
+                shared += 1
+            depth = shared
+    return depth
 
 
 def _run(frames: Sequence[Sequence[Frame]], start: int, depth: int) -> int:

@@ -71,7 +71,9 @@ def _bound(nodes: Iterable[Any]) -> list[str]:
     found: list[str] = []
     for node in nodes:
         if type(node) not in EXPRESSIONS and isinstance(node, (Assign, Unpack)):
-            found += [t for t in node.targets if type(t) is str]
+            for target in node.targets:
+                if type(target) is str:
+                    found.append(target)
     return found
 
 
