@@ -210,8 +210,7 @@ class Simplifier:
 
     def _add_all(self, body: Body, eqns: Sequence[Any]) -> None:
         for eqn in eqns:
-            outvars = eqn.outvars
-            if outvars and jax_compat.varying_axes(outvars[0].aval) or len(outvars) > 1 and _varies(outvars):
+            if _varies(eqn.outvars):
                 # Inside shard_map a call of a library function is known by its simplified body, as patterns are.
                 inside = Simplifier(IMPLICIT)
                 new = inside._with_params(eqn)
@@ -599,7 +598,11 @@ def simplified(
 
 
 def _varies(variables: Sequence[Any]) -> bool:
-    return any(jax_compat.varying_axes(v.aval) for v in variables)
+    """Whether a value differs along an axis of a mesh, as inside shard_map."""
+    for variable in variables:  # asked of every equation, and a generator takes as long as the rest
+        if jax_compat.varying_axes(variable.aval):
+            return True
+    return False
 
 
 def is_simplified(closed: Any, own: Collection[str], named: Mapping[int, str], apart: Any) -> bool:
