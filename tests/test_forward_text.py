@@ -3,13 +3,12 @@ trees are handed on whole. Each test is of the written text; that it is the same
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import pytest
+from libraries import library
 
 import untrace
 
@@ -20,17 +19,6 @@ def text(fn, *args):
     found = untrace.decompile(fn)(*args)
     assert found.proof.at_least("bits"), found.proof
     return found.source
-
-
-def library(code, **names):
-    """The names that a library's module binds."""
-    folder = Path(tempfile.mkdtemp()) / "site-packages"
-    folder.mkdir()
-    file = folder / "layers.py"
-    file.write_text(code, encoding="utf-8")
-    names = {"jax": jax, "jnp": jnp, **names}
-    exec(compile(code, str(file), "exec"), names)
-    return names
 
 
 LAYERS = library("""

@@ -32,6 +32,8 @@ def _folder(module: str) -> str:
 _JAX = (_folder("jax"), _folder("jaxlib"))
 # PyTorch and torchax stand between an author's module and JAX: their frames say nothing about either.
 _CUT = (_folder("numpy"), _folder("untrace"), _folder("torch"), _folder("torchax"))
+# Functions of JAX's own that are written as a library's are, on top of the rest: optimisers, layers.
+_EXAMPLES = os.path.join(_JAX[0], "example_libraries", "")
 # But for what has a name to a reader: `batch_norm`.
 _TORCH_FUNCTIONS = os.path.join(_folder("torch"), "nn", "functional.py")
 _STDLIB = tuple(os.path.join(sysconfig.get_path(p), "") for p in ("stdlib", "platstdlib"))
@@ -94,6 +96,8 @@ def file_kind(file: str) -> str:
     """Whose a source file is: "user", "library", "jax" or "cut" (NumPy, PyTorch, Python and untrace itself)."""
     if file in _AUTHORS:
         return "user"
+    if file.startswith(_EXAMPLES):
+        return "library"
     if file.startswith(_JAX):
         return "jax"
     if file.startswith(_CUT) or file.startswith(("<frozen ", "<__array_function__")):

@@ -33,13 +33,13 @@ from untrace.lift.loops import bodies_of_loops, put_sums_last, rename_in_loops, 
 from untrace.lift.names import provenance_of
 from untrace.lift.outline_names import FunctionNames
 from untrace.lift.outline_scans import Piece, Scan, Shape
+from untrace.lift.outline_turns import LEAVES, Turns
 from untrace.lift.pullbacks import is_derivative
 from untrace.prove.rules import RULE_PARAMS
 
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_RESIDUALS = 10, 8, 3
 _MOST_SAVED = 40  # residuals of a function called several times, which go as one tuple to its backward part
-_LEAVES = 3  # calls in a row for different types are those for the leaves of a tree
 _TINY, _SMALL = 1, 3  # equations: always folded back; folded back where called once
 _BIG_LIBRARY = 10  # a library's own helper of at least as many equations is a function
 _SHARED_LIBRARY = 6  # the same for one that is called several times
@@ -69,7 +69,7 @@ class Outliner(FunctionNames):
         self.shapes = pieces.Shapes(Shape, rough=True)
         self.taken_out: set[int] = set()
         self.marked: set[tuple[str, str]] = set()  # functions that are there anyway, for `jax.checkpoint` marked them
-        self.turns: set[Piece] = set()  # calls for the leaves of a tree
+        self.turns = Turns(self.order, self.trees)
         # A parameter of a loop's body -> (where, what) the value is that an earlier loop stacked.
         self.slices: dict[Value, tuple[Scan, Value]] = {}
         self.terms: dict[Value, Value] = {}  # what a loop adds up -> the sum
@@ -104,7 +104,7 @@ class Outliner(FunctionNames):
             shape.results = self._results(shape)
         for scan in scans:
             self._fold_whole(scan.pieces)
-            self._find_turns(scan.pieces)
+            self.turns.find(scan.pieces)
         self.taken_out = self._taken_out(every, scans)
         # Forward parts first: what they save goes to the backward ones as one value.
         for backward in (False, True):
@@ -257,7 +257,7 @@ class Outliner(FunctionNames):
         saved = self._saved(shape)
         results = len(shape.results) - max(0, saved - 1)
         gradients = self._gradients(shape) if shape.pieces[0].call.backward else 0
-        if shape.uses > 1:
+        if sum(s.uses for s in self.turns.family(shape)) > 1:
             weight = self._weight(shape.pieces[0])
             return results <= max(1, weight // 2) or gradients > 0 and results - gradients <= weight // 3
         code = shape.pieces[0].call.callee.code
@@ -287,7 +287,7 @@ class Outliner(FunctionNames):
             return False
         if not piece.inputs and self._size(piece) < _BIG_LIBRARY or id(shape) in self.taken_out:
             return False  # constants
-        if piece in self.turns or len(shape.results) >= _LEAVES and _maps(piece.items):
+        if piece in self.turns.mapped or len(shape.results) >= LEAVES and self.turns.maps(piece.items):
             return False  # `jax.tree.map` says it better
         if not piece.call.backward and saved <= 1:
             if any(len(self._residuals(one, one.scan.needed(one))) > _MOST_RESIDUALS for one in shape.pieces):
@@ -322,12 +322,6 @@ class Outliner(FunctionNames):
         piece = shape.pieces[0]
         return max(0, sum(piece.values[n] not in piece.scan.read_backward for n in shape.results) - 1)
 
-    def _find_turns(self, items: Sequence[int | Piece]) -> None:
-        for item in items:
-            if type(item) is Piece:
-                self._find_turns(item.items)
-        self.turns.update(_maps(items))
-
     def _holds_refused(self, piece: Piece) -> bool:
         """Whether it is the innermost function around a refused equation."""
         for item in piece.items:
@@ -351,6 +345,7 @@ class Outliner(FunctionNames):
         if name.startswith("_") or "wrap" in name:  # the name is its caller's, who calls it again and again
             return big and caller is not None and not caller.library and len(piece.shape.pieces) > 1
         several = len(piece.shape.pieces) > 1 and self._size(piece) >= _SHARED_LIBRARY
+        several = several or self.turns.together(piece) is not None and self._size(piece) > _SMALL
         return caller is None or not caller.library or big or several
 
     def _is_wrapper(self, piece: Piece) -> bool:
@@ -443,6 +438,8 @@ class Outliner(FunctionNames):
                 pass  # the author's own name, around what a library calls it
             elif name is not None:
                 outer.hint = name
+            elif result.named_inside and not (outer.named or outer.named_inside):
+                outer.hint = result.hint
             elif outer.hint == shape.name or (
                 {number} == shape.plain and outer.hint in words.STEPS and not outer.named
             ):
@@ -474,9 +471,13 @@ class Outliner(FunctionNames):
             # Variants have the names of the one whose call tells most of them.
             found = [(self._parameter_names(p), p) for p in shape.variants]
             (names, unmatched), named = max(found, key=lambda f: len(f[0][0]) - f[0][0].count(None))
+            said = {place for place, name in enumerate(names) if name is not None and piece.call.callee.library}
             own = [self._common_word(shape, i) or word for i, word in enumerate(self._own_words(named.inputs))]
             for value, result in list(zip(inner, results, strict=True))[: len(results) - self._saved(shape)]:
                 value.hint = self._name_inside(piece, result)
+                value.named_inside = piece.call.callee.library and (
+                    result.named or result.named_inside or value.hint != result.hint
+                )
             self._forget_names_outside(piece)
         if piece.call.callee.library:  # what its author calls the result is not what is computed on the way
             for item in piece.items:
@@ -490,12 +491,14 @@ class Outliner(FunctionNames):
         function = shape.functions[piece.variant] = Function(shape.name, params, equations, inner)
         same = {i for i, value in enumerate(piece.inputs) if all(p.inputs[i] is value for p in shape.pieces)}
         function.extra.update(calls=shape.uses, same=same, uneven=len(shape.variants) > 1 and _is_uneven(shape))
+        function.extra["together"] = self.turns.together(piece)
         if piece.call.backward:
             function.extra.update(backward=True)
         else:
             saved = self._saved(shape)
             definition = own_parameters(piece.call.callee)
             function.extra.update(saved=saved if saved > 1 else 0, unmatched=unmatched, definition=definition)
+            function.extra["said"] = {params[place] for place in said}
             function.extra["variadic"] = variadic_parameter(piece.call.callee)
             function.extra["library"] = piece.call.callee.library
             if _is_called_once(shape) and not saved and len(set(results)) == len(results):
@@ -531,21 +534,3 @@ def _only_call(piece: Piece) -> Piece | None:
     """The call that is all that a piece does."""
     only = piece.items[0] if len(piece.items) == 1 else None
     return only if type(only) is Piece else None
-
-
-def _maps(items: Sequence[int | Piece]) -> list[Piece]:
-    """Calls of one function from one place, one after the other and for different types: those for the leaves of a tree."""
-    found: list[Piece] = []
-    run: list[Piece] = []
-    for item in [*items, None]:
-        if run and type(item) is Piece:
-            call, before = item.call, run[-1].call
-            if call.callee.code is before.callee.code and call.frame is before.frame and not call.backward:
-                run.append(item)
-                continue
-        if len(run) >= _LEAVES and len({(id(p.shape), p.variant) for p in run}) > 1:
-            made = {v for p in run for v in p.values}
-            if made.isdisjoint([a for p in run for a in p.inputs]):  # else they are layers
-                found.extend(run)
-        run = [item] if type(item) is Piece else []
-    return found

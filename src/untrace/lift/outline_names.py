@@ -14,6 +14,7 @@ from untrace.ir.nodes import Program, Value
 from untrace.lift import pieces, words
 from untrace.lift.call_names import function_name, own_parameters, owner_of_call, snake_case
 from untrace.lift.cotangents import d
+from untrace.lift.operand_names import name_of_changed, names_of_operands
 from untrace.lift.outline_scans import Piece, Shape
 
 
@@ -59,7 +60,9 @@ class FunctionNames(ABC):
         """What the called function itself calls a value that it gives back: not the name that it has outside."""
         if piece.call.backward:
             return value.hint
-        return pieces.name_inside(self._frames_inside(piece, value), value.hint)
+        frames = self._frames_inside(piece, value)
+        changed = name_of_changed(frames[0]) if frames and frames[0].library else None
+        return changed or pieces.name_inside(frames, value.hint)
 
     def _frames_inside(self, piece: Piece, value: Value) -> Sequence[Frame]:
         """The frames of the equation that makes `value`, from the called function inwards."""
@@ -166,6 +169,16 @@ class FunctionNames(ABC):
                     break
 
     def _parameter_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
+        """As `_passed_names`; the parameters of a library's function are called as what it computes says."""
+        names, open_ = self._passed_names(piece)
+        if not piece.call.callee.library:
+            return names, open_
+        inside = piece.scan.equations[piece.start : piece.stop]
+        said = names_of_operands(piece.call.callee.code, inside, piece.inputs, self.provenance)
+        names = [word or (name if name not in said else None) for name, word in zip(names, said, strict=True)]
+        return names, [name for name in open_ if name not in names]
+
+    def _passed_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
         """(the author's names of the parameters, where the call passes a variable that an input is named after; the names
         of those parameters of the author's that are none of these)."""
         names: list[str | None] = [None] * len(piece.inputs)

@@ -178,6 +178,8 @@ def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> L
 def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> list[Any]:
     """How these operands of a call are grouped."""
     packs = []
+    if body.extra.get("together") is not None:
+        return [pack for places in body.extra["together"] for pack in _whole(places, operands)]
     roots: dict[str, list[int]] = {}
     for place, leaf in enumerate(operands):
         if leaf is not None:
@@ -189,6 +191,17 @@ def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> li
         shared = body.extra.get("calls", 1) > 1 and not all(place in same for place in places) and not whole
         packs.extend(_packs(places, operands, 0, shared))
     return packs
+
+
+def _whole(places: list[int], operands: Sequence[Leaf | None]) -> list[Any]:
+    """The pack of leaves that are the whole of one list, or have keys of their own in it."""
+    leaves = [operands[p] for p in places]
+    if any(leaf is None for leaf in leaves) or len({leaf.root.id for leaf in leaves}) > 1:  # type: ignore[union-attr]
+        return []
+    found = _packs(places, operands, 0, False)
+    steps = {way[0] for _, ways in found for way in ways}
+    numbered = [step for step in steps if step[1].isdecimal()]
+    return found if all(count == len(steps) for _, _, count in numbered) else []
 
 
 def _packs(places: list[int], operands: Sequence[Any], depth: int, shared: bool) -> list[Any]:

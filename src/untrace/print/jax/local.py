@@ -259,16 +259,20 @@ def _definition(
     params: list[Parameter] = []
     bound: list[tuple[Value, Leaf]] = []
     own = body.extra.get("definition", ())
+    said = body.extra.get("said", ())
     functions = {body.name, *(e.callee.body.name for e in body.equations if type(e.callee) is Local)}
     packs: dict[int, Name] = {}
     for i in order:
         if i >= 0:
             leaf = leaves[i]
             hint = body.params[i].hint or "x"
-            if leaf is not None and leaf.steps and not (hint in own and "pack_names" in body.extra):
+            is_known = hint in own and "pack_names" in body.extra or body.params[i] in said
+            if leaf is not None and leaf.steps and not is_known:
                 hint = last_word(leaf)
             name_ = w.names[body.params[i]] = Name(w.scope.fresh(identifier(hint, "x")))
             params.append(Parameter(name_.id))
+            if body.params[i] in said:
+                _note_said(module, name_)
             continue
         places, ways = layout.packs[-1 - i]
         word = _pack_name(body, layout, layout.packs[-1 - i], leaves[places[0]])
@@ -285,7 +289,7 @@ def _definition(
             bound.append((body.params[place], Leaf(root, way)))
     if body.extra.get("head"):
         w.statements.append(Lines(f"# {body.extra['head']}"))
-    author = {value: value.hint for value, _ in bound if value.hint in own}
+    author = {value: value.hint for value, _ in bound if value.hint in own or value in said}
     _rename_after(body, bound)
     bind_leaves(
         w,
@@ -295,6 +299,9 @@ def _definition(
         lambda value, leaf: author.get(value) or last_word(leaf),
         frozenset(v for v, leaf in bound if v in author and author[v] != last_word(leaf)),
     )
+    for value, _ in bound:
+        if value in said and type(w.names[value]) is Name:
+            _note_said(module, w.names[value])
     if w.sizes is not None:
         w.sized.extend(p for p in body.params if p not in w.sized)
         w.sizes.names = body.extra.get("size_names", {})
@@ -310,6 +317,12 @@ def _definition(
         module.sizes_of[id(body)] = tuple(w.sizes.parameters)
     w.statements.append(Return(given))
     return Def("", params, w.statements)
+
+
+def _note_said(module: Any, name: Name) -> None:
+    """A library's code calls it so: what that binds again can have the name."""
+    module.inner_names[id(name)] = name.id
+    module.kept.append(name)
 
 
 def _rename_after(body: Function, bound: Sequence[tuple[Value, Leaf]]) -> None:

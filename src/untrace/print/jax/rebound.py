@@ -64,7 +64,8 @@ def _rebind(
     found = own_nodes(definition.body)
     own, standing = found.nodes, found.counts
     wishes = {n.id: authors[id(n)] for n in own if type(n) is Name and id(n) in authors}
-    parameters = {p.name for p in definition.params}  # which have names of ours, where a library's code is theirs
+    parameters = {p.name for p in definition.params}  # most have names of ours, where a library's code is theirs
+    parameters -= {n.id for n in own if type(n) is Name and inner.get(id(n)) == n.id} if inner else set()
     for n in own if inner else ():
         if type(n) is Name and id(n) in inner and inner[id(n)] not in parameters:
             wishes.setdefault(n.id, inner[id(n)])

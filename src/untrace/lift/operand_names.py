@@ -1,0 +1,86 @@
+"""What a function's own code calls the values that it is given, read off its operations.
+
+A library's function seldom is passed variables that its parameters could be named after: the state of an optimiser
+comes out of a list, or the function reads it from `self`. But what it computes says it: of `b1 * m` with a product
+of a number and an input, that input is `m`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from types import CodeType
+
+from untrace.capture import syntax
+from untrace.capture.provenance import Frame, Provenance
+from untrace.ir.nodes import Equation, Value
+from untrace.lift import words
+
+_SAME = frozenset({"convert_element_type", "broadcast_in_dim", "copy", "reshape", "squeeze"})  # of the same name
+
+
+def names_of_operands(
+    code: CodeType, equations: Iterable[Equation], inputs: Sequence[Value], provenance: Provenance
+) -> list[str | None]:
+    """What the function of `code`, whose equations these are, calls each of its inputs; None where it does not say."""
+    by_expression: dict[Frame, list[Equation]] = {}
+    known = {value: value for value in inputs}  # inputs, and what is an input but for its type or shape
+    for equation in equations:
+        frame = next((f for f in provenance.site(equation.origin).frames if f.code is code), None)
+        if frame is not None:
+            by_expression.setdefault(frame, []).append(equation)
+        if equation.callee.name in _SAME and equation.inputs[0] in known and equation.outputs[0] is not None:
+            known[equation.outputs[0]] = known[equation.inputs[0]]  # type: ignore[index]
+    counts: dict[Value, Counter[str]] = {}
+    for frame, made in by_expression.items():
+        for value, word in _said(frame, made):
+            if value in known and word is not None:
+                counts.setdefault(known[value], Counter())[word] += 1
+    found = [counts[value].most_common(1)[0][0] if value in counts else None for value in inputs]
+    return [None if word is None or found.index(word) < place else words.clean(word) for place, word in enumerate(found)]
+
+
+def name_of_changed(frame: Frame) -> str | None:
+    """The variable that a call changes in place, if the call is a statement: `self.assign_add(m, ...)`."""
+    node = frame.node
+    if not isinstance(node, ast.Call) or not isinstance(syntax.parent(frame.code, node)[0], ast.Expr):
+        return None
+    first = node.args[0] if len(node.args) > 1 else getattr(node.func, "value", None)
+    return words.clean(first.id) if isinstance(first, ast.Name) and first.id != "self" else None
+
+
+def _said(frame: Frame, equations: Sequence[Equation]) -> list[tuple[Value, str | None]]:
+    """(a value that comes from outside an expression, what it is called there)."""
+    operands = _operands(frame.node)
+    steps = [e for e in equations if e.callee.name not in _SAME] or equations
+    if len(steps) == 1 and len(steps[0].inputs) == len(operands):
+        read = list(steps[0].inputs)
+    else:
+        made = {o for e in equations for o in e.outputs}
+        read = list(dict.fromkeys(a for e in equations for a in e.inputs if type(a) is Value and a not in made))
+    if len(read) != len(operands):
+        return []
+    return [(a, _word(operand)) for a, operand in zip(read, operands, strict=True) if type(a) is Value]
+
+
+def _operands(node: ast.AST | None) -> list[ast.expr]:
+    """What an operation is of, in order; [] of what is none."""
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    if isinstance(node, ast.UnaryOp):
+        return [node.operand]
+    if isinstance(node, ast.Compare) and len(node.comparators) == 1:
+        return [node.left, *node.comparators]
+    if isinstance(node, ast.Call) and not any(isinstance(a, ast.Starred) for a in node.args):
+        return [*node.args, *[k.value for k in node.keywords if k.arg is not None]]
+    return []
+
+
+def _word(operand: ast.expr) -> str | None:
+    """The variable that an operand is, or the attribute (`self.iterations`); of a variable of a library: the variable."""
+    while isinstance(operand, ast.Attribute) and operand.attr in ("value", "raw_value"):
+        operand = operand.value
+    if isinstance(operand, ast.Name):
+        return operand.id if operand.id != "self" else None
+    return operand.attr if isinstance(operand, ast.Attribute) else None
