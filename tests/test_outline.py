@@ -635,7 +635,7 @@ def test_steps_inside_a_library_function_are_not_called_like_its_result_outside(
 
     params = Model().init(jax.random.key(0), jnp.ones((2, 4)))
     source = untrace.decompile(Model().apply)(params, jnp.ones((2, 4))).source
-    assert 'return args @ params["kernel"] + params["bias"]' in source, source
+    assert 'return inputs @ params["kernel"] + params["bias"]' in source, source
     assert "embedded = dense(" in source, source
 
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jax import lax
 
 
-def layer_norm(params, args):
-    """Args: params: {"bias": f32[8], "scale": f32[8]}; args: f32[2,6,8].  Returns: f32[2,6,8]."""
-    mus = args.mean(axis=-1)
-    difference = jnp.square(args).mean(axis=-1) - jnp.square(mus)
+def layer_norm(params, x):
+    """Args: params: {"bias": f32[8], "scale": f32[8]}; x: f32[2,6,8].  Returns: f32[2,6,8]."""
+    mus = x.mean(axis=-1)
+    difference = jnp.square(x).mean(axis=-1) - jnp.square(mus)
     total = jnp.maximum(0.0, difference)[:, :, None] + 1e-06
-    y = (args - mus[:, :, None]) * (lax.rsqrt(total) * params["scale"])
+    y = (x - mus[:, :, None]) * (lax.rsqrt(total) * params["scale"])
     return y + params["bias"]
 
 

@@ -24,12 +24,13 @@ def names_of_operands(
     code: CodeType, equations: Iterable[Equation], inputs: Sequence[Value], provenance: Provenance
 ) -> list[str | None]:
     """What the function of `code`, whose equations these are, calls each of its inputs; None where it does not say."""
-    by_expression: dict[Frame, list[Equation]] = {}
+    by_expression: dict[Frame, list[tuple[Equation, bool]]] = {}
     known = {value: value for value in inputs}  # inputs, and what is an input but for its type or shape
     for equation in equations:
-        frame = next((f for f in provenance.site(equation.origin).frames if f.code is code), None)
+        frames = provenance.site(equation.origin).frames
+        frame = next((f for f in frames if f.code is code), None)
         if frame is not None:
-            by_expression.setdefault(frame, []).append(equation)
+            by_expression.setdefault(frame, []).append((equation, frame is frames[-1]))
         if equation.callee.name in _SAME and equation.inputs[0] in known and equation.outputs[0] is not None:
             known[equation.outputs[0]] = known[equation.inputs[0]]  # type: ignore[index]
     counts: dict[Value, Counter[str]] = {}
@@ -50,21 +51,20 @@ def name_of_changed(frame: Frame) -> str | None:
     return words.clean(first.id) if isinstance(first, ast.Name) and first.id != "self" else None
 
 
-def _said(frame: Frame, equations: Sequence[Equation]) -> list[tuple[Value, str | None]]:
-    """(a value that comes from outside an expression, what it is called there)."""
-    operands = _operands(frame.node)
-    steps = [e for e in equations if e.callee.name not in _SAME] or equations
-    if len(steps) == 1 and len(steps[0].inputs) == len(operands):
-        read = list(steps[0].inputs)
-    else:
-        made = {o for e in equations for o in e.outputs}
-        read = list(dict.fromkeys(a for e in equations for a in e.inputs if type(a) is Value and a not in made))
-    if len(read) != len(operands):
+def _said(frame: Frame, equations: Sequence[tuple[Equation, bool]]) -> list[tuple[Value, str | None]]:
+    """(a value that comes from outside an expression, what it is called there). Each equation comes with whether nothing
+    but JAX is called to make it."""
+    steps = [pair for pair in equations if pair[0].callee.name not in _SAME] or equations
+    if len(steps) > 1:
+        return []  # several steps may read what they are given in any order
+    equation, is_plain = steps[0]
+    operands = _operands(frame.node, equation.callee.name, is_plain)
+    if len(operands) != len(equation.inputs):
         return []
-    return [(a, _word(operand)) for a, operand in zip(read, operands, strict=True) if type(a) is Value]
+    return [(a, _word(o)) for a, o in zip(equation.inputs, operands, strict=True) if type(a) is Value]
 
 
-def _operands(node: ast.AST | None) -> list[ast.expr]:
+def _operands(node: ast.AST | None, primitive: str, is_plain: bool) -> list[ast.expr]:
     """What an operation is of, in order; [] of what is none."""
     if isinstance(node, ast.BinOp):
         return [node.left, node.right]
@@ -72,9 +72,11 @@ def _operands(node: ast.AST | None) -> list[ast.expr]:
         return [node.operand]
     if isinstance(node, ast.Compare) and len(node.comparators) == 1:
         return [node.left, *node.comparators]
-    if isinstance(node, ast.Call) and not any(isinstance(a, ast.Starred) for a in node.args):
-        return [*node.args, *[k.value for k in node.keywords if k.arg is not None]]
-    return []
+    if not isinstance(node, ast.Call) or node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
+        return []
+    function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    # `ops.subtract(a, b)` takes its operands as `sub` does; of what has another name that is not known.
+    return node.args if primitive in function or is_plain and len(node.args) == 1 else []
 
 
 def _word(operand: ast.expr) -> str | None:

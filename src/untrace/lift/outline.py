@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from untrace import jax_compat
+from untrace.capture.whose import says_nothing
 from untrace.ir.nodes import (
     Equation,
     Function,
@@ -438,13 +439,13 @@ class Outliner(FunctionNames):
                 pass  # the author's own name, around what a library calls it
             elif name is not None:
                 outer.hint = name
-            elif result.named_inside and not (outer.named or outer.named_inside):
-                outer.hint = result.hint
             elif outer.hint == shape.name or (
                 {number} == shape.plain and outer.hint in words.STEPS and not outer.named
             ):
                 # Nothing is called like the function that gives it, nor after the last step inside it.
                 outer.hint = words.clean(f"{shape.name}_out")
+            elif result.named_inside and not (outer.named or outer.named_inside or says_nothing(result.hint or "")):
+                outer.hint = result.hint
             outputs.append(outer)
         inputs = [known.get(a, a) for a in piece.inputs]
         return Equation(Local(body), inputs, outputs, {}, None)

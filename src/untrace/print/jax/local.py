@@ -5,7 +5,7 @@ A function that needs several leaves of one tree takes the tree (`leaves`), the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Function, Local, Value
@@ -297,7 +297,7 @@ def _definition(
         body.equations,
         body.results,
         lambda value, leaf: author.get(value) or last_word(leaf),
-        frozenset(v for v, leaf in bound if v in author and author[v] != last_word(leaf)),
+        frozenset(v for v, leaf in bound if v in author and author[v] != last_word(leaf) and not _has_key(v, leaf, own)),
     )
     for value, _ in bound:
         if value in said and type(w.names[value]) is Name:
@@ -317,6 +317,11 @@ def _definition(
         module.sizes_of[id(body)] = tuple(w.sizes.parameters)
     w.statements.append(Return(given))
     return Def("", params, w.statements)
+
+
+def _has_key(value: Value, leaf: Leaf, own: Collection[str]) -> bool:
+    """Whether the key of a leaf tells as much as the name that a library's code has for it: `state.mu["w"]`."""
+    return value.hint not in own and not leaf.steps[-1][1].isdecimal()
 
 
 def _note_said(module: Any, name: Name) -> None:
