@@ -476,9 +476,8 @@ class Outliner(FunctionNames):
             own = [self._common_word(shape, i) or word for i, word in enumerate(self._own_words(named.inputs))]
             for value, result in list(zip(inner, results, strict=True))[: len(results) - self._saved(shape)]:
                 value.hint = self._name_inside(piece, result)
-                value.named_inside = piece.call.callee.library and (
-                    result.named or result.named_inside or value.hint != result.hint
-                )
+                is_its_own = result.named or result.named_inside or value.hint != result.hint
+                value.named_inside = piece.call.callee.library and value.hint is not None and is_its_own
             self._forget_names_outside(piece)
         if piece.call.callee.library:  # what its author calls the result is not what is computed on the way
             for item in piece.items:

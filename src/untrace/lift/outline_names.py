@@ -164,23 +164,32 @@ class FunctionNames(ABC):
         results = {piece.values[n] for n in piece.shape.results}
         for value in [*inner, *[v for v in piece.values if v not in results]]:
             for outside, inside in changed:
-                if value.hint and not value.named and value.hint.startswith(f"{outside}_"):
+                if value.hint and not (value.named or value.named_inside) and value.hint.startswith(f"{outside}_"):
                     value.hint = inside + value.hint[len(outside) :]
                     break
 
     def _parameter_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
-        """As `_passed_names`; the parameters of a library's function are called as what it computes says."""
+        """(the author's names of the parameters; the names of those parameters of the author's that are none of these).
+
+        They are known where the call passes a variable that an input is named after, and in a library's function from what
+        it computes; the only one that is left stands for the only input that is left.
+        """
         names, open_ = self._passed_names(piece)
-        if not piece.call.callee.library:
-            return names, open_
-        inside = piece.scan.equations[piece.start : piece.stop]
-        said = names_of_operands(piece.call.callee.code, inside, piece.inputs, self.provenance)
-        names = [word or (name if name not in said else None) for name, word in zip(names, said, strict=True)]
-        return names, [name for name in open_ if name not in names]
+        if piece.call.callee.library:
+            inside = piece.scan.equations[piece.start : piece.stop]
+            said = names_of_operands(piece.call.callee.code, inside, piece.inputs, self.provenance)
+            names = [n or (word if word not in names else None) for n, word in zip(names, said, strict=True)]
+            open_ = [name for name in open_ if name not in names]
+        closed = piece.call.callee.code.co_freevars  # what the author's function closes over is no argument of it
+        left = [i for i, n in enumerate(names) if n is None and piece.inputs[i] not in self.trees]
+        left = [i for i in left if piece.inputs[i].hint not in closed]
+        if len(left) == 1 and len(open_) == 1:
+            names[left[0]] = words.clean(open_.pop())
+        return names, [words.clean(n) for n in open_]
 
     def _passed_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
-        """(the author's names of the parameters, where the call passes a variable that an input is named after; the names
-        of those parameters of the author's that are none of these)."""
+        """(the author's names of the parameters, where the call passes a variable that an input is named after; those of
+        the others)."""
         names: list[str | None] = [None] * len(piece.inputs)
         frame = piece.call.frame
         node = frame.node if frame is not None else None
@@ -221,8 +230,4 @@ class FunctionNames(ABC):
         if spread and len(leaves) == len(spread):
             for i, name in zip(leaves, spread, strict=True):
                 names[i] = words.clean(name)
-        closed = piece.call.callee.code.co_freevars  # what the author's function closes over is no argument of it
-        left = [i for i in left if piece.inputs[i] not in self.trees and piece.inputs[i].hint not in closed]
-        if len(left) == 1 and len(open_) == 1:
-            names[left[0]] = words.clean(open_.pop())
-        return names, [words.clean(n) for n in open_]
+        return names, open_
