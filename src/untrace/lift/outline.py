@@ -126,6 +126,7 @@ class Outliner(FunctionNames):
             if shape.kept and self._saved(shape) > _MOST_RESIDUALS:
                 shape.kept = id(shape.pieces[0].call.callee.code) in taken  # else it is taken apart where it is used
         self._name(every)
+        self.program.extra["residuals"] = {param: value for param, (_, value) in self.slices.items()}
         for scan in scans:
             if any(type(i) is Piece for i in scan.pieces):
                 scan.function.equations = self._emit(scan.pieces, scan, {}, frozenset())

@@ -21,6 +21,7 @@ from untrace.print.jax.pullback_functions import nest_backward_parts
 from untrace.print.jax.rebound import rebind_names
 from untrace.print.jax.renumbered import count_again, names_bound
 from untrace.print.jax.repeated import share_calls
+from untrace.print.jax.residual_names import match_residuals
 from untrace.print.jax.rolled import roll_statements
 from untrace.print.jax.sizes import words_of_sizes
 from untrace.print.jax.variadic import spread_arguments
@@ -98,6 +99,8 @@ def write_module(
     module.reroll = reroll
     module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
     module.program = program.entry.jaxpr
+    module.residuals = program.extra.get("residuals", {})
+    module.stacked = set(module.residuals.values())
     module.flat_carries = program.extra.get("flat_carries", module.flat_carries)
     module.variable_sizes = program.extra.get("sizes", {})
     module.described.sizes = words_of_sizes(program) if module.variable_sizes else {}
@@ -122,6 +125,7 @@ def write_module(
         words = fold_neighbours(module, everything, provenance_of(program))
         nodes = rebind_names(module.authors, everything, provenance_of(program), module.inner_names, words)
         count_again(everything, bound, nodes, words)
+        match_residuals(everything, module.residual_pairs())
     module.described.finish([*module.definitions, *definitions])
     lines: list[str] = []
     origins: list[Any] = []

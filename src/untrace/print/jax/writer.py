@@ -102,6 +102,9 @@ class ModuleWriter(ConstantWriter):
         self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
         self.authors: dict[int, str] = {}  # id of a variable's Name -> what the author calls the value
         self.inner_names: dict[int, str] = {}  # the same for values of a library's code, as it calls them
+        self.residuals: Mapping[Value, Value] = {}  # what a loop takes of what an earlier one stacked -> the value there
+        self.stacked: set[Value] = set()  # those values
+        self.residual_names: dict[Value, Name] = {}  # the variables of both
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self.variable_sizes: Mapping[int, Sequence[int]] = {}  # integers that follow the inputs, at other sizes
         self.sizes_of: dict[int, tuple[int, ...]] = {}  # of local functions, by id: the sizes that they take
@@ -109,6 +112,16 @@ class ModuleWriter(ConstantWriter):
         self._functions: dict[int, str] = {}
         self._by_body: dict[Any, str] = {}
         self._primitive_names: dict[int, Expr | None] = {}
+
+    def note_residual(self, value: Value, name: Name) -> None:
+        """Remembers the variable of what goes from one loop to another."""
+        if value in self.residuals or value in self.stacked:
+            self.residual_names[value] = name
+
+    def residual_pairs(self) -> list[tuple[Name, Name]]:
+        """(the variable of a loop's body, that of what a later loop takes of it)."""
+        known = self.residual_names
+        return [(known[v], known[p]) for p, v in self.residuals.items() if p in known and v in known]
 
     # ------------------------------------------------------------ what rules may ask for
 
@@ -289,6 +302,7 @@ class FunctionWriter:
         base = value.hint if self.module.idiomatic and value.hint else hint or value.hint or "x"
         base = identifier(base, "x")
         name = self.names[value] = self.module.authored(Name(self.scope.fresh(base)), base)
+        self.module.note_residual(value, name)
         self.sized.append(value)
         return name
 
@@ -478,10 +492,11 @@ class FunctionWriter:
     def _target(self, output: Value, base: str) -> str:
         base = identifier(output.hint, base) if output.hint else base
         name = self.scope.fresh(base)
-        self.names[output] = self.module.authored(Name(name), base if output.named else None)
+        node = self.names[output] = self.module.authored(Name(name), base if output.named else None)
+        self.module.note_residual(output, node)
         if output.named_inside and output.hint:
-            self.module.inner_names[id(self.names[output])] = base
-            self.module.kept.append(self.names[output])
+            self.module.inner_names[id(node)] = base
+            self.module.kept.append(node)
         return name
 
     def _note_folded(self, equation: Equation) -> None:
