@@ -175,16 +175,16 @@ class FunctionNames(ABC):
         it computes; the only one that is left stands for the only input that is left.
         """
         names, open_ = self._passed_names(piece)
+        closed = piece.call.callee.code.co_freevars  # what the author's function closes over is no argument of it
+        left = [i for i, n in enumerate(names) if n is None and piece.inputs[i] not in self.trees]
+        left = [i for i in left if piece.inputs[i].hint not in closed]
+        only = (left[0], open_.pop()) if len(left) == 1 and len(open_) == 1 else None
         if piece.call.callee.library:
             inside = piece.scan.equations[piece.start : piece.stop]
             said = names_of_operands(piece.call.callee.code, inside, piece.inputs, self.provenance)
             names = [n or (word if word not in names else None) for n, word in zip(names, said, strict=True)]
-            open_ = [name for name in open_ if name not in names]
-        closed = piece.call.callee.code.co_freevars  # what the author's function closes over is no argument of it
-        left = [i for i, n in enumerate(names) if n is None and piece.inputs[i] not in self.trees]
-        left = [i for i in left if piece.inputs[i].hint not in closed]
-        if len(left) == 1 and len(open_) == 1:
-            names[left[0]] = words.clean(open_.pop())
+        if only is not None and names[only[0]] is None:
+            names[only[0]] = words.clean(only[1])
         return names, [words.clean(n) for n in open_]
 
     def _passed_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
