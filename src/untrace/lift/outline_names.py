@@ -185,7 +185,8 @@ class FunctionNames(ABC):
             names = [n or (word if word not in names else None) for n, word in zip(names, said, strict=True)]
         if only is not None and names[only[0]] is None:
             names[only[0]] = words.clean(only[1])
-        return names, [words.clean(n) for n in open_]
+        matched = {n for n, a in zip(names, piece.inputs, strict=True) if a not in self.trees}
+        return names, [n for n in map(words.clean, open_) if n not in matched]
 
     def _passed_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
         """(the author's names of the parameters, where the call passes a variable that an input is named after; those of
