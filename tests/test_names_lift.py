@@ -262,3 +262,43 @@ def test_a_lifted_call_is_named_after_its_function() -> None:
 
     text = untrace.decompile(half_log_det)(jax.ShapeDtypeStruct((3, 3), "float32")).source
     assert "selected" not in text, text
+
+
+# ------------------------------------------------------------------ what begins as zeros
+
+
+def gated(w, states, x):
+    gate = jax.nn.sigmoid(x @ w + states[0])
+    c = gate * states[1] + (1.0 - gate) * jnp.tanh(x)
+    h = jnp.tanh(c) * gate
+    return h, (h, c)
+
+
+def unrolled_over(w, xs):
+    zeros = jnp.zeros(xs.shape[1:])
+
+    def step(states, x):
+        h, states = gated(w, states, x)
+        return states, h
+
+    _, hs = jax.lax.scan(step, (zeros, zeros), xs)
+    return jnp.sum(hs**2)
+
+
+def test_the_carry_of_a_loop_is_not_called_zeros_where_its_body_has_a_name_for_it():
+    w, xs = jnp.eye(4), jnp.ones((5, 3, 4))
+    source = untrace.decompile(unrolled_over)(w, xs).source
+    assert "h, c = states" in source, source
+    source = untrace.decompile(jax.grad(unrolled_over))(w, xs).source
+    assert "d_w, d_h, d_c = carry" in source, source
+
+
+def test_a_carry_keeps_the_numbered_name_that_its_author_gave_it():
+    def step(pair, x):
+        y_1, y_2 = pair
+        h = jnp.tanh(y_1 + x * y_2)
+        c = jnp.cos(y_2) * y_1
+        return (h, c), c
+
+    source = untrace.decompile(lambda xs: jax.lax.scan(step, (jnp.zeros(3), jnp.zeros(3)), xs))(jnp.ones((5, 3))).source
+    assert "y_1, y_2 = " in source, source

@@ -177,7 +177,7 @@ def test_a_loop_hands_over_what_its_functions_save():
     step, backward = found["grad_recurrent"].split("def step_bwd")
     assert "_, (_, residuals) = lax.scan" in step and "one, residuals = inputs" in backward
     assert step.count("= cell(") == 2 and backward.count("= cell_bwd(") == 2
-    assert "(cell_saved, x_2, cell_saved_2)" in step and "cell_saved, x, cell_saved_2 = residuals" in backward
+    assert "(cell_saved, x_2, cell_saved_2)" in step and "cell_saved, x_2, cell_saved_2 = residuals" in backward
     assert "saved = (" in found["cell"] and "hidden," in found["cell"].partition("saved = (")[2]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from typing import Any
 
 from untrace import jax_compat
@@ -80,6 +82,30 @@ def carry_after_results(equation: Equation, function: Function, known: int) -> N
     ):
         if not known >> i & 1 and type(result) is Value and result.hint and result.hint.startswith("d_"):
             param.hint = result.hint
+
+
+def carry_after_values(function: Function, consts: int, carries: int) -> None:
+    """A carry that is only known by what the loop starts from (`zeros`), or by its place in a tuple (`state_1`), is called
+    as its author calls the value that the body gives for it."""
+    params = function.params[consts : consts + carries]
+    known = {param.hint for param in function.params}
+    for param, result in zip(params, function.results, strict=False):
+        if type(result) is not Value or not (result.named or result.named_inside) or result.hint in known:
+            continue
+        if param.hint in words.CONSTANTS or _PLACE.search(param.hint or "") and not _is_authors(function, param.hint or ""):
+            param.hint = result.hint
+            known.add(result.hint)
+
+
+def _is_authors(function: Function, name: str) -> bool:
+    """Whether a variable of the author's function has that name, as far as that is known."""
+    definition = parameters.definition_of(function.jaxpr) if function.jaxpr is not None else None
+    if definition is None or name in parameters.unpacked_names(function.jaxpr).values():
+        return True
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(definition))
+
+
+_PLACE = re.compile(r"_\d+$")
 
 
 def constant_word(equation: Equation) -> str:

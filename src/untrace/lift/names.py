@@ -13,6 +13,7 @@ value that leaves the group is the expression's.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,7 +68,7 @@ class Namer:
         self._named: set[int] = set()
         self._coined: set[int] = set()  # values whose names were derived from others'
         self._tangents: set[int] = set()
-        self._carries: dict[int, Value] = {}  # id of what a loop starts from -> the carry of its body
+        self._carries: dict[int, list[Value]] = {}  # id of what a loop starts from -> the carries of its body
         self._wanted: dict[int, str] = {}  # id of a function's result -> the caller's name for it
 
     # ------------------------------------------------------------ functions
@@ -429,10 +430,13 @@ class Namer:
         if equation.origin is None:
             return
         consts, carries = jax_compat.scan_counts(equation.origin)
+        inner.carry_after_values(function, consts, carries)
         for i in range(consts, consts + carries):
             operand, param = equation.inputs[i], function.params[i]
             if type(operand) is Value:
-                self._carries.setdefault(id(operand), param)
+                begun = self._carries.setdefault(id(operand), [])
+                if not begun or begun[0] in function.params:
+                    begun.append(param)
                 if id(operand) in self._coined and param.hint not in (None, "x"):
                     self._coined.discard(id(operand))
                     operand.hint = words.clean(f"initial_{param.hint}")
@@ -445,6 +449,7 @@ class Namer:
         consts, carries = jax_compat.scan_counts(equation.origin)
         known = 0
         inputs = [a for a in equation.inputs if type(a) is Value]
+        met: Counter[int] = Counter()  # carries that begin at one value, as two that begin at zeros, come in their order
         for i, (param, output) in enumerate(
             zip(function.params[consts : consts + carries], equation.outputs, strict=False)
         ):
@@ -455,7 +460,9 @@ class Namer:
                 known |= 1 << i
                 output.hint = output.hint or cotangents.d(base)
                 primal = self.cotangents.primal_of(output)
-                carry = self._carries.get(id(primal))
+                begun = self._carries.get(id(primal), ())
+                carry = begun[min(met[id(primal)], len(begun) - 1)] if begun else None
+                met[id(primal)] += 1
                 param.hint = cotangents.d(carry.hint) if carry is not None and carry.hint else output.hint
                 self.cotangents.set_primal(param, primal if carry is None else carry)
         return known

@@ -68,6 +68,9 @@ STEPS = frozenset(
     "spread filled negated copied kept".split()
 )
 
+# Those of arrays that are filled with one number, or made of numbers alone.
+CONSTANTS = frozenset("zeros ones full empty eye identity".split())
+
 # What a variable is called whose author thought of no name.
 STOCK = frozenset("out output result results ret retval res val value tmp temp".split())
 
