@@ -68,12 +68,7 @@ _SAYS_NOTHING = frozenset(
 
 def tells(name: str) -> bool:
     """Whether a name of JAX's own code says something to a reader of other code."""
-    return len(name) > 2 and not says_nothing(name) and not any(c.isdigit() for c in name)
-
-
-def says_nothing(name: str) -> bool:
-    """Whether it is one of the names that any value has somewhere."""
-    return name.strip("_").lower() in _SAYS_NOTHING
+    return len(name) > 2 and name.strip("_").lower() not in _SAYS_NOTHING and not any(c.isdigit() for c in name)
 
 
 def is_library_internal(file: str) -> bool:

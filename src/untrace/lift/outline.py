@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.capture.whose import says_nothing
 from untrace.ir.nodes import (
     Equation,
     Function,
@@ -445,11 +444,17 @@ class Outliner(FunctionNames):
             ):
                 # Nothing is called like the function that gives it, nor after the last step inside it.
                 outer.hint = words.clean(f"{shape.name}_out")
-            elif result.named_inside and not (outer.named or outer.named_inside or says_nothing(result.hint or "")):
+            elif result.named_inside and self._is_last_step(piece, outer, value):
                 outer.hint = result.hint
             outputs.append(outer)
         inputs = [known.get(a, a) for a in piece.inputs]
         return Equation(Local(body), inputs, outputs, {}, None)
+
+    def _is_last_step(self, piece: Piece, outer: Value, value: Value) -> bool:
+        """Whether a value is called after the last operation, or function of a library, that made it: `subtract`."""
+        if outer.named or outer.named_inside:
+            return False
+        return outer.hint in words.STEPS or outer.hint in [f.name for f in self._frames_inside(piece, value)[1:]]
 
     def _telling(self, shape: Shape, variant: int) -> Piece:
         """The call of a variant after which things are called in its function."""

@@ -182,6 +182,8 @@ class FunctionNames(ABC):
         if piece.call.callee.library:
             inside = piece.scan.equations[piece.start : piece.stop]
             said = names_of_operands(piece.call.callee.code, inside, piece.inputs, self.provenance)
+            own = own_parameters(piece.call.callee)  # which say more than what else the same value is called
+            said = [None if a.hint in own and w not in own else w for a, w in zip(piece.inputs, said, strict=True)]
             names = [n or (word if word not in names else None) for n, word in zip(names, said, strict=True)]
         if only is not None and names[only[0]] is None:
             names[only[0]] = words.clean(only[1])
