@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Value
@@ -37,7 +37,10 @@ class _Forward:
 class Cotangents:
     """Remembers forward expressions by their frames, and the primal of every cotangent found."""
 
-    def __init__(self) -> None:
+    def __init__(self, returned: Callable[[], Mapping[Value, Value]] = dict) -> None:
+        """`returned`: which results of the program stand where the gradient of which input would."""
+        self._find_returned = returned
+        self._told: dict[Value, Value] | None = None  # the primals of which something else tells
         self._forward: dict[tuple[Any, ...], list[_Forward]] = {}
         self._primal: dict[int, Value] = {}
         self._done: set[int] = set()  # primals that have a cotangent already
@@ -82,7 +85,7 @@ class Cotangents:
         output = equation.outputs[index]
         if output is None:
             return None
-        primal = self._of_sum(equation, frames, output, inputs, leaves)
+        primal = self.told().get(output) or self._of_sum(equation, frames, output, inputs, leaves)
         if primal is None and leaves:
             primal = self._operand(equation, frames, output, inputs)
         if primal is None:
@@ -91,6 +94,18 @@ class Cotangents:
         self._done.add(id(self._root(primal)))
         self._keep.append(output)
         return primal.hint
+
+    def told(self) -> dict[Value, Value]:
+        """{cotangent: primal} for those of which it is known before they are named."""
+        if self._told is None:
+            self._told = dict(self._find_returned())
+        return self._told
+
+    def closed_over(self, frames: tuple[Any, ...], like: Value) -> Value | None:
+        """The only thing of this type from around a loop that the forward expression with these frames reads in it."""
+        found = {id(self._root(p)): p for f in self._forward.get(frames, ()) for p in f.inputs if _same(p, like)}
+        outside = [p for root, p in found.items() if root != id(p)]
+        return self._root(outside[0]) if len(outside) == 1 else None
 
     def _of_sum(
         self, equation: Equation, frames: tuple[Any, ...], output: Value, inputs: Sequence[Value], leaves: bool

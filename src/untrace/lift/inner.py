@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from untrace import jax_compat
@@ -82,6 +83,21 @@ def carry_after_results(equation: Equation, function: Function, known: int) -> N
     ):
         if not known >> i & 1 and type(result) is Value and result.hint and result.hint.startswith("d_"):
             param.hint = result.hint
+
+
+_TURNED = frozenset({"transpose", "reshape", "squeeze", "broadcast_in_dim", "convert_element_type"})
+
+
+def added(makers: Mapping[Value, Equation], carry: Value, result: Any) -> Equation | None:
+    """The equation that computes what the body of a loop adds to a carry; of several the last one. `makers`: the equations
+    of the body by what they give."""
+    total = makers.get(result)
+    if total is None or total.callee.name not in ("add_any", "add") or carry not in total.inputs:
+        return None
+    term = makers.get(next((a for a in total.inputs if a is not carry), carry))
+    while term is not None and term.callee.name in _TURNED:
+        term = makers.get(term.inputs[0])
+    return term
 
 
 def carry_after_values(function: Function, consts: int, carries: int) -> None:

@@ -13,8 +13,9 @@ value that leaves the group is the expression's.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from untrace import jax_compat
@@ -23,11 +24,12 @@ from untrace.ir.nodes import Equation, Function, Literal, Program, Value, functi
 from untrace.lift import cotangents, inner, parameters, words
 from untrace.lift.checkpoints import CHECKPOINT_VJP, name_cotangents
 from untrace.lift.constants import name_constants
+from untrace.lift.returned_gradients import gradients_of
 
 
 def name_values(program: Program) -> Program:
     """Sets the hints of all values and functions of `program`; gives the same Program."""
-    namer = Namer(provenance_of(program))
+    namer = Namer(provenance_of(program), functools.partial(gradients_of, program))
     namer.name(program.entry)
     name_constants(program, namer.provenance)
     program.extra["primal_of"] = namer.cotangents.primal_of
@@ -60,9 +62,9 @@ class Group:
 
 
 class Namer:
-    def __init__(self, provenance: Provenance):
+    def __init__(self, provenance: Provenance, returned: Callable[[], Mapping[Value, Value]] = dict):
         self.provenance = provenance
-        self.cotangents = cotangents.Cotangents()
+        self.cotangents = cotangents.Cotangents(returned)
         self._targets: dict[tuple[Any, ...], tuple[Target, ...]] = {}
         self._strong: dict[tuple[Any, ...], list[Target]] = {}
         self._named: set[int] = set()
@@ -449,12 +451,18 @@ class Namer:
         consts, carries = jax_compat.scan_counts(equation.origin)
         known = 0
         inputs = [a for a in equation.inputs if type(a) is Value]
+        makers = {output: e for e in function.equations for output in e.outputs if output is not None}
         met: Counter[int] = Counter()  # carries that begin at one value, as two that begin at zeros, come in their order
         for i, (param, output) in enumerate(
             zip(function.params[consts : consts + carries], equation.outputs, strict=False)
         ):
             if output is None:
                 continue
+            term = inner.added(makers, param, function.results[i])
+            if term is not None:  # JAX may have put what a loop closes over into another order on the way back
+                primal = self.cotangents.closed_over(self.provenance.site(term.origin).frames, output)
+                if primal is not None:
+                    self.cotangents.told().setdefault(output, primal)
             base = self.cotangents.primal_name(equation, i, group.site.frames, True, inputs)
             if base is not None:
                 known |= 1 << i
