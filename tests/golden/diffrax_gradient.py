@@ -110,17 +110,15 @@ def field(param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2):
     return neg_damping_f32 * y0 - param_1_f32 * y0_2, difference
 
 
-def adapt_step_size(steps_already_completed, t1_sim_or_dt0, t0_sim, num_steps, t1):
-    """Args: steps_already_completed: i32[]; t1_sim_or_dt0, t0_sim: f32[];
-    num_steps: i32[]; t1: f32[].
+def adapt_step_size(steps_already_completed, t1_sim_or_dt0, num_steps, t0, t1):
+    """Args: steps_already_completed: i32[]; t1_sim_or_dt0: f32[]; num_steps: i32[];
+    t0, t1: f32[].
     Returns: (f32[], i32[]).
     """
     steps_completed = steps_already_completed + 1
     ratio = steps_completed.astype(jnp.float32) / num_steps.astype(jnp.float32)
     t1_next = jnp.where(
-        steps_completed == num_steps,
-        t1_sim_or_dt0,
-        t0_sim + (t1_sim_or_dt0 - t0_sim) * ratio,
+        steps_completed == num_steps, t1_sim_or_dt0, t0 + (t1_sim_or_dt0 - t0) * ratio
     )
     return jnp.where(num_steps >= 0, t1_next, t1 + t1_sim_or_dt0), steps_completed
 
@@ -200,7 +198,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             param_0, cast, y0_2, zeros_2, param_1, cast_2, y0, zeros
         )
         t1_next, steps_completed = adapt_step_size(
-            x_3, t1_sim_or_dt0, t0_3, num_steps, tnext
+            x_3, t1_sim_or_dt0, num_steps, t0_3, tnext
         )
         tprev = jnp.minimum(tnext, t1)
         tclip = jnp.where(True, t1, tprev + 0.5 * (t1 - tprev))
