@@ -70,7 +70,8 @@ class Namer:
         self._named: set[int] = set()
         self._coined: set[int] = set()  # values whose names were derived from others'
         self._tangents: set[int] = set()
-        self._carries: dict[int, list[Value]] = {}  # id of what a loop starts from -> the carries of its body
+        # Id of what a loop starts from -> the carries of its body, and what that gives for them.
+        self._carries: dict[int, list[tuple[Value, Any]]] = {}
         self._wanted: dict[int, str] = {}  # id of a function's result -> the caller's name for it
 
     # ------------------------------------------------------------ functions
@@ -437,8 +438,8 @@ class Namer:
             operand, param = equation.inputs[i], function.params[i]
             if type(operand) is Value:
                 begun = self._carries.setdefault(id(operand), [])
-                if not begun or begun[0] in function.params:
-                    begun.append(param)
+                if not begun or begun[0][0] in function.params:
+                    begun.append((param, function.results[i - consts]))
                 if id(operand) in self._coined and param.hint not in (None, "x"):
                     self._coined.discard(id(operand))
                     operand.hint = words.clean(f"initial_{param.hint}")
@@ -469,10 +470,11 @@ class Namer:
                 output.hint = output.hint or cotangents.d(base)
                 primal = self.cotangents.primal_of(output)
                 begun = self._carries.get(id(primal), ())
-                carry = begun[min(met[id(primal)], len(begun) - 1)] if begun else None
+                carry, given = begun[min(met[id(primal)], len(begun) - 1)] if begun else (None, None)
                 met[id(primal)] += 1
                 param.hint = cotangents.d(carry.hint) if carry is not None and carry.hint else output.hint
-                self.cotangents.set_primal(param, primal if carry is None else carry)
+                # What comes into the body is the cotangent of what the forward body gave.
+                self.cotangents.set_primal(param, given if type(given) is Value else carry or primal)
         return known
 
     def _names_of_results(self, equation: Equation, group: Group) -> list[str | None]:
