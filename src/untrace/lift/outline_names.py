@@ -108,6 +108,10 @@ class FunctionNames(ABC):
         def cotangent(value: Value) -> str | None:
             primal = primal_of(self.terms.get(value, value))
             found = name(primal) if primal is not None else None
+            if found is None and primal is not None and forward.numbers.get(piece.scan.whole(primal)) in shape.results:
+                # The result has no name inside; if calls have several for it, none of them is the function's.
+                outside = {one.values[forward.numbers[piece.scan.whole(primal)]].hint for one in shape.pieces}
+                return d("out") if len(outside) > 1 else None
             return None if found is None else d(found)
 
         for value in piece.values:
