@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from untrace.ir.nodes import Equation, Value
@@ -45,6 +45,7 @@ class Cotangents:
         self._primal: dict[int, Value] = {}
         self._done: set[int] = set()  # primals that have a cotangent already
         self._keep: list[Any] = []
+        self.branch: tuple[int, int] | None = None  # (which branch of a choice is being named, of how many)
         self._alias: dict[int, Value] = {}  # a parameter -> what is passed for it
         self._slices: dict[int, Value] = {}  # a stacked output of a loop -> the value of its body
 
@@ -101,6 +102,16 @@ class Cotangents:
             self._told = dict(self._find_returned())
         return self._told
 
+    def passed(self, results: Iterable[Any], like: Value) -> Value | None:
+        """What is passed to a function for the parameter that one of these results of its backward part is the cotangent
+        of."""
+        for result in results:
+            primal = self.primal_of(result) if type(result) is Value else None
+            outside = self._root(primal) if primal is not None else None
+            if outside is not None and outside is not primal and _same(outside, like):
+                return outside
+        return None
+
     def closed_over(self, frames: tuple[Any, ...], like: Value) -> Value | None:
         """The only thing of this type from around a loop that the forward expression with these frames reads in it."""
         found = {id(self._root(p)): p for f in self._forward.get(frames, ()) for p in f.inputs if _same(p, like)}
@@ -139,7 +150,7 @@ class Cotangents:
         self, equation: Equation, frames: tuple[Any, ...], output: Value, inputs: Sequence[Value]
     ) -> Value | None:
         """The input of the forward expression with the output's type; the operand that the backward one does not use."""
-        for forward in reversed(self._forward.get(frames, ())):
+        for forward in self._candidates(frames):
             fitting = [p for p in forward.inputs if _same(p, output)]
             # A loop uses its constants again on the way back; an operation uses the other operand.
             used = {id(self._root(a)) for a in inputs} if len(equation.outputs) == 1 else set()
@@ -151,8 +162,15 @@ class Cotangents:
                 return free[0]
         return None
 
+    def _candidates(self, frames: tuple[Any, ...]) -> Sequence[_Forward]:
+        """The forward expressions with these frames, those that are transposed first in front."""
+        known = self._forward.get(frames, [])
+        if self.branch is not None and len(known) == self.branch[1]:  # branches of one code, each for its own
+            return [known[self.branch[0]]]
+        return known[::-1]
+
     def _of_result(self, frames: tuple[Any, ...], output: Value) -> str | None:
-        for forward in reversed(self._forward.get(frames, ())):
+        for forward in self._candidates(frames):
             for result in forward.outputs:
                 if _same(result, output):
                     return result.hint

@@ -58,6 +58,14 @@ def inner_result(equation: Equation, index: int) -> str | None:
     return None
 
 
+def results_inside(equation: Equation, index: int) -> list[Any]:
+    """What the functions that an equation calls once give for output `index`."""
+    if not equation.params or equation.callee.name in ("scan", "while"):
+        return []
+    called = [f for value in equation.params.values() for f in functions_in(value)]
+    return [f.results[index] for f in called if len(f.results) == len(equation.outputs)]
+
+
 def operands(equation: Equation, key: str, function: Function) -> list[Any]:
     """What an equation passes for each parameter of one of its functions; empty where that is not known."""
     inputs = list(equation.inputs)

@@ -349,6 +349,9 @@ class Namer:
             if plain and inner.constant_word(equation) in ("zeros", "ones"):
                 output.hint = words.noun([inner.constant_word(equation), equation.callee.name], output.aval)
                 continue
+            primal = self.cotangents.passed(inner.results_inside(equation, i), output)
+            if primal is not None:
+                self.cotangents.told().setdefault(output, primal)
             base = self.cotangents.primal_name(equation, i, group.site.frames, id(output) in results, inputs)
             if base is None:
                 made_inside = inner.inner_result(equation, i)
@@ -422,7 +425,11 @@ class Namer:
                 if backward_loop:
                     known = self._name_backward_carry(equation, group, function)
                 self._name_parameters(function, names)
+                around = self.cotangents.branch
+                if kind == "cond" and len(functions) > 1:
+                    self.cotangents.branch = place, len(functions)
                 self.name(function, phase, differentiated, results if same else ())
+                self.cotangents.branch = around
                 if backward_loop:
                     inner.carry_after_results(equation, function, known)
                 elif kind == "scan":
