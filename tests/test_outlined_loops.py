@@ -133,3 +133,23 @@ def test_what_a_loop_stacks_goes_through_the_functions_as_one_tuple():
 def test_what_a_loop_adds_up_in_a_shared_function_is_not_called_after_one_call():
     _, found = written("two_encoders")
     assert "d_right" not in found["encode"] and "d_w, d_u" in found["encode"], found["encode"]
+
+
+def test_the_gradient_of_a_loop_in_a_loop():
+    """The body of the backward loop is put into another order before its own loop is looked at."""
+    params = {name: jnp.eye(4) * (i + 1) / 5.0 for i, name in enumerate(["mix", "gate", "read", "write"])}
+
+    def loss(params, x):
+        def outer(c, _):
+            def turn(c, _):
+                return jnp.tanh(c @ params["mix"] + jnp.sin(c @ params["gate"]) @ params["read"]), None
+
+            c, _ = jax.lax.scan(turn, c, None, length=3)
+            return jnp.sin(c @ params["write"]) @ params["read"], None
+
+        c, _ = jax.lax.scan(outer, x, None, length=2)
+        return jnp.sum(c**2)
+
+    found = untrace.decompile(jax.grad(loss))(params, jnp.ones((3, 4)))
+    assert found.proof.at_least("bits"), found.proof
+    assert "scan_p.bind" not in found.source and "def turn_bwd(" in found.source, found.source

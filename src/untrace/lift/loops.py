@@ -12,13 +12,13 @@ _ADDITIONS = frozenset(("add_any", "add"))
 _LOOPS = frozenset(("scan", "while"))
 
 
-def bodies_of_loops(functions: Sequence[Function]) -> dict[int, tuple[Function, int]]:
-    """{id of the body of a scan: (the function that the scan stands in, where)}, of bodies that one scan alone has."""
+def bodies_of_loops(functions: Sequence[Function]) -> dict[int, tuple[Function, Equation]]:
+    """{id of the body of a scan: (the function that the scan stands in, the scan)}, of bodies that one scan alone has."""
     shared = Counter(id(g) for f in functions for e in f.equations for v in e.params.values() for g in functions_in(v))
     return {
-        id(e.params["jaxpr"]): (f, place)
+        id(e.params["jaxpr"]): (f, e)
         for f in functions
-        for place, e in enumerate(f.equations)
+        for e in f.equations
         if e.callee.name == "scan" and e.origin is not None and shared[id(e.params["jaxpr"])] == 1
     }
 

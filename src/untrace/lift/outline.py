@@ -170,14 +170,14 @@ class Outliner(FunctionNames):
             # Where a pass was before (another attempt at a shared function), the calls have been found already.
             if any(type(e.callee) is not Primitive and not is_derivative(e.callee) for e in function.equations):
                 continue
-            outer, at = loops.get(id(function), (None, 0))
+            outer, loop = loops.get(id(function), (None, None))
             caller = scans.get(id(outer))
             if id(function) not in backward:
-                saved = caller.saved_by_loop(at) if caller is not None else frozenset()
+                saved = caller.saved_by_loop(loop) if caller is not None else frozenset()
                 looped = caller is not None and function.jaxpr is not None
                 scans[id(function)] = Scan(function, self, saved=saved, looped=looped)
             elif caller is not None:
-                sums, terms = put_sums_last(function, caller.equations[at])
+                sums, terms = put_sums_last(function, loop)
                 self.terms.update(terms)
                 scans[id(function)] = Scan(function, self, True, sums=sums)
         for scan in scans.values():

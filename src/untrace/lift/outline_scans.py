@@ -136,9 +136,9 @@ class Scan:
         """The value of a forward loop's body, for a slice of what it stacked."""
         return self.slices[value][1] if value in self.slices else value
 
-    def saved_by_loop(self, at: int) -> frozenset[Value]:
-        """What the loop at a place stacks for the backward pass alone: the results of its body."""
-        equation = self.equations[at]
+    def saved_by_loop(self, equation: Equation) -> frozenset[Value]:
+        """What a loop stacks for the backward pass alone: the results of its body."""
+        at = next(place for place, other in enumerate(self.equations) if other is equation)
         _, carries = jax_compat.scan_counts(equation.origin)
         pairs = zip(equation.outputs[carries:], equation.params["jaxpr"].results[carries:], strict=True)
         found = {r: o is not None and self.last_forward.get(o, -1) > at for o, r in pairs if type(r) is Value}

@@ -187,7 +187,8 @@ def function_hint(function: Function, fallback: str, equation: Equation) -> tupl
     name = jax_compat.function_name(function.jaxpr) if function.jaxpr is not None else ""
     authored = name not in _NAMELESS and not name.startswith("_")
     name = identifier(name if authored else fallback, fallback)
-    if is_backward(equation) and not name.endswith("_bwd"):
+    # A loop in the body of a backward loop has no scope of its own that says so.
+    if (is_backward(equation) or function.name.endswith("_bwd")) and not name.endswith("_bwd"):
         name += "_bwd"
     return name, authored
 
