@@ -42,6 +42,7 @@ def guessed_places(equation: Equation) -> list[parameters.Path | None]:
 
 def inner_result(equation: Equation, index: int) -> str | None:
     """The name inside the called function of what comes out as output `index`."""
+    zeros = None  # what one branch gives where another one has something
     for value in equation.params.values():
         for function in functions_in(value):
             if len(function.results) != len(equation.outputs):
@@ -49,13 +50,16 @@ def inner_result(equation: Equation, index: int) -> str | None:
             result = function.results[index]
             if type(result) is not Value or not result.hint:
                 continue
+            if equation.callee.name == "cond" and result.hint in words.CONSTANTS:
+                zeros = zeros or result.hint
+                continue
             if equation.callee.name == "scan":
                 consts, carries = jax_compat.scan_counts(equation.origin)
                 if index < carries:
                     return function.params[consts + index].hint if consts + index < len(function.params) else None
                 return words.plural(result.hint)
             return result.hint
-    return None
+    return zeros
 
 
 def results_inside(equation: Equation, index: int) -> list[Any]:

@@ -203,3 +203,31 @@ def _one_or_zero(body: Body, atom: Any) -> tuple[Any, Any, bool] | None:
         if type(array) is not Literal and is_value(body.scalar(other), 0.0):
             return which, array, positive
     return None
+
+
+@rewrite("cond", early=True)
+def handed_on(body: Body, eqn: Any) -> Any:
+    """What every branch gives as it was passed to it is that, and no result: JAX saves so for the backward pass what both
+    branches need there. `lax.cond` takes it out itself."""
+    branches = [jax_compat.open_jaxpr(branch)[0] for branch in eqn.params["branches"]]
+    places = [{v: i for i, v in enumerate(branch.invars)} for branch in branches]
+    found: dict[int, Any] = {}
+    for i, out in enumerate(eqn.outvars):
+        given = {
+            None if type(branch.outvars[i]) is Literal else place.get(branch.outvars[i])
+            for branch, place in zip(branches, places, strict=True)
+        }
+        place = given.pop()
+        if place is not None and not given and body.may_be(out, eqn.invars[1 + place]):
+            found[i] = eqn.invars[1 + place]
+    kept = [i for i in range(len(eqn.outvars)) if i not in found]
+    if not found or not kept:
+        return None
+    for i, operand in found.items():
+        body.substitute[eqn.outvars[i]] = operand
+    new = [
+        jax_compat.rebuilt_jaxpr(closed, branch.eqns, [branch.outvars[i] for i in kept], kept=kept)
+        for closed, branch in zip(eqn.params["branches"], branches, strict=True)
+    ]
+    outvars = [eqn.outvars[i] for i in kept]
+    return eqn.replace(outvars=outvars, params={**eqn.params, "branches": tuple(new)})

@@ -132,6 +132,7 @@ class Simplifier:
         self.kept = set(kept)
         self.backward = False  # whether what is around the body that is looked at belongs to a backward pass
         self.mapped = False  # whether it is the body of a mapped function
+        self.choice = False  # whether it is a branch of one, of which JAX hands on no number
         self.counts: Counter[str] = Counter()
         self.provenance = Provenance()
         self._memo: dict[int, Any] = {}
@@ -169,7 +170,7 @@ class Simplifier:
 
     def _simplified(self, closed: Any, outermost: bool) -> Any:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
-        body = Body(self, jaxpr, outermost)
+        body = Body(self, jaxpr, outermost, self.choice)
         if any(id(value) in self.same for value in consts):
             found, values = equal_constants.merged(jaxpr, consts, self.same)
             if any(a is not b for a, b in zip(values, consts, strict=True)):
@@ -200,12 +201,13 @@ class Simplifier:
     def _with_params(self, eqn: Any) -> Any:
         if eqn.primitive.name not in _TRANSPARENT:
             return eqn
-        outside = self.without, self.backward, self.mapped
+        outside = self.without, self.backward, self.mapped, self.choice
+        self.choice = eqn.primitive.name == "cond"
         self.backward = self.backward or in_backward_pass(eqn)
         if eqn.primitive.name == "vmap":
             self.without, self.mapped = self.without | _OF_ONE, True
         new = jax_compat.with_inner_jaxprs(eqn, lambda inner: self.simplify(inner, outermost=False))
-        self.without, self.backward, self.mapped = outside
+        self.without, self.backward, self.mapped, self.choice = outside
         return new
 
     def _add_all(self, body: Body, eqns: Sequence[Any]) -> None:
@@ -315,7 +317,8 @@ def _default_branch(eqn: Any) -> Any:
 class Body:
     """One jaxpr while it is rewritten: the equations so far, and who made a variable."""
 
-    def __init__(self, simplifier: Simplifier, jaxpr: Any, outermost: bool):
+    def __init__(self, simplifier: Simplifier, jaxpr: Any, outermost: bool, choice: bool):
+        """`choice`: whether it is a branch of one."""
         self.simplifier = simplifier
         self.eqns: list[Any] = []
         self.current: Any = None  # the equation that is looked at
@@ -331,6 +334,7 @@ class Body:
         self.results = {v for v in jaxpr.outvars if type(v) is not Literal}
         # A result that becomes an input would be forwarded by JAX: another loop or call than before.
         self._fixed = set() if outermost else self.results
+        self._choice = choice
         self.summed: set[Any] = set()  # sums over axes of size one
         self.of_turns: dict[Any, Any] = {}  # what the turn of a loop computes -> the constant of the loop that it is
         self.solved: dict[Any, Any] = {}  # operands and parameters of a solve in the backward pass -> its result
@@ -394,7 +398,7 @@ class Body:
 
     def may_be(self, variable: Any, atom: Any) -> bool:
         """Whether `atom` may stand in the place of a variable: of its type, and nothing that JAX would hand on then."""
-        forwarded = type(atom) is Literal or atom in self._inputs
+        forwarded = not self._choice if type(atom) is Literal else atom in self._inputs
         if not same_aval(atom.aval, variable.aval) or (forwarded and variable in self._fixed):
             return False
         return type(atom) is not Literal or not np.shape(atom.val)
