@@ -516,6 +516,16 @@ def test_what_one_expression_computes_twice_is_computed_once():
     assert not simplified(jax.make_jaxpr(layers)(x, [jnp.ones((3, 3))] * 2))[1]["computed_once"]
 
 
+def test_what_only_an_operator_converts_is_converted_by_each():
+    """No public function converts to a weak type: the conversion that two products share would be a `bind`."""
+    text = "def halves(n, x):\n    return 0.5 * (n == 2) * x + ((n == 2) * 0.5) * x"
+    names = {"jnp": jnp}
+    exec(compile(text, "/lib/site-packages/library/f.py", "exec"), names)
+    d = untrace.decompile(lambda n, x: names["halves"](n, x))(jnp.int32(1), jnp.ones(3))
+    assert "bind" not in d.source and d.source.count("n == 2") == 1, d.source
+    assert d.proof.at_least("hlo")
+
+
 def test_first_states_of_several_modules_are_one():
     """Numbers are of no module, unlike what two modules compute of an array."""
     text = """
