@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from untrace import jax_compat
@@ -37,14 +38,17 @@ def guessed_places(equation: Equation) -> list[parameters.Path | None]:
     return [*carry, *([(1,)] if stacked else []), *([None] * (stacked - 1))]
 
 
-def inner_result(equation: Equation, index: int) -> str | None:
-    """The name inside the called function of what comes out as output `index`."""
+def inner_result(equation: Equation, index: int, lent: Container[int] = ()) -> str | None:
+    """The name inside the called function of what comes out as output `index`.
+
+    lent: ids of values whose names do not count: they are those that one caller has for them.
+    """
     for value in equation.params.values():
         for function in functions_in(value):
             if len(function.results) != len(equation.outputs):
                 continue
             result = function.results[index]
-            if type(result) is not Value or not result.hint:
+            if type(result) is not Value or not result.hint or id(result) in lent:
                 continue
             if equation.callee.name == "scan":
                 consts, carries = jax_compat.scan_counts(equation.origin)
