@@ -72,6 +72,7 @@ INDEX = np.array([0, 2])
 # (function, arguments, the expression that must stand in the text): found without provenance as well.
 ANYWHERE = [
     (lambda x, w: x @ w, (f32(2, 3, 4), f32(4, 5)), "x @ w"),
+    (lambda x: jnp.isnan(x), (f32(3),), "jnp.isnan(x)"),
     (lambda x, w: jnp.matmul(x, w, precision="highest"), (f32(3, 4), f32(4, 5)), "jnp.matmul(x, w, precision='highest')"),
     (lambda x, y: jnp.outer(x, y), (f32(3), f32(4)), "jnp.outer(x, y)"),
     (lambda x, y: jnp.kron(x, y), (f32(3, 2), f32(4, 2)), "jnp.kron(x, y)"),
@@ -239,6 +240,8 @@ WRITTEN = [
     (lambda k, p: random.choice(k, 5, (4,), p=p), (key(), f32(5)), "jax.random.choice(k, 5, (4,), p=p)"),
     (lambda k, x, p: random.choice(k, x, (4,), p=p), (key(), f32(5), f32(5)), "jax.random.choice(k, x, (4,), p=p)"),
     (lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k), (f32(2, 5, 3, 4), f32(2, 6, 3, 4)), "'bqhd,bkhd->bhqk'"),
+    (lambda x, *ws: [jnp.einsum("td,hdk->htk", x, w).sum() for w in ws], (f32(3, 4), f32(2, 4, 5), f32(2, 4, 6)),
+     "jnp.einsum('td,hdk->htk', x, ws[0])"),
     (lambda x: x.astype(jnp.float32) * f32(3), (i32(3),), "x.astype(jnp.float32)"),
     (lambda x, y: x[:, None] + y, (f32(3), f32(3, 4)), "x[:, None] + y"),
     (lambda x: x + jnp.eye(3), (f32(3, 3),), "x + jnp.eye(3)"),

@@ -302,3 +302,38 @@ def test_a_carry_keeps_the_numbered_name_that_its_author_gave_it():
 
     source = untrace.decompile(lambda xs: jax.lax.scan(step, (jnp.zeros(3), jnp.zeros(3)), xs))(jnp.ones((5, 3))).source
     assert "y_1, y_2 = " in source, source
+
+
+def test_a_name_that_one_caller_gives_is_not_the_next_ones():
+    """JAX traces `jnp.where` of the same types once, and the two calls share a function."""
+
+    def f(count, flag, n):
+        count_inc = jnp.where(count < 10, count + 1, 10)
+        state = (flag, jnp.where(flag, n + 3, 0))
+        return 2 * count_inc, state, 3 * state[1]
+
+    d = untrace.decompile(f)(jnp.int32(1), jnp.asarray(True), jnp.int32(2))
+    assert "count_inc_2" not in d.source and "selected = jnp.where(flag, n + 3, 0)" in d.source, d.source
+
+
+def test_leaves_that_branches_give_are_called_after_those():
+    def f(pred, state):
+        moved = {"position": state["position"] + 1.0, "energy": state["energy"] * 2.0}
+        new_state = jax.lax.cond(pred, lambda: moved, lambda: state)
+        return new_state["position"] * 3.0, new_state["energy"] - new_state["position"], new_state
+
+    d = untrace.decompile(f)(True, {"position": jnp.ones(3), "energy": 1.0})
+    assert "energy_3, position_3 = lax.cond(" in d.source and "new_state" not in d.source, d.source
+
+
+def test_a_name_of_a_leaf_that_is_too_long_lacks_its_middle():
+    """As in haiku, whose modules have their whole path as a key."""
+    paths = [
+        ("params", f"transformer_layer{layer}/multi_head_attention/{part}", leaf)
+        for layer in ("", "_1")
+        for part in ("key", "query")
+        for leaf in "wb"
+    ]
+    names = parameters.leaf_names(paths, None)
+    assert names[:2] == ["transformer_layer_key_w", "transformer_layer_key_b"]
+    assert names[-1] == "transformer_layer_1_query_b" and len(set(names)) == len(names)

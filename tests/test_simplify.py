@@ -209,6 +209,9 @@ CASES = {
     "choice_of_negative": lambda x, y: jax.grad(lambda a: jax.nn.logsumexp(jnp.abs(a), axis=1).sum())(x) + y,
     "unread_number": lambda x, y: jax.jit(lambda a: (0, jnp.sin(a)))(x)[1] * y,
     "numbers_of_a_while": lambda x, y: counted(lax.mul(np.float32(2.0), np.float32(1.5)), x) + y,
+    "handed_on": lambda x, y: jax.grad(
+        lambda a: lax.cond(y[0, 0] > 0, lambda a: jnp.sin(a) * y, lambda a: jnp.cos(a) * y, a).sum()
+    )(x),
     "solved_twice": lambda x, y: jax.grad(
         lambda a: lax.linalg.triangular_solve(a[:, :2], a[:, 2:], left_side=True).sum()
     )(x) + y,
@@ -514,6 +517,16 @@ def test_what_one_expression_computes_twice_is_computed_once():
         return x
 
     assert not simplified(jax.make_jaxpr(layers)(x, [jnp.ones((3, 3))] * 2))[1]["computed_once"]
+
+
+def test_what_only_an_operator_converts_is_converted_by_each():
+    """No public function converts to a weak type: the conversion that two products share would be a `bind`."""
+    text = "def halves(n, x):\n    return 0.5 * (n == 2) * x + ((n == 2) * 0.5) * x"
+    names = {"jnp": jnp}
+    exec(compile(text, "/lib/site-packages/library/f.py", "exec"), names)
+    d = untrace.decompile(lambda n, x: names["halves"](n, x))(jnp.int32(1), jnp.ones(3))
+    assert "bind" not in d.source and d.source.count("n == 2") == 1, d.source
+    assert d.proof.at_least("hlo")
 
 
 def test_first_states_of_several_modules_are_one():

@@ -283,13 +283,13 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     def false_branch():
         return buffer_val2_2[x_5], buffer_val2_3[x_5], jnp.zeros((2,)), jnp.zeros((2,))
 
-    y_to_save, part, y_to_save_2, y_to_save_3 = lax.cond(
+    part, part_2, y_to_save, y_to_save_2 = lax.cond(
         True, lambda: (final_val, val2, val2_3, val2_4), false_branch
     )
     selected = lax.select(x_5 < 0, x_5.astype(jnp.int32) + 1, x_5)
     ys = lax.dynamic_update_slice_in_dim(
         buffer_val2_2,
-        jnp.broadcast_to(y_to_save, (1,)),
+        jnp.broadcast_to(part, (1,)),
         selected,
         0,
         allow_negative_indices=False,
@@ -297,7 +297,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     updated = lax.scatter(
         jnp.zeros((2, 1)),
         jnp.broadcast_to(selected, (1,)),
-        y_to_save_2[:, None],
+        y_to_save[:, None],
         lax.ScatterDimensionNumbers(
             update_window_dims=(0, 1),
             inserted_window_dims=(),
@@ -312,7 +312,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     selected_2 = lax.select(x_5 < 0, x_5.astype(jnp.int32) + 1, x_5)
     ys_2 = lax.dynamic_update_slice_in_dim(
         buffer_val2_3,
-        jnp.broadcast_to(part, (1,)),
+        jnp.broadcast_to(part_2, (1,)),
         selected_2,
         0,
         allow_negative_indices=False,
@@ -320,7 +320,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     updated_2 = lax.scatter(
         jnp.zeros((2, 1)),
         jnp.broadcast_to(selected_2, (1,)),
-        y_to_save_3[:, None],
+        y_to_save_2[:, None],
         lax.ScatterDimensionNumbers(
             update_window_dims=(0, 1),
             inserted_window_dims=(),

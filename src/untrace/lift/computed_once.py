@@ -116,7 +116,10 @@ def _beginnings_of_sums(eqns: Sequence[Any]) -> set[Any]:
 
 
 def _is_short(eqn: Any) -> bool:
-    """Whether the text of an equation is as short as a name: `x.T`."""
+    """Whether the text of an equation is as short as a name: `x.T`; or there is none, since only an operator with a number
+    converts to a weak type: `0.5 * mask`."""
+    if eqn.primitive.name == "convert_element_type":
+        return bool(eqn.params["weak_type"])
     return eqn.primitive.name == "transpose" and len(eqn.params["permutation"]) == 2
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from untrace import jax_compat
@@ -40,15 +40,18 @@ def guessed_places(equation: Equation) -> list[parameters.Path | None]:
     return [*carry, *([(1,)] if stacked else []), *([None] * (stacked - 1))]
 
 
-def inner_result(equation: Equation, index: int) -> str | None:
-    """The name inside the called function of what comes out as output `index`."""
+def inner_result(equation: Equation, index: int, lent: Container[int] = ()) -> str | None:
+    """The name inside the called function of what comes out as output `index`.
+
+    lent: ids of values whose names do not count: they are those that one caller has for them.
+    """
     zeros = None  # what one branch gives where another one has something
     for value in equation.params.values():
         for function in functions_in(value):
             if len(function.results) != len(equation.outputs):
                 continue
             result = function.results[index]
-            if type(result) is not Value or not result.hint:
+            if type(result) is not Value or not result.hint or id(result) in lent:
                 continue
             if equation.callee.name == "cond" and result.hint in words.CONSTANTS:
                 zeros = zeros or result.hint
@@ -120,7 +123,11 @@ def carry_after_values(function: Function, consts: int, carries: int) -> None:
     for param, result in zip(params, function.results, strict=False):
         if type(result) is not Value or not (result.named or result.named_inside) or result.hint in known:
             continue
-        if param.hint in words.CONSTANTS or _PLACE.search(param.hint or "") and not _is_authors(function, param.hint or ""):
+        if (
+            param.hint in words.CONSTANTS
+            or _PLACE.search(param.hint or "")
+            and not _is_authors(function, param.hint or "")
+        ):
             param.hint = result.hint
             known.add(result.hint)
 

@@ -73,6 +73,7 @@ class Namer:
         # Id of what a loop starts from -> the carries of its body, and what that gives for them.
         self._carries: dict[int, list[tuple[Value, Any]]] = {}
         self._wanted: dict[int, str] = {}  # id of a function's result -> the caller's name for it
+        self._lent: set[int] = set()  # values that have such a name, which is nothing to other callers of the function
 
     # ------------------------------------------------------------ functions
 
@@ -246,6 +247,7 @@ class Namer:
         wanted = self._wanted.get(id(output))
         if wanted is not None and not strong:
             output.hint = wanted
+            self._lent.add(id(output))
             return
         chosen = strong or [t for t in found if _usable(t.name) and t.kind != "container"]
         if not chosen:
@@ -289,8 +291,11 @@ class Namer:
         places = inner.places(equation)
         if places is None:
             places = inner.guessed_places(equation)
-            if places and not found[0].path and equation.callee.name != "scan":
-                places[0] = ()  # the primal value comes first, residuals and tangents after it
+            # The primal value comes first, residuals and tangents after it; but a `cond` that is not differentiated
+            # gives the leaves of a tree, and its branches have names for them.
+            of_tree = equation.callee.name == "cond" and not self.provenance.site(equation.origin).differentiated
+            if places and not found[0].path and equation.callee.name != "scan" and not of_tree:
+                places[0] = ()
         for i, place in enumerate(places):
             for target in found:
                 size = len(target.path)
@@ -307,7 +312,7 @@ class Namer:
     def _word(self, equation: Equation, index: int, group: Group, leaving: list[Value]) -> str:
         """A name without the author's help for output `index` of an equation."""
         output = equation.outputs[index]
-        made_inside = inner.inner_result(equation, index)
+        made_inside = inner.inner_result(equation, index, self._lent)
         if made_inside is not None:
             return made_inside
         if leaving and output is leaving[-1] and group.site.frames and not group.site.frames[-1].library:
@@ -333,7 +338,9 @@ class Namer:
             if library is not None:
                 names.insert(0, library[1])
         self._coined.add(id(output))
-        return words.noun(names, output.aval if output is not None else None)
+        word = words.noun(names, output.aval if output is not None else None)
+        # Another caller's name for what a function gives says more than that there is some.
+        return inner.inner_result(equation, index) or word if word == "result" else word
 
     # ------------------------------------------------------------ derivatives
 
@@ -460,7 +467,9 @@ class Namer:
         known = 0
         inputs = [a for a in equation.inputs if type(a) is Value]
         makers = {output: e for e in function.equations for output in e.outputs if output is not None}
-        met: Counter[int] = Counter()  # carries that begin at one value, as two that begin at zeros, come in their order
+        met: Counter[int] = (
+            Counter()
+        )  # carries that begin at one value, as two that begin at zeros, come in their order
         for i, (param, output) in enumerate(
             zip(function.params[consts : consts + carries], equation.outputs, strict=False)
         ):

@@ -39,7 +39,9 @@ def names_of_operands(
             if value in known and word is not None:
                 counts.setdefault(known[value], Counter())[word] += 1
     found = [counts[value].most_common(1)[0][0] if value in counts else None for value in inputs]
-    return [None if word is None or found.index(word) < place else words.clean(word) for place, word in enumerate(found)]
+    return [
+        None if word is None or found.index(word) < place else words.clean(word) for place, word in enumerate(found)
+    ]
 
 
 def name_of_changed(frame: Frame) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.capture import syntax
 from untrace.lift.words import clean, singular
+from untrace.print.names import LONGEST
 
 Path = tuple[int | str, ...]
 # Parameters of functions that take anything, as they stand in names of leaves: `args[0]` is an `arg_0`.
@@ -98,7 +99,15 @@ def _last_words(path: Path, depth: int) -> str | None:
         return None  # `*args`: what is passed for it is called something
     # Keys that libraries put around every leaf say nothing.
     useful = [w for w in words if w not in ("value", "raw_value")] or words
-    return clean("_".join(useful), "x")
+    return clean("_".join(useful if len("_".join(useful)) <= LONGEST else _without_the_middle(useful)), "x")
+
+
+def _without_the_middle(words: Sequence[str]) -> list[str]:
+    """Where a name starts and ends, for one that is too long: `layer_1_key_w` for `layer_1/multi_head_attention/key`, `w`."""
+    first, *rest = [part for word in words for part in word.split("/") if part[:1].isalnum()] or words
+    while len(rest) > 1 and len("_".join((first, *rest))) > LONGEST:
+        del rest[0]
+    return [first, *rest]
 
 
 def definition_of(closed: Any) -> ast.AST | None:

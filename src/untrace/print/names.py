@@ -21,6 +21,8 @@ RESERVED = frozenset(dir(builtins)) | frozenset(keyword.kwlist) | frozenset(keyw
 
 _NOT_WORD = re.compile(r"\W+")
 
+LONGEST = 40  # characters of a name
+
 
 def snake_case(name: str) -> str:
     """`RMSNorm` -> `rms_norm`, `SwiGLU` -> `swi_glu`, `Conv2d` -> `conv2d`."""
@@ -30,7 +32,7 @@ def snake_case(name: str) -> str:
 
 @functools.lru_cache(1 << 13)
 def identifier(text: str, fallback: str) -> str:
-    """`text` turned into an ASCII identifier of at most 40 characters; `fallback` where nothing is left of it.
+    """`text` turned into an ASCII identifier of at most `LONGEST` characters; `fallback` where nothing is left of it.
 
     `text` is data from outside: whatever it holds, the result is [A-Za-z_][A-Za-z0-9_]* and no keyword.
     """
@@ -39,7 +41,7 @@ def identifier(text: str, fallback: str) -> str:
         text = _NOT_WORD.sub("_", plain).strip("_")
         if not text or not (text[0].isalpha() or text[0] == "_"):
             text = f"{fallback}_{text}" if text else fallback
-    text = text[:40]
+    text = text[:LONGEST]
     if keyword.iskeyword(text) or text.startswith("__"):
         text = fallback if text.startswith("__") else text + "_"
     return text

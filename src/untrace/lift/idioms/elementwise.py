@@ -80,6 +80,14 @@ def _binary(m: Matcher, equation: Equation) -> Iterator[Guess]:
                 yield Guess(path, (a, b))
 
 
+@idiom("ne", small=True)
+def _isnan(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """Before the operators: `x != x` is right as well."""
+    x, y = equation.inputs
+    if x is y:
+        yield Guess("jnp.isnan", (x,))
+
+
 for _name in _BINARY:
     idiom(_name, small=True)(_binary)
 
@@ -117,13 +125,6 @@ def _integer_power(m: Matcher, equation: Equation) -> Iterator[Guess]:
 @idiom("round", small=True)
 def _round(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("jnp.round", (equation.inputs[0],))
-
-
-@idiom("ne", small=True)
-def _isnan(m: Matcher, equation: Equation) -> Iterator[Guess]:
-    x, y = equation.inputs
-    if x is y:
-        yield Guess("jnp.isnan", (x,))
 
 
 @idiom("convert_element_type", small=True)

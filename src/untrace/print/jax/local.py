@@ -297,7 +297,9 @@ def _definition(
         body.equations,
         body.results,
         lambda value, leaf: author.get(value) or last_word(leaf),
-        frozenset(v for v, leaf in bound if v in author and author[v] != last_word(leaf) and not _has_key(v, leaf, own)),
+        frozenset(
+            v for v, leaf in bound if v in author and author[v] != last_word(leaf) and not _has_key(v, leaf, own)
+        ),
     )
     for value, _ in bound:
         if value in said and type(w.names[value]) is Name:

@@ -17,11 +17,11 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
-from untrace._trees import is_plain
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
 from untrace.lift.words import clean
 from untrace.print.jax.leaves import Leaf, Step, last_word, reach_nodes
-from untrace.print.jax.results import rebuilt
+from untrace.print.jax.pytrees import is_namedtuple
+from untrace.print.jax.results import inner_nodes, rebuilt
 from untrace.print.names import Scope, identifier
 from untrace.print.tree import Assign, Call, Def, Expr, Lambda, List, Name, Parameter, Return, Text
 from untrace.print.values import Unwritable
@@ -319,7 +319,7 @@ def _tree(w: Any, column: Sequence[Any], structure: Structure) -> Expr:
     if found is not None:
         return found[0]
     leaves = [w.atom(a) for a in column]
-    if is_plain(structure.example):
+    if all(map(_has_parts, inner_nodes(structure.example))):
         tree = rebuilt(w, structure.example, leaves)
     else:
         known = w.trees.by_leaves.values()
@@ -332,6 +332,13 @@ def _tree(w: Any, column: Sequence[Any], structure: Structure) -> Expr:
     if all(type(a) is Value for a in column):
         w.trees.add(name, structure.example, column)
     return name
+
+
+def _has_parts(node: Any) -> bool:
+    """Whether a reader would put a node together by its parts: `Moments(mu=mu, nu=nu)` needs no list of leaves."""
+    if type(node) is dict:
+        return all(type(key) is str for key in node)
+    return node is None or type(node) in (list, tuple) or is_namedtuple(node)
 
 
 def _common(hints: Sequence[str | None], otherwise: str) -> str:

@@ -102,7 +102,9 @@ class ModuleWriter(ConstantWriter):
         self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
         self.authors: dict[int, str] = {}  # id of a variable's Name -> what the author calls the value
         self.inner_names: dict[int, str] = {}  # the same for values of a library's code, as it calls them
-        self.residuals: Mapping[Value, Value] = {}  # what a loop takes of what an earlier one stacked -> the value there
+        self.residuals: Mapping[
+            Value, Value
+        ] = {}  # what a loop takes of what an earlier one stacked -> the value there
         self.stacked: set[Value] = set()  # those values
         self.residual_names: dict[Value, Name] = {}  # the variables of both
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
