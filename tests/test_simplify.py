@@ -94,6 +94,18 @@ def kicked(x, step=0.5):
     return jnp.sum(lax.scan(turn, x, length=4)[0])
 
 
+def chosen(x, y):
+    """A loop that chooses in a choice: what was chosen is saved for the backward pass, from both."""
+    sine = lambda c: jnp.where(y > 0, jnp.sin(c), c)  # noqa: E731
+    inner = lambda c: lax.cond(y > c[0], sine, lambda c: c * c, c)  # noqa: E731
+
+    def step(c, row):
+        c = lax.cond(row[0] > 0, lambda c: inner(c) * row, lambda c: -c, c)
+        return lax.switch(row[1].astype(jnp.int32), [lambda c: c * y, jnp.cos, lambda c: c + row], c), None
+
+    return jnp.sum(lax.scan(step, x[0], x)[0])
+
+
 def returns(rewards):
     """A loop from 0.0 carries a number of a weak type, and so does that of its gradient."""
 
@@ -209,6 +221,8 @@ CASES = {
     "choice_of_negative": lambda x, y: jax.grad(lambda a: jax.nn.logsumexp(jnp.abs(a), axis=1).sum())(x) + y,
     "unread_number": lambda x, y: jax.jit(lambda a: (0, jnp.sin(a)))(x)[1] * y,
     "numbers_of_a_while": lambda x, y: counted(lax.mul(np.float32(2.0), np.float32(1.5)), x) + y,
+    "saved_choice": lambda x, y: jax.grad(chosen)(x, y[0, 0]) + y,
+    "choice_made_again": lambda x, y: jax.grad(chosen)(x, y[0, 0]) - y,
     "handed_on": lambda x, y: jax.grad(
         lambda a: lax.cond(y[0, 0] > 0, lambda a: jnp.sin(a) * y, lambda a: jnp.cos(a) * y, a).sum()
     )(x),

@@ -1871,11 +1871,14 @@ def _with_other_jaxprs(value: Any, change: Callable[[Any], Any]) -> Any:
     return value
 
 
-def fresh_variable(like: Any, shape: tuple[int, ...] | None = None) -> Any:
-    """A new variable of a jaxpr, of the type of `like`, or of another shape of the same rank."""
+def fresh_variable(like: Any, shape: tuple[int, ...] | None = None, typed: Any = None) -> Any:
+    """A new variable of a jaxpr, of the type of `like`, or of another shape of the same rank, or of the dtype of `typed`."""
     if type(like) is DROP_TYPE:
         return like
-    return type(like)(like.aval if shape is None else like.aval.update(shape=shape))
+    aval = like.aval if shape is None else like.aval.update(shape=shape)
+    if typed is not None:
+        aval = aval.update(dtype=typed.aval.dtype, weak_type=typed.aval.weak_type)
+    return type(like)(aval)
 
 
 def is_canonical(dtype: Any) -> bool:

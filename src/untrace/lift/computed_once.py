@@ -43,6 +43,48 @@ def computed_once(
         apart |= read
 
 
+def constants_once(eqns: Sequence[Any]) -> list[Any]:
+    """The equations, with loops that read once what they are passed twice as a constant: `lax.scan` closes over it once.
+
+    What is passed again is still passed, and not read.
+    """
+    found = []
+    for eqn in eqns:
+        names = _passed_again(eqn) if eqn.primitive.name == "scan" else {}
+        if names:
+            closed = eqn.params["jaxpr"]
+            jaxpr, _ = jax_compat.open_jaxpr(closed)
+            inside = [
+                e.replace(invars=jax_compat.substituted(e.invars, names)) if names.keys() & _read(e) else e
+                for e in jaxpr.eqns
+            ]
+            new = jax_compat.rebuilt_jaxpr(closed, constants_once(inside), jaxpr.outvars)
+            eqn = eqn.replace(params={**eqn.params, "jaxpr": new})
+        found.append(eqn)
+    return found
+
+
+def _passed_again(loop: Any) -> dict[Any, Any]:
+    """{parameter of a loop's body that is read: an earlier one, for which the same constant is passed}."""
+    count, _ = jax_compat.scan_counts(loop)
+    jaxpr, _ = jax_compat.open_jaxpr(loop.params["jaxpr"])
+    results = {v for v in jaxpr.outvars if type(v) is not Literal}
+    names: dict[Any, Any] = {}
+    first: dict[Any, Any] = {}
+    for param, operand in zip(jaxpr.invars[:count], loop.invars[:count], strict=True):
+        if type(operand) is Literal or param in results:
+            continue
+        other = first.setdefault(operand, param)
+        if other is not param and other.aval.weak_type == param.aval.weak_type:
+            names[param] = other
+    read = set().union(*map(_read, jaxpr.eqns)) if names else set()
+    return {param: other for param, other in names.items() if param in read}
+
+
+def _read(eqn: Any) -> set[Any]:
+    return {v for v in eqn.invars if type(v) is not Literal}
+
+
 def _read_besides(eqns: Sequence[Any], kept: set[int], names: dict[Any, Any], found: Sequence[Any]) -> set[Any]:
     """Results of equations that stay which only such ones read before, and others read now; and those that another call
     which stays reads now: it would be in two pieces."""

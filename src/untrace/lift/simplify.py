@@ -26,6 +26,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     product of two vectors that sums nothing -> jnp.outer
     what a derivative adds at, promised to be in bounds -> dropped where it is not
     what is broadcast before a loop -> broadcast in its body
+    the number of a choice, saved for the backward pass -> the truth value that it is made of
     a number that a jitted function gives and nobody reads -> not given
     an array of one number that a loop takes -> that number in its body
     max(x, -inf), x**1.0, x**2 + 0.0, a copy inside -> x
@@ -35,6 +36,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     an index that a scan gets ready for a gather -> made in its body, as `x[i]` does
     the derivative of a library function that was mapped -> that of the function on the whole array
     cond over platforms of which only Mosaic's kernels have a branch of their own -> the equations of the other branch
+    a call that no public function makes (what `jax.checkpoint` computes for the forward pass) -> its equations
     jit of a function of JAX that has no public name (a derivative of `jnp.var`) -> its equations
     a rule that gets symbolic zeros, which is written with arrays of them -> one that gets those
     a logarithm that a library computes of a number -> the number
@@ -60,7 +62,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance
 from untrace.lift import equal_constants
-from untrace.lift.computed_once import computed_once
+from untrace.lift.computed_once import computed_once, constants_once
 from untrace.lift.engine import is_public_call
 from untrace.lift.pmaps import is_pmap
 
@@ -132,9 +134,11 @@ class Simplifier:
         self.kept = set(kept)
         self.backward = False  # whether what is around the body that is looked at belongs to a backward pass
         self.mapped = False  # whether it is the body of a mapped function
+        self.loop: tuple[int, int] | None = None  # of a loop whose body it is, (constants, carries)
         self.choice = False  # whether it is a branch of one, of which JAX hands on no number
         self.counts: Counter[str] = Counter()
         self.provenance = Provenance()
+        self.selectors: dict[int, Any] = {}  # equations that make the number of a choice of what was saved of it
         self._memo: dict[int, Any] = {}
         self._alive: list[Any] = []
         self._public: dict[Any, bool] = {}
@@ -186,13 +190,13 @@ class Simplifier:
         if not body.changed:
             return closed
         outvars = jax_compat.substituted(jaxpr.outvars, body.substitute)
-        return jax_compat.rebuilt_jaxpr(closed, _alive(body.eqns, outvars), outvars)
+        return jax_compat.rebuilt_jaxpr(closed, alive(body.eqns, outvars), outvars)
 
     def _compute_once(self, body: Body, outvars: Sequence[Any]) -> None:
         given = {v for v in outvars if type(v) is not Literal}
-        eqns, names = computed_once(_alive(body.eqns, outvars), self.kept, given, self.provenance)
+        eqns, names = computed_once(alive(body.eqns, outvars), self.kept, given, self.provenance)
         if names:
-            body.eqns = eqns
+            body.eqns = eqns = constants_once(eqns)
             body.made.update({out: eqn for eqn in eqns for out in eqn.outvars})
             body.substitute.update(names)
             body.changed = True
@@ -201,13 +205,14 @@ class Simplifier:
     def _with_params(self, eqn: Any) -> Any:
         if eqn.primitive.name not in _TRANSPARENT:
             return eqn
-        outside = self.without, self.backward, self.mapped, self.choice
+        outside = self.without, self.backward, self.mapped, self.choice, self.loop
+        self.loop = jax_compat.scan_counts(eqn) if eqn.primitive.name == "scan" else None
         self.choice = eqn.primitive.name == "cond"
         self.backward = self.backward or in_backward_pass(eqn)
         if eqn.primitive.name == "vmap":
             self.without, self.mapped = self.without | _OF_ONE, True
         new = jax_compat.with_inner_jaxprs(eqn, lambda inner: self.simplify(inner, outermost=False))
-        self.without, self.backward, self.mapped, self.choice = outside
+        self.without, self.backward, self.mapped, self.choice, self.loop = outside
         return new
 
     def _add_all(self, body: Body, eqns: Sequence[Any]) -> None:
@@ -239,6 +244,10 @@ class Simplifier:
             if branch is not None:
                 self.counts["default_platform"] += 1
                 self._inline(body, eqn, branch, eqn.invars[1:])
+                continue
+            if self.only is None and id(eqn) not in self.kept and _is_plain_call(eqn, body.results):
+                self.counts["inlined_call"] += 1
+                self._inline(body, eqn, eqn.params["call_jaxpr"], eqn.invars)
                 continue
             if kind != "public":
                 eqn = body.early(eqn)
@@ -285,9 +294,21 @@ class Simplifier:
             return "public"
         if self.only is not None:
             return ""
-        pairs = zip(eqn.outvars, jaxpr.outvars, strict=True)
-        given = [out for out, inner in pairs if type(inner) is Literal or inner in jaxpr.invars]
-        return "inline" if results.isdisjoint(given) else ""
+        return "inline" if _keeps_results(eqn, jaxpr, results) else ""
+
+
+def _is_plain_call(eqn: Any, results: set[Any]) -> bool:
+    """Whether an equation calls a jaxpr as no public function does, and its equations may stand in its place."""
+    if eqn.primitive.name != "closed_call" or eqn.effects:
+        return False
+    jaxpr, consts = jax_compat.open_jaxpr(eqn.params["call_jaxpr"])
+    return not consts and _keeps_results(eqn, jaxpr, results)
+
+
+def _keeps_results(eqn: Any, jaxpr: Any, results: set[Any]) -> bool:
+    """Whether the results of the body around a call stay variables of its own without the call."""
+    pairs = zip(eqn.outvars, jaxpr.outvars, strict=True)
+    return results.isdisjoint([out for out, inner in pairs if type(inner) is Literal or inner in jaxpr.invars])
 
 
 def _is_known(body: Body, atom: Any) -> bool:
@@ -332,9 +353,13 @@ class Body:
         self.narrowed: dict[Any, Any] = {}  # broadcast variable -> the same with ones where it repeats
         self._inputs = set(jaxpr.invars) | set(jaxpr.constvars)
         self.results = {v for v in jaxpr.outvars if type(v) is not Literal}
-        # A result that becomes an input would be forwarded by JAX: another loop or call than before.
-        self._fixed = set() if outermost else self.results
+        # Of a loop: what it carries, and what it stacks of that or of a constant.
+        consts, carries = (0, len(jaxpr.outvars)) if simplifier.loop is None else simplifier.loop
+        self._handed_on = {v for v in jaxpr.outvars[:carries] if type(v) is not Literal}
+        self._not_stacked = set() if simplifier.loop is None else set(jaxpr.invars[: consts + carries])
         self._choice = choice
+        self.following: list[Any] = []  # equations that a rewrite has come after the one that it puts in its place
+        self.outermost = outermost
         self.summed: set[Any] = set()  # sums over axes of size one
         self.of_turns: dict[Any, Any] = {}  # what the turn of a loop computes -> the constant of the loop that it is
         self.solved: dict[Any, Any] = {}  # operands and parameters of a solve in the backward pass -> its result
@@ -361,6 +386,9 @@ class Body:
             self.made[out] = eqn
         if kept:
             self._of_idioms.update(eqn.outvars)
+        following, self.following = self.following, []
+        for later in following:
+            self.add(later)
 
     def in_backward_pass(self, eqn: Any) -> bool:
         """Whether an equation came of a transposition, or stands in a loop that did."""
@@ -398,10 +426,17 @@ class Body:
 
     def may_be(self, variable: Any, atom: Any) -> bool:
         """Whether `atom` may stand in the place of a variable: of its type, and nothing that JAX would hand on then."""
-        forwarded = not self._choice if type(atom) is Literal else atom in self._inputs
-        if not same_aval(atom.aval, variable.aval) or (forwarded and variable in self._fixed):
+        if not same_aval(atom.aval, variable.aval) or self._is_forwarded(variable, atom):
             return False
         return type(atom) is not Literal or not np.shape(atom.val)
+
+    def _is_forwarded(self, variable: Any, atom: Any) -> bool:
+        """Whether JAX would hand `atom` on for a result without the loop or call around it, which were another one then."""
+        if self.outermost or variable not in self.results:
+            return False
+        if type(atom) is Literal:
+            return not self._choice
+        return atom in self._inputs and (variable in self._handed_on or atom not in self._not_stacked)
 
     def used_once(self, variable: Any) -> bool:
         """Whether one equation or result needs a variable of the jaxpr, as it was before it was rewritten; or a new one."""
@@ -568,7 +603,8 @@ def same_aval(left: Any, right: Any) -> bool:
     )
 
 
-def _alive(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
+def alive(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
+    """The equations that results need, and those with effects."""
     live = {v for v in outvars if type(v) is not Literal}
     kept = []
     for eqn in reversed(eqns):

@@ -49,8 +49,45 @@ def map_trees(program: Program, refused: Any = ()) -> Program:
                 inner = [f for value in equation.params.values() for f in functions_in(value)]
                 functions.extend(f for f in inner if equation.callee.name == "vmap" or "trees" in f.extra)
         if len(function.equations) >= _FEWEST:
-            function.equations = _in_one(_Mapper(function, provenance, refused).mapped(), function.results)
+            equations = _in_one(_Mapper(function, provenance, refused).mapped(), function.results)
+            function.equations = _in_order(equations, function)
     return program
+
+
+def _in_order(equations: Sequence[Equation], function: Function) -> list[Equation]:
+    """The equations, with maps whose leaves come in the order in which the function gives them, or a later map takes them.
+
+    JAX adds up gradients in the order in which a backward pass computed them, which is not that of a tree's leaves.
+    """
+    found = list(equations)
+    params = set(function.params)
+    places = {id(r): i for i, r in reversed(list(enumerate(function.results)))}
+    taken: dict[frozenset[int], dict[int, int]] = {}  # leaves -> the place of each among those that a map takes
+    for at in reversed(range(len(found))):
+        equation = found[at]
+        if type(equation.callee) is not TreeMap:
+            continue
+        count = len(equation.callee.turns)
+        outputs = [id(o) for o in equation.outputs]
+        wanted = taken.get(frozenset(outputs)) or places
+        columns = [equation.inputs[i * count : (i + 1) * count] for i in range(equation.callee.trees)]
+        if all(o in wanted for o in outputs) and not any(params.issuperset(c) for c in columns):
+            order = sorted(range(count), key=lambda i: wanted[outputs[i]])
+            if order != list(range(count)):
+                equation = found[at] = _permuted(equation, order)
+                columns = [[c[i] for i in order] for c in columns]
+        for column in columns:
+            taken.setdefault(frozenset(map(id, column)), {id(a): i for i, a in enumerate(column)})
+    return found
+
+
+def _permuted(equation: Equation, order: Sequence[int]) -> Equation:
+    callee, count = equation.callee, len(order)
+    columns = [equation.inputs[i * count : (i + 1) * count] for i in range(callee.trees)]
+    turns = [callee.turns[i] for i in order]
+    inputs = [*[c[i] for c in columns for i in order], *equation.inputs[callee.trees * count :]]
+    new = TreeMap(turns, callee.trees, callee.names, callee.function, callee.result)
+    return Equation(new, inputs, [equation.outputs[i] for i in order], {}, equation.origin)
 
 
 def _in_one(equations: Sequence[Equation], results: Sequence[Any]) -> list[Equation]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from untrace import jax_compat
+from untrace.prove.closures import may_be_permuted
 
 _ROUNDS = 2
 
@@ -60,8 +61,13 @@ def _keys(eqn: Any) -> list[int]:
 
     for _ in range(_ROUNDS):
         for inner in jaxpr.eqns:
-            made = hash((inner.primitive.name, *map(key, inner.invars)))
-            known.update((o, hash((made, i))) for i, o in enumerate(inner.outvars))
+            operands = list(map(key, inner.invars))
+            if may_be_permuted(inner):  # what it closes over comes in any order
+                operands.sort()
+            made = hash((inner.primitive.name, *operands))
+            places = _keys(inner) if inner.primitive.name == "scan" else []  # its carry, too
+            for i, out in enumerate(inner.outvars):
+                known[out] = hash((made, places[i] if i < len(places) else i - len(places)))
         results = [key(v) for v in jaxpr.outvars[:count]]
         known.update((v, hash((known[v], r))) for v, r in zip(carried, results, strict=True))
     return [known[v] for v in carried]

@@ -25,6 +25,11 @@ def permuted_operands(comparer: Comparer, ea: Any, eb: Any) -> Pairs | None:
     return None if places is None else [(ea.invars[i], eb.invars[j]) for i, j in places]
 
 
+def may_be_permuted(eqn: Any) -> bool:
+    """Whether an equation has operands whose order means nothing."""
+    return eqn.primitive.name in _RULES
+
+
 def permuted_places(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
     """The same by their places among the operands."""
     rule = _RULES.get(ea.primitive.name)

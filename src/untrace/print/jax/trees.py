@@ -326,8 +326,7 @@ def _tree(w: Any, column: Sequence[Any], structure: Structure) -> Expr:
         like = next(leaf for leaf, other in known if _same_structure(other.example, structure.example))
         tree = Call("jax.tree.unflatten", [Call("jax.tree.structure", [like]), List(leaves)])
     hints = [getattr(a, "hint", None) for a in column]
-    word = "grads" if all((h or "").startswith("d_") for h in hints) else _common(hints, "leaves")
-    name = Name(w.scope.fresh(identifier(word, "leaves")))
+    name = Name(w.scope.fresh(identifier(_common(hints, "leaves"), "leaves")))
     w.statements.append(Assign([name.id], tree))
     if all(type(a) is Value for a in column):
         w.trees.add(name, structure.example, column)
@@ -342,7 +341,9 @@ def _has_parts(node: Any) -> bool:
 
 
 def _common(hints: Sequence[str | None], otherwise: str) -> str:
-    """The word that all of them are numbered forms of; else the most frequent one."""
+    """The word that all of them are numbered forms of; else the most frequent one. Cotangents are gradients together."""
+    if all((h or "").startswith("d_") for h in hints):
+        return "grads"
     words = [h for h in hints if h]
     if not words:
         return otherwise
