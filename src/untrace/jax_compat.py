@@ -789,6 +789,12 @@ def rebuilt_jaxpr(
     return new if closed is jaxpr else jex_core.ClosedJaxpr(new, [*old_consts, *consts])
 
 
+def with_results(eqn: Any, kept: Sequence[int], params: Mapping[str, Any]) -> Any:
+    """A call with these parameters, of which only some results are left; `kept`: their places."""
+    each = {k: tuple([eqn.params[k][i] for i in kept]) for k in ("out_shardings", "out_layouts") if k in eqn.params}
+    return eqn.replace(outvars=[eqn.outvars[i] for i in kept], params={**eqn.params, **each, **params})
+
+
 def with_names(closed: Any, place: str, inputs: Sequence[str], results: Sequence[str]) -> Any:
     """A closed jaxpr of which JAX says that another function was traced: `step at model.py:12`, with these paths."""
     jaxpr, consts = open_jaxpr(closed)

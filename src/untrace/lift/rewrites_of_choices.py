@@ -205,29 +205,43 @@ def _one_or_zero(body: Body, atom: Any) -> tuple[Any, Any, bool] | None:
     return None
 
 
-@rewrite("cond", early=True)
+@rewrite("cond", "jit", "pjit", early=True)
 def handed_on(body: Body, eqn: Any) -> Any:
     """What every branch gives as it was passed to it is that, and no result: JAX saves so for the backward pass what both
-    branches need there. `lax.cond` takes it out itself."""
-    branches = [jax_compat.open_jaxpr(branch)[0] for branch in eqn.params["branches"]]
-    places = [{v: i for i, v in enumerate(branch.invars)} for branch in branches]
+    branches need there. `lax.cond` takes it out itself, and `jax.jit` around it."""
+    is_choice = eqn.primitive.name == "cond"
+    inside = eqn.params["branches"] if is_choice else [eqn.params["jaxpr"]]
+    bodies = [jax_compat.open_jaxpr(closed)[0] for closed in inside]
     found: dict[int, Any] = {}
     for i, out in enumerate(eqn.outvars):
-        given = {
-            None if type(branch.outvars[i]) is Literal else place.get(branch.outvars[i])
-            for branch, place in zip(branches, places, strict=True)
-        }
-        place = given.pop()
-        if place is not None and not given and body.may_be(out, eqn.invars[1 + place]):
-            found[i] = eqn.invars[1 + place]
+        places = {_input_of(inner, inner.outvars[i]) for inner in bodies}
+        place = places.pop()
+        if place is not None and not places and body.may_be(out, eqn.invars[is_choice + place]):
+            found[i] = eqn.invars[is_choice + place]
     kept = [i for i in range(len(eqn.outvars)) if i not in found]
     if not found or not kept:
         return None
     for i, operand in found.items():
         body.substitute[eqn.outvars[i]] = operand
     new = [
-        jax_compat.rebuilt_jaxpr(closed, branch.eqns, [branch.outvars[i] for i in kept], kept=kept)
-        for closed, branch in zip(eqn.params["branches"], branches, strict=True)
+        jax_compat.rebuilt_jaxpr(closed, inner.eqns, [inner.outvars[i] for i in kept], kept=kept)
+        for closed, inner in zip(inside, bodies, strict=True)
     ]
-    outvars = [eqn.outvars[i] for i in kept]
-    return eqn.replace(outvars=outvars, params={**eqn.params, "branches": tuple(new)})
+    return jax_compat.with_results(eqn, kept, {"branches": tuple(new)} if is_choice else {"jaxpr": new[0]})
+
+
+def _input_of(jaxpr: Any, atom: Any) -> int | None:
+    """Which input of a jaxpr a result of it is, also where a choice or a call in it hands that on; None where it is none."""
+    if type(atom) is Literal:
+        return None
+    if atom in jaxpr.invars:
+        return int(jaxpr.invars.index(atom))
+    eqn = next((e for e in jaxpr.eqns if e.primitive.name in ("cond", "jit", "pjit") and atom in e.outvars), None)
+    if eqn is None:
+        return None
+    is_choice = eqn.primitive.name == "cond"
+    inside = eqn.params["branches"] if is_choice else [eqn.params["jaxpr"]]
+    bodies = [jax_compat.open_jaxpr(closed)[0] for closed in inside]
+    places = {_input_of(inner, inner.outvars[eqn.outvars.index(atom)]) for inner in bodies}
+    place = places.pop()
+    return None if place is None or places else _input_of(jaxpr, eqn.invars[is_choice + place])

@@ -29,8 +29,7 @@ def unread_number(body: Body, eqn: Any) -> Any:
     if len(kept) == len(eqn.outvars) or not kept:
         return None
     new = jax_compat.rebuilt_jaxpr(eqn.params["jaxpr"], jaxpr.eqns, [jaxpr.outvars[i] for i in kept], kept=kept)
-    each = {k: tuple([eqn.params[k][i] for i in kept]) for k in ("out_shardings", "out_layouts")}
-    return eqn.replace(outvars=[eqn.outvars[i] for i in kept], params={**eqn.params, **each, "jaxpr": new})
+    return jax_compat.with_results(eqn, kept, {"jaxpr": new})
 
 
 @rewrite("scan")
