@@ -214,7 +214,8 @@ def handed_on(body: Body, eqn: Any) -> Any:
     bodies = [jax_compat.open_jaxpr(closed)[0] for closed in inside]
     found: dict[int, Any] = {}
     for i, out in enumerate(eqn.outvars):
-        places = {_input_of(inner, inner.outvars[i]) for inner in bodies}
+        # What the author's jitted function gives back as it came is a part of what he has it return.
+        places = {_input_of(inner, inner.outvars[i], is_choice) for inner in bodies}
         place = places.pop()
         if place is not None and not places and body.may_be(out, eqn.invars[is_choice + place]):
             found[i] = eqn.invars[is_choice + place]
@@ -230,18 +231,21 @@ def handed_on(body: Body, eqn: Any) -> Any:
     return jax_compat.with_results(eqn, kept, {"branches": tuple(new)} if is_choice else {"jaxpr": new[0]})
 
 
-def _input_of(jaxpr: Any, atom: Any) -> int | None:
-    """Which input of a jaxpr a result of it is, also where a choice or a call in it hands that on; None where it is none."""
+def _input_of(jaxpr: Any, atom: Any, chosen: bool) -> int | None:
+    """Which input of a jaxpr a result of it is, which a choice in it, or in a call in it, hands on; None where it is none.
+
+    chosen: whether one did already.
+    """
     if type(atom) is Literal:
         return None
     if atom in jaxpr.invars:
-        return int(jaxpr.invars.index(atom))
+        return int(jaxpr.invars.index(atom)) if chosen else None
     eqn = next((e for e in jaxpr.eqns if e.primitive.name in ("cond", "jit", "pjit") and atom in e.outvars), None)
     if eqn is None:
         return None
     is_choice = eqn.primitive.name == "cond"
     inside = eqn.params["branches"] if is_choice else [eqn.params["jaxpr"]]
     bodies = [jax_compat.open_jaxpr(closed)[0] for closed in inside]
-    places = {_input_of(inner, inner.outvars[eqn.outvars.index(atom)]) for inner in bodies}
+    places = {_input_of(inner, inner.outvars[eqn.outvars.index(atom)], chosen or is_choice) for inner in bodies}
     place = places.pop()
-    return None if place is None or places else _input_of(jaxpr, eqn.invars[is_choice + place])
+    return None if place is None or places else _input_of(jaxpr, eqn.invars[is_choice + place], True)
