@@ -337,3 +337,17 @@ def test_a_name_of_a_leaf_that_is_too_long_lacks_its_middle():
     names = parameters.leaf_names(paths, None)
     assert names[:2] == ["transformer_layer_key_w", "transformer_layer_key_b"]
     assert names[-1] == "transformer_layer_1_query_b" and len(set(names)) == len(names)
+
+
+def test_the_gradient_of_a_fori_loop_has_the_names_of_its_body():
+    """JAX makes a scan of it, whose carry has no names of its own."""
+
+    def f(u, k):
+        def body(i, pair):
+            position, speed = pair
+            return position + speed * i, jnp.sin(position) * k
+
+        return jnp.sum(jax.lax.fori_loop(0, 5, body, (u, u))[0] ** 2)
+
+    source = untrace.decompile(jax.grad(f))(jnp.ones(4), 2.0).source
+    assert "i, position, speed = carry" in source and "d_position, d_speed = carry" in source, source

@@ -61,6 +61,12 @@ def test_of_two_functions_that_do_the_same_it_is_the_author_s():
     assert "jnp.linalg.cholesky" not in source
 
 
+def test_a_mapped_function_whose_parts_have_rules_is_that_of_the_whole_array():
+    """`jax.nn.softplus` calls `jnp.logaddexp`, whose derivative rule was mapped with it."""
+    source = _source(jax.grad(lambda x: jax.vmap(lambda row: jax.nn.softplus(row * row).sum())(x).mean()), X)
+    assert "jax.vjp(jax.nn.softplus, x * x)" in source and "custom_jvp" not in source, source
+
+
 def test_a_mapped_function_is_that_of_the_whole_array():
     def loss(x):
         return (jax.vmap(lambda row: jnp.var(row, keepdims=True) * row)(x)).sum()

@@ -221,6 +221,8 @@ CASES = {
     "choice_of_negative": lambda x, y: jax.grad(lambda a: jax.nn.logsumexp(jnp.abs(a), axis=1).sum())(x) + y,
     "unread_number": lambda x, y: jax.jit(lambda a: (0, jnp.sin(a)))(x)[1] * y,
     "numbers_of_a_while": lambda x, y: counted(lax.mul(np.float32(2.0), np.float32(1.5)), x) + y,
+    "part_that_was_set": lambda x, y: jax.grad(lambda a: jnp.sin(x.at[1, 1:].set(a[0, 1:])).sum())(y) * x,
+    "one_place": lambda x, y: jax.grad(lambda a: jnp.sin(x.at[jnp.argmin(y[:, 0])].set(a[0])).sum())(y) - x,
     "saved_choice": lambda x, y: jax.grad(chosen)(x, y[0, 0]) + y,
     "choice_made_again": lambda x, y: jax.grad(chosen)(x, y[0, 0]) - y,
     "handed_on": lambda x, y: jax.grad(
@@ -423,6 +425,11 @@ def test_what_jax_puts_in_by_itself_is_not_written(name):
     assert "get_abstract_mesh" not in found.source
     assert name != "implicit_pvary" or "pcast" not in found.source
     np.testing.assert_array_equal(jax.jit(found)(x, x + 1.0), jax.jit(CASES[name])(x, x + 1.0))
+
+
+def test_one_stays_where_it_makes_a_number_of_a_truth_value():
+    source = untrace.decompile(lambda x: x + jnp.all(x == 0.0) * 1.0)(jnp.ones(3)).source
+    assert "* 1.0" in source and ".bind(" not in source, source
 
 
 def test_the_proof_calls_no_callback():

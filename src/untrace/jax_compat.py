@@ -1755,6 +1755,12 @@ def function_place(closed: Any) -> tuple[str, int, str] | None:
     return (match.group(2), int(match.group(3)), match.group(1)) if match else None
 
 
+def is_body_of_fori_loop(closed: Any) -> bool:
+    """Whether a jaxpr was traced from the body of a `fori_loop`, also where JAX made a `scan` of the loop."""
+    jaxpr, _ = open_jaxpr(closed)
+    return getattr(getattr(jaxpr, "debug_info", None), "traced_for", None) == "fori_loop"
+
+
 def copy_of_scalar(var: Any, value: Any, like: Any) -> Any:
     """An equation that binds `var`, a jaxpr's constant, to a copy of a literal; None where `value` cannot be one.
 

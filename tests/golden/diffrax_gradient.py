@@ -12,10 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import primitives
 
 flag = jnp.asarray(np.array(True, dtype=jnp.bool_))
 flag_2 = jnp.copy(flag)
+
+
+def _weakly_typed(x, dtype):
+    """`x` as an array of a type that gives way to that of other arrays, as Python's numbers do."""
+    from jax.extend.core import primitives
+
+    return primitives.convert_element_type_p.bind(x, new_dtype=jnp.dtype(dtype), weak_type=True, sharding=None)
 
 
 def _unvmap(reduce, x):
@@ -350,14 +356,13 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
 def jacobian_end_energy(params, state):
     """Args: params: (f32[], f32[]); state: (f32[], f32[]).  Returns: like params."""
     parts, parts_2 = jnp.split(jnp.eye(2), 2, axis=-1)
-    cast = primitives.convert_element_type_p.bind(
-        parts.ravel(), new_dtype=jnp.dtype("float32"), weak_type=True, sharding=None
-    )
-    cast_2 = primitives.convert_element_type_p.bind(
-        parts_2.ravel(), new_dtype=jnp.dtype("float32"), weak_type=True, sharding=None
-    )
     _, _, _, ys, ys_2, *_, updated, updated_2 = diffeqsolve_fwd(
-        state[0], state[1], params[0], params[1], cast, cast_2
+        state[0],
+        state[1],
+        params[0],
+        params[1],
+        _weakly_typed(parts.ravel(), jnp.float32),
+        _weakly_typed(parts_2.ravel(), jnp.float32),
     )
     total_dot = updated * (2.0 * ys) + updated_2 * (2.0 * ys_2)
     parts_3, parts_4 = jnp.split(0.5 * total_dot.squeeze(axis=1), 2)

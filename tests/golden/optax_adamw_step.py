@@ -4,8 +4,14 @@ untrace 0.1.0 · jax 0.10.2 · proven: same compiled program
 """
 
 import jax.numpy as jnp
-from jax.extend.core import primitives
 from optax import EmptyState, ScaleByAdamState
+
+
+def _weakly_typed(x, dtype):
+    """`x` as an array of a type that gives way to that of other arrays, as Python's numbers do."""
+    from jax.extend.core import primitives
+
+    return primitives.convert_element_type_p.bind(x, new_dtype=jnp.dtype(dtype), weak_type=True, sharding=None)
 
 
 def loss(params, x, y):
@@ -62,12 +68,7 @@ def train_step(params, state, x, y):
 
     # backward
     d_difference = 0.25 * scaled  # f32[4]  optax_adamw_step.py:12
-    d_b = primitives.convert_element_type_p.bind(
-        d_difference.sum(),
-        new_dtype=jnp.dtype("float32"),
-        weak_type=True,
-        sharding=None,
-    )  # f32[]  optax_adamw_step.py:11
+    d_b = _weakly_typed(d_difference.sum(), jnp.float32)  # optax_adamw_step.py:11
     new_mu, new_nu, count_inc, updates, updates_2 = update(
         state[0], params, d_b, d_difference @ x
     )

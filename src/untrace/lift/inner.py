@@ -159,6 +159,12 @@ def after_definition(names: list[str | None], function: Function, consts: int, c
     own = parameters.positional(parameters.definition_of(function.jaxpr))
     if len(own) != 2:
         return
+    if jax_compat.is_body_of_fori_loop(function.jaxpr):  # takes a counter, and what the loop carries
+        if len(own[0]) == 1 and carries:
+            names[consts] = own[0][0]
+        if len(own[1]) == carries - 1:
+            names[consts + 1 : consts + carries] = own[1]
+        return
     if len(own[0]) == carries:
         names[consts : consts + carries] = own[0]
     slices = len(names) - consts - carries

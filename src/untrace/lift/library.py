@@ -71,6 +71,9 @@ def resolve(path: str) -> Callable[..., Any] | None:
     if kind == "primitive":
         primitive = getattr(lax, f"{rest}_p", None)
         return None if primitive is None else primitive.bind
+    if kind == "transpose":
+        inner = resolve(rest)
+        return None if inner is None else functools.partial(_transposed, inner)
     if kind == "vjp":
         inner = resolve(rest)
         return None if inner is None else functools.partial(_pulled_back, inner)
@@ -104,6 +107,11 @@ def _mapped(function: Callable[..., Any], mapped: Sequence[int], args: Sequence[
         return function(*whole, **kwargs)
 
     return jax.vmap(one)(*[args[place] for place in mapped])
+
+
+def _transposed(function: Callable[..., Any], cotangent: Any, *args: Any, **kwargs: Any) -> Any:
+    (x,) = jax.linear_transpose(lambda x: function(x, *args, **kwargs), cotangent)(cotangent)
+    return x
 
 
 def _pushed_forward(function: Callable[..., Any], several: bool, *args: Any) -> Any:

@@ -157,7 +157,9 @@ def _trace(path: str, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list
 
 def as_pattern(jaxpr: Any, consts: Sequence[Any]) -> Pattern:
     """What was traced, to be laid over equations."""
-    made_by = {out: (eqn, i) for eqn in jaxpr.eqns for i, out in enumerate(eqn.outvars)}
+    # What a transposed call leaves of the call itself gives nothing.
+    eqns = [eqn for eqn in jaxpr.eqns if eqn.outvars or eqn.effects]
+    made_by = {out: (eqn, i) for eqn in eqns for i, out in enumerate(eqn.outvars)}
     constvars, invars = jax_compat.constants_and_inputs(jaxpr, consts)
     inputs = {v: i for i, v in enumerate(invars)}
-    return Pattern(inputs, dict(zip(constvars, consts, strict=True)), made_by, jaxpr.outvars, len(jaxpr.eqns))
+    return Pattern(inputs, dict(zip(constvars, consts, strict=True)), made_by, jaxpr.outvars, len(eqns))

@@ -46,8 +46,14 @@ def _numeric(aval: Any) -> bool:
 def multiply_by_one(body: Body, eqn: Any) -> Any:
     x, y = eqn.invars
     if is_value(body.scalar(y), 1.0):
-        return x
-    return y if is_value(body.scalar(x), 1.0) else None
+        return None if _is_made_weak(body, x) else x
+    return y if is_value(body.scalar(x), 1.0) and not _is_made_weak(body, y) else None
+
+
+def _is_made_weak(body: Body, atom: Any) -> bool:
+    """Whether a value was converted to a weak type for an operation with a number, as only that does: `is_zero * 1.0`."""
+    made = body.maker(atom, "convert_element_type", inside=True)
+    return made is not None and bool(made.params["weak_type"])
 
 
 @rewrite("integer_pow")

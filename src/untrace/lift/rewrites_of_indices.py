@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
-from untrace.lift.instead import on_operands, single_call
+from untrace.lift.instead import on_operands, single_call, spliced
 from untrace.lift.rewrites import choice_of_two, is_value, loop_constants
 from untrace.lift.simplify import Body, in_backward_pass, rewrite
 
@@ -56,6 +56,53 @@ def taken(body: Body, eqn: Any) -> Any:
         number = int(np.asarray(index.val))
         return _call_with(eqn, lambda a: [jnp.take(a, number, axis=axis)], [x])
     return _call_with(eqn, lambda a, i: [jnp.take(a, i, axis=axis)], [x, index])
+
+
+@rewrite("gather")
+def part_that_was_set(body: Body, eqn: Any) -> Any:
+    """`d_x[0, 1:3]`, the derivative of `x.at[0, 1:3].set(v)` for `v`: JAX gathers at indices that are known."""
+    x, indices = eqn.invars
+    numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+    if type(x) is Literal or eqn.params["mode"] is not lax.GatherScatterMode.FILL_OR_DROP:
+        return None
+    if not body.in_backward_pass(eqn) or tuple(numbers.offset_dims) != tuple(range(len(eqn.outvars[0].aval.shape))):
+        return None
+    known = _known_indices(body, indices)
+    if known is None or numbers.operand_batching_dims or jax_compat.varying_axes(x.aval):
+        return None
+    starts = dict(zip(map(int, numbers.start_index_map), known, strict=True))
+    where: list[Any] = []
+    for axis, (size, whole) in enumerate(zip(map(int, sizes), x.aval.shape, strict=True)):
+        start = starts.get(axis, 0)
+        if not 0 <= start <= whole - size:
+            return None
+        part = slice(None) if size == whole else slice(start, start + size)
+        where.append(start if axis in numbers.collapsed_slice_dims else part)
+    return spliced(body, eqn, lambda a: [a[tuple(where)]], [x])
+
+
+def _known_indices(body: Body, atom: Any) -> list[int] | None:
+    """The numbers in a vector that is made of numbers alone: `[0]`, or several of those in a row."""
+    joined = body.maker(atom, "concatenate")
+    found = []
+    for part in [atom] if joined is None else joined.invars:
+        number = None if type(part) is Literal or len(part.aval.shape) != 1 else body.scalar(part)
+        if number is None:
+            return None
+        found.extend([int(np.asarray(number.val))] * part.aval.shape[0])
+    return found
+
+
+@rewrite("gather")
+def one_place(body: Body, eqn: Any) -> Any:
+    """What is read at one place is read at places that are sorted and unique, as `x.at[i].get(...)` says and a derivative
+    does not."""
+    indices = eqn.invars[1]
+    if type(indices) is Literal or len(indices.aval.shape) != 1 or eqn.params["unique_indices"]:
+        return None
+    if eqn.params["mode"] is not lax.GatherScatterMode.FILL_OR_DROP or not body.in_backward_pass(eqn):
+        return None
+    return eqn.replace(params={**eqn.params, "indices_are_sorted": True, "unique_indices": True})
 
 
 @rewrite("scatter", "scatter-add", "scatter_add")

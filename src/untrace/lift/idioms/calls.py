@@ -230,14 +230,22 @@ def _take(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
 def _roll(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     x = equation.inputs[0]
     shape = x.aval.shape
+    back = [e for e in jaxpr.eqns if e.primitive.name == "split" and len(e.params["sizes"]) == 2][::-1]
+    if back:  # the derivative, which is no roll where something is -0.0
+        along = [(int(e.params["axis"]), int(e.params["sizes"][0])) for e in back]
+        turned = [_nearest(first, shape[axis]) for axis, first in along]
+        if len(along) == 1:
+            yield Guess("transpose.jnp.roll", (x, turned[0]), {"axis": along[0][0]})
+        else:
+            yield Guess("transpose.jnp.roll", (x, tuple(turned)), {"axis": tuple([axis for axis, _ in along])})
+        return
     starts = {e.outvars[0]: e.params["start_indices"] for e in jaxpr.eqns if e.primitive.name == "slice"}
     shifts: list[int] = []
     axes: list[int] = []
     for join in jaxpr.eqns:
         if join.primitive.name == "concatenate" and join.invars[0] in starts:
             axis = int(join.params["dimension"])
-            shift = (shape[axis] - int(starts[join.invars[0]][axis])) % shape[axis]
-            shifts.append(shift - shape[axis] if shift > shape[axis] // 2 else shift)
+            shifts.append(_nearest(shape[axis] - int(starts[join.invars[0]][axis]), shape[axis]))
             axes.append(axis)
     if len(axes) == 1:
         yield Guess("jnp.roll", (x, shifts[0]), {"axis": axes[0]})
@@ -248,6 +256,12 @@ def _roll(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
             yield Guess("jnp.fft.fftshift", (x,))
             yield Guess("jnp.fft.ifftshift", (x,))
         yield Guess("jnp.roll", (x, tuple(shifts)), {"axis": tuple(axes)})
+
+
+def _nearest(shift: int, size: int) -> int:
+    """A shift along an axis of that size as one would write it: -1, not `size - 1`."""
+    shift %= size
+    return shift - size if shift > size // 2 else shift
 
 
 @idiom("reshape")

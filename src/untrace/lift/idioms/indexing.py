@@ -262,6 +262,8 @@ def _mode(equation: Equation, from_end: bool = True) -> list[dict[str, Any]]:
     if value is not None:
         modes.append({"mode": mode, "fill_value": value.item() if hasattr(value, "item") else value})
     found = [{**named, **flags} for named in modes if named or flags]
+    if flags and len(equation.inputs[1].aval.shape) == 1:  # `x.at[i]` says so by itself
+        found = [*modes[1:], *found]
     if from_end:
         return found
     # One index is sorted and unique by itself: the flags are tried at the last.

@@ -72,6 +72,9 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr |
         while rest.startswith("vmap."):
             axes, rest = axes + 1, rest.removeprefix("vmap.")
         return _over_axes(w, rest, axes, callee.args[axes - 1], args[axes:], kwargs)
+    if kind == "transpose":
+        w.module.modules.add(rest.partition(".")[0])
+        return Call(w.module.helper("_transposed"), [Text(rest), *args], kwargs)
     return _spelled(w, callee.name, args, kwargs)
 
 

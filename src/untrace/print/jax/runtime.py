@@ -113,6 +113,20 @@ def _recomputed(function, *args, prevent_cse=True, policy=None):
     return primitives.remat_p.bind(*args, jaxpr=jaxpr, prevent_cse=prevent_cse, differentiated=True, policy=policy)
 
 
+@helper("jnp")
+def _weakly_typed(x, dtype):
+    """`x` as an array of a type that gives way to that of other arrays, as Python's numbers do."""
+    from jax.extend.core import primitives
+
+    return primitives.convert_element_type_p.bind(x, new_dtype=jnp.dtype(dtype), weak_type=True, sharding=None)
+
+
+@helper("jax")
+def _transposed(function, cotangent, *args, **kwargs):
+    """From the cotangent of `function(x, *args, **kwargs)` to that of `x`, where the one is linear in the other and like it."""
+    return jax.linear_transpose(lambda x: function(x, *args, **kwargs), cotangent)(cotangent)[0]
+
+
 @helper("jax", "lax")
 def _scan_trees(consts, carry, xs, ys):
     """The parameters of a scan that say how many constants, carries, inputs and outputs it has."""

@@ -92,6 +92,9 @@ def convert_element_type(w: Any, x: Any, *, new_dtype: Any, weak_type: bool, sha
     if type(w.equation.inputs[0]) is not Value or w.module.is_numpy(x):
         return DECLINE  # the public function converts a constant right away
     # It also drops a conversion that changes nothing, and makes no weak type.
+    if weak_type and sharding is None:
+        w.module.helper("_weakly_typed")
+        return w.call("_weakly_typed", x, w.module.values.dtype(new_dtype))
     if weak_type or (aval.dtype == new_dtype and not aval.weak_type):
         return DECLINE
     if sharding is not None:
