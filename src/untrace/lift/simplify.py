@@ -299,7 +299,7 @@ class Simplifier:
 
 def _is_plain_call(eqn: Any, results: set[Any]) -> bool:
     """Whether an equation calls a jaxpr as no public function does, and its equations may stand in its place."""
-    if eqn.primitive.name not in ("call", "core_call", "closed_call", "core_closed_call") or eqn.effects:
+    if eqn.primitive.name not in ("closed_call", "eval_jaxpr") or eqn.effects:
         return False
     jaxpr, consts = jax_compat.open_jaxpr(eqn.params["call_jaxpr"])
     return not consts and _keeps_results(eqn, jaxpr, results)
