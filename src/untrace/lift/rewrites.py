@@ -12,7 +12,8 @@ from jax import lax
 
 from untrace import jax_compat
 from untrace.lift.instead import on_operands
-from untrace.lift.simplify import INDEXED, Body, rewrite, same_aval
+from untrace.lift.own_operands import INDEXED
+from untrace.lift.simplify import Body, rewrite, same_aval
 from untrace.prove.compare import Comparer
 
 Literal = jax_compat.LITERAL_TYPE

@@ -8,8 +8,9 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
+from untrace.lift.own_operands import INDEXED
 from untrace.lift.rewrites import ELEMENTWISE
-from untrace.lift.simplify import INDEXED, Body, rewrite
+from untrace.lift.simplify import Body, rewrite
 
 Literal = jax_compat.LITERAL_TYPE
 
