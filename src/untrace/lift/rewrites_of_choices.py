@@ -205,20 +205,19 @@ def _one_or_zero(body: Body, atom: Any) -> tuple[Any, Any, bool] | None:
     return None
 
 
-@rewrite("cond", "jit", "pjit", early=True)
+_CALLS = ("cond", "jit", "pjit")
+
+
+@rewrite(*_CALLS, early=True)
 def handed_on(body: Body, eqn: Any) -> Any:
     """What every branch gives as it was passed to it is that, and no result: JAX saves so for the backward pass what both
     branches need there. `lax.cond` takes it out itself, and `jax.jit` around it."""
-    is_choice = eqn.primitive.name == "cond"
-    inside = eqn.params["branches"] if is_choice else [eqn.params["jaxpr"]]
-    bodies = [jax_compat.open_jaxpr(closed)[0] for closed in inside]
+    # What the author's jitted function gives back as it came is a part of what he has it return.
+    places = _handed_on(eqn, False)
     found: dict[int, Any] = {}
-    for i, out in enumerate(eqn.outvars):
-        # What the author's jitted function gives back as it came is a part of what he has it return.
-        places = {_input_of(inner, inner.outvars[i], is_choice) for inner in bodies}
-        place = places.pop()
-        if place is not None and not places and body.may_be(out, eqn.invars[is_choice + place]):
-            found[i] = eqn.invars[is_choice + place]
+    for i, (out, place) in enumerate(zip(eqn.outvars, places, strict=True)):
+        if place is not None and body.may_be(out, eqn.invars[place]):
+            found[i] = eqn.invars[place]
     kept = [i for i in range(len(eqn.outvars)) if i not in found]
     if not found or not kept:
         return None
@@ -226,26 +225,45 @@ def handed_on(body: Body, eqn: Any) -> Any:
         body.substitute[eqn.outvars[i]] = operand
     new = [
         jax_compat.rebuilt_jaxpr(closed, inner.eqns, [inner.outvars[i] for i in kept], kept=kept)
-        for closed, inner in zip(inside, bodies, strict=True)
+        for closed in _bodies(eqn)
+        for inner, _ in [jax_compat.open_jaxpr(closed)]
     ]
+    is_choice = eqn.primitive.name == "cond"
     return jax_compat.with_results(eqn, kept, {"branches": tuple(new)} if is_choice else {"jaxpr": new[0]})
 
 
-def _input_of(jaxpr: Any, atom: Any, chosen: bool) -> int | None:
-    """Which input of a jaxpr a result of it is, which a choice in it, or in a call in it, hands on; None where it is none.
+def _handed_on(eqn: Any, chosen: bool) -> list[int | None]:
+    """For each output of a choice or a call the operand that it is, since a choice hands that on; None where it is none.
 
-    chosen: whether one did already.
+    chosen: whether a choice did already.
     """
-    if type(atom) is Literal:
-        return None
-    if atom in jaxpr.invars:
-        return int(jaxpr.invars.index(atom)) if chosen else None
-    eqn = next((e for e in jaxpr.eqns if e.primitive.name in ("cond", "jit", "pjit") and atom in e.outvars), None)
-    if eqn is None:
-        return None
     is_choice = eqn.primitive.name == "cond"
-    inside = eqn.params["branches"] if is_choice else [eqn.params["jaxpr"]]
-    bodies = [jax_compat.open_jaxpr(closed)[0] for closed in inside]
-    places = {_input_of(inner, inner.outvars[eqn.outvars.index(atom)], chosen or is_choice) for inner in bodies}
-    place = places.pop()
-    return None if place is None or places else _input_of(jaxpr, eqn.invars[is_choice + place], True)
+    each = [_inputs_of(jax_compat.open_jaxpr(closed)[0], chosen or is_choice) for closed in _bodies(eqn)]
+    first, *others = each
+    alike = [place if all(o[i] == place for o in others) else None for i, place in enumerate(first)]
+    return [None if place is None else place + is_choice for place in alike]
+
+
+def _inputs_of(jaxpr: Any, chosen: bool) -> list[int | None]:
+    """For each result of a jaxpr the input that it is, where choices hand it on; None where it is none."""
+    places = {v: i for i, v in enumerate(jaxpr.invars)}
+    wanted = {v for v in jaxpr.outvars if type(v) is not Literal and v not in places}
+    given: dict[Any, Any] = {}  # what a choice or a call hands on -> the same before it
+    if wanted:
+        for eqn in reversed(jaxpr.eqns):
+            if eqn.primitive.name in _CALLS and not wanted.isdisjoint(eqn.outvars):
+                for out, place in zip(eqn.outvars, _handed_on(eqn, chosen), strict=True):
+                    if place is not None and out in wanted and type(eqn.invars[place]) is not Literal:
+                        given[out] = eqn.invars[place]
+                        wanted.add(eqn.invars[place])
+    found: list[int | None] = []
+    for atom in jaxpr.outvars:
+        known = chosen
+        while type(atom) is not Literal and atom in given:
+            atom, known = given[atom], True
+        found.append(places.get(atom) if known and type(atom) is not Literal else None)
+    return found
+
+
+def _bodies(eqn: Any) -> Any:
+    return eqn.params["branches"] if eqn.primitive.name == "cond" else [eqn.params["jaxpr"]]
