@@ -57,3 +57,44 @@ def test_a_number_that_the_author_gives_of_a_choice_stays_a_number():
 
     d = untrace.decompile(f)(jnp.arange(3.0))
     assert "chosen" in d.source and d(jnp.arange(3.0))[1].dtype == jnp.int32, d.source
+
+
+def by_each(y, flags):
+    return jax.lax.scan(lambda c, p: (jax.lax.cond(p, jnp.sin, lambda c: c * y, c), None), y, flags)[0]
+
+
+def by_numbers(y, numbers):
+    branches = [jnp.sin, lambda c: c * y, jnp.exp]
+    return jax.lax.scan(lambda c, i: (jax.lax.switch(i, branches, c), None), y, numbers)[0]
+
+
+def by_one(y, flag):
+    step = lambda c, _: (jax.lax.cond(flag, jnp.sin, lambda c: c * y, c), None)  # noqa: E731
+    return jax.lax.scan(step, y, length=3)[0]
+
+
+def between_bounds(y, xs):
+    """Numbers that are clamped and given are none that a choice is made by."""
+
+    def step(c, x):
+        return jax.lax.switch(jnp.int32(x), [jnp.sin, lambda c: c * y], c), jax.lax.clamp(0.25, x, jnp.inf)
+
+    c, clipped = jax.lax.scan(step, y, xs)
+    return c + jnp.sum(clipped)
+
+
+@pytest.mark.parametrize(
+    "function, chosen_by",
+    [
+        (by_each, jnp.array([True, False, True])),
+        (by_numbers, jnp.array([0, 2, 7])),
+        (by_one, jnp.array(True)),
+        (between_bounds, jnp.array([0.0, 1.0, 0.5])),
+    ],
+)
+def test_a_loop_that_chooses_by_what_it_is_given(function, chosen_by):
+    d = untrace.decompile(jax.grad(function))(jnp.float32(2.0), chosen_by)
+    assert ".bind(" not in d.source and d.proof.at_least("bits"), d.source
+    np.testing.assert_array_equal(
+        jax.jit(d)(jnp.float32(2.0), chosen_by), jax.jit(jax.grad(function))(jnp.float32(2.0), chosen_by)
+    )

@@ -27,12 +27,19 @@ def saved_choice(body: Body, eqn: Any) -> Any:
         return None
     outvars = list(eqn.outvars)
     later: list[Any] = []
-    for i in range(jax_compat.scan_counts(eqn)[1] if eqn.primitive.name == "scan" else 0, len(outvars)):
+    dropped: set[int] = set()
+    for i in range(_counts(eqn)[1], len(outvars)):
         given = [made.get(r[i]) if type(r[i]) is not Literal else None for made, r in zip(makers, results, strict=True)]
         maker = next((e for e in given if e is not None), None)
         if maker is None or not _is_saved(body, outvars[i]):
             continue
         value = maker.invars[_place(maker)]
+        if all(e is not None and e.invars[_place(e)] in _inputs(c) for e, c in zip(given, inside, strict=True)):
+            operand = _passed(eqn, value)
+            if operand is not None:  # then it need not be given back
+                later.append(_selector(body, maker, operand, outvars[i], eqn))
+                dropped.add(i)
+            continue
         saved = [
             _number_like(r[i], value) if made is None else made.invars[_place(made)] if _alike(made, maker) else None
             for made, r in zip(given, results, strict=True)
@@ -44,14 +51,49 @@ def saved_choice(body: Body, eqn: Any) -> Any:
         new = jax_compat.fresh_variable(outvars[i], typed=value)
         later.append(_selector(body, maker, new, outvars[i], eqn))
         outvars[i] = new
-    if not later:
+    kept = [i for i in range(len(outvars)) if i not in dropped]
+    if not later or not kept:
         return None
     body.following += later
+    return _with_results(eqn, outvars, results, kept)
+
+
+def _with_results(eqn: Any, outvars: Sequence[Any], results: Sequence[Sequence[Any]], kept: Sequence[int]) -> Any:
+    """A loop, call or choice with other outputs, and results of its bodies, of which it has only some."""
     bodies = []
-    for closed, r in zip(inside, results, strict=True):
-        jaxpr, _ = jax_compat.open_jaxpr(closed)
-        bodies.append(jax_compat.rebuilt_jaxpr(closed, alive(jaxpr.eqns, r), r))
-    return _with_bodies(eqn, bodies).replace(outvars=outvars)
+    for closed, given in zip(_inside(eqn), results, strict=True):
+        given = [given[i] for i in kept]
+        bodies.append(jax_compat.rebuilt_jaxpr(closed, alive(_equations(closed), given), given, kept=kept))
+    new = _with_bodies(eqn.replace(outvars=outvars), bodies)
+    if len(kept) == len(outvars):
+        return new
+    if eqn.primitive.name != "scan":
+        return jax_compat.with_results(new, kept, {})
+    consts, carry = _counts(eqn)
+    counts = consts, carry, len(eqn.invars) - consts - carry, len(kept) - carry
+    return new.replace(outvars=[outvars[i] for i in kept], params=jax_compat.recounted_scan(new.params, *counts))
+
+
+def _counts(eqn: Any) -> tuple[int, int]:
+    """(constants, carries) of a loop, which anything else has none of."""
+    return jax_compat.scan_counts(eqn) if eqn.primitive.name == "scan" else (0, 0)
+
+
+def _inputs(closed: Any) -> Sequence[Any]:
+    return jax_compat.open_jaxpr(closed)[0].invars
+
+
+def _equations(closed: Any) -> Sequence[Any]:
+    return jax_compat.open_jaxpr(closed)[0].eqns
+
+
+def _passed(eqn: Any, value: Any) -> Any:
+    """What is passed to a loop as a stack, or to a call, for an input of its body; None for anything else."""
+    if eqn.primitive.name == "cond":
+        return None
+    place = list(_inputs(eqn.params["jaxpr"])).index(value)
+    operand = eqn.invars[place]
+    return None if type(operand) is Literal or place < sum(_counts(eqn)) else operand
 
 
 @rewrite("scan", "jit", "pjit", "cond", early=True)
@@ -59,16 +101,15 @@ def choice_made_again(body: Body, eqn: Any) -> Any:
     """A loop, call or branch that is passed what was saved of a choice makes the number of it where it chooses."""
     inside = _inside(eqn)
     results = [v for closed in inside for v in jax_compat.open_jaxpr(closed)[0].outvars if type(v) is not Literal]
-    skipped, last = int(eqn.primitive.name == "cond"), 0
-    first = len(eqn.invars)
-    if eqn.primitive.name == "scan":
-        first, carry = jax_compat.scan_counts(eqn)
-        last = first + carry
+    skipped = int(eqn.primitive.name == "cond")
+    first, carry = _counts(eqn)
     found: dict[int, Any] = {}  # place of an operand -> the equation that makes it
     for i, operand in enumerate(eqn.invars[skipped:]):
-        maker = None if type(operand) is Literal or first <= i < last else body.made.get(operand)
-        params = [jax_compat.open_jaxpr(closed)[0].invars[i] for closed in inside]
-        if maker is not None and id(maker) in body.simplifier.selectors and not any(p in results for p in params):
+        maker = None if type(operand) is Literal or first <= i < first + carry else body.made.get(operand)
+        if maker is None or any(_inputs(closed)[i] in results for closed in inside):
+            continue
+        # Also one that JAX made before a loop, since it is the same in every turn.
+        if id(maker) in body.simplifier.selectors or _is_selector(maker) and any(_chooses_by(c, i) for c in inside):
             found[i] = maker
     if not found:
         return None
@@ -76,6 +117,19 @@ def choice_made_again(body: Body, eqn: Any) -> Any:
     for i, maker in found.items():
         operands[skipped + i] = maker.invars[_place(maker)]
     return _with_bodies(eqn, [_choosing_again(body, closed, found) for closed in inside]).replace(invars=operands)
+
+
+def _chooses_by(closed: Any, place: int) -> bool:
+    """Whether a jaxpr, or one in it, has a choice by the very number that it is passed."""
+    param = _inputs(closed)[place]
+    for eqn in _equations(closed):
+        for i, atom in enumerate(eqn.invars):
+            if atom is not param or eqn.primitive.name not in ("scan", "jit", "pjit", "cond"):
+                continue
+            skipped = int(eqn.primitive.name == "cond")
+            if i < skipped or any(_chooses_by(inner, i - skipped) for inner in _inside(eqn)):
+                return True
+    return False
 
 
 def _choosing_again(body: Body, closed: Any, found: Mapping[int, Any]) -> Any:
@@ -130,6 +184,8 @@ def _number_like(atom: Any, value: Any) -> Any:
 
 def _is_selector(eqn: Any) -> bool:
     """Whether an equation makes of a value the number that a choice is made by."""
+    if eqn.outvars[0].aval.dtype != np.int32:
+        return False
     if eqn.primitive.name == "convert_element_type":
         return type(eqn.invars[0]) is not Literal and eqn.invars[0].aval.dtype == bool
     return eqn.primitive.name == "clamp" and [type(v) is Literal for v in eqn.invars] == [True, False, True]
