@@ -184,11 +184,11 @@ def _number_like(atom: Any, value: Any) -> Any:
 
 def _is_selector(eqn: Any) -> bool:
     """Whether an equation makes of a value the number that a choice is made by."""
-    if eqn.outvars[0].aval.dtype != np.int32:
+    if eqn.primitive.name not in ("convert_element_type", "clamp") or eqn.outvars[0].aval.dtype != np.int32:
         return False
     if eqn.primitive.name == "convert_element_type":
         return type(eqn.invars[0]) is not Literal and eqn.invars[0].aval.dtype == bool
-    return eqn.primitive.name == "clamp" and [type(v) is Literal for v in eqn.invars] == [True, False, True]
+    return [type(v) is Literal for v in eqn.invars] == [True, False, True]
 
 
 def _place(eqn: Any) -> int:
