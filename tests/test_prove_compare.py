@@ -560,6 +560,21 @@ def test_all_independent_differences_are_found():
     assert difference.path == difference.all_paths[0]
 
 
+def test_what_is_computed_twice_is_no_difference_of_what_takes_it():
+    def original(x, y):
+        a, b, c, d = jnp.sin(x), jnp.cos(x), jnp.cos(x), jnp.sin(x)
+        return jnp.concatenate([a, c]), b * y, d * y, jnp.exp(y)
+
+    def written(x, y):
+        joined = jnp.concatenate([jnp.sin(x), jnp.cos(x)])
+        d, b = jnp.sin(x), jnp.cos(x)
+        return joined, b * y, d * y, jnp.log(y)
+
+    difference = assert_differ(original, written, X, Y)
+    assert "exp" in difference.why
+    assert [path[0].primitive.name for path in difference.all_paths] == ["exp"]
+
+
 def test_the_path_leads_into_control_flow():
     def make(factor):
         def f(x, y):

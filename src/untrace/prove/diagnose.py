@@ -33,11 +33,16 @@ _MOST = 1000
 
 def diagnose(comparer: Comparer, a: Side, b: Side) -> Difference:
     """The first difference between two jaxprs that are known not to be the same."""
-    search = _Search(comparer, a, b)
-    search.number_original()
-    search.match_written()
-    missing = search.first_missing()
-    if not missing:
+    # What is computed twice is one value first: else each of a pair may be laid over the other's partner, and what takes
+    # them seems to differ. Where that finds nothing, the two differ in which of the pair is taken.
+    for merged in (True, False):
+        search = _Search(comparer, a, b, merged)
+        search.number_original()
+        search.match_written()
+        missing = search.first_missing()
+        if missing:
+            break
+    else:
         return _outputs_differ(search)
     found = [_explain(search, eqn) for eqn in missing[:_MOST]]
     # An equation with a counterpart that differs in one thing tells more than one without.
@@ -48,11 +53,13 @@ def diagnose(comparer: Comparer, a: Side, b: Side) -> Difference:
 
 @dataclass
 class _Search:
-    """Numbers stand for values: equal numbers, equal values."""
+    """Numbers stand for values: equal numbers, equal values. `merged`: whether equations that compute the same give the
+    same numbers."""
 
     comparer: Comparer
     a: Side
     b: Side
+    merged: bool
     numbers_a: dict[Any, int] = field(default_factory=dict)
     numbers_b: dict[Any, int] = field(default_factory=dict)
     constants: dict[Any, int] = field(default_factory=dict)
@@ -91,25 +98,28 @@ class _Search:
         for eqn in self.a.eqns:
             key = self.operands(self.a, self.numbers_a, eqn.invars)
             self.keys_a[id(eqn)] = key
-            self.waiting.setdefault((self.kind(eqn), key), []).append(eqn)
-            for out in eqn.outvars:
-                self.numbers_a[out] = self.fresh()
+            waiting = self.waiting.setdefault((self.kind(eqn), key), [])
+            alike = next((e for e in waiting if self._same(e, eqn)), None) if self.merged and not eqn.effects else None
+            waiting.append(eqn)
+            for i, out in enumerate(eqn.outvars):
+                self.numbers_a[out] = self.fresh() if alike is None else self.numbers_a[alike.outvars[i]]
 
     def match_written(self) -> None:
         used: set[int] = set()
         for eqn in self.b.eqns:
             key = (self.kind(eqn), self.operands(self.b, self.numbers_b, eqn.invars))
+            alike = None
             for candidate in self.waiting.get(key, ()):
-                if id(candidate) not in used and self._same(candidate, eqn):
-                    used.add(id(candidate))
-                    self.partner[id(candidate)] = eqn
-                    for out, other in zip(candidate.outvars, eqn.outvars, strict=True):
-                        self.numbers_b[other] = self.numbers_a[out]
-                    break
-            else:
+                if (id(candidate) not in used or self.merged and not eqn.effects) and self._same(candidate, eqn):
+                    alike = candidate
+                    if id(candidate) not in used:
+                        used.add(id(candidate))
+                        self.partner[id(candidate)] = eqn
+                        break
+            if alike is None:
                 self.unmatched.setdefault(key, []).append(eqn)
-                for other in eqn.outvars:
-                    self.numbers_b[other] = self.fresh()
+            for i, other in enumerate(eqn.outvars):
+                self.numbers_b[other] = self.fresh() if alike is None else self.numbers_a[alike.outvars[i]]
 
     def _same(self, ea: Any, eb: Any) -> bool:
         comparer = self.comparer
