@@ -329,3 +329,22 @@ def test_text_that_is_not_proven_is_written_statement_by_statement(monkeypatch):
     monkeypatch.setattr(rolled, "write_loop", wrong)
     text = checked(jax.value_and_grad(residual_loss), residual_params(6), X)
     assert "for layer" not in text, text
+
+
+def test_what_no_turn_of_a_loop_needs_has_no_name():
+    @jax.jit
+    def layer(w, x):
+        hidden = jnp.tanh(x @ w)
+        gate = jnp.cos(hidden) * x
+        return hidden + gate, jnp.sum(hidden * gate)
+
+    def net(params, x):
+        x, first = layer(params["first"], x)
+        for w in params["layers"]:
+            x, _ = layer(w, x)
+        return x, first
+
+    params = {"first": jnp.eye(4), "layers": [jnp.eye(4) * i for i in range(1, 6)]}
+    source = untrace.decompile(net)(params, jnp.ones((3, 4))).source
+    assert 'in params["layers"]:' in source
+    assert ", _ = layer(" in source

@@ -231,12 +231,16 @@ class _Roller:
         for _, size, start, length in sorted(_candidates(keys))[:_MOST_TRIED]:
             best: tuple[int, list[Statement], Any] | None = None
             for first, count, missing in _alignments(keys, start, size, length):
-                if (first, size, count, missing) in tried:
-                    continue
-                tried.add((first, size, count, missing))
-                made = self._loop(statements, first, size, count, missing, temporary)
-                if made is not None and (best is None or made[0] > best[0]):
-                    best = made
+                # The same function may be called once more before the loop or after it, of what is no part of the list.
+                for begin, turns in ((first, count), (first, count - 1), (first + size, count - 1)):
+                    if turns < 2 or (begin, size, turns, missing) in tried:
+                        continue
+                    tried.add((begin, size, turns, missing))
+                    made = self._loop(statements, begin, size, turns, missing, temporary)
+                    if made is not None and (best is None or made[0] > best[0]):
+                        best = made
+                    if made is not None or missing:
+                        break
             if best is not None:
                 self._note(best[2])
                 return best[1]

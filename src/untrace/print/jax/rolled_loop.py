@@ -275,7 +275,7 @@ class _Writer:
             return self.direct[place]
         if place in self.turns.carries and place not in self.late:
             return self.names["carry", place]
-        return self.names["own", place]
+        return self.names.get(("own", place), "_")  # what no turn needs has no name
 
     def _direct_targets(self) -> dict[Place, str]:
         """`d_layers[name]` for values that go into a dict and nowhere else."""
