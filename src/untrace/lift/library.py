@@ -15,6 +15,7 @@
     vjp.jnp.var                           `jax.vjp` of the function of that path, and the call of what it gives back; arguments
                                           which of the inputs vary, the function's own, the cotangents (None for the one
                                           of two results that is auxiliary)
+    vjp.vmap.jnp.linalg.solve             the same of what is mapped
 
 A printer spells them its own way; here is only what they do.
 """

@@ -51,12 +51,13 @@ from untrace.lift.pieces import renamed
 from untrace.lift.pullback_choices import lift_choices
 from untrace.lift.pullback_convolutions import lift_convolutions
 from untrace.lift.pullback_groups import SHAPES, call_to_try, has_batches, lift_groups
+from untrace.lift.words import after_lift
 from untrace.prove.compare import Comparer
 from untrace.prove.rules import MAX_DEPTH
 
 PULLBACK = "pullback"
 _JITS = ("jit", "pjit")
-_KINDS = ("jnp", "jax", "method")  # of paths
+_KINDS = ("jnp", "jax", "method", "vmap")  # of paths
 # Equations of a backward part, and of the forward part for it: of fewer it reads better what they compute.
 _LEAST = 4
 
@@ -218,6 +219,9 @@ def replace(
     made = [with_all_outputs(e) for e in forward]
     saved = [a for a in _read(backward) if type(a) is Value and a not in given]
     name = callee.name.rpartition(".")[2].removesuffix("_general_dilated").removeprefix("reduce_")
+    result = first.outputs[0]
+    if results_of_call == 1 and result is not None and not result.named:
+        result.hint = after_lift(result.hint, name, result.aval)
     pullback = Value(PullbackType(callee.name, [a.aval for a in saved]), f"{name}_vjp")
     count = len(first.outputs) if len(forward) > 1 else results_of_call
     whole = [*made[forward.index(first)].outputs[:count], pullback]

@@ -58,6 +58,8 @@ NOUNS: dict[str, str] = {
     "truediv": "ratio", "uniform": "uniform", "unstack": "parts", "var": "variance", "vdot": "product", "where": "selected",
     "while": "result", "while_loop": "result", "xor": "differs", "zeros": "zeros", "zeros_like": "zeros", "zeta": "zeta",
     "logical_and": "both", "logical_or": "either", "logical_not": "negation", "log_softmax": "log_weights", "gelu": "activated",
+    "convolve": "convolved", "corrcoef": "correlation", "cov": "covariance", "cross": "cross", "det": "determinant", "expm": "exponential",
+    "interp": "interpolated", "median": "median", "percentile": "percentile", "pinv": "pseudoinverse", "quantile": "quantile", "trace": "trace",
     "relu6": "activated", "elu": "activated", "selu": "activated", "mish": "activated", "hard_swish": "activated",
     "hard_sigmoid": "gate",
 }  # fmt: skip
@@ -115,7 +117,8 @@ _TRUTHS = frozenset("equal unequal less greater at_least at_most both either neg
 
 def after_lift(hint: str | None, function: str, aval: Any) -> str | None:
     """The word for what a library function gives, where `hint` only says which primitive came last in it."""
-    if not NOUNS.get(function) or hint not in STEPS and hint not in _TRUTHS:
+    step = (hint or "").removesuffix("_t").removesuffix("_wide")
+    if not NOUNS.get(function) or step not in STEPS and hint not in _TRUTHS:
         return hint
     word = noun([function], aval)
     return hint if word is None else word

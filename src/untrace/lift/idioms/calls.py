@@ -5,11 +5,12 @@ The name of the call says which public function to try; what is static in it is 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Literal
+from untrace.ir.nodes import Equation, Literal, Value
 from untrace.lift import library, signatures
 from untrace.lift.engine import Guess, Matcher, idiom
 from untrace.lift.idioms.random import over_keys
@@ -58,6 +59,10 @@ _PLAIN = {
 
 # Of a shorter derivative it reads better what it computes.
 _LONG_DERIVATIVE = 20
+# Equations: what is shorter reads as well where it was batched.
+_SHORT = 4
+# They are the same functions of whole arrays.
+_BROADCAST = frozenset(("_where", "clip"))
 
 
 @idiom("jit", "pjit", "custom_jvp_call", "custom_vjp_call")
@@ -88,6 +93,7 @@ def named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
             yield from signatures.guesses(path, operands, facts)
     if ours:
         yield from _derivatives(equation, name, closed)
+        yield from _mapped(equation, name, closed)
 
 
 def _derivatives(equation: Equation, name: str, closed: Any) -> Iterator[Guess]:
@@ -103,6 +109,39 @@ def _derivatives(equation: Equation, name: str, closed: Any) -> Iterator[Guess]:
     if kind is not None:
         for path in library.named(name):
             yield Guess(f"{kind}.{path}", inputs, words=(name, f"{name}_dot"))
+
+
+def _mapped(equation: Equation, name: str, closed: Any) -> Iterator[Guess]:
+    """`jax.vmap(jnp.interp)(x, xs, ys)`: a call that was batched, of a function that takes no axis of its own for that."""
+    inputs, outputs = equation.inputs, [v.aval for v in equation.origin.outvars]
+    if name in _BROADCAST or not all(map(jax_compat.is_shaped_array, [*outputs, *[a.aval for a in inputs]])):
+        return
+    # What else it gives may be saved for a backward pass, and be none of each element's.
+    size = outputs[0].shape[:1] if outputs else ()
+    places = [i for i, a in enumerate(inputs) if type(a) is not Literal and a.aval.shape[:1] == size]
+    some = len(list(itertools.islice(jax_compat.equations_in(closed), _SHORT)))
+    if not size or not places or some < _SHORT:
+        return
+    jaxpr = jax_compat.open_jaxpr(closed)[0]
+    paths = [_PLAIN[name]] if name in _PLAIN else library.named(name)
+    for mapped in [places, *([p] for p in places if len(places) > 1)]:
+        ones = tuple([Value(_element(a.aval)) if i in mapped else a for i, a in enumerate(inputs)])
+        given = [_element(a) if a.shape[:1] == size else a for a in outputs]
+        facts = signatures.Facts(jaxpr.eqns, [a.aval for a in ones], given)
+        whole = {id(one): a for one, a in zip(ones, inputs, strict=True)}
+        known = {id(ones[i]) for i in mapped}
+        for path in [p for p in paths if not p.startswith("operator.")]:
+            plain = [Guess(path, ones)] if name in _PLAIN else []
+            for guess in [*plain, *signatures.guesses(path, ones, facts)]:
+                if not any(id(v) in whole for v in guess.kwargs.values()):
+                    where = tuple([i for i, a in enumerate(guess.args) if id(a) in known])
+                    args = [whole.get(id(a), a) for a in guess.args]
+                    yield Guess(f"vmap.{path}", (where, *args), guess.kwargs)
+
+
+def _element(aval: Any) -> Any:
+    """The type of one element along the first axis."""
+    return aval.update(shape=aval.shape[1:])
 
 
 def _read(read: Reader, m: Matcher, equation: Equation, jaxpr: Any) -> list[Guess]:

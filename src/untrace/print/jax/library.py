@@ -68,10 +68,7 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr |
         kwargs = [(k, _argument(w, v, operands)) for k, v in callee.kwargs.items()]
         kwargs.sort(key=lambda pair: pair[0] != "axis")  # as everybody writes it
     if kind == "vmap":
-        axes = 1
-        while rest.startswith("vmap."):
-            axes, rest = axes + 1, rest.removeprefix("vmap.")
-        return _over_axes(w, rest, axes, callee.args[axes - 1], args[axes:], kwargs)
+        return _over_axes(w, rest, callee.args, args, kwargs)
     if kind == "transpose":
         w.module.modules.add(rest.partition(".")[0])
         return Call(w.module.helper("_transposed"), [Text(rest), *args], kwargs)
@@ -163,12 +160,18 @@ def _differentiated(w: Any, path: str, equation: Equation, operands: Sequence[Ex
         inside[place] = Name(name)
     args = [_argument(w, a, inside) for a in given]
     kind, _, name = path.partition(".")
+    kwargs = [(k, _argument(w, v, inside)) for k, v in callee.kwargs.items()]
     if kind == "primitive":
         call = JAX.find(name)(w, *args, **callee.kwargs)
         if call is DECLINE:
             raise Unwritable(f"the rule of {name} declines")
+    elif kind == "vmap":
+        call = _over_axes(w, name, given, args, kwargs)
+        called = call.args  # type: ignore[attr-defined]
+        if called == [inside[place] for place in varied] and not own_tuple and auxiliary != 0:
+            return Groups(Call("jax.vjp", [call.func, *primals], settings), sizes)  # type: ignore[attr-defined]
     else:
-        call = _spelled(w, path, args, [(k, _argument(w, v, inside)) for k, v in callee.kwargs.items()])
+        call = _spelled(w, path, args, kwargs)
     if own_tuple:
         call = Call("tuple", [call])
     elif auxiliary == 0:  # what varies comes first
@@ -176,11 +179,20 @@ def _differentiated(w: Any, path: str, equation: Equation, operands: Sequence[Ex
     return Groups(Call("jax.vjp", [Lambda(names, call), *primals], settings), sizes)
 
 
+def _takes_index(path: str) -> bool:
+    return path == "operator.getitem" or path.startswith(("lax.dynamic_", "at."))
+
+
 def _over_axes(
-    w: Any, path: str, axes: int, mapped: Sequence[int], args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]
+    w: Any, path: str, given: Sequence[Any], args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]
 ) -> Expr:
-    """`jax.vmap(jax.random.split)(keys)`; a lambda where there are other arguments. axes: how often it is mapped."""
+    """`jax.vmap(jax.random.split)(keys)`; a lambda where there are other arguments. given: what is mapped, once for each
+    time, and the arguments, which `args` are written."""
     w.module.modules.add("jax")
+    axes = 1
+    while path.startswith("vmap."):
+        axes, path = axes + 1, path.removeprefix("vmap.")
+    mapped, args = given[axes - 1], args[axes:]
 
     def call(function: Expr, given: Sequence[Expr]) -> Expr:
         for _ in range(axes):
@@ -192,7 +204,13 @@ def _over_axes(
         return call(Text(path), args)
     others = {word for i, a in enumerate(args) if i not in mapped for word in _WORD.findall(a.flat())}
     others.update(word for _, a in kwargs for word in _WORD.findall(a.flat()))
-    own = ("key", "x") if path.startswith("jax.random.") else ("x", "i", "value")
+    own = (
+        ("key", "x")
+        if path.startswith("jax.random.")
+        else ("x", "i", "value")
+        if _takes_index(path)
+        else ("x", "y", "z")
+    )
     inside: list[Expr] = list(args)
     names: list[str] = []
     for place in mapped:
