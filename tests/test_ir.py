@@ -12,7 +12,9 @@ import pytest
 from jax import lax
 from programs import program_of
 
+import untrace
 from untrace.capture.function import trace
+from untrace.ir import nodes
 from untrace.ir.check import MalformedProgram, check
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import (
@@ -180,3 +182,41 @@ def test_a_dropped_result_binds_nothing() -> None:
     equation.outputs = [None]
     function.results = [function.params[0], Literal(1.0, None), Constant(TABLE, None)]
     check(function)
+
+
+def layers(params: Any, x: Any) -> Any:
+    @jax.checkpoint
+    def block(h: Any, w: Any) -> Any:
+        return jnp.tanh(h @ w) + jnp.sin(h) * h
+
+    for w in params:
+        x = block(x, w)
+    return jnp.sum(lax.scan(lambda c, v: (jnp.cos(c) * v, c @ params[0]), x, jnp.ones(3))[1] ** 2)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.grad, jax.value_and_grad], ids=["forward", "grad", "both"])
+def test_remembered_functions_are_those_that_are_called(
+    transform: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, remembered = nodes._walked_before, 0
+
+    def walked_before(entry: Function) -> list[Function]:
+        nonlocal remembered
+        found = known(entry)
+        if found:
+            remembered += 1
+            assert list(map(id, found)) == list(map(id, nodes._walk(entry)))
+        return found
+
+    monkeypatch.setattr(nodes, "_walked_before", walked_before)
+    monkeypatch.setenv("UNTRACE_STRICT", "1")
+    untrace.decompile(transform(layers))([jnp.eye(4)] * 3, jnp.ones((4, 4)))
+    assert remembered
+
+
+def test_functions_are_looked_for_again_where_the_equations_are_others() -> None:
+    entry = entry_of(loop, X)
+    before = walk_functions(entry)
+    entry.equations = [e for e in entry.equations if e.callee.name != "scan"]
+    assert len(before) > 1
+    assert walk_functions(entry) == [entry]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import pytest
+from libraries import library
 from programs import program_of
 
 import untrace
@@ -351,3 +352,48 @@ def test_the_gradient_of_a_fori_loop_has_the_names_of_its_body():
 
     source = untrace.decompile(jax.grad(f))(jnp.ones(4), 2.0).source
     assert "i, position, speed = carry" in source and "d_position, d_speed = carry" in source, source
+
+
+def test_the_one_result_of_a_loop_is_called_as_its_author_unpacks_it():
+    """JAX leaves the loop one output, where the author has a pair."""
+
+    def step(accumulated, x):
+        return x + 0.9 * accumulated, None
+
+    def f(start, xs):
+        returns, _ = jax.lax.scan(step, start, xs)
+        return jnp.sin(returns) * returns
+
+    def g(xs):
+        _, squares = jax.lax.scan(lambda _, x: (None, x * jnp.cos(x)), None, xs)
+        return jnp.sin(squares) * squares
+
+    assert "returns, _ = lax.scan(" in untrace.decompile(f)(VECTOR, MATRIX).source
+    source = untrace.decompile(g)(MATRIX).source
+    assert "squares = lax.map(" in source or "_, squares = lax.scan(" in source, source
+
+
+def test_what_a_library_calls_the_result_of_a_function_is_not_its_name():
+    code = """
+def applied(function):
+    def apply(*args):
+        out, state = function(*args), None
+        if state:
+            raise ValueError
+        return out
+
+    return apply
+"""
+
+    def network(w, x):
+        hidden = jnp.tanh(x @ w)
+        return hidden + jnp.cos(hidden) * x
+
+    apply = library(code)["applied"](network)
+
+    def f(w, v, x):
+        target = apply(w, x)
+        return jnp.sin(target) * jnp.max(apply(v, x + 1.0)) * target
+
+    source = untrace.decompile(f)(MATRIX, MATRIX, MATRIX).source
+    assert "target = network(w, x)" in source, source

@@ -228,7 +228,7 @@ def _at_its_best(
     why = ""
     for once in (same, {}) if same else ({},):
         attempt = _Attempt.at(captured, plain, form, name, options, timings, once)
-        attempt.pads = options.simplify and options.prove and _is_run(captured.expanded)
+        attempt.pads = options.simplify and options.prove and _is_run(captured)
         result = attempt.run(idiomatic=True)
         if attempt.addends:
             result = attempt.padded(plain, once).run(idiomatic=True)
@@ -251,7 +251,7 @@ def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = Fa
         return
     if options.style == "idiomatic" and options.simplify and options.prove:
         # What calls the host is not run for a proof: the user's functions would be called with inputs of ours.
-        small = _is_run(captured.expanded)
+        small = _is_run(captured)
         most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
         apart = captured.extra.get("apart")
         settings = captured.constant_names, apart
@@ -300,9 +300,13 @@ def _may_be_padded(jaxpr: Any) -> bool:
     return len(eqns) > _MANY and any(map(in_backward_pass, eqns))
 
 
-def _is_run(jaxpr: Any) -> bool:
+def _is_run(captured: Captured) -> bool:
     """Whether a program is compiled and run for a proof, if need be."""
-    return count_equations(jaxpr) <= _MOST_COMPILED and not calls_host(jaxpr)
+    known: bool | None = captured.extra.get("is_run")
+    if known is None:
+        jaxpr = captured.expanded
+        known = captured.extra["is_run"] = count_equations(jaxpr) <= _MOST_COMPILED and not calls_host(jaxpr)
+    return known
 
 
 def _harmless(
@@ -470,7 +474,7 @@ class _Attempt:
         captured, target = self.captured, self.form.target
         if self.compiled_alike is not None:  # from a run before
             return
-        if self.options.prove and target.jaxpr is not captured.expanded and _is_run(captured.expanded):
+        if self.options.prove and target.jaxpr is not captured.expanded and _is_run(captured):
             start = time.perf_counter()
             self.compiled_alike = retrace.begin_compiling(target.jaxpr, captured, target.neutral)
             self._spent("run", start)

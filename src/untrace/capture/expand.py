@@ -203,14 +203,15 @@ class Expander:
             if any(linear):
                 moving.update(eqn.outvars)
                 eqn = jax_compat.with_unused_dropped(eqn, used)
-            if used is None and self._may_expand(eqn):
-                used = self._used(jaxpr)
-            stays = bool(kept) and id(jax_compat.hi_primitive(eqn)) in kept
-            body = None if stays else self._expansion(eqn, linear, used)
-            copies, own = _constants(body, eqn)
-            if own and not has_home:
-                body = self._expansion(eqn, linear, used, wrap=True)
+            body = None
+            if self._may_expand(eqn):
+                used = self._used(jaxpr) if used is None else used
+                stays = bool(kept) and id(jax_compat.hi_primitive(eqn)) in kept
+                body = None if stays else self._expansion(eqn, linear, used)
                 copies, own = _constants(body, eqn)
+                if own and not has_home:
+                    body = self._expansion(eqn, linear, used, wrap=True)
+                    copies, own = _constants(body, eqn)
             if body is not None:
                 constvars += [var for var, _ in own]
                 consts += [value for _, value in own]

@@ -234,10 +234,10 @@ class Equation:
 class Function:
     """Equations between `params` and `results`; `name` is a hint from the program (data: not yet an identifier).
 
-    `jaxpr` is the jaxpr it was made from, or None.
+    `jaxpr` is the jaxpr it was made from, or None. Where other functions are called than before, `equations` is another list.
     """
 
-    __slots__ = ("name", "params", "equations", "results", "jaxpr", "extra")
+    __slots__ = ("name", "params", "equations", "results", "jaxpr", "extra", "_walked")
 
     def __init__(
         self,
@@ -253,6 +253,7 @@ class Function:
         self.results = results
         self.jaxpr = jaxpr
         self.extra: dict[str, Any] = {}
+        self._walked: list[tuple[Function, list[Equation]]] = []
 
     @property
     def result_avals(self) -> list[Any]:
@@ -287,6 +288,18 @@ def functions_in(value: Any) -> list[Function]:
     return [] if _WITHOUT.issuperset(map(type, items)) else [f for item in items for f in functions_in(item)]
 
 
+def functions_called(equation: Equation) -> list[Function]:
+    """The Functions among the parameters of an equation, not those inside them."""
+    found: list[Function] = []
+    without = _WITHOUT
+    for value in equation.params.values():
+        kind = type(value)
+        # Most are numbers, or tuples of them: each pass asks this of every equation.
+        if not (kind in without or kind is tuple and without.issuperset(map(type, value))):
+            found.extend(functions_in(value))
+    return found
+
+
 # Types of parameters that hold no Functions, as they are met: every pass asks that of all parameters.
 _WITHOUT: set[type] = set()
 # Callees that hold Functions themselves.
@@ -304,18 +317,31 @@ def callees(function: Function) -> list[Function]:
             found.append(callee.body)
         elif type(callee) is TreeMap:
             found.extend(callee.turns)
-        values = equation.params.values()
-        if without.issuperset(map(type, values)):
-            continue
-        for value in values:
-            kind = type(value)
-            if not (kind in without or kind is tuple and without.issuperset(map(type, value))):
-                found.extend(functions_in(value))
+        if not without.issuperset(map(type, equation.params.values())):
+            found.extend(functions_called(equation))
     return found
 
 
 def walk_functions(entry: Function) -> list[Function]:
     """Every Function reachable from `entry`, each once, callees before callers."""
+    order = _walked_before(entry)
+    if not order:
+        order = _walk(entry)
+        entry._walked = [(function, function.equations) for function in order]
+    return order
+
+
+def _walked_before(entry: Function) -> list[Function]:
+    """What `walk_functions` gave last, where all of them have the equations that they had; else nothing.
+
+    Every pass asks, few change what is called, and to look at all equations takes as long as many a pass.
+    """
+    if any(function.equations is not equations for function, equations in entry._walked):
+        return []
+    return [function for function, _ in entry._walked]
+
+
+def _walk(entry: Function) -> list[Function]:
     order: list[Function] = []
     seen: set[int] = set()
     # An explicit stack: programs nest deeper than Python's own stack likes.

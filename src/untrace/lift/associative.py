@@ -21,7 +21,7 @@ from untrace.capture import syntax
 from untrace.capture.provenance import targets
 from untrace.capture.whose import is_library_internal
 from untrace.ir.evaluate import evaluate
-from untrace.ir.nodes import Equation, Function, Primitive, Program, Slot, Value, functions_in, walk_functions
+from untrace.ir.nodes import Equation, Function, Primitive, Program, Slot, Value, functions_called, walk_functions
 from untrace.lift import parameters
 from untrace.lift.engine import Lifter, Matcher
 from untrace.lift.names import provenance_of
@@ -174,7 +174,7 @@ def _call(group: Sequence[Equation]) -> tuple[list[Value], Function, list[list[A
         return None
     if any(type(a) is Value and a not in made for e in run for a in e.inputs):
         return None  # it closes over something
-    if any(functions_in(v) for e in run for v in e.params.values()):
+    if any(map(functions_called, run)):
         return None
     kwargs: dict[str, Any] = {}
     if flipped:

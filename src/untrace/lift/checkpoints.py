@@ -41,8 +41,12 @@ def find_checkpoints(program: Program, refused: Container[int] = ()) -> Program:
             outputs = [equation.outputs[i] for i in transposed.results]
             params = {k: v for k, v in equation.params.items() if k != "differentiated"}
             params.update(jaxpr=block, varied=transposed.varied)
-            function.equations[place] = Equation(callee, inputs, outputs, params, equation.origin)
+            _replace(function, place, Equation(callee, inputs, outputs, params, equation.origin))
     return program
+
+
+def _replace(function: Function, place: int, equation: Equation) -> None:
+    function.equations = [*function.equations[:place], equation, *function.equations[place + 1 :]]
 
 
 def name_cotangents(equation: Equation) -> None:
@@ -84,7 +88,7 @@ def share_checkpoints(program: Program, refused: Container[int] = ()) -> Program
                 block, order = same
                 block.name = body.name
                 inputs = [equation.inputs[i] for i in order]
-                function.equations[index] = Equation(Local(block), inputs, equation.outputs, {}, equation.origin)
+                _replace(function, index, Equation(Local(block), inputs, equation.outputs, {}, equation.origin))
     for function in every:
         for block, _ in marked.values():
             if id(function) not in marked:
@@ -113,7 +117,7 @@ def _close_over(block: Function, users: list[tuple[Function, int]]) -> None:
         e = function.equations[place]
         inputs = [a for i, a in enumerate(e.inputs) if i not in constants]
         varied = tuple(i - sum(c < i for c in constants) for i in e.params["varied"])
-        function.equations[place] = Equation(e.callee, inputs, e.outputs, {**e.params, "varied": varied}, e.origin)
+        _replace(function, place, Equation(e.callee, inputs, e.outputs, {**e.params, "varied": varied}, e.origin))
 
 
 def _laid_over(comparer: Comparer, block: Function, body: Function) -> list[int] | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from untrace import jax_compat
-from untrace.ir.nodes import Constant, Equation, Function, Program, Value, functions_in, walk_functions
+from untrace.ir.nodes import Constant, Equation, Function, Program, Value, functions_called, walk_functions
 
 
 def close_over_constants(program: Program) -> Program:
@@ -23,7 +23,7 @@ def close_over_constants(program: Program) -> Program:
     """
     functions = walk_functions(program.entry)
     equations = [e for function in functions for e in function.equations if e.params]
-    calls = Counter([id(f) for e in equations for value in e.params.values() for f in functions_in(value)])
+    calls = Counter([id(f) for e in equations for f in functions_called(e)])
     if not calls:
         return program
     for function in reversed(functions):  # callers first: what they pass on is an array by then

@@ -11,7 +11,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance
-from untrace.ir.nodes import Constant, Equation, Program, Value, functions_in, walk_functions
+from untrace.ir.nodes import Constant, Equation, Program, Value, functions_called, walk_functions
 from untrace.lift import words
 
 _MODULES = frozenset("jax jnp np numpy lax nn random math functools self cls".split())
@@ -91,7 +91,7 @@ def _axis(row: np.ndarray) -> int | None:
 def _used_as(constant: Constant, uses: Sequence[Equation], provenance: Provenance) -> Iterator[str]:
     """What the author calls it in the expressions of the equations that use it."""
     for equation in uses:
-        if equation.origin is None or any(functions_in(v) for v in equation.params.values()):
+        if equation.origin is None or functions_called(equation):
             continue  # what a loop closes over is no argument of the call that makes the loop
         site = provenance.site(equation.origin)
         if not site.frames:

@@ -8,23 +8,22 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Literal, Value, functions_in
+from untrace.ir.nodes import Equation, Function, Literal, Value, functions_called
 from untrace.lift import parameters, words
 
 
 def places(equation: Equation) -> list[parameters.Path | None] | None:
     """Where each output stands in the value that the call returned, from what JAX knows of the called function."""
-    for value in equation.params.values():
-        for function in functions_in(value):
-            if len(function.results) != len(equation.outputs) or function.jaxpr is None:
-                continue
-            paths = jax_compat.result_paths(function.jaxpr)
-            if (
-                paths is not None
-                and jax_compat.argument_names(function.jaxpr) is not None
-                and len(paths) == len(equation.outputs)
-            ):
-                return [parameters.parse_path(p)[1:] for p in paths]
+    for function in functions_called(equation):
+        if len(function.results) != len(equation.outputs) or function.jaxpr is None:
+            continue
+        paths = jax_compat.result_paths(function.jaxpr)
+        if (
+            paths is not None
+            and jax_compat.argument_names(function.jaxpr) is not None
+            and len(paths) == len(equation.outputs)
+        ):
+            return [parameters.parse_path(p)[1:] for p in paths]
     return None
 
 
@@ -46,22 +45,21 @@ def inner_result(equation: Equation, index: int, lent: Container[int] = ()) -> s
     lent: ids of values whose names do not count: they are those that one caller has for them.
     """
     zeros = None  # what one branch gives where another one has something
-    for value in equation.params.values():
-        for function in functions_in(value):
-            if len(function.results) != len(equation.outputs):
-                continue
-            result = function.results[index]
-            if type(result) is not Value or not result.hint or id(result) in lent:
-                continue
-            if equation.callee.name == "cond" and result.hint in words.CONSTANTS:
-                zeros = zeros or result.hint
-                continue
-            if equation.callee.name == "scan":
-                consts, carries = jax_compat.scan_counts(equation.origin)
-                if index < carries:
-                    return function.params[consts + index].hint if consts + index < len(function.params) else None
-                return words.plural(result.hint)
-            return result.hint
+    for function in functions_called(equation):
+        if len(function.results) != len(equation.outputs):
+            continue
+        result = function.results[index]
+        if type(result) is not Value or not result.hint or id(result) in lent:
+            continue
+        if equation.callee.name == "cond" and result.hint in words.CONSTANTS:
+            zeros = zeros or result.hint
+            continue
+        if equation.callee.name == "scan":
+            consts, carries = jax_compat.scan_counts(equation.origin)
+            if index < carries:
+                return function.params[consts + index].hint if consts + index < len(function.params) else None
+            return words.plural(result.hint)
+        return result.hint
     return zeros
 
 
@@ -69,8 +67,7 @@ def results_inside(equation: Equation, index: int) -> list[Any]:
     """What the functions that an equation calls once give for output `index`."""
     if not equation.params or equation.callee.name in ("scan", "while"):
         return []
-    called = [f for value in equation.params.values() for f in functions_in(value)]
-    return [f.results[index] for f in called if len(f.results) == len(equation.outputs)]
+    return [f.results[index] for f in functions_called(equation) if len(f.results) == len(equation.outputs)]
 
 
 def operands(equation: Equation, key: str, function: Function) -> list[Any]:

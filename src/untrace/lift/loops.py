@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Value, functions_in
+from untrace.ir.nodes import Equation, Function, Value, functions_called
 
 _ADDITIONS = frozenset(("add_any", "add"))
 _LOOPS = frozenset(("scan", "while"))
@@ -14,7 +14,7 @@ _LOOPS = frozenset(("scan", "while"))
 
 def bodies_of_loops(functions: Sequence[Function]) -> dict[int, tuple[Function, Equation]]:
     """{id of the body of a scan: (the function that the scan stands in, the scan)}, of bodies that one scan alone has."""
-    shared = Counter(id(g) for f in functions for e in f.equations for v in e.params.values() for g in functions_in(v))
+    shared = Counter(id(g) for f in functions for e in f.equations if e.params for g in functions_called(e))
     return {
         id(e.params["jaxpr"]): (f, e)
         for f in functions
@@ -25,13 +25,13 @@ def bodies_of_loops(functions: Sequence[Function]) -> dict[int, tuple[Function, 
 
 def weight(equation: Equation) -> int:
     """How many equations a reader has to read for one: a loop is as long as its body."""
-    bodies = [f for value in equation.params.values() for f in functions_in(value)]
-    return 1 + sum(weight(e) for f in bodies if equation.callee.name in _LOOPS for e in f.equations)
+    bodies = functions_called(equation) if equation.callee.name in _LOOPS else ()
+    return 1 + sum(weight(e) for f in bodies for e in f.equations)
 
 
 def rename_in_loops(equations: Sequence[Equation], names: Mapping[str | None, str | None]) -> None:
     """What loops hand on on the way to a result goes by the result's new name. `names`: by the old ones."""
-    for body in [f for e in equations if e.callee.name == "scan" for v in e.params.values() for f in functions_in(v)]:
+    for body in [f for e in equations if e.callee.name == "scan" for f in functions_called(e)]:
         for value in [*body.params, *[o for e in body.equations for o in e.outputs if o is not None]]:
             if not value.named and value.hint in names:
                 value.hint = names[value.hint]

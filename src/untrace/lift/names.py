@@ -20,7 +20,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site, Target, targets
-from untrace.ir.nodes import Equation, Function, Literal, Program, Value, functions_in
+from untrace.ir.nodes import Equation, Function, Literal, Program, Value, functions_called, functions_in
 from untrace.lift import cotangents, inner, parameters, words
 from untrace.lift.checkpoints import CHECKPOINT_VJP, name_cotangents
 from untrace.lift.constants import name_constants
@@ -103,7 +103,7 @@ class Namer:
             for at in range(group.start, group.stop):
                 equation = equations[at]
                 site = sites[at]
-                if equation.params and any([functions_in(v) for v in equation.params.values() if v is not None]):
+                if equation.params and functions_called(equation):
                     self._name_inner(equation, group, site.differentiated or differentiated)
                 self._name_outputs(equation, group)
 
@@ -237,7 +237,8 @@ class Namer:
 
     def _name_results(self, equation: Equation, group: Group, found: Sequence[Target], leaving: list[Value]) -> None:
         strong = self._strong_of(group.site)
-        if len(equation.outputs) > 1:
+        # Of `state, _ = lax.scan(...)` JAX leaves one output, which is a part of the pair all the same.
+        if len(equation.outputs) > 1 or equation.callee.name == "scan" and strong and strong[0].path:
             for output, name in zip(equation.outputs, self._by_place(equation, strong), strict=True):
                 if output is not None and output.hint is None and name is not None:
                     output.hint = name
@@ -391,7 +392,7 @@ class Namer:
         """`x_dot` for what depends on tangents: where JAX pushes them forward, the last value of a group is one."""
         outputs = [o for o in equation.outputs if o is not None]
         half = len(outputs) // 2
-        called = [f for v in equation.params.values() for f in functions_in(v)]
+        called = functions_called(equation)
         if any(id(a) in self._tangents for a in equation.inputs) and not called:
             tangents = outputs
         elif called:

@@ -21,6 +21,7 @@ from untrace.ir.nodes import (
     Primitive,
     Program,
     Value,
+    functions_called,
     functions_in,
     walk_functions,
 )
@@ -80,7 +81,7 @@ class Outliner(FunctionNames):
     def _note_trees_inside(self, function: Function) -> None:
         """A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own."""
         for equation in function.equations:
-            for body in [f for value in equation.params.values() for f in functions_in(value)]:
+            for body in functions_called(equation):
                 if equation.callee.name == "vmap":
                     for param, atom in zip(body.params, equation.inputs, strict=True):
                         if atom in self.trees:
@@ -157,7 +158,7 @@ class Outliner(FunctionNames):
                 elif type(equation.callee) is Local:
                     forward.add(id(equation.callee.body))
                 elif equation.params and self.provenance.site(equation.origin).phase == "forward":
-                    forward.update(id(f) for value in equation.params.values() for f in functions_in(value))
+                    forward.update(map(id, functions_called(equation)))
         return {id(f) for f in every} - forward
 
     def _scans(self, backward: set[int]) -> list[Scan]:
@@ -435,7 +436,8 @@ class Outliner(FunctionNames):
                 outputs.append(outer)
                 continue
             frame = piece.call.frame
-            if outer.named and piece.call.callee.library and frame is not None and frame.library:
+            library = frame is not None and frame.library and (piece.call.callee.library or name in words.STOCK)
+            if outer.named and library:
                 pass  # the author's own name, around what a library calls it
             elif name is not None:
                 outer.hint = name

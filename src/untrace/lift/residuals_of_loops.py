@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Local, Pack, TupleType, Value, functions_in
+from untrace.ir.nodes import Equation, Function, Local, Pack, TupleType, Value, functions_called
 from untrace.ir.scans import is_plain_scan
 
 Path = tuple[int, ...]
@@ -41,7 +41,7 @@ class Handover:
 def handovers(functions: Sequence[Function], refused: Container[int]) -> dict[int, list[Handover]]:
     """Those in each function, by its id. The loops in them get bodies of their own, in place: the
     functions that they had stay as they were."""
-    shared = Counter(id(g) for f in functions for e in f.equations for v in e.params.values() for g in functions_in(v))
+    shared = Counter(id(g) for f in functions for e in f.equations if e.params for g in functions_called(e))
     found: dict[int, list[Handover]] = {}
     for function in functions:
         loops = [i for i in _loops(function, refused) if shared[id(function.equations[i].params["jaxpr"])] == 1]

@@ -8,6 +8,7 @@ leaves are those of trees, and that one text serves all of them, the printer fin
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from untrace.ir.nodes import (
     TreeMap,
     TreeSum,
     Value,
-    functions_in,
+    functions_called,
 )
 from untrace.lift.call_names import own_parameters
 from untrace.lift.names import period, provenance_of
@@ -46,7 +47,7 @@ def map_trees(program: Program, refused: Any = ()) -> Program:
     for function in functions:  # grows on the way
         for equation in function.equations:
             if equation.params:
-                inner = [f for value in equation.params.values() for f in functions_in(value)]
+                inner = functions_called(equation)
                 functions.extend(f for f in inner if equation.callee.name == "vmap" or "trees" in f.extra)
         if len(function.equations) >= _FEWEST:
             equations = _in_one(_Mapper(function, provenance, refused).mapped(), function.results)
@@ -60,6 +61,8 @@ def _in_order(equations: Sequence[Equation], function: Function) -> list[Equatio
     JAX adds up gradients in the order in which a backward pass computed them, which is not that of a tree's leaves.
     """
     found = list(equations)
+    if not any(type(e.callee) is TreeMap for e in found):
+        return found
     params = set(function.params)
     places = {id(r): i for i, r in reversed(list(enumerate(function.results)))}
     taken: dict[frozenset[int], dict[int, int]] = {}  # leaves -> the place of each among those that a map takes
@@ -161,14 +164,12 @@ class _Mapper:
         self.function = function
         self.refused = refused
         self.provenance = provenance
-        self.uses: dict[Value, int] = {}
-        for equation in self.function.equations:
-            for atom in equation.inputs:
-                if type(atom) is Value:
-                    self.uses[atom] = self.uses.get(atom, 0) + 1
-        for atom in self.function.results:
-            if type(atom) is Value:
-                self.uses[atom] = self.uses.get(atom, 0) + 1
+
+    @functools.cached_property
+    def uses(self) -> Counter[Value]:
+        """How often each value is read."""
+        atoms = [a for e in self.function.equations for a in e.inputs] + [*self.function.results]
+        return Counter(a for a in atoms if type(a) is Value)
 
     def mapped(self) -> list[Equation]:
         known = {id(e): self._frames(e) for e in self.function.equations}
@@ -227,11 +228,10 @@ class _Mapper:
 
     def _frames(self, equation: Equation) -> Sequence[Frame]:
         """Where an equation was called from; nothing for those that no leaf's function may hold."""
-        if type(equation.callee) not in (Library, Primitive) or equation.effects or id(equation.origin) in self.refused:
+        frames = self.provenance.site(equation.origin).frames
+        if not frames or type(equation.callee) not in (Library, Primitive) or equation.effects:
             return ()
-        if equation.params and any(functions_in(v) for v in equation.params.values()):
-            return ()
-        return self.provenance.site(equation.origin).frames
+        return () if id(equation.origin) in self.refused or functions_called(equation) else frames
 
     def _tree_maps(
         self, run: Sequence[Equation], tails: Sequence[Sequence[Frame]], result: str | None

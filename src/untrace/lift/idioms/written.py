@@ -82,10 +82,10 @@ def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if site.library is None:
         return
     place = m.position(equation)
-    alone = not _is_of(m, place - 1, site)
+    if site.library[1] != "einsum" and not _is_of(m, place - 1, site):  # most equations
+        return
     # What is lifted already was another round of the author's loop.
-    follows = _is_of(m, place + 1, site) and id(m.equations[place + 1]) not in m.consumed
-    if alone and site.library[1] != "einsum" or follows:  # most equations
+    if _is_of(m, place + 1, site) and id(m.equations[place + 1]) not in m.consumed:
         return
     call = call_of(m, equation)
     if call is None:

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Library, TreeMap, functions_in
+from untrace.ir.nodes import Equation, Library, TreeMap, functions_called
 from untrace.ir.scans import is_plain_scan, used_values
 from untrace.print.jax.library import repeated_slots
 from untrace.print.jax.loops import passed
@@ -58,7 +58,7 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
         )  # a library call with a function that closes over its first operands
         simple = type(equation.callee) is Library and not closed or equation.callee.name in ("jit", "pjit")
         if not simple:
-            simple = not equation.params or not any(functions_in(v) for v in equation.params.values())
+            simple = not equation.params or not functions_called(equation)
         for atom in equation.inputs:
             uses[atom] = uses.get(atom, 0) + 1
             if simple:

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, functions_in
+from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, functions_called
 from untrace.print.jax.pytrees import access, branches, labelled
 from untrace.print.names import identifier
 from untrace.print.tree import WIDTH, Assign, Attribute, Expr, Name, Statement, Subscript, Text, Tuple, Unpack
@@ -300,7 +300,7 @@ def _count_uses(
             inside = dict.fromkeys(equation.params["jaxpr"].extra["trees"].whole(), 0)
         elif equation.callee.name == "scan":
             inside = _uses_in_loop(module, equation, known)
-        elif any(functions_in(v) for v in equation.params.values()) and equation.callee.name in ("while", "cond"):
+        elif equation.callee.name in ("while", "cond") and functions_called(equation):
             inside = {**dict.fromkeys(range(len(equation.inputs)), 2), **_uses_in_bodies(module, equation, known)}
         for place, atom in enumerate(equation.inputs):
             if type(atom) is Value and atom in known:

@@ -24,7 +24,7 @@ from untrace.ir.nodes import (
     TreeMap,
     TreeSum,
     Value,
-    functions_in,
+    functions_called,
 )
 from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
@@ -449,8 +449,8 @@ class FunctionWriter:
 
     def _array(self, constant: Constant, equation: Equation) -> Expr:
         """An array that an equation takes: without a name yet where its functions know it by themselves."""
-        inside = (f for value in equation.params.values() for f in functions_in(value))
-        if self.module.idiomatic and any(id(constant) in f.extra.get("known", ()) for f in inside):
+        inside = functions_called(equation) if self.module.idiomatic else ()
+        if any(id(constant) in f.extra.get("known", ()) for f in inside):
             return Named(self.module, constant)
         return self.module.constant(constant)
 
