@@ -108,14 +108,13 @@ class _Search:
         used: set[int] = set()
         for eqn in self.b.eqns:
             key = (self.kind(eqn), self.operands(self.b, self.numbers_b, eqn.invars))
-            alike = None
-            for candidate in self.waiting.get(key, ()):
-                if (id(candidate) not in used or self.merged and not eqn.effects) and self._same(candidate, eqn):
-                    alike = candidate
-                    if id(candidate) not in used:
-                        used.add(id(candidate))
-                        self.partner[id(candidate)] = eqn
-                        break
+            candidates = self.waiting.get(key, ())
+            alike = next((c for c in candidates if id(c) not in used and self._same(c, eqn)), None)
+            if alike is not None:
+                used.add(id(alike))
+                self.partner[id(alike)] = eqn
+            elif self.merged and not eqn.effects:
+                alike = next((c for c in candidates if self._same(c, eqn)), None)
             if alike is None:
                 self.unmatched.setdefault(key, []).append(eqn)
             for i, other in enumerate(eqn.outvars):
