@@ -114,7 +114,7 @@ def where_of_arrays(body: Body, eqn: Any) -> Any:
         return None
     if jnp.issubdtype(yes.aval.dtype, jnp.integer):
         # `x[i]` chooses between an index and the one that it means when negative.
-        if _is_below_zero(body, which):
+        if _is_below_zero(body, which) or _is_index_of_numpy(body, *eqn.invars):
             return None
     if any(not jax_compat.is_shaped_array(v.aval) or jax_compat.varying_axes(v.aval) for v in eqn.invars):
         return None
@@ -127,6 +127,12 @@ def where_of_arrays(body: Body, eqn: Any) -> Any:
 def _is_below_zero(body: Body, which: Any) -> bool:
     less = body.maker(which, "lt")
     return less is not None and is_value(body.scalar(less.invars[1]), 0)
+
+
+def _is_index_of_numpy(body: Body, which: Any, index: Any, wrapped: Any) -> bool:
+    """Whether this is what `x[i]` does with an array of NumPy's: which indices are negative is known before the trace."""
+    added = body.maker(wrapped, "add")
+    return which not in body.made and added is not None and added.invars[0] is index and index not in body.made
 
 
 def _before_broadcast(body: Body, atom: Any) -> Any:

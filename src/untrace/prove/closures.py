@@ -91,16 +91,15 @@ def _cond(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
     if len(branches) != len(branches_b):
         return None
     free = (len(ea.invars) - 1, len(eb.invars) - 1)
-    forth: dict[int, int] = {}
-    back: dict[int, int] = {}
+    found: set[tuple[int, int]] = set()
     for left, right in zip(branches, branches_b, strict=True):
         pairs = comparer.closure_pairs(left, right, free)
         if pairs is None:
             return None
-        for i, j in pairs:
-            if forth.setdefault(i, j) != j or back.setdefault(j, i) != i:
-                return None
-    return [(0, 0), *_shifted(sorted(forth.items()), 1, 1)]
+        found.update(pairs)
+    if not comparer.is_one_to_one(found):
+        return None
+    return [(0, 0), *_shifted(sorted(found), 1, 1)]
 
 
 def _remat(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:

@@ -21,7 +21,7 @@ the results compared (rules.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,7 @@ class Comparison:
     original: Any = None
     reordered: bool = False  # whether some loop carries its values in another order
     added: bool = False  # whether some sum of cotangents is a plain one
+    closed_anew: bool = False  # whether some loop closes over a constant more often
 
     @property
     def equations(self) -> int:
@@ -109,7 +110,7 @@ def compare(
     """Compares two ClosedJaxprs (see the module's docstring for what may differ).
 
     expander: what replaced the library primitives of the original, if anything did. carries: whether loops may carry
-    their values in another order; sums: whether sums of cotangents may be plain ones.
+    their values in another order, and close over a constant more often; sums: whether sums of cotangents may be plain ones.
     """
     expander = expander or Expander()
     comparer = Comparer(expander, carries=carries, sums=sums)
@@ -125,7 +126,7 @@ def compare(
             if again.same(*pair):
                 comparer, difference = again, None
     notes = tuple(comparer.notes)
-    return Comparison(difference, notes, original, comparer.reordered, comparer.added)
+    return Comparison(difference, notes, original, comparer.reordered, comparer.added, comparer.closed_anew)
 
 
 def compare_jaxprs(original: Any, written: Any) -> Difference | None:
@@ -196,6 +197,7 @@ class Comparer:
     sums: bool = False
     reordered: bool = False
     added: bool = False
+    closed_anew: bool = False
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[int, int, int], bool] = {}
@@ -387,11 +389,9 @@ class Comparer:
 
     def _match(
         self, a: Side, b: Side, fixed: Pairs, free_a: frozenset[Any], free_b: frozenset[Any]
-    ) -> dict[Any, Any] | None:
-        """Which variable of `b` each live variable of `a` is; None when they do not fit together.
-
-        `fixed` pairs inputs beforehand; those in `free_a` and `free_b` are paired as their uses
-        demand.
+    ) -> Pairs | None:
+        """Which inputs in `free_a` and `free_b` have to be the same for the two to be; None when they are not whatever those
+        are. `fixed` pairs the other inputs beforehand.
         """
         pairing = _Pairing(self, a, b, free_a, free_b)
         pairing.fix(fixed)
@@ -403,7 +403,7 @@ class Comparer:
             if len(eqns) != len(others) or not all(map(pairing.pair_equations, eqns, others)):
                 return None
         pairing.todo += zip(a.outvars, b.outvars, strict=True)
-        return pairing.to_b if pairing.run() else None
+        return list(pairing.free) if pairing.run() else None
 
     def operand_pairs(self, ea: Any, eb: Any) -> Pairs | None:
         """Which operands must be the same for two equations to be; None when they cannot be."""
@@ -441,8 +441,16 @@ class Comparer:
         found = self._match(a, b, fixed, frozenset(free_a), frozenset(free_b))
         if found is None:
             return None
-        where = {v: j for j, v in enumerate(free_b)}
-        return [(i, where[found[v]]) for i, v in enumerate(free_a) if v in found]
+        places = {v: i for i, v in enumerate(free_a)}, {v: j for j, v in enumerate(free_b)}
+        pairs = sorted((places[0][x], places[1][y]) for x, y in found)
+        return pairs if self.is_one_to_one(pairs) else None
+
+    def is_one_to_one(self, pairs: Collection[tuple[int, int]]) -> bool:
+        """Whether pairs of values that two bodies close over are one to one, or need not be."""
+        if len({i for i, _ in pairs}) == len({j for _, j in pairs}) == len(pairs):
+            return True
+        self.closed_anew |= self.carries
+        return self.carries
 
 
 class _Pairing:
@@ -453,6 +461,7 @@ class _Pairing:
         self.free_a, self.free_b = free_a, free_b
         self.to_b: dict[Any, Any] = {}
         self.to_a: dict[Any, Any] = {}
+        self.free: dict[tuple[Any, Any], None] = {}  # pairs of inputs that have to be the same outside
         self.todo: Pairs = []
         self.paired: dict[int, Any] = {}
         self.paired_back: set[int] = set()
@@ -477,15 +486,16 @@ class _Pairing:
             known = to_b.get(x)
             if known is y:
                 continue
-            if known is not None or y in to_a:
-                return False
-            ea, eb = self.made_a.get(x), self.made_b.get(y)
-            if ea is None or eb is None:
-                free = x in self.free_a and y in self.free_b and same_aval(x.aval, y.aval)
-                if not free:
-                    return False
-                self.fix([(x, y)])
+            again = known is not None or y in to_a
+            if x in self.free_a and y in self.free_b and same_aval(x.aval, y.aval):
+                # What one closes over once the other may close over twice: constants, as it turns out outside.
+                self.free[x, y] = None
+                if not again:
+                    self.fix([(x, y)])
                 continue
+            ea, eb = self.made_a.get(x), self.made_b.get(y)
+            if again or ea is None or eb is None:
+                return False
             if not self.pair_equations(ea, eb) or to_b.get(x) is not y:
                 return False
         return True

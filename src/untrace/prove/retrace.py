@@ -90,13 +90,16 @@ def prove_text(
         suspects = tuple(tuple(id(eqn) for eqn in reversed(path)) for path in paths)
         return Outcome(module, None, difference.why, suspects)
     words = [*(["sums of cotangents"] if comparison.added else []), *filter(None, [goal.simplifications])]
+    if comparison.closed_anew:
+        words.insert(0, "constants that loops close over more than once")
     if comparison.reordered:
         words.insert(0, "the order of what loops carry")
+    if comparison.reordered or comparison.closed_anew:
         start = time.perf_counter()
         notes = (*captured.notes, *comparison.notes, *goal.notes)
         proof = weaker_of(again, captured, f"same jaxpr but for {' and '.join(words)}", notes, alike=lambda: False)
         timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
-        return Outcome(module, proof if proof.at_least("bits") else None, proof.detail, reordered=True)
+        return Outcome(module, proof if proof.at_least("bits") else None, proof.detail, reordered=comparison.reordered)
     if neutral and target is not captured.expanded:
         # Where JAX puts everything in again that was taken out, the text is the very program.
         whole = compare(captured.expanded, again, captured.expander)
