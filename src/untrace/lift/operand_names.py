@@ -14,26 +14,27 @@ from types import CodeType
 
 from untrace.capture import syntax
 from untrace.capture.provenance import Frame, Provenance
-from untrace.ir.nodes import Equation, Value
+from untrace.ir.nodes import Atom, Constant, Equation
 from untrace.lift import words
 
 _SAME = frozenset({"convert_element_type", "broadcast_in_dim", "copy", "reshape", "squeeze"})  # of the same name
 
 
 def names_of_operands(
-    code: CodeType, equations: Iterable[Equation], inputs: Sequence[Value], provenance: Provenance
+    code: CodeType, equations: Iterable[Equation], inputs: Sequence[Atom], provenance: Provenance
 ) -> list[str | None]:
-    """What the function of `code`, whose equations these are, calls each of its inputs; None where it does not say."""
+    """What the function of `code`, whose equations these are, calls each of its inputs, or of the numbers and arrays that
+    it reads; None where it does not say."""
     by_expression: dict[Frame, list[tuple[Equation, bool]]] = {}
-    known = {value: value for value in inputs}  # inputs, and what is an input but for its type or shape
+    known: dict[Atom, Atom] = {value: value for value in inputs}  # inputs, and what is an input but for its type or shape
     for equation in equations:
         frames = provenance.site(equation.origin).frames
         frame = next((f for f in frames if f.code is code), None)
         if frame is not None:
             by_expression.setdefault(frame, []).append((equation, frame is frames[-1]))
         if equation.callee.name in _SAME and equation.inputs[0] in known and equation.outputs[0] is not None:
-            known[equation.outputs[0]] = known[equation.inputs[0]]  # type: ignore[index]
-    counts: dict[Value, Counter[str]] = {}
+            known[equation.outputs[0]] = known[equation.inputs[0]]
+    counts: dict[Atom, Counter[str]] = {}
     for frame, made in by_expression.items():
         for value, word in _said(frame, made):
             if value in known and word is not None:
@@ -53,23 +54,28 @@ def name_of_changed(frame: Frame) -> str | None:
     return words.clean(first.id) if isinstance(first, ast.Name) and first.id != "self" else None
 
 
-def _said(frame: Frame, equations: Sequence[tuple[Equation, bool]]) -> list[tuple[Value, str | None]]:
+def _said(frame: Frame, equations: Sequence[tuple[Equation, bool]]) -> list[tuple[Atom, str | None]]:
     """(a value that comes from outside an expression, what it is called there). Each equation comes with whether nothing
     but JAX is called to make it."""
     steps = [pair for pair in equations if pair[0].callee.name not in _SAME] or equations
+    if len(steps) > 1 and isinstance(frame.node, ast.Subscript):
+        arrays = {a for e, _ in steps for a in e.inputs if type(a) is Constant and a.aval.dtype != bool}
+        return [(arrays.pop(), _word(frame.node.slice))] if len(arrays) == 1 else []
     if len(steps) > 1:
         return []  # several steps may read what they are given in any order
     equation, is_plain = steps[0]
     operands = _operands(frame.node, equation.callee.name, is_plain)
     if len(operands) != len(equation.inputs):
         return []
-    return [(a, _word(o)) for a, o in zip(equation.inputs, operands, strict=True) if type(a) is Value]
+    return [(a, _word(o)) for a, o in zip(equation.inputs, operands, strict=True)]
 
 
 def _operands(node: ast.AST | None, primitive: str, is_plain: bool) -> list[ast.expr]:
     """What an operation is of, in order; [] of what is none."""
     if isinstance(node, ast.BinOp):
         return [node.left, node.right]
+    if isinstance(node, ast.Subscript):
+        return [node.value, *(node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])]
     if isinstance(node, ast.UnaryOp):
         return [node.operand]
     if isinstance(node, ast.Compare) and len(node.comparators) == 1:

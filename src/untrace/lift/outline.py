@@ -500,6 +500,8 @@ class Outliner(FunctionNames):
         same = {i for i, value in enumerate(piece.inputs) if all(p.inputs[i] is value for p in shape.pieces)}
         function.extra.update(calls=shape.uses, same=same, uneven=len(shape.variants) > 1 and _is_uneven(shape))
         function.extra["together"] = self.turns.together(piece)
+        if len(shape.variants) > 1:
+            function.extra["words"] = self._words_of_differing(shape, piece)
         if piece.call.backward:
             function.extra.update(backward=True)
         else:

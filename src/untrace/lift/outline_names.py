@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.capture.provenance import Frame, Provenance
-from untrace.ir.nodes import Program, Value
+from untrace.ir.nodes import Atom, Program, Value
 from untrace.lift import pieces, words
 from untrace.lift.call_names import function_name, own_parameters, owner_of_call, snake_case
 from untrace.lift.cotangents import d
@@ -148,6 +148,17 @@ class FunctionNames(ABC):
                 if len(places) > 1 and rest.isidentifier():
                     names[i] = rest
         return names
+
+    def _words_of_differing(self, shape: Shape, piece: Piece) -> list[tuple[Atom, str]]:
+        """What the called function calls the numbers and arrays in which its variants differ, its parameters in order."""
+        rows = zip(*[[*one.literals, *one.arrays] for one in shape.variants], strict=True)
+        place = shape.variants.index(piece)
+        atoms = list(dict.fromkeys(row[place] for row in rows if any(a is not row[0] for a in row)))
+        inside = piece.scan.equations[piece.start : piece.stop]
+        found = names_of_operands(piece.call.callee.code, inside, atoms, self.provenance)
+        own = own_parameters(piece.call.callee)
+        said = [(atom, word) for atom, word in zip(atoms, found, strict=True) if word is not None]
+        return sorted(said, key=lambda pair: own.index(pair[1]) if pair[1] in own else len(own))
 
     def _forget_names_outside(self, piece: Piece) -> None:
         """Steps on the way to what the caller gave a name have names of their own."""

@@ -2,7 +2,7 @@
 
 A Piece is one call with the equations of its body, one interval of its caller's. Pieces with equal bodies, up to the
 names of their values, are one Shape, and share a function. Where a pass asks for it, so are pieces that differ in sizes
-and in a few numbers only: each such variant has a function in the IR, and the printer writes one for all (`alike`).
+and in a few numbers and arrays only: each such variant has a function in the IR, and the printer writes one for all (`alike`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ Equations = Sequence[Equation] | Mapping[int, Equation]  # by their places
 
 _MOST_VARIANTS = 8  # of one Shape
 _MOST_NUMBERS = 3  # pairs of numbers in which two variants may differ
+_MOST_ARRAYS = 6  # the same of arrays that the function closes over
 
 
 class Piece:
     """A call with what it reads and makes. Values made inside are numbered in order; `key` is equal for equal bodies,
-    `outline` for those that may differ in sizes. `variant`: which of those of its Shape it is. `first`: what calls of one
-    function share.
+    `outline` for those that may differ in sizes, numbers and arrays. `variant`: which of those of its Shape it is. `first`:
+    what calls of one function share.
     """
 
     __slots__ = (
-        "call", "items", "start", "stop", "inputs", "values", "numbers", "first", "key", "outline", "literals", "shape",
-        "variant",
+        "call", "items", "start", "stop", "inputs", "values", "numbers", "first", "key", "outline", "literals", "arrays",
+        "shape", "variant",
     )  # fmt: skip
 
     def __init__(self, call: Any):
@@ -46,7 +47,8 @@ class Piece:
         self.first: Sequence[Hashable] = ()
         self.key: Any = None
         self.outline: Any = None
-        self.literals: list[Any] = []
+        self.literals: list[Literal] = []
+        self.arrays: list[Constant] = []
         self.shape: Any = None
         self.variant = 0
 
@@ -70,13 +72,14 @@ class Piece:
                     return -1 - place
                 return number
             if kind is Literal:
-                self.literals.append(atom.value)
+                self.literals.append(atom)
                 return _number_key(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
-            return Constant, id(atom)
+            self.arrays.append(atom)
+            return id(atom), _rough(_type_key(atom.aval))
 
         def references(atoms: Sequence[Any]) -> tuple[Any, Any]:
             exact = tuple([reference(a) for a in atoms])
-            return exact, tuple([r[1:] if type(r) is tuple and r[0] is not Constant else r for r in exact])
+            return exact, tuple([r[1:] if type(r) is tuple else r for r in exact])
 
         def make(value: Value) -> None:
             numbers[value] = len(values)
@@ -174,8 +177,10 @@ class Shapes:
 
     def _alike(self, left: Piece, right: Piece, ours: Sequence[Equation], theirs: Sequence[Equation]) -> bool:
         """Whether two pieces with one outline differ in sizes and a few numbers only."""
-        numbers = {(repr(a), repr(b)) for a, b in zip(left.literals, right.literals, strict=True) if a != b}
-        if len(numbers) > _MOST_NUMBERS:
+        pairs = zip(left.literals, right.literals, strict=True)
+        numbers = {(repr(a.value), repr(b.value)) for a, b in pairs if a.value != b.value}
+        arrays = {(id(a), id(b)) for a, b in zip(left.arrays, right.arrays, strict=True) if a is not b}
+        if len(numbers) > _MOST_NUMBERS or len(arrays) > _MOST_ARRAYS:
             return False
         for a, b in zip(left.items, right.items, strict=True):
             if type(a) is int and not alike_params(self._comparer, ours[a].origin, theirs[b].origin):

@@ -1,19 +1,22 @@
-"""One definition for functions whose texts differ in names and in a few numbers only.
+"""One definition for functions whose texts differ in names and in a few numbers and arrays only.
 
     def block(params, x):  ...  jnp.ones((8,)) ... / 144.0          def block(params, x, count):
     def block_2(params, y):  ...  jnp.ones((16,)) ... / 576.0   ->      ... jnp.ones((x.shape[-1],)) ... / count
 
 A number that is the size of an axis of an argument in each of them is written so; what is left becomes an argument, which
-the calls pass. Python evaluates both while it traces, so that the program stays the same.
+the calls pass, and so do arrays of the module. Python evaluates both while it traces, so that the program stays the same.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from untrace.print.jax.types import Type
+import jax
+
+from untrace.print.jax.constants import Named
+from untrace.print.jax.types import Type, array_type
 from untrace.print.jax.variables import bound_names, scope_of
 from untrace.print.tree import (
     ATOM,
@@ -32,6 +35,7 @@ from untrace.print.walk import is_node, nodes_of, rebuilt, slots_of
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _MOST_ARGUMENTS = 3  # numbers that a call passes
+_MOST_ARRAYS = 6  # arrays that it passes
 
 
 def share_definitions(module: Any, others: Sequence[Statement]) -> None:
@@ -43,7 +47,7 @@ def share_definitions(module: Any, others: Sequence[Statement]) -> None:
     if len(local) < 2:
         return
     everything = [*module.definitions, *others]
-    forms = {id(d): _Form(d) for d in local}
+    forms = {id(d): _Form(d, module.arrays) for d in local}
     mentioned = {id(d): mentioned_in(d) for d in everything}
     place = 0
     while place < len(local):
@@ -62,7 +66,7 @@ def share_definitions(module: Any, others: Sequence[Statement]) -> None:
             for d in changed:
                 mentioned[id(d)] = mentioned_in(d)
                 if id(d) in forms:
-                    forms[id(d)] = _Form(d)  # type: ignore[arg-type]
+                    forms[id(d)] = _Form(d, module.arrays)  # type: ignore[arg-type]
 
 
 def _merge(
@@ -78,23 +82,28 @@ def _merge(
     """
     first = alike[0]
     columns = list(zip(*[forms[id(d)].numbers for d in alike], strict=True))
-    words = forms[id(first)].keywords
+    words, arrays = forms[id(first)].keywords, module.arrays
     found: dict[tuple[str, ...], Expr] = {}
     passed: list[tuple[str, ...]] = []
     types = [module.described.types_of(d) for d in alike]
     scope = scope_of(first, module.scope)
     extra: list[Parameter] = []
-    for column, word in zip(columns, words, strict=True):
+    order = {text: place for place, text in enumerate(module.words)}
+    for column, word in sorted(zip(columns, words, strict=True), key=lambda pair: order.get(pair[0][0], len(order))):
         if len(set(column)) == 1 or column in found:
             continue
         size = _size_of_argument(first, column, types) if word != "axis" else None
         if size is None:
-            integers = all("." not in c and "e" not in c for c in column)
-            extra.append(Parameter(scope.fresh(word or ("size" if integers else "count"))))
+            said = next((module.words[text] for text in column if text in module.words), None)
+            extra.append(Parameter(scope.fresh(word or said or _otherwise(column, arrays))))
             passed.append(column)
             size = Name(extra[-1].name)
         found[column] = size
-    if len(passed) > _MOST_ARGUMENTS:
+    given = [column for column in passed if column[0] in arrays]
+    if len(passed) - len(given) > _MOST_ARGUMENTS or len(given) > _MOST_ARRAYS or given and first.decorators:
+        return []
+    kinds = [_type_of(column, arrays) for column in passed]
+    if None in kinds:
         return []
     names = {d.name: number for number, d in enumerate(alike)}
     calls: list[tuple[Call, int]] = []
@@ -109,16 +118,35 @@ def _merge(
             changed.append(statement)
     for other in alike[1:]:
         module.described.shared(first, other)
-    _put_numbers(first, [found.get(c) if len(set(c)) > 1 else None for c in columns])
+    _put_numbers(first, [found.get(c) if len(set(c)) > 1 else None for c in columns], arrays)
     for call, number in calls:
         call.func = first.name
-        call.args = [*call.args, *[_number(column[number]) for column in passed]]
+        texts = [column[number] for column in passed]
+        call.args = [*call.args, *[Name(t) if t in arrays else _number(t) for t in texts]]
     first.params = [*first.params, *extra]
-    kinds = [
-        Type("array", "int" if all("." not in c and "e" not in c for c in column) else "float") for column in passed
-    ]
     module.described.also(first, [(p.name, kind) for p, kind in zip(extra, kinds, strict=True)])
     return [first, *changed]
+
+
+def _is_integer(column: Sequence[str]) -> bool:
+    return all("." not in text and "e" not in text for text in column)
+
+
+def _otherwise(column: Sequence[str], arrays: Mapping[str, Any]) -> str:
+    """The name of a parameter that nobody has a word for."""
+    if column[0] not in arrays:
+        return "size" if _is_integer(column) else "count"
+    return "indices" if arrays[column[0]].dtype.kind in "iu" else "array"
+
+
+def _type_of(column: Sequence[str], arrays: Mapping[str, Any]) -> Type | None:
+    """The type of the parameter that stands for numbers or arrays; None where they are of several types."""
+    if column[0] not in arrays:
+        return Type("array", "int" if _is_integer(column) else "float")
+    found: Type | None = array_type(jax.typeof(arrays[column[0]]))
+    for name in column[1:]:
+        found = found and found.merged(array_type(jax.typeof(arrays[name])))
+    return found
 
 
 def _number(text: str) -> Text:
@@ -146,12 +174,13 @@ def _size_of_argument(first: Def, column: Sequence[str], types: Sequence[Any]) -
 
 
 class _Form:
-    """What a definition says: `words` without the names of its variables and without numbers, and those apart.
+    """What a definition says: `words` without the names of its variables and without numbers and arrays of the module, and
+    those apart, as they stand in the text.
 
     `keywords`: of which keyword argument a number is the value, "" for others.
     """
 
-    def __init__(self, definition: Def):
+    def __init__(self, definition: Def, arrays: Mapping[str, Any]):
         names = set(bound_names(definition))
         self.numbers: list[str] = []
         self.keywords: list[str] = []
@@ -164,7 +193,11 @@ class _Form:
 
         keyword = ""
         for kind, value in tokens(definition, skip_name=True):
-            if kind == "variable":
+            if kind == "name" and value in arrays:
+                self.numbers.append(value)
+                self.keywords.append("")
+                words.append("array")
+            elif kind in ("variable", "name"):
                 variable(value)
             elif kind == "number":
                 self.numbers.append(value)
@@ -182,6 +215,9 @@ _PLAIN = frozenset({(Attribute, "name"), (Parameter, "kind")})
 
 def tokens(node: Any, skip_name: bool = False) -> Iterator[tuple[str, Any]]:
     yield "node", type(node).__name__
+    if type(node) in (Name, Named):
+        yield "name", node.flat()
+        return
     if type(node) is Text:
         yield ("number", node.text) if _NUMBER.fullmatch(node.text) else ("text", node.text)
         return
@@ -209,14 +245,18 @@ def _value_tokens(value: Any, kind: str, slot: str) -> Iterator[tuple[str, Any]]
         yield "value", repr(value)
 
 
-def _put_numbers(definition: Def, numbers: Sequence[Expr | None]) -> None:
-    """Puts other expressions in the place of the numbers of a function, in the order of `tokens`; None keeps one."""
+def _put_numbers(definition: Def, numbers: Sequence[Expr | None], arrays: Mapping[str, Any]) -> None:
+    """Puts other expressions in the place of the numbers and arrays of a function, in the order of `tokens`; None keeps one."""
     left = iter(numbers)
 
     def change(node: Any) -> Any:
-        if type(node) is not Text:
+        kind = type(node)
+        if kind in (Name, Named):
+            new = next(left) if node.flat() in arrays else None
+        elif kind is Text:
+            new = next(left) if _NUMBER.fullmatch(node.text) else None
+        else:
             return rebuilt(node, change)
-        new = next(left) if _NUMBER.fullmatch(node.text) else None
         return node if new is None else new
 
     made = rebuilt(definition, change)

@@ -34,6 +34,8 @@ class ConstantWriter:
         self._constants_by_bits: dict[Any, Expr] = {}
         self._jax_constants: dict[int, Expr] = {}
         self._literals: dict[Any, Expr] = {}
+        self.arrays: dict[str, Any] = {}  # by the name that it has in the module: an array
+        self.words: dict[str | None, str] = {}  # what functions that differ in a number or an array call it, by its text
 
     def helper(self, name: str) -> Text:
         """The name of one of our own helper routines (`runtime`), which is then part of the module."""
@@ -83,8 +85,18 @@ class ConstantWriter:
         found = self._constants_by_bits.get(key)
         if found is None:
             plain = self.values.array(array)
-            found = self._constants_by_bits[key] = self._module_name(self._base(constant, "const"), plain)
+            found = self._constants_by_bits[key] = self._module_name(self._base(constant, "const"), plain, array)
         return found
+
+    def text_of(self, atom: Literal | Constant) -> str | None:
+        """How a number, or an array that the module has, stands in the text."""
+        if type(atom) is Literal:
+            return self.literal(atom).flat().removeprefix(f"np.{atom.aval.dtype}(").rstrip(")")
+        found = self._constants.get(id(atom))
+        if found is None:
+            array = np.asarray(atom.value)
+            found = self._constants_by_bits.get(("numpy", array.dtype.name, array.shape, array.tobytes()))
+        return None if found is None else found.flat()
 
     def number_array(self, literal: Literal) -> Expr:
         """A number as an array of JAX, for a function to close over: a bare one is part of the equations that use it."""
@@ -141,8 +153,9 @@ class ConstantWriter:
                 expr = self._as_array(Call("_constants", [Text(quoted(name)), self.values.dtype(array.dtype)]), array)
                 self.constants.append(Assign([name], expr))
                 found = Name(name)
+                self.arrays[name] = array
             else:
-                found = self._module_name(base, self._as_array(expr, array))
+                found = self._module_name(base, self._as_array(expr, array), array)
             if weak and array.ndim:
                 found = self._module_name(base if self.idiomatic else "weak", self._weakly_typed(found, dtype))
             self._constants_by_bits[key] = found
@@ -151,7 +164,7 @@ class ConstantWriter:
             again = self._as_array(self.values.array(array), array) if self.idiomatic and not weak else None
             if again is None or len(again.flat()) > 80:
                 again = Call(Attribute(found, "copy"), [])
-            found = self._module_name(base, again)
+            found = self._module_name(base, again, array)
         elif jax_compat.is_jax_array(value):
             self.modules.add("jnp")
             found = self._module_name(base, Call("jnp.copy", [found]))
@@ -194,8 +207,10 @@ class ConstantWriter:
         options = [("new_dtype", self.values.dtype(dtype)), ("weak_type", Text("True")), ("sharding", Text("None"))]
         return Call("primitives.convert_element_type_p.bind", [array], options)
 
-    def _module_name(self, base: str, expr: Expr) -> Name:
+    def _module_name(self, base: str, expr: Expr, array: np.ndarray | None = None) -> Name:
         name = self.scope.fresh(base)
+        if array is not None:
+            self.arrays[name] = array
         self.constants.append(Assign([name], expr))
         return Name(name)
 

@@ -222,6 +222,8 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
         if body.extra.get("variadic"):
             module.variadic.setdefault(found, body.extra["variadic"])
         module.attributes.setdefault(found, body.extra.get("attributes", {}))
+        for atom, word in body.extra.get("words", ()):
+            module.words.setdefault(module.text_of(atom), word)
         module.parts.setdefault(found, []).append(body.extra.get("parts"))
         module.locals[key] = found
         module.kept.append(body)
