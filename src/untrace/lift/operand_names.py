@@ -14,7 +14,7 @@ from types import CodeType
 
 from untrace.capture import syntax
 from untrace.capture.provenance import Frame, Provenance
-from untrace.ir.nodes import Atom, Constant, Equation
+from untrace.ir.nodes import Atom, Constant, Equation, Literal
 from untrace.lift import words
 
 _SAME = frozenset({"convert_element_type", "broadcast_in_dim", "copy", "reshape", "squeeze"})  # of the same name
@@ -59,8 +59,7 @@ def _said(frame: Frame, equations: Sequence[tuple[Equation, bool]]) -> list[tupl
     but JAX is called to make it."""
     steps = [pair for pair in equations if pair[0].callee.name not in _SAME] or equations
     if len(steps) > 1 and isinstance(frame.node, ast.Subscript):
-        arrays = {a for e, _ in steps for a in e.inputs if type(a) is Constant and a.aval.dtype != bool}
-        return [(arrays.pop(), _word(frame.node.slice))] if len(arrays) == 1 else []
+        return _of_subscript(frame.node, [e for e, _ in steps])
     if len(steps) > 1:
         return []  # several steps may read what they are given in any order
     equation, is_plain = steps[0]
@@ -68,6 +67,16 @@ def _said(frame: Frame, equations: Sequence[tuple[Equation, bool]]) -> list[tupl
     if len(operands) != len(equation.inputs):
         return []
     return [(a, _word(o)) for a, o in zip(equation.inputs, operands, strict=True)]
+
+
+def _of_subscript(node: ast.Subscript, steps: Sequence[Equation]) -> list[tuple[Atom, str | None]]:
+    """The same of `x[i]`: an array, and an index that is known."""
+    made = {o for e in steps for o in e.outputs}
+    read = dict.fromkeys(a for e in steps for a in e.inputs if type(a) is not Literal and a not in made)
+    indices = [a for a in read if type(a) is Constant and a.aval.dtype.kind in "iu"]
+    arrays = [a for a in read if a not in indices and getattr(a.aval, "dtype", None) != bool]
+    found = [(a, _word(node.value)) for a in arrays if len(arrays) == 1]
+    return found + [(a, _word(node.slice)) for a in indices if len(indices) == 1]
 
 
 def _operands(node: ast.AST | None, primitive: str, is_plain: bool) -> list[ast.expr]:

@@ -20,6 +20,7 @@ from untrace.ir.nodes import (
     Local,
     Primitive,
     Program,
+    PullbackType,
     Value,
     functions_called,
     functions_in,
@@ -100,6 +101,7 @@ class Outliner(FunctionNames):
         scans = self._scans(backward)
         for scan in scans:
             scan.pieces, _ = self._pieces(scan.root, scan)
+        self.shapes.close_over()
         every = self.shapes.every()
         for shape in every:
             shape.results = self._results(shape)
@@ -231,16 +233,18 @@ class Outliner(FunctionNames):
         come last."""
         numbers = sorted({n for piece in shape.pieces for n in piece.scan.needed(piece)})
         saved = set(numbers).intersection(*[self._residuals(p, numbers) for p in shape.pieces])
-        if len(saved) > 1:
-            plain = [n for n in numbers if n not in saved]
-            return [*self._in_order(shape.pieces[0], plain), *[n for n in numbers if n in saved]]
-        return self._in_order(shape.pieces[0], numbers)
+        first = shape.pieces[0]
+        whole = self._as_returned(first, numbers) if len(saved) < 2 else None
+        if whole is not None:
+            return whole
+        plain = [n for n in numbers if n not in saved]
+        return [*(self._as_returned(first, plain) or plain), *[n for n in numbers if n in saved]]
 
-    def _in_order(self, piece: Piece, numbers: list[int]) -> list[int]:
+    def _as_returned(self, piece: Piece, numbers: list[int]) -> list[int] | None:
+        """Results in the order in which the author returns them; None where that is not known of all."""
         if len(numbers) > _MOST_OUTPUTS or piece.call.backward:
-            return numbers
-        ways = [self._returned(piece, piece.values[n]) for n in numbers]
-        return pieces.by_way(numbers, ways) or numbers
+            return None
+        return pieces.by_way(numbers, [self._returned(piece, piece.values[n]) for n in numbers])
 
     # ------------------------------------------------------------ which of them are worth a function
 
@@ -429,9 +433,10 @@ class Outliner(FunctionNames):
             if number not in needed and value not in results:
                 outputs.append(None)
                 continue
-            name = self._name_in_caller(piece, value)
+            is_pullback = type(value.aval) is PullbackType  # which the author has no name for
+            name = None if is_pullback else self._name_in_caller(piece, value)
             outer = known.get(value, value)
-            if number not in shape.plain and not piece.call.backward and not outer.named:
+            if is_pullback or number not in shape.plain and not piece.call.backward and not outer.named:
                 outer.hint = result.hint  # what is saved is called as where it comes from
                 outputs.append(outer)
                 continue
@@ -483,6 +488,8 @@ class Outliner(FunctionNames):
             said = {place for place, name in enumerate(names) if name is not None and piece.call.callee.library}
             own = [self._common_word(shape, i) or word for i, word in enumerate(self._own_words(named.inputs))]
             for value, result in list(zip(inner, results, strict=True))[: len(results) - self._saved(shape)]:
+                if type(value.aval) is PullbackType:
+                    continue  # the author has none
                 value.hint = self._name_inside(piece, result)
                 is_its_own = result.named or result.named_inside or value.hint != result.hint
                 value.named_inside = piece.call.callee.library and value.hint is not None and is_its_own

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from untrace import jax_compat
 from untrace.capture.provenance import Frame, climbed
 from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, PullbackType, Value
 from untrace.lift import words
@@ -23,7 +24,7 @@ Equations = Sequence[Equation] | Mapping[int, Equation]  # by their places
 
 _MOST_VARIANTS = 8  # of one Shape
 _MOST_NUMBERS = 3  # pairs of numbers in which two variants may differ
-_MOST_ARRAYS = 6  # the same of arrays that the function closes over
+_MOST_ARRAYS = 6  # the same of arrays that the function closes over, or that two calls pass
 
 
 class Piece:
@@ -41,7 +42,7 @@ class Piece:
         self.call = call
         self.items: list[Any] = []  # places of equations, and Pieces
         self.start = self.stop = 0  # the interval of equations
-        self.inputs: list[Value] = []
+        self.inputs: list[Value | Constant] = []
         self.values: list[Value] = []
         self.numbers: dict[Value, int] = {}
         self.first: Sequence[Hashable] = ()
@@ -56,13 +57,13 @@ class Piece:
         """Numbers what is read and made by `items`, and sets the key."""
         numbers, values, inputs = self.numbers, self.values, self.inputs
         self.first = first
-        places: dict[Value, int] = {}
+        places: dict[Value | Constant, int] = {}
         keys: list[Any] = list(first)
         outline: list[Any] = list(first)
 
         def reference(atom: Any) -> Any:
             kind = type(atom)
-            if kind is Value:
+            if kind is Value or kind is Constant and _may_be_passed(atom):
                 number = numbers.get(atom)
                 if number is None:
                     place = places.get(atom)
@@ -106,7 +107,7 @@ class Piece:
         self.key = (tuple(keys), tuple(types))
         self.outline = (tuple(outline), tuple([_rough(t) for t in types]))
 
-    def passed(self) -> Sequence[Value]:
+    def passed(self) -> Sequence[Value | Constant]:
         """What the caller passes for `inputs`."""
         return self.inputs
 
@@ -158,6 +159,8 @@ class Shapes:
         bucket = self._buckets.setdefault(piece.outline if self._rough else piece.key, [])
         for shape in bucket:
             for number, first in enumerate(shape.variants):
+                if len(_differing(first, piece)) > _MOST_ARRAYS:
+                    continue
                 if same_bodies(self._comparer, first, piece, equations(first), equations(piece)):
                     shape.pieces.append(piece)
                     piece.shape, piece.variant = shape, number
@@ -172,6 +175,15 @@ class Shapes:
         piece.shape = self._make(piece)
         bucket.append(piece.shape)
 
+    def close_over(self) -> None:
+        """Takes arrays that are the same at all calls of a function out of what these pass."""
+        for shape in self.every():
+            first = shape.pieces[0].inputs
+            arrays = {i for i, a in enumerate(first) if type(a) is Constant}
+            same = {i for i in arrays if all(_is_same_array(first[i], p.inputs[i]) for p in shape.pieces)}
+            for piece in shape.pieces if same else ():
+                piece.inputs = [a for i, a in enumerate(piece.inputs) if i not in same]
+
     def every(self) -> list[Any]:
         return [shape for bucket in self._buckets.values() for shape in bucket]
 
@@ -180,12 +192,18 @@ class Shapes:
         pairs = zip(left.literals, right.literals, strict=True)
         numbers = {(repr(a.value), repr(b.value)) for a, b in pairs if a.value != b.value}
         arrays = {(id(a), id(b)) for a, b in zip(left.arrays, right.arrays, strict=True) if a is not b}
-        if len(numbers) > _MOST_NUMBERS or len(arrays) > _MOST_ARRAYS:
+        if len(numbers) > _MOST_NUMBERS or len(arrays) + len(_differing(left, right)) > _MOST_ARRAYS:
             return False
         for a, b in zip(left.items, right.items, strict=True):
             if type(a) is int and not alike_params(self._comparer, ours[a].origin, theirs[b].origin):
                 return False
         return True
+
+
+def _differing(left: Piece, right: Piece) -> set[tuple[int, int]]:
+    """The arrays in which what two calls pass differs, each pair once."""
+    pairs = zip(left.inputs, right.inputs, strict=True)
+    return {(id(a), id(b)) for a, b in pairs if Constant in (type(a), type(b)) and not _is_same_array(a, b)}
 
 
 def same_bodies(comparer: Comparer, left: Piece, right: Piece, ours: Equations, theirs: Equations) -> bool:
@@ -267,6 +285,21 @@ def _rough(key: Any) -> Any:
 def callee_key(callee: Any) -> Any:
     """Equal for equal callees; what a library's call does is told by the equation that it was."""
     return callee.name if type(callee) is Library else id(callee.object)
+
+
+def _may_be_passed(constant: Constant) -> bool:
+    """Whether an array may be an argument of a function: an index has to be known as it is, as NumPy's."""
+    dtype = getattr(constant.aval, "dtype", None)
+    return isinstance(dtype, np.dtype) and dtype.kind in "fc" and not jax_compat.is_ref(constant.value)
+
+
+def _is_same_array(left: Any, right: Any) -> bool:
+    """Whether two of a call's inputs are one array, or two with the same bits."""
+    if left is right or type(left) is not Constant or type(right) is not Constant:
+        return left is right
+    if jax_compat.is_tracer(left.value) or jax_compat.is_tracer(right.value) or _type_key(left.aval) != _type_key(right.aval):
+        return False
+    return np.asarray(left.value).tobytes() == np.asarray(right.value).tobytes()
 
 
 def _number_key(value: Any) -> Any:

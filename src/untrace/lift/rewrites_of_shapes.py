@@ -139,6 +139,26 @@ def axes_taken_back(body: Body, eqn: Any) -> Any:
     return x if tuple(x.aval.shape) == tuple(eqn.outvars[0].aval.shape) else None
 
 
+@rewrite("squeeze")
+def summed_at_once(body: Body, eqn: Any) -> Any:
+    """In a backward pass, the axes of size one that a sum leaves, with those that were put in after it, go with the others:
+    `d.sum(axis=(0, 1))` for the gradient of a bias, whatever the size of a batch."""
+    if not body.in_backward_pass(eqn):
+        return None
+    total = body.maker(eqn.invars[0], "reduce_sum", "reshape")
+    if total is not None and total.primitive.name == "reshape" and total.params["dimensions"] is None:
+        total = body.maker(total.invars[0], "reduce_sum")
+    left = tuple(eqn.outvars[0].aval.shape)
+    if total is None or total.primitive.name != "reduce_sum" or total.params.get("out_sharding") is not None:
+        return None
+    x, axes = total.invars[0], {int(a) for a in total.params["axes"]}
+    kept = [i for i in range(x.aval.ndim) if i not in axes]
+    gone = {i for i in kept if x.aval.shape[i] == 1}
+    if tuple(x.aval.shape[i] for i in kept if i not in gone) != left or not gone or not body.used_once(total.outvars[0]):
+        return None
+    return total.replace(params={**total.params, "axes": tuple(sorted(axes | gone))}, outvars=eqn.outvars)
+
+
 @rewrite("slice")
 def part_of_number(body: Body, eqn: Any) -> Any:
     """A part of an array that is one number everywhere."""

@@ -11,6 +11,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     transpose, reshape, broadcast, convert of themselves, or to the type that is there: composed or dropped
     -(-x) -> x
     sum over axes of size one -> the array without them       XLA adds nothing to the one number
+    a sum, and the axes of size one that it leaves taken away -> a sum over those as well
     product that sums nothing -> a multiplication
     the same triangular system solved for two cotangents -> solved once
     select_n(tri, 0, x) -> jnp.tril, jnp.triu

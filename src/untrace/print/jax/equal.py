@@ -76,7 +76,7 @@ def _form(unit: Sequence[Statement], own: Sequence[str]) -> Any:
         bound = {name for name in bound_names(statement)} if type(statement) is Def else set()
         inside = dict(order)
         for kind, value in tokens(statement, skip_name=type(statement) is Def):
-            if kind in ("variable", "text") and type(value) is str and _DOTTED.fullmatch(value):
+            if kind in ("variable", "name", "text") and type(value) is str and _DOTTED.fullmatch(value):
                 head, _, rest = value.partition(".")
                 if head in bound:
                     inside.setdefault(head, len(inside))
