@@ -487,6 +487,9 @@ class Outliner(FunctionNames):
             (names, unmatched), named = max(found, key=lambda f: len(f[0][0]) - f[0][0].count(None))
             said = {place for place, name in enumerate(names) if name is not None and piece.call.callee.library}
             own = [self._common_word(shape, i) or word for i, word in enumerate(self._own_words(named.inputs))]
+            for i in [i for i, a in enumerate(named.inputs) if type(a) is not Value]:  # an array that one call passes
+                values = [p.inputs[i] for p in shape.pieces if type(p.inputs[i]) is Value]
+                own[i] = next((value.hint for value in values if value.hint), own[i])
             for value, result in list(zip(inner, results, strict=True))[: len(results) - self._saved(shape)]:
                 if type(value.aval) is PullbackType:
                     continue  # the author has none

@@ -94,6 +94,93 @@ def _known_indices(body: Body, atom: Any) -> list[int] | None:
 
 
 @rewrite("gather")
+def read_at_places(body: Body, eqn: Any) -> Any:
+    """`x.at[i].get(mode="clip")`: what `jax.vmap` makes of `x[i]` are slices of one, which are squeezed then."""
+    numbers, sizes = eqn.params["dimension_numbers"], tuple(map(int, eqn.params["slice_sizes"]))
+    x, indices = eqn.invars
+    if len(indices.aval.shape) - 1 == len(numbers.operand_batching_dims):
+        return None  # one index each reads as `jax.vmap(lambda x, i: x[i])`
+    gone = {*map(int, numbers.collapsed_slice_dims), *map(int, numbers.operand_batching_dims)}
+    window = [d for d in range(len(sizes)) if d not in gone]
+    found = _places(body, eqn, list(map(int, numbers.start_index_map)), dict(zip(window, [sizes[d] for d in window], strict=True)))
+    if found is None:
+        return None
+    ones, axes, columns = found
+    offsets = dict(zip(window, map(int, numbers.offset_dims), strict=True))
+    squeezed = [offsets[d] for d in ones]
+    shape = tuple(eqn.outvars[0].aval.shape)
+    new = numbers._replace(
+        offset_dims=tuple(o - sum(s < o for s in squeezed) for d, o in offsets.items() if d not in ones),
+        collapsed_slice_dims=tuple(sorted({*map(int, numbers.collapsed_slice_dims), *ones})),
+        start_index_map=tuple(axes),
+    )
+    flags = {key: eqn.params[key] for key in ("unique_indices", "indices_are_sorted", "mode", "fill_value")}
+
+    def read(a: Any, *parts: Any) -> list[Any]:
+        taken = lax.gather(a, _joined(parts), new, sizes, **flags)
+        return [lax.broadcast_in_dim(taken, shape, [d for d in range(len(shape)) if d not in squeezed])]
+
+    return spliced(body, eqn, read, [x, *columns])
+
+
+@rewrite("scatter-add", "scatter_add")
+def added_at_places(body: Body, eqn: Any) -> Any:
+    """`.at[i].add(v, mode="clip")`, the derivative of that."""
+    x, _, updates = eqn.invars
+    numbers = eqn.params["dimension_numbers"]
+    gone = {*map(int, numbers.inserted_window_dims), *map(int, numbers.operand_batching_dims)}
+    window = [d for d in range(len(x.aval.shape)) if d not in gone]
+    offsets = dict(zip(window, map(int, numbers.update_window_dims), strict=True))
+    axes = list(map(int, numbers.scatter_dims_to_operand_dims))
+    found = _places(body, eqn, axes, {d: updates.aval.shape[offsets[d]] for d in window})
+    if found is None:
+        return None
+    ones, axes, columns = found
+    squeezed = [offsets[d] for d in ones]
+    new = numbers._replace(
+        update_window_dims=tuple(o - sum(s < o for s in squeezed) for d, o in offsets.items() if d not in ones),
+        inserted_window_dims=tuple(sorted({*map(int, numbers.inserted_window_dims), *ones})),
+        scatter_dims_to_operand_dims=tuple(axes),
+    )
+    flags = {key: eqn.params[key] for key in ("unique_indices", "indices_are_sorted", "mode")}
+
+    def add(a: Any, v: Any, *parts: Any) -> list[Any]:
+        return [lax.scatter_add(a, _joined(parts), lax.squeeze(v, squeezed), new, **flags)]
+
+    return spliced(body, eqn, add, [x, updates, *columns])
+
+
+def _places(body: Body, eqn: Any, axes: list[int], window: dict[int, int]) -> tuple[list[int], list[int], list[Any]] | None:
+    """(axes along which the window is one index, those of them and others that are indexed still, the parts of the indices
+    for these) of what was mapped, and puts windows that would reach outside where they fit; None for anything else.
+
+    axes: those that are indexed. window: sizes by axis. Along an axis that it covers, a window fits in one place only.
+    """
+    x, indices = eqn.invars[:2]
+    if eqn.params["mode"] is not lax.GatherScatterMode.CLIP or Literal in (type(x), type(indices)):
+        return None
+    scopes = jax_compat.scope_names(jax_compat.equation_source(eqn)[1])
+    if not any("vmap()" in scope for scope in scopes) or jax_compat.varying_axes(x.aval):
+        return None
+    whole = [d for d in axes if window.get(d) == x.aval.shape[d]]
+    ones = [d for d in axes if window.get(d) == 1 and d not in whole]
+    first = len(eqn.params["dimension_numbers"].operand_batching_dims)
+    if sorted(ones) != list(range(first, first + len(ones))) or not ones or len(ones) + len(whole) < len(axes):
+        return None
+    columns = [indices]
+    if whole:
+        joined = body.maker(indices, "concatenate")
+        if joined is None or [v.aval.shape[-1] for v in joined.invars] != [1] * len(axes):
+            return None
+        columns = [v for d, v in zip(axes, joined.invars, strict=True) if d in ones]
+    return None if any(type(v) is Literal for v in columns) else (ones, [d for d in axes if d in ones], columns)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else lax.concatenate(parts, parts[0].ndim - 1)
+
+
+@rewrite("gather")
 def one_place(body: Body, eqn: Any) -> Any:
     """What is read at one place is read at places that are sorted and unique, as `x.at[i].get(...)` says and a derivative
     does not."""

@@ -26,6 +26,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     where(c, d, 0) + -where(c, 0, d) -> where(c, d, 0 - d)
     product of two vectors that sums nothing -> jnp.outer
     what a derivative adds at, promised to be in bounds -> dropped where it is not
+    slices of one that a mapped index makes -> `x.at[i].get(mode="clip")`, `.at[i].add(v, mode="clip")`
     what is broadcast before a loop -> broadcast in its body
     the number of a choice, saved for the backward pass -> the truth value that it is made of
     a number that a jitted function gives and nobody reads -> not given

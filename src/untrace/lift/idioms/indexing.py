@@ -275,8 +275,11 @@ def _several_arrays(m: Matcher, equation: Equation) -> Iterator[Guess]:
     """`x[i, j]`: the indices are joined along a last axis."""
     x, indices = equation.inputs
     axes = [int(a) for a in equation.origin.params["dimension_numbers"].start_index_map]
+    options = _mode(equation)
     for index in _joined_index(m, indices, axes):
         yield Guess("operator.getitem", (x, index))
+        for named in options:
+            yield Guess("at.get", (x, index), named)
 
 
 def _joined_index(m: Matcher, indices: Any, axes: list[int]) -> Iterator[tuple[Any, ...]]:
@@ -418,6 +421,8 @@ def _mapped_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
             if kind == "gather":
                 size = int(inside.origin.params["slice_sizes"][count])
                 yield mapped("lax.dynamic_slice_in_dim", 2, (x, index, size))
+                for named in _mode(inside):
+                    yield mapped("at.get", 2, (x, index), named)
             continue
         for value in (m.through(updates[0], "broadcast_in_dim"), updates[0]):
             if value is not None:
