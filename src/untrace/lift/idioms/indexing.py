@@ -321,9 +321,24 @@ _SEGMENTS = {"at.add": "jax.ops.segment_sum", "at.multiply": "jax.ops.segment_pr
              "at.max": "jax.ops.segment_max"}  # fmt: skip
 
 
+@idiom("convert_element_type")
+def _at_of_weak_type(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """`x.at[i].set(v)` of an array with a weak type, which that keeps."""
+    changed = m.producer(equation.inputs[0], *_SCATTERS)
+    if changed is not None and equation.origin.params["weak_type"]:
+        x = m.through(changed.inputs[0], "convert_element_type")
+        if x is not None:
+            yield from _at_of(m, changed, x)
+
+
 @idiom(*_SCATTERS)
 def _at(m: Matcher, equation: Equation) -> Iterator[Guess]:
-    x, indices, updates = equation.inputs
+    yield from _at_of(m, equation, equation.inputs[0])
+
+
+def _at_of(m: Matcher, equation: Equation, x: Any) -> Iterator[Guess]:
+    """The calls that a scatter may be, of the array `x`."""
+    _, indices, updates = equation.inputs
     path = "at." + _SCATTERS[equation.callee.name]
     numbers = equation.origin.params["dimension_numbers"]
     axes = [int(a) for a in numbers.scatter_dims_to_operand_dims]
