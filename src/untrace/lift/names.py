@@ -168,7 +168,10 @@ class Namer:
             for output in equation.outputs:
                 if output is not None:
                     made[id(output)] = here
-        returned = {id(r) for r in function.results if type(r) is Value}
+        returned: dict[int, int] = {}  # by id of a result the first place that it has among those
+        for place, result in enumerate(function.results):
+            if type(result) is Value:
+                returned.setdefault(id(result), place)
         for group in groups:
             if group.stop == group.start + 1:
                 outputs = [o for o in equations[group.start].outputs if o is not None]
@@ -182,9 +185,9 @@ class Namer:
                 leaving = [o for o in outputs if id(o) in backward or id(o) in returned or id(o) in forward]
             elif not leaving:
                 leaving = [o for o in outputs if id(o) in returned]
-                # The body of a differentiated loop returns residuals as well; the primal value was computed first.
+                # The body of a differentiated loop returns residuals as well, after the primal values.
                 if differentiated:
-                    leaving = leaving[:1]
+                    leaving = sorted(leaving, key=lambda o: returned[id(o)])[:1]
                 leaving = leaving or [o for o in outputs if id(o) in backward][:1] or outputs[-1:]
             group.results = leaving
             if group.site.by_jvp:
