@@ -90,7 +90,7 @@ class _Reader:
         if not own and not self.backward and self._is_of_calls(equations, chains, name):
             own = -1
         elif own:
-            chains, own = self._without_strays(chains, own)
+            chains, own = self._without_strays(equations, chains, own)
         whole = list(chains)
         for at, site in enumerate(sites):
             if self._is_backward(site) and len(chains[at]) > own:
@@ -186,7 +186,9 @@ class _Reader:
         pairs = [(c, e) for c, e in zip(chains, equations, strict=True) if c]
         return any(not self._shared(a, b, before, e) for (a, before), (b, e) in zip(pairs, pairs[1:], strict=False))
 
-    def _without_strays(self, chains: list[Sequence[Frame]], own: int) -> tuple[list[Sequence[Frame]], int]:
+    def _without_strays(
+        self, equations: Sequence[Equation], chains: list[Sequence[Frame]], own: int
+    ) -> tuple[list[Sequence[Frame]], int]:
         """The chains without those of single equations from elsewhere, and 0, where the rest are the function's own.
 
         What a loop's body computes from nothing that changes, JAX takes out of the loop where it differentiates: such an
@@ -196,11 +198,26 @@ class _Reader:
         counts = Counter([f for f in firsts if f])
         main = counts.most_common(1)[0][0] if counts else 0
         run = 0
-        for first in firsts:
-            run = 0 if first == main else run + (first != 0)
+        taken_out = self._taken_out(equations, chains, firsts, main)
+        for at, first in enumerate(firsts):
+            run = 0 if first == main else run + (first != 0 and at not in taken_out)
             if run > _STRAYS:
                 return chains, own  # a call from elsewhere, such as a derivative rule's
         return [c if f == main else () for c, f in zip(chains, firsts, strict=True)], 0
+
+    def _taken_out(
+        self, equations: Sequence[Equation], chains: Sequence[Sequence[Frame]], firsts: Sequence[int], main: int
+    ) -> set[int]:
+        """Places of equations right before a loop that have the frames of its body."""
+        found: set[int] = set()
+        for loop, equation in enumerate(equations):
+            if equation.callee.name == "scan":
+                name = jax_compat.function_name(equation.origin.params["jaxpr"])
+                at = loop - 1
+                while at >= 0 and chains[at] and firsts[at] != main and chains[at][0].name == name:
+                    found.add(at)
+                    at -= 1
+        return found
 
     def _shared(self, old: Sequence[Frame], new: Sequence[Frame], before: Any, equation: Equation) -> int:
         """How many activations two neighbouring equations have in common (1: that of the first frame)."""

@@ -129,12 +129,19 @@ def constants_of_a_loop(body: Body, eqn: Any) -> Any:
 
 def _once(body: Body, atom: Any, loop: Any) -> Any:
     """What stands for a constant of a loop: where the turn computes `0.5 * step` twice, JAX takes out both. What two
-    calls in it compute stays with each."""
+    calls in it compute stays with each, and what two loops do with each loop."""
+    if type(atom) is not Literal and atom in body.of_turns:
+        return body.of_turns[atom]
     made = body.made.get(atom) if type(atom) is not Literal else None
     if made is None or _depth_in_turn(body, made, loop) != 1:
         return atom
     key = _expression(body, atom)
-    return atom if key is None else body.of_turns.setdefault(key, atom)
+    if key is None:
+        return atom
+    first = body.of_turns.setdefault((id(loop), key), atom)
+    if first is not atom:
+        body.of_turns[atom] = first  # in the loop's backward part too
+    return first
 
 
 def _expression(body: Body, atom: Any) -> Hashable | None:
