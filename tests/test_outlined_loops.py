@@ -153,3 +153,36 @@ def test_the_gradient_of_a_loop_in_a_loop():
     found = untrace.decompile(jax.grad(loss))(params, jnp.ones((3, 4)))
     assert found.proof.at_least("bits"), found.proof
     assert "scan_p.bind" not in found.source and "def turn_bwd(" in found.source, found.source
+
+
+def decayed(layer, xs):
+    """Its loop computes much from what it closes over: JAX takes that out where it differentiates the loop."""
+
+    def step(state, x):
+        total, largest = state
+        new = jnp.maximum(largest - jnp.exp(layer["decay"]), x + layer["bonus"])
+        old = jnp.exp(largest - jnp.exp(layer["decay"]) - new) * total
+        total = old + jnp.exp(x - new)
+        return (total, new), total
+
+    zeros = jnp.zeros(xs.shape[1])
+    return jnp.tanh(jax.lax.scan(step, (zeros, zeros), xs @ layer["w"])[1] @ layer["out"])
+
+
+def test_what_is_taken_out_of_a_loop_is_no_call_between_two_halves_of_its_function():
+    def loss(layers, xs):
+        for layer in layers:
+            xs = xs + decayed(layer, xs)
+        return jnp.mean(xs**2)
+
+    def layer(seed):
+        return {
+            "w": array(seed, 4, 4),
+            "out": array(seed + 1, 4, 4),
+            "decay": array(seed + 2, 4),
+            "bonus": jnp.full(4, 0.3),
+        }
+
+    source = untrace.decompile(jax.grad(loss, (0, 1)))([layer(0), layer(10)], array(5, 6, 4)).source
+    assert source.count("lax.scan(") == 2
+    assert "decayed_bwd" in source, source

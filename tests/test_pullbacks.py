@@ -202,3 +202,19 @@ def test_a_pullback_stays_whole_where_its_result_is_computed_twice():
 
     text = untrace.decompile(jax.grad(loss))(jnp.linspace(-0.5, 0.5, 7), jnp.arange(7.0)).source
     assert "lax.select" not in text and "minimum_vjp" in text, text
+
+
+def test_a_function_that_saves_a_pullback_alone_gives_it_after_its_result():
+    def shifted(w, x):
+        z = jax.nn.logsumexp(x @ w, axis=-1, keepdims=True)
+        return z + x
+
+    def loss(ws, x):
+        a = shifted(ws[0], x)
+        b = shifted(ws[1], jnp.sin(a))
+        return (shifted(ws[2], jnp.cos(b) * a) ** 2).sum()
+
+    text = _source(jax.grad(loss), [jnp.eye(5) * i for i in (1.0, 2.0, 3.0)], X)
+    assert "z, logsumexp_vjp = jax.vjp(" in text
+    assert "return z + x, logsumexp_vjp" in text
+    assert "a, logsumexp_vjp = shifted(ws[0], x)" in text or "a, logsumexp_vjp = shifted(ws_0, x)" in text, text

@@ -61,3 +61,19 @@ def test_no_variable_is_taken_for_another_one(wishes, mine, others):
     assert len(set(after)) == len(after), (new, words)
     for name, one in new.items():
         assert one == wishes.get(name) or one in set(new), (name, one)
+
+
+def test_the_authors_name_goes_to_the_value_and_not_to_what_is_saved_on_the_way():
+    """The mask is broadcast, and saved, before the choice that the statement is for."""
+
+    def masked(w, xs, mask):
+        def step(hidden, position):
+            x, present = position
+            hidden = jnp.where(present[:, None], jnp.tanh(hidden @ w + x), hidden)
+            return hidden, hidden
+
+        return jax.lax.scan(step, jnp.zeros((2, 3)), (xs, mask))[1].sum()
+
+    source = untrace.decompile(jax.grad(masked))(jnp.eye(3), jnp.ones((5, 2, 3)), jnp.ones((5, 2), bool)).source
+    assert "hidden_2 = jnp.where(present[:, None], tanh, hidden)" in source
+    assert "jnp.where(present_wide, " in source and "jnp.where(hidden" not in source

@@ -81,3 +81,12 @@ def test_the_derivative_of_what_is_set_at_an_index_is_read_there():
     assert '.at[i].get(mode="fill", fill_value=0)' in source, source
     d = untrace.decompile(f)(X, jnp.ones(5), jnp.int32(2))
     np.testing.assert_array_equal(d(X, jnp.ones(5), jnp.int32(7))[1], jnp.zeros(5))
+
+
+def test_the_gradient_of_a_bias_is_one_sum_whatever_the_size_of_the_batch():
+    def loss(b, x):
+        return jnp.sum(jnp.tanh(x + b) ** 2)
+
+    for batch in (1, 3):
+        source = proven(jax.grad(loss), jnp.ones(5), jnp.linspace(0.0, 1.0, 20 * batch).reshape(batch, 4, 5))
+        assert ".sum(axis=(0, 1))" in source and "squeeze" not in source and "reshape" not in source

@@ -26,7 +26,9 @@ def names_of_operands(
     """What the function of `code`, whose equations these are, calls each of its inputs, or of the numbers and arrays that
     it reads; None where it does not say."""
     by_expression: dict[Frame, list[tuple[Equation, bool]]] = {}
-    known: dict[Atom, Atom] = {value: value for value in inputs}  # inputs, and what is an input but for its type or shape
+    known: dict[Atom, Atom] = {
+        value: value for value in inputs
+    }  # inputs, and what is an input but for its type or shape
     for equation in equations:
         frames = provenance.site(equation.origin).frames
         frame = next((f for f in frames if f.code is code), None)
@@ -74,7 +76,7 @@ def _of_subscript(node: ast.Subscript, steps: Sequence[Equation]) -> list[tuple[
     made = {o for e in steps for o in e.outputs}
     read = dict.fromkeys(a for e in steps for a in e.inputs if type(a) is not Literal and a not in made)
     indices = [a for a in read if type(a) is Constant and a.aval.dtype.kind in "iu"]
-    arrays = [a for a in read if a not in indices and getattr(a.aval, "dtype", None) != bool]
+    arrays = [a for a in read if a not in indices and str(getattr(a.aval, "dtype", "")) != "bool"]
     found = [(a, _word(node.value)) for a in arrays if len(arrays) == 1]
     return found + [(a, _word(node.slice)) for a in indices if len(indices) == 1]
 

@@ -102,7 +102,9 @@ def read_at_places(body: Body, eqn: Any) -> Any:
         return None  # one index each reads as `jax.vmap(lambda x, i: x[i])`
     gone = {*map(int, numbers.collapsed_slice_dims), *map(int, numbers.operand_batching_dims)}
     window = [d for d in range(len(sizes)) if d not in gone]
-    found = _places(body, eqn, list(map(int, numbers.start_index_map)), dict(zip(window, [sizes[d] for d in window], strict=True)))
+    found = _places(
+        body, eqn, list(map(int, numbers.start_index_map)), dict(zip(window, [sizes[d] for d in window], strict=True))
+    )
     if found is None:
         return None
     ones, axes, columns = found
@@ -150,7 +152,9 @@ def added_at_places(body: Body, eqn: Any) -> Any:
     return spliced(body, eqn, add, [x, updates, *columns])
 
 
-def _places(body: Body, eqn: Any, axes: list[int], window: dict[int, int]) -> tuple[list[int], list[int], list[Any]] | None:
+def _places(
+    body: Body, eqn: Any, axes: list[int], window: dict[int, int]
+) -> tuple[list[int], list[int], list[Any]] | None:
     """(axes along which the window is one index, those of them and others that are indexed still, the parts of the indices
     for these) of what was mapped, and puts windows that would reach outside where they fit; None for anything else.
 

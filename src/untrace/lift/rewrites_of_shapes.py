@@ -154,7 +154,11 @@ def summed_at_once(body: Body, eqn: Any) -> Any:
     x, axes = total.invars[0], {int(a) for a in total.params["axes"]}
     kept = [i for i in range(x.aval.ndim) if i not in axes]
     gone = {i for i in kept if x.aval.shape[i] == 1}
-    if tuple(x.aval.shape[i] for i in kept if i not in gone) != left or not gone or not body.used_once(total.outvars[0]):
+    if (
+        tuple(x.aval.shape[i] for i in kept if i not in gone) != left
+        or not gone
+        or not body.used_once(total.outvars[0])
+    ):
         return None
     return total.replace(params={**total.params, "axes": tuple(sorted(axes | gone))}, outvars=eqn.outvars)
 

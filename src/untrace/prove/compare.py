@@ -387,9 +387,7 @@ class Comparer:
         fixed = list(zip(a.invars, b.invars, strict=True))
         return self._match(a, b, fixed, frozenset(), frozenset()) is not None
 
-    def _match(
-        self, a: Side, b: Side, fixed: Pairs, free_a: frozenset[Any], free_b: frozenset[Any]
-    ) -> Pairs | None:
+    def _match(self, a: Side, b: Side, fixed: Pairs, free_a: frozenset[Any], free_b: frozenset[Any]) -> Pairs | None:
         """Which inputs in `free_a` and `free_b` have to be the same for the two to be; None when they are not whatever those
         are. `fixed` pairs the other inputs beforehand.
         """
