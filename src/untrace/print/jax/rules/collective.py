@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,9 @@ from untrace.ir.nodes import Constant, Function
 from untrace.print.jax.rules.calls import result
 from untrace.print.jax.rules.control import closes_naturally
 from untrace.print.rules import DECLINE, Whole, rule
-from untrace.print.tree import Call, Name, Tuple
+from untrace.print.tree import Binary, Call, List, Name, Star, Text, Tuple
+
+_FEWEST_ALIKE = 4  # shardings in a row that are written once
 
 
 def _axis(axes: Any) -> Any:
@@ -130,13 +133,26 @@ def shard_map(
     else:
         name = w.module.function(jaxpr)
     function = Name(name)
-    kwargs: dict[str, Any] = {"mesh": mesh, "in_specs": tuple(in_specs)}
-    kwargs["out_specs"] = out_specs[0] if len(jaxpr.results) == 1 else tuple(out_specs)
+    kwargs: dict[str, Any] = {"mesh": mesh, "in_specs": _specs(w, in_specs)}
+    kwargs["out_specs"] = out_specs[0] if len(jaxpr.results) == 1 else _specs(w, out_specs)
     if set(newly_manual_axes) != set(mesh.axis_names):
         kwargs["axis_names"] = frozenset(newly_manual_axes)
     if not check_vma:
         kwargs["check_vma"] = False
     return result(jaxpr, Call(w.jax("shard_map", function, **kwargs), operands))
+
+
+def _specs(w: Any, specs: Sequence[Any]) -> Any:
+    """Shardings of several arrays: the one that all have, else a tuple, in which many in a row are `*[spec] * n`."""
+    parts = [w.source(spec) for spec in specs]
+    runs = [list(run) for _, run in itertools.groupby(parts, key=lambda part: part.flat())]
+    if len(runs) == 1 and len(parts) > 1:
+        return parts[0]
+    found: list[Any] = []
+    for run in runs:
+        short = len(run) < _FEWEST_ALIKE
+        found.extend(run if short else [Star(Binary(List(run[:1]), "*", Text(str(len(run)))))])
+    return Tuple(found)
 
 
 @rule("sharding_constraint")
