@@ -15,10 +15,10 @@ def _weakly_typed(x, dtype):
 
 
 def loss(params, x, y):
-    """Args: params: {"b": f32[], "w": f32[3]}; x: f32[4,3]; y: f32[4].  Returns: (f32[4], f32[])."""
+    """Args: params: {"b": f32[], "w": f32[3]}; x: f32[4,3]; y: f32[4].  Returns: (f32[], f32[4])."""
     prediction = x @ params["w"] + params["b"]
     difference = prediction - y
-    return 2.0 * difference, jnp.mean(difference**2)
+    return jnp.mean(difference**2), 2.0 * difference
 
 
 def update_fn(state, d_b, d_w):
@@ -64,7 +64,7 @@ def train_step(params, state, x, y):
     Returns: (like params, like state, f32[]).
     """
     # forward
-    scaled, value = loss(params, x, y)
+    value, scaled = loss(params, x, y)
 
     # backward
     d_difference = 0.25 * scaled  # f32[4]  optax_adamw_step.py:12

@@ -279,9 +279,12 @@ def lines_of(
     if type(expr) is Call and type(expr.func) is Call and len(indent) + len(prefix) + len(opening) > width:
         # f(...)(x): the long part is what is called, so that is what gets broken.
         tail = line[len(indent) + len(prefix) + len(expr.func.flat()) :]
-        yield from lines_of(prefix, expr.func, tail, indent, width)
-        return
-    yield f"{indent}{prefix}{opening}"
+        if len(indent) + len(f"){tail}") <= width:
+            yield from lines_of(prefix, expr.func, tail, indent, width)
+            return
+        yield from lines_of(prefix, expr.func, "(", indent, width)  # and what it is given is long as well
+    else:
+        yield f"{indent}{prefix}{opening}"
     inner = indent + "    "
     width = max(width, WIDTH)
     one_line = inner + ", ".join([f"{p}{e.flat()}" for p, e in pairs])

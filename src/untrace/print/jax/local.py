@@ -291,7 +291,9 @@ def _definition(
             bound.append((body.params[place], Leaf(root, way)))
     if body.extra.get("head"):
         w.statements.append(Lines(f"# {body.extra['head']}"))
-    author = {value: value.hint for value, _ in bound if value.hint in own or value in said}
+    # A leaf is not called like the tree that it is a part of.
+    known = [value for value, leaf in bound if value.hint in own and value.hint != leaf.root.id or value in said]
+    author = {value: value.hint for value in known}
     _rename_after(body, bound)
     bind_leaves(
         w,
