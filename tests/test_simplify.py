@@ -146,6 +146,12 @@ def _scaled_jvp(primals, tangents):
 
 
 # The name of a rewrite, and a function in whose trace it is made.
+def _mapped_rows(x, y):
+    """The gradient of what a mapped index reads."""
+    rows = jnp.array([1, 0, 1])
+    return jax.grad(lambda v: jnp.sum(jax.vmap(lambda i: v[i])(rows) ** 2 * y.sum()))(x)
+
+
 CASES = {
     "add_any_is_add": lambda x, y: primitives.add_jaxvals_p.bind(x, y),
     "multiply_by_one": lambda x, y: lax.mul(lax.mul(x, jnp.ones((2, 3))), y),
@@ -176,6 +182,9 @@ CASES = {
     "number_second": lambda x, y: jnp.where(lax.lt(np.float32(0.5), jnp.sum(x)), x, y),
     "padded": lambda x, y: lax.pad(x, np.float32(0.0), ((0, 0, 0), (0, 2, 0))) * lax.pad(y, np.float32(0.0), ((0, 0, 0), (2, 0, 0))),
     "whole_slice": lambda x, y: jax.grad(lambda a: jnp.sum(jnp.sin(jnp.pad(a, 1))[1:3, 2:] * y))(x) + y,
+    "read_at_places": lambda x, y: _mapped_rows(x, y) + y,
+    "added_at_places": lambda x, y: _mapped_rows(y, x) * y,
+    "summed_at_once": lambda x, y: jax.grad(lambda b: jnp.sum(jnp.sin(x[None] * b.sum() + b) * y))(y[0]) + x,
     "axes_taken_back": lambda x, y: lax.squeeze(lax.broadcast_in_dim(x, (2, 1, 3, 1), (0, 2)), (1, 3)) + y,
     "cut": lambda x, y: lax.pad(x, np.float32(0.0), ((-1, 0, 0), (0, -1, 0))) + y[1:, :2],
     "stacked": lambda x, y: jax.vmap(lambda a, b: jnp.array([a[0] + b[1], a[1], b[2]]))(x, y),

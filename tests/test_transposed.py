@@ -84,9 +84,10 @@ def test_the_derivative_of_what_is_set_at_an_index_is_read_there():
 
 
 def test_the_gradient_of_a_bias_is_one_sum_whatever_the_size_of_the_batch():
-    def loss(b, x):
-        return jnp.sum(jnp.tanh(x + b) ** 2)
+    def loss(params, x):
+        return jnp.sum(jnp.tanh(x * params["w"] + params["b"]) ** 2)
 
+    params = {"w": jnp.ones((4, 1)), "b": jnp.ones(5)}
     for batch in (1, 3):
-        source = proven(jax.grad(loss), jnp.ones(5), jnp.linspace(0.0, 1.0, 20 * batch).reshape(batch, 4, 5))
+        source = proven(jax.grad(loss), params, jnp.linspace(0.0, 1.0, 20 * batch).reshape(batch, 4, 5))
         assert ".sum(axis=(0, 1))" in source and "squeeze" not in source and "reshape" not in source

@@ -145,11 +145,12 @@ def summed_at_once(body: Body, eqn: Any) -> Any:
     `d.sum(axis=(0, 1))` for the gradient of a bias, whatever the size of a batch."""
     if not body.in_backward_pass(eqn):
         return None
-    total = body.maker(eqn.invars[0], "reduce_sum", "reshape")
-    if total is not None and total.primitive.name == "reshape" and total.params["dimensions"] is None:
-        total = body.maker(total.invars[0], "reduce_sum")
+    total = body.maker(eqn.invars[0], "reduce_sum", "reshape", "broadcast_in_dim")
+    if total is not None and total.primitive.name != "reduce_sum":
+        same_size = total.invars[0].aval.size == total.outvars[0].aval.size and total.params.get("dimensions") is None
+        total = body.maker(total.invars[0], "reduce_sum") if same_size else None
     left = tuple(eqn.outvars[0].aval.shape)
-    if total is None or total.primitive.name != "reduce_sum" or total.params.get("out_sharding") is not None:
+    if total is None or total.params.get("out_sharding") is not None:
         return None
     x, axes = total.invars[0], {int(a) for a in total.params["axes"]}
     kept = [i for i in range(x.aval.ndim) if i not in axes]
