@@ -145,13 +145,13 @@ def _scaled_jvp(primals, tangents):
     return scaled(x, y), sum(parts[1:], parts[0])
 
 
-# The name of a rewrite, and a function in whose trace it is made.
 def _mapped_rows(x, y):
     """The gradient of what a mapped index reads."""
     rows = jnp.array([1, 0, 1])
     return jax.grad(lambda v: jnp.sum(jax.vmap(lambda i: v[i])(rows) ** 2 * y.sum()))(x)
 
 
+# The name of a rewrite, and a function in whose trace it is made.
 CASES = {
     "add_any_is_add": lambda x, y: primitives.add_jaxvals_p.bind(x, y),
     "multiply_by_one": lambda x, y: lax.mul(lax.mul(x, jnp.ones((2, 3))), y),

@@ -8,6 +8,7 @@ takes out of the carry: it is a leaf of the tree all the same.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -246,11 +247,22 @@ def has_unknown_loops(closed: Any, bodies: Bodies) -> bool:
 def note_trees(program: Program, bodies: Bodies) -> None:
     """Puts the trees of loops, branches and jitted functions into their `extra`."""
     for body, _ in _bodies_in(program):
+        marked, _ = body.extra.get("transposed", (None, None))
+        taken = bodies.trees(marked.jaxpr) if marked is not None else None
+        if taken is not None:
+            names = jax_compat.argument_names(marked.jaxpr) or [""] * len(marked.params)
+            marked.extra["taken"] = [(_root(names, tree), tree) for tree in taken.typed(marked).args]
         trees = bodies.trees(body.jaxpr) if body.jaxpr is not None else None
         if trees is not None:
             body.extra["trees"] = trees.typed(body)
             if trees.place is not None:
                 body.jaxpr = jax_compat.with_names(body.jaxpr, trees.place, *trees.paths(len(body.params)))
+
+
+def _root(names: Sequence[str], tree: Tree) -> str:
+    """What the author calls the argument that a tree is: `layer` of `layer['w']`; "" where the leaves do not agree."""
+    found = {re.split(r"\W", names[place], maxsplit=1)[0] for place in tree.places}
+    return found.pop() if len(found) == 1 else ""
 
 
 def forget_trees(program: Program, refused: Container[int] | None = None) -> None:

@@ -262,6 +262,8 @@ class _Reader:
                 return self._visible(left[: i + 1], depth)  # the innermost loop that holds both places took a turn
         if limit == len(left) == len(right) and left[-1][1] == right[-1][1]:
             return depth
+        if self._is_detached(before) and self._is_detached(equation) and limit > 1:
+            return 0  # called again from where nothing goes round: so is what calls it
         return self._visible(left[: max(limit - 1, 0)], depth)
 
     def _is_decomposed(self, common: Sequence[tuple[CodeType, int]]) -> bool:
@@ -280,6 +282,11 @@ class _Reader:
 
     def _is_visible(self, code: CodeType) -> bool:
         return self.provenance.kind(code) in ("user", "library")
+
+    def _is_detached(self, equation: Equation) -> bool:
+        """Whether the frames of an equation end before the program's own: JAX traces what `jax.checkpoint` marks apart."""
+        codes, _ = jax_compat.raw_frames(jax_compat.equation_source(equation.origin)[0])
+        return not any(self.provenance.kind(code) == "entry" for code in codes)
 
     def _raw(self, equation: Equation) -> list[tuple[CodeType, int]]:
         traceback, _ = jax_compat.equation_source(equation.origin)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container
+from dataclasses import replace
 from typing import Any
 
 import jax.extend.core
@@ -36,7 +37,11 @@ def find_checkpoints(program: Program, refused: Container[int] = ()) -> Program:
             if known is None or id(equation.origin) in refused:
                 continue
             block, transposed = known
-            block.extra["packs"] = []  # differentiated by its arrays
+            # Differentiated by its arrays, or by the trees of which it is for each array.
+            taken = block.extra.get("taken", ())
+            block.extra["taken"] = [
+                (word, tree) for word, tree in taken if tree.is_leaf or set(tree.places) <= set(transposed.varied)
+            ]
             inputs = [equation.inputs[i] for i in (*transposed.primals, *transposed.cotangents)]
             outputs = [equation.outputs[i] for i in transposed.results]
             params = {k: v for k, v in equation.params.items() if k != "differentiated"}
@@ -113,6 +118,12 @@ def _close_over(block: Function, users: list[tuple[Function, int]]) -> None:
     values = {block.params[i]: equations[0].inputs[i] for i in constants}
     block.equations = [renamed(e, values) for e in block.equations]  # type: ignore[arg-type]
     block.params = [p for p in block.params if p not in values]
+    left = [i for i in range(count) if i not in constants]
+    block.extra["taken"] = [
+        (word, replace(tree, places=tuple([left.index(p) for p in tree.places])))
+        for word, tree in block.extra["taken"]
+        if set(tree.places) <= set(left)
+    ]
     for function, place in users:
         e = function.equations[place]
         inputs = [a for i, a in enumerate(e.inputs) if i not in constants]

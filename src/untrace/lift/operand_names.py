@@ -26,9 +26,8 @@ def names_of_operands(
     """What the function of `code`, whose equations these are, calls each of its inputs, or of the numbers and arrays that
     it reads; None where it does not say."""
     by_expression: dict[Frame, list[tuple[Equation, bool]]] = {}
-    known: dict[Atom, Atom] = {
-        value: value for value in inputs
-    }  # inputs, and what is an input but for its type or shape
+    # Inputs, and what is an input but for its type or shape.
+    known: dict[Atom, Atom] = dict(zip(inputs, inputs, strict=True))
     for equation in equations:
         frames = provenance.site(equation.origin).frames
         frame = next((f for f in frames if f.code is code), None)

@@ -297,11 +297,7 @@ def _is_same_array(left: Any, right: Any) -> bool:
     """Whether two of a call's inputs are one array, or two with the same bits."""
     if left is right or type(left) is not Constant or type(right) is not Constant:
         return left is right
-    if (
-        jax_compat.is_tracer(left.value)
-        or jax_compat.is_tracer(right.value)
-        or _type_key(left.aval) != _type_key(right.aval)
-    ):
+    if any(jax_compat.is_tracer(one.value) for one in (left, right)) or _type_key(left.aval) != _type_key(right.aval):
         return False
     return np.asarray(left.value).tobytes() == np.asarray(right.value).tobytes()
 

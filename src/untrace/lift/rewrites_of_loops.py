@@ -79,6 +79,40 @@ def moved_inside(eqn: Any, found: Mapping[Any, Any], made: Callable[[Any, Any], 
 
 
 @rewrite("scan", early=True)
+def masks_of_a_loop(body: Body, eqn: Any) -> Any:
+    """`jnp.where(mask, x, y)` in the loop, not with a `mask` that was broadcast before it."""
+    jaxpr, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
+    found: dict[Any, Any] = {}
+    for param, operand in loop_constants(eqn):
+        wide = body.maker(operand, "broadcast_in_dim")
+        if (
+            wide is None
+            or str(operand.aval.dtype) != "bool"
+            or len(wide.invars) != 1
+            or wide.params["sharding"] is not None
+        ):
+            continue
+        source = wide.invars[0]
+        if type(source) is Literal or not source.aval.shape or jax_compat.varying_axes(source.aval):
+            continue
+        users = [e for e in jaxpr.eqns if any(v is param for v in e.invars)]
+        if users and all(_chooses_by(e, param) for e in users):
+            found[param] = wide
+    if not found:
+        return None
+    return moved_inside(eqn, found, lambda wide, param: wide.replace(outvars=[jax_compat.fresh_variable(param)]))
+
+
+def _chooses_by(eqn: Any, param: Any) -> bool:
+    """Whether an equation is a choice by `param` alone: also what is left of `jnp.where`."""
+    if eqn.primitive.name in ("jit", "pjit"):
+        jaxpr, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
+        inside = [inner for v, inner in zip(eqn.invars, jaxpr.invars, strict=True) if v is param]
+        return len(jaxpr.eqns) == len(inside) == 1 and _chooses_by(jaxpr.eqns[0], inside[0])
+    return eqn.primitive.name == "select_n" and [v is param for v in eqn.invars] == [True, False, False]
+
+
+@rewrite("scan", early=True)
 def constants_of_a_loop(body: Body, eqn: Any) -> Any:
     """A number that a loop gets as a constant, or an array of it, stands in its body, and what it gets twice comes once.
 

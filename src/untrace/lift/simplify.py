@@ -27,7 +27,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     product of two vectors that sums nothing -> jnp.outer
     what a derivative adds at, promised to be in bounds -> dropped where it is not
     slices of one that a mapped index makes -> `x.at[i].get(mode="clip")`, `.at[i].add(v, mode="clip")`
-    what is broadcast before a loop -> broadcast in its body
+    what is broadcast before a loop, masks too -> broadcast in its body
     the number of a choice, saved for the backward pass -> the truth value that it is made of
     a number that a jitted function gives and nobody reads -> not given
     an array of one number that a loop takes -> that number in its body
@@ -412,9 +412,13 @@ class Body:
         if not rewrites:
             return eqn
         known = eqn.replace(invars=jax_compat.substituted(eqn.invars, self.substitute))
-        new = self._rewritten(known, rewrites)
-        self.changed = self.changed or new is not None
-        return eqn if new is None else new
+        for _ in range(4):
+            new = self._rewritten(known, rewrites)
+            if new is None:
+                break
+            eqn = known = new
+            self.changed = True
+        return eqn
 
     def _rewritten(self, eqn: Any, rewrites: Sequence[Rewrite]) -> Any:
         self.current = eqn

@@ -15,7 +15,7 @@ or `Whole(expression)` where the call gives its only result bare.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from untrace.print.tree import Expr
@@ -47,11 +47,11 @@ class Groups:
 
     `sizes`: results per group; a group of one is bare, an empty group is dropped. A single group is the value itself.
     `bases`: for each result, the base of its name where it has no hint. `skip`: how many results the call does not
-    give at all, those before all others (the counter of a `fori_loop`): nothing may need them. `first`: what the first group
-    is bound to, where that is known already.
+    give at all, those before all others (the counter of a `fori_loop`): nothing may need them. `bound`: what groups, by
+    their number, are bound to, where that is known already.
     """
 
-    __slots__ = ("expr", "sizes", "bases", "skip", "first")
+    __slots__ = ("expr", "sizes", "bases", "skip", "bound")
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class Groups:
         sizes: tuple[int, ...],
         bases: Sequence[str] = (),
         skip: int = 0,
-        first: Expr | None = None,
+        bound: Mapping[int, Expr] | None = None,
     ):
         self.expr = expr
         self.sizes = sizes
         self.bases = bases
         self.skip = skip
-        self.first = first
+        self.bound = bound or {}
 
 
 class RuleTable:

@@ -16,6 +16,7 @@ from untrace.ir.nodes import Equation, Function, Library, Value
 from untrace.ir.scans import used_values
 from untrace.print.jax.constants import Named
 from untrace.print.jax.types import Type, array_type, tuple_type
+from untrace.print.jax.variables import read_by, targets_of
 from untrace.print.names import Scope, identifier
 from untrace.print.tree import (
     WIDTH,
@@ -32,6 +33,7 @@ from untrace.print.tree import (
     Text,
     Tuple,
 )
+from untrace.print.walk import nodes_of
 
 # A lambda longer than this is written as a function with a name.
 _LAMBDA_WIDTH = 56
@@ -59,6 +61,7 @@ class Body:
     def __init__(self, w: Any, function: Function, fallback: str, closed: Iterable[tuple[Value, Expr]]):
         self.outer = w
         self.name, self.authored = function_hint(function, fallback, w.equation)
+        self.fallback = fallback
         self.function = function
         self.types: list[Any] = []  # of the parameters
         pairs = list(closed)
@@ -71,6 +74,7 @@ class Body:
         self.writer = type(w)(w.module, scope).inside(w)
         self.writer.names.update(pairs)
         self.params: list[Parameter] = []
+        self.heads: list[Statement] = []  # that give leaves names
 
     def parameter(
         self,
@@ -111,6 +115,10 @@ class Body:
 
     def finish(self, value: Expr) -> Expr:
         """What a call is given for this function: its name, now defined before the call, or a lambda where it had none."""
+        if self.heads:  # of leaves that only go where their whole tree went, nobody reads the name
+            read = {n for part in (*self.writer.statements, value) for n in read_by(part)}
+            unread = {id(s) for s in self.heads if read.isdisjoint(targets_of(s))}
+            self.writer.statements[:] = [s for s in self.writer.statements if id(s) not in unread]
         if not self.writer.statements and type(value) is Call and type(value.func) is str and not value.kwargs:
             if value.args and [a.flat() for a in value.args] == [p.name for p in self.params]:
                 return Name(value.func)  # nothing but a call of it
@@ -128,8 +136,10 @@ class Body:
 
     def define(self, value: Expr, decorators: Sequence[Expr] = ()) -> None:
         """Puts the definition, with blank lines around it, where the outer function now stands."""
-        self.name = self.outer.scope.fresh(self.name)
         body = [*self.writer.statements, BareReturn(value)]
+        if any(type(n) is Call and n.func == self.name for part in body for n in nodes_of(part)):
+            self.name = identifier(self.fallback, self.name)  # the author's function is the one that it calls
+        self.name = self.outer.scope.fresh(self.name)
         definition = Def(self.name, self.params, body, decorators)
         described = self.outer.module.described
         if described.annotations:
@@ -272,3 +282,13 @@ def group(atoms: Sequence[Expr]) -> Expr:
     if not atoms:
         return Text("None")
     return atoms[0] if len(atoms) == 1 else Tuple(atoms)
+
+
+def unpacked(targets: Sequence[Expr]) -> Expr:
+    """What a group is bound to: several that nobody reads, at its end, are `*_`."""
+    found = list(targets)
+    if len(found) > 2 and all(type(x) is Name and x.id == "_" for x in found[-2:]):
+        while type(found[-1]) is Name and found[-1].id == "_":
+            found.pop()
+        found.append(Name("*_"))
+    return group(found)

@@ -23,12 +23,12 @@ from untrace._trees import is_plain
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.ir.scans import is_plain_scan
 from untrace.lift.words import clean
-from untrace.print.jax.bodies import Body, plain_equation
+from untrace.print.jax.bodies import Body, group, plain_equation, unpacked
 from untrace.print.jax.leaves import Leaf, Step, last_word
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.trees import zeros_like
 from untrace.print.names import identifier
-from untrace.print.tree import Assign, Call, Expr, Name, Parameter, Text, Tuple
+from untrace.print.tree import Assign, Call, Expr, Name, Parameter, Text
 
 Way = tuple[Step, ...]
 _FEWEST = 2  # leaves
@@ -154,7 +154,7 @@ class Carry:
     def value(self) -> Expr:
         """What the body gives back as its carry."""
         inner = self.body.writer
-        return _whole(
+        return group(
             [self._sum(x) if type(x) is Sum else inner.atom(self.body.function.results[x]) for x in self.items]
         )
 
@@ -181,7 +181,7 @@ class Carry:
                 found.append(zeros if zeros is not None else rebuilt(self.w, item.example, parts))
             else:
                 found.append(operands[item])
-        return _whole(found)
+        return group(found)
 
     def targets(self, bases: Sequence[str]) -> Expr:
         """What the last carry is bound to."""
@@ -197,15 +197,7 @@ class Carry:
             w.names.update((v, Leaf(root, way)) for v, way in zip(values, item.ways, strict=True))
             w.trees.add(root, item.example, values)
             found.append(root)
-        if len(found) > 2 and all(type(x) is Name and x.id == "_" for x in found[-2:]):
-            while type(found[-1]) is Name and found[-1].id == "_":
-                found.pop()
-            found.append(Name("*_"))
-        return _whole(found)
-
-
-def _whole(parts: Sequence[Expr]) -> Expr:
-    return parts[0] if len(parts) == 1 else Tuple(parts)
+        return unpacked(found)
 
 
 def _word(w: Any, item: Sum, state: Sequence[Value]) -> str:

@@ -35,9 +35,8 @@ class ConstantWriter:
         self._jax_constants: dict[int, Expr] = {}
         self._literals: dict[Any, Expr] = {}
         self.arrays: dict[str, Any] = {}  # by the name that it has in the module: an array
-        self.words: dict[
-            str | None, str
-        ] = {}  # what functions that differ in a number or an array call it, by its text
+        # What functions that differ in a number or an array call it, by its text.
+        self.words: dict[str | None, str] = {}
 
     def helper(self, name: str) -> Text:
         """The name of one of our own helper routines (`runtime`), which is then part of the module."""

@@ -166,13 +166,34 @@ class Layout:
 def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> Layout:
     """The layout of a local function, chosen where it is called first."""
     found = module.layouts.get(id(body))
-    if found is None and "packs" in body.extra:  # known from elsewhere
+    if found is None and has_packs(body):  # known from elsewhere
+        _take_trees(body)
         module.kept.append(body)
         found = module.layouts[id(body)] = Layout(body.extra["packs"])
     if found is None:
         module.kept.append(body)
         found = module.layouts[id(body)] = Layout(packs_of(module, body, operands))
     return found
+
+
+def has_packs(body: Function) -> bool:
+    """Whether it is known how the parameters of a local function are grouped, whoever calls it."""
+    return "packs" in body.extra or "taken" in body.extra
+
+
+def _take_trees(body: Function) -> None:
+    """Groups the parameters of a function that `jax.checkpoint` marked by the trees that it takes ("taken")."""
+    if "packs" in body.extra:
+        return
+    packs, names = [], []
+    for word, tree in body.extra["taken"]:
+        found = None if tree.is_leaf else reach(tree.example, Name("x"))
+        if found is not None and word and len(found) > 1:
+            packs.append((list(tree.places), [leaf.steps for leaf in found]))
+            names.append(word)
+    body.extra["packs"] = packs
+    if packs:
+        body.extra.update(pack_names=names, definition=[word for word, _ in body.extra["taken"]])
 
 
 def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> list[Any]:
@@ -221,6 +242,33 @@ def _packs(places: list[int], operands: Sequence[Any], depth: int, shared: bool)
     if any(len(w) == common for w in ways):
         return []
     return [(places, [w[common:] for w in ways])]
+
+
+def rows(
+    leaves: Sequence[Leaf | None], ways: Callable[[Leaf], Sequence[tuple[Step, ...]] | None]
+) -> list[tuple[range, Sequence[tuple[Step, ...]], Leaf]]:
+    """Leaves in a row that are all those of one tree, in its order: (their places, the ways to them from it, the tree).
+
+    ways: those to all leaves of a tree, None where it is not known. A tuple of arrays is written as one.
+    """
+    found = []
+    at = 0
+    while at < len(leaves):
+        leaf = leaves[at]
+        for size in range(len(leaf.steps) if leaf is not None else 0):
+            node = Leaf(leaf.root, leaf.steps[:size])  # type: ignore[union-attr]
+            inside = ways(node) or ()
+            if len(inside) < 2 or all(len(way) == 1 and way[0][2] for way in inside):
+                continue
+            row = leaves[at : at + len(inside)]
+            if all(x is not None and x.root.id == node.root.id for x in row) and [x.steps for x in row] == [  # type: ignore[union-attr]
+                (*node.steps, *way) for way in inside
+            ]:
+                found.append((range(at, at + len(inside)), inside, node))
+                at += len(inside) - 1
+                break
+        at += 1
+    return found
 
 
 # ---------------------------------------------------------------- names for leaves
@@ -315,11 +363,24 @@ def _uses_in_loop(module: Any, equation: Equation, known: dict[Value, Leaf]) -> 
     body = equation.params.get("jaxpr")
     if type(body) is not Function or equation.origin is None:
         return {}
-    consts, _ = jax_compat.scan_counts(equation.origin)
+    consts, carries = jax_compat.scan_counts(equation.origin)
     trees = body.extra.get("trees")
-    whole = trees.whole() if trees is not None else []
+    whole = trees.whole() if trees is not None else _gone_through(equation, consts + carries, known)
     closed = [i for i in range(consts) if i not in whole]
     return {**dict.fromkeys(whole, 0), **_uses_inside(module, body, equation, closed, known)}
+
+
+def _gone_through(equation: Equation, start: int, known: dict[Value, Leaf]) -> list[int]:
+    """The operands from `start` on that are parts of trees (`stacked.gone_through`)."""
+    operands = [known.get(a) if type(a) is Value else None for a in equation.inputs[start:]]
+    roots = {leaf.root.id for leaf in operands if leaf is not None}
+    every = [leaf for leaf in known.values() if leaf.root.id in roots]
+
+    def ways(node: Leaf) -> list[tuple[Step, ...]]:
+        size = len(node.steps)
+        return [x.steps[size:] for x in every if x.root.id == node.root.id and x.steps[:size] == node.steps]
+
+    return [start + place for places, _, _ in rows(operands, ways) for place in places]
 
 
 def own_uses(module: Any, body: Function, known: dict[Value, Leaf]) -> dict[Value, int]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import jax
+
 from untrace.ir.nodes import Equation, Function, Local, Value
 from untrace.print.jax import handed_on, packed, reroll, returned, scanned
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
@@ -152,11 +154,21 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     return Call(name, [*[trees[-1 - i] if i < 0 else operands[i] for i in order], *sizes])
 
 
-def name_of(w: Any, body: Function) -> str:
-    """The name of a local function that takes its arguments one by one."""
-    leaves: list[Leaf | None] = [None] * len(body.params)
+def taking_trees(w: Any, body: Function, operands: Sequence[Expr]) -> tuple[str, list[int], Layout, list[Any]]:
+    """(the name of a local function, the order of its arguments as in `_order`, their layout, the tree for each of its packs)
+    where all trees are taken whole; else of the function that takes these operands one by one."""
+    leaves = [leaf_behind(w, o) for o in operands]
     layout = layout_of(w.module, body, leaves)
-    return _written(w, body, layout, range(len(body.params)), leaves)
+    trees = layout.trees(leaves)
+
+    def is_whole(tree: Leaf, places: Sequence[int]) -> bool:
+        node = w.trees.node(tree)
+        return node is not None and len(jax.tree.leaves(node)) == len(places)
+
+    if trees is None or not all(is_whole(t, places) for t, (places, _) in zip(trees, layout.packs, strict=True)):
+        layout, trees = Layout([]), []
+    order = _order(body, layout) if trees else list(range(len(body.params)))
+    return _written(w, body, layout, order, leaves), order, layout, trees
 
 
 def leaf_behind(w: Any, operand: Expr) -> Leaf | None:
@@ -200,7 +212,8 @@ def _order(body: Function, layout: Layout) -> list[int]:
     if unmatched is not None:
         hints[-1] = unmatched
     for i, (places, _) in enumerate(layout.packs):
-        inside = [] if "pack_names" in body.extra else [body.params[p].hint for p in places]
+        names = body.extra.get("pack_names")
+        inside = [body.params[p].hint for p in places] if names is None else [names[i]]
         hints.setdefault(-1 - i, min([h for h in inside if h in own], key=own.index, default=None))
     return sorted([*packs, *rest], key=lambda i: own.index(hints[i]) if hints.get(i) in own else -1)
 

@@ -24,10 +24,9 @@ from untrace.print.jax.bodies import Body, argument_words, hint_of, scan_options
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, own_uses, reach
 from untrace.print.jax.mapped import Unpacked, returned
 from untrace.print.jax.results import inner_nodes, is_readable, rebuilt
-from untrace.print.jax.variables import read_by, targets_of
 from untrace.print.names import identifier
 from untrace.print.rules import WRITTEN, Whole
-from untrace.print.tree import Assign, Expr, Name, Parameter, Statement, Text, Tuple
+from untrace.print.tree import Assign, Expr, Name, Parameter, Text, Tuple
 
 # What a scan's parameters say of how its operands are counted, or what is written anyway.
 _KNOWN = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear", "jaxpr", "length", "reverse", "unroll"})
@@ -220,7 +219,6 @@ class TreeBody(Body):
         self.is_known = parameters.has_source(function.jaxpr)
         self.words = argument_words(function, 0)
         self.leaves: list[tuple[Value, Leaf]] = []
-        self.heads: list[Statement] = []  # that give leaves names
         self.carry = ""
         self.is_carry = False  # what is bound now
 
@@ -335,12 +333,7 @@ class TreeBody(Body):
         self.writer.equations(equations, results)
 
     def finish(self, value: Expr) -> Expr:
-        value = returned(self.writer.statements, value)
-        if self.heads:  # of leaves that only go where their whole tree went, nobody reads the name
-            read = {n for part in (*self.writer.statements, value) for n in read_by(part)}
-            unread = {id(s) for s in self.heads if read.isdisjoint(targets_of(s))}
-            self.writer.statements[:] = [s for s in self.writer.statements if id(s) not in unread]
-        return super().finish(value)
+        return super().finish(returned(self.writer.statements, value))
 
     def value(self, tree: Tree) -> Expr:
         """What the function returns for a tree."""

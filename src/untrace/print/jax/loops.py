@@ -14,7 +14,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Literal, Value
 from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, used_values
-from untrace.print.jax import loop_trees
+from untrace.print.jax import loop_trees, stacked
 from untrace.print.jax.bodies import (
     Body,
     argument_words,
@@ -82,25 +82,42 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
             body.parameter(state, names, root_name(words[:carries], "carry"), used, empty)
     names = _element_names(elements, xs, words[carries:])
     given = operands[consts + carries :]
-    body.parameter(elements, names, root_name(words[carries:], "inputs"), used)
+    rows = stacked.gone_through(w, given)
+    through = stacked.Elements(body, elements, rows)
+    if rows:
+        through.bind(names, [root for root, _ in words[carries:]], root_name(words[carries:], "inputs"), used)
+    else:
+        body.parameter(elements, names, root_name(words[carries:], "inputs"), used)
     outs = len(jaxpr.results) - carries
+    made = w.module.rows.get(id(w.equation), [])
     if carry is not None:
         carry.equations()
     else:
         body.writer.equations(jaxpr.equations, jaxpr.results)
     bases = _result_names(w.equation.outputs, jaxpr.results, body, state)
+    ys = stacked.value(body, jaxpr.results[carries:], made)
     if plain_map:
-        function = body.finish(group([body.writer.atom(r) for r in jaxpr.results]))
-        return Groups(w.lax("map", function, group(given)), (outs,), bases)
+        call = w.lax("map", body.finish(ys), through.given(given))
+        return Groups(call, (outs,), bases, bound=_bound(w, None, carries, bases, made))
     last = carry.value() if carry is not None else group([body.writer.atom(r) for r in jaxpr.results[:carries]])
-    function = body.finish(Tuple([last, group([body.writer.atom(r) for r in jaxpr.results[carries:]])]))
+    function = body.finish(Tuple([last, ys]))
     kwargs = scan_options(None if xs else length, reverse, unroll)
     first = _zeros_like(w, operands[consts : consts + carries], state, body) if carry is None else operands[consts:]
     arguments = [carry.init(first) if carry is not None else group(first)]
     if xs:
-        arguments.append(group(given))
+        arguments.append(through.given(given))
     call = w.lax("scan", function, *arguments, **kwargs)
-    return Groups(call, (carries, outs), bases, first=carry.targets(bases) if carry is not None else None)
+    return Groups(call, (carries, outs), bases, bound=_bound(w, carry, carries, bases, made))
+
+
+def _bound(
+    w: Any, carry: Carry | None, carries: int, bases: Sequence[str], made: Sequence[stacked.Row]
+) -> dict[int, Expr]:
+    """What the last carry and the stacked arrays are bound to, where there are trees among them."""
+    bound = {} if carry is None else {0: carry.targets(bases)}
+    if made:
+        bound[1 if carries else 0] = stacked.targets(w, w.equation.outputs[carries:], bases[carries:], made)
+    return bound
 
 
 def while_(

@@ -10,10 +10,11 @@ from untrace import jax_compat
 from untrace.ir.nodes import Function
 from untrace.print.jax import called_trees, local
 from untrace.print.jax.bodies import argument_words
+from untrace.print.jax.leaves import Layout, Leaf
 from untrace.print.jax.roles import call_name
 from untrace.print.names import identifier
-from untrace.print.rules import Whole
-from untrace.print.tree import Assign, Call, Expr, Lambda, Name, Statement, Text, Tuple
+from untrace.print.rules import WRITTEN, Whole
+from untrace.print.tree import Assign, Call, Expr, Lambda, Name, Statement, Subscript, Text, Tuple
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -64,27 +65,57 @@ def checkpoint(
 
 def pulled_back(
     w: Any, operands: Sequence[Expr], jaxpr: Function, options: Sequence[tuple[str, Expr]], varied: Sequence[int]
-) -> Expr:
+) -> Any:
     """`_, block_vjp = jax.vjp(jax.checkpoint(block), x, layer)`, and the call of that."""
     w.module.modules.add("jax")
     for param, (_, word) in zip(jaxpr.params, argument_words(jaxpr, 0), strict=True):
         if word and not param.hint:
             param.hint = word
-    name = local.name_of(w, jaxpr)
     primals, cotangents = operands[: len(jaxpr.params)], operands[len(jaxpr.params) :]
+    name, order, layout, trees = local.taking_trees(w, jaxpr, primals)
+    given = [trees[-1 - i] if i < 0 else primals[i] for i in order]
+    free = [place for place, i in enumerate(order) if i < 0 or i in varied]
     function: Expr = Call("jax.checkpoint", [Name(name)], options)
-    if len(varied) < len(primals):
-        others = {n for i, p in enumerate(primals) if i not in varied for n in _WORD.findall(p.flat())} | {name}
-        inside = list(primals)
-        for i in varied:
-            word = identifier(jaxpr.params[i].hint or "x", "x")
+    if len(free) < len(given):
+        others = {n for p, a in enumerate(given) if p not in free for n in _WORD.findall(a.flat())} | {name}
+        inside = list(given)
+        for place in free:
+            i = order[place]
+            word = identifier(jaxpr.extra["pack_names"][-1 - i] if i < 0 else jaxpr.params[i].hint or "x", "x")
             while word in others:
                 word += "_"
             others.add(word)
-            inside[i] = Name(word)
-        function = Lambda([inside[i].id for i in varied], Call(function, inside))
+            inside[place] = Name(word)
+        function = Lambda([inside[place].id for place in free], Call(function, inside))
     pullback = w.scope.fresh(f"{name}_vjp")
-    made = Assign(["_", pullback], Call("jax.vjp", [function, *[primals[i] for i in varied]]))
+    made = Assign(["_", pullback], Call("jax.vjp", [function, *[given[place] for place in free]]))
     made.is_backward = True
     w.statements.append(made)
-    return Call(pullback, cotangents if len(cotangents) == 1 else [Tuple(cotangents)])
+    call = Call(pullback, cotangents if len(cotangents) == 1 else [Tuple(cotangents)])
+    if not trees:
+        return call
+    targets = [_target(w, jaxpr, order[place], layout, varied) for place in free]
+    found = Assign(targets, call) if len(targets) > 1 else Assign(targets, Subscript(call, Text("0")))
+    found.is_backward = True
+    w.statements.append(found)
+    w._note_folded(w.equation)
+    return WRITTEN
+
+
+def _target(w: Any, jaxpr: Function, argument: int, layout: Layout, varied: Sequence[int]) -> str:
+    """What the cotangent of an argument (as in `local._order`) is bound to."""
+    places, ways = layout.packs[-1 - argument] if argument < 0 else ([argument], [()])
+    outputs = [w.equation.outputs[varied.index(place)] for place in places]
+    if not any(o is not None and w.is_read_later(o) for o in outputs):
+        return "_"
+    if argument >= 0:
+        return str(w._target(outputs[0], "d_x"))
+    word = jaxpr.extra["pack_names"][-1 - argument]
+    root = Name(w.scope.fresh(identifier(f"d_{word}", "d_x")))
+    w.names.update((o, Leaf(root, way)) for o, way in zip(outputs, ways, strict=True) if o is not None)
+    example = next(tree.example for _, tree in jaxpr.extra["taken"] if list(tree.places) == places)
+    if all(o is not None for o in outputs):
+        w.trees.add(root, example, outputs)
+    else:
+        w.trees.name(root, example)
+    return root.id

@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from untrace import jax_compat
 from untrace._trees import is_plain
 from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, walk_functions
 from untrace.lift.words import clean
@@ -22,6 +23,7 @@ from untrace.print.jax.carried import sums
 from untrace.print.jax.leaves import Leaf, Step, last_word, reach_nodes
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.rolled_turns import base_of
+from untrace.print.jax.stacked import made
 from untrace.print.jax.types import Type, array_type, tuple_type, ways_type
 from untrace.print.names import identifier
 from untrace.print.tree import Assign, Expr, Name, Tuple
@@ -91,6 +93,16 @@ def _places_in_loop(
     """Where the terms of the trees go that a loop adds up; notes these."""
     (equation, known), *others = sites
     found = sums(equation, known, w.module.forced, w.module.flat_carries) if known and not others else []
+    rows = made(equation, known) if known and not others else []
+    if rows:
+        w.module.rows[id(equation)] = rows
+        w.module.kept.append(equation)
+    stacked = body.results[len(body.results) - len(equation.outputs) + jax_compat.scan_counts(equation.origin)[1] :]
+    for row in rows:
+        nodes = _nodes(row.example)
+        for place, way in zip(row.places, row.ways, strict=True):
+            if type(stacked[place]) is Value:
+                yield stacked[place], _Place((id(body), "stacked", row.places.start), way, nodes)
     if found:
         w.module.sums[id(equation)] = found
         w.module.kept.append(equation)

@@ -92,6 +92,7 @@ class ModuleWriter(ConstantWriter):
         self.returned: dict[int, Any] = {}  # of local functions, by id: which of their results are trees
         self.flat_carries: Callable[[], bool] = lambda: True  # whether the carries of loops keep their order
         self.sums: dict[int, Any] = {}  # of loops, by id of the equation: the trees that they add up
+        self.rows: dict[int, Any] = {}  # the same: the trees that they stack
         self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
         self.handed: dict[int, Any] = {}  # of local functions, by id: the trees that loops over them hand on
         self.pack_sizes: dict[int, int] = {}  # id of a parameter that is a tree -> how many leaves of it are known
@@ -535,9 +536,10 @@ class FunctionWriter:
         groups: list[Any] = []
         place = 0
         for number, size in enumerate(value.sizes):
-            if number == 0 and value.first is not None:
-                groups.append(value.first.id if type(value.first) is Name else value.first)
-                place = size
+            if number in value.bound:
+                known = value.bound[number]
+                groups.append(known.id if type(known) is Name else known)
+                place += size
                 continue
             names = []
             end = place + size
