@@ -14,3 +14,12 @@ def is_plain(tree: Any) -> bool:
     if type(tree) in (list, tuple):
         return all(map(is_plain, tree))
     return tree is None or jax.tree_util.all_leaves([tree])
+
+
+def is_simple(tree: Any) -> bool:
+    """Whether a tree consists of those and named tuples."""
+    if type(tree) is dict:
+        return all(type(k) is str and is_simple(v) for k, v in tree.items())
+    if type(tree) in (list, tuple) or isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return all(map(is_simple, tree))
+    return tree is None or jax.tree_util.all_leaves([tree])

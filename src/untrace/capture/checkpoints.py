@@ -8,7 +8,7 @@ own: where that gives the very equation, the equation is `jax.vjp(jax.checkpoint
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -49,6 +49,10 @@ class Checkpoints:
 
     def note(self, jaxpr: Any) -> None:
         self._noted[id(jaxpr)] = jaxpr
+
+    def functions(self) -> Collection[Any]:
+        """The jaxprs of the functions that were noted."""
+        return self._noted.values()
 
     def of(self, eqn: Any) -> Transposed | None:
         """What an equation is the derivative of; None where no function that was noted has it."""

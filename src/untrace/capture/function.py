@@ -125,6 +125,7 @@ def trace(
         mapped = jax_compat.is_mapped(jaxpr)
         unknown = mapped and (reused is None or any(map(jax_compat.is_mapped, reused)))
         unknown = unknown or reused != [] and has_unknown_checkpoints(jaxpr, checkpoints)
+        unknown = unknown or not all(map(bodies.knows, checkpoints.functions()))
         if unknown or has_unknown_loops(jaxpr, bodies):
             # Traced again, for JAX does not call what it has traced before. Where that fails, the calls stay unknown.
             fresh = jax_compat.fresh_caches()

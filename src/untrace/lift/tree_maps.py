@@ -173,7 +173,7 @@ class _Mapper:
 
     def mapped(self) -> list[Equation]:
         known = {id(e): self._frames(e) for e in self.function.equations}
-        equations = self._with_sums(self.function.equations, known)
+        equations = self._side_by_side(self._with_sums(self.function.equations, known), known)
         frames = [known.get(id(e), ()) for e in equations]
         if not any(frames):  # nothing was called
             return list(equations)
@@ -188,7 +188,9 @@ class _Mapper:
                 failed[depth, stop] = tried + 1
                 if stop - at >= _FEWEST and tried < _TRIES:
                     tails = [f[depth - 1 :] for f in frames[at:stop]]
-                    made = self._tree_maps(equations[at:stop], tails, name_inside(frames[at][:depth], None))
+                    backward = self.provenance.site(equations[at].origin).phase == "backward"
+                    result = None if backward else name_inside(frames[at][:depth], None)
+                    made = self._tree_maps(equations[at:stop], tails, result)
                 if made is not None:
                     found.extend(made)
                     at = stop
@@ -197,6 +199,28 @@ class _Mapper:
                 found.append(equations[at])
                 at += 1
         return found
+
+    def _side_by_side(self, equations: Sequence[Equation], frames: Mapping[int, Sequence[Frame]]) -> Sequence[Equation]:
+        """Equations of a backward pass that come from one place, one for each leaf, stand where the last of them stood.
+
+        What was mapped over the parameters (`x.astype(jnp.bfloat16)`) is differentiated where each of them was used.
+        """
+        groups: dict[Any, list[int]] = {}
+        for at, equation in enumerate(equations):
+            own = frames.get(id(equation), ())
+            if own and len(equation.outputs) == 1 and self.provenance.site(equation.origin).phase == "backward":
+                groups.setdefault((tuple([id(f) for f in own]), _kind(equation)), []).append(at)
+        moved: dict[int, list[int]] = {}  # by the place of the last one
+        for places in groups.values():
+            outputs = {equations[at].outputs[0] for at in places}
+            between = [a for e in equations[places[0] : places[-1] + 1] for a in e.inputs if type(a) is Value]
+            if len(places) >= _FEWEST and outputs.isdisjoint(between):
+                moved[places[-1]] = places
+        if not moved:
+            return equations
+        gone = {at for places in moved.values() for at in places}
+        order = [i for at in range(len(equations)) for i in moved.get(at, () if at in gone else (at,))]
+        return [equations[i] for i in order]
 
     def _with_sums(self, equations: Sequence[Equation], frames: Mapping[int, Sequence[Frame]]) -> Sequence[Equation]:
         """Additions of which each adds something else to the one before, and to that alone, are one TreeSum, which

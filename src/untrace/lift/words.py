@@ -195,8 +195,17 @@ def plural(name: str) -> str:
     return name + "s"
 
 
+_IRREGULAR = {
+    "axes": "axis", "caches": "cache", "halves": "half", "indices": "index", "leaves": "leaf", "matrices": "matrix",
+    "series": "series", "vertices": "vertex",
+}  # fmt: skip
+
+
 def singular(name: str) -> str:
     """`sequences` -> `sequence`, `xs` -> `x`: a name for one of them; the same name where it is no plural."""
+    head, _, last = name.rpartition("_")
+    if last in _IRREGULAR:
+        return f"{head}_{_IRREGULAR[last]}" if head else _IRREGULAR[last]
     if name.endswith("ies") and len(name) > 4:
         return name[:-3] + "y"
     if name.endswith(("xes", "ches", "shes", "sses")) and len(name) > 4:

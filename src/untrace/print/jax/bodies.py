@@ -246,11 +246,6 @@ def hint_of(*atoms: Any) -> str:
     return ""
 
 
-def singular(name: str) -> str:
-    """`sequences` -> `sequence`: the name of one element."""
-    return name[:-1] if len(name) > 2 and name.endswith("s") and not name.endswith(("ss", "us", "is")) else name
-
-
 def plural(name: str) -> str:
     if not name or name.endswith("s") or not name[-1].isalpha():
         return name

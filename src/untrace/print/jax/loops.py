@@ -14,6 +14,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Literal, Value
 from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, used_values
+from untrace.lift.words import singular
 from untrace.print.jax import loop_trees, stacked
 from untrace.print.jax.bodies import (
     Body,
@@ -24,7 +25,6 @@ from untrace.print.jax.bodies import (
     plural,
     root_name,
     scan_options,
-    singular,
 )
 from untrace.print.jax.carried import Carry
 from untrace.print.rules import Groups

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from untrace import jax_compat
-from untrace._trees import is_plain
+from untrace._trees import is_plain, is_simple
 from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, walk_functions
 from untrace.lift.words import clean
 from untrace.print.jax.carried import sums
@@ -137,7 +137,7 @@ def _places_in_entry(
 ) -> Iterator[tuple[Value, _Place]]:
     for equation in equations:
         structure = w.structures.get(id(equation)) if type(equation.callee) is TreeMap else None
-        if structure is None or not is_plain(structure.example):
+        if structure is None or not is_simple(structure.example):
             continue
         nodes = _nodes(structure.example)
         count = len(equation.callee.turns)

@@ -20,13 +20,13 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
-from untrace._trees import is_plain
+from untrace._trees import is_simple
 from untrace.capture.provenance import Provenance
 from untrace.capture.provenance import targets as assigned
 from untrace.ir.nodes import Equation, Value
 from untrace.ir.scans import is_plain_scan
-from untrace.lift.words import clean
-from untrace.print.jax.bodies import Body, group, singular, unpacked
+from untrace.lift.words import clean, singular
+from untrace.print.jax.bodies import Body, group, unpacked
 from untrace.print.jax.leaves import Leaf, Step, bind_leaves, last_word, reach, rows
 from untrace.print.jax.results import rebuilt
 from untrace.print.names import identifier
@@ -142,7 +142,7 @@ def made(equation: Equation, places: dict[Any, Any]) -> list[Row]:
 
     def ways(node: Leaf) -> Sequence[Way] | None:
         tree = example(node)
-        found = reach(tree, Name("x")) if tree is not None and is_plain(tree) else None
+        found = reach(tree, Name("x")) if tree is not None and is_simple(tree) else None
         return None if found is None else [leaf.steps for leaf in found]
 
     return [Row(places, tuple(inside), example(node), node) for places, inside, node in rows(leaves, ways)]

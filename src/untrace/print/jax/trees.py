@@ -180,7 +180,8 @@ def _structures(trees: Trees, maps: Sequence[Equation]) -> dict[int, Structure]:
                 continue  # leaves of a tree, but not all of it, or in another order
             structure = next((known[k] for k in keys if k in known), None)
             if structure is None and guessing:
-                structure = _like_an_argument(trees, _columns(equation)[0])
+                guesses = (_like_an_argument(trees, leaves) for leaves in (_columns(equation)[0], equation.outputs))
+                structure = next(filter(None, guesses), None)
             if structure is not None:
                 if any(k in known and not _same_structure(structure.example, known[k].example) for k in keys):
                     continue
