@@ -145,6 +145,12 @@ def _scaled_jvp(primals, tangents):
     return scaled(x, y), sum(parts[1:], parts[0])
 
 
+def masked(x, y):
+    """A loop that chooses by a mask with fewer axes than what it chooses between."""
+    mask = jnp.array([True, False, True])
+    return jax.lax.scan(lambda c, _: (jnp.where(mask, jnp.sin(c) * y, -1.0), None), x, None, length=3)[0]
+
+
 def _mapped_rows(x, y):
     """The gradient of what a mapped index reads."""
     rows = jnp.array([1, 0, 1])
@@ -232,6 +238,7 @@ CASES = {
         lax.select(x > y, jnp.ones((2, 3)), jnp.zeros((2, 3))), lax.select(x == y, jnp.full((2, 3), 2.0), jnp.ones((2, 3)))
     ) * x,
     "broadcasts_of_a_loop": lambda x, y: closing_over(jnp.broadcast_to(y[0], (2, 3)), x),
+    "masks_of_a_loop": lambda x, y: jax.grad(lambda a: masked(a, y).sum())(x) + y,
     "dropped_outside": lambda x, y: jax.grad(lambda a: jnp.sin(a[jnp.array([1, 0, -1])]).sum())(x) * y,
     "outer_product": lambda x, y: jax.grad(lambda w: jnp.sin(x[0] @ w).sum())(jnp.ones((3, 3)))[:2] + y,
     "choice_of_negative": lambda x, y: jax.grad(lambda a: jax.nn.logsumexp(jnp.abs(a), axis=1).sum())(x) + y,

@@ -79,6 +79,7 @@ class _Reader:
         self.own = own
         self._last_raw: tuple[Any, list[tuple[CodeType, int]]] = (object(), [])
         self._depths: dict[Any, int] = {}
+        self._several = False  # whether the chains begin in several functions, of which JAX keeps no caller
 
     def read(self, equations: Sequence[Equation], name: str) -> Call:
         site_of = self.provenance.site
@@ -91,6 +92,7 @@ class _Reader:
             own = -1
         elif own:
             chains, own = self._without_strays(equations, chains, own)
+        self._several = own < 0
         whole = list(chains)
         for at, site in enumerate(sites):
             if self._is_backward(site) and len(chains[at]) > own:
@@ -184,6 +186,7 @@ class _Reader:
         if not name.isidentifier() or not first.isidentifier() or name == first:
             return False
         pairs = [(c, e) for c, e in zip(chains, equations, strict=True) if c]
+        self._several = True
         return any(not self._shared(a, b, before, e) for (a, before), (b, e) in zip(pairs, pairs[1:], strict=False))
 
     def _without_strays(
@@ -262,7 +265,7 @@ class _Reader:
                 return self._visible(left[: i + 1], depth)  # the innermost loop that holds both places took a turn
         if limit == len(left) == len(right) and left[-1][1] == right[-1][1]:
             return depth
-        if self._is_detached(before) and self._is_detached(equation) and limit > 1:
+        if self._several and limit > 1:
             return 0  # called again from where nothing goes round: so is what calls it
         return self._visible(left[: max(limit - 1, 0)], depth)
 
@@ -282,11 +285,6 @@ class _Reader:
 
     def _is_visible(self, code: CodeType) -> bool:
         return self.provenance.kind(code) in ("user", "library")
-
-    def _is_detached(self, equation: Equation) -> bool:
-        """Whether the frames of an equation end before the program's own: JAX traces what `jax.checkpoint` marks apart."""
-        codes, _ = jax_compat.raw_frames(jax_compat.equation_source(equation.origin)[0])
-        return not any(self.provenance.kind(code) == "entry" for code in codes)
 
     def _raw(self, equation: Equation) -> list[tuple[CodeType, int]]:
         traceback, _ = jax_compat.equation_source(equation.origin)

@@ -6,11 +6,11 @@ import ast
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Frame, Provenance
-from untrace.ir.nodes import Atom, Program, Value
+from untrace.ir.nodes import Atom, Literal, Program, Value
 from untrace.lift import pieces, words
 from untrace.lift.call_names import function_name, own_parameters, owner_of_call, snake_case
 from untrace.lift.cotangents import d
@@ -152,8 +152,8 @@ class FunctionNames(ABC):
     def _words_of_differing(self, shape: Shape, piece: Piece) -> list[tuple[Atom, str]]:
         """What the called function calls the numbers and arrays in which its variants differ, its parameters in order."""
         rows = zip(*[[*one.literals, *one.arrays] for one in shape.variants], strict=True)
-        place = shape.variants.index(piece)
-        atoms = list(dict.fromkeys(row[place] for row in rows if any(a is not row[0] for a in row)))
+        own_atoms = [*piece.literals, *piece.arrays]
+        atoms = list(dict.fromkeys(a for a, row in zip(own_atoms, rows, strict=True) if len(set(map(_value, row))) > 1))
         inside = piece.scan.equations[piece.start : piece.stop]
         found = names_of_operands(piece.call.callee.code, inside, atoms, self.provenance)
         own = own_parameters(piece.call.callee)
@@ -249,3 +249,8 @@ class FunctionNames(ABC):
             for i, name in zip(leaves, spread, strict=True):
                 names[i] = words.clean(name)
         return names, open_
+
+
+def _value(atom: Atom) -> Hashable:
+    """What tells two numbers, or two arrays, apart."""
+    return repr(atom.value) if type(atom) is Literal else id(atom)
