@@ -31,7 +31,6 @@ def forward(params, tokens):
         return block(x, layer), x
 
     x_2, xs = lax.scan(step, x, params["layers"])
-
     params_t = embedding.T
     return x_2 @ params_t, (x_2, xs, params_t)
 
@@ -65,7 +64,7 @@ def loss_and_grad(params, tokens, targets):
         jnp.einsum("ij,kj->ik", d_product, params_t),
         (xs, params_2["layers"]),
         reverse=True,
-    )
+    )  # sliding_window_attention.py:27
     d_x_2 = jnp.zeros((32, 16), dtype=jnp.bfloat16).at[tokens].add(d_x)
     d_params = jnp.einsum("ij,ik->jk", d_product, x) + d_x_2
     grads = {"embedding": d_params, "layers": d_layers}

@@ -265,7 +265,7 @@ class _Reader:
                 return self._visible(left[: i + 1], depth)  # the innermost loop that holds both places took a turn
         if limit == len(left) == len(right) and left[-1][1] == right[-1][1]:
             return depth
-        if self._several and limit > 1:
+        if self._several and limit > 1 and not self._is_backward(self.provenance.site(equation.origin)):
             return 0  # called again from where nothing goes round: so is what calls it
         return self._visible(left[: max(limit - 1, 0)], depth)
 

@@ -14,11 +14,12 @@ from typing import Any
 from untrace import jax_compat
 from untrace._places import is_cell, place_of
 from untrace.capture.provenance import Provenance, Site
+from untrace.print.jax.mapped import Unpacked
 from untrace.print.jax.reroll import For
 from untrace.print.jax.rolled_loop import Start
 from untrace.print.tree import WIDTH, Assign, Call, Def, Lines, Statement, Unpack
 
-_ASSIGNMENTS = (Assign, Unpack)
+_ASSIGNMENTS = (Assign, Unpacked, Unpack)
 
 
 class Layout:
@@ -117,7 +118,7 @@ class Layout:
                 # Whose line it is, where that is not the function that the whole came from.
                 inside = full and frame.function != site.user_frames[0].function and frame.function.isidentifier()
                 words.append(f"{place}, {frame.function}" if inside else place)
-        if not words or type(statement) is not Assign:
+        if not words or type(statement) not in (Assign, Unpacked):
             return
         text = "  ".join([word for word in words if word])
         if text.isprintable() and len(text) < 60:
@@ -125,7 +126,7 @@ class Layout:
 
     def _above(self, statement: Statement) -> list[Statement]:
         """Where everything is commented, what finds no room beside a statement stands above it."""
-        if self._comments != "full" or type(statement) is not Assign or not statement.comment:
+        if self._comments != "full" or type(statement) not in (Assign, Unpacked) or not statement.comment:
             return []
         indent = "    " * (self._depth + 1)
         if len(list(statement.lines(indent))[-1]) + 2 + len("# " + statement.comment) <= WIDTH:

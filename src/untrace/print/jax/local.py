@@ -167,7 +167,7 @@ def taking_trees(w: Any, body: Function, operands: Sequence[Expr]) -> tuple[str,
 
     if trees is None or not all(is_whole(t, places) for t, (places, _) in zip(trees, layout.packs, strict=True)):
         layout, trees = Layout([]), []
-    order = _order(body, layout) if trees else list(range(len(body.params)))
+    order = _order(body, layout)
     return _written(w, body, layout, order, leaves), order, layout, trees
 
 
@@ -201,6 +201,8 @@ class KnownTrees:
 
 def _order(body: Function, layout: Layout) -> list[int]:
     """Arguments in the author's order, trees first: -1 - i for pack i, else the place of a parameter."""
+    if not layout.packs and "taken" in body.extra:
+        return list(range(len(body.params)))  # as JAX took the trees apart
     packed = {place for places, _ in layout.packs for place in places}
     own = body.extra.get("definition", ())
     hints = [p.hint for p in body.params]

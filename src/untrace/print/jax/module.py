@@ -239,7 +239,7 @@ def _print(statements: list[Statement], lines: list[str], origins: list[Any], in
                 _print(list(body), lines, origins, indent + "    ")
             continue
         new = list(statement.lines(indent))
-        if type(statement) is Assign and statement.comment:
+        if isinstance(statement, Assign) and statement.comment:
             new[-1] = _commented(new[-1], statement.comment)
         lines.extend(new)
         origin = statement.origin if isinstance(statement, (Assign, Unpack)) else None
