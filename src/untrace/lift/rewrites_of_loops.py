@@ -35,18 +35,7 @@ def unread_number(body: Body, eqn: Any) -> Any:
 @rewrite("scan")
 def broadcasts_of_a_loop(body: Body, eqn: Any) -> Any:
     """`x @ w + b` in the loop, not with a `b` that was broadcast before it."""
-    jaxpr, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
-    found: dict[Any, Any] = {}  # parameter -> the equation that broadcasts what is passed for it
-    for param, operand in loop_constants(eqn):
-        wide = body.maker(operand, "broadcast_in_dim")
-        if wide is None or len(wide.invars) != 1 or wide.params["sharding"] is not None:
-            continue
-        source = wide.invars[0]
-        if type(source) is Literal or not source.aval.shape or jax_compat.varying_axes(source.aval):
-            continue
-        users = [e for e in jaxpr.eqns if any(v is param for v in e.invars)]
-        if users and all(_broadcasts(e, param) for e in users):
-            found[param] = wide
+    found = _broadcast_before(body, eqn, _broadcasts)
     if not found:
         return None
 
@@ -81,26 +70,28 @@ def moved_inside(eqn: Any, found: Mapping[Any, Any], made: Callable[[Any, Any], 
 @rewrite("scan", early=True)
 def masks_of_a_loop(body: Body, eqn: Any) -> Any:
     """`jnp.where(mask, x, y)` in the loop, not with a `mask` that was broadcast before it."""
+    found = _broadcast_before(body, eqn, _chooses_by)
+    if not found:
+        return None
+    return moved_inside(eqn, found, lambda wide, param: wide.replace(outvars=[jax_compat.fresh_variable(param)]))
+
+
+def _broadcast_before(body: Body, eqn: Any, accepts: Callable[[Any, Any], bool]) -> dict[Any, Any]:
+    """Which constants of a loop are broadcast before it, by the equation that does it, where each equation that reads one
+    is one that `accepts` takes."""
     jaxpr, _ = jax_compat.open_jaxpr(eqn.params["jaxpr"])
     found: dict[Any, Any] = {}
     for param, operand in loop_constants(eqn):
         wide = body.maker(operand, "broadcast_in_dim")
-        if (
-            wide is None
-            or str(operand.aval.dtype) != "bool"
-            or len(wide.invars) != 1
-            or wide.params["sharding"] is not None
-        ):
+        if wide is None or len(wide.invars) != 1 or wide.params["sharding"] is not None:
             continue
         source = wide.invars[0]
         if type(source) is Literal or not source.aval.shape or jax_compat.varying_axes(source.aval):
             continue
         users = [e for e in jaxpr.eqns if any(v is param for v in e.invars)]
-        if users and all(_chooses_by(e, param) for e in users):
+        if users and all(accepts(e, param) for e in users):
             found[param] = wide
-    if not found:
-        return None
-    return moved_inside(eqn, found, lambda wide, param: wide.replace(outvars=[jax_compat.fresh_variable(param)]))
+    return found
 
 
 def _chooses_by(eqn: Any, param: Any) -> bool:

@@ -65,24 +65,18 @@ class Elements:
     """The parameter of a loop's body for what it goes through, with trees in it."""
 
     def __init__(self, body: Body, values: Sequence[Value], found: Sequence[Row]):
-        self.body, self.values, self.rows = body, values, found
-        self._starts = {row.places.start: row for row in found}
-        self._inside = {place for row in found for place in row.places}
-
-    def items(self) -> list[Any]:
-        """A Row for each tree, the place for each other value."""
-        return [self._starts.get(p, p) for p in range(len(self.values)) if p in self._starts or p not in self._inside]
+        self.body, self.values = body, values
+        self.items = _with_trees(found, range(len(values)), lambda row: row)  # a Row for each tree, else a place
 
     def bind(self, names: Sequence[str], roots: Sequence[str], whole: str, used: set[Value]) -> None:
         """Adds the parameter. roots: what the author calls the tree that each value is in, "" where that is not known."""
         body, inner = self.body, self.body.writer
         body.types.append(None)
-        items = self.items()
-        if len(items) > 1:
+        if len(self.items) > 1:
             body.params.append(Parameter(inner.scope.fresh(identifier(whole, "inputs"))))
         leaves: list[tuple[Value, Leaf]] = []
         targets = []
-        for item in items:
+        for item in self.items:
             values = [self.values[p] for p in item.places] if type(item) is Row else [self.values[item]]
             if not any(v in used for v in values):
                 inner.names.update((v, Name("_")) for v in values)
@@ -97,7 +91,7 @@ class Elements:
                 targets.append(root.id)
             else:
                 targets.append(inner.bind_parameter(values[0], names[item]).id)
-        if len(items) > 1:
+        if len(self.items) > 1:
             inner.statements.append(Assign(targets, Name(body.params[-1].name)))
         else:
             body.params.append(Parameter(targets[0]))
@@ -108,7 +102,7 @@ class Elements:
 
     def given(self, operands: Sequence[Expr]) -> Expr:
         """What the loop is given."""
-        return group([item.node if type(item) is Row else operands[item] for item in self.items()])
+        return group([item.node if type(item) is Row else operands[item] for item in self.items])
 
 
 def _word(value: Value, leaf: Leaf) -> str:
@@ -175,7 +169,8 @@ def targets(w: Any, outputs: Sequence[Value | None], bases: Sequence[str], found
     return unpacked(_with_trees(found, single, bind))
 
 
-def _with_trees(found: Sequence[Row], single: Sequence[Expr], tree: Callable[[Row], Expr]) -> list[Expr]:
+def _with_trees(found: Sequence[Row], single: Sequence[Any], tree: Callable[[Row], Any]) -> list[Any]:
+    """What stands for each value, and for each row of them."""
     starts = {row.places.start: row for row in found}
     inside = {place for row in found for place in row.places}
     places = [place for place in range(len(single)) if place in starts or place not in inside]
