@@ -138,6 +138,36 @@ def test_a_leaf_that_nobody_reads_stays_in_the_tree():
     assert "lax.scan(" in source and 'param["w"]' in source, source
 
 
+def biased(x, layer):
+    return x + (jnp.tanh(x @ layer["w"] + layer["b"]) @ layer["w"] + layer["last"])
+
+
+def test_what_the_derivative_of_a_marked_function_does_not_need_is_zeros_in_its_tree():
+    """JAX hands the backward pass no bias that is added last."""
+
+    def scanned(params, x):
+        x, _ = lax.scan(lambda x, layer: (jax.checkpoint(biased)(x, layer), None), x, params)
+        return jnp.sum(x**2)
+
+    params = {"b": array(3, 4), "last": array(3, 4), "w": array(3, 4, 4)}
+    source = written(jax.grad(scanned), params, X)
+    assert "_recomputed" not in source and source.count("def biased(x, layer):") == 1, source
+    assert '"last": zeros' in source and "d_x_2, d_layer = biased_vjp(d_x)" in source
+    assert "return grads" in source
+
+
+def test_so_is_what_it_does_not_read_at_all():
+    def some(x, layer):
+        return jnp.tanh(x @ layer["w"])
+
+    def scanned(params, x):
+        x, _ = lax.scan(lambda x, layer: (jax.checkpoint(some)(x, layer), None), x, params)
+        return jnp.sum(x**2)
+
+    source = written(jax.grad(scanned), {"b": array(3, 4), "w": array(3, 4, 4)}, X)
+    assert "_recomputed" not in source and "jax.vjp(" in source, source
+
+
 class Layer(NamedTuple):
     w: jax.Array
     b: jax.Array

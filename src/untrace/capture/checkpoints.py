@@ -28,7 +28,8 @@ _MOST_TRIED = 12
 class Transposed:
     """What an equation is the derivative of. function: the jaxpr of what `jax.checkpoint` marked.
 
-    primals: for each of its inputs, which operand of the equation that is. varied: the inputs that it is differentiated for.
+    primals: for each of its inputs, which operand of the equation that is, -1 for one that the derivative does not need (a
+    bias that is added last). varied: the inputs that it is differentiated for.
     cotangents: the operands that are those of its results. results: for each varied input the output that is its cotangent.
     """
 
@@ -67,7 +68,7 @@ class Checkpoints:
     def _transposed(self, function: Any, eqn: Any) -> Transposed | None:
         jaxpr, consts = jax_compat.open_jaxpr(function)
         inputs, outs = [v.aval for v in jaxpr.invars], [v.aval for v in jaxpr.outvars]
-        if consts or jaxpr.effects or not all(map(jax_compat.has_tangent, outs)) or len(inputs) > len(eqn.invars):
+        if consts or jaxpr.effects or not all(map(jax_compat.has_tangent, outs)):
             return None
         smooth = [i for i, aval in enumerate(inputs) if jax_compat.has_tangent(aval)]
         types = sorted(str(v.aval) for v in eqn.outvars)
@@ -103,10 +104,13 @@ class Checkpoints:
             v: places[i] for i, v in enumerate(own.invars) if i in places and type(v) is not jax_compat.LITERAL_TYPE
         }
         result = {v: i for i, v in enumerate(own.outvars)}
-        if not all(v in operand for v in traced.invars) or not all(v in result for v in traced.outvars):
-            return None  # one that the derivative does not need, or has no part in
-        every = [operand[v] for v in traced.invars]
-        if len(set(every)) != len(eqn.invars):
+        unread = [v for v in traced.invars if v not in operand]
+        if not all(v in result for v in traced.outvars) or not set(traced.invars[count:]) <= set(operand):
+            return None  # one that the derivative has no part in
+        if not all(jax_compat.has_tangent(v.aval) for v in unread):
+            return None
+        every = [operand.get(v, -1) for v in traced.invars]
+        if len(set(every) - {-1}) != len(eqn.invars) or len(every) != len(eqn.invars) + len(unread):
             return None  # it takes what a policy saves
         return Transposed(
             function, tuple(every[:count]), varied, tuple(every[count:]), tuple(result[v] for v in traced.outvars)

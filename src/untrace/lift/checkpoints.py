@@ -11,9 +11,11 @@ from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.extend.core
 import numpy as np
 
+from untrace import jax_compat
 from untrace.capture.checkpoints import NAMES
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Primitive, Program, Value, walk_functions
 from untrace.lift.cotangents import d
@@ -30,7 +32,7 @@ def find_checkpoints(program: Program, refused: Container[int] = ()) -> Program:
     function's arguments and the cotangents of its results, and gives those of the arguments that it is `varied` for."""
     callee = Primitive(CHECKPOINT_VJP)
     for function in walk_functions(program.entry):
-        for place, equation in enumerate(function.equations):
+        for equation in list(function.equations):
             if equation.callee.name not in NAMES or not equation.params["differentiated"]:
                 continue
             known = equation.params["jaxpr"].extra.get("transposed")
@@ -42,16 +44,32 @@ def find_checkpoints(program: Program, refused: Container[int] = ()) -> Program:
             block.extra["taken"] = [
                 (word, tree) for word, tree in taken if tree.is_leaf or set(tree.places) <= set(transposed.varied)
             ]
-            inputs = [equation.inputs[i] for i in (*transposed.primals, *transposed.cotangents)]
+            zeros = {
+                p: _zeros(p.aval, equation) for p, i in zip(block.params, transposed.primals, strict=True) if i < 0
+            }
+            primals = [
+                equation.inputs[i] if i >= 0 else zeros[p].outputs[0]
+                for p, i in zip(block.params, transposed.primals, strict=True)
+            ]
+            inputs = [*primals, *[equation.inputs[i] for i in transposed.cotangents]]
             outputs = [equation.outputs[i] for i in transposed.results]
             params = {k: v for k, v in equation.params.items() if k != "differentiated"}
             params.update(jaxpr=block, varied=transposed.varied)
-            _replace(function, place, Equation(callee, inputs, outputs, params, equation.origin))
+            place = next(i for i, e in enumerate(function.equations) if e is equation)
+            _replace(function, place, *zeros.values(), Equation(callee, inputs, outputs, params, equation.origin))
     return program
 
 
-def _replace(function: Function, place: int, equation: Equation) -> None:
-    function.equations = [*function.equations[:place], equation, *function.equations[place + 1 :]]
+def _zeros(aval: Any, equation: Equation) -> Equation:
+    """`jnp.zeros(...)`, for what the derivative does not need."""
+    closed = jax.make_jaxpr(lambda: jax.numpy.zeros(aval.shape, aval.dtype))()
+    made = jax_compat.open_jaxpr(closed)[0].eqns[-1].replace(source_info=equation.origin.source_info)
+    inputs = [Literal(v.val, v.aval) for v in made.invars]
+    return Equation(Primitive(made.primitive), inputs, [Value(made.outvars[0].aval)], dict(made.params), made)
+
+
+def _replace(function: Function, place: int, *equations: Equation) -> None:
+    function.equations = [*function.equations[:place], *equations, *function.equations[place + 1 :]]
 
 
 def name_cotangents(equation: Equation) -> None:

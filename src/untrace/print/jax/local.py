@@ -10,9 +10,11 @@ from typing import Any
 
 import jax
 
+from untrace._trees import is_simple
 from untrace.ir.nodes import Equation, Function, Local, Value
 from untrace.print.jax import handed_on, packed, reroll, returned, scanned
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
+from untrace.print.jax.results import rebuilt
 from untrace.print.jax.trees import zeros_like
 from untrace.print.jax.types import Type, array_type, ways_type
 from untrace.print.names import identifier
@@ -145,7 +147,7 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     body = equation.callee.body
     leaves = [leaf_behind(w, o) for o in operands]
     layout = layout_of(w.module, body, leaves)
-    trees = layout.trees(leaves)
+    trees = _put_together(w, body, layout, operands) if "taken" in body.extra else layout.trees(leaves)
     if trees is None:  # another way of calling it than everywhere else: then with the leaves one by one
         layout, trees = Layout([]), []
     order = _order(body, layout)
@@ -155,20 +157,34 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
 
 
 def taking_trees(w: Any, body: Function, operands: Sequence[Expr]) -> tuple[str, list[int], Layout, list[Any]]:
-    """(the name of a local function, the order of its arguments as in `_order`, their layout, the tree for each of its packs)
-    where all trees are taken whole; else of the function that takes these operands one by one."""
+    """(the name of a function that `jax.checkpoint` marked, the order of its arguments as in `_order`, their layout, the tree
+    for each of its packs) where trees can be passed; else of the function that takes these operands one by one."""
     leaves = [leaf_behind(w, o) for o in operands]
     layout = layout_of(w.module, body, leaves)
-    trees = layout.trees(leaves)
-
-    def is_whole(tree: Leaf, places: Sequence[int]) -> bool:
-        node = w.trees.node(tree)
-        return node is not None and len(jax.tree.leaves(node)) == len(places)
-
-    if trees is None or not all(is_whole(t, places) for t, (places, _) in zip(trees, layout.packs, strict=True)):
+    trees = _put_together(w, body, layout, operands)
+    if trees is None:
         layout, trees = Layout([]), []
     order = _order(body, layout)
     return _written(w, body, layout, order, leaves), order, layout, trees
+
+
+def _put_together(w: Any, body: Function, layout: Layout, operands: Sequence[Expr]) -> list[Any] | None:
+    """The tree for each pack of a function that takes trees of its author's: one that has a name, else one of its leaves."""
+    examples = {tuple(tree.places): tree.example for _, tree in body.extra["taken"]}
+    found = [examples[tuple(places)] for places, _ in layout.packs]
+    if not all(map(is_simple, found)):
+        leaves = [leaf_behind(w, o) for o in operands]
+        trees = layout.trees(leaves)
+        nodes = [w.trees.node(tree) for tree in trees or ()]
+        whole = all(
+            node is not None and len(jax.tree.leaves(node)) == len(places)
+            for node, (places, _) in zip(nodes, layout.packs, strict=False)
+        )
+        return trees if whole else None
+    return [
+        rebuilt(w, example, [operands[p] for p in places])
+        for example, (places, _) in zip(found, layout.packs, strict=True)
+    ]
 
 
 def leaf_behind(w: Any, operand: Expr) -> Leaf | None:
