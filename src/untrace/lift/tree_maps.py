@@ -201,14 +201,14 @@ class _Mapper:
         return found
 
     def _side_by_side(self, equations: Sequence[Equation], frames: Mapping[int, Sequence[Frame]]) -> Sequence[Equation]:
-        """Equations of a backward pass that come from one place, one for each leaf, stand where the last of them stood.
+        """Casts of a backward pass that come from one place, one for each leaf, stand where the last of them stood.
 
         What was mapped over the parameters (`x.astype(jnp.bfloat16)`) is differentiated where each of them was used.
         """
         groups: dict[Any, list[int]] = {}
         for at, equation in enumerate(equations):
-            own = frames.get(id(equation), ())
-            if own and len(equation.outputs) == 1 and self.provenance.site(equation.origin).phase == "backward":
+            own = frames.get(id(equation), ()) if _is_cast(equation) else ()
+            if own and self.provenance.site(equation.origin).phase == "backward":
                 groups.setdefault((tuple([id(f) for f in own]), _kind(equation)), []).append(at)
         moved: dict[int, list[int]] = {}  # by the place of the last one
         for places in groups.values():
@@ -395,6 +395,12 @@ def _run(frames: Sequence[Sequence[Frame]], start: int, depth: int) -> int:
     while stop < most and frames[stop][:depth] == common:
         stop += 1
     return stop
+
+
+def _is_cast(equation: Equation) -> bool:
+    return (
+        len(equation.inputs) == len(equation.outputs) == 1 and equation.origin.primitive.name == "convert_element_type"
+    )
 
 
 def _kind(equation: Equation) -> Any:
