@@ -207,8 +207,8 @@ class _Mapper:
         """
         groups: dict[Any, list[int]] = {}
         for at, equation in enumerate(equations):
-            own = frames.get(id(equation), ()) if _is_cast(equation) else ()
-            if own and self.provenance.site(equation.origin).phase == "backward":
+            own = frames.get(id(equation), ())
+            if own and _is_cast(equation) and self.provenance.site(equation.origin).phase == "backward":
                 groups.setdefault((tuple([id(f) for f in own]), _kind(equation)), []).append(at)
         moved: dict[int, list[int]] = {}  # by the place of the last one
         for places in groups.values():
