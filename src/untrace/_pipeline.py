@@ -534,6 +534,9 @@ class _deep_recursion:
     def __enter__(self) -> None:
         self._limit = sys.getrecursionlimit()
         sys.setrecursionlimit(max(self._limit, 20_000))
+        self._interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._interval, 1e-4))
 
     def __exit__(self, *exc: object) -> None:
         sys.setrecursionlimit(self._limit)
+        sys.setswitchinterval(self._interval)

@@ -2392,6 +2392,32 @@ def name_of_call(function: Any) -> str | None:
     return function.__name__ if stays and not jax.config.jax_disable_jit else None
 
 
+@contextlib.contextmanager
+def arrays_without_compiling() -> Iterator[None]:
+    """Inside, `jnp.asarray` of NumPy's arrays and `jnp.copy` give what they always do, and have XLA compile nothing for that:
+    one of those compilations takes as long as to trace a small program.
+
+    Source: `stage_p` and `copy_p` in jax/_src/lax/lax.py, both of which compute nothing.
+    """
+    from jax._src import core
+    from jax._src.lax import lax as lax_internal
+
+    stage, copy = core.stage_p.impl, lax_internal.copy_p.impl
+
+    def staged(x: Any) -> Any:
+        return jax.device_put(x.copy()) if type(x) is np.ndarray else stage(x)
+
+    def copied(x: Any) -> Any:
+        plain = isinstance(x.dtype, np.dtype) and not x.weak_type and not x.committed
+        return jax.device_put(np.array(x)) if plain else copy(x)
+
+    core.stage_p.impl, lax_internal.copy_p.impl = staged, copied
+    try:
+        yield
+    finally:
+        core.stage_p.impl, lax_internal.copy_p.impl = stage, copy
+
+
 # Printed constants are some four times as long as the constants themselves.
 _MOST_PRINTED = 16 << 20  # bytes of a compiled program
 
@@ -2423,7 +2449,7 @@ def stopped_before_code(name: str) -> Iterator[list[bytes]]:
     except ImportError:
         yield []
         return
-    hook: dict[str, Any] = {"name": name, "stage": xla.PipelineStage.POST_SCHEDULER, "platforms": "cpu"}
+    hook: dict[str, Any] = {"name": name, "stage": xla.PipelineStage.PRE_SCHEDULER, "platforms": "cpu"}
     found = _STOPPED[name.encode()] = []
     xla.register_hlo_module_transformation(_stop, **hook)
     try:

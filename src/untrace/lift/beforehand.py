@@ -23,6 +23,12 @@ def is_possible(path: str, args: Sequence[Any], kwargs: Mapping[str, Any], ancho
     """Whether a call may be what ends in these equations, as far as that is known without a trace."""
     known = library.facts(path)
     last = anchors[0]
+    if path.startswith("vmap."):
+        inside, turns = path, 0
+        while inside.startswith("vmap."):
+            inside, turns = inside.removeprefix("vmap."), turns + 1
+        if not takes(library.facts(inside), args[turns:], kwargs):
+            return False
     if known.call is not None and (
         last.callee.name not in ("jit", "pjit") or last.origin.params.get("name") != known.call
     ):
@@ -32,8 +38,10 @@ def is_possible(path: str, args: Sequence[Any], kwargs: Mapping[str, Any], ancho
     if known.several and len(anchors) == len(last.outputs) == 1 or not takes(known, args, kwargs):
         return False
     has_shape = _SHAPES.get(path)
-    if has_shape is None or len(anchors) > 1 or len(last.outputs) != 1:
+    if has_shape is None:
         return True
+    if len(anchors) > 1 or len(last.outputs) != 1:  # but for `jnp.where(x)` all of them give one array
+        return has_shape is _chosen and len(args) == 1
     return has_shape(args, kwargs, tuple(last.origin.outvars[0].aval.shape))
 
 

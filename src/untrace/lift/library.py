@@ -161,7 +161,7 @@ class Facts:
 
     `call`: the name of the one call that it leaves in a trace. `bare`: whether it returns one array, `several`: whether it
     returns some. `plain`: the places of arguments that are no arrays. `least`: of how many arguments it takes; `most`: of
-    those without a name; `names`: its parameters. None: any.
+    those without a name; `names`: its parameters that may be named. None: any.
     """
 
     call: str | None = None
@@ -188,7 +188,10 @@ def signature(path: str) -> inspect.Signature | None:
 @cache
 def facts(path: str) -> Facts:
     """What is known of the function at `path`."""
-    root = path.partition(".")[0]
+    root, _, rest = path.partition(".")
+    if root == "vmap":  # its first argument says what is mapped: the others' places are not those of the function
+        inside = facts(rest)
+        return Facts(inside.call, inside.bare, inside.several)
     # The signature of a builtin is a text that `inspect` would have to parse.
     if root == "operator" or root not in _ROOTS:
         return Facts()
@@ -208,7 +211,9 @@ def facts(path: str) -> Facts:
         tuple([i for i, p in enumerate(placed) if _takes_no_array(p, path)]),
         sum(p.default is p.empty and p.kind not in several for p in parameters),
         None if inspect.Parameter.VAR_POSITIONAL in kinds else len(placed),
-        None if inspect.Parameter.VAR_KEYWORD in kinds else frozenset(p.name for p in parameters),
+        None
+        if inspect.Parameter.VAR_KEYWORD in kinds
+        else frozenset(p.name for p in parameters if p.kind != p.POSITIONAL_ONLY),
     )
 
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from untrace import jax_compat
+
 _COUNT = itertools.count(1)
 
 
@@ -46,7 +48,9 @@ def load_text(
     # No modification time: linecache then keeps the entry without asking the disk.
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     weakref.finalize(module, linecache.cache.pop, path, None)
-    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+    code = compile(source, path, "exec", dont_inherit=True)
+    with jax_compat.arrays_without_compiling():
+        exec(code, module.__dict__)
     for stand_in, function in callables.items():
         getattr(module, stand_in).function = function
     return module
