@@ -354,15 +354,17 @@ def test_the_garbage_collector_is_left_as_it_was(monkeypatch: Any) -> None:
         gc.enable()
 
 
-def test_without_a_place_for_files_the_text_still_runs(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("step", ["_place", "_show"])
+def test_without_a_place_for_files_the_text_still_runs(monkeypatch: Any, step: str) -> None:
     from untrace.prove import load as loading
 
     def refuse(*args: Any) -> Any:
         raise OSError("read-only")
 
-    monkeypatch.setattr(loading, "_file", refuse)
+    monkeypatch.setattr(loading, step, refuse)
     decompiled = untrace.decompile(scaled)(X, by=2.0)
-    assert decompiled.module.__file__.startswith("<untrace scaled ")
+    assert step == "_show" or decompiled.module.__file__.startswith("<untrace scaled ")
+    assert not os.path.exists(decompiled.module.__file__)
     assert "".join(linecache.getlines(decompiled.module.__file__)) == decompiled.source
 
 

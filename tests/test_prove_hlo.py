@@ -171,14 +171,16 @@ def test_functions_of_different_arguments_differ_where_jit_drops_the_others():
 
 
 def test_xla_stops_where_its_hlo_is_optimised():
-    """What is compared is what the whole compilation has; what else the process compiles is compiled to its end."""
+    """What is compared is what the whole compilation has, before it has an order; what else the process compiles is
+    compiled to its end."""
 
     def f(x):
         return jnp.tanh(x @ x.T).sum()
 
     (stopped,) = hlo._optimised(hlo._lower(f, [X], False, "stopped"), "jit_stopped")
     (whole,) = jax_compat.serialised_modules(hlo._lower(f, [X], False, "stopped").compile(dict(hlo._QUICKLY)))
-    assert jax_compat.text_of_modules([stopped]) == jax_compat.text_of_modules([whole])
+    texts = [jax_compat.text_of_modules([module]).replace("is_scheduled=true, ", "") for module in (stopped, whole)]
+    assert hlo.normalise_optimised(texts[0]) == hlo.normalise_optimised(texts[1])
     lowered = hlo._lower(f, [X], False, "given_up")
     with jax_compat.stopped_before_code("jit_given_up") as found:
         assert jax.jit(lambda x: x + 1.0)(X).shape == X.shape

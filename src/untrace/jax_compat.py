@@ -646,10 +646,15 @@ def library_of(primitive: Any) -> str:
 
     home = home_module(primitive).partition(".")[0]
     owners = set()
-    for name, module in list(sys.modules.items()):
-        values = getattr(module, "__dict__", None)
-        if values and not _is_jax_module(name) and any(v is primitive for v in list(values.values())):
-            owners.add(name.partition(".")[0])
+    # All modules of the process are looked through only where none of its own has it.
+    for own in (True, False):
+        for name, module in list(sys.modules.items()):
+            package = name.partition(".")[0]
+            values = getattr(module, "__dict__", None) if (package == home) is own else None
+            if values and not _is_jax_module(name) and any(v is primitive for v in list(values.values())):
+                owners.add(package)
+        if owners:
+            break
     others = sorted(owners - {home})
     return others[0] if others and home not in owners else home
 
@@ -2439,7 +2444,8 @@ _HOLDERS = [_stop] * 10_000
 
 @contextlib.contextmanager
 def stopped_before_code(name: str) -> Iterator[list[bytes]]:
-    """Inside, XLA gives up a module of that name once its HLO is optimised and scheduled: it comes into the list, serialised.
+    """Inside, XLA gives up a module of that name once its HLO is optimised, all but scheduled: it comes into the list,
+    serialised.
 
     Machine code takes four fifths of a compilation, and nobody runs it. A backend that has no such stage, and a JAX without
     `jax.extend.xla`, compile to the end: then the list stays empty.

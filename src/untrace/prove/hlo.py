@@ -7,10 +7,12 @@ arguments and results, how often a constant is named, and addresses of Python ca
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 
@@ -152,10 +154,13 @@ def _begin(function: Any, args: Sequence[Any]) -> Compilation:
         # Where the values of large constants are left out, the text proves nothing.
         return None if text is None or "{...}" in text else text
 
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(compiled)
-    pool.shutdown(wait=False)
-    return Compilation(jax_compat.kept_arguments(lowered), len(leaves), future)
+    return Compilation(jax_compat.kept_arguments(lowered), len(leaves), _compilers(os.getpid()).submit(compiled))
+
+
+@cache
+def _compilers(process: int) -> ThreadPoolExecutor:
+    """The threads of this process that wait for XLA: to start one takes as long as to lower ten equations."""
+    return ThreadPoolExecutor(2, "untrace")
 
 
 def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> Compilation | None:
@@ -393,7 +398,8 @@ def _read_optimised(text: str, parameters: int | None = None) -> tuple[str, dict
             if is_entry and " parameter(" in rest:
                 rest = _PARAMETER.sub(lambda m: f" parameter({int(m[1]) % parameters})", rest)
             meaning = _NAME.sub(meaning_of, rest)
-            if any(op in meaning for op in _COMMUTATIVE_CALLS):  # most lines have none, and a search takes long
+            # Most lines have none, and a search takes long; the last is that of `xor` too.
+            if "multiply(" in meaning or "and(" in meaning or "or(" in meaning:
                 meaning = _COMMUTATIVE.sub(_sorted_operands, meaning)
             inside[name] = digest = _hash(meaning)
             has_effect = has_effects and _EFFECT.search(rest) is not None
@@ -464,7 +470,6 @@ _EFFECT_WORDS = tuple("side_effect API_VERSION feed( send( recv( rng all- collec
 
 # Not of `add`: which of two products LLVM contracts with their sum depends on the order. Nor of `maximum`, of zeros.
 _COMMUTATIVE = re.compile(r"\b(multiply|and|or|xor)\((\w+), (\w+)\)")
-_COMMUTATIVE_CALLS = ("multiply(", "and(", "or(")  # the last is that of `xor` too
 
 
 def _sorted_operands(match: re.Match[str]) -> str:

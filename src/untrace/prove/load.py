@@ -32,14 +32,18 @@ def load_text(
     name: str,
     arrays: dict[str, np.ndarray],
     callables: Mapping[str, Callable[..., Any]] = {},  # noqa: B006
+    final: bool = True,
 ) -> LoadedText:
     """The module that `source` defines, executed once. `arrays` stand where the saved module has its `.npz`.
 
-    `callables`: what the module's functions that stand for Python functions without text shall call.
+    `callables`: what the module's functions that stand for Python functions without text shall call. final: whether the
+    text is a file at once; else `restate` makes it one.
     """
     module = LoadedText(name)
     try:
-        path = _file(module, source, name, arrays)
+        path = _place(module, name, arrays)
+        if final:
+            _show(module, path, source)
     except OSError:
         if arrays:
             raise
@@ -60,13 +64,16 @@ def restate(module: LoadedText, source: str) -> None:
     """Shows `source`, which differs in comments and docstrings only, as the text of a loaded module."""
     path = str(module.__file__)
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
-    if os.path.exists(path):
-        _write(path, source)
+    if not path.startswith("<"):
+        with contextlib.suppress(OSError):  # as where there is no place for files
+            _show(module, path, source)
 
 
-def _write(path: str, source: str) -> None:
+def _show(module: LoadedText, path: str, source: str) -> None:
+    """Makes the text a file, which goes with the module."""
     with open(path, "wb") as file:
         file.write(source.encode())
+    weakref.finalize(module, _remove, path)
 
 
 @functools.cache
@@ -75,11 +82,9 @@ def _folder(process: int) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="untrace_")
 
 
-def _file(module: LoadedText, source: str, name: str, arrays: dict[str, np.ndarray]) -> str:
-    """The path of a new file with the text, and beside it the `.npz`; both go with the module."""
+def _place(module: LoadedText, name: str, arrays: dict[str, np.ndarray]) -> str:
+    """The path of a new file for the text; the `.npz` is there beside it, and goes with the module."""
     stem = os.path.join(_folder(os.getpid()).name, f"{name}_{next(_COUNT)}")
-    _write(stem + ".py", source)
-    weakref.finalize(module, _remove, stem + ".py")
     if arrays:
         save_arrays(stem + ".npz", arrays)
         weakref.finalize(module, _remove, stem + ".npz")

@@ -66,7 +66,7 @@ def prove_text(
     """
     start = time.perf_counter()
     try:
-        module = load_text(written.source, written.name, written.arrays, written.callables)
+        module = load_text(written.source, written.name, written.arrays, written.callables, final=False)
     except Exception as error:  # whatever a wrong text raises
         return Outcome(None, None, f"the text does not load: {type(error).__name__}: {str(error)[:300]}")
     loaded = time.perf_counter()
@@ -191,7 +191,7 @@ def prove_scans(written: Written, captured: Captured) -> tuple[Proof, LoadedText
 
     module = None
     try:
-        module = load_text(written.source, written.name, written.arrays, written.callables)
+        module = load_text(written.source, written.name, written.arrays, written.callables, final=False)
         text = _of_leaves(module, written, captured)
         args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
         jax.eval_shape(text, *args)
