@@ -217,13 +217,18 @@ def _computes_constants(closed: Any) -> bool:
     """Whether a program computes arrays of floating-point numbers from none of its arguments, and that is expensive.
 
     Two programs side by side would share them, and XLA could fuse them with one of both. What is cheap it computes
-    wherever that is used. Source: `InstructionFusion::IsExpensive` in xla/service/instruction_fusion.cc.
+    wherever that is used, and of an array of one number everywhere it computes that number, once and for all.
+    Source: `InstructionFusion::IsExpensive` in xla/service/instruction_fusion.cc.
     """
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     known = {*jaxpr.constvars, *jaxpr.invars}
+    uniform: set[Any] = set()
     for eqn in jaxpr.eqns:
-        if any(jax_compat.is_variable(atom) and atom in known for atom in eqn.invars):
+        operands = [atom for atom in eqn.invars if type(atom) is not jax_compat.LITERAL_TYPE]
+        if any(v in known for v in operands):
             known.update(eqn.outvars)
+        elif eqn.primitive.name in _UNIFORM and uniform.issuperset(operands):
+            uniform.update(eqn.outvars)
         elif not all(e.primitive.name in _CHEAP for e in _called(eqn)):
             # A single number XLA computes itself.
             if any(v.aval.shape and jax.numpy.issubdtype(v.aval.dtype, jax.numpy.inexact) for v in eqn.outvars):
@@ -240,6 +245,11 @@ _CHEAP = frozenset(
     "abs add broadcast_in_dim ceil clamp concatenate convert_element_type copy dynamic_slice dynamic_update_slice eq "
     "expand_dims floor ge gt iota jit le lt max min mul ne neg pad pjit reshape rev round select_n sign slice split "
     "square squeeze sub tile transpose".split()
+)
+# Operations that make arrays of one number everywhere of such arrays, and of numbers.
+_UNIFORM = frozenset(
+    "abs add broadcast_in_dim convert_element_type cos div exp expand_dims expm1 integer_pow log log1p logistic max min mul "
+    "neg pow reduce_max reduce_min reduce_sum reshape rsqrt sin slice sqrt square squeeze sub tanh transpose".split()
 )
 
 
