@@ -298,7 +298,13 @@ def test_programs_lowered_in_one_context_say_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "constant, alone", [(lambda: -jnp.ones(5) * 2, False), (lambda: jnp.sin(jnp.arange(5.0)), True)]
+    "constant, alone",
+    [
+        (lambda: -jnp.ones(5) * 2, False),
+        (lambda: jnp.log(jnp.full(5, 3.0)).sum() / jnp.sqrt(jnp.full(5, 2.0)), False),
+        (lambda: jnp.sin(jnp.arange(5.0)), True),
+        (lambda: jnp.cumsum(jnp.full(5, 3.0)), True),
+    ],
 )
 def test_only_dear_constants_keep_programs_apart(constant: Any, alone: bool) -> None:
     assert hlo._stands_alone(jax.make_jaxpr(lambda x: x + constant())(jnp.ones(5))) is alone

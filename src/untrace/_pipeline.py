@@ -336,6 +336,18 @@ def prove_again(
         return retrace.weaker(outcome.module, written, captured, outcome.why)
 
 
+def _begin_compiling(
+    captured: Captured, target: Target, options: Options, timings: dict[str, float]
+) -> OptimisedAlike | None:
+    """Has XLA compile, while the text is written, what tells whether a target is the original's program."""
+    if not options.prove or target.jaxpr is captured.expanded or not _is_run(captured):
+        return None
+    start = time.perf_counter()
+    alike = retrace.begin_compiling(target.jaxpr, captured, target.neutral)
+    timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
+    return alike
+
+
 @dataclass
 class _Attempt:
     """One form of a program: written, proven, and written again where a statement was wrong. `why`: what failed last."""
@@ -364,11 +376,14 @@ class _Attempt:
         once: dict[int, Any],
     ) -> _Attempt:
         """An attempt at a form, in which equal pullbacks are called once: those of the equations in `once`."""
-        program = plain.whole if form.jaxpr is captured.expanded else plain.of(form.jaxpr, name)
+        whole = form.jaxpr
+        if once:
+            form = form.proven_as(without_repeated(whole, once), "pullbacks called once")
+        alike = _begin_compiling(captured, form.target, options, timings)  # first of all: XLA takes its time
+        program = plain.whole if whole is captured.expanded else plain.of(whole, name)
         if once:
             program.extra["pullbacks_once"] = True
-            form = form.proven_as(without_repeated(form.jaxpr, once), "pullbacks called once")
-        return cls(captured, program, name, options, timings, form)
+        return cls(captured, program, name, options, timings, form, compiled_alike=alike)
 
     def padded(self, plain: _Plain, once: dict[int, Any]) -> _Attempt:
         """An attempt at the program with the sums that are missing in it (`lift.addends`)."""
@@ -384,7 +399,6 @@ class _Attempt:
 
     def run(self, idiomatic: bool) -> Result | None:
         captured, program, timings, target = self.captured, self.program, self.timings, self.form.target
-        self._begin_compiling()
         plain = [(f, f.equations) for f in walk_functions(program.entry)] if idiomatic else []
         forced: frozenset[int] = frozenset()
         refused: frozenset[int] = frozenset()  # no lift takes these in
@@ -468,16 +482,6 @@ class _Attempt:
             for function, equations in plain:
                 function.equations = equations
             plain[:] = [(f, f.equations) for f in walk_functions(program.entry)]
-
-    def _begin_compiling(self) -> None:
-        """Has XLA compile, while the text is written, what tells whether the target is the original's program."""
-        captured, target = self.captured, self.form.target
-        if self.compiled_alike is not None:  # from a run before
-            return
-        if self.options.prove and target.jaxpr is not captured.expanded and _is_run(captured):
-            start = time.perf_counter()
-            self.compiled_alike = retrace.begin_compiling(target.jaxpr, captured, target.neutral)
-            self._spent("run", start)
 
     def _keeps_carries(self) -> bool:
         """Whether loops have to keep the order of their carry: a text in which they do not is proven by running it, and not
