@@ -157,6 +157,17 @@ def _mapped_rows(x, y):
     return jax.grad(lambda v: jnp.sum(jax.vmap(lambda i: v[i])(rows) ** 2 * y.sum()))(x)
 
 
+def solving(x, y):
+    """Systems with several right-hand sides, each turn of a loop one."""
+
+    def step(solution, row):
+        solution = jnp.linalg.solve(jnp.eye(3) + jnp.outer(row, row), solution)
+        return solution, solution.sum()
+
+    return lax.scan(step, y.T, x)[1].sum()
+
+
+
 # The name of a rewrite, and a function in whose trace it is made.
 CASES = {
     "add_any_is_add": lambda x, y: primitives.add_jaxvals_p.bind(x, y),
@@ -249,6 +260,7 @@ CASES = {
     "saved_choice": lambda x, y: jax.grad(chosen)(x, y[0, 0]) + y,
     "choice_made_again": lambda x, y: jax.grad(chosen)(x, y[0, 0]) - y,
     "handed_on": handing_on,
+    "derived_transpose": lambda x, y: jax.grad(solving)(x, y) + y,
     "solved_twice": lambda x, y: jax.grad(
         lambda a: lax.linalg.triangular_solve(a[:, :2], a[:, 2:], left_side=True).sum()
     )(x) + y,
@@ -320,6 +332,14 @@ def test_products_of_vectors_and_of_batches_stay():
 
     found = untrace.decompile(lambda w, xs: jax.vmap(lambda x: layer(w, x))(xs))(jnp.ones((4, 3)), jnp.ones((2, 5, 3)))
     assert "vmap" in found.source and "w.T" not in found.source
+
+
+def test_systems_of_a_loop_are_public_calls_that_can_be_differentiated():
+    x, y = jnp.array([[1.0, 0.2, -0.5], [0.3, -1.0, 2.0]]), jnp.ones((2, 3))
+    found = untrace.decompile(jax.grad(solving))(x, y)
+    assert found.source.count("lax.custom_linear_solve(") == 2 and ".bind(" not in found.source
+    curvature = [jax.jit(jax.jacfwd(f))(x, y) for f in (found, jax.grad(solving))]
+    np.testing.assert_allclose(*curvature, rtol=1e-5)
 
 
 def test_equations_of_different_functions_stay():

@@ -20,6 +20,7 @@ from untrace.lift import rewrites_of_numbers as _rewrites_of_numbers  # noqa: F4
 from untrace.lift import rewrites_of_products as _rewrites_of_products  # noqa: F401
 from untrace.lift import rewrites_of_selectors as _rewrites_of_selectors  # noqa: F401
 from untrace.lift import rewrites_of_shapes as _rewrites_of_shapes  # noqa: F401
+from untrace.lift import rewrites_of_solves as _rewrites_of_solves  # noqa: F401
 from untrace.lift import rewrites_of_types as _rewrites_of_types  # noqa: F401
 from untrace.lift.associative import find_associative_scans
 from untrace.lift.checkpoints import find_checkpoints, share_checkpoints

@@ -38,6 +38,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     what a derivative gathers at known indices -> that part of the array, x[0, 1:3]
     a number that a jitted function, or a choice in it, was passed and hands on -> that number, and no result
     an index that a scan gets ready for a gather -> made in its body, as `x[i]` does
+    the transpose of a linear system's operator, as it was batched -> as JAX derives it of the operator
     the derivative of a library function that was mapped -> that of the function on the whole array
     cond over platforms of which only Mosaic's kernels have a branch of their own -> the equations of the other branch
     a call that no public function makes (what `jax.checkpoint` computes for the forward pass) -> its equations
@@ -77,7 +78,7 @@ EARLY: set[str] = set()
 # Rewrites after which the program lowers to the same StableHLO.
 NEUTRAL = frozenset(
     "add_any_is_add plain_conversion preferred_type plain_slice sharding_inside_shard_map implicit_pvary "
-    "equal_constants instantiated_zeros".split()
+    "equal_constants instantiated_zeros derived_transpose".split()
 )
 # Rewrites after which XLA was seen to make the same of a product, but nobody promises it: the first to be taken back.
 BOLD = frozenset(
