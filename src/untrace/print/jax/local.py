@@ -410,7 +410,7 @@ def _parameter_of_pack(body: Function, layout: Layout) -> str | None:
     if len(layout.packs) != 1 or len(unmatched) != 1:
         return None
     places, own = layout.packs[0][0], body.extra.get("definition", ())
-    if any(p.hint not in own for i, p in enumerate(body.params) if i not in places):
+    if any(p.hint not in own or p.hint in unmatched for i, p in enumerate(body.params) if i not in places):
         return None  # it may be one of these
     return unmatched[0]
 
