@@ -126,11 +126,11 @@ def test_the_instructions_say_what_the_source_says_of_the_functions_of_jax():
     functions = [v for v in vars(jnp).values() if inspect.isfunction(inspect.unwrap(v))]
     for outer in {id(c): c for v in functions for c in [inspect.unwrap(v).__code__]}.values():
         for code in _codes(outer):
-            positions = list(code.co_positions())
+            positions = {}
             for instruction in dis.get_instructions(code):
                 if instruction.opname not in ("CALL", "BINARY_OP"):
                     continue
-                frame = Frame(code, instruction.offset, True, positions[instruction.offset // 2])
+                frame = Frame(code, instruction.offset, True, positions)
                 kind, name = bytecode.fate(code, instruction.offset)
                 if kind in ("unknown", "element") or frame.node is None:
                     continue
@@ -212,6 +212,6 @@ def test_a_file_is_read_as_linecache_reads_it(tmp_path, data):
     expected = list(linecache.getlines(path))
     linecache.cache.pop(path, None)
     file = syntax._file(path)
-    assert (file.lines if file is not None else []) == expected
+    assert (list(file.lines) if file is not None else []) == expected
     assert linecache.getlines(path) == expected
     linecache.cache.pop(path, None)

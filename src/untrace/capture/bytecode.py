@@ -37,6 +37,7 @@ _BUILDERS = frozenset(("BUILD_LIST", "BUILD_TUPLE"))
 _OUT_OF_LISTS = frozenset(("RETURN_VALUE", "UNPACK_SEQUENCE"))  # after these, what is inside may still get a name
 _FORWARD_JUMPS = frozenset(n for n in opmap if n == "JUMP_FORWARD" or n.startswith("POP_JUMP_") and "BACKWARD" not in n)
 _BACKWARD_JUMPS = frozenset(n for n in opmap if "BACKWARD" in n)
+_GO_BACK = frozenset(opmap[n] for n in _BACKWARD_JUMPS)
 _METHOD_BIT = sys.version_info >= (3, 12)  # LOAD_ATTR may push an object beside its method
 _EXTENDED, _CACHE = opmap["EXTENDED_ARG"], opmap["CACHE"]
 
@@ -85,6 +86,21 @@ def is_returned(code: CodeType, name: str, lasti: int) -> bool | None:
     # A jump over a later one makes that a branch's; but loops jump over their bodies as well.
     passed = not loops and all(any(stores[0] < at < s < goal for at, goal in jumps) for s in stores[1:])
     return True if passed or len(stores) == 1 else None
+
+
+def loops(code: CodeType) -> list[tuple[int, int]]:
+    """(where it begins, where it goes back) of each loop of a function; both are instructions."""
+    raw = code.co_code
+    found = []
+    for at in [2 * i for i, instruction in enumerate(raw[::2]) if instruction in _GO_BACK]:
+        arg, start, after = raw[at + 1], at, at + 2
+        while start and raw[start - 2] == _EXTENDED:
+            start -= 2
+            arg |= raw[start + 1] << 4 * (at - start)
+        while after < len(raw) and raw[after] == _CACHE:
+            after += 2
+        found.append((after - 2 * arg, at))
+    return found
 
 
 def _followed(code: CodeType, raw: bytes, at: int) -> Fate:

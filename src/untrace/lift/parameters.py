@@ -10,6 +10,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.capture import syntax
+from untrace.capture.whose import file_kind
 from untrace.lift.words import clean, singular
 from untrace.print.names import LONGEST
 
@@ -126,8 +127,9 @@ def function_names(closed: Any) -> list[str | None]:
     if not _has_parts(paths):
         return leaf_names(paths, None)
     place = jax_compat.function_place(closed)
-    find = functools.partial(syntax.function_named, place[0]) if place is not None else None
-    return leaf_names(paths, definition_of(closed), find)
+    if place is None or file_kind(place[0]) == "cut":  # what another package's own functions say is nothing to a reader
+        return leaf_names(paths, None)
+    return leaf_names(paths, definition_of(closed), functools.partial(syntax.function_named, place[0]))
 
 
 def _has_parts(paths: Sequence[Path]) -> bool:
