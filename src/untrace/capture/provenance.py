@@ -83,6 +83,10 @@ class Frame:
         return self.position[2]
 
     @property
+    def end_column(self) -> Any:
+        return self.position[3]
+
+    @property
     def node(self) -> ast.AST | None:
         """The AST node whose range is the instruction's; None where the source is not to be had."""
         if self._node is False:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import bisect
 import codecs
-import contextlib
 import functools
 import io
 import linecache
@@ -303,7 +302,8 @@ def _piece_of(code: CodeType) -> _Piece | None:
 
 def _file(name: str) -> _File | None:
     try:
-        return _known_to_linecache(name) if name in linecache.cache else _read_plainly(name) or _known_to_linecache(name)
+        in_memory = linecache.cache.get(name, ("", ""))[1:2] == (None,)  # a text that was never in a file
+        return (None if in_memory else _read_plainly(name)) or _known_to_linecache(name)
     except Exception:  # a loader of someone else's
         return None
 
@@ -317,14 +317,14 @@ def _known_to_linecache(name: str) -> _File | None:
     if file is None or file.state is not lines:
         data = "".join(lines).encode()
         if file is None or file.lines.data != data:
-            file = _FILES[name] = _File(data)
+            file = _FILES[name] = _File(data, lines)
         file.state = lines
     return file
 
 
 def _read_plainly(name: str) -> _File | None:
     """The file, without `linecache`, where it is UTF-8 with plain ends of lines: JAX's own are long, and to make a string of
-    each line takes longer than what is looked up in them. `linecache` gets to know an author's file, of which others ask."""
+    each line takes longer than what is looked up in them. `linecache` gets to know an author's file: others will ask that."""
     if name.startswith("<"):  # as linecache does: no file, whatever there is of that name
         return None
     file = _FILES.get(name)
@@ -340,17 +340,17 @@ def _read_plainly(name: str) -> _File | None:
     first_two = data.split(b"\n", 2)[:2]
     if not data or b"\r" in data or data.startswith(codecs.BOM_UTF8) or any(b"coding" in line for line in first_two):
         return None
-    with contextlib.suppress(UnicodeDecodeError):
+    try:
         text = "" if data.isascii() else data.decode()
-        if whose.file_kind(name) == "user":
-            lines = io.StringIO(text or data.decode()).readlines()
-            if not lines[-1].endswith("\n"):
-                lines[-1] += "\n"
-            linecache.cache[name] = *state, lines, name
-            return _known_to_linecache(name)
-        _FILES[name] = _File(data, state)
-        return _FILES[name]
-    return None
+    except UnicodeDecodeError:
+        return None
+    file = _FILES[name] = _File(data, state)
+    if name not in linecache.cache and whose.file_kind(name) == "user":
+        lines = io.StringIO(text or data.decode()).readlines()
+        if not lines[-1].endswith("\n"):
+            lines[-1] += "\n"
+        linecache.cache[name] = *state, lines, name
+    return file
 
 
 def node_at(code: CodeType, position: Position) -> ast.AST | None:
