@@ -158,19 +158,34 @@ class _Lines:
 
     def text(self, start: int, stop: int) -> str:
         """The lines from one up to another one, counted from 0."""
-        return self.data[self._ends[start - 1] if start else 0 : self._ends[stop - 1]].decode()
+        return self.data[self._ends[start - 1] if start else 0 : self._ends[stop - 1]].decode() if stop else ""
+
+    @property
+    def whole(self) -> _Lines:
+        return self
 
     def at(self, offset: int) -> int:
         """The line of a byte, counted from 1."""
         return int(np.searchsorted(self._ends, offset, "right")) + 1
 
 
+class _Listed(list[str]):
+    """The same of lines that are strings already."""
+
+    def text(self, start: int, stop: int) -> str:
+        return "".join(self[start:stop])
+
+    @functools.cached_property
+    def whole(self) -> _Lines:
+        return _Lines("".join(self).encode())
+
+
 class _File:
     """The lines of a file, and the pieces of it that were parsed. `state`: what tells that it is still the same."""
 
-    def __init__(self, data: bytes, state: Any = None):
-        self.lines = _Lines(data)
-        self.state = state
+    def __init__(self, lines: _Lines | _Listed):
+        self.lines = lines
+        self.state: Any = None
         self._whole: _Piece | None = None
         self._pieces: dict[int, _Piece] = {}  # by first line
         self._named: dict[str, list[Any]] = {}
@@ -187,7 +202,7 @@ class _File:
             if found.is_parsed:
                 return found
         if self._whole is None:
-            self._whole = _Piece(self.lines.data.decode(), 0, self)
+            self._whole = _Piece(self.lines.text(0, len(self.lines)), 0, self)
         return self._whole
 
     def named(self, name: str, piece: _Piece) -> list[Any]:
@@ -197,8 +212,9 @@ class _File:
             return piece.named(name)
         found = self._named.get(name)
         if found is None:
-            texts = re.finditer(rb"^[ \t]*def %s\(" % re.escape(name.encode()), self.lines.data, re.MULTILINE)
-            places = [self.lines.at(text.start()) for text in texts]
+            lines = self.lines.whole
+            texts = re.finditer(rb"^[ \t]*def %s\(" % re.escape(name.encode()), lines.data, re.MULTILINE)
+            places = [lines.at(text.start()) for text in texts]
             found = self.piece(self._decorated(places[0])).named(name) if len(places) == 1 else []
             self._named[name] = found
         return found
@@ -207,8 +223,9 @@ class _File:
     def definitions(self) -> dict[str, list[int]]:
         """The lines at which functions are defined that stand by themselves, by name."""
         found: dict[str, list[int]] = {}
-        for match in _OUTER_DEFINITION.finditer(self.lines.data):
-            found.setdefault(match[1].decode(), []).append(self.lines.at(match.start()))
+        lines = self.lines.whole
+        for match in _OUTER_DEFINITION.finditer(lines.data):
+            found.setdefault(match[1].decode(), []).append(lines.at(match.start()))
         return found
 
     def _end(self, first: int) -> int:
@@ -302,8 +319,8 @@ def _piece_of(code: CodeType) -> _Piece | None:
 
 def _file(name: str) -> _File | None:
     try:
-        in_memory = linecache.cache.get(name, ("", ""))[1:2] == (None,)  # a text that was never in a file
-        return (None if in_memory else _read_plainly(name)) or _known_to_linecache(name)
+        found = _read_plainly(name) if name not in linecache.cache else None
+        return _known_to_linecache(name) if found is None else found
     except Exception:  # a loader of someone else's
         return None
 
@@ -315,16 +332,15 @@ def _known_to_linecache(name: str) -> _File | None:
         return None
     file = _FILES.get(name)
     if file is None or file.state is not lines:
-        data = "".join(lines).encode()
-        if file is None or file.lines.data != data:
-            file = _FILES[name] = _File(data, lines)
+        if file is None or list(file.lines) != lines:
+            file = _FILES[name] = _File(_Listed(lines))
         file.state = lines
     return file
 
 
 def _read_plainly(name: str) -> _File | None:
     """The file, without `linecache`, where it is UTF-8 with plain ends of lines: JAX's own are long, and to make a string of
-    each line takes longer than what is looked up in them. `linecache` gets to know an author's file: others will ask that."""
+    each line takes longer than what is looked up in them. An author's is put into `linecache`: others will ask that."""
     if name.startswith("<"):  # as linecache does: no file, whatever there is of that name
         return None
     file = _FILES.get(name)
@@ -335,21 +351,20 @@ def _read_plainly(name: str) -> _File | None:
             return file
         with open(name, "rb") as opened:
             data = opened.read()
-    except (OSError, ValueError):  # no file: a module in an archive
-        return None
-    first_two = data.split(b"\n", 2)[:2]
-    if not data or b"\r" in data or data.startswith(codecs.BOM_UTF8) or any(b"coding" in line for line in first_two):
-        return None
-    try:
         text = "" if data.isascii() else data.decode()
-    except UnicodeDecodeError:
+    except (OSError, ValueError):  # no file: a module in an archive; or it is not UTF-8
         return None
-    file = _FILES[name] = _File(data, state)
-    if name not in linecache.cache and whose.file_kind(name) == "user":
+    head = data[: data.find(b"\n", data.find(b"\n") + 1) + 1] or data
+    if not data or b"\r" in data or data.startswith(codecs.BOM_UTF8) or b"coding" in head:
+        return None
+    if whose.file_kind(name) == "user":
         lines = io.StringIO(text or data.decode()).readlines()
         if not lines[-1].endswith("\n"):
             lines[-1] += "\n"
         linecache.cache[name] = *state, lines, name
+        return None
+    file = _FILES[name] = _File(_Lines(data))
+    file.state = state
     return file
 
 
