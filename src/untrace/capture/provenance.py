@@ -16,6 +16,7 @@ import ast
 import copy
 import dis
 import itertools
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -198,6 +199,7 @@ class Provenance:
         self._chains: dict[Any, _Chain] = {}
         self._sites: dict[Any, Site] = {None: NOWHERE}  # by equation: every pass asks for them
         self._by_key: dict[Any, Site] = {}
+        self._scopes: dict[Any, tuple[str, ...]] = {}
         # Code objects compare by content, which is slow: their ids are the keys, and `_keep` holds them.
         self._kinds: dict[int, str] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
@@ -229,7 +231,10 @@ class Provenance:
         found = self._by_key.get(key)
         if found is None:
             frames, below, by_jvp, through, _ = self._chain(traceback)
-            found = self._by_key[key] = Site(frames, below, jax_compat.scope_names(stack), by_jvp, through)
+            scopes = self._scopes.get(stack)
+            if scopes is None:
+                scopes = self._scopes[stack] = jax_compat.scope_names(stack)
+            found = self._by_key[key] = Site(frames, below, scopes, by_jvp, through)
         return found
 
     def _chain(self, traceback: Any) -> _Chain:
@@ -247,16 +252,20 @@ class Provenance:
         wrapper = ""
         wrapped: list[str] = []
         depth = len(codes)
-        for place, (code, lasti) in enumerate(zip(codes, offsets, strict=True)):  # innermost first
+        outwards = iter(offsets)
+        for code, lasti in zip(codes, outwards, strict=True):  # innermost first
             kind = kinds.get(id(code)) or self.kind(code)
-            if kind in INSIDE:
+            if kind == "jax":  # most of them
+                if not frames:
+                    below.append((code, lasti))
+            elif kind in INSIDE:
                 by_jvp = by_jvp or kind == "jvp"
                 if not frames:
                     below.append((code, lasti))
                 elif kind in ("value", "drop"):  # the outermost counts: `grad` calls `value_and_grad` calls `vjp`
                     wrapper = kind
             elif kind == "entry":
-                depth = place
+                depth -= operator.length_hint(outwards) + 1
                 break
             elif kind != "cut":
                 frames.append(self._frame(code, lasti, kind == "library"))

@@ -14,6 +14,7 @@ import linecache
 import operator
 import os
 import re
+from collections.abc import Container, Iterator
 from types import CodeType
 from typing import Any
 
@@ -164,6 +165,13 @@ class _Lines:
     def whole(self) -> _Lines:
         return self
 
+    def holding(self, text: bytes) -> Iterator[int]:
+        """The lines that a text stands in, counted from 1."""
+        at = self.data.find(text)
+        while at >= 0:
+            yield self.at(at)
+            at = self.data.find(text, at + 1)
+
     def at(self, offset: int) -> int:
         """The line of a byte, counted from 1."""
         return int(np.searchsorted(self._ends, offset, "right")) + 1
@@ -213,8 +221,8 @@ class _File:
         found = self._named.get(name)
         if found is None:
             lines = self.lines.whole
-            texts = re.finditer(rb"^[ \t]*def %s\(" % re.escape(name.encode()), lines.data, re.MULTILINE)
-            places = [lines.at(text.start()) for text in texts]
+            text = f"def {name}("
+            places = [n for n in sorted(set(lines.holding(text.encode()))) if lines[n - 1].lstrip().startswith(text)]
             found = self.piece(self._decorated(places[0])).named(name) if len(places) == 1 else []
             self._named[name] = found
         return found
@@ -434,9 +442,23 @@ def loops_around(code: CodeType, line: int) -> list[ast.For]:
     if piece is None or function is None:
         return []
     if function not in piece.loops:
-        piece.loops[function] = [n for n in ast.walk(function) if isinstance(n, ast.For)]
+        piece.loops[function] = [n for n in walked(function, _BLOCKS) if isinstance(n, ast.For)]
     line -= piece.shift
     return [n for n in piece.loops[function] if n.body[0].lineno <= line <= (n.end_lineno or 0)]
+
+
+def walked(node: ast.AST, fields: Container[str] | None = None) -> list[Any]:
+    """All nodes inside a node in the order of `ast.walk`, but for operators, names and numbers; or only what stands in
+    `fields` of them."""
+    found: list[Any] = [node]
+    for node in found:
+        for field in node._fields:
+            if fields is None or field in fields:
+                value = getattr(node, field, None)
+                for child in value if type(value) is list else (value,):
+                    if type(child) not in _LEAVES and isinstance(child, ast.AST):
+                        found.append(child)
+    return found
 
 
 class _Returns:
