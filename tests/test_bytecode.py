@@ -1,5 +1,6 @@
 """What a function does with a value: the instructions say the same as the source does."""
 
+import argparse
 import collections
 import dis
 import inspect
@@ -112,6 +113,44 @@ def test_a_variable_that_a_value_is_bound_to_and_whether_it_is_returned():
         for g in (handed_out, kept, bound_again, maybe_again, in_turns)
     ]
     assert said == [True, False, None, True, None]
+
+
+def listed(x):
+    out = jnp.stack([f(x), x])
+    return out
+
+
+def kept_as_a_list(x):
+    both = [f(x), x]
+    return both[1]
+
+
+def spread(x):
+    return jnp.add(1, *f(x))
+
+
+def told(x):
+    raise ValueError(f"{f(x)}: no")
+
+
+def asked(x):
+    if f(x) is None:
+        return 1
+
+
+@pytest.mark.parametrize("function", [listed, kept_as_a_list, spread, told, asked])
+def test_what_is_in_a_list_that_is_no_result_or_in_a_text_or_asked_for_is_used(function):
+    assert bytecode.fate(function.__code__, _call(function)).kind == "used"
+
+
+def test_the_loops_of_a_function_are_those_that_dis_finds():
+    codes = [c for f in vars(argparse.ArgumentParser).values() if inspect.isfunction(f) for c in _codes(f.__code__)]
+    found = 0
+    for code in codes:
+        back = [i for i in dis.get_instructions(code) if "BACKWARD" in i.opname]
+        assert bytecode.loops(code) == [(i.argval, i.offset) for i in back]
+        found += len(back)
+    assert found > 20
 
 
 def _codes(code):
