@@ -1,5 +1,6 @@
 """What a function does with a value: the instructions say the same as the source does."""
 
+import argparse
 import collections
 import dis
 import inspect
@@ -114,6 +115,44 @@ def test_a_variable_that_a_value_is_bound_to_and_whether_it_is_returned():
     assert said == [True, False, None, True, None]
 
 
+def listed(x):
+    out = jnp.stack([f(x), x])
+    return out
+
+
+def kept_as_a_list(x):
+    both = [f(x), x]
+    return both[1]
+
+
+def spread(x):
+    return jnp.add(1, *f(x))
+
+
+def told(x):
+    raise ValueError(f"{f(x)}: no")
+
+
+def asked(x):
+    if f(x) is None:
+        return 1
+
+
+@pytest.mark.parametrize("function", [listed, kept_as_a_list, spread, told, asked])
+def test_what_is_in_a_list_that_is_no_result_or_in_a_text_or_asked_for_is_used(function):
+    assert bytecode.fate(function.__code__, _call(function)).kind == "used"
+
+
+def test_the_loops_of_a_function_are_those_that_dis_finds():
+    codes = [c for f in vars(argparse.ArgumentParser).values() if inspect.isfunction(f) for c in _codes(f.__code__)]
+    found = 0
+    for code in codes:
+        back = [i for i in dis.get_instructions(code) if "BACKWARD" in i.opname]
+        assert bytecode.loops(code) == [(i.argval, i.offset) for i in back]
+        found += len(back)
+    assert found > 20
+
+
 def _codes(code):
     yield code
     for const in code.co_consts:
@@ -126,11 +165,11 @@ def test_the_instructions_say_what_the_source_says_of_the_functions_of_jax():
     functions = [v for v in vars(jnp).values() if inspect.isfunction(inspect.unwrap(v))]
     for outer in {id(c): c for v in functions for c in [inspect.unwrap(v).__code__]}.values():
         for code in _codes(outer):
-            positions = list(code.co_positions())
+            positions = {}
             for instruction in dis.get_instructions(code):
                 if instruction.opname not in ("CALL", "BINARY_OP"):
                     continue
-                frame = Frame(code, instruction.offset, True, positions[instruction.offset // 2])
+                frame = Frame(code, instruction.offset, True, positions)
                 kind, name = bytecode.fate(code, instruction.offset)
                 if kind in ("unknown", "element") or frame.node is None:
                     continue
@@ -212,6 +251,6 @@ def test_a_file_is_read_as_linecache_reads_it(tmp_path, data):
     expected = list(linecache.getlines(path))
     linecache.cache.pop(path, None)
     file = syntax._file(path)
-    assert (file.lines if file is not None else []) == expected
+    assert (list(file.lines) if file is not None else []) == expected
     assert linecache.getlines(path) == expected
     linecache.cache.pop(path, None)

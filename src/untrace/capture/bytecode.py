@@ -30,12 +30,14 @@ _BINARY = frozenset("BINARY_OP BINARY_SUBSCR COMPARE_OP CONTAINS_OP IS_OP".split
 _UNARY = frozenset("UNARY_INVERT UNARY_NEGATIVE UNARY_NOT".split())
 # The value is taken apart, iterated over, tested or dropped.
 _LAST = frozenset(
-    "GET_ITER POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_TRUE POP_TOP UNPACK_SEQUENCE".split()
+    ["GET_ITER", "LIST_EXTEND", "POP_TOP", "UNPACK_SEQUENCE", *(n for n in opmap if n.startswith("POP_JUMP_"))]
 )
 _ELEMENTS = {"<listcomp>": "LIST_APPEND", "<genexpr>": "YIELD_VALUE"}  # what makes elements, by the function's name
-_BUILDERS = frozenset(("BUILD_LIST", "BUILD_TUPLE"))  # what is inside them may still get a name
+_BUILDERS = frozenset(("BUILD_LIST", "BUILD_TUPLE"))
+_OUT_OF_LISTS = frozenset(("RETURN_VALUE", "UNPACK_SEQUENCE"))  # after these, what is inside may still get a name
 _FORWARD_JUMPS = frozenset(n for n in opmap if n == "JUMP_FORWARD" or n.startswith("POP_JUMP_") and "BACKWARD" not in n)
 _BACKWARD_JUMPS = frozenset(n for n in opmap if "BACKWARD" in n)
+_GO_BACK = frozenset(opmap[n] for n in _BACKWARD_JUMPS)
 _METHOD_BIT = sys.version_info >= (3, 12)  # LOAD_ATTR may push an object beside its method
 _EXTENDED, _CACHE = opmap["EXTENDED_ARG"], opmap["CACHE"]
 
@@ -86,9 +88,25 @@ def is_returned(code: CodeType, name: str, lasti: int) -> bool | None:
     return True if passed or len(stores) == 1 else None
 
 
+def loops(code: CodeType) -> list[tuple[int, int]]:
+    """(where it begins, where it goes back) of each loop of a function; both are instructions."""
+    raw = code.co_code
+    found = []
+    for at in [2 * i for i, instruction in enumerate(raw[::2]) if instruction in _GO_BACK]:
+        arg, start, after = raw[at + 1], at, at + 2
+        while start and raw[start - 2] == _EXTENDED:
+            start -= 2
+            arg |= raw[start + 1] << 4 * (at - start)
+        while after < len(raw) and raw[after] == _CACHE:
+            after += 2
+        found.append((after - 2 * arg, at))
+    return found
+
+
 def _followed(code: CodeType, raw: bytes, at: int) -> Fate:
     """What the instructions from `at` on do with the value that is on top of the stack there."""
     above = 0  # how many values lie on top of ours
+    inside = False  # whether ours is now the list or the tuple that it went into
     arg = 0
     while at < len(raw):
         arg = arg << 8 | raw[at + 1]
@@ -99,7 +117,11 @@ def _followed(code: CodeType, raw: bytes, at: int) -> Fate:
         if name == "JUMP_FORWARD":  # behind the other branch of `... if ... else ...`
             at += 2 * arg
         elif name not in _SKIPPED:
+            if above == 0 and inside and (name in _OUT_OF_LISTS or name == _ELEMENTS.get(code.co_name)):
+                return _UNKNOWN
             if above == 0:
+                if name == "STORE_FAST" and inside:
+                    return _USED
                 if name == "STORE_FAST":
                     return Fate("bound", code.co_varnames[arg]) if arg < len(code.co_varnames) else _UNKNOWN
                 if name == "RETURN_VALUE":
@@ -112,7 +134,12 @@ def _followed(code: CodeType, raw: bytes, at: int) -> Fate:
             if takes > above:
                 # `tuple(x)` and `list(x)` are still the value to a reader.
                 copied = name == "CALL" and arg == 1 and not {"list", "tuple"}.isdisjoint(code.co_names)
-                return _UNKNOWN if gives < 0 or name in _BUILDERS or copied else _USED
+                if gives < 0 or copied or inside and name == "BINARY_SUBSCR":
+                    return _UNKNOWN
+                if name not in _BUILDERS:
+                    return _USED
+                inside, above, arg = True, 0, 0
+                continue
             above += gives - takes
         arg = 0
     return _UNKNOWN
@@ -135,6 +162,10 @@ def _effect(name: str, arg: int) -> tuple[int, int]:
             return 1, 2
         case "CALL":
             return arg + 2, 1
-        case "BUILD_LIST" | "BUILD_SLICE" | "BUILD_TUPLE":
+        case "BUILD_LIST" | "BUILD_SLICE" | "BUILD_STRING" | "BUILD_TUPLE":
             return arg, 1
+        case "FORMAT_VALUE":
+            return 2 if arg & 4 else 1, 1
+        case "LIST_EXTEND":
+            return 1, 0
     return 1 << 30, -1

@@ -16,6 +16,7 @@ import ast
 import copy
 import dis
 import itertools
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ from untrace._places import place_of
 from untrace.capture import bytecode, syntax
 from untrace.capture.whose import INSIDE, NAMING, kind_of_code, tells
 
-_NO_POSITION = (None, None, None, None)
+Position = tuple[Any, Any, Any, Any]  # line, end line, column, end column
+
+_NO_POSITION: Position = (None, None, None, None)
 _UNKNOWN = ("unknown", "", None)
 
 
@@ -43,30 +46,53 @@ class Frame:
         "file",
         "function",
         "library",
-        "line",
-        "end_line",
-        "column",
-        "end_column",
+        "_position",
+        "_positions",
         "_node",
         "_targets",
     )
 
-    def __init__(self, code: CodeType, lasti: int, library: bool, position: tuple[Any, ...]):
+    def __init__(self, code: CodeType, lasti: int, library: bool, positions: dict[int, Sequence[Position]]):
         self.code = code
         self.lasti = lasti
         self.file = code.co_filename
         self.function: str = code.co_qualname
         self.library = library
-        # Columns count UTF-8 bytes, as in `ast`; all are None where Python runs without them (-X no_debug_ranges).
-        self.line, self.end_line, self.column, self.end_column = position
+        self._position: Position | None = None
+        self._positions = positions  # of all instructions of the codes, by their ids, as they become known
         self._node: Any = False
         self._targets: Climb | None = None
+
+    @property
+    def position(self) -> Position:
+        """(line, end line, column, end column) of the expression. Columns count UTF-8 bytes, as in `ast`; all are None where
+        Python runs without them (-X no_debug_ranges)."""
+        if self._position is None:  # most frames are on the way to others, and nobody asks
+            self._position = _position(self.code, self.lasti // 2, self._positions)
+        return self._position
+
+    @property
+    def line(self) -> Any:
+        return self.position[0]
+
+    @property
+    def end_line(self) -> Any:
+        return self.position[1]
+
+    @property
+    def column(self) -> Any:
+        return self.position[2]
+
+    @property
+    def end_column(self) -> Any:
+        return self.position[3]
 
     @property
     def node(self) -> ast.AST | None:
         """The AST node whose range is the instruction's; None where the source is not to be had."""
         if self._node is False:
-            self._node = syntax.node_at(self.code, (self.line, self.column, self.end_line, self.end_column))
+            line, end_line, column, end_column = self.position
+            self._node = syntax.node_at(self.code, (line, column, end_line, end_column))
         return self._node
 
     @property
@@ -162,7 +188,8 @@ class Climb:
     path: tuple[int | str, ...]
 
 
-_Chain = tuple[tuple[Frame, ...], tuple[tuple[CodeType, int], ...], bool, Mapping[int, str]]
+# The last: how many frames are inside of what JAX traced.
+_Chain = tuple[tuple[Frame, ...], tuple[tuple[CodeType, int], ...], bool, Mapping[int, str], int]
 
 
 class Provenance:
@@ -172,11 +199,12 @@ class Provenance:
         self._chains: dict[Any, _Chain] = {}
         self._sites: dict[Any, Site] = {None: NOWHERE}  # by equation: every pass asks for them
         self._by_key: dict[Any, Site] = {}
+        self._scopes: dict[Any, tuple[str, ...]] = {}
         # Code objects compare by content, which is slow: their ids are the keys, and `_keep` holds them.
         self._kinds: dict[int, str] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
         self._fates: dict[tuple[int, int], tuple[str, str, bool | None]] = {}
-        self._positions: dict[int, Sequence[Any]] = {}
+        self._positions: dict[int, Sequence[Position]] = {}
         self._keep: list[CodeType] = []
 
     def shared(self) -> Provenance:
@@ -202,8 +230,11 @@ class Provenance:
         key = (traceback, stack)
         found = self._by_key.get(key)
         if found is None:
-            frames, below, by_jvp, through = self._chain(traceback)
-            found = self._by_key[key] = Site(frames, below, jax_compat.scope_names(stack), by_jvp, through)
+            frames, below, by_jvp, through, _ = self._chain(traceback)
+            scopes = self._scopes.get(stack)
+            if scopes is None:
+                scopes = self._scopes[stack] = jax_compat.scope_names(stack)
+            found = self._by_key[key] = Site(frames, below, scopes, by_jvp, through)
         return found
 
     def _chain(self, traceback: Any) -> _Chain:
@@ -220,15 +251,21 @@ class Provenance:
         by_jvp = False
         wrapper = ""
         wrapped: list[str] = []
-        for code, lasti in zip(codes, offsets, strict=True):  # innermost first
+        depth = len(codes)
+        outwards = iter(offsets)
+        for code, lasti in zip(codes, outwards, strict=True):  # innermost first
             kind = kinds.get(id(code)) or self.kind(code)
-            if kind in INSIDE:
+            if kind == "jax":  # most of them
+                if not frames:
+                    below.append((code, lasti))
+            elif kind in INSIDE:
                 by_jvp = by_jvp or kind == "jvp"
                 if not frames:
                     below.append((code, lasti))
                 elif kind in ("value", "drop"):  # the outermost counts: `grad` calls `value_and_grad` calls `vjp`
                     wrapper = kind
             elif kind == "entry":
+                depth -= operator.length_hint(outwards) + 1
                 break
             elif kind != "cut":
                 frames.append(self._frame(code, lasti, kind == "library"))
@@ -238,7 +275,13 @@ class Provenance:
         below.reverse()
         wrapped.reverse()
         through = {i: w for i, w in enumerate(wrapped) if w}
-        return tuple(frames), tuple(below), by_jvp, through
+        return tuple(frames), tuple(below), by_jvp, through, depth
+
+    def raw_frames(self, traceback: Any) -> list[tuple[CodeType, int]]:
+        """(code, instruction) of all frames of a traceback from the traced function inwards, JAX's own among them."""
+        depth = self._chain(traceback)[-1]
+        codes, offsets = jax_compat.raw_frames(traceback)
+        return list(zip(codes[:depth], offsets[:depth], strict=True))[::-1]
 
     def library_name(self, eqn: Any) -> str | None:
         """What JAX's own functions call the value of an equation inside them: `shifted` in `log_softmax`; None where they
@@ -292,18 +335,19 @@ class Provenance:
         key = (id(code), lasti)
         found = self._frames.get(key)
         if found is None:
-            found = self._frames[key] = Frame(code, lasti, library, self._position(code, lasti // 2))
+            found = self._frames[key] = Frame(code, lasti, library, self._positions)
         return found
 
-    def _position(self, code: CodeType, index: int) -> tuple[Any, ...]:
-        """(line, end line, column, end column) of an instruction; Nones where they are not known."""
-        if index < 0:
-            return _NO_POSITION
-        if id(code) not in self._positions:  # of most functions one place is asked for: no further than there
-            self._positions[id(code)] = ()
-            return next(itertools.islice(code.co_positions(), index, None), _NO_POSITION)
-        positions = self._positions[id(code)] = self._positions[id(code)] or list(code.co_positions())
-        return positions[index] if index < len(positions) else _NO_POSITION
+
+def _position(code: CodeType, index: int, known: dict[int, Sequence[Position]]) -> Position:
+    """The place of an instruction; Nones where it is not known. `known`: by id of code those of all of its instructions."""
+    if index < 0:
+        return _NO_POSITION
+    if id(code) not in known:  # of most functions one place is asked for: no further than there
+        known[id(code)] = ()
+        return next(itertools.islice(code.co_positions(), index, None), _NO_POSITION)
+    positions = known[id(code)] = known[id(code)] or list(code.co_positions())
+    return positions[index] if index < len(positions) else _NO_POSITION
 
 
 # ---------------------------------------------------------------- which library function

@@ -8,14 +8,19 @@ from __future__ import annotations
 import ast
 import bisect
 import codecs
-import contextlib
 import functools
 import io
 import linecache
+import operator
 import os
 import re
+from collections.abc import Container, Iterator
 from types import CodeType
 from typing import Any
+
+import numpy as np
+
+from untrace.capture import whose
 
 Position = tuple[Any, Any, Any, Any]  # line, column, end line, end column, as `ast` counts them
 Parent = tuple[ast.AST | None, str, int]  # the node around it, in which field of that, and where in a list
@@ -34,6 +39,7 @@ _LEAVES = frozenset(
 
 _INSIDE_OF_TOP = " \t)]}#"  # what lines begin with that begin no statement at the top level
 _DEFINITION = re.compile(r"(?:async )?def (\w+)")
+_OUTER_DEFINITION = re.compile(rb"^(?:async )?def ([\w\x80-\xff]+)", re.MULTILINE)
 
 
 # Longer files are parsed one definition at a time: most of them are libraries', of which a program touches little.
@@ -47,8 +53,9 @@ class _Piece:
     A statement is walked when something in it is looked up.
     """
 
-    def __init__(self, text: str, shift: int):
+    def __init__(self, text: str, shift: int, file: _File):
         self.shift = shift
+        self.file = file
         self.nodes: dict[Position, ast.AST] = {}
         self.parents: dict[ast.AST, Parent] = {}
         self.functions: dict[int, list[ast.AST]] = {}  # by the line at which their code objects start
@@ -137,11 +144,56 @@ class _Piece:
         return self._by_name.get(name, [])
 
 
-class _File:
-    """The lines of a file, and the pieces of it that were parsed."""
+class _Lines:
+    """The lines of a text in UTF-8. Each is decoded when it is asked for: of a long file a program touches little."""
 
-    def __init__(self, lines: list[str]):
+    def __init__(self, data: bytes):
+        self.data = data if data.endswith(b"\n") else data + b"\n"
+        self._ends = np.flatnonzero(np.frombuffer(self.data, np.uint8) == ord("\n")) + 1
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> str:
+        return self.text(index, index + 1)
+
+    def text(self, start: int, stop: int) -> str:
+        """The lines from one up to another one, counted from 0."""
+        return self.data[self._ends[start - 1] if start else 0 : self._ends[stop - 1]].decode() if stop else ""
+
+    @property
+    def whole(self) -> _Lines:
+        return self
+
+    def holding(self, text: bytes) -> Iterator[int]:
+        """The lines that a text stands in, counted from 1."""
+        at = self.data.find(text)
+        while at >= 0:
+            yield self.at(at)
+            at = self.data.find(text, at + 1)
+
+    def at(self, offset: int) -> int:
+        """The line of a byte, counted from 1."""
+        return int(np.searchsorted(self._ends, offset, "right")) + 1
+
+
+class _Listed(list[str]):
+    """The same of lines that are strings already."""
+
+    def text(self, start: int, stop: int) -> str:
+        return "".join(self[start:stop])
+
+    @functools.cached_property
+    def whole(self) -> _Lines:
+        return _Lines("".join(self).encode())
+
+
+class _File:
+    """The lines of a file, and the pieces of it that were parsed. `state`: what tells that it is still the same."""
+
+    def __init__(self, lines: _Lines | _Listed):
         self.lines = lines
+        self.state: Any = None
         self._whole: _Piece | None = None
         self._pieces: dict[int, _Piece] = {}  # by first line
         self._named: dict[str, list[Any]] = {}
@@ -152,13 +204,13 @@ class _File:
             found = self._pieces.get(first)
             if found is None:
                 indented = self.lines[first - 1][:1].isspace()
-                text = "".join(self.lines[first - 1 : last or self._end(first)])
-                found = _Piece("if True:\n" + text, first - 2) if indented else _Piece(text, first - 1)
+                text = self.lines.text(first - 1, min(last or self._end(first), len(self.lines)))
+                found = _Piece("if True:\n" + text, first - 2, self) if indented else _Piece(text, first - 1, self)
                 self._pieces[first] = found
             if found.is_parsed:
                 return found
         if self._whole is None:
-            self._whole = _Piece("".join(self.lines), 0)
+            self._whole = _Piece(self.lines.text(0, len(self.lines)), 0, self)
         return self._whole
 
     def named(self, name: str, piece: _Piece) -> list[Any]:
@@ -168,8 +220,9 @@ class _File:
             return piece.named(name)
         found = self._named.get(name)
         if found is None:
+            lines = self.lines.whole
             text = f"def {name}("
-            places = [n for n, line in enumerate(self.lines, 1) if text in line and line.lstrip().startswith(text)]
+            places = [n for n in sorted(set(lines.holding(text.encode()))) if lines[n - 1].lstrip().startswith(text)]
             found = self.piece(self._decorated(places[0])).named(name) if len(places) == 1 else []
             self._named[name] = found
         return found
@@ -178,10 +231,9 @@ class _File:
     def definitions(self) -> dict[str, list[int]]:
         """The lines at which functions are defined that stand by themselves, by name."""
         found: dict[str, list[int]] = {}
-        for number in [n for n, line in enumerate(self.lines, 1) if line[:4] in ("def ", "asyn")]:
-            match = _DEFINITION.match(self.lines[number - 1])
-            if match is not None:
-                found.setdefault(match[1], []).append(number)
+        lines = self.lines.whole
+        for match in _OUTER_DEFINITION.finditer(lines.data):
+            found.setdefault(match[1].decode(), []).append(lines.at(match.start()))
         return found
 
     def _end(self, first: int) -> int:
@@ -229,9 +281,12 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
+_END_LINE = operator.itemgetter(1)
+
+
 def _end_of(code: CodeType) -> int:
     """The last line that a code object's instructions stand for, those of functions inside it included."""
-    last = max((end for _, end, _, _ in code.co_positions() if end is not None), default=code.co_firstlineno)
+    last = max(filter(None, map(_END_LINE, code.co_positions())), default=code.co_firstlineno)
     return max([last, *(_end_of(c) for c in code.co_consts if isinstance(c, CodeType))])
 
 
@@ -272,38 +327,53 @@ def _piece_of(code: CodeType) -> _Piece | None:
 
 def _file(name: str) -> _File | None:
     try:
-        linecache.checkcache(name)
-        if name not in linecache.cache:
-            _read_plainly(name)
-        lines = linecache.getlines(name)
+        found = _read_plainly(name) if name not in linecache.cache else None
+        return _known_to_linecache(name) if found is None else found
     except Exception:  # a loader of someone else's
         return None
+
+
+def _known_to_linecache(name: str) -> _File | None:
+    linecache.checkcache(name)
+    lines = linecache.getlines(name)
     if not lines:
         return None
     file = _FILES.get(name)
-    if file is None or file.lines is not lines and file.lines != lines:
-        file = _FILES[name] = _File(lines)
+    if file is None or file.state is not lines:
+        if file is None or list(file.lines) != lines:
+            file = _FILES[name] = _File(_Listed(lines))
+        file.state = lines
     return file
 
 
-def _read_plainly(name: str) -> None:
-    """Puts a file into `linecache` as that would, where it is UTF-8 with plain ends of lines, in a quarter of the time:
-    JAX's own are long."""
+def _read_plainly(name: str) -> _File | None:
+    """The file, without `linecache`, where it is UTF-8 with plain ends of lines: JAX's own are long, and to make a string of
+    each line takes longer than what is looked up in them. An author's is put into `linecache`: others will ask that."""
     if name.startswith("<"):  # as linecache does: no file, whatever there is of that name
-        return
+        return None
+    file = _FILES.get(name)
     try:
-        with open(name, "rb") as file:
-            status, data = os.fstat(file.fileno()), file.read()
-    except (OSError, ValueError):  # no file: a module in an archive
-        return
-    first_two = data.split(b"\n", 2)[:2]
-    if b"\r" in data or data.startswith(codecs.BOM_UTF8) or any(b"coding" in line for line in first_two):
-        return
-    with contextlib.suppress(UnicodeDecodeError):
-        lines = io.StringIO(data.decode()).readlines()
-        if lines and not lines[-1].endswith("\n"):
+        status = os.stat(name)
+        state = status.st_size, status.st_mtime
+        if file is not None and file.state == state:
+            return file
+        with open(name, "rb") as opened:
+            data = opened.read()
+        text = "" if data.isascii() else data.decode()
+    except (OSError, ValueError):  # no file: a module in an archive; or it is not UTF-8
+        return None
+    head = data[: data.find(b"\n", data.find(b"\n") + 1) + 1] or data
+    if not data or b"\r" in data or data.startswith(codecs.BOM_UTF8) or b"coding" in head:
+        return None
+    if whose.file_kind(name) == "user":
+        lines = io.StringIO(text or data.decode()).readlines()
+        if not lines[-1].endswith("\n"):
             lines[-1] += "\n"
-        linecache.cache[name] = status.st_size, status.st_mtime, lines, name
+        linecache.cache[name] = *state, lines, name
+        return None
+    file = _FILES[name] = _File(_Lines(data))
+    file.state = state
+    return file
 
 
 def node_at(code: CodeType, position: Position) -> ast.AST | None:
@@ -357,7 +427,7 @@ def returned(code: CodeType, name: str, node: ast.AST) -> tuple[int | str, ...] 
         return None
     facts = piece.returns.get(function)
     if facts is None:
-        facts = piece.returns[function] = _returns(function)
+        facts = piece.returns[function] = _Returns(function)
     place = facts.places.get(name)
     if place is None or facts.last_store.get(name, (0, 0)) > (node.end_lineno or 0, node.end_col_offset or 0):
         # The store of this very statement stands before its value, so a later one is another statement's.
@@ -372,43 +442,67 @@ def loops_around(code: CodeType, line: int) -> list[ast.For]:
     if piece is None or function is None:
         return []
     if function not in piece.loops:
-        piece.loops[function] = [n for n in ast.walk(function) if isinstance(n, ast.For)]
+        piece.loops[function] = [n for n in walked(function, _BLOCKS) if isinstance(n, ast.For)]
     line -= piece.shift
     return [n for n in piece.loops[function] if n.body[0].lineno <= line <= (n.end_lineno or 0)]
 
 
-class _Returns:
-    __slots__ = ("places", "last_store")
-
-    def __init__(self) -> None:
-        self.places: dict[str, tuple[int | str, ...]] = {}
-        self.last_store: dict[str, tuple[int, int]] = {}
-
-
-def _returns(function: ast.FunctionDef | ast.AsyncFunctionDef) -> _Returns:
-    facts = _Returns()
-    stack: list[tuple[Any, bool]] = [(s, True) for s in function.body]
-    while stack:
-        node, always = stack.pop()
-        kind = type(node)
-        if kind in _LEAVES and kind is not ast.Name or kind in _FUNCTIONS:
-            continue
-        if kind is ast.Return and node.value is not None:
-            for name, path in _names_in(node.value, ()):
-                facts.places.setdefault(name, path)
-        elif kind is ast.Name:
-            if always and type(node.ctx) is ast.Store:
-                at = (node.lineno, node.col_offset)
-                facts.last_store[node.id] = max(at, facts.last_store.get(node.id, at))
-            continue
-        always = always and kind is not ast.If  # `if mask is not None: out = ...` often does not run
+def walked(node: ast.AST, fields: Container[str] | None = None) -> list[Any]:
+    """All nodes inside a node in the order of `ast.walk`, but for operators, names and numbers; or only what stands in
+    `fields` of them."""
+    found: list[Any] = [node]
+    for node in found:
         for field in node._fields:
-            value = getattr(node, field, None)
-            if type(value) is list:
-                stack.extend([(child, always) for child in value if isinstance(child, ast.AST)])
-            elif isinstance(value, ast.AST):
-                stack.append((value, always))
-    return facts
+            if fields is None or field in fields:
+                value = getattr(node, field, None)
+                for child in value if type(value) is list else (value,):
+                    if type(child) not in _LEAVES and isinstance(child, ast.AST):
+                        found.append(child)
+    return found
+
+
+class _Returns:
+    """Of a function, by name of its variables: their places in what it returns, and where they are bound last."""
+
+    def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef):
+        self._body = function.body
+
+    @functools.cached_property
+    def places(self) -> dict[str, tuple[int | str, ...]]:
+        found: dict[str, tuple[int | str, ...]] = {}
+        stack: list[Any] = list(self._body)
+        while stack:  # the last statement first
+            node = stack.pop()
+            kind = type(node)
+            if kind is ast.Return and node.value is not None:
+                for name, path in _names_in(node.value, ()):
+                    found.setdefault(name, path)
+            elif kind not in _FUNCTIONS:
+                for field in node._fields:
+                    if field in _BLOCKS:
+                        stack.extend(getattr(node, field))
+        return found
+
+    @functools.cached_property
+    def last_store(self) -> dict[str, tuple[int, int]]:
+        """But for what is bound in a branch: `if mask is not None: out = ...` often does not run."""
+        found: dict[str, tuple[int, int]] = {}
+        stack: list[Any] = list(self._body)
+        while stack:
+            node = stack.pop()
+            kind = type(node)
+            if kind is ast.Name:
+                if type(node.ctx) is ast.Store:
+                    at = (node.lineno, node.col_offset)
+                    found[node.id] = max(at, found.get(node.id, at))
+            elif kind not in _LEAVES and kind not in _FUNCTIONS and kind is not ast.If:
+                for field in node._fields:
+                    value = getattr(node, field, None)
+                    if type(value) is list:
+                        stack.extend([child for child in value if isinstance(child, ast.AST)])
+                    elif isinstance(value, ast.AST):
+                        stack.append(value)
+        return found
 
 
 def _names_in(value: ast.AST, path: tuple[int | str, ...]) -> list[tuple[str, tuple[int | str, ...]]]:
@@ -440,9 +534,9 @@ def parameter(code: CodeType, call: ast.Call, index: int) -> str | None:
     """The parameter that positional argument `index` of `call` is passed for, where the file defines the callee once."""
     if any(isinstance(a, ast.Starred) for a in call.args[: index + 1]):
         return None
-    piece, file = _piece_of(code), _file(code.co_filename)
+    piece = _piece_of(code)
     callee = call.func
-    if piece is None or file is None:
+    if piece is None:
         return None
     if isinstance(callee, ast.Name):
         name, bound = callee.id, 0
@@ -450,7 +544,7 @@ def parameter(code: CodeType, call: ast.Call, index: int) -> str | None:
         name, bound = callee.attr, 1
     else:
         return None
-    found = file.named(name, piece)
+    found = piece.file.named(name, piece)
     if len(found) != 1:
         return None
     names = [a.arg for a in (*found[0].args.posonlyargs, *found[0].args.args)]

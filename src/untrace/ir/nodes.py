@@ -13,7 +13,7 @@ shared by identity is one Function, so sharing survives every pass and is printe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -285,7 +285,18 @@ def functions_in(value: Any) -> list[Function]:
         _WITHOUT.add(kind)
         return []
     items = value.values() if kind is dict else () if isinstance(value, dict) else value
-    return [] if _WITHOUT.issuperset(map(type, items)) else [f for item in items for f in functions_in(item)]
+    return [] if _are_plain(items) else [f for item in items for f in functions_in(item)]
+
+
+def _are_plain(items: Iterable[Any]) -> bool:
+    """Whether these are no Functions, nor tuples of such: sizes and axes are tuples of tuples of numbers."""
+    while True:
+        types = set(map(type, items)) - _WITHOUT
+        if not types:
+            return True
+        if types != {tuple}:
+            return False
+        items = [part for item in items if type(item) is tuple for part in item]
 
 
 def functions_called(equation: Equation) -> list[Function]:

@@ -11,13 +11,13 @@ end, they are one more run of the same calls.
 
 from __future__ import annotations
 
-import dis
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from types import CodeType
 from typing import Any
 
 from untrace import jax_compat
+from untrace.capture import bytecode
 from untrace.capture.provenance import Frame, Provenance, Site
 from untrace.ir.nodes import Equation
 
@@ -31,7 +31,6 @@ _DISPATCHER = frozenset(
 # The loops of code objects, by id, for the whole process: library functions are on the way to most equations.
 _LOOPS: dict[int, tuple[CodeType, list[tuple[int, int]]]] = {}
 _MOST_LOOPS = 10_000
-_BACKWARD = frozenset(number for name, number in dis.opmap.items() if "BACKWARD" in name)
 
 
 class Call:
@@ -290,22 +289,15 @@ class _Reader:
         traceback, _ = jax_compat.equation_source(equation.origin)
         if traceback is self._last_raw[0]:  # of two neighbours the second is the first of the next two
             return self._last_raw[1]
-        codes, offsets = jax_compat.raw_frames(traceback)
-        chain = list(zip(codes, offsets, strict=True))
-        stop = next((i for i, (code, _) in enumerate(chain) if self.provenance.kind(code) == "entry"), len(chain))
-        self._last_raw = traceback, chain[:stop][::-1]
+        self._last_raw = traceback, self.provenance.raw_frames(traceback)
         return self._last_raw[1]
 
     def _loops_of(self, code: CodeType) -> list[tuple[int, int]]:
         found = _LOOPS.get(id(code))
         if found is None:
-            loops = []
-            if not _BACKWARD.isdisjoint(code.co_code[::2]):  # most functions have none, and `dis` takes its time
-                instructions = dis.get_instructions(code)
-                loops = [(i.argval, i.offset) for i in instructions if i.opcode in _BACKWARD and type(i.argval) is int]
             if len(_LOOPS) > _MOST_LOOPS:
                 _LOOPS.clear()
-            found = _LOOPS[id(code)] = code, loops
+            found = _LOOPS[id(code)] = code, bytecode.loops(code)
         return found[1]
 
     def _gradient_depth(self, equation: Equation, site: Site) -> int:

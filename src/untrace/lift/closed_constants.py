@@ -22,16 +22,19 @@ def close_over_constants(program: Program) -> Program:
     The functions' `extra["known"]` then has the ids of those Constants.
     """
     functions = walk_functions(program.entry)
+    if not any(e.callee.name in _CLOSING for function in functions for e in function.equations):
+        return program
     equations = [e for function in functions for e in function.equations if e.params]
     calls = Counter([id(f) for e in equations for f in functions_called(e)])
-    if not calls:
-        return program
     for function in reversed(functions):  # callers first: what they pass on is an array by then
-        for equation in function.equations:
+        for equation in [e for e in function.equations if e.callee.name in _CLOSING]:
             for inner, operands in _closing(equation):
                 if calls[id(inner)] == 1:
                     _substitute(inner, _known(inner, operands))
     return program
+
+
+_CLOSING = frozenset(("cond", "scan", "while"))
 
 
 def _closing(equation: Equation) -> Iterator[tuple[Function, Any]]:

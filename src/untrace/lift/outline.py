@@ -195,13 +195,14 @@ class Outliner(FunctionNames):
         stack = [self.program.entry]
         while stack:
             for equation in stack.pop().equations:
-                for key, value in equation.params.items():
-                    if equation.callee.name in RULE_PARAMS and key != "call_jaxpr":
-                        continue
-                    for function in functions_in(value):
-                        if id(function) not in own:
-                            own.add(id(function))
-                            stack.append(function)
+                if equation.callee.name in RULE_PARAMS:
+                    called = functions_in(equation.params.get("call_jaxpr"))
+                else:
+                    called = functions_called(equation)
+                for function in called:
+                    if id(function) not in own:
+                        own.add(id(function))
+                        stack.append(function)
         return own
 
     # ------------------------------------------------------------ equal bodies

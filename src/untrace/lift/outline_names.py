@@ -253,4 +253,4 @@ class FunctionNames(ABC):
 
 def _value(atom: Atom) -> Hashable:
     """What tells two numbers, or two arrays, apart."""
-    return repr(atom.value) if type(atom) is Literal else id(atom)
+    return pieces.number_key(atom.value) if type(atom) is Literal else id(atom)

@@ -10,18 +10,20 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.capture import syntax
+from untrace.capture.whose import file_kind
 from untrace.lift.words import clean, singular
 from untrace.print.names import LONGEST
 
 Path = tuple[int | str, ...]
 # Parameters of functions that take anything, as they stand in names of leaves: `args[0]` is an `arg_0`.
 _SEVERAL = frozenset("arg args const consts".split())
+_HEAD = re.compile(r"[^\W\d]\w*")
 _STEP = re.compile(r"\.([^\W\d]\w*)|\[(\d+)\]|\['([^']*)'\]|\[\"([^\"]*)\"\]")
 
 
 def parse_path(text: str) -> Path:
     """`params['w'][0].mean` -> ("params", "w", 0, "mean"); what it cannot read ends it."""
-    head = re.match(r"[^\W\d]\w*", text)
+    head = _HEAD.match(text)
     if head is None:
         return ()
     path: list[int | str] = [head.group()]
@@ -126,8 +128,9 @@ def function_names(closed: Any) -> list[str | None]:
     if not _has_parts(paths):
         return leaf_names(paths, None)
     place = jax_compat.function_place(closed)
-    find = functools.partial(syntax.function_named, place[0]) if place is not None else None
-    return leaf_names(paths, definition_of(closed), find)
+    if place is None or file_kind(place[0]) == "cut":  # what another package's own functions say is nothing to a reader
+        return leaf_names(paths, None)
+    return leaf_names(paths, definition_of(closed), functools.partial(syntax.function_named, place[0]))
 
 
 def _has_parts(paths: Sequence[Path]) -> bool:
@@ -201,7 +204,7 @@ def _unpacked(function: ast.AST, find: Callable[[str], Any] | None = None) -> di
                     path = _path_of(right, roots)
                     if path is not None:
                         bind(left, path)
-    every = list(ast.walk(function)) if find is not None else []
+    every = syntax.walked(function) if find is not None else []
     made = _assigned(every)
     for node in every:
         callee = _called(node, made, find) if isinstance(node, ast.Call) else None

@@ -74,7 +74,7 @@ class Piece:
                 return number
             if kind is Literal:
                 self.literals.append(atom)
-                return _number_key(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
+                return number_key(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
             self.arrays.append(atom)
             return id(atom), _rough(_type_key(atom.aval))
 
@@ -302,7 +302,7 @@ def _is_same_array(left: Any, right: Any) -> bool:
     return np.asarray(left.value).tobytes() == np.asarray(right.value).tobytes()
 
 
-def _number_key(value: Any) -> Any:
+def number_key(value: Any) -> Any:
     """Equal for literals that are written alike: NaN is NaN, and the zeros differ. (Their `repr` takes a hundred times as
     long where they are arrays.)"""
     array = np.asarray(value)

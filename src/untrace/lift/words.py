@@ -139,7 +139,7 @@ def derived(equation: Equation, coined: set[int]) -> str | None:
     if name in _DERIVED:
         made = _DERIVED[name].format(base)
     elif name == "convert_element_type":
-        made = f"{base}_{_short_dtype(equation.outputs[0])}"
+        made = f"{base}_{_short(getattr(equation.outputs[0].aval, 'dtype', 'cast'))}"
     elif name in _SHAPES:
         made = f"{base}_flat" if len(getattr(equation.outputs[0].aval, "shape", (0, 0))) == 1 else f"{base}_wide"
         if name in ("reshape", "squeeze") and made.endswith("_wide"):
@@ -179,9 +179,9 @@ def _is_mean(node: ast.AST) -> bool:
 _DTYPE = re.compile("^(b?f)loat|^(u?i)nt")
 
 
-def _short_dtype(value: Any) -> str:
-    name = str(getattr(value.aval, "dtype", "cast"))
-    return clean(_DTYPE.sub(r"\1\2", name), "cast")
+@functools.cache
+def _short(dtype: Any) -> str:
+    return clean(_DTYPE.sub(r"\1\2", str(dtype)), "cast")
 
 
 def plural(name: str) -> str:
