@@ -1368,13 +1368,17 @@ def _static_key(arg: Any) -> Any:
     return id(value)
 
 
+# What JAX says of a function that was traced; a name may have "at" in it.
+_PLACE = re.compile(r"(?P<name>.*) at (?P<file>.*):(?P<line>\d+)$", re.DOTALL)
+
+
 def function_source(closed: Any) -> str:
     """`model.py:6` of the function that a jaxpr was traced from, without its folders; "" where JAX does not know."""
 
     jaxpr, _ = open_jaxpr(closed)
     info = getattr(jaxpr, "debug_info", None)
-    match = re.search(r" at (.*):(\d+)$", getattr(info, "func_src_info", None) or "")
-    return place_of(match.group(1), match.group(2)) if match else ""
+    match = _PLACE.match(getattr(info, "func_src_info", None) or "")
+    return place_of(match["file"], match["line"]) if match else ""
 
 
 # ---------------------------------------------------------------- host callbacks
@@ -1756,8 +1760,8 @@ def function_place(closed: Any) -> tuple[str, int, str] | None:
 
     jaxpr, _ = open_jaxpr(closed)
     info = getattr(jaxpr, "debug_info", None)
-    match = re.match(r"(.*) at (.*):(\d+)$", getattr(info, "func_src_info", None) or "", re.DOTALL)
-    return (match.group(2), int(match.group(3)), match.group(1)) if match else None
+    match = _PLACE.match(getattr(info, "func_src_info", None) or "")
+    return (match["file"], int(match["line"]), match["name"]) if match else None
 
 
 def is_body_of_fori_loop(closed: Any) -> bool:
@@ -1826,8 +1830,8 @@ def is_library_jaxpr(closed: Any) -> bool:
 
     jaxpr, _ = open_jaxpr(closed)
     info = getattr(jaxpr, "debug_info", None)
-    match = re.search(r" at (.*):\d+$", getattr(info, "func_src_info", None) or "")
-    return bool(match) and match.group(1).startswith(_jax_folder())
+    match = _PLACE.match(getattr(info, "func_src_info", None) or "")
+    return bool(match) and match["file"].startswith(_jax_folder())
 
 
 @functools.cache

@@ -372,7 +372,7 @@ def _read_optimised(text: str, parameters: int | None = None) -> tuple[str, dict
     if "metadata=" in text:
         text = _METADATA.sub("", text)
     text = _TABLES.sub("", text)
-    text = re.sub(r"^HloModule [^,\n]+", "HloModule m", text)
+    text = _HLO_MODULE.sub("HloModule m", text)
     lines = [_ADDRESS.sub("ADDRESS", line) if "callback" in line else line for line in text.splitlines()]
     hashes: dict[str, str] = {}  # of computations that were read, and of the instructions of the one that is
     found: list[str] = []
@@ -390,7 +390,7 @@ def _read_optimised(text: str, parameters: int | None = None) -> tuple[str, dict
         if line.endswith("{") and _HEAD.match(line):
             # Parameters in the head of a computation have names without a percent sign.
             name = _NAME.search(line).group(0)  # type: ignore[union-attr]
-            head = re.sub(r"([( ])[\w.\-]+: ", r"\1p: ", line.replace(name, "", 1))
+            head = _HEAD_PARAMETER.sub(r"\1p: ", line.replace(name, "", 1))
             inside, root, effects = {}, "", []
             current = name if name.startswith("%") else "%" + name
         elif line.startswith("}"):
@@ -467,6 +467,8 @@ def _all_behind(names: list[str], entry: dict[str, _Instruction]) -> set[str]:
 
 
 _PARAMETER = re.compile(r" parameter\((\d+)\)")
+_HLO_MODULE = re.compile(r"^HloModule [^,\n]+")
+_HEAD_PARAMETER = re.compile(r"([( ])[\w.\-]+: ")
 _HEAD = re.compile(r"(?:ENTRY )?%?[\w.\-]+ \(")
 _NAME = re.compile(r"%[\w.\-]+|(?<=ENTRY )[\w.\-]+")
 _EFFECT = re.compile(
