@@ -25,7 +25,7 @@ from untrace.print.jax.rebound import functions_of
 from untrace.print.jax.rolled_loop import write_loop
 from untrace.print.jax.rolled_turns import Differ, Turns
 from untrace.print.jax.unfolded import fold_back, unfold
-from untrace.print.jax.variables import read_by, substituted, targets_of
+from untrace.print.jax.variables import Known, substituted, targets_of
 from untrace.print.tree import (
     Assign,
     Binary,
@@ -110,6 +110,8 @@ class _Roller:
         self.temporary: set[str] = set()  # what was taken out of other statements
         self.strict = self.trails = self.has_trail = False
         self.parameters = {p.name for p in definition.params}
+        self.known = Known()
+        self.unfolded: tuple[list[Statement], set[str]] | None = None  # the body, as every form begins
         self.whole: int | None = None  # tokens of the statements that a loop is looked for in
 
     def roll(self) -> bool:
@@ -123,8 +125,7 @@ class _Roller:
             keys = _keys(body, _local(body))
             if len(set(keys)) == len(keys):
                 return False
-        before, notes = tokens(body), set(self.taken)
-        self.read = Counter(n for s in body for n in read_by(s))
+        notes = set(self.taken)
         found: list[tuple[int, list[Statement]]] = []
         for self.strict, self.trails in ((False, False), (False, True), (True, False)):
             if self.trails and not self.has_trail or self.strict and found:
@@ -135,8 +136,8 @@ class _Roller:
             if statements is None:
                 break
             # An element of a list by its number is harder to read than a variable.
-            count = tokens(statements) + _NUMBERED_COST * self._numbered(statements)
-            if count + _LEAST_SAVED <= before:
+            count = self._tokens(statements) + _NUMBERED_COST * self._numbered(statements)
+            if count + _LEAST_SAVED <= self._tokens(body):
                 found.append((count, statements))
         if found:
             self.definition.body = min(found, key=lambda pair: pair[0])[1]
@@ -146,22 +147,43 @@ class _Roller:
         statements = body
         while True:
             notes = set(self.taken)
-            unfolded, temporary = unfold(statements, self.fresh)
+            unfolded, temporary = self._unfolded(statements, statements is body)
             self.temporary = temporary
             made = self._once(unfolded, temporary)
             if made is None:
                 self.taken = notes
                 break
-            statements = fold_back(made, temporary)
+            statements = fold_back(made, temporary, self.known)
         if statements is body:
             return None
+        self.read = Counter(n for s in body for n in self.known.read_by(s))
         statements = self._without_unread(statements)
+        if not self.ends:
+            return statements
         return [self._with_ends(s) if not isinstance(s, Compound) else s for s in statements]
+
+    def _unfolded(self, statements: Sequence[Statement], is_first: bool) -> tuple[list[Statement], set[str]]:
+        """The same statements as `unfold` them, which all forms begin with, are unfolded once. is_first: these."""
+        if not is_first:
+            return unfold(statements, self.fresh, self.known)
+        if self.unfolded is None:
+            self.unfolded = unfold(statements, self.fresh, self.known)
+        self.taken.update(self.unfolded[1])
+        return self.unfolded
+
+    def _tokens(self, statements: Sequence[Statement], numbered: str = "") -> int:
+        """How much there is to read. numbered: a pattern for lists whose elements count as one each."""
+        text = "\n".join([self.known.text(s) for s in statements])
+        if numbered:
+            text = re.sub(rf"\b(?:{numbered})(?:\[\d+\])+", "x", text)
+        return len(_TOKEN.findall(text))
 
     def _numbered(self, statements: Sequence[Statement]) -> int:
         """How often what a loop left behind is read by its number."""
-        text = "\n".join([line for s in statements for line in s.lines("")])
-        return len(re.findall(rf"\b(?:{'|'.join(self.saved)})\[\d", text)) if self.saved else 0
+        if not self.saved:
+            return 0
+        text = "\n".join([self.known.text(s) for s in statements])
+        return len(re.findall(rf"\b(?:{'|'.join(self.saved)})\[\d", text))
 
     def _with_ends(self, node: Any) -> Any:
         """`x` for `xs[4]`, where that is what the loop gave at last."""
@@ -270,8 +292,8 @@ class _Roller:
         # What the loop saves may go to another one, which then takes it by no number.
         numbered = "" if self.strict else "|".join(notes[2])
         if self.whole is None:
-            self.whole = tokens(fold_back(statements, temporary))
-        saved = self.whole - tokens(made, numbered)
+            self.whole = self._tokens(fold_back(statements, temporary, self.known))
+        saved = self.whole - self._tokens(made, numbered)
         if saved <= 0:
             return None
         # The author's turn ends with what he gives a name to.
@@ -283,6 +305,7 @@ class _Roller:
 
     def _without_unread(self, statements: Sequence[Statement]) -> list[Statement]:
         """Statements without the variables for parts of arguments that only the turns needed."""
+        read_by = self.known.read_by
         read = Counter(n for s in statements for n in read_by(s))
         found: list[Statement] = []
         looped = {n for s in statements if isinstance(s, (Compound, Def)) for n in read_by(s)}
@@ -416,11 +439,3 @@ def _alignments(keys: Sequence[Any], start: int, size: int, length: int) -> Iter
             yield begin, count, 0
             if count > 1 and 2 * more >= size:
                 yield begin, count + 1, size - more
-
-
-def tokens(statements: Sequence[Statement], numbered: str = "") -> int:
-    """How much there is to read. numbered: a pattern for lists whose elements count as one each."""
-    text = "\n".join([line for s in statements for line in s.lines("")])
-    if numbered:
-        text = re.sub(rf"\b(?:{numbered})(?:\[\d+\])+", "x", text)
-    return len(_TOKEN.findall(text))

@@ -17,7 +17,7 @@ from typing import Any
 from untrace.lift.words import clean, plural
 from untrace.print.jax.reroll import key_pattern
 from untrace.print.jax.rolled_turns import Carry, Hole, Own, Place, Turns, base_of
-from untrace.print.jax.variables import bound_names, read_by, reads, substituted, targets_of
+from untrace.print.jax.variables import Known, bound_names, reads, substituted, targets_of
 from untrace.print.names import identifier
 from untrace.print.tree import (
     Assign,
@@ -61,21 +61,22 @@ _COLLECTIONS = frozenset((List, Tuple, Dict))
 class Gatherer:
     """Puts variables that a loop fills into the statements after it. `fresh(base)`: a new name of the function."""
 
-    def __init__(self, turns: Turns, rest: Sequence[Statement], fresh: Callable[[str], str]):
+    def __init__(self, turns: Turns, rest: Sequence[Statement], fresh: Callable[[str], str], known: Known):
         self.turns = turns
+        self.known = known
         self.fresh = fresh
         self.found: list[Gathered] = []
         self.later = {n for s in rest for n in bound_names(s)}
-        self.single = _read_once(rest)
+        self.single = _read_once(rest, known)
         self.inside: set[str] = set()  # those of them that stand in the place where they were read by now
         made = [self._statement(s) for s in rest]
         self.rest = [s for s in made if self.inside.isdisjoint(targets_of(s))]
 
     def _statement(self, statement: Statement) -> Statement:
         if type(statement) is Return or isinstance(statement, (Assign, Unpack)):
-            if not any(type(n) in _COLLECTIONS for n in nodes_of(statement)):
+            if not any(n in self.turns.turn_of or n in self.single for n in self.known.read_by(statement)):
                 return statement
-            if any(n in self.turns.turn_of or n in self.single for n in read_by(statement)):
+            if any(type(n) in _COLLECTIONS for n in nodes_of(statement)):
                 return rebuilt(statement, lambda n: self._expr(n, ""))
         return statement
 
@@ -223,7 +224,7 @@ class Gatherer:
         others are read goes into a list of all its values; else its turns save those that they began with.
         """
         turns, count = self.turns, len(self.turns.turns)
-        read = {n for s in self.rest for n in read_by(s)}
+        read = {n for s in self.rest for n in self.known.read_by(s)}
         by_place: dict[Place, dict[int, str]] = {}
         for name in sorted(read & turns.turn_of.keys()):
             k = turns.turn_of[name]
@@ -272,10 +273,10 @@ class Needed:
         self.places.update((name, (k, hole)) for k, name in names.items())
 
 
-def _read_once(statements: Sequence[Statement]) -> dict[str, Expr]:
+def _read_once(statements: Sequence[Statement], known: Known) -> dict[str, Expr]:
     """The values of variables that one of the statements reads, once."""
-    read = Counter(n for s in statements for n in read_by(s))
-    looped = {n for s in statements if isinstance(s, (Compound, Def)) for n in read_by(s)}
+    read = Counter(n for s in statements for n in known.read_by(s))
+    looped = {n for s in statements if isinstance(s, (Compound, Def)) for n in known.read_by(s)}
     return {
         s.targets[0]: s.value
         for s in statements
