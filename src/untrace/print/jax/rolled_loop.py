@@ -13,7 +13,7 @@ from untrace.print.jax.rolled_head import MOST_TARGETS, Head
 from untrace.print.jax.rolled_results import Gathered, Gatherer, holes
 from untrace.print.jax.rolled_turns import Carry, Own, Part, Place, Turns, base_of
 from untrace.print.jax.unfolded import fold_back
-from untrace.print.jax.variables import bound_names, renamed, substituted, targets_of
+from untrace.print.jax.variables import substituted, targets_of
 from untrace.print.tree import (
     Assign,
     Call,
@@ -175,7 +175,7 @@ class _Writer:
             better = self.names["own", place]
         else:
             return name
-        self.before = [renamed(s, name, better) for s in self.before]
+        self.before = self.known.renamed(self.before, name, better)
         self.renamed[name] = Name(better)
         return better
 
@@ -188,7 +188,8 @@ class _Writer:
             return False
         at = next(i for i, targets in enumerate(bound) if name in targets)
         later = {n for s in (*self.before[at + 1 :], *self.rest) for n in self.known.read_by(s)}
-        return word not in later | self.turns.invariant | bound_later(self.rest) and word not in bound[at]
+        later |= self.turns.invariant.union(*[self.known.bound_by(s) for s in self.rest])
+        return word not in later and word not in bound[at]
 
     def _word_of_cotangent(self, own: str) -> str:
         """`d_x` for what a loop hands on that goes back through one which hands on `x`."""
@@ -316,10 +317,6 @@ class _Writer:
             return made
 
         return fill(value)
-
-
-def bound_later(statements: Sequence[Statement]) -> set[str]:
-    return {n for s in statements for n in bound_names(s)}
 
 
 def _empty(g: Gathered) -> Expr:

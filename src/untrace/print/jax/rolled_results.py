@@ -16,8 +16,9 @@ from typing import Any
 
 from untrace.lift.words import clean, plural
 from untrace.print.jax.reroll import key_pattern
+from untrace.print.jax.rolled_known import Known
 from untrace.print.jax.rolled_turns import Carry, Hole, Own, Place, Turns, base_of
-from untrace.print.jax.variables import Known, bound_names, reads, substituted, targets_of
+from untrace.print.jax.variables import reads, substituted, targets_of
 from untrace.print.names import identifier
 from untrace.print.tree import (
     Assign,
@@ -66,7 +67,7 @@ class Gatherer:
         self.known = known
         self.fresh = fresh
         self.found: list[Gathered] = []
-        self.later = {n for s in rest for n in bound_names(s)}
+        self.later = {n for s in rest for n in known.bound_by(s)}
         self.single = _read_once(rest, known)
         self.inside: set[str] = set()  # those of them that stand in the place where they were read by now
         made = [self._statement(s) for s in rest]
@@ -108,7 +109,9 @@ class Gatherer:
     def _reads(self, node: Any) -> list[str]:
         """The names that a node reads, with what has a statement of its own but is read once in its place."""
         found = reads(node)
-        return found if self.single.keys().isdisjoint(found) else reads(substituted(node, self.single))
+        if self.single.keys().isdisjoint(found):
+            return found
+        return [n for name in found for n in (reads(self.single[name]) if name in self.single else [name])]
 
     def _is_of_turn(self, node: Any) -> bool:
         """The same, not counting what the last turn hands on."""

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from untrace.print.jax.rolled_known import Known, head_of, key_of
 from untrace.print.jax.rolled_turns import base_of
-from untrace.print.jax.variables import Known, substituted, targets_of
+from untrace.print.jax.variables import substituted, targets_of
 from untrace.print.tree import Assign, Binary, Call, Compound, Def, Lambda, Name, Return, Statement, Unpack
 from untrace.print.walk import is_node, rebuilt
 
@@ -20,16 +21,17 @@ def unfold(
     statements: Sequence[Statement], fresh: Callable[[str], str], known: Known
 ) -> tuple[list[Statement], set[str]]:
     """(the statements, the new variables among them), each that is read once right before the statement that reads it."""
-    from untrace.print.jax.rolled import key_of
-
     local = {name for s in statements for name in targets_of(s)}
     named: dict[Any, str] = {}
     heads: set[Any] = set()
     for statement in statements:
         if type(statement) is Assign and len(statement.targets) == 1 and type(statement.targets[0]) is str:
             if type(statement.value) in (Call, Binary):
-                named.setdefault(key_of(statement.value, local), statement.targets[0])
-                heads.add(_head(statement.value, local))
+                named.setdefault(known.key(statement, local), statement.targets[0])
+                head = head_of(statement.value)
+                heads.update(
+                    [(name, head[1]) for name in local] if type(head) is tuple and head[0] in local else [head]
+                )
     temporary: set[str] = set()
     if not named:
         return list(statements), temporary
@@ -42,7 +44,7 @@ def unfold(
             if type(node) is Lambda or not is_node(node):
                 return node
             made = rebuilt(node, taken_out)
-            if type(made) in (Call, Binary) and _head(node, local) in heads:
+            if type(made) in (Call, Binary) and head_of(node) in heads:
                 word = named.get(key_of(made, local))
                 if word is None and made is not node:
                     word = named.get(key_of(node, local))
@@ -54,7 +56,8 @@ def unfold(
                     return Name(name)
             return made
 
-        if isinstance(statement, (Assign, Unpack)) or type(statement) is Return:
+        plain = isinstance(statement, (Assign, Unpack)) or type(statement) is Return
+        if plain and not heads.isdisjoint(known.heads_in(statement)):
             made = (
                 rebuilt(statement, lambda n: rebuilt(n, taken_out))
                 if type(statement) is not Return
@@ -69,14 +72,6 @@ def unfold(
     read = Counter(n for s in statements for n in known.read_by(s))
     alike = {name for name in moved if read[name] == 1}
     return _ordered(found, alike, known), temporary
-
-
-def _head(node: Any, local: set[str]) -> Any:
-    """Equal for expressions whose keys are (`key_of`), and sooner known."""
-    if type(node) is Binary:
-        return node.op
-    func = node.func if type(node.func) is str else None
-    return "" if func in local else func, len(node.args)
 
 
 def _ordered(statements: Sequence[Statement], alike: set[str], known: Known) -> list[Statement]:

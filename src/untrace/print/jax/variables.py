@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from untrace.print.jax.leaves import Leaf, along
 from untrace.print.names import Scope
-from untrace.print.tree import Assign, Call, Def, Expr, Lambda, Name, Return, Statement, Unpack
+from untrace.print.tree import Assign, Call, Def, Expr, Lambda, Name, Statement, Unpack
 from untrace.print.walk import copied, nodes_of, rebuilt, slots_backwards
 
 
@@ -87,42 +87,6 @@ def reads(node: Any) -> list[str]:
 def read_by(statement: Any) -> list[str]:
     """The same for a statement; what its targets are called does not count."""
     return reads(statement.value if isinstance(statement, (Assign, Unpack)) else statement)
-
-
-class Known:
-    """What was found out of statements, which are not changed while this is asked: of each once, however often."""
-
-    def __init__(self) -> None:
-        self._read: dict[int, tuple[Statement, list[str]]] = {}  # with the statement, so that its id stays its own
-        self._texts: dict[int, tuple[Statement, str]] = {}
-
-    def read_by(self, statement: Statement) -> list[str]:
-        """See `read_by`."""
-        found = self._read.get(id(statement))
-        if found is None:
-            found = self._read[id(statement)] = statement, read_by(statement)
-        return found[1]
-
-    def text(self, statement: Statement) -> str:
-        """The lines of a statement."""
-        found = self._texts.get(id(statement))
-        if found is None:
-            found = self._texts[id(statement)] = statement, "\n".join(statement.lines(""))
-        return found[1]
-
-    def substituted(self, statements: Sequence[Statement], new: Mapping[str, Expr]) -> list[Statement]:
-        """Statements with expressions in the place of variables, each of which is bound by none of them."""
-        if not new:
-            return list(statements)
-        return [
-            s
-            if type(s) in _WITHOUT_FUNCTIONS and new.keys().isdisjoint(self.read_by(s))
-            else substituted(s, new)
-            for s in statements
-        ]
-
-
-_WITHOUT_FUNCTIONS = frozenset((Assign, Unpack, Return))  # at least, without their own variables
 
 
 def targets_of(statement: Statement) -> list[str]:
