@@ -37,7 +37,7 @@ from untrace.print.tree import (
     Text,
     Unpack,
 )
-from untrace.print.walk import nodes_of, rebuilt
+from untrace.print.walk import holds, nodes_of, rebuilt
 
 _MOST_STATEMENTS = 400  # in one turn
 _NEXT = 4  # places further on where the same statement is looked for
@@ -51,10 +51,11 @@ _NAMED_CARRY = 10
 def roll_statements(module: Any, definitions: Sequence[Statement], provenance: Provenance) -> bool:
     """Makes loops of what repeats in the definitions of a module; whether there was any."""
     found = False
+    has_parts = any(leaf.steps for leaf in module.leaf_of.values())
     for definition in definitions:
         if type(definition) is not Def:
             continue
-        rolled = [_Roller(module, n, provenance).roll() for n in list(functions_of(definition))]
+        rolled = [_Roller(module, n, provenance).roll(has_parts) for n in list(functions_of(definition))]
         if any(rolled[1:]):  # what a function inside read may be bound around it
             definition.body = _without_unread_parts(definition)
         found = found or any(rolled)
@@ -111,13 +112,16 @@ class _Roller:
         self.unfolded: tuple[list[Statement], set[str]] | None = None  # the body, as every form begins
         self.whole: int | None = None  # tokens of the statements that a loop is looked for in
 
-    def roll(self) -> bool:
+    def roll(self, has_parts: bool) -> bool:
+        """Makes loops of what repeats; whether there was any. has_parts: whether variables hold parts of arguments."""
         body = list(self.definition.body)
         if sum(isinstance(s, (Assign, Unpack)) for s in body) < 2:
             return False
+        if not has_parts and not holds(body, Leaf):
+            return False  # a loop goes through parts of arguments
         self._read_names(body)
         if not self.keys:
-            return False  # a loop goes through parts of arguments
+            return False
         if not self.leaves:
             keys = self._keys(body)
             if len(set(keys)) == len(keys):

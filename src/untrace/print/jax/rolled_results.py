@@ -158,8 +158,9 @@ class Gatherer:
         for column in zip(*groups, strict=True):
             value = self.turns.trying(column)
             if value is None:  # some may have a statement of their own, being long
-                inside.update(n for v in column for n in reads(v) if n in self.single)
-                value = self.turns.trying([substituted(v, self.single) for v in column])
+                own = {n for v in column for n in reads(v) if n in self.single}
+                inside |= own
+                value = self.turns.trying([substituted(v, self.single) for v in column]) if own else None
             if value is None or set(self.turns.carries) != carries or self._is_late(value):
                 return None
             found.append(value)
