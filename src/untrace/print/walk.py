@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from untrace.print.tree import Expr, Name, Parameter, Statement, Text
+from untrace.print.tree import Assign, Binary, Call, Expr, Name, Parameter, Statement, Text
 
 _NODES = (Expr, Statement, Parameter)
 _SLOTS: dict[type, tuple[str, ...]] = {}
@@ -67,6 +67,33 @@ def nodes_of(node: Any) -> Iterator[Any]:
                 part = getattr(value, slot, None)
                 if type(part) is not str and part is not None:
                     stack.append(part)
+
+
+def holds(node: Any, kind: type) -> bool:
+    """Whether a node of a type that is no Name, Text, Call or Binary is a node or in it."""
+    stack = [node]
+    while stack:
+        value = stack.pop()
+        own = type(value)
+        if own is Name or own is Text or own is str or value is None:
+            continue
+        if own is Assign:
+            stack.append(value.value)
+            stack += value.targets
+        elif own is Binary:
+            stack.append(value.left)
+            stack.append(value.right)
+        elif own is Call:
+            stack += value.args
+            stack += value.kwargs
+            stack.append(value.func)
+        elif own is list or own is tuple:
+            stack += value
+        elif isinstance(value, kind):
+            return True
+        else:
+            stack += [getattr(value, slot, None) for slot in slots_backwards(value) or ()]
+    return False
 
 
 def copied(node: Any) -> Any:

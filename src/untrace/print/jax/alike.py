@@ -47,14 +47,23 @@ def share_definitions(module: Any, others: Sequence[Statement]) -> None:
     if len(local) < 2:
         return
     everything = [*module.definitions, *others]
-    forms = {id(d): _Form(d, module.arrays) for d in local}
-    mentioned = {id(d): mentioned_in(d) for d in everything}
+    forms: dict[int, _Form] = {}
+    mentioned: dict[int, set[str]] = {}
+
+    def form(definition: Def) -> _Form:
+        if id(definition) not in forms:
+            forms[id(definition)] = _Form(definition, module.arrays)
+        return forms[id(definition)]
+
+    outlines = {id(d): outline_of(d) for d in local}
     place = 0
     while place < len(local):
         first = local[place]
-        form = forms[id(first)]
-        alike = [d for d in local[place + 1 :] if forms[id(d)].words == form.words]
+        alike = [d for d in local[place + 1 :] if outlines[id(d)] == outlines[id(first)]]
+        alike = [d for d in alike if form(d).words == form(first).words]
         place += 1
+        if alike and not mentioned:
+            mentioned = {id(d): mentioned_in(d) for d in everything}
         changed = _merge(module, [first, *alike], forms, everything, mentioned) if alike else []
         if changed:
             gone = {id(d) for d in alike}
@@ -65,8 +74,9 @@ def share_definitions(module: Any, others: Sequence[Statement]) -> None:
                 del module.local_definitions[d.name]
             for d in changed:
                 mentioned[id(d)] = mentioned_in(d)
-                if id(d) in forms:
-                    forms[id(d)] = _Form(d, module.arrays)  # type: ignore[arg-type]
+                forms.pop(id(d), None)
+                if id(d) in outlines:
+                    outlines[id(d)] = outline_of(d)  # type: ignore[arg-type]
 
 
 def _merge(
@@ -171,6 +181,11 @@ def _size_of_argument(first: Def, column: Sequence[str], types: Sequence[Any]) -
                 last = axis == rank - 1
                 return Subscript(Attribute(Name(parameter.name), "shape"), _number("-1" if last else str(axis)))
     return None
+
+
+def outline_of(definition: Def) -> tuple[Any, ...]:
+    """The same for definitions that say the same (`_Form`), and sooner known."""
+    return len(definition.params), len(definition.decorators), tuple([type(s) for s in definition.body])
 
 
 class _Form:

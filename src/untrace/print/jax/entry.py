@@ -16,7 +16,7 @@ from untrace.lift.unpacked import unpacked_names
 from untrace.print.jax import mapped
 from untrace.print.jax.checks import RefuseOthers
 from untrace.print.jax.described import WORDS, author_dims
-from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, plain_way, reach
+from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, plain_way, reach, reach_nodes
 from untrace.print.jax.local import KnownTrees
 from untrace.print.jax.results import Rebuilt, rebuild
 from untrace.print.jax.scalars import needs_array
@@ -203,13 +203,18 @@ def _bind_arguments(
     first = 0
     for argument in arguments:
         values = function.params[first : first + len(jax.tree.leaves(argument.example))]
-        leaves = reach(argument.example, argument.root)
+        root = argument.root
+        nodes = reach_nodes(argument.example) if type(root) is Name else None
+        if nodes is not None:
+            leaves = [Leaf(root, way) for way in (nodes[0][2] if nodes else [()])]
+        else:
+            leaves = None if type(root) is Name else reach(argument.example, root)
         if leaves is not None:
             known.extend(zip(values, leaves, strict=True))
-            if type(argument.root) is Name:
-                w.trees.add(argument.root, argument.example, values)
+            if nodes is not None:
+                w.trees.add_nodes(root, nodes, values)
                 w.trees.arguments.update([id(v) for v in values])
-                w.module.pack_sizes[id(argument.root)] = len(values)
+                w.module.pack_sizes[id(root)] = len(values)
         else:
             needed = frozenset(i - first for i in used)
             statements, expressions = unpack_arguments([argument], _fresh(w), needed)

@@ -8,10 +8,11 @@ another name the first. (`alike` merges functions that were outlined, and those 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from untrace.print.jax.alike import tokens
+from untrace.print.jax.alike import outline_of, tokens
 from untrace.print.jax.variables import bound_names
 from untrace.print.tree import Call, Def, Name, Statement, Text
 from untrace.print.walk import nodes_of
@@ -24,6 +25,9 @@ def merge_equal(module: Any, others: Sequence[Statement]) -> None:
     """Drops definitions of `module` that another one stands for. others: those of its definitions that stay."""
     if sum(type(s) is Def for s in module.definitions) < 2:
         return
+    outlines = Counter(_outline(unit) for unit in _units(module))
+    if all(count == 1 for count in outlines.values()):
+        return
     fixed = _in_longer_texts([*module.definitions, *others])
     first: dict[Any, Sequence[Statement]] = {}
     names: dict[str, str] = {}
@@ -32,7 +36,7 @@ def merge_equal(module: Any, others: Sequence[Statement]) -> None:
         for statement in unit:
             _rename(statement, names)
         own = [s.name for s in unit if type(s) is Def]
-        if not own or not fixed.isdisjoint(own):
+        if not own or outlines[_outline(unit)] == 1 or not fixed.isdisjoint(own):
             continue
         form = _form(unit, own)
         before = first.setdefault(form, unit)
@@ -61,6 +65,11 @@ def _units(module: Any) -> Iterator[Sequence[Statement]]:
         if id(unit[0]) not in done and all(id(s) in there for s in unit):
             done.add(id(unit[0]))
             yield unit
+
+
+def _outline(unit: Sequence[Statement]) -> tuple[Any, ...]:
+    """The same for definitions of one form."""
+    return tuple([outline_of(s) if type(s) is Def else type(s) for s in unit])
 
 
 def form_of(definition: Def) -> Any:
@@ -94,6 +103,8 @@ def _in_longer_texts(statements: Sequence[Statement]) -> set[str]:
 
 def _rename(statement: Statement, names: Mapping[str, str]) -> None:
     """Names other functions in a definition, where it does not bind these names itself."""
+    if not names:
+        return
     bound = set(bound_names(statement)) if type(statement) is Def else set()
     known = {old: new for old, new in names.items() if old not in bound}
     if not known:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.print.jax import reroll
@@ -147,4 +148,5 @@ def type_of(module: Any, body: Function, pack: int | None = None) -> Type | None
     handed = module.handed.get(id(body))
     if handed is None or handed.example is None or pack not in (None, handed.pack):
         return None
-    return tree_type(handed.example, jax.tree.leaves(handed.example))
+    leaves = jax.tree.leaves(handed.example)
+    return tree_type(handed.example, [jax.typeof(x) if isinstance(x, (np.ndarray, jax.Array)) else x for x in leaves])

@@ -103,14 +103,16 @@ class Layout:
     def _comment(self, statement: Any, site: Site, last: Site | None, phase: str) -> None:
         if self._comments == "none":
             return
+        full = self._comments == "full"
+        if not full and phase != "backward":
+            return
         frame = site.user_frames[-1]
         known = os.path.isabs(frame.file) or is_cell(frame.file)
         place = place_of(frame.file, frame.line) if frame.line and known else ""
         previous = last.user_frames[-1] if last is not None else None
         new_place = previous is None or previous.file != frame.file or previous.line != frame.line
-        full = self._comments == "full"
         words = []
-        if full or (phase == "backward" and new_place):
+        if full or new_place:
             outputs = getattr(statement.origin, "outvars", ())
             if len(statement.targets) == len(outputs) == 1:
                 words.append(_type(outputs[0].aval))

@@ -92,29 +92,48 @@ def reach(example: Any, root: Expr) -> list[Leaf] | None:
     return found if len(found) == len(jax.tree.leaves(example)) else None
 
 
-def reach_nodes(example: Any, root: Name) -> list[tuple[tuple[Step, ...], Any, list[tuple[Step, ...]], int]] | None:
-    """The inner nodes of a tree: (the way there, the node, the ways to all its leaves, the number of its first leaf)."""
-    leaves = reach(example, root)
-    if leaves is None:
-        return None
+# An inner node of a tree: (the way there, the node, the ways to all its leaves, the number of its first leaf).
+Node = tuple[tuple[Step, ...], Any, list[tuple[Step, ...]], int]
+
+
+def reach_nodes(example: Any) -> list[Node] | None:
+    """The inner nodes of a tree, itself first; None where a leaf cannot be reached by keys and attributes."""
     tree, distinct = labelled(example)
-    found = []
-    stack: list[tuple[Any, Any, tuple[Step, ...], int]] = [(example, tree, (), 0)]
-    while stack:
-        node, label, way, start = stack.pop()
-        level, labels = branches(node), branches(label)
-        if level is None or labels is None:
-            continue
-        count = len(jax.tree.leaves(node))
-        found.append((way, node, [leaf.steps for leaf in leaves[start : start + count]], start))
-        reached = access(label, Name("x"), labels, distinct) or []
-        length = len(level.children) if type(node) in (tuple, list) else 0
-        for child, item in zip(level.children, reached, strict=False):
-            if item is not None:
-                _, more = _split(item[0], length)
-                stack.append((child, item[1], way + more, start))
-            start += len(jax.tree.leaves(child))
-    return found
+    leaves: list[tuple[Step, ...]] = []
+
+    def visited(node: Any, label: Any, way: tuple[Step, ...], leaf_way: tuple[Step, ...]) -> list[Node]:
+        """What is found of one node, its last child before the others."""
+        labels = branches(label)
+        if labels is None:
+            leaves.append(leaf_way)
+            return []
+        level = labels if node is label else branches(node)
+        reached = access(label, Name("x"), labels, distinct)
+        if reached is None:
+            raise _OutOfReach
+        start = len(leaves)
+        count = len(labels.children) if type(label) in (tuple, list) else 0
+        length = len(level.children) if level is not None and type(node) in (tuple, list) else 0
+        below: list[list[Node]] = []
+        for number, item in enumerate(reached):
+            if item is None:
+                continue
+            child = level.children[number] if level is not None and number < len(level.children) else item[1]
+            _, own = _split(item[0], count)
+            _, more = (None, own) if length == count else _split(item[0], length)
+            below.append(visited(child, item[1], way + more, leaf_way + own))
+        found: list[Node] = [] if level is None else [(way, node, leaves[start:], start)]
+        return [*found, *[each for part in reversed(below) for each in part]]
+
+    try:
+        found = visited(example, tree, (), ())
+    except _OutOfReach:
+        return None
+    return found if len(leaves) == len(jax.tree.leaves(example)) else None
+
+
+class _OutOfReach(Exception):
+    """No key and no attribute gives a part of a tree."""
 
 
 def _split(expr: Expr, count: int = 0) -> tuple[Name | None, tuple[Step, ...]]:

@@ -306,8 +306,10 @@ def number(w: Any, value: float) -> Expr:
 
 def repeated_slots(callee: Library) -> list[int]:
     """Inputs that stand in a call more than once."""
-    if len(callee.args) == 1 and type(callee.args[0]) is Slot and not callee.kwargs:
-        return []
+    if not callee.kwargs and all([type(a) is Slot for a in callee.args]):  # as most are
+        places = [a.index for a in callee.args]
+        if len(set(places)) == len(places):
+            return []
     counts: dict[int, int] = {}
     stack: list[Any] = [*callee.args, *callee.kwargs.values()]
     while stack:

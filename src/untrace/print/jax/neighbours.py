@@ -157,7 +157,16 @@ def _is_one_of_several(body: Sequence[Statement], place: int) -> bool:
 
 def words_of(definition: Def) -> Counter[str]:
     """How often each word stands in a function."""
-    lines = [_STRING.sub("", line) if '"' in line or "'" in line else line for line in definition.lines("")]
+    head = Def(definition.name, definition.params, (), definition.decorators, definition.docstring, definition.returns)
+    lines = list(head.lines(""))
+    if not definition.docstring:
+        lines.pop()  # the `pass` of an empty body
+    for statement in definition.body:
+        if type(statement) is Assign and len(statement.targets) == 1 and type(statement.targets[0]) is str:
+            lines += [statement.targets[0], statement.value.flat()]  # how that is broken makes no word
+        else:
+            lines += statement.lines("    ")
+    lines = [_STRING.sub("", line) if '"' in line or "'" in line else line for line in lines]
     return Counter(_WORD.findall("\n".join(lines)))
 
 

@@ -33,11 +33,13 @@ _PLAIN = frozenset((Name, Text, Call, Binary, Unary, Attribute, Subscript, Tuple
 class Own(NamedTuple):
     """What stands in a function, without the functions inside it.
 
-    `nodes`: each once; `counts`: how often each of its variables stands there. `bound`: where that is as much as a
-    `Straight` needs, its statements, and `texts` the words that stand in no Name.
+    `nodes`: its variables, and `statements`: what binds them, each once; `counts`: how often each of its variables stands
+    there. `bound`: where that is as much as a `Straight` needs, its statements, and `texts` the words that stand in no
+    Name.
     """
 
-    nodes: list[Any]
+    nodes: list[Name]
+    statements: list[Any]
     counts: Counter[str]
     bound: list[tuple[str | None, list[str]]] | None = None
     texts: Collection[str] = ()
@@ -45,7 +47,8 @@ class Own(NamedTuple):
 
 def own_nodes(body: Any) -> Own:
     """See Own."""
-    found: list[Any] = []
+    names: list[Name] = []
+    binding: list[Any] = []
     words: list[str] = []
     kinds: set[type] = set()
     texts: set[str] = set()
@@ -61,7 +64,7 @@ def own_nodes(body: Any) -> Own:
             words.append(value.id)
             if id(value) not in seen:
                 seen.add(id(value))
-                found.append(value)
+                names.append(value)
         elif kind is not Def and kind is not Lambda:
             slots = slots_backwards(value)
             if slots is None:
@@ -70,7 +73,6 @@ def own_nodes(body: Any) -> Own:
                 again = again or kind is not Text
                 continue
             seen.add(id(value))
-            found.append(value)
             if kind is Text:
                 texts.add(value.text)
                 continue
@@ -95,12 +97,13 @@ def own_nodes(body: Any) -> Own:
                 if type(part) is not str and part is not None:
                     stack.append(part)
             if kind not in EXPRESSIONS and isinstance(value, (Assign, Unpack)):
+                binding.append(value)
                 words += [t for t in value.targets if type(t) is str]
         else:
             kinds.add(kind)
     counts = Counter(words)
     if again or not kinds <= _PLAIN or any(map(_NOT_STRAIGHT.search, texts)):
-        return Own(found, counts)
+        return Own(names, binding, counts)
     bound: list[tuple[str | None, list[str]]] = []
     end = len(words)
     for statement, start in reversed(starts):
@@ -108,11 +111,11 @@ def own_nodes(body: Any) -> Own:
         if type(statement) is Assign:
             name = statement.targets[0] if len(statement.targets) == 1 else None
             if type(name) is not str or not name.isidentifier():
-                return Own(found, counts)
+                return Own(names, binding, counts)
             start += 1
         bound.append((name, words[start:end]))
         end = start - (name is not None)
-    return Own(found, counts, bound, {word for text in texts for word in _VARIABLE.findall(text)})
+    return Own(names, binding, counts, bound, {word for text in texts for word in _VARIABLE.findall(text)})
 
 
 class Straight(NamedTuple):

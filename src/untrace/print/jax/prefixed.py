@@ -73,8 +73,10 @@ def share_prefixes(module: Any, others: Sequence[Statement]) -> None:
     changed = True
     while changed and local:
         changed = False
+        mentioned = {id(s): mentioned_in(s) for s in everything}
         for definition in reversed(local):
-            if _shared(module, definition, everything):
+            where = [s for s in everything if definition.name in mentioned[id(s)]]
+            if _shared(module, definition, where):
                 local = [d for d in local if d is not definition]
                 changed = True
 
@@ -89,11 +91,11 @@ def _texts(statement: Statement) -> list[Any]:
     return found
 
 
-def _shared(module: Any, definition: Def, everything: Sequence[Statement]) -> bool:
-    """Whether `definition` takes a dict and the beginning of keys now."""
+def _shared(module: Any, definition: Def, where: Sequence[Statement]) -> bool:
+    """Whether `definition` takes a dict and the beginning of keys now. where: the definitions that name it."""
     calls: list[tuple[Call, int]] = []
-    for statement in everything:
-        if definition.name in mentioned_in(statement) and not calls_of(statement, {definition.name: 0}, calls):
+    for statement in where:
+        if not calls_of(statement, {definition.name: 0}, calls):
             return False  # it is used as a value somewhere
     count = len(definition.params)
     if not calls or any(len(c.args) != count or c.kwargs for c, _ in calls):

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from untrace.capture.provenance import Provenance, Site, binds_again
-from untrace.print.jax.own_nodes import EXPRESSIONS, Own, Straight, own_nodes, straight_of
-from untrace.print.tree import Assign, Def, Expr, Name, Statement, Unpack
+from untrace.print.jax.own_nodes import Own, Straight, own_nodes, straight_of
+from untrace.print.tree import Assign, Def, Expr, Statement, Unpack
 from untrace.print.walk import parts_of
 
 _NUMBER = re.compile(r"_(\d+)$")
@@ -62,19 +62,19 @@ def _rebind(
 ) -> tuple[Own, dict[str, tuple[str, int]] | None]:
     """(The `own_nodes` of a function; old name -> new name and how often it stands there, None where that is not known)."""
     found = own_nodes(definition.body)
-    own, standing = found.nodes, found.counts
-    wishes = {n.id: authors[id(n)] for n in own if type(n) is Name and id(n) in authors}
+    names, standing = found.nodes, found.counts
+    wishes = {n.id: authors[id(n)] for n in names if id(n) in authors}
     parameters = {p.name for p in definition.params}  # most have names of ours, where a library's code is theirs
-    parameters -= {n.id for n in own if type(n) is Name and inner.get(id(n)) == n.id} if inner else set()
-    for n in own if inner else ():
-        if type(n) is Name and id(n) in inner and inner[id(n)] not in parameters:
+    parameters -= {n.id for n in names if inner.get(id(n)) == n.id} if inner else set()
+    for n in names if inner else ():
+        if id(n) in inner and inner[id(n)] not in parameters:
             wishes.setdefault(n.id, inner[id(n)])
     wishes = {name: wish for name, wish in wishes.items() if name == wish or _NUMBER.sub("", name) == wish}
     if all(name == wish for name, wish in wishes.items()):
         return found, {}
     sites: dict[str, Site] = {}
-    for node in own:
-        if type(node) not in EXPRESSIONS and isinstance(node, (Assign, Unpack)) and node.origin is not None:
+    for node in found.statements:
+        if node.origin is not None:
             sites.update((t, provenance.site(node.origin)) for t in node.targets if type(t) is str and t in wishes)
 
     def follows(name: str, held: Sequence[str]) -> bool:
@@ -91,19 +91,19 @@ def _rebind(
     # Where as many of each are printed as stand in Names, there is no need to parse it again to see that.
     if not all(standing[name] == printed[name] for name in new):
         before = _parsed(definition) if isinstance(function, Straight) else function
-        undo = rename(own, new)
+        undo = rename(found, new)
         if not _same_tree(_parsed(definition), renamed(before, new)):
             for node, slot, value in undo:
                 setattr(node, slot, value)
             return found, {}
         known = None
     else:
-        rename(own, new)
+        rename(found, new)
         known = {name: (one, standing[name]) for name, one in new.items()}
     counts: Counter[str] = Counter()
     for name, count in standing.items():
         counts[new.get(name, name)] += count
-    return Own(own, counts), known
+    return Own(names, found.statements, counts), known
 
 
 def functions_of(definition: Def) -> Iterator[Def]:
@@ -163,20 +163,18 @@ def own_statements(body: Any) -> Iterator[Statement]:
                 stack.extend(parts_of(value))
 
 
-def rename(nodes: Iterable[Any], new: Mapping[str, str]) -> list[tuple[Any, str, Any]]:
+def rename(own: Own, new: Mapping[str, str]) -> list[tuple[Any, str, Any]]:
     """Gives variables their new names; what was there before, to undo it."""
     undo: list[tuple[Any, str, Any]] = []
-    for node in nodes:
-        kind = type(node)
-        if kind is Name:
-            if node.id in new:
-                undo.append((node, "id", node.id))
-                node.id = new[node.id]
-        elif kind not in EXPRESSIONS and isinstance(node, (Assign, Unpack)):
-            targets = [new.get(t, t) if type(t) is str else t for t in node.targets]
-            if targets != list(node.targets):
-                undo.append((node, "targets", node.targets))
-                node.targets = targets
+    for name in own.nodes:
+        if name.id in new:
+            undo.append((name, "id", name.id))
+            name.id = new[name.id]
+    for statement in own.statements:
+        targets = [new.get(t, t) if type(t) is str else t for t in statement.targets]
+        if targets != list(statement.targets):
+            undo.append((statement, "targets", statement.targets))
+            statement.targets = targets
     return undo
 
 

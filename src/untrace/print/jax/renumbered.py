@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from untrace.print.jax.neighbours import words_of
@@ -38,19 +38,18 @@ def count_again(
         for function in functions:
             free = [name for name in before[id(function)] - now[id(function)] if name not in words]
             if free:
-                _close_up(nodes[id(function)], free, words)
+                _close_up(nodes[id(function)], now[id(function)], free, words)
 
 
-def _close_up(nodes: Own, free: Sequence[str], words: Mapping[str, int]) -> None:
-    own, counts = nodes.nodes, nodes.counts
+def _close_up(own: Own, bound: Collection[str], free: Sequence[str], words: Mapping[str, int]) -> None:
     first: dict[str, int] = {}
     for base, number in map(_family, free):
         first[base] = min(number, first.get(base, number))
     later: dict[str, set[int]] = {}
-    for name in _bound(own):
+    for name in bound:
         base, number = _family(name)
         # Those that a function inside reads as well keep their names.
-        if number > first.get(base, number) and counts[name] == words[name]:
+        if number > first.get(base, number) and own.counts[name] == words[name]:
             later.setdefault(base, set()).add(number)
     new: dict[str, str] = {}
     for base, numbers in later.items():

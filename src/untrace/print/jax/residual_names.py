@@ -23,19 +23,19 @@ def match_residuals(definitions: Sequence[Statement], pairs: Iterable[tuple[Name
         return
     functions = [f for d in definitions if type(d) is Def for f in functions_of(d)]
     standing = {id(f): own_nodes(f.body) for f in functions}
-    written = {id(n) for own in standing.values() for n in own.nodes if type(n) is Name}
+    written = {id(n) for own in standing.values() for n in own.nodes}
     for function in functions:
         own = standing[id(function)]
-        found = {n.id: wanted[id(n)] for n in own.nodes if type(n) is Name and id(n) in wanted}
+        found = {n.id: wanted[id(n)] for n in own.nodes if id(n) in wanted}
         wishes = {name: saved.id for name, saved in found.items() if id(saved) in written}
         if any(name != wish for name, wish in wishes.items()):
             words = words_of(function)
-            mine = {name for name, count in own.counts.items() if words[name] == count} & _bound(own.nodes)
-            rename(own.nodes, _exchanged(wishes, mine, words))
+            mine = {name for name, count in own.counts.items() if words[name] == count} & _bound(own.statements)
+            rename(own, _exchanged(wishes, mine, words))
 
 
-def _bound(nodes: Sequence[Any]) -> set[str]:
-    return {t for n in nodes for t in getattr(n, "targets", ()) if type(t) is str}
+def _bound(statements: Sequence[Any]) -> set[str]:
+    return {t for s in statements for t in s.targets if type(t) is str}
 
 
 def _exchanged(wishes: Mapping[str, str], mine: set[str], words: Mapping[str, int]) -> dict[str, str]:

@@ -129,7 +129,7 @@ def _callers_first(bodies: dict[int, Function]) -> list[Function]:
 
 
 def _nodes(example: Any) -> dict[Way, tuple[Any, int]]:
-    return {way: (node, len(ways)) for way, node, ways, _ in reach_nodes(example, Name("x")) or ()}
+    return {way: (node, len(ways)) for way, node, ways, _ in reach_nodes(example) or ()}
 
 
 def _places_in_entry(
@@ -146,7 +146,7 @@ def _places_in_entry(
             for value, way in zip(values, structure.ways, strict=True):
                 if type(value) is Value:
                     yield value, _Place(("map", tuple([id(v) for v in values])), way, nodes)
-    whole = reach_nodes(example, Name("x"))
+    whole = reach_nodes(example)
     if whole:
         nodes = _nodes(example)
         for value, way in zip(results, whole[0][2], strict=True):
@@ -196,7 +196,7 @@ def _groups_of(
             yield from _groups_of(body, sites, rows, inner)
         return
     # In the tree's own order, in which it is flattened.
-    order = {leaf: n for n, leaf in enumerate(reach_nodes(examples[0], Name("x"))[0][2])}  # type: ignore[index]
+    order = {leaf: n for n, leaf in enumerate(reach_nodes(examples[0])[0][2])}  # type: ignore[index]
     pairs = sorted(zip(numbers, ways[0], strict=True), key=lambda pair: order[pair[1]])
     group = Group(tuple([n for n, _ in pairs]), tuple([way for _, way in pairs]), examples[0])
     for (equation, _), column, prefix in zip(sites, columns, prefixes, strict=True):

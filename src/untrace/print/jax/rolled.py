@@ -22,27 +22,23 @@ from untrace.capture.provenance import Provenance
 from untrace.print.jax.leaves import Bare, Leaf, Step
 from untrace.print.jax.own_nodes import EXPRESSIONS
 from untrace.print.jax.rebound import functions_of
+from untrace.print.jax.rolled_known import Known
 from untrace.print.jax.rolled_loop import write_loop
 from untrace.print.jax.rolled_turns import Differ, Turns
 from untrace.print.jax.unfolded import fold_back, unfold
-from untrace.print.jax.variables import read_by, substituted, targets_of
+from untrace.print.jax.variables import substituted, targets_of
 from untrace.print.tree import (
     Assign,
-    Binary,
-    Call,
     Compound,
     Def,
     Expr,
-    Lambda,
     Name,
     Statement,
     Text,
-    Unary,
     Unpack,
 )
-from untrace.print.walk import nodes_of, parts_of, rebuilt
+from untrace.print.walk import holds, nodes_of, rebuilt
 
-_TOKEN = re.compile(r"\w+|[^\w\s]")
 _MOST_STATEMENTS = 400  # in one turn
 _NEXT = 4  # places further on where the same statement is looked for
 _MOST_TRIED = 60  # candidates in one function, for each loop
@@ -55,10 +51,11 @@ _NAMED_CARRY = 10
 def roll_statements(module: Any, definitions: Sequence[Statement], provenance: Provenance) -> bool:
     """Makes loops of what repeats in the definitions of a module; whether there was any."""
     found = False
+    has_parts = any(leaf.steps for leaf in module.leaf_of.values())
     for definition in definitions:
         if type(definition) is not Def:
             continue
-        rolled = [_Roller(module, n, provenance).roll() for n in list(functions_of(definition))]
+        rolled = [_Roller(module, n, provenance).roll(has_parts) for n in list(functions_of(definition))]
         if any(rolled[1:]):  # what a function inside read may be bound around it
             definition.body = _without_unread_parts(definition)
         found = found or any(rolled)
@@ -109,25 +106,30 @@ class _Roller:
         self.read: Counter[str] = Counter()  # how often each variable is read before anything is a loop
         self.temporary: set[str] = set()  # what was taken out of other statements
         self.strict = self.trails = self.has_trail = False
+        self.has_lists = False  # whether a loop would fill a list that later statements take elements of
         self.parameters = {p.name for p in definition.params}
+        self.known = Known()
+        self.unfolded: tuple[list[Statement], set[str]] | None = None  # the body, as every form begins
         self.whole: int | None = None  # tokens of the statements that a loop is looked for in
 
-    def roll(self) -> bool:
+    def roll(self, has_parts: bool) -> bool:
+        """Makes loops of what repeats; whether there was any. has_parts: whether variables hold parts of arguments."""
         body = list(self.definition.body)
         if sum(isinstance(s, (Assign, Unpack)) for s in body) < 2:
             return False
+        if not has_parts and not holds(body, Leaf):
+            return False  # a loop goes through parts of arguments
         self._read_names(body)
         if not self.keys:
-            return False  # a loop goes through parts of arguments
+            return False
         if not self.leaves:
-            keys = _keys(body, _local(body))
+            keys = self._keys(body)
             if len(set(keys)) == len(keys):
                 return False
-        before, notes = tokens(body), set(self.taken)
-        self.read = Counter(n for s in body for n in read_by(s))
+        notes = set(self.taken)
         found: list[tuple[int, list[Statement]]] = []
         for self.strict, self.trails in ((False, False), (False, True), (True, False)):
-            if self.trails and not self.has_trail or self.strict and found:
+            if self.trails and not self.has_trail or self.strict and (found or not self.has_lists):
                 continue
             self.taken, self.targets, self.saved, self.carried = set(notes), set(), {}, {}
             self.ends, self.end_names = {}, {}
@@ -135,8 +137,8 @@ class _Roller:
             if statements is None:
                 break
             # An element of a list by its number is harder to read than a variable.
-            count = tokens(statements) + _NUMBERED_COST * self._numbered(statements)
-            if count + _LEAST_SAVED <= before:
+            count = self.known.tokens(statements) + _NUMBERED_COST * self._numbered(statements)
+            if count + _LEAST_SAVED <= self.known.tokens(body):
                 found.append((count, statements))
         if found:
             self.definition.body = min(found, key=lambda pair: pair[0])[1]
@@ -146,22 +148,36 @@ class _Roller:
         statements = body
         while True:
             notes = set(self.taken)
-            unfolded, temporary = unfold(statements, self.fresh)
+            unfolded, temporary = self._unfolded(statements, statements is body)
             self.temporary = temporary
             made = self._once(unfolded, temporary)
             if made is None:
                 self.taken = notes
                 break
-            statements = fold_back(made, temporary)
+            statements = fold_back(made, temporary, self.known)
         if statements is body:
             return None
+        self.read = Counter(n for s in body for n in self.known.read_by(s))
         statements = self._without_unread(statements)
+        if not self.ends:
+            return statements
         return [self._with_ends(s) if not isinstance(s, Compound) else s for s in statements]
+
+    def _unfolded(self, statements: Sequence[Statement], is_first: bool) -> tuple[list[Statement], set[str]]:
+        """The same statements as `unfold` them, which all forms begin with, are unfolded once. is_first: these."""
+        if not is_first:
+            return unfold(statements, self.fresh, self.known)
+        if self.unfolded is None:
+            self.unfolded = unfold(statements, self.fresh, self.known)
+        self.taken.update(self.unfolded[1])
+        return self.unfolded
 
     def _numbered(self, statements: Sequence[Statement]) -> int:
         """How often what a loop left behind is read by its number."""
-        text = "\n".join([line for s in statements for line in s.lines("")])
-        return len(re.findall(rf"\b(?:{'|'.join(self.saved)})\[\d", text)) if self.saved else 0
+        if not self.saved:
+            return 0
+        text = "\n".join([self.known.text(s) for s in statements])
+        return len(re.findall(rf"\b(?:{'|'.join(self.saved)})\[\d", text))
 
     def _with_ends(self, node: Any) -> Any:
         """`x` for `xs[4]`, where that is what the loop gave at last."""
@@ -223,9 +239,28 @@ class _Roller:
 
     # ------------------------------------------------------------ one loop
 
+    def _keys(self, statements: Sequence[Statement]) -> list[Any]:
+        """Equal for statements that may be the same one in two turns."""
+        local = {name for s in statements for name in targets_of(s)}
+        bound = Counter(name for s in statements for name in targets_of(s) if name != "_")
+
+        def repeats(statement: Statement) -> bool:
+            if (
+                not isinstance(statement, (Assign, Unpack))
+                or not statement.targets
+                or type(statement.value) in (Leaf, Bare)
+            ):
+                return False
+            return all(bound[n] == 1 for n in targets_of(statement) if n != "_")
+
+        return [
+            (type(s), len(s.targets), *self.known.key(s, local)) if repeats(s) else i  # type: ignore[attr-defined]
+            for i, s in enumerate(statements)
+        ]
+
     def _once(self, statements: list[Statement], temporary: set[str]) -> list[Statement] | None:
         """The statements with one loop in them, the one that takes in most; None where there is none."""
-        keys = _keys(statements, _local(statements))
+        keys = self._keys(statements)
         self.whole = None
         tried: set[tuple[int, int, int, int]] = set()
         for _, size, start, length in sorted(_candidates(keys))[:_MOST_TRIED]:
@@ -269,9 +304,10 @@ class _Roller:
         made = [s for part in written for s in part]
         # What the loop saves may go to another one, which then takes it by no number.
         numbered = "" if self.strict else "|".join(notes[2])
+        self.has_lists |= bool(numbered)
         if self.whole is None:
-            self.whole = tokens(fold_back(statements, temporary))
-        saved = self.whole - tokens(made, numbered)
+            self.whole = self.known.tokens(fold_back(statements, temporary, self.known))
+        saved = self.whole - self.known.tokens(made, numbered)
         if saved <= 0:
             return None
         # The author's turn ends with what he gives a name to.
@@ -283,6 +319,7 @@ class _Roller:
 
     def _without_unread(self, statements: Sequence[Statement]) -> list[Statement]:
         """Statements without the variables for parts of arguments that only the turns needed."""
+        read_by = self.known.read_by
         read = Counter(n for s in statements for n in read_by(s))
         found: list[Statement] = []
         looped = {n for s in statements if isinstance(s, (Compound, Def)) for n in read_by(s)}
@@ -314,72 +351,6 @@ class _Roller:
 
 
 # ------------------------------------------------------------------ where something repeats
-
-
-def _local(statements: Sequence[Statement]) -> set[str]:
-    return {name for s in statements for name in targets_of(s)}
-
-
-def _keys(statements: Sequence[Statement], local: set[str]) -> list[Any]:
-    """Equal for statements that may be the same one in two turns."""
-    bound: Counter[str] = Counter(name for s in statements for name in targets_of(s) if name != "_")
-
-    def repeats(statement: Statement) -> bool:
-        if (
-            not isinstance(statement, (Assign, Unpack))
-            or not statement.targets
-            or type(statement.value) in (Leaf, Bare)
-        ):
-            return False
-        return all(bound[n] == 1 for n in targets_of(statement) if n != "_")
-
-    return [(type(s), len(s.targets), *key_of(s.value, local)) if repeats(s) else i for i, s in enumerate(statements)]  # type: ignore[attr-defined]
-
-
-def key_of(node: Any, local: set[str]) -> tuple[Any, ...]:
-    """What an expression says, without its variables; of a call of a function of the module, only which one it is."""
-    if type(node) is Call and type(node.func) is str and "." not in node.func and node.func not in local:
-        return "call", node.func, len(node.args)
-    found: list[Any] = []
-    stack = [node]
-    while stack:
-        value = stack.pop()
-        kind = type(value)
-        if kind is Name or isinstance(value, Leaf):
-            found.append("")
-        elif kind is Text:
-            found.append(value.text)
-        elif kind is Call:
-            if type(value.func) is str:
-                found.append("" if value.func in local else value.func)
-            else:
-                stack.append(value.func)
-            found.append((len(value.args), tuple([k for k, _ in value.kwargs])))
-            stack.extend([v for _, v in value.kwargs])
-            stack.extend(value.args)
-        elif kind is Binary or kind is Unary:
-            found.append(value.op)
-            stack.extend([value.left, value.right] if kind is Binary else [value.value])
-        elif kind is Lambda:
-            found.append(value.flat())
-        else:
-            found.append(kind.__name__)
-            for child in _children(value):
-                if type(child) is str:
-                    found.append(child)
-                else:
-                    stack.append(child)
-    return tuple(found)
-
-
-def _children(node: Any) -> Iterator[Any]:
-    stack = list(reversed(parts_of(node)))
-    while stack:
-        value = stack.pop()
-        if type(value) in (list, tuple):
-            stack.extend(reversed(value))
-        elif value is not None:
-            yield value if type(value) is str or hasattr(value, "flat") else repr(value)
 
 
 def _candidates(keys: Sequence[Any]) -> Iterator[tuple[int, int, int, int]]:
@@ -416,11 +387,3 @@ def _alignments(keys: Sequence[Any], start: int, size: int, length: int) -> Iter
             yield begin, count, 0
             if count > 1 and 2 * more >= size:
                 yield begin, count + 1, size - more
-
-
-def tokens(statements: Sequence[Statement], numbered: str = "") -> int:
-    """How much there is to read. numbered: a pattern for lists whose elements count as one each."""
-    text = "\n".join([line for s in statements for line in s.lines("")])
-    if numbered:
-        text = re.sub(rf"\b(?:{numbered})(?:\[\d+\])+", "x", text)
-    return len(_TOKEN.findall(text))

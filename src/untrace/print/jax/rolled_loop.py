@@ -13,7 +13,7 @@ from untrace.print.jax.rolled_head import MOST_TARGETS, Head
 from untrace.print.jax.rolled_results import Gathered, Gatherer, holes
 from untrace.print.jax.rolled_turns import Carry, Own, Part, Place, Turns, base_of
 from untrace.print.jax.unfolded import fold_back
-from untrace.print.jax.variables import bound_names, read_by, renamed, substituted, targets_of
+from untrace.print.jax.variables import substituted, targets_of
 from untrace.print.tree import (
     Assign,
     Call,
@@ -52,12 +52,13 @@ class _Writer:
         self.before, self.after, self.temporary = list(before), after, temporary
         self.count = len(turns.turns)
         self.fresh = roller.fresh
+        self.known = roller.known
         self.names: dict[Any, str] = {}  # of holes
         self.renamed: dict[str, Expr] = {}
 
     def write(self) -> tuple[list[Statement], list[Statement], list[Statement]] | None:
         turns = self.turns
-        gatherer = Gatherer(turns, fold_back(self.after, self.temporary), self.fresh)
+        gatherer = Gatherer(turns, fold_back(self.after, self.temporary, self.known), self.fresh, self.known)
         self.rest = gatherer.rest
         roller = self.roller
         bound = {n for s in self.before for n in targets_of(s)} | roller.parameters
@@ -76,19 +77,19 @@ class _Writer:
             roller.saved[name] = [(turns.name(place), True)]
             roller.ends[name] = self.count, place
             new.update((n, Leaf(Name(name), (("item", str(k), self.count + 1),))) for k, n in names.items())
-        self.rest = [substituted(s, new) for s in self.rest]
+        self.rest = self.known.substituted(self.rest, new)
         if len(turns.carries) == 1:
             word = base_of(self._author(turns.name(next(iter(turns.carries)))))
             roller.carried.update((g.name, word) for g in gathered if g.name in roller.saved)
         self._find_late(gathered)
         self._name_own()
         self._name_carries(needed.last)
-        busy = {n for s in self.rest for n in read_by(s)} | turns.invariant | set(self.names.values())
+        busy = {n for s in self.rest for n in self.known.read_by(s)} | turns.invariant | set(self.names.values())
         self.head = Head(roller, turns, gathered, busy | {name.id for name in roller.end_names.values()})
         if not self.head.iterables:
             return None
         body = self._body(gathered)
-        loop = For(*self.head.line(), [*self.head.below, *fold_back(body, self.temporary)])
+        loop = For(*self.head.line(), [*self.head.below, *fold_back(body, self.temporary, self.known)])
         loop.is_backward = any(getattr(s, "is_backward", False) for s, _ in turns.template)
         empty = [Start([g.name], substituted(_empty(g), self.renamed)) for g in _each_once(gathered)]
         starts: list[Any] = [*empty, *self.starts] if needed.trails else [*self.starts, *empty]
@@ -129,7 +130,7 @@ class _Writer:
         """Chooses a variable for each carry: that which it begins as, where nothing else needs that one."""
         turns = self.turns
         self.starts: list[Statement] = []
-        read_later = {n for s in self.rest for n in read_by(s)}
+        read_later = {n for s in self.rest for n in self.known.read_by(s)}
         bound = {n: s for s in self.before for n in targets_of(s)}
         new: dict[str, Expr] = {}
         for place, initial in turns.carries.items():
@@ -158,7 +159,7 @@ class _Writer:
         for place in last - turns.carries.keys():
             final = turns.at(self.count - 1, place)
             new[final] = self._named(self.names["own", place], turns.name(place))  # type: ignore[index]
-        self.rest = [substituted(s, new) for s in self.rest]
+        self.rest = self.known.substituted(self.rest, new)
 
     def _begun(self, name: str, place: Place) -> str:
         """The variable of a carry that `name` holds before the loop, under a better name where there is one."""
@@ -174,7 +175,7 @@ class _Writer:
             better = self.names["own", place]
         else:
             return name
-        self.before = [renamed(s, name, better) for s in self.before]
+        self.before = self.known.renamed(self.before, name, better)
         self.renamed[name] = Name(better)
         return better
 
@@ -182,12 +183,13 @@ class _Writer:
         """Whether a variable `word` is not read any more once `name` is bound."""
         bound = [targets_of(s) for s in self.before]
         if sum(word in targets for targets in bound) != 1 or any(
-            type(s) is Def and word in read_by(s) for s in self.before
+            type(s) is Def and word in self.known.read_by(s) for s in self.before
         ):
             return False
         at = next(i for i, targets in enumerate(bound) if name in targets)
-        later = {n for s in (*self.before[at + 1 :], *self.rest) for n in read_by(s)}
-        return word not in later | self.turns.invariant | bound_later(self.rest) and word not in bound[at]
+        later = {n for s in (*self.before[at + 1 :], *self.rest) for n in self.known.read_by(s)}
+        later |= self.turns.invariant.union(*[self.known.bound_by(s) for s in self.rest])
+        return word not in later and word not in bound[at]
 
     def _word_of_cotangent(self, own: str) -> str:
         """`d_x` for what a loop hands on that goes back through one which hands on `x`."""
@@ -315,10 +317,6 @@ class _Writer:
             return made
 
         return fill(value)
-
-
-def bound_later(statements: Sequence[Statement]) -> set[str]:
-    return {n for s in statements for n in bound_names(s)}
 
 
 def _empty(g: Gathered) -> Expr:

@@ -16,8 +16,9 @@ from typing import Any
 
 from untrace.lift.words import clean, plural
 from untrace.print.jax.reroll import key_pattern
+from untrace.print.jax.rolled_known import Known
 from untrace.print.jax.rolled_turns import Carry, Hole, Own, Place, Turns, base_of
-from untrace.print.jax.variables import bound_names, read_by, reads, substituted, targets_of
+from untrace.print.jax.variables import reads, substituted, targets_of
 from untrace.print.names import identifier
 from untrace.print.tree import (
     Assign,
@@ -61,21 +62,22 @@ _COLLECTIONS = frozenset((List, Tuple, Dict))
 class Gatherer:
     """Puts variables that a loop fills into the statements after it. `fresh(base)`: a new name of the function."""
 
-    def __init__(self, turns: Turns, rest: Sequence[Statement], fresh: Callable[[str], str]):
+    def __init__(self, turns: Turns, rest: Sequence[Statement], fresh: Callable[[str], str], known: Known):
         self.turns = turns
+        self.known = known
         self.fresh = fresh
         self.found: list[Gathered] = []
-        self.later = {n for s in rest for n in bound_names(s)}
-        self.single = _read_once(rest)
+        self.later = {n for s in rest for n in known.bound_by(s)}
+        self.single = _read_once(rest, known)
         self.inside: set[str] = set()  # those of them that stand in the place where they were read by now
         made = [self._statement(s) for s in rest]
         self.rest = [s for s in made if self.inside.isdisjoint(targets_of(s))]
 
     def _statement(self, statement: Statement) -> Statement:
         if type(statement) is Return or isinstance(statement, (Assign, Unpack)):
-            if not any(type(n) in _COLLECTIONS for n in nodes_of(statement)):
+            if not any(n in self.turns.turn_of or n in self.single for n in self.known.read_by(statement)):
                 return statement
-            if any(n in self.turns.turn_of or n in self.single for n in read_by(statement)):
+            if any(type(n) in _COLLECTIONS for n in nodes_of(statement)):
                 return rebuilt(statement, lambda n: self._expr(n, ""))
         return statement
 
@@ -107,7 +109,9 @@ class Gatherer:
     def _reads(self, node: Any) -> list[str]:
         """The names that a node reads, with what has a statement of its own but is read once in its place."""
         found = reads(node)
-        return found if self.single.keys().isdisjoint(found) else reads(substituted(node, self.single))
+        if self.single.keys().isdisjoint(found):
+            return found
+        return [n for name in found for n in (reads(self.single[name]) if name in self.single else [name])]
 
     def _is_of_turn(self, node: Any) -> bool:
         """The same, not counting what the last turn hands on."""
@@ -154,8 +158,9 @@ class Gatherer:
         for column in zip(*groups, strict=True):
             value = self.turns.trying(column)
             if value is None:  # some may have a statement of their own, being long
-                inside.update(n for v in column for n in reads(v) if n in self.single)
-                value = self.turns.trying([substituted(v, self.single) for v in column])
+                own = {n for v in column for n in reads(v) if n in self.single}
+                inside |= own
+                value = self.turns.trying([substituted(v, self.single) for v in column]) if own else None
             if value is None or set(self.turns.carries) != carries or self._is_late(value):
                 return None
             found.append(value)
@@ -223,7 +228,7 @@ class Gatherer:
         others are read goes into a list of all its values; else its turns save those that they began with.
         """
         turns, count = self.turns, len(self.turns.turns)
-        read = {n for s in self.rest for n in read_by(s)}
+        read = {n for s in self.rest for n in self.known.read_by(s)}
         by_place: dict[Place, dict[int, str]] = {}
         for name in sorted(read & turns.turn_of.keys()):
             k = turns.turn_of[name]
@@ -272,10 +277,10 @@ class Needed:
         self.places.update((name, (k, hole)) for k, name in names.items())
 
 
-def _read_once(statements: Sequence[Statement]) -> dict[str, Expr]:
+def _read_once(statements: Sequence[Statement], known: Known) -> dict[str, Expr]:
     """The values of variables that one of the statements reads, once."""
-    read = Counter(n for s in statements for n in read_by(s))
-    looped = {n for s in statements if isinstance(s, (Compound, Def)) for n in read_by(s)}
+    read = Counter(n for s in statements for n in known.read_by(s))
+    looped = {n for s in statements if isinstance(s, (Compound, Def)) for n in known.read_by(s)}
     return {
         s.targets[0]: s.value
         for s in statements

@@ -156,7 +156,7 @@ class Turns:
         return first
 
     def _slot(self, nodes: Sequence[Any]) -> Expr:
-        if any(not self.params.isdisjoint(reads(n)) for n in nodes):
+        if self.params and any(not self.params.isdisjoint(reads(n)) for n in nodes):
             if len({n.flat() for n in nodes}) > 1:
                 raise Differ
             return nodes[0]

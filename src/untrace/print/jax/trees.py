@@ -19,7 +19,7 @@ import jax
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
 from untrace.lift.words import clean
-from untrace.print.jax.leaves import Leaf, Step, last_word, reach_nodes
+from untrace.print.jax.leaves import Leaf, Node, Step, last_word, reach_nodes
 from untrace.print.jax.pytrees import is_namedtuple
 from untrace.print.jax.results import inner_nodes, rebuilt
 from untrace.print.names import Scope, identifier
@@ -49,9 +49,12 @@ class Trees:
 
     def add(self, root: Name, example: Any, values: Sequence[Value]) -> None:
         """Registers a variable that holds a tree with these leaves."""
-        nodes = reach_nodes(example, root)
-        if nodes is None:
-            return
+        nodes = reach_nodes(example)
+        if nodes is not None:
+            self.add_nodes(root, nodes, values)
+
+    def add_nodes(self, root: Name, nodes: Sequence[Node], values: Sequence[Value]) -> None:
+        """The same, where the nodes of the tree are known."""
         self._keep.extend(values)
         parts = self.by_root[root.id] = {}
         found: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
@@ -67,7 +70,7 @@ class Trees:
 
     def name(self, root: Name, example: Any) -> None:
         """Registers a variable that holds a tree like `example`, whose parts can be passed on."""
-        nodes = reach_nodes(example, root)
+        nodes = reach_nodes(example)
         if nodes is not None and root.id not in self.by_root:
             self.by_root[root.id] = {way: (len(ways), node) for way, node, ways, _ in nodes}
 

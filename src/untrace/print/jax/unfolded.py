@@ -10,22 +10,28 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from untrace.print.jax.rolled_known import Known, head_of, key_of
 from untrace.print.jax.rolled_turns import base_of
-from untrace.print.jax.variables import read_by, substituted, targets_of
+from untrace.print.jax.variables import substituted, targets_of
 from untrace.print.tree import Assign, Binary, Call, Compound, Def, Lambda, Name, Return, Statement, Unpack
 from untrace.print.walk import is_node, rebuilt
 
 
-def unfold(statements: Sequence[Statement], fresh: Callable[[str], str]) -> tuple[list[Statement], set[str]]:
+def unfold(
+    statements: Sequence[Statement], fresh: Callable[[str], str], known: Known
+) -> tuple[list[Statement], set[str]]:
     """(the statements, the new variables among them), each that is read once right before the statement that reads it."""
-    from untrace.print.jax.rolled import key_of
-
     local = {name for s in statements for name in targets_of(s)}
     named: dict[Any, str] = {}
+    heads: set[Any] = set()
     for statement in statements:
         if type(statement) is Assign and len(statement.targets) == 1 and type(statement.targets[0]) is str:
             if type(statement.value) in (Call, Binary):
-                named.setdefault(key_of(statement.value, local), statement.targets[0])
+                named.setdefault(known.key(statement, local), statement.targets[0])
+                head = head_of(statement.value)
+                heads.update(
+                    [(name, head[1]) for name in local] if type(head) is tuple and head[0] in local else [head]
+                )
     temporary: set[str] = set()
     if not named:
         return list(statements), temporary
@@ -38,8 +44,10 @@ def unfold(statements: Sequence[Statement], fresh: Callable[[str], str]) -> tupl
             if type(node) is Lambda or not is_node(node):
                 return node
             made = rebuilt(node, taken_out)
-            if type(made) in (Call, Binary):
-                word = named.get(key_of(made, local)) or named.get(key_of(node, local))
+            if type(made) in (Call, Binary) and head_of(node) in heads:
+                word = named.get(key_of(made, local))
+                if word is None and made is not node:
+                    word = named.get(key_of(node, local))
                 if word is not None:
                     name = fresh(base_of(word))
                     temporary.add(name)
@@ -48,7 +56,8 @@ def unfold(statements: Sequence[Statement], fresh: Callable[[str], str]) -> tupl
                     return Name(name)
             return made
 
-        if isinstance(statement, (Assign, Unpack)) or type(statement) is Return:
+        plain = isinstance(statement, (Assign, Unpack)) or type(statement) is Return
+        if plain and not heads.isdisjoint(known.heads_in(statement)):
             made = (
                 rebuilt(statement, lambda n: rebuilt(n, taken_out))
                 if type(statement) is not Return
@@ -60,12 +69,12 @@ def unfold(statements: Sequence[Statement], fresh: Callable[[str], str]) -> tupl
             found.append(statement)
     if not temporary:
         return list(statements), temporary
-    read = Counter(n for s in statements for n in read_by(s))
+    read = Counter(n for s in statements for n in known.read_by(s))
     alike = {name for name in moved if read[name] == 1}
-    return _ordered(found, alike), temporary
+    return _ordered(found, alike, known), temporary
 
 
-def _ordered(statements: Sequence[Statement], alike: set[str]) -> list[Statement]:
+def _ordered(statements: Sequence[Statement], alike: set[str], known: Known) -> list[Statement]:
     """Statements that bind one of `alike` right before the one that reads it, as what was taken out stands."""
     waiting: dict[str, Statement] = {}
     found: list[Statement] = []
@@ -78,7 +87,7 @@ def _ordered(statements: Sequence[Statement], alike: set[str]) -> list[Statement
         stack = [statement]
         while stack:
             reader = stack.pop()
-            for name in read_by(reader):
+            for name in known.read_by(reader):
                 if name in waiting:
                     ready.append(waiting.pop(name))
                     stack.append(ready[-1])
@@ -87,18 +96,17 @@ def _ordered(statements: Sequence[Statement], alike: set[str]) -> list[Statement
     return [*found, *waiting.values()]
 
 
-def fold_back(statements: Sequence[Statement], temporary: set[str]) -> list[Statement]:
+def fold_back(statements: Sequence[Statement], temporary: set[str], known: Known) -> list[Statement]:
     """The statements with the temporary variables that are read once in the place where they are."""
     if not temporary:
         return list(statements)
-    read = Counter(n for s in statements for n in read_by(s))
+    read = Counter(n for s in statements for n in known.read_by(s))
     found: list[Statement] = []
     inside: dict[str, Any] = {}
-    folded = temporary.difference(*[read_by(s) for s in statements if isinstance(s, (Compound, Def))])
+    folded = temporary.difference(*[known.read_by(s) for s in statements if isinstance(s, (Compound, Def))])
     for statement in statements:
-        made = (
-            substituted(statement, inside) if inside and not inside.keys().isdisjoint(read_by(statement)) else statement
-        )
+        reads_one = inside and not inside.keys().isdisjoint(known.read_by(statement))
+        made = substituted(statement, inside) if reads_one else statement
         targets = targets_of(made)
         if type(made) is Assign and len(targets) == 1 and targets[0] in folded and read[targets[0]] == 1:
             inside[targets[0]] = made.value
