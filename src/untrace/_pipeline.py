@@ -32,6 +32,7 @@ from untrace.lift.shared_lowering import call_shared_functions
 from untrace.lift.simplify import (
     BOLD,
     NEUTRAL,
+    Known,
     calls_host,
     described,
     in_backward_pass,
@@ -258,7 +259,8 @@ def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = Fa
         forms: tuple[tuple[Any, frozenset[str]], ...] = ((NEUTRAL, BOLD),)
         kept = parts(whole, captured.checkpoints)
         instead: dict[int, Any] = {}
-        if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings)):
+        known = Known(captured.extra.get("provenance"))
+        if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings, known)):
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
             retrace.begin_original(captured, _may_be_padded(whole))
             found, instead, captured.extra["repeats"] = recognised(
@@ -274,7 +276,7 @@ def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = Fa
                 continue
             if only is NEUTRAL and seen:
                 only, without = _harmless(captured, whole, list(seen), kept, settings), frozenset()
-            form, counts = simplified(whole, only, JAX.user_names(), kept, *settings, without, instead)
+            form, counts = simplified(whole, only, JAX.user_names(), kept, *settings, without, instead, known)
             bold = not BOLD.isdisjoint(counts)
             seen = seen or counts
             if form is not whole:

@@ -490,14 +490,14 @@ def is_same_literal(var: Any, atom: Literal) -> bool:
     return same_constant(var.val, var.aval, atom.value, atom.aval)
 
 
-def is_public_call(eqn: Any) -> bool:
+def is_public_call(eqn: Any, provenance: Provenance | None = None) -> bool:
     """Whether a jaxpr's equation is, as it stands, a call of a public function that an idiom knows."""
     inputs = [Literal(v.val, v.aval) if type(v) is jax_compat.LITERAL_TYPE else Value(v.aval) for v in eqn.invars]
     outputs = [None if type(v) is jax_compat.DROP_TYPE else Value(v.aval) for v in eqn.outvars]
     params = [v for v in inputs if type(v) is Value]
     equation = Equation(Primitive(eqn.primitive), inputs, outputs, eqn.params, eqn)
     function = Function("call", params, [equation], [o for o in outputs if o is not None])
-    Lifter().lift_function(function)
+    Lifter(provenance=provenance).lift_function(function)
     callee = function.equations[0].callee
     if type(callee) is not Library:
         return False

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace import jax_compat
+from untrace.lift.patterns import PATTERNS, pattern_of
 from untrace.lift.simplify import Body, same_aval
 
 
@@ -27,9 +28,29 @@ def call_instead(eqn: Any, function: Callable[..., Any], operands: Sequence[Any]
     return on_operands(call, closed, operands, eqn)
 
 
+def library_call_instead(eqn: Any, path: str, args: tuple[Any, ...], operands: Sequence[Any]) -> Any:
+    """`call_instead` of the library function at `path`. The trace is a pattern, by which the call is recognised later.
+
+    args: its arguments, with Slots for the operands.
+    """
+    known = PATTERNS.setdefault(jax_compat.trace_settings(), {})
+    pattern = pattern_of(known, path, args, {}, list(operands))
+    made = None if pattern is None or pattern.consts else pattern.made_by.get(pattern.outvars[0])
+    if pattern is None or made is None or pattern.size != 1 or made[0].primitive.name not in ("jit", "pjit"):
+        return None
+    call = made[0]
+    if not same_aval(call.outvars[0].aval, eqn.outvars[0].aval):
+        return None
+    names = {var: operands[place] for var, place in pattern.inputs.items()}
+    return _in_place(call, names, eqn)
+
+
 def on_operands(inner: Any, closed: Any, operands: Sequence[Any], eqn: Any) -> Any:
     """An equation of a jaxpr in the place of `eqn`, with the operands for the inputs of the jaxpr."""
-    names = dict(zip(jax_compat.open_jaxpr(closed)[0].invars, operands, strict=True))
+    return _in_place(inner, dict(zip(jax_compat.open_jaxpr(closed)[0].invars, operands, strict=True)), eqn)
+
+
+def _in_place(inner: Any, names: dict[Any, Any], eqn: Any) -> Any:
     return inner.replace(
         invars=jax_compat.substituted(inner.invars, names), outvars=eqn.outvars, source_info=eqn.source_info
     )

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from untrace import jax_compat
-from untrace.lift.instead import call_instead, spliced
+from untrace.ir.nodes import Slot
+from untrace.lift.instead import call_instead, library_call_instead, spliced
 from untrace.lift.rewrites import choice_of_two, is_value, narrowed
 from untrace.lift.scalars import python_scalar
 from untrace.lift.simplify import Body, rewrite
@@ -76,14 +77,8 @@ def where_with_scalar(body: Body, eqn: Any) -> Any:
         which = _before_broadcast(body, which)
     if not jax_compat.is_shaped_array(other.aval) or jax_compat.varying_axes(other.aval):
         return None
-
-    def call(c: Any, x: Any) -> list[Any]:
-        return [jnp.where(c, x, number) if numbers[0] is not None else jnp.where(c, number, x)]
-
-    try:
-        return call_instead(eqn, call, [which, other])
-    except Exception:  # an aval that `make_jaxpr` does not take
-        return None
+    cases = (Slot(1), number) if numbers[0] is not None else (number, Slot(1))
+    return library_call_instead(eqn, "jnp.where", (Slot(0), *cases), [which, other])
 
 
 @rewrite("select_n")
@@ -121,7 +116,7 @@ def where_of_arrays(body: Body, eqn: Any) -> Any:
     inputs = [_before_broadcast(body, v) for v in (which, yes, no)]
     if jnp.broadcast_shapes(*[v.aval.shape for v in inputs]) != tuple(eqn.outvars[0].aval.shape):
         return None
-    return call_instead(eqn, lambda c, x, y: [jnp.where(c, x, y)], inputs)
+    return library_call_instead(eqn, "jnp.where", (Slot(0), Slot(1), Slot(2)), inputs)
 
 
 def _is_below_zero(body: Body, which: Any) -> bool:

@@ -111,13 +111,33 @@ def rewrite(*primitives: str, early: bool = False) -> Callable[[Rewrite], Rewrit
     return register
 
 
+class Known:
+    """What is found out of a program's equations while it is simplified, and not asked again where it is simplified in
+    another way: where they come from, and which calls are those of public functions."""
+
+    def __init__(self, provenance: Provenance | None = None):
+        self.provenance = Provenance() if provenance is None else provenance.shared()
+        self._public: dict[Any, bool] = {}
+        self._alive: list[Any] = []
+
+    def is_public_call(self, eqn: Any) -> bool:
+        """`engine.is_public_call`, asked once of calls of one jaxpr with the same numbers."""
+        closed = eqn.params["jaxpr"]
+        key = id(closed), jax_compat.literal_key(eqn)
+        found = self._public.get(key)
+        if found is None:
+            self._alive.append(closed)
+            found = self._public[key] = is_public_call(eqn, self.provenance)
+        return found
+
+
 class Simplifier:
     """Simplifies jaxprs that may share parts, each once. `counts`: how often each rewrite was made, by name.
 
     `only`: the rewrites that may be made, `without`: those that may not. `own`: primitives with a user's rule, which are left alone. `kept`: ids
     of equations that are left alone. `same`: what stands for a constant, by id (`equal_constants.representatives`).
     `apart`: says of two equations that they are parts of different functions, and stay. `instead`: other bodies, which do
-    the same, of calls by the ids of their equations.
+    the same, of calls by the ids of their equations. `known`: what was found out when the program was simplified before.
     """
 
     def __init__(
@@ -129,8 +149,10 @@ class Simplifier:
         apart: Callable[[Any, Any], bool] | None = None,
         without: frozenset[str] = frozenset(),
         instead: Mapping[int, Any] = MappingProxyType({}),
+        known: Known | None = None,
     ):
         self.instead = instead
+        self.known = Known() if known is None else known
         self.apart = apart
         self.without = without
         self.same = same or {}
@@ -142,11 +164,10 @@ class Simplifier:
         self.loop: tuple[int, int] | None = None  # of a loop whose body it is, (constants, carries)
         self.choice = False  # whether it is a branch of one, of which JAX hands on no number
         self.counts: Counter[str] = Counter()
-        self.provenance = Provenance()
+        self.provenance = self.known.provenance
         self.selectors: dict[int, Any] = {}  # equations that make the number of a choice of what was saved of it
         self._memo: dict[int, Any] = {}
         self._alive: list[Any] = []
-        self._public: dict[Any, bool] = {}
         self._allowed: dict[Any, tuple[Rewrite, ...]] = {}
 
     def rewrites(self, name: str, early: bool = False) -> tuple[Rewrite, ...]:
@@ -290,12 +311,7 @@ class Simplifier:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
         if not jax_compat.is_library_jaxpr(closed) or consts or eqn.effects or is_pmap(eqn):
             return ""
-        key = (id(closed), jax_compat.literal_key(eqn))
-        found = self._public.get(key)
-        if found is None:
-            self._alive.append(closed)
-            found = self._public[key] = is_public_call(eqn)
-        if found:
+        if self.known.is_public_call(eqn):
             return "public"
         if self.only is not None:
             return ""
@@ -533,17 +549,19 @@ def simplified(
     apart: Callable[[Any, Any], bool] | None = None,
     without: frozenset[str] = frozenset(),
     instead: Mapping[int, Any] = MappingProxyType({}),
+    known: Known | None = None,
 ) -> tuple[Any, Counter[str]]:
     """(`closed` simplified, how often each rewrite was made); the same object where none was.
 
     named: names of constants that the function knows, by id: those stay apart from others like them of another name.
     apart: says of two equations that they are parts of different functions of the author's.
     without: rewrites that are not made. instead: other bodies that do the same, of calls by their equation's id.
+    known: what was found out when it was simplified before.
     """
     same: dict[int, Any] = {}
     if only is None or "equal_constants" in only:
         same = equal_constants.representatives(closed, named, _TRANSPARENT)
-    simplifier = Simplifier(only, own, kept, same, apart, without, instead)
+    simplifier = Simplifier(only, own, kept, same, apart, without, instead, known)
     return simplifier.simplify(closed), simplifier.counts
 
 
@@ -555,9 +573,12 @@ def _varies(variables: Sequence[Any]) -> bool:
     return False
 
 
-def is_simplified(closed: Any, own: Collection[str], named: Mapping[int, str], apart: Any) -> bool:
+def is_simplified(
+    closed: Any, own: Collection[str], named: Mapping[int, str], apart: Any, known: Known | None = None
+) -> bool:
     """Whether `simplified`, with all rewrites, would change anything where no equation is kept."""
-    simplifier = Simplifier(None, own, (), equal_constants.representatives(closed, named, _TRANSPARENT), apart)
+    same = equal_constants.representatives(closed, named, _TRANSPARENT)
+    simplifier = Simplifier(None, own, (), same, apart, known=known)
     simplifier.counts = _StopAtFirst()
     try:
         return simplifier.simplify(closed) is not closed

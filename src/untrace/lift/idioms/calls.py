@@ -196,16 +196,15 @@ def _clip(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
 
 @reader("_var", "_std", "std", "var")
 def _var(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
-    x = equation.inputs[0]
+    x, name = equation.inputs[0], equation.origin.params["name"].removeprefix("_")
     inside = _first(jaxpr, "reduce_sum")
     if inside is None:
         return
     rank = len(x.aval.shape)
     keepdims = len(_out(equation).shape) == rank
     for kwargs in axis_arguments(inside.params["axes"], rank, keepdims and rank > 0):
-        for name in ("var", "std"):
-            yield Guess("method." + name, (x,), kwargs)
-            yield Guess("method." + name, (x,), {**kwargs, "ddof": 1})
+        yield Guess("method." + name, (x,), kwargs)
+        yield Guess("method." + name, (x,), {**kwargs, "ddof": 1})
 
 
 @reader("norm")

@@ -43,7 +43,7 @@ def _reduce(m: Matcher, equation: Equation) -> Iterator[Guess]:
     inner = m.through(x, "convert_element_type")
     dtype = equation.outputs[0].aval.dtype if equation.outputs[0] is not None else None
     for operand in (x,) if inner is None else (inner, x):
-        if operand is x or dtype is None or name not in ("sum", "prod") or _may_be_of_sum(dtype, operand.aval.dtype):
+        if dtype is None or name not in ("sum", "prod") or _may_be_of_sum(dtype, operand.aval.dtype):
             for kwargs in axis_arguments(axes, rank):
                 yield Guess("method." + name, (operand,), kwargs)
     if name == "sum" and inner is not None and dtype is not None:

@@ -152,8 +152,9 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
     whole = list(itertools.permutations(anchors)) if 1 < len(anchors) < 4 else [tuple(anchors)]
     orders = [[*inputs, *constants], *([[*inputs]] if constants else [])]
     for operands in orders:
-        for order in itertools.islice(itertools.permutations(operands), 6):
-            for known in [given, {}] if given else [{}]:
+        # What the author wrote there is right more often than the first order is.
+        for known in [given, {}] if given else [{}]:
+            for order in itertools.islice(itertools.permutations(operands), 6):
                 found = signatures.guesses(path, order, facts, known)
                 for guess in found if list(order) == operands else itertools.islice(found, 6):
                     for several in whole:
