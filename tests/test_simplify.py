@@ -167,7 +167,6 @@ def solving(x, y):
     return lax.scan(step, y.T, x)[1].sum()
 
 
-
 # The name of a rewrite, and a function in whose trace it is made.
 CASES = {
     "add_any_is_add": lambda x, y: primitives.add_jaxvals_p.bind(x, y),

@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import core as _core  # asked for in every equation
 from jax.extend import core as jex_core
 
 from untrace._places import place_of
@@ -427,9 +428,7 @@ def is_ref(value: Any) -> bool:
 
 
 def is_shaped_array(aval: Any) -> bool:
-    from jax._src.core import ShapedArray  # jax.core dropped its public name for isinstance checks
-
-    return type(aval) is ShapedArray
+    return type(aval) is _core.ShapedArray  # jax.core dropped its public name for isinstance checks
 
 
 def plain_aval(aval: Any) -> Any:
@@ -1829,9 +1828,13 @@ def is_library_jaxpr(closed: Any) -> bool:
     """Whether a jaxpr was traced from a function of JAX itself."""
 
     jaxpr, _ = open_jaxpr(closed)
-    info = getattr(jaxpr, "debug_info", None)
-    match = _PLACE.match(getattr(info, "func_src_info", None) or "")
-    return bool(match) and match["file"].startswith(_jax_folder())
+    return _is_place_in_jax(getattr(getattr(jaxpr, "debug_info", None), "func_src_info", None) or "")
+
+
+@functools.lru_cache(4096)
+def _is_place_in_jax(place: str) -> bool:
+    match = _PLACE.match(place)
+    return match is not None and match["file"].startswith(_jax_folder())
 
 
 @functools.cache
@@ -1915,9 +1918,7 @@ def tracer_variable(value: Any) -> Any:
 
 def is_variable(atom: Any) -> bool:
     """Whether an atom is a variable of a jaxpr, and no literal or array."""
-    from jax._src import core
-
-    return isinstance(atom, core.Var)
+    return isinstance(atom, _core.Var)
 
 
 @dataclasses.dataclass(slots=True)

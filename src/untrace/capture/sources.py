@@ -92,8 +92,8 @@ def _parsed(text: str) -> tuple[ast.Module, tuple[types.CodeType, ...]]:
     """The syntax tree and all code objects of a file. Optimisations by name need the whole file,
     not one function.
     """
-    whole = compile(text, "<source>", "exec", dont_inherit=True)
-    return ast.parse(text), tuple(_codes(whole))
+    tree = ast.parse(text)
+    return tree, tuple(_codes(compile(tree, "<source>", "exec", dont_inherit=True)))
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
