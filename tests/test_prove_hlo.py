@@ -234,8 +234,8 @@ def test_what_is_begun_is_compiled_once(compiled, apart):
     assert len(compiled) == 1 and not apart
 
 
-def test_programs_that_compute_constants_are_compiled_apart(apart):
-    """Side by side they would share them, and XLA could make them part of one of both."""
+def test_programs_that_compute_constants_are_functions_side_by_side(apart):
+    """In one function they would share them, and XLA could make them part of one of both."""
     x = jnp.ones((2, 3, 4))
 
     def f(x):
@@ -247,10 +247,18 @@ def test_programs_that_compute_constants_are_compiled_apart(apart):
         return jnp.sin(x * frequencies)
 
     assert hlo.same_optimised(f, g, [x])
-    assert len(apart) == 2
+    assert not apart
+    assert not hlo.same_optimised(f, lambda x: g(x) * 2.0, [x])
+    assert not hlo.same_optimised(lambda x, y: (f(x), y), lambda x, y: (g(y), x), [x, x])
+    assert hlo.same_optimised(lambda x, y, z: (f(z), x), lambda x, y, z: (g(z), x), [x, x, x])  # one is read by neither
+    assert not hlo.same_optimised(lambda x, y: f(y), lambda x, y: f(x), [x, x])
+    big = jnp.arange(60.0).reshape(3, 4, 5)
+    frequencies = lambda: jax.lax.exp(jax.lax.iota(jnp.float32, 5))  # noqa: E731
+    assert hlo.same_optimised(lambda x: frequencies() * big * x * 1.0, lambda x: frequencies() * big * x, [big])
+    assert not hlo.same_optimised(lambda x: frequencies() * big * x, lambda x: frequencies() * (big + 1) * x, [big])
 
 
-def test_such_an_original_is_begun_before_there_is_anything_to_compare_it_with(compiled):
+def test_an_original_is_begun_before_there_is_anything_to_compare_it_with(compiled):
     def f(x):
         return jnp.sin(x * lax.exp(lax.iota(jnp.float32, 3))) * 1.0
 
@@ -259,7 +267,7 @@ def test_such_an_original_is_begun_before_there_is_anything_to_compare_it_with(c
 
     assert hlo.begin_alone(jax.make_jaxpr(jnp.sin)(X), [X]) is None
     original = jax.make_jaxpr(f)(X)
-    first = hlo.begin_alone(original, [X])
+    first = hlo.begin_alone(original, [X], always=True)
     assert hlo.OptimisedAlike(original, jax.make_jaxpr(g)(X), [X], first=first)()
     assert len(compiled) == 2
     assert not hlo.OptimisedAlike(original, jax.make_jaxpr(jnp.sin)(X), [X], first=first)()
@@ -306,8 +314,8 @@ def test_programs_lowered_in_one_context_say_the_same() -> None:
         (lambda: jnp.cumsum(jnp.full(5, 3.0)), True),
     ],
 )
-def test_only_dear_constants_keep_programs_apart(constant: Any, alone: bool) -> None:
-    assert hlo._stands_alone(jax.make_jaxpr(lambda x: x + constant())(jnp.ones(5))) is alone
+def test_only_dear_constants_need_functions_of_their_own(constant: Any, alone: bool) -> None:
+    assert hlo._computes_constants(jax.make_jaxpr(lambda x: x + constant())(jnp.ones(5))) is alone
 
 
 def test_a_guess_that_fails_leaves_tracebacks_as_they_were() -> None:

@@ -2562,6 +2562,36 @@ def side_by_side(first: Any, second: Any) -> Any:
     return rebuilt_jaxpr(first, [*jaxpr.eqns, *eqns], results, constvars, consts, inputs)
 
 
+def called_side_by_side(first: Any, second: Any) -> Any:
+    """The same, each as a call of a function of its own, into which XLA does not look from outside: it is not inlined.
+
+    Source: `CallInliner` in xla/service/call_inliner.cc, which leaves calls with this attribute.
+    """
+    from jax.experimental.xla_metadata import set_xla_metadata
+
+    halves = [open_jaxpr(first)[0], open_jaxpr(second)[0]]
+    if halves[0].effects or halves[1].effects:
+        return None
+    count = len(halves[0].invars)
+
+    def of_results(jaxpr: Any) -> Any:
+        def half(*_: Any) -> list[float]:
+            return [0.0] * len(jaxpr.outvars)
+
+        return jax.jit(half)
+
+    def both(*xs: Any) -> list[Any]:
+        with set_xla_metadata(inlineable="false"):
+            return [*of_results(halves[0])(*xs[:count]), *of_results(halves[1])(*xs[count:])]
+
+    calls = trace_on_avals(both, [v.aval for jaxpr in halves for v in jaxpr.invars])
+    eqns = []
+    for eqn, jaxpr, closed in zip(open_jaxpr(calls)[0].eqns, halves, (first, second), strict=True):
+        outvars = [_core.Var(v.aval) for v in jaxpr.outvars]
+        eqns.append(eqn.replace(params={**eqn.params, "jaxpr": closed}, outvars=outvars))
+    return rebuilt_jaxpr(calls, eqns, [v for eqn in eqns for v in eqn.outvars])
+
+
 def kept_arguments(lowered: Any) -> tuple[int, ...]:
     """The places of those arguments that a lowered function takes: `jit` drops what the program does not read."""
     return tuple(sorted(lowered._lowering.compile_args["kept_var_idx"]))

@@ -127,7 +127,7 @@ def begin_alone(f: Any, args: Sequence[Any], always: bool = False) -> Compilatio
     always: whether any program is begun, for there may be several to compare it with.
     """
     try:
-        return _begin(f, args) if always or _stands_alone(f) else None
+        return _begin(f, args) if always or _communicates(f) else None
     except Exception:  # as above
         return None
 
@@ -167,12 +167,15 @@ def _begin_together(f: Any, g: Any, args: Sequence[Any]) -> Compilation | None:
     """Both programs as one, each of arguments of its own: what they share is lowered once, and XLA is called once.
 
     Nothing of one can become part of the other then, but for what depends on no argument: that is one, and may be fused
-    with an instruction of one half only. Where the halves differ, or for programs that would, the two have to be compiled
-    apart.
+    with an instruction of one half only. Where much does, each half is a function that is called. Where the halves differ,
+    the two have to be compiled apart, and so do programs that run on several devices.
     """
     try:
         first, second = (_traced(h, args) for h in (f, g))
-        both = None if _stands_alone(first) else jax_compat.side_by_side(first, second)
+        if _communicates(first):
+            return None
+        together = jax_compat.called_side_by_side if _computes_constants(first) else jax_compat.side_by_side
+        both = together(first, second)
         leaves = jax.tree_util.tree_leaves(args)
         return None if both is None else _begin(both, [*leaves, *leaves])
     except Exception:  # as above
@@ -199,11 +202,6 @@ def _waited_for(compilation: Compilation) -> str | None:
     if not compilation.text.done():
         collect_young()  # rather than sit idle
     return compilation.text.result()
-
-
-def _stands_alone(closed: Any) -> bool:
-    """Whether a jaxpr is no program to be compiled side by side with another."""
-    return _computes_constants(closed) or _communicates(closed)
 
 
 def _communicates(closed: Any) -> bool:
