@@ -1,8 +1,8 @@
 """Measures how much of what its author wrote comes back in a written module.
 
-    python bench/readability.py PATH_TO_ZOO [--only REGEX] [--style STYLE] [--keep DIR] [--json FILE]
+    python bench/readability.py PATH_TO_ZOO [--only REGEX] [--style STYLE] [--keep DIR] [--json FILE] [--repeats N]
 
-Each program of the zoo is traced and decompiled in a process of its own. The figures come from the
+Each program of the zoo is traced and decompiled in a process of its own, N times; times are the medians. The figures come from the
 written *text* (by `ast` and `tokenize`) and the case's own source; what was alive while it was
 traced is seen by a profiler hook, not asked of untrace. Figures that compare with the author's code
 are for cases whose code is in their file (`SOURCE = "self"`); the others are for all.
@@ -405,6 +405,7 @@ def main() -> int:
     parser.add_argument("--style", default="idiomatic")
     parser.add_argument("--keep", type=Path, help="a folder for the written texts")
     parser.add_argument("--json", help="where to write everything measured")
+    parser.add_argument("--repeats", type=int, default=1, help="how often each program is run; times are the medians")
     parser.add_argument("--seconds", type=float, default=600.0, help="time limit of one program")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -415,11 +416,16 @@ def main() -> int:
         if not case.runs_here:
             continue
         child = {"path": str(case.path), "style": options.style}
-        row = run_child(__file__, child, options.seconds, devices=case.devices, x64=case.x64)
+        runs = [
+            run_child(__file__, child, options.seconds, devices=case.devices, x64=case.x64)
+            for _ in range(options.repeats)
+        ]
+        row = next((r for r in runs if "error" in r or "text" not in r), runs[0])
         if "error" in row or "text" not in row:
             failed += 1
             print(f"{case.name:32}  FAILED: {row.get('error', 'no text')[:160]}", flush=True)
             continue
+        row.update({name: statistics.median(r[name] for r in runs) for name in ("time", "cpu", "seconds")})
         source = case.path.read_text(encoding="utf-8")
         row["name"] = case.name
         row["figures"] = figures(row, source, setting(source, "SOURCE", "library") == "self")

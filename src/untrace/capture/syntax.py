@@ -14,13 +14,12 @@ import linecache
 import operator
 import os
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from types import CodeType
 from typing import Any
 
-import numpy as np
-
 from untrace.capture import whose
+from untrace.capture.lines import Lines, Listed
 
 Position = tuple[Any, Any, Any, Any]  # line, column, end line, end column, as `ast` counts them
 Parent = tuple[ast.AST | None, str, int]  # the node around it, in which field of that, and where in a list
@@ -144,54 +143,10 @@ class _Piece:
         return self._by_name.get(name, [])
 
 
-class _Lines:
-    """The lines of a text in UTF-8. Each is decoded when it is asked for: of a long file a program touches little."""
-
-    def __init__(self, data: bytes):
-        self.data = data if data.endswith(b"\n") else data + b"\n"
-        self._ends = np.flatnonzero(np.frombuffer(self.data, np.uint8) == ord("\n")) + 1
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def __getitem__(self, index: int) -> str:
-        return self.text(index, index + 1)
-
-    def text(self, start: int, stop: int) -> str:
-        """The lines from one up to another one, counted from 0."""
-        return self.data[self._ends[start - 1] if start else 0 : self._ends[stop - 1]].decode() if stop else ""
-
-    @property
-    def whole(self) -> _Lines:
-        return self
-
-    def holding(self, text: bytes) -> Iterator[int]:
-        """The lines that a text stands in, counted from 1."""
-        at = self.data.find(text)
-        while at >= 0:
-            yield self.at(at)
-            at = self.data.find(text, at + 1)
-
-    def at(self, offset: int) -> int:
-        """The line of a byte, counted from 1."""
-        return int(np.searchsorted(self._ends, offset, "right")) + 1
-
-
-class _Listed(list[str]):
-    """The same of lines that are strings already."""
-
-    def text(self, start: int, stop: int) -> str:
-        return "".join(self[start:stop])
-
-    @functools.cached_property
-    def whole(self) -> _Lines:
-        return _Lines("".join(self).encode())
-
-
 class _File:
     """The lines of a file, and the pieces of it that were parsed. `state`: what tells that it is still the same."""
 
-    def __init__(self, lines: _Lines | _Listed):
+    def __init__(self, lines: Lines | Listed):
         self.lines = lines
         self.state: Any = None
         self._whole: _Piece | None = None
@@ -341,7 +296,7 @@ def _known_to_linecache(name: str) -> _File | None:
     file = _FILES.get(name)
     if file is None or file.state is not lines:
         if file is None or list(file.lines) != lines:
-            file = _FILES[name] = _File(_Listed(lines))
+            file = _FILES[name] = _File(Listed(lines))
         file.state = lines
     return file
 
@@ -371,7 +326,7 @@ def _read_plainly(name: str) -> _File | None:
             lines[-1] += "\n"
         linecache.cache[name] = *state, lines, name
         return None
-    file = _FILES[name] = _File(_Lines(data))
+    file = _FILES[name] = _File(Lines(data))
     file.state = state
     return file
 
