@@ -535,7 +535,10 @@ def head_of_module(captured: Captured, name: str, idiomatic: bool, proven: str =
 
 
 class _deep_recursion:
-    """Lets nested programs nest: writing and comparing recurse once for each level of nesting."""
+    """Lets nested programs nest: writing and comparing recurse once for each level of nesting.
+
+    And lets XLA's thread have Python's lock soon, which it needs for a moment a few times on its way.
+    """
 
     def __enter__(self) -> None:
         self._limit = sys.getrecursionlimit()
