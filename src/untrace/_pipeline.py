@@ -104,7 +104,7 @@ def write_and_prove(
     """
     if options.style == "idiomatic" and captured.summary:
         name = _name_of_transformed(captured.summary, name)
-    with _deep_recursion():
+    with _interpreter_settings():
         start = time.perf_counter()
         plain = _Plain(captured, name, entry, lifted=options.style == "idiomatic")
         timings["write"] = time.perf_counter() - start
@@ -327,7 +327,7 @@ def prove_again(
     written: Written, captured: Captured, entry: PytreeEntry | FlatEntry, options: Options, timings: dict[str, float]
 ) -> Proof:
     """What holds of a text beside another trace than the one that it was written from (other sizes of the inputs)."""
-    with _deep_recursion():
+    with _interpreter_settings():
         plain = _Plain(captured, captured.name, entry)
         for form in _forms(captured, plain, options):
             outcome = retrace.prove_text(written, captured, timings, form.target)
@@ -534,7 +534,7 @@ def head_of_module(captured: Captured, name: str, idiomatic: bool, proven: str =
     return "\n".join([f"{what}{where}.", "", state, *notes])
 
 
-class _deep_recursion:
+class _interpreter_settings:
     """Lets nested programs nest: writing and comparing recurse once for each level of nesting.
 
     And lets XLA's thread have Python's lock soon, which it needs for a moment a few times on its way.

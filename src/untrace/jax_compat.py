@@ -2409,10 +2409,9 @@ def arrays_without_compiling() -> Iterator[None]:
 
     Source: `stage_p` and `copy_p` in jax/_src/lax/lax.py, both of which compute nothing.
     """
-    from jax._src import core
     from jax._src.lax import lax as lax_internal
 
-    stage, copy = core.stage_p.impl, lax_internal.copy_p.impl
+    stage, copy = _core.stage_p.impl, lax_internal.copy_p.impl
 
     def staged(x: Any) -> Any:
         plain = isinstance(x, np.ndarray) and not getattr(x, "weak_type", False)
@@ -2422,11 +2421,11 @@ def arrays_without_compiling() -> Iterator[None]:
         plain = isinstance(x.dtype, np.dtype) and not x.weak_type and not x.committed
         return jax.device_put(np.array(x)) if plain else copy(x)
 
-    core.stage_p.impl, lax_internal.copy_p.impl = staged, copied
+    _core.stage_p.impl, lax_internal.copy_p.impl = staged, copied
     try:
         yield
     finally:
-        core.stage_p.impl, lax_internal.copy_p.impl = stage, copy
+        _core.stage_p.impl, lax_internal.copy_p.impl = stage, copy
 
 
 # Printed constants are some four times as long as the constants themselves.

@@ -33,12 +33,12 @@ _PLAIN = frozenset((Name, Text, Call, Binary, Unary, Attribute, Subscript, Tuple
 class Own(NamedTuple):
     """What stands in a function, without the functions inside it.
 
-    `nodes`: its variables, and `statements`: what binds them, each once; `counts`: how often each of its variables stands
+    `names`: its variables, and `statements`: what binds them, each once; `counts`: how often each of its variables stands
     there. `bound`: where that is as much as a `Straight` needs, its statements, and `texts` the words that stand in no
     Name.
     """
 
-    nodes: list[Name]
+    names: list[Name]
     statements: list[Any]
     counts: Counter[str]
     bound: list[tuple[str | None, list[str]]] | None = None

@@ -62,7 +62,7 @@ def _rebind(
 ) -> tuple[Own, dict[str, tuple[str, int]] | None]:
     """(The `own_nodes` of a function; old name -> new name and how often it stands there, None where that is not known)."""
     found = own_nodes(definition.body)
-    names, standing = found.nodes, found.counts
+    names, standing = found.names, found.counts
     wishes = {n.id: authors[id(n)] for n in names if id(n) in authors}
     parameters = {p.name for p in definition.params}  # most have names of ours, where a library's code is theirs
     parameters -= {n.id for n in names if inner.get(id(n)) == n.id} if inner else set()
@@ -166,7 +166,7 @@ def own_statements(body: Any) -> Iterator[Statement]:
 def rename(own: Own, new: Mapping[str, str]) -> list[tuple[Any, str, Any]]:
     """Gives variables their new names; what was there before, to undo it."""
     undo: list[tuple[Any, str, Any]] = []
-    for name in own.nodes:
+    for name in own.names:
         if name.id in new:
             undo.append((name, "id", name.id))
             name.id = new[name.id]

@@ -23,10 +23,10 @@ def match_residuals(definitions: Sequence[Statement], pairs: Iterable[tuple[Name
         return
     functions = [f for d in definitions if type(d) is Def for f in functions_of(d)]
     standing = {id(f): own_nodes(f.body) for f in functions}
-    written = {id(n) for own in standing.values() for n in own.nodes}
+    written = {id(n) for own in standing.values() for n in own.names}
     for function in functions:
         own = standing[id(function)]
-        found = {n.id: wanted[id(n)] for n in own.nodes if id(n) in wanted}
+        found = {n.id: wanted[id(n)] for n in own.names if id(n) in wanted}
         wishes = {name: saved.id for name, saved in found.items() if id(saved) in written}
         if any(name != wish for name, wish in wishes.items()):
             words = words_of(function)
