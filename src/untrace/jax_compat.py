@@ -1287,7 +1287,16 @@ def rule_key(eqn: Any, *rules: Any) -> Any:
 
 def is_call_of(function: Any, eqn: Any) -> bool:
     """Whether a `custom_jvp_call` is one of that function: of its very rule."""
-    return isinstance(function, jax.custom_jvp) and _rule_identity(eqn.params["jvp_jaxpr_fun"])[0] == id(function.jvp)
+    return isinstance(function, jax.custom_jvp) and _users_rule(eqn.params["jvp_jaxpr_fun"])[0] is function.jvp
+
+
+def has_rule_of_jax(eqn: Any) -> bool:
+    """Whether the rule of a `custom_jvp_call` was written by JAX's authors: `jnp.logaddexp` has one, whose call is not public.
+
+    Rules of `defjvps` are not told from each other: JAX makes a function of its own of each.
+    """
+    module = getattr(_users_rule(eqn.params["jvp_jaxpr_fun"])[0], "__module__", None) or ""
+    return module.startswith("jax.") and not module.endswith(".custom_derivatives")
 
 
 def aval_key(aval: Any) -> Any:
@@ -1300,7 +1309,13 @@ def literal_key(eqn: Any) -> tuple[str, ...]:
 
 
 def _rule_identity(rule: Any) -> Any:
-    """(id of the user's function below closures and `WrappedFun`s, what was fixed on the way).
+    """(id of the user's function, what was fixed on the way to it)."""
+    function, fixed = _users_rule(rule)
+    return id(function), fixed
+
+
+def _users_rule(rule: Any) -> tuple[Any, frozenset[Any]]:
+    """(the user's function below closures and `WrappedFun`s, what was fixed on the way).
 
     What was fixed is a set: a rule that calls its own function is wrapped once more at every level, in the same way.
     """
@@ -1319,7 +1334,7 @@ def _rule_identity(rule: Any) -> Any:
             inner = forward
         else:
             inner = _wrapped_inside(rule)
-    return id(rule), frozenset(fixed)
+    return rule, frozenset(fixed)
 
 
 def _remat_optimized(rule: Any) -> Any:

@@ -244,7 +244,10 @@ def named(name: str) -> tuple[str, ...]:
 
 
 def is_public_rule(eqn: Any) -> bool:
-    """Whether a `custom_jvp_call` is one of a public function of JAX, which brings its rule: nobody has to write that."""
+    """Whether a `custom_jvp_call` is one of a public function of JAX, or inside one, which brings its rule: nobody has to
+    write that."""
+    if jax_compat.has_rule_of_jax(eqn):
+        return True
     name = jax_compat.jaxpr_name(eqn.params["call_jaxpr"])
     return any(jax_compat.is_call_of(resolve(path), eqn) for path in named(str(name or "")))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -347,31 +347,35 @@ def normalise_optimised(text: str) -> str:
     their own hashes. A computation is its root and the instructions that it has, how often; what has an effect keeps
     its place among its like.
     """
-    return _read_optimised(text)[0]
+    return _read_optimised(text, lambda parts: _hash("".join(parts)))[0]
 
 
 @dataclass(slots=True)
 class _Instruction:
     digest: str
-    text: str
+    pieces: list[str]  # of its line: what stands between names of other instructions and of computations, and those
     has_effect: bool
 
     @property
     def operands(self) -> list[str]:
-        """The names of other instructions, and of computations."""
-        return _NAME.findall(self.text)
+        return self.pieces[1::2]
 
 
-def _read_optimised(text: str, parameters: int | None = None) -> tuple[str, dict[str, _Instruction]]:
+def _read_optimised(
+    text: str, digest_of: Callable[[tuple[str, ...]], str], parameters: int | None = None
+) -> tuple[str, dict[str, _Instruction]]:
     """What `normalise_optimised` says, and the instructions of the entry computation by name, the root last.
 
-    parameters: those of so many arguments that stand for the first ones again.
+    digest_of: what stands for some pieces of text, and for no others. parameters: those of so many arguments that stand
+    for the first ones again.
     """
     if "metadata=" in text:
         text = _METADATA.sub("", text)
     text = _TABLES.sub("", text)
     text = _HLO_MODULE.sub("HloModule m", text)
-    lines = [_ADDRESS.sub("ADDRESS", line) if "callback" in line else line for line in text.splitlines()]
+    lines = text.splitlines()
+    if "callback" in text:
+        lines = [_ADDRESS.sub("ADDRESS", line) if "callback" in line else line for line in lines]
     hashes: dict[str, str] = {}  # of computations that were read, and of the instructions of the one that is
     found: list[str] = []
     inside: dict[str, str] = {}
@@ -379,46 +383,42 @@ def _read_optimised(text: str, parameters: int | None = None) -> tuple[str, dict
     effects: list[str] = []
     has_effects = any(word in text for word in _EFFECT_WORDS) and _EFFECT.search(text) is not None
     head = root = current = ""
-
-    def meaning_of(match: re.Match[str]) -> str:
-        name = match[0]
-        return inside.get(name) or hashes.get(name, name)
-
+    is_entry = False
+    split = _NAME.split
     for line in lines:
-        if line.endswith("{") and _HEAD.match(line):
-            # Parameters in the head of a computation have names without a percent sign.
-            name = _NAME.search(line).group(0)  # type: ignore[union-attr]
-            head = _HEAD_PARAMETER.sub(r"\1p: ", line.replace(name, "", 1))
-            inside, root, effects = {}, "", []
-            current = name if name.startswith("%") else "%" + name
-        elif line.startswith("}"):
-            several = sorted(inside.values())
-            parts = [head, root, *several, "in order", *effects]
-            hashes[current] = _hash("\n".join(parts))
-            if head.startswith("ENTRY"):
-                found.extend(parts)
-            head = ""
-        elif head and " = " in line:
+        if head and " = " in line:
             name, _, rest = line.partition(" = ")
-            is_root = name.lstrip().startswith("ROOT")
-            name = _NAME.search(name).group(0)  # type: ignore[union-attr]
-            is_entry = parameters is not None and head.startswith("ENTRY")
+            before, _, name = name.rpartition(" ")
             if is_entry and " parameter(" in rest:
-                rest = _PARAMETER.sub(lambda m: f" parameter({int(m[1]) % parameters})", rest)
-            meaning = _NAME.sub(meaning_of, rest)
-            # Most lines have none, and a search takes long; the last is that of `xor` too.
-            if "multiply(" in meaning or "and(" in meaning or "or(" in meaning:
-                meaning = _COMMUTATIVE.sub(_sorted_operands, meaning)
-            inside[name] = digest = _hash(meaning)
+                rest = _PARAMETER.sub(lambda m: f" parameter({int(m[1]) % parameters})", rest)  # type: ignore[operator]
+            pieces = split(rest)
+            meaning = pieces.copy()
+            meaning[1::2] = [inside.get(n) or hashes.get(n, n) for n in pieces[1::2]]
+            if len(meaning) > 3 and meaning[2] == ", " and meaning[0].endswith(_COMMUTATIVE):
+                meaning[1], meaning[3] = sorted((meaning[1], meaning[3]))
+            inside[name] = digest = digest_of(tuple(meaning))
             has_effect = has_effects and _EFFECT.search(rest) is not None
             if has_effect:
                 effects.append(digest)
             if is_entry:
-                entry[name] = _Instruction(digest, rest, has_effect)
-            if is_root:
+                entry[name] = _Instruction(digest, pieces, has_effect)
+            if before.endswith("ROOT"):
                 root = digest
                 if is_entry:
                     entry[name] = entry.pop(name)
+        elif line.endswith("{") and _HEAD.match(line):
+            # Parameters in the head of a computation have names without a percent sign.
+            name = _HEAD_NAME.search(line)[0]  # type: ignore[index]
+            head = _HEAD_PARAMETER.sub(r"\1p: ", line.replace(name, "", 1))
+            inside, root, effects = {}, "", []
+            is_entry = parameters is not None and head.startswith("ENTRY")
+            current = name if name.startswith("%") else "%" + name
+        elif line.startswith("}"):
+            parts = [head, root, *sorted(inside.values()), "in order", *effects]
+            hashes[current] = digest_of(tuple([f"{part}\n" for part in parts]))
+            if head.startswith("ENTRY"):
+                found.extend(parts)
+            head = ""
         elif line.strip():
             found.append(line)
     return "\n".join(found), entry
@@ -430,12 +430,17 @@ def same_halves(text: str, parameters: int) -> bool:
     parameters: how many each half has; those of the second stand for those of the first. What depends on none is shared,
     and used by both alike where the answer is True.
     """
-    entry = _read_optimised(text, parameters)[1]
+    digests_of: dict[tuple[str, ...], str] = {}
+
+    def digest_of(parts: tuple[str, ...]) -> str:
+        return digests_of.setdefault(parts, f"#{len(digests_of)}")
+
+    entry = _read_optimised(text, digest_of, parameters)[1]
     if not entry:
         return False
     root = list(entry.values())[-1]
     results = [name for name in root.operands if name in entry]
-    if " tuple(" not in root.text or len(results) % 2:
+    if " tuple(" not in root.pieces[0] or len(results) % 2:
         return False
     half = len(results) // 2
     parts = [_all_behind(results[:half], entry), _all_behind(results[half:], entry)]
@@ -450,7 +455,7 @@ def same_halves(text: str, parameters: int) -> bool:
         (digests(outs), sorted(digests(part)), digests(n for n in effects if n in part))
         for outs, part in zip((results[:half], results[half:]), parts, strict=True)
     )
-    return left == right and not any(" parameter(" in entry[name].text for name in parts[0] & parts[1])
+    return left == right and not any(" parameter(" in entry[name].pieces[0] for name in parts[0] & parts[1])
 
 
 def _all_behind(names: list[str], entry: dict[str, _Instruction]) -> set[str]:
@@ -468,7 +473,8 @@ _PARAMETER = re.compile(r" parameter\((\d+)\)")
 _HLO_MODULE = re.compile(r"^HloModule [^,\n]+")
 _HEAD_PARAMETER = re.compile(r"([( ])[\w.\-]+: ")
 _HEAD = re.compile(r"(?:ENTRY )?%?[\w.\-]+ \(")
-_NAME = re.compile(r"%[\w.\-]+|(?<=ENTRY )[\w.\-]+")
+_HEAD_NAME = re.compile(r"%[\w.\-]+|(?<=ENTRY )[\w.\-]+")
+_NAME = re.compile(r"(%[\w.\-]+)")
 _EFFECT = re.compile(
     r"custom_call_has_side_effect=true|API_VERSION|\b(?:infeed|outfeed|send|recv|rng|rng-get-and-update-state|after-all|"
     r"all-[\w-]+|collective-[\w-]+|reduce-scatter)\("
@@ -479,12 +485,7 @@ _EFFECT_WORDS = tuple("side_effect API_VERSION feed( send( recv( rng all- collec
 
 
 # Not of `add`: which of two products LLVM contracts with their sum depends on the order. Nor of `maximum`, of zeros.
-_COMMUTATIVE = re.compile(r"\b(multiply|and|or|xor)\((\w+), (\w+)\)")
-
-
-def _sorted_operands(match: re.Match[str]) -> str:
-    first, second = sorted(match.groups()[1:])
-    return f"{match[1]}({first}, {second})"
+_COMMUTATIVE = (" multiply(", " and(", " or(", " xor(")
 
 
 def _hash(text: str) -> str:
