@@ -2462,19 +2462,28 @@ def _stop(module: bytes) -> None:
 _HOLDERS = [_stop] * 10_000
 
 
+def stops_before_code() -> bool:
+    """Whether XLA can be stopped: not on a backend that has no such stage, nor where JAX has no `jax.extend.xla`."""
+    try:
+        import jax.extend.xla  # noqa: F401
+    except ImportError:
+        return False
+    return jax.default_backend() == "cpu"
+
+
 @contextlib.contextmanager
 def stopped_before_code(name: str) -> Iterator[list[bytes]]:
     """Inside, XLA gives up a module of that name once its HLO is optimised, all but scheduled: it comes into the list,
     serialised.
 
-    Machine code takes four fifths of a compilation, and nobody runs it. A backend that has no such stage, and a JAX without
-    `jax.extend.xla`, compile to the end: then the list stays empty.
+    Machine code takes four fifths of a compilation, and nobody runs it. Where `stops_before_code` says no, it goes on to the
+    end: then the list stays empty.
     """
-    try:
-        from jax.extend import xla
-    except ImportError:
+    if not stops_before_code():
         yield []
         return
+    from jax.extend import xla
+
     hook: dict[str, Any] = {"name": name, "stage": xla.PipelineStage.PRE_SCHEDULER, "platforms": "cpu"}
     found = _STOPPED[name.encode()] = []
     xla.register_hlo_module_transformation(_stop, **hook)
