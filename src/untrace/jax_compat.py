@@ -67,7 +67,8 @@ def bind_equation(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
 
 def _trace_flat(function: Any, avals: Sequence[Any]) -> Any:
     """ClosedJaxpr of `function(*flat) -> flat list` on abstract values (kept whole: weak types, shardings)."""
-    return jax.make_jaxpr(lambda *args: function(*args))(*avals)
+    jaxpr, consts = traced_quickly(function, avals)
+    return jax.make_jaxpr(lambda *args: function(*args))(*avals) if consts else close_jaxpr(jaxpr, consts)
 
 
 def custom_jvp_rule(eqn: Any) -> tuple[Any, list[bool]]:
@@ -1297,6 +1298,11 @@ def has_rule_of_jax(eqn: Any) -> bool:
     """
     module = getattr(_users_rule(eqn.params["jvp_jaxpr_fun"])[0], "__module__", None) or ""
     return module.startswith("jax.") and not module.endswith(".custom_derivatives")
+
+
+def has_batched_rule(eqn: Any) -> bool:
+    """Whether `vmap` batched the rule of a `custom_jvp_call`."""
+    return any("batch" in name for name, _ in _users_rule(eqn.params["jvp_jaxpr_fun"])[1])
 
 
 def aval_key(aval: Any) -> Any:

@@ -461,6 +461,7 @@ def batched_function(body: Body, eqn: Any) -> Any:
         or len(eqn.invars) != 1
         or type(eqn.invars[0]) is Literal
         or len(eqn.outvars) != 1
+        or not jax_compat.has_batched_rule(eqn)
     ):
         return None
     x = eqn.invars[0]
