@@ -295,6 +295,61 @@ ENTRY %main (a: f32[], b: f32[], c: f32[], d: f32[]) -> (f32[], f32[]) {{
         assert not hlo.same_halves(text.format(*operands), 2)
 
 
+def test_called_halves_are_told_by_their_texts_first():
+    text = """HloModule m
+
+%sum (s: f32[], t: f32[]) -> f32[] {{
+  %s = f32[] parameter(0)
+  %t = f32[] parameter(1)
+  ROOT %add = f32[] add(%s, %t)
+}}
+
+%most (s.1: f32[], t.1: f32[]) -> f32[] {{
+  %s.1 = f32[] parameter(0)
+  %t.1 = f32[] parameter(1)
+  ROOT %max = f32[] maximum(%s.1, %t.1)
+}}
+
+%f (p: f32[4], q: f32[4]) -> f32[] {{
+  %p = f32[4]{{0}} parameter(0)
+  %q = f32[4]{{0}} parameter(1)
+  %product = f32[4]{{0}} multiply(%p, %q)
+  %zero = f32[] constant(0)
+  ROOT %total = f32[] reduce(%product, %zero), dimensions={{0}}, to_apply=%sum
+}}
+
+%g (p.1: f32[4], q.1: f32[4]) -> f32[] {{
+  %p.1 = f32[4]{{0}} parameter(0)
+  %q.1 = f32[4]{{0}} parameter(1)
+  %product.1 = f32[4]{{0}} multiply({})
+  %zero.1 = f32[] constant(0)
+  ROOT %total.1 = f32[] reduce({}, %zero.1), dimensions={{0}}, to_apply={}
+}}
+
+ENTRY %main (a: f32[4], b: f32[4], c: f32[4], d: f32[4]) -> (f32[], f32[]) {{
+  %a = f32[4]{{0}} parameter(0)
+  %b = f32[4]{{0}} parameter(1)
+  %c = f32[4]{{0}} parameter(2)
+  %d = f32[4]{{0}} parameter(3)
+  %left = f32[] call(%a, %b), to_apply=%f
+  %right = f32[] call(%c, %d), to_apply=%g
+  ROOT %both = (f32[], f32[]) tuple(%left, %right)
+}}
+"""
+    for at_once, at_all, *operands in (
+        (True, True, "%p.1, %q.1", "%product.1", "%sum"),
+        (False, True, "%q.1, %p.1", "%product.1", "%sum"),  # the order of factors
+        (False, False, "%p.1, %p.1", "%product.1", "%sum"),
+        (False, False, "%p.1, %q.1", "%q.1", "%sum"),
+        (False, False, "%p.1, %q.1", "%product.1", "%most"),
+    ):
+        assert hlo._same_halves(text.format(*operands), 2, in_order=True) == at_once, operands
+        assert hlo.same_halves(text.format(*operands), 2) == at_all, operands
+    # Of computations that are not there nothing is known.
+    unknown = text.replace("to_apply=%sum", "to_apply=%one").format("%p.1, %q.1", "%product.1", "%two")
+    assert not hlo.same_halves(unknown, 2)
+
+
 def test_programs_lowered_in_one_context_say_the_same() -> None:
     def f(x: Any) -> Any:
         return jnp.sin(x) @ x.T
