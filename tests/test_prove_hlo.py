@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -177,8 +178,9 @@ def test_xla_stops_where_its_hlo_is_optimised():
     def f(x):
         return jnp.tanh(x @ x.T).sum()
 
-    (stopped,) = hlo._optimised(hlo._lower(f, [X], False, "stopped"), "jit_stopped")
-    (whole,) = jax_compat.serialised_modules(hlo._lower(f, [X], False, "stopped").compile(dict(hlo._QUICKLY)))
+    lowered, options = hlo._lower(f, [X], False, "stopped"), hlo._options()
+    (stopped,) = hlo._optimised(lowered, "jit_stopped", options, jax_compat.prepared_compilation(lowered, options))
+    (whole,) = jax_compat.prepared_compilation(lowered, dict(hlo._QUICKLY))()
     texts = [jax_compat.text_of_modules([module]).replace("is_scheduled=true, ", "") for module in (stopped, whole)]
     assert hlo.normalise_optimised(texts[0]) == hlo.normalise_optimised(texts[1])
     lowered = hlo._lower(f, [X], False, "given_up")
@@ -188,6 +190,25 @@ def test_xla_stops_where_its_hlo_is_optimised():
             lowered.compile()
     assert len(found) == 1
     assert jax.jit(f)(X) == f(X)
+
+
+def test_what_other_threads_compile_meanwhile_is_compiled():
+    from jax._src import compiler
+
+    class Lowered:
+        def compile(self, options):
+            with ThreadPoolExecutor(1) as other:
+                self.found = other.submit(jax.jit(lambda x: x + 41.0), X).result()
+            return hlo._lower(jnp.sin, [X], False, "prepared").compile(options)
+
+    before = compiler.backend_compile_and_load, compiler._get_cache_key
+    lowered = Lowered()
+    prepared = jax_compat.prepared_compilation(lowered, dict(hlo._QUICKLY))
+    assert (lowered.found == X + 41.0).all()
+    assert (compiler.backend_compile_and_load, compiler._get_cache_key) == before
+    assert "sine" in jax_compat.text_of_modules(prepared())
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option"):
+        jax_compat.prepared_compilation(hlo._lower(jnp.sin, [X], False, "prepared"), {"xla_of_tomorrow": True})()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -2500,9 +2501,54 @@ def stopped_before_code(name: str) -> Iterator[list[bytes]]:
         del _STOPPED[name.encode()]
 
 
-def serialised_modules(compiled: Any) -> list[bytes]:
-    """The optimised HLO of a compiled program; it is reached through the executable, which has no public name."""
-    return [m.as_serialized_hlo_module_proto() for m in compiled.runtime_executable().hlo_modules()]
+class _Prepared(BaseException):
+    """Thrown where JAX would call XLA. Not an Exception: JAX spends long on the tracebacks of those."""
+
+
+_PREPARING = threading.Lock()
+
+
+def prepared_compilation(lowered: Any, options: dict[str, Any]) -> Callable[[], list[bytes]]:
+    """What is left of `lowered.compile(options)` after JAX has done its own part of it: XLA's, for another thread.
+
+    It gives the optimised HLO, serialised, of which the compiled program has no public name. JAX's part is Python, and takes
+    five times as long where another thread wants Python's lock as well. Its cache of compiled programs on disk is left alone:
+    the key to that takes most of the time. Source: `backend_compile_and_load` in jax/_src/compiler.py, the last function
+    before XLA, and `_get_cache_key`, which gives None where there is no cache. Where there is none such, all is left.
+    """
+    from jax._src import compiler
+
+    if not hasattr(compiler, "backend_compile_and_load"):
+        return lambda: _serialised(lowered.compile(options).runtime_executable())
+    call_xla, me = compiler.backend_compile_and_load, threading.get_ident()
+    key = getattr(compiler, "_get_cache_key", None)
+
+    def intercepted(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == me:
+            raise _Prepared(args, kwargs)
+        return call_xla(*args, **kwargs)
+
+    def no_key(*args: Any, **kwargs: Any) -> Any:
+        return None if threading.get_ident() == me else key(*args, **kwargs)
+
+    with _PREPARING:
+        compiler.backend_compile_and_load = intercepted
+        if key is not None:
+            compiler._get_cache_key = no_key
+        try:
+            compiled = lowered.compile(options)
+        except _Prepared as prepared:
+            args, kwargs = prepared.args
+            return lambda: _serialised(call_xla(*args, **kwargs))
+        finally:
+            compiler.backend_compile_and_load = call_xla
+            if key is not None:
+                compiler._get_cache_key = key
+    return lambda: _serialised(compiled.runtime_executable())
+
+
+def _serialised(executable: Any) -> list[bytes]:
+    return [m.as_serialized_hlo_module_proto() for m in executable.hlo_modules()]
 
 
 def text_of_modules(serialised: Sequence[bytes]) -> str | None:

@@ -152,9 +152,11 @@ def _begin(function: Any, args: Sequence[Any]) -> Compilation:
     name = f"untrace_{next(_COUNT)}"
     # Without the arguments that nobody reads: XLA 0.10 crashes on some programs that have them.
     lowered = _lower(function, args, False, name)
+    options = _options()
+    compilation = jax_compat.prepared_compilation(lowered, options)
 
     def compiled() -> str | None:
-        text = jax_compat.text_of_modules(_optimised(lowered, f"jit_{name}"))
+        text = jax_compat.text_of_modules(_optimised(lowered, f"jit_{name}", options, compilation))
         # Where the values of large constants are left out, the text proves nothing.
         return None if text is None or "{...}" in text else text
 
@@ -264,15 +266,16 @@ def optimised_text(function: Any, args: Sequence[Any]) -> str:
     return _normalised(_begin(function, args))
 
 
-def _optimised(lowered: Any, name: str) -> list[bytes]:
-    """What XLA makes of the module of that name, serialised."""
-    options = dict(_QUICKLY)
-    if jax_compat.stops_before_code():
-        options |= _UNNEEDED
+def _options() -> dict[str, Any]:
+    return {**_QUICKLY, **(_UNNEEDED if jax_compat.stops_before_code() else {})}
+
+
+def _optimised(lowered: Any, name: str, options: dict[str, Any], compilation: Callable[[], list[bytes]]) -> list[bytes]:
+    """What XLA makes of the module of that name, serialised. compilation: of `lowered` with these options, prepared."""
     while True:
         with jax_compat.stopped_before_code(name) as found:
             try:
-                return jax_compat.serialised_modules(lowered.compile(options))
+                return compilation()
             except Exception as error:
                 if found:
                     return found
@@ -280,6 +283,7 @@ def _optimised(lowered: Any, name: str) -> list[bytes]:
                 if unknown is None or options.pop(unknown.group(1), None) is None:
                     raise
                 _QUICKLY.pop(unknown.group(1), None)
+        compilation = jax_compat.prepared_compilation(lowered, options)
 
 
 def _lower(function: Any, args: Sequence[Any], keep_unused: bool = True, name: str = "call") -> Any:
