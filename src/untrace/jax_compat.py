@@ -2501,11 +2501,30 @@ def stopped_before_code(name: str) -> Iterator[list[bytes]]:
         del _STOPPED[name.encode()]
 
 
+_REPLACING = threading.RLock()
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, **functions: Callable[..., Any]) -> Iterator[None]:
+    """Inside, those functions of a module are others for this thread; those that it does not have stay missing."""
+    me = threading.get_ident()
+
+    def dispatch(before: Any, function: Any) -> Any:
+        return lambda *args, **kwargs: (function if threading.get_ident() == me else before)(*args, **kwargs)
+
+    with _REPLACING:
+        before = {name: getattr(module, name) for name in functions if hasattr(module, name)}
+        for name, value in before.items():
+            setattr(module, name, dispatch(value, functions[name]))
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(module, name, value)
+
+
 class _Prepared(BaseException):
     """Thrown where JAX would call XLA. Not an Exception: JAX spends long on the tracebacks of those."""
-
-
-_PREPARING = threading.Lock()
 
 
 def prepared_compilation(lowered: Any, options: dict[str, Any]) -> Callable[[], list[bytes]]:
@@ -2514,36 +2533,23 @@ def prepared_compilation(lowered: Any, options: dict[str, Any]) -> Callable[[], 
     It gives the optimised HLO, serialised, of which the compiled program has no public name. JAX's part is Python, and takes
     five times as long where another thread wants Python's lock as well. Its cache of compiled programs on disk is left alone:
     the key to that takes most of the time. Source: `backend_compile_and_load` in jax/_src/compiler.py, the last function
-    before XLA, and `_get_cache_key`, which gives None where there is no cache. Where there is none such, all is left.
+    before XLA, and `_get_cache_key`, which gives None where there is no cache.
     """
     from jax._src import compiler
 
-    if not hasattr(compiler, "backend_compile_and_load"):
+    call_xla = getattr(compiler, "backend_compile_and_load", None)
+    if call_xla is None:
         return lambda: _serialised(lowered.compile(options).runtime_executable())
-    call_xla, me = compiler.backend_compile_and_load, threading.get_ident()
-    key = getattr(compiler, "_get_cache_key", None)
 
-    def intercepted(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() == me:
-            raise _Prepared(args, kwargs)
-        return call_xla(*args, **kwargs)
+    def prepared(*args: Any, **kwargs: Any) -> Any:
+        raise _Prepared(args, kwargs)
 
-    def no_key(*args: Any, **kwargs: Any) -> Any:
-        return None if threading.get_ident() == me else key(*args, **kwargs)
-
-    with _PREPARING:
-        compiler.backend_compile_and_load = intercepted
-        if key is not None:
-            compiler._get_cache_key = no_key
-        try:
+    try:
+        with _replaced(compiler, backend_compile_and_load=prepared, _get_cache_key=lambda *_, **__: None):
             compiled = lowered.compile(options)
-        except _Prepared as prepared:
-            args, kwargs = prepared.args
-            return lambda: _serialised(call_xla(*args, **kwargs))
-        finally:
-            compiler.backend_compile_and_load = call_xla
-            if key is not None:
-                compiler._get_cache_key = key
+    except _Prepared as found:
+        args, kwargs = found.args
+        return lambda: _serialised(call_xla(*args, **kwargs))
     return lambda: _serialised(compiled.runtime_executable())
 
 
@@ -2580,8 +2586,18 @@ def lowered(closed: Any, args: Sequence[Any], keep_unused: bool, name: str) -> A
     traced = jax.jit(call, keep_unused=keep_unused).trace(*args)
     traced._params["jaxpr"] = closed
     large = sum(getattr(c, "nbytes", 0) for c in open_jaxpr(closed)[1]) > _MOST_INTERNED
-    with contextlib.nullcontext() if large else _reused_ir_context():
+    with _without_locations(), contextlib.nullcontext() if large else _reused_ir_context():
         return traced.lower()
+
+
+def _without_locations() -> contextlib.AbstractContextManager[None]:
+    """Inside, JAX lowers without saying where operations come from, which nobody asks and XLA carries along.
+
+    Source: `source_info_to_location` in jax/_src/interpreters/mlir.py.
+    """
+    from jax._src.interpreters import mlir
+
+    return _replaced(mlir, source_info_to_location=lambda *_: mlir.ir.Location.unknown())
 
 
 # An MLIR context, and how many lowerings it may still serve: what they intern stays in it, their constants too.
@@ -2608,11 +2624,8 @@ def _reused_ir_context() -> Iterator[None]:
         _IR_CONTEXT = (context, left - 1) if left else (before(), 10)
         return _IR_CONTEXT[0]
 
-    mlir.make_ir_context = make_ir_context
-    try:
+    with _replaced(mlir, make_ir_context=make_ir_context):
         yield
-    finally:
-        mlir.make_ir_context = before
 
 
 def side_by_side(first: Any, second: Any) -> Any:
