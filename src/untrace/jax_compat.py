@@ -1883,6 +1883,12 @@ def with_inner_jaxprs(eqn: Any, function: Callable[[Any], Any]) -> Any:
 PLAIN_TYPES = frozenset({int, float, bool, str, type(None), np.dtype, np.int64, complex, bytes})
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether a parameter holds no jaxpr at first sight: every pass asks this of every equation."""
+    kind = type(value)
+    return kind in PLAIN_TYPES or kind is tuple and PLAIN_TYPES.issuperset(map(type, value))
+
+
 def with_other_jaxprs(params: Mapping[str, Any], change: Callable[[Any], Any]) -> Mapping[str, Any]:
     """Parameters with `change(jaxpr)` for each jaxpr in them, those in containers too; the very same object where that
     changes none."""
@@ -1890,7 +1896,7 @@ def with_other_jaxprs(params: Mapping[str, Any], change: Callable[[Any], Any]) -
     if PLAIN_TYPES.issuperset(map(type, params.values())):
         return params
     for key, value in params.items():
-        if type(value) in PLAIN_TYPES:
+        if _is_plain(value):
             continue
         new = _with_other_jaxprs(value, change)
         if new is not value:
@@ -2272,9 +2278,14 @@ def has_typed_mesh(aval: Any) -> bool:
 
 def jaxprs_in(eqn: Any) -> list[Any]:
     """The jaxprs among the parameters of an equation, those in tuples and lists too."""
-    if not eqn.params:
-        return []
-    found, stack = [], [value for value in eqn.params.values() if value is not None]
+    plain = PLAIN_TYPES
+    # `_is_plain`, without a call for each parameter.
+    stack = [
+        value
+        for value in eqn.params.values()
+        if not (type(value) in plain or type(value) is tuple and plain.issuperset(map(type, value)))
+    ]
+    found = []
     while stack:
         value = stack.pop()
         if is_jaxpr(value):
