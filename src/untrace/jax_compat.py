@@ -1842,8 +1842,7 @@ def transformation(function: Any) -> str:
 def _module_of(code: Any) -> str:
     """`jax._src.api` for code that stands in JAX's own folder."""
 
-    folder = os.path.dirname(os.path.abspath(jax.__file__))
-    return "jax" if os.path.abspath(code.co_filename).startswith(folder + os.sep) else ""
+    return "jax" if os.path.abspath(code.co_filename).startswith(_jax_folder()) else ""
 
 
 def is_library_jaxpr(closed: Any) -> bool:
@@ -2017,7 +2016,7 @@ def intercepted_vmap(note: Callable[[MappedCall], None]) -> Iterator[None]:
 
     flatten_before, batch_before = batching.flatten_fun_for_vmap, batching.batch
     functions: dict[int, tuple[Any, Any, Any]] = {}
-    own = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+    own = _jax_folder()
 
     def flatten(f: Any, in_tree: Any) -> Any:
         result = flatten_before(f, in_tree)
@@ -2196,7 +2195,7 @@ def intercepted_jacobians(note: Callable[[JacobianCall], None]) -> Iterator[None
     from jax._src import core, source_info_util
     from jax._src.interpreters import partial_eval
 
-    own = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+    own = _jax_folder()
 
     def noting(before: Any) -> Any:
         @functools.wraps(before)

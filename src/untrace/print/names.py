@@ -20,14 +20,16 @@ MODULE_NAMES = frozenset(
 RESERVED = frozenset(dir(builtins)) | frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | MODULE_NAMES
 
 _NOT_WORD = re.compile(r"\W+")
+_CAPITALS = re.compile(r"([A-Z]+)([A-Z][a-z])")
+_CAPITAL = re.compile(r"([a-z0-9])([A-Z])")
 
 LONGEST = 40  # characters of a name
 
 
 def snake_case(name: str) -> str:
     """`RMSNorm` -> `rms_norm`, `SwiGLU` -> `swi_glu`, `Conv2d` -> `conv2d`."""
-    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name.strip("_"))
-    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
+    name = _CAPITALS.sub(r"\1_\2", name.strip("_"))
+    return _CAPITAL.sub(r"\1_\2", name).lower()
 
 
 @functools.lru_cache(1 << 13)

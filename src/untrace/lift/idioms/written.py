@@ -161,9 +161,12 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
                         yield Guess(guess.path, guess.args, guess.kwargs, several if len(several) > 1 else ())
 
 
+_SUBSCRIPTS = re.compile(r"[A-Za-z.,]+(->[A-Za-z.]*)?")
+
+
 def _scope_of_einsum(path: str, site: Site) -> str | None:
     """The subscripts of an einsum, which JAX makes the name of a scope around what it does."""
-    if path != "jnp.einsum" or not site.scopes or not re.fullmatch(r"[A-Za-z.,]+(->[A-Za-z.]*)?", site.scopes[-1]):
+    if path != "jnp.einsum" or not site.scopes or not _SUBSCRIPTS.fullmatch(site.scopes[-1]):
         return None
     return site.scopes[-1]
 

@@ -221,14 +221,18 @@ def argument_words(function: Function, skip: int) -> list[tuple[str, str]]:
     return [_words(path) for path in paths[skip:]]
 
 
+_PATH = re.compile(r"([A-Za-z_]\w*)(.*)$", re.DOTALL)
+_LAST_STEP = re.compile(r"(?:\.|\[')([A-Za-z_]\w*)(?:'\])?$")
+
+
 def _words(path: str) -> tuple[str, str]:
-    found = re.match(r"([A-Za-z_]\w*)(.*)$", path, re.DOTALL)
+    found = _PATH.match(path)
     if found is None:
         return "", ""
     root, rest = found.groups()
     if not rest:
         return root, root
-    leaf = re.search(r"(?:\.|\[')([A-Za-z_]\w*)(?:'\])?$", rest)
+    leaf = _LAST_STEP.search(rest)
     return root, leaf.group(1) if leaf else ""
 
 

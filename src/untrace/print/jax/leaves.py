@@ -508,11 +508,14 @@ def plain_way(leaf: Leaf) -> tuple[tuple[str, Any], ...]:
     return tuple(found)
 
 
+_SEPARATOR = re.compile(r"[/.]")
+
+
 def last_word(leaf: Leaf) -> str:
     """The last step of a way that reads as a name, or the last part of a key (`"block/query"`, `"layers.0.bias"`);
     numbers count with the list they are in."""
     for kind, text, _ in reversed(leaf.steps):
-        parts = re.split(r"[/.]", text.strip("'\"")) if kind == "item" else [text]
+        parts = _SEPARATOR.split(text.strip("'\"")) if kind == "item" else [text]
         for word in reversed(parts):
             wrapped = len(parts) == 1 and word in ("value", "raw_value")
             if word[:1].isalpha() and word.isidentifier() and not wrapped:
