@@ -400,6 +400,13 @@ class _Attempt:
         return attempt
 
     def run(self, idiomatic: bool) -> Result | None:
+        """The text and its proof; None where none of at least `bits` is found, or sums are missing first."""
+        try:
+            return self._run(idiomatic)
+        finally:
+            self.program.extra.pop("flat_carries", None)  # it holds the attempt, and that the program
+
+    def _run(self, idiomatic: bool) -> Result | None:
         captured, program, timings, target = self.captured, self.program, self.timings, self.form.target
         plain = [(f, f.equations) for f in walk_functions(program.entry)] if idiomatic else []
         forced: frozenset[int] = frozenset()

@@ -253,7 +253,8 @@ class Function:
         self.results = results
         self.jaxpr = jaxpr
         self.extra: dict[str, Any] = {}
-        self._walked: list[tuple[Function, list[Equation]]] = []
+        # None stands for the function itself: without circles what is done with goes without Python's collector.
+        self._walked: list[tuple[Function | None, list[Equation]]] = []
 
     @property
     def result_avals(self) -> list[Any]:
@@ -338,7 +339,7 @@ def walk_functions(entry: Function) -> list[Function]:
     order = _walked_before(entry)
     if not order:
         order = _walk(entry)
-        entry._walked = [(function, function.equations) for function in order]
+        entry._walked = [(None if function is entry else function, function.equations) for function in order]
     return order
 
 
@@ -347,9 +348,9 @@ def _walked_before(entry: Function) -> list[Function]:
 
     Every pass asks, few change what is called, and to look at all equations takes as long as many a pass.
     """
-    if any(function.equations is not equations for function, equations in entry._walked):
+    if any((function or entry).equations is not equations for function, equations in entry._walked):
         return []
-    return [function for function, _ in entry._walked]
+    return [function or entry for function, _ in entry._walked]
 
 
 def _walk(entry: Function) -> list[Function]:

@@ -102,6 +102,10 @@ class Cotangents:
             self._told = dict(self._find_returned())
         return self._told
 
+    def let_go(self) -> None:
+        """Forgets the program, which holds this: nothing is told any more."""
+        self._find_returned = dict
+
     def passed(self, results: Iterable[Any], like: Value) -> Value | None:
         """What is passed to a function for the parameter that one of these results of its backward part is the cotangent
         of."""

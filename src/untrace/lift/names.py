@@ -32,6 +32,7 @@ def name_values(program: Program) -> Program:
     namer = Namer(provenance_of(program), functools.partial(gradients_of, program))
     namer.name(program.entry)
     name_constants(program, namer.provenance)
+    namer.cotangents.let_go()
     program.extra["primal_of"] = namer.cotangents.primal_of
     return program
 

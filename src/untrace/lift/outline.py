@@ -132,6 +132,12 @@ class Outliner(FunctionNames):
         for scan in scans:
             if any(type(i) is Piece for i in scan.pieces):
                 scan.function.equations = self._emit(scan.pieces, scan, {}, frozenset())
+        # Without these circles all of it goes without Python's collector, which takes longer.
+        self.slices.clear()
+        for scan in scans:
+            scan.pieces = []
+        for shape in every:
+            shape.pieces, shape.variants = [], []
 
     def _taken_out(self, shapes: Sequence[Shape], scans: Sequence[Scan]) -> set[int]:
         """Ids of shapes that are only what JAX takes out of a loop where it differentiates that: the part of a call in the

@@ -11,6 +11,7 @@ is traced.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -497,12 +498,15 @@ def _unpacking(w: Any, bound: Sequence[tuple[Value, Leaf]], hint: Callable[[Valu
     return statements
 
 
+_plain_key = functools.lru_cache(4096)(ast.literal_eval)  # the same few keys in every layer
+
+
 def plain_way(leaf: Leaf) -> tuple[tuple[str, Any], ...]:
     """The steps to a leaf with plain keys: ("item", "w"), ("item", 0), ("attribute", "mu")."""
     found: list[tuple[str, Any]] = []
     for kind, text, _ in leaf.steps:
         try:
-            found.append((kind, ast.literal_eval(text) if kind == "item" else text))
+            found.append((kind, _plain_key(text) if kind == "item" else text))
         except (ValueError, SyntaxError):  # a key that is no literal
             found.append((kind, text))
     return tuple(found)

@@ -168,6 +168,7 @@ def write_module(
     emit("")
     text = "\n".join(lines)
     notes = tuple(module.notes)
+    del module.described  # it holds the module
     return Written(
         text, name, module.large, origins, notes, module.missing, module.folded, module.scans, shared, rolled
     )

@@ -94,6 +94,7 @@ def rebuild(
     if node.count != len(leaves):
         raise ValueError(f"{len(leaves)} leaves for a tree of {node.count}")
     builder.out.value = builder.build(node, leaves)
+    del builder.metadata, builder._trial  # which hold the builder
     return builder.out
 
 

@@ -115,17 +115,17 @@ def _places_in_loop(
 
 def _callers_first(bodies: dict[int, Function]) -> list[Function]:
     found: dict[int, Function] = {}
-
-    def visit(body: Function) -> None:
-        for equation in body.equations:
-            inner = _body(equation)
-            if inner is not None and id(inner) not in found:
-                visit(inner)
-        found.setdefault(id(body), body)
-
     for body in bodies.values():
-        visit(body)
+        _add_callees_first(body, found)
     return list(found.values())[::-1]
+
+
+def _add_callees_first(body: Function, found: dict[int, Function]) -> None:
+    for equation in body.equations:
+        inner = _body(equation)
+        if inner is not None and id(inner) not in found:
+            _add_callees_first(inner, found)
+    found.setdefault(id(body), body)
 
 
 def _nodes(example: Any) -> dict[Way, tuple[Any, int]]:

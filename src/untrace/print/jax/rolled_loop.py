@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import keyword
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -254,22 +255,16 @@ class _Writer:
         return body
 
     def _statement(self, statement: Any, j: int, value: Expr) -> Statement:
-        place = -1
-        turns = self.turns
+        names = (self._target((j, place)) for place in itertools.count())
 
-        def named(target: Any) -> Any:
-            nonlocal place
-            if type(target) is Tuple:
-                return Tuple([Name(named(n.id)) for n in target.elements])
-            place += 1
-            return self._target((j, place))
-
-        targets = [named(t) for t in statement.targets]
+        targets = [
+            Tuple([Name(next(names)) for _ in target.elements]) if type(target) is Tuple else next(names)
+            for target in statement.targets
+        ]
         made = rebuilt(statement, lambda n: n)
         made = type(statement)(targets, value, statement.origin) if type(statement) in (Assign, Unpack) else made
         if hasattr(statement, "is_backward"):
             made.is_backward = statement.is_backward
-        del turns
         return made
 
     def _target(self, place: Place) -> str:
@@ -303,20 +298,17 @@ class _Writer:
                 value = Name(self.head.whole)
             yield Assign([], Call(f"{g.name}.append", [value]))
 
-    def _filled(self, value: Any) -> Any:
-        def fill(node: Any) -> Any:
-            if type(node) is Own:
-                return self._named(self._target(node.key), self.turns.name(node.key))
-            if type(node) is Carry:
-                return self._named(self.names["carry", node.key], self.turns.name(node.key))
-            if type(node) is Part:
-                return self.head.parts[node.key]
-            made = rebuilt(node, fill)
-            if type(made) is Call and isinstance(made.func, Name):
-                made.func = made.func.id
-            return made
-
-        return fill(value)
+    def _filled(self, node: Any) -> Any:
+        if type(node) is Own:
+            return self._named(self._target(node.key), self.turns.name(node.key))
+        if type(node) is Carry:
+            return self._named(self.names["carry", node.key], self.turns.name(node.key))
+        if type(node) is Part:
+            return self.head.parts[node.key]
+        made = rebuilt(node, self._filled)
+        if type(made) is Call and isinstance(made.func, Name):
+            made.func = made.func.id
+        return made
 
 
 def _empty(g: Gathered) -> Expr:

@@ -32,46 +32,55 @@ def unfold(
                 heads.update(
                     [(name, head[1]) for name in local] if type(head) is tuple and head[0] in local else [head]
                 )
-    temporary: set[str] = set()
     if not named:
-        return list(statements), temporary
-    moved: set[str] = set()
-    found: list[Statement] = []
-    for statement in statements:
-        before: list[Statement] = []
-
-        def taken_out(node: Any, statement: Any = statement, before: list[Statement] = before) -> Any:
-            if type(node) is Lambda or not is_node(node):
-                return node
-            made = rebuilt(node, taken_out)
-            if type(made) in (Call, Binary) and head_of(node) in heads:
-                word = named.get(key_of(made, local))
-                if word is None and made is not node:
-                    word = named.get(key_of(node, local))
-                if word is not None:
-                    name = fresh(base_of(word))
-                    temporary.add(name)
-                    moved.add(word)
-                    before.append(Assign([name], made, getattr(statement, "origin", None)))
-                    return Name(name)
-            return made
-
-        plain = isinstance(statement, (Assign, Unpack)) or type(statement) is Return
-        if plain and not heads.isdisjoint(known.heads_in(statement)):
-            made = (
-                rebuilt(statement, lambda n: rebuilt(n, taken_out))
-                if type(statement) is not Return
-                else rebuilt(statement, taken_out)
-            )
-            found.extend(before)
-            found.append(made)
-        else:
-            found.append(statement)
-    if not temporary:
-        return list(statements), temporary
+        return list(statements), set()
+    unfolder = _Unfolder(named, heads, local, fresh)
+    found = [s for statement in statements for s in unfolder.statements(statement, known)]
+    if not unfolder.temporary:
+        return list(statements), set()
     read = Counter(n for s in statements for n in known.read_by(s))
-    alike = {name for name in moved if read[name] == 1}
-    return _ordered(found, alike, known), temporary
+    alike = {name for name in unfolder.moved if read[name] == 1}
+    return _ordered(found, alike, known), unfolder.temporary
+
+
+class _Unfolder:
+    """Takes expressions out of statements: those of `heads` that are `named`, by their keys. `temporary`: the new variables;
+    `moved`: the names of what was taken out."""
+
+    def __init__(self, named: dict[Any, str], heads: set[Any], local: set[str], fresh: Callable[[str], str]):
+        self.named, self.heads, self.local, self.fresh = named, heads, local, fresh
+        self.temporary: set[str] = set()
+        self.moved: set[str] = set()
+        self._before: list[Statement] = []  # what is to stand before the statement
+        self._origin: Any = None
+
+    def statements(self, statement: Statement, known: Known) -> list[Statement]:
+        """A statement, and before it what is taken out of it."""
+        plain = isinstance(statement, (Assign, Unpack)) or type(statement) is Return
+        if not plain or self.heads.isdisjoint(known.heads_in(statement)):
+            return [statement]
+        self._before, self._origin = [], getattr(statement, "origin", None)
+        if type(statement) is Return:
+            made = rebuilt(statement, self._taken_out)
+        else:
+            made = rebuilt(statement, lambda n: rebuilt(n, self._taken_out))
+        return [*self._before, made]
+
+    def _taken_out(self, node: Any) -> Any:
+        if type(node) is Lambda or not is_node(node):
+            return node
+        made = rebuilt(node, self._taken_out)
+        if type(made) in (Call, Binary) and head_of(node) in self.heads:
+            word = self.named.get(key_of(made, self.local))
+            if word is None and made is not node:
+                word = self.named.get(key_of(node, self.local))
+            if word is not None:
+                name = self.fresh(base_of(word))
+                self.temporary.add(name)
+                self.moved.add(word)
+                self._before.append(Assign([name], made, self._origin))
+                return Name(name)
+        return made
 
 
 def _ordered(statements: Sequence[Statement], alike: set[str], known: Known) -> list[Statement]:
