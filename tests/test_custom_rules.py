@@ -11,6 +11,7 @@ import pytest
 
 import untrace
 from untrace import jax_compat
+from untrace.capture.expand import Expander
 
 X = np.array([1.0, 2.0, 4.0], np.float32)
 
@@ -387,3 +388,14 @@ def test_the_rule_of_a_public_function_is_written_where_its_call_is_not(monkeypa
     written = untrace.decompile(lambda x: jax.nn.relu(x) * 2.0)(x := jnp.array([-1.0, 0.0, 3.0]))
     assert "jax.nn.relu" not in written.source and "defjvp" in written.source
     assert jax.grad(lambda x: written(x).sum())(x).tolist() == [0.0, 0.0, 2.0]
+
+
+def test_rules_of_jax_are_not_traced_for_a_text_that_calls_its_functions(monkeypatch):
+    """`jax.nn.softplus` calls a function with a rule that no public name leads to."""
+    traced = []
+    jvp_of = Expander.jvp_of
+    monkeypatch.setattr(Expander, "jvp_of", lambda self, eqn: traced.append(eqn) or jvp_of(self, eqn))
+    x = jnp.arange(3.0)
+    text = untrace.decompile(jax.nn.softplus)(x)
+    assert text.proof.level == "jaxpr" and not traced
+    assert (jax.grad(lambda x: text(x).sum())(x) == jax.grad(lambda x: jax.nn.softplus(x).sum())(x)).all()
