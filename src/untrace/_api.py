@@ -16,8 +16,9 @@ from untrace import jax_compat
 from untrace._errors import OptionError, OutputExistsError
 from untrace._garbage import no_collections
 from untrace._pipeline import WORDS, Options, Result, write_and_prove
-from untrace.capture.function import Captured, trace
-from untrace.print.jax.entry import FlatEntry, entry_of
+from untrace._sizes import Call, written_for_sizes
+from untrace.capture.function import Captured
+from untrace.print.jax.entry import FlatEntry
 from untrace.print.jax.signature import static_arguments
 from untrace.print.rules import JAX
 from untrace.prove.load import LoadedText, load_text, save_arrays
@@ -137,6 +138,8 @@ def decompile(
     comments: str = "some",
     annotations: str = "none",
     reroll: str = "loop",
+    sizes: str = "infer",
+    guard: bool = True,
 ) -> Callable[..., Decompiled]:
     """A function of `fn`'s arguments that gives its source: `decompile(fn)(*args, **kwargs) -> Decompiled`.
 
@@ -155,16 +158,16 @@ def decompile(
 
     Raises OptionError, CaptureError (the function cannot be traced), UnsupportedPrimitiveError, ProofError.
     """
-    options = _options(style, standalone, prove, simplify, comments, annotations, reroll)
+    options = _options(style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard)
 
     def decompile_on(*args: Any, **kwargs: Any) -> Decompiled:
         start = time.perf_counter()
         nums, names = static_arguments(fn, args, static_argnums, static_argnames)
         with no_collections():
-            captured = trace(fn, args, kwargs, nums, names, style == "idiomatic" and prove)
+            call = Call(fn, args, kwargs, nums, names, style == "idiomatic" and prove)
+            captured = call.captured()
             timings = {"capture": time.perf_counter() - start}
-            entry = entry_of(fn, captured, args, kwargs, nums, names)
-            return _decompiled(captured, write_and_prove(captured, entry, captured.name, options, timings), timings)
+            return _decompiled(captured, written_for_sizes(call, captured, options, timings), timings)
 
     return decompile_on
 
@@ -177,14 +180,16 @@ def _options(
     comments: str,
     annotations: str = "none",
     reroll: str = "loop",
+    sizes: str = "infer",
+    guard: bool = True,
 ) -> Options:
     """Raises OptionError for a word that is not known."""
-    given = {"style": style, "comments": comments, "annotations": annotations, "reroll": reroll}
+    given = {"style": style, "comments": comments, "annotations": annotations, "reroll": reroll, "sizes": sizes}
     for option, word in given.items():
         if word not in WORDS[option]:
             known = ", ".join(map(repr, WORDS[option]))
             raise OptionError(f"{option}={word!r} is not known; this version has {known}")
-    return Options(style, standalone, prove, simplify, comments, annotations, reroll)
+    return Options(style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard)
 
 
 def from_jaxpr(

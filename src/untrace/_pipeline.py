@@ -14,7 +14,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import ProofError, UnsupportedPrimitiveError
-from untrace.capture import vmaps
+from untrace.capture import sizes, vmaps
 from untrace.capture.body_trees import Bodies, forget_trees, has_trees
 from untrace.capture.checkpoints import parts
 from untrace.capture.constant_order import keep_constant_order
@@ -55,7 +55,7 @@ from untrace.prove.retrace import Target
 # The options that are words, and those that each knows.
 WORDS = {
     "style": ("idiomatic", "exact"), "comments": ("full", "some", "none"), "annotations": ("none", "jaxtyping"),
-    "reroll": ("loop", "scan"),
+    "reroll": ("loop", "scan"), "sizes": ("infer", "fixed"),
 }  # fmt: skip
 
 
@@ -70,6 +70,8 @@ class Options:
     comments: str = "some"
     annotations: str = "none"
     reroll: str = "loop"
+    sizes: str = "infer"
+    guard: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ def write_and_prove(
 ) -> Result:
     """The text of `captured` at the strongest level that can be proven. Raises ProofError below `bits`.
 
-    The most readable form is tried first; one that is not proven gives way to the next plainer one.
+    The most readable form is tried first; one that is not proven gives way to the next plainer one. But a text at other
+    sizes than the user's is readable or none: the user's own sizes are plainer.
     """
     if options.style == "idiomatic" and captured.summary:
         name = _name_of_transformed(captured.summary, name)
@@ -113,6 +116,8 @@ def write_and_prove(
             result, why = _idiomatic(captured, plain, name, options, timings)
             if result is not None:
                 return result
+            if captured.example is not None:
+                raise ProofError(why)
             notes = (f"written in style exact, for the idiomatic text was not proven: {why}",)
         with captured.caches():
             program = _Plain(captured, name, entry, notes).whole
@@ -151,6 +156,10 @@ class _Plain:
         self._is_public = library.is_public_rule if lifted else lambda eqn: False
         self._own = JAX.user_names()
         expand(captured, self._own)
+        if captured.example is not None:
+            expand(captured.example, self._own)
+            if captured.expanded is not captured.jaxpr:
+                sizes.note_numbers(captured, captured.expanded, captured.example.expanded)
 
     @functools.cached_property
     def whole(self) -> Program:
@@ -185,12 +194,14 @@ class _Form:
     target: Target
     folds: bool = False
 
-    def proven_as(self, jaxpr: Any, words: str) -> _Form:
+    def proven_as(self, jaxpr: Any, words: str, captured: Captured) -> _Form:
         """The form whose text must come back as `jaxpr`, which one more simplification makes of it."""
         unfolded = vmaps.unfolded(jaxpr) if self.folds else jaxpr
         known = self.target.simplifications
         all_words = known if words in known else ", ".join(filter(None, [known, words]))
         target = replace(self.target, jaxpr=unfolded, simplifications=all_words, neutral=False)
+        if captured.example is not None:
+            target = replace(target, example=replace(target, jaxpr=sizes.at_example(captured, unfolded)))
         return replace(self, target=target)
 
 
@@ -262,7 +273,7 @@ def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = Fa
         known = Known(captured.extra.get("provenance"))
         if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings, known)):
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
-            retrace.begin_original(captured, _may_be_padded(whole))
+            retrace.begin_original(captured.example or captured, _may_be_padded(whole))
             found, instead, captured.extra["repeats"] = recognised(
                 close_over_constants(prune(plain.of(whole, "", rules=False))), JAX.user_names()
             )
@@ -282,10 +293,44 @@ def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = Fa
             if form is not whole:
                 neutral = set(counts) <= NEUTRAL
                 target = vmaps.unfolded(form) if folds else form
-                yield _Form(form, Target(target, described(counts), neutral, unproven(counts)), folds)
+                goal = Target(target, described(counts), neutral, unproven(counts))
+                if captured.example is not None:
+                    goal = replace(goal, example=_at_example(captured, goal, form, only, without, kept, instead, folds))
+                yield _Form(form, goal, folds)
                 if neutral:
                     break
-    yield _Form(whole, Target(captured.expanded), folds)
+    yield _Form(whole, Target(captured.expanded, example=_untouched(captured.example)), folds)
+
+
+def _untouched(captured: Captured | None) -> Target | None:
+    return None if captured is None else Target(captured.expanded)
+
+
+def _at_example(
+    captured: Captured,
+    goal: Target,
+    form: Any,
+    only: frozenset[str] | None,
+    without: frozenset[str],
+    kept: set[int],
+    instead: dict[int, Any],
+    folds: bool,
+) -> Target:
+    """The target at the example's own sizes: simplified as `form` was where that does the same there, else with the numbers
+    of `form` replaced."""
+    example = captured.example
+    assert example is not None
+    if len(example.vmaps) == len(captured.vmaps):
+        whole = vmaps.folded(example.expanded, example.vmaps, example.expander) if folds else example.expanded
+        place = captured.extra["pairs"]
+        there = {id(place[i]) for i in kept if i in place} | parts(whole, example.checkpoints)
+        bodies = {id(place[i]): sizes.at_example(captured, body) for i, body in instead.items() if i in place}
+        settings = example.constant_names, example.extra.get("apart")
+        known = Known(example.extra.get("provenance"))
+        same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, bodies, known)
+        if sizes.note_numbers(captured, form, same):
+            return replace(goal, jaxpr=vmaps.unfolded(same) if folds else same)
+    return replace(goal, jaxpr=sizes.at_example(captured, goal.jaxpr))
 
 
 def _repeated(captured: Captured, plain: _Plain, form: Any) -> dict[int, Any]:
@@ -342,6 +387,8 @@ def _begin_compiling(
     captured: Captured, target: Target, options: Options, timings: dict[str, float]
 ) -> OptimisedAlike | None:
     """Has XLA compile, while the text is written, what tells whether a target is the original's program."""
+    if captured.example is not None:
+        return None if target.example is None else _begin_compiling(captured.example, target.example, options, timings)
     if not options.prove or target.jaxpr is captured.expanded or not _is_run(captured):
         return None
     start = time.perf_counter()
@@ -380,7 +427,7 @@ class _Attempt:
         """An attempt at a form, in which equal pullbacks are called once: those of the equations in `once`."""
         whole = form.jaxpr
         if once:
-            form = form.proven_as(without_repeated(whole, once), "pullbacks called once")
+            form = form.proven_as(without_repeated(whole, once), "pullbacks called once", captured)
         alike = _begin_compiling(captured, form.target, options, timings)  # first of all: XLA takes its time
         program = plain.whole if whole is captured.expanded else plain.of(whole, name)
         if once:
@@ -392,7 +439,7 @@ class _Attempt:
         addends, padding = self.addends, []
         self.pads, self.addends = False, []
         jaxpr = with_addends(self.form.jaxpr, addends, padding)
-        form = replace(self.form.proven_as(jaxpr, f"zeros added ({len(addends)})"), jaxpr=jaxpr)
+        form = replace(self.form.proven_as(jaxpr, f"zeros added ({len(addends)})", self.captured), jaxpr=jaxpr)
         attempt = _Attempt.at(self.captured, plain, form, self.name, self.options, self.timings, once)
         attempt.program.extra["padding"] = padding
         for equation, depth in padding:
@@ -464,14 +511,18 @@ class _Attempt:
             else:
                 forced |= suspects
         proof = outcome.proof
-        if proof is None and outcome.module is not None and target.jaxpr is captured.expanded:
+        sized = captured.example is not None
+        if proof is None and outcome.module is not None and target.jaxpr is captured.expanded and not sized:
             proof = retrace.weaker(outcome.module, written, captured, outcome.why)
         if proof is None or not proof.at_least("bits"):
             return None
         module = outcome.module
         if rerolled:
             written, proof, module = self._scanned(written, proof, module, head, forced, rolls)
-        written.with_docstring(head_of_module(captured, self.name, idiomatic, proof.sentence), head)
+        at = sizes.in_words(captured, written.sizes)
+        if at:
+            proof = replace(proof, notes=(*proof.notes, f"it holds{at}; other sizes were not tried"))
+        written.with_docstring(head_of_module(captured, self.name, idiomatic, proof.sentence, at), head)
         restate(module, written.source)
         return Result(written, proof, program.notes, module)
 
@@ -511,10 +562,11 @@ class _Attempt:
         if not written.scans:
             looped.notes = tuple(dict.fromkeys((*looped.notes, *written.notes)))
             return looped, proof, module
-        if calls_host(self.captured.expanded):
+        captured = self.captured.example or self.captured
+        if calls_host(captured.expanded):
             found = Proof("unproven", "the program calls the host, so that it is not run for a proof")
         else:
-            found, scanned = retrace.prove_scans(written, self.captured)
+            found, scanned = retrace.prove_scans(written, captured)
             if found.at_least("close"):
                 return written, found, scanned
         note = f'reroll="scan" was taken back, and its loops are Python\'s: {found.detail}'
@@ -525,8 +577,8 @@ class _Attempt:
         self.timings[step] = self.timings.get(step, 0.0) + time.perf_counter() - start
 
 
-def head_of_module(captured: Captured, name: str, idiomatic: bool, proven: str = "") -> str:
-    """The docstring of a written module: what it is, and what was proven of it."""
+def head_of_module(captured: Captured, name: str, idiomatic: bool, proven: str = "", where_proven: str = "") -> str:
+    """The docstring of a written module: what it is, and what was proven of it, at which sizes."""
     from untrace import __version__
 
     where = captured.where()
@@ -537,7 +589,8 @@ def head_of_module(captured: Captured, name: str, idiomatic: bool, proven: str =
             [f"`{name}`{where}, written back by untrace {__version__} from JAX {jax.__version__}.", *notes]
         )
     what = captured.extra.get("title") or captured.summary or f"`{name}`"
-    state = " · ".join([f"untrace {__version__}", f"jax {jax.__version__}", proven or "unproven"])
+    proven = (proven or "unproven") + where_proven
+    state = " · ".join([f"untrace {__version__}", f"jax {jax.__version__}", proven])
     return "\n".join([f"{what}{where}.", "", state, *notes])
 
 

@@ -2533,6 +2533,38 @@ def _replaced(module: Any, **functions: Callable[..., Any]) -> Iterator[None]:
                 setattr(module, name, value)
 
 
+class TooManyEquations(Exception):
+    """A trace that grew longer than it may."""
+
+
+@contextlib.contextmanager
+def at_most_equations(most: int) -> Iterator[None]:
+    """Inside, tracing more than `most` equations raises TooManyEquations: a loop over a size that JAX unrolls.
+
+    All equations of a trace, of inner jaxprs too, are added to a frame. Source: `JaxprStackFrame.add_eqn` in
+    jax/_src/interpreters/partial_eval.py.
+    """
+    from jax._src.interpreters import partial_eval
+
+    left = most
+    before = partial_eval.JaxprStackFrame.add_eqn
+
+    def add_eqn(frame: Any, eqn: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise TooManyEquations
+        before(frame, eqn)
+
+    with _replaced(partial_eval.JaxprStackFrame, add_eqn=add_eqn):
+        yield
+
+
+def count_of_equations(closed: Any) -> int:
+    """How many equations a jaxpr has, those of inner jaxprs too, shared ones once."""
+    return sum(1 for _ in equations_in(closed))
+
+
 class _Prepared(BaseException):
     """Thrown where JAX would call XLA. Not an Exception: JAX spends long on the tracebacks of those."""
 

@@ -52,6 +52,8 @@ class Captured:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)  # what `jax.checkpoint` marked, where it was noted
     # Gives the context in which JAX finds what it traced for this: rules that are called later must find the same.
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    # The capture on the user's own arguments, where this one is at other sizes (`capture.sizes`).
+    example: Captured | None = None
     _looked_for: dict[int, Any] = field(default_factory=dict)
 
     def where(self) -> str:

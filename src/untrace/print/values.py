@@ -331,6 +331,9 @@ def _bytes(values: Values, value: bytes) -> Expr:
 def _tuple(values: Values, value: tuple) -> Expr:
     if values.sizes is None:
         return Tuple([values.source(v) for v in value])
+    shape = values.sizes.shape(value)
+    if shape is not None:
+        return shape
     parts = values.sizes.joined([values.source(v) for v in value])
     return parts[0].value if len(parts) == 1 and type(parts[0]) is Star else Tuple(parts)  # `x.shape[:2]`
 

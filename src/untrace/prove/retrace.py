@@ -43,13 +43,15 @@ class Outcome:
 class Target:
     """The jaxpr that a text must come back as: the captured one, or what `simplifications` (in words) made of it.
 
-    `neutral`: whether both lower to the same StableHLO. `notes`: what the simplifications leave unproven.
+    `neutral`: whether both lower to the same StableHLO. `notes`: what the simplifications leave unproven. `example`: that of
+    the user's own arguments, of a program that was captured at other sizes.
     """
 
     jaxpr: Any
     simplifications: str = ""
     neutral: bool = True
     notes: tuple[str, ...] = ()
+    example: Target | None = None
 
 
 def prove_text(
@@ -58,15 +60,18 @@ def prove_text(
     timings: dict[str, float],
     goal: Target,
     alike: Callable[[], bool] | None = None,
+    module: LoadedText | None = None,
 ) -> Outcome:
-    """Loads and re-traces `written`, and compares; see Outcome.
+    """Loads and re-traces `written`, and compares; see Outcome. Of a text that was written at other sizes than those of the
+    user's arguments the proof is the one at the user's.
 
     goal: where it is not what was captured, the two are compared as well. alike: whether both compile to the same program,
-    where that is known or on its way.
+    where that is known or on its way. module: the text, where it was loaded before.
     """
     start = time.perf_counter()
     try:
-        module = load_text(written.source, written.name, written.arrays, written.callables, final=False)
+        if module is None:
+            module = load_text(written.source, written.name, written.arrays, written.callables, final=False)
     except Exception as error:  # whatever a wrong text raises
         return Outcome(None, None, f"the text does not load: {type(error).__name__}: {str(error)[:300]}")
     loaded = time.perf_counter()
@@ -89,6 +94,10 @@ def prove_text(
         paths = difference.all_paths or (difference.path,)
         suspects = tuple(tuple(id(eqn) for eqn in reversed(path)) for path in paths)
         return Outcome(module, None, difference.why, suspects)
+    if captured.example is not None and goal.example is not None:
+        outcome = prove_text(written, captured.example, timings, goal.example, alike, module)
+        # What differs there is no equation's fault: the text holds at other sizes.
+        return Outcome(module, outcome.proof, outcome.why, traced=outcome.traced)
     words = [*(["sums of cotangents"] if comparison.added else []), *filter(None, [goal.simplifications])]
     if comparison.closed_anew:
         words.insert(0, "constants that loops close over more than once")

@@ -11,11 +11,12 @@ import jax
 
 from untrace._errors import UntraceError
 from untrace._pipeline import Options, Result, head_of_module, prove_again, write_and_prove
+from untrace.capture.correspondence import Different, correspondence
 from untrace.capture.function import Captured, trace
 from untrace.print.jax.entry import entry_of
 from untrace.torch import capture as captures
 from untrace.torch.capture import Capture
-from untrace.torch.sizes import Different, Group, Inputs, correspondence, further_sizes, groups_of
+from untrace.torch.sizes import Group, Inputs, further_sizes, groups_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def written_for_all_sizes(
     """
     inputs = Inputs(example.args, example.kwargs)
     more = [Inputs(o.args, o.kwargs) for o in others]
-    taken = correspondence(example.captured.jaxpr)
+    taken = correspondence(example.captured.jaxpr).integers
     attempts = 0
     for start in range(_PRIMES_PASSED_OVER):
         groups = groups_of(module, inputs, taken, more, start)
@@ -142,10 +143,9 @@ def _sizes(model: Example, example: Example, others: Sequence[Example]) -> dict[
     """{integer of the model's trace that follows the inputs: what it is in each of the examples}; None where one stands
     for several. Raises Different."""
     found = correspondence(model.captured.jaxpr, *[e.captured.jaxpr for e in (example, *others)])
-    following = {n: seen for n, seen in found.items() if any(set(s) != {n} for s in seen)}
-    if any(len(seen) > 1 for seen in following.values()):
-        return None
-    return {n: next(iter(seen)) for n, seen in following.items()}
+    if found.fractions:
+        raise Different
+    return found.following()
 
 
 def _attempt(

@@ -14,9 +14,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from untrace import jax_compat
 from untrace.torch import capture as captures
 from untrace.torch import trees
 
@@ -256,74 +253,3 @@ class _Trial:
         finally:
             torch.set_rng_state(random)
         return True
-
-
-class Different(Exception):
-    """Two traces that are not the same program at different sizes."""
-
-
-def correspondence(first: Any, *others: Any) -> dict[int, set[tuple[int, ...]]]:
-    """{integer of a trace: what stands in its places in the same program traced at other sizes}.
-
-    Whole floats count (a mean divides by a size). Raises Different where the traces differ in anything else.
-    """
-    found: dict[int, set[tuple[int, ...]]] = {}
-    seen: set[tuple[int, ...]] = set()
-    stack: list[tuple[Any, ...]] = [(first, *others)]
-
-    def look(values: Sequence[Any]) -> None:
-        one = values[0]
-        if jax_compat.is_jaxpr(one):
-            stack.append(tuple(values))
-        elif isinstance(one, (bool, str, bytes)) or one is None:
-            if any(v != one for v in values[1:]):
-                raise Different
-        elif isinstance(one, (int, np.integer)):
-            found.setdefault(int(one), set()).add(tuple(int(v) for v in values[1:]))
-        elif isinstance(one, (tuple, list)):
-            if any(len(v) != len(one) for v in values[1:]):
-                raise Different
-            for items in zip(*values, strict=True):
-                look(items)
-        elif isinstance(one, dict):
-            for key in one:
-                look([v[key] for v in values])
-        elif isinstance(one, (float, np.floating)) or isinstance(one, np.ndarray) and not one.ndim:
-            numbers = [np.asarray(v) for v in values]
-            if all(n.dtype.kind in "iuf" and np.isfinite(n) and n == int(n) for n in numbers):
-                look([int(n) for n in numbers])
-            elif any(n.tobytes() != numbers[0].tobytes() for n in numbers):
-                raise Different
-
-    while stack:
-        traces = stack.pop()
-        key = tuple(id(t) for t in traces)
-        if key in seen:
-            continue
-        seen.add(key)
-        opened = [jax_compat.open_jaxpr(t) for t in traces]
-        jaxprs, constants = [o[0] for o in opened], [o[1] for o in opened]
-        if any(len(j.eqns) != len(jaxprs[0].eqns) for j in jaxprs) or any(
-            len(c) != len(constants[0]) for c in constants
-        ):
-            raise Different
-        for same in zip(*constants, strict=True):
-            if any(np.shape(c) != np.shape(same[0]) or not np.array_equal(c, same[0]) for c in same[1:]):
-                raise Different
-        for inputs in zip(*[[*j.constvars, *j.invars] for j in jaxprs], strict=True):
-            look([tuple(getattr(v.aval, "shape", ())) for v in inputs])
-        for eqns in zip(*[j.eqns for j in jaxprs], strict=True):
-            one = eqns[0]
-            if any(e.primitive is not one.primitive or len(e.invars) != len(one.invars) for e in eqns):
-                raise Different
-            for atoms in zip(*[e.invars for e in eqns], strict=True):
-                literals = [type(a) is jax_compat.LITERAL_TYPE for a in atoms]
-                if any(literals):
-                    if not all(literals):
-                        raise Different
-                    look([a.val for a in atoms])
-            for outputs in zip(*[e.outvars for e in eqns], strict=True):
-                look([tuple(getattr(v.aval, "shape", ())) for v in outputs])
-            for name in one.params:
-                look([e.params[name] for e in eqns])
-    return found

@@ -20,7 +20,7 @@ from untrace.lift import pieces, words
 from untrace.lift.names import provenance_of
 from untrace.lift.pieces import Shape
 from untrace.print.tree import quoted
-from untrace.torch import ops_parts, words_of_sizes
+from untrace.torch import ops_parts, 
 from untrace.torch.arguments import Aliases, Known
 from untrace.torch.call_tree import CallTree, HelperCall, Path, Piece, author_frame, is_author
 from untrace.torch.capture import Capture, ModuleCall, call_numbers, function_name
@@ -394,8 +394,8 @@ class _Outlining:
             shapes[name] = var.aval.shape
         definition = piece.callee.definition if piece.callee is not None else None
         call = piece.frame.node if piece.frame is not None else None
-        passed = words_of_sizes.words_for_sizes(self._author_parameters(piece), self._parameter_names(piece), call)
-        return words_of_sizes.named_sizes(definition, shapes), passed
+        passed = size_words.words_for_sizes(self._author_parameters(piece), self._parameter_names(piece), call)
+        return size_words.named_sizes(definition, shapes), passed
 
     def _entry_size_names(self) -> dict[int, str]:
         """The same for the whole model."""
@@ -406,7 +406,7 @@ class _Outlining:
         for equation in self.equations:
             for frame in self.provenance.site(equation.origin).frames:
                 if frame.code is code:
-                    return words_of_sizes.named_sizes(frame.definition, shapes)
+                    return size_words.named_sizes(frame.definition, shapes)
         return {}
 
     def _parameter_names(self, piece: Piece) -> list[str | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from untrace import jax_compat
@@ -17,6 +17,7 @@ from untrace.capture.provenance import Provenance, Site
 from untrace.print.jax.mapped import Unpacked
 from untrace.print.jax.reroll import For
 from untrace.print.jax.rolled_loop import Start
+from untrace.print.jax.types import array_type
 from untrace.print.tree import WIDTH, Assign, Call, Def, Lines, Statement, Unpack
 
 _ASSIGNMENTS = (Assign, Unpacked, Unpack)
@@ -28,6 +29,7 @@ class Layout:
     def __init__(self, provenance: Provenance, comments: str):
         self._provenance = provenance
         self._comments = comments
+        self.sizes: Mapping[int, str] = {}  # the words for sizes that may differ
         self._depth = 0  # how many functions stand around the one that is arranged
 
     def arrange(self, body: Sequence[Statement], outermost: bool = True) -> list[Statement]:
@@ -115,7 +117,7 @@ class Layout:
         if full or new_place:
             outputs = getattr(statement.origin, "outvars", ())
             if len(statement.targets) == len(outputs) == 1:
-                words.append(_type(outputs[0].aval))
+                words.append(array_type(outputs[0].aval).sized(self.sizes).text if jax_compat.is_shaped_array(outputs[0].aval) else "")
             if place and (full or new_place):
                 # Whose line it is, where that is not the function that the whole came from.
                 inside = full and frame.function != site.user_frames[0].function and frame.function.isidentifier()
@@ -139,7 +141,3 @@ class Layout:
 
 def _is_space(statement: Statement) -> bool:
     return type(statement) is Lines
-
-
-def _type(aval: Any) -> str:
-    return str(aval.str_short(short_dtypes=True)) if jax_compat.is_shaped_array(aval) else ""

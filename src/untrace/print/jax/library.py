@@ -269,6 +269,8 @@ def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
         return w.module.numpy_constant(value.constant)
     if kind is tuple:
         shape = w.module.values.shape_of(value)
+        if shape is None and w.sizes is not None:
+            shape = w.sizes.shape(value)
         if shape is not None:
             return shape
         parts = [_argument(w, v, operands) for v in value]
@@ -279,7 +281,7 @@ def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
         parts = [None if v is None else _argument(w, v, operands) for v in (value.start, value.stop, value.step)]
         return Slice(*parts)
     if kind is float:
-        size = w.sizes.expression(int(value)) if w.sizes is not None and value.is_integer() else None
+        size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
         return number(w, value) if size is None else size
     if value is Ellipsis:
         return Text("...")

@@ -341,7 +341,7 @@ def _definition(
             _note_said(module, w.names[value])
     if w.sizes is not None:
         w.sized.extend(p for p in body.params if p not in w.sized)
-        w.sizes.names = body.extra.get("size_names", {})
+        w.sizes.names = {**w.sizes.names, **body.extra.get("size_names", {})}
         w.sizes.words = body.extra.get("size_words", ())
         w.sizes.is_open = True
     w.packs = [packs[i] for i in range(len(layout.packs))]

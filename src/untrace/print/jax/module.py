@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from untrace.ir.nodes import Program
 from untrace.lift.names import provenance_of
+from untrace.lift.size_words import author_words
 from untrace.print.jax import entry, runtime
 from untrace.print.jax.alike import share_definitions
 from untrace.print.jax.equal import merge_equal
@@ -70,6 +71,7 @@ class Written:
     callables: dict[str, Any] = field(default_factory=dict)
     # Id of a jaxpr equation -> those whose expressions stand inside its own.
     folded: dict[int, tuple[Any, ...]] = field(repr=False, default_factory=dict)
+    sizes: Mapping[int, str] = field(default_factory=dict)  # the words for sizes that follow the inputs
     scans: int = 0  # how many loops over local functions became scans: the program is another one
     shared: bool = False  # whether functions that differ became one
     rolled: bool = False  # whether statements that repeat became a loop
@@ -103,7 +105,10 @@ def write_module(
     module.stacked = set(module.residuals.values())
     module.flat_carries = program.extra.get("flat_carries", module.flat_carries)
     module.variable_sizes = program.extra.get("sizes", {})
-    module.described.sizes = words_of_sizes(program) if module.variable_sizes else {}
+    module.variable_fractions = program.extra.get("fractions", {})
+    if module.variable_sizes:
+        module.size_names = {} if "outline" in program.extra else author_words(program, provenance_of(program))
+        module.described.sizes = words_of_sizes(program, module.size_names)
     name, definitions = entry.write_entry(module, program)
     share = program.extra.get("share") if idiomatic else None  # a capture may know better which functions are one
     shared = share(module, definitions) if share is not None else False
@@ -136,6 +141,8 @@ def write_module(
 
     constants = {id(s) for s in module.constants}
     layout = program.extra.get("layout", Layout)(provenance_of(program), comments) if idiomatic else None
+    if layout is not None:
+        layout.sizes = module.described.sizes
     for statement in [*module.definitions, *definitions]:
         if id(statement) not in constants:
             if type(statement) is Def:
@@ -168,9 +175,10 @@ def write_module(
     emit("")
     text = "\n".join(lines)
     notes = tuple(module.notes)
+    sizes = module.described.sizes
     del module.described  # it holds the module
     return Written(
-        text, name, module.large, origins, notes, module.missing, module.folded, module.scans, shared, rolled
+        text, name, module.large, origins, notes, module.missing, module.folded, sizes, module.scans, shared, rolled
     )
 
 

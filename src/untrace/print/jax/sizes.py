@@ -9,12 +9,16 @@ one parameter more. Nothing here is trusted: the text is traced again at other s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from untrace.ir.nodes import Program, Value, walk_functions
 from untrace.print.names import identifier
 from untrace.print.tree import (
+    UNARY,
     Assign,
     Attribute,
     Binary,
@@ -42,12 +46,13 @@ class Sizes:
     around a nested one.
     """
 
-    __slots__ = ("w", "variable", "names", "words", "outer", "is_open", "parameters", "_named", "_bound")
+    __slots__ = ("w", "variable", "fractions", "names", "words", "outer", "is_open", "parameters", "_named", "_bound")
 
     def __init__(self, w: Any, outer: Sizes | None = None):
         self.w = w
         self.variable: Mapping[int, Sequence[int]] = w.module.variable_sizes
-        self.names: dict[int, str] = {}
+        self.fractions: Mapping[float, Sequence[float]] = w.module.variable_fractions
+        self.names: Mapping[int, str] = w.module.size_names
         self.words: Sequence[str] = ()
         self.outer = outer
         self.is_open = False  # whether sizes may become parameters
@@ -70,6 +75,47 @@ class Sizes:
         word = self.words[0] if len(self.words) == 1 else "size"
         made = self.parameters[size] = self._named[size] = Name(self.w.scope.fresh(identifier(word, "size")))
         return made
+
+    def number(self, value: float) -> Expr | None:
+        """The source of a number that is computed of sizes (`1.0 / x.shape[0]`, `2.0`); None of any other."""
+        if value == int(value):
+            return self.expression(int(value))
+        exact = value if value in self.fractions else float(np.float32(value))  # written as short as its type allows
+        others = self.fractions.get(exact)
+        # A number that no equation has, as a guess of the arguments of a call: the spacing of `fftfreq`.
+        wanted = (exact,) if others is None else (exact, *others)
+        if others is None and not 0 < abs(exact) < 1:
+            return None
+        scope: Sizes | None = self
+        while scope is not None:
+            ways = [(_fraction(wanted, point) if others else _share(value, point[0]), read) for point, read in scope._bases()]
+            # `1.0 / y.size` says more than `2.5 / x.size`, where both are the same.
+            best = min(((way[0], way[1], read) for way, read in ways if way is not None), key=lambda w: w[0], default=None)
+            if best is not None:
+                expr = best[1](best[2]())
+                if "np." in expr.flat():
+                    self.w.module.modules.add("np")
+                return expr
+            scope = scope.outer
+        return None
+
+    def _bases(self) -> Iterator[tuple[tuple[int, ...], Callable[[], Expr]]]:
+        """(a number at all sizes that were traced, what writes it) for sizes, numbers of elements, products of two sizes."""
+        known = self._dimensions(locals_too=True)
+        points = [((base, *self.variable[base]), (base, value, axis)) for base, value, axis in known]
+        for point, place in points:
+            yield point, lambda place=place: self._base(*place)
+        for value in self.w.sized:
+            shape = getattr(value.aval, "shape", ())
+            if value in self.w.names and len(shape) > 1 and any(n in self.variable for n in shape):
+                sizes = [(n, *self.variable.get(n, (n,) * len(points[0][0][1:]))) for n in shape] if points else []
+                if sizes:
+                    whole = tuple(math.prod(at) for at in zip(*sizes, strict=True))
+                    yield whole, lambda value=value: Attribute(self.w.names[value], "size")
+        for i, (point, place) in enumerate(points):
+            for other, other_place in points[i:]:
+                product = tuple(a * b for a, b in zip(point, other, strict=True))
+                yield product, lambda a=place, b=other_place: Binary(self._base(*a), "*", self._base(*b))
 
     def reshape(self, operand: Expr, old: Sequence[int], sizes: Sequence[Any]) -> list[Any]:
         """The arguments of a reshape from the shape `old`: a shape that is there already as such, and -1 for the one
@@ -98,14 +144,30 @@ class Sizes:
         tensors = [p for p in self.w.sized if sum(n in self.variable for n in getattr(p.aval, "shape", ())) > 1]
         return len(tensors) > 1
 
+    def shape(self, sizes: Sequence[Any]) -> Expr | None:
+        """`x.shape` for a whole shape that a variable has; None where it follows no input, or is no variable's."""
+        if len(sizes) < 2 or not any(type(n) is int and n in self.variable for n in sizes):
+            return None
+        wanted = tuple(sizes)
+        scope: Sizes | None = self
+        while scope is not None:
+            names = scope.w.names
+            for value in (*[v for v in scope.w.sized if v in names], *reversed(names)):  # the latest is the likeliest to be alive
+                if type(names[value]) is Name and getattr(value.aval, "shape", None) == wanted:
+                    return Attribute(names[value], "shape")
+            scope = scope.outer
+        return None
+
     @staticmethod
     def joined(sizes: Sequence[Expr]) -> list[Expr]:
         return joined(sizes)
 
     def _computed(self, size: int) -> Expr | None:
         way = self._way(size)
-        if way is not None:
-            return self._name(size) if size in self.names else way
+        if way is not None and size in self.names:
+            return self._name(size)
+        if way is not None and _is_short(way):
+            return way
         way = self._way(size, locals_too=True)
         if way is None or size not in self.names:
             return way
@@ -128,7 +190,7 @@ class Sizes:
         values = [v for v in self.w.sized if v in names]
         if locals_too:
             values += [v for v, name in names.items() if type(name) is Name]
-        for value in values:
+        for value in sorted(values, key=lambda v: type(names[v]) is not Name):  # `x.shape[0]` before `tree["x"].shape[0]`
             for axis, size in enumerate(getattr(value.aval, "shape", ())):
                 if size in self.variable:
                     found.setdefault(size, (size, value, axis))
@@ -191,19 +253,22 @@ class Sizes:
         return statements
 
 
-def words_of_sizes(program: Program) -> dict[int, str]:
-    """A word for each size that may differ, for docstrings: the author's where it means one size only, else a letter."""
+def words_of_sizes(program: Program, authors: Mapping[int, str]) -> dict[int, str]:
+    """A word for each size that may differ, for docstrings: the author's where it means one size only, else a letter, `n`
+    for one that is the first of each shape."""
+    sizes = program.extra["sizes"]
     found: dict[int, str] = {}
-    for function in reversed(walk_functions(program.entry)):
-        for size, word in function.extra.get("size_names", {}).items():
-            if size in program.extra["sizes"] and word not in found.values():
-                found.setdefault(size, word)
-    left = (letter for letter in "nmklpqrstuvw" if letter not in found.values())
-    shapes = [p.aval.shape for f in walk_functions(program.entry)[::-1] for p in f.params if hasattr(p.aval, "shape")]
-    for size in (n for shape in shapes for n in shape if n in program.extra["sizes"]):
-        if size not in found:
-            found[size] = next(left, "_")
-    return {**dict.fromkeys(program.extra["sizes"], "_"), **found}
+    functions = walk_functions(program.entry)
+    for size, word in [*authors.items(), *[w for f in functions[::-1] for w in f.extra.get("size_names", {}).items()]]:
+        if size in sizes and word not in found.values():
+            found.setdefault(size, word)
+    left = [letter for letter in "nmklpqrstuvw" if letter not in found.values()]
+    shapes = [p.aval.shape for p in program.entry.params if hasattr(p.aval, "shape")]
+    shapes += [p.aval.shape for f in functions for p in f.params if hasattr(p.aval, "shape")]
+    order = dict.fromkeys(n for shape in shapes for n in shape if n in sizes and n not in found)
+    for size in sorted(order, key=lambda n: any(n in shape[1:] for shape in shapes)):
+        found[size] = left.pop(0) if left else "_"
+    return {**dict.fromkeys(sizes, "_"), **found}
 
 
 def _of_one(wanted: Sequence[int], base: Sequence[int]) -> Callable[[Expr], Expr] | None:
@@ -224,6 +289,67 @@ def _of_one(wanted: Sequence[int], base: Sequence[int]) -> Callable[[Expr], Expr
         if factor and all(w == factor * p for w, p in zip(wanted, parts, strict=True)):
             return lambda e: _times(Binary(_plus(e, summand), "//", Text(str(divisor))), factor)
     return None
+
+
+Way = Callable[[Expr], Expr]
+
+
+def _fraction(wanted: Sequence[float], base: Sequence[int]) -> tuple[int, Way] | None:
+    """How to make each number of `wanted` from that of `base`: `c / n`, `c * n`, `c / n**0.5`, `c * n**0.5`, `n / c`, of
+    `n - 1` too; with a figure for how far-fetched it is."""
+    for summand in (0, -1, 1):
+        parts = [b + summand for b in base]
+        if min(parts) <= 0:
+            continue
+        for power, divides in ((1, True), (0.5, True), (1, False), (0.5, False)):
+            factors = [w * p**power if divides else w / p**power for w, p in zip(wanted, parts, strict=True)]
+            for factor, text in _plain(factors):
+                given = [factor / p**power if divides else factor * p**power for p in parts]
+                if _same(given, wanted):
+                    rank = abs(summand) + (abs(factor) not in (1, 2, 0.5)) + (abs(factor) != 1) + (power != 1)
+                    return rank, lambda e: _scaled(text, _plus(e, summand), power, divides)
+        for factor, text in _plain([p / w for w, p in zip(wanted, parts, strict=True)]):
+            if _same([p / factor for p in parts], wanted):
+                return 3, lambda e: Binary(_plus(e, summand), "/", text)
+    return None
+
+
+def _same(given: Sequence[float], wanted: Sequence[float]) -> bool:
+    return all(np.float32(g) == np.float32(w) for g, w in zip(given, wanted, strict=True))
+
+
+def _share(number: float, size: int) -> tuple[int, Way] | None:
+    """`1.0 / n` where a number is just that."""
+    return (0, lambda e: Binary(Text("1.0"), "/", e)) if 1.0 / size == number else None
+
+
+# Numbers that no few digits say: to guess more of them would be to round otherwise at other sizes.
+_CONSTANTS = ((math.pi, "np.pi"), (math.log(2 * math.pi), "np.log(2.0 * np.pi)"), (math.log(2), "np.log(2.0)"))
+
+
+def _plain(factors: Sequence[float]) -> Iterator[tuple[float, Expr]]:
+    """The number that all of these are but for rounding, as a person writes it, where it is one."""
+    first = factors[0]
+    if any(abs(f - first) > 1e-5 * abs(first) for f in factors):
+        return
+    short = float(f"{first:.4g}")
+    if short:
+        yield short, Text(repr(short), UNARY if short < 0 else 14)
+    for constant, text in _CONSTANTS:
+        times = float(f"{first / constant:.4g}")
+        if abs(times * constant - first) < 1e-6 * abs(first):
+            number = Text(repr(times), UNARY if times < 0 else 14)
+            yield times * constant, Text(text) if times == 1 else Binary(number, "*", Text(text))
+
+
+def _scaled(factor: Expr, size: Expr, power: float, divides: bool) -> Expr:
+    is_one = factor.flat() == "1.0"
+    if power != 1 and divides and is_one:
+        return Binary(size, "**", Text("-0.5", UNARY))
+    root = size if power == 1 else Binary(size, "**", Text("0.5"))
+    if divides:
+        return Binary(factor, "/", root)
+    return root if is_one else Binary(factor, "*", root)
 
 
 def _changed(old: Sequence[int], new: Sequence[int]) -> list[int]:
@@ -253,6 +379,11 @@ def joined(sizes: Sequence[Expr]) -> list[Expr]:
         return list(sizes)
     whole = sizes[0].value  # type: ignore[attr-defined]
     return [Star(Subscript(whole, Slice(None, Text(str(count)), None))), *sizes[count:]]
+
+
+def _is_short(way: Expr) -> bool:
+    """Whether a size is read off a variable, and not off a part of a tree."""
+    return "[" not in way.flat().replace(".shape[", "")
 
 
 def _dimension(expr: Expr) -> tuple[str, int] | None:

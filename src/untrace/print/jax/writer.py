@@ -110,6 +110,8 @@ class ModuleWriter(ConstantWriter):
         self.residual_names: dict[Value, Name] = {}  # the variables of both
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self.variable_sizes: Mapping[int, Sequence[int]] = {}  # integers that follow the inputs, at other sizes
+        self.variable_fractions: Mapping[float, Sequence[float]] = {}  # the same of numbers that are computed of them
+        self.size_names: Mapping[int, str] = {}  # the author's words for them
         self.sizes_of: dict[int, tuple[int, ...]] = {}  # of local functions, by id: the sizes that they take
         self.built_in: set[int] = set()  # those of them that had to be written as numbers
         self._functions: dict[int, str] = {}
@@ -317,10 +319,14 @@ class FunctionWriter:
         return self.module.constant(atom)
 
     def literal(self, literal: Literal) -> Expr:
-        if self.sizes is not None and literal.aval.weak_type and type(literal.value) in (int, float):
-            found = self.sizes.expression(int(literal.value)) if literal.value == int(literal.value) else None
-            if found is not None:
+        value = literal.value
+        if self.sizes is not None and np.ndim(value) == 0 and np.asarray(value).dtype.kind in "if" and np.isfinite(value):
+            found = self.sizes.number(value.item() if isinstance(value, np.generic | np.ndarray) else value)
+            if found is not None and literal.aval.weak_type:
                 return found
+            if found is not None:
+                self.module.modules.add("np")
+                return Call(f"np.{literal.aval.dtype.name}", [found])
         return self.module.literal(literal)
 
     def source(self, value: Any) -> Expr:

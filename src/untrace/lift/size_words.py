@@ -6,9 +6,42 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from untrace.capture.provenance import Provenance
+from untrace.ir.nodes import Program, walk_functions
 from untrace.lift import words
 
 Shape = tuple[int, ...]
+
+# Of a name that several functions have, so many shapes are looked at.
+_MOST_SHAPES = 4
+
+
+def author_words(program: Program, provenance: Provenance) -> dict[int, str]:
+    """{size that follows the inputs: the author's word for it}, of all functions that left equations in a program."""
+    sizes = program.extra.get("sizes", {})
+    shapes: dict[str, dict[Shape, None]] = {}
+    definitions: dict[Any, Any] = {}
+    for function in walk_functions(program.entry):
+        sites = [provenance.site(e.origin) for e in function.equations]
+        # In what is mapped the author sees one axis less.
+        mapped = ["vmap()" in site.scopes for site in sites]
+        values = [] if any(mapped) and function is not program.entry else list(function.params)
+        values += [o for e, m in zip(function.equations, mapped, strict=True) if not m for o in e.outputs if o is not None]
+        for value in values:
+            shape = getattr(value.aval, "shape", ())
+            if value.hint and any(n in sizes for n in shape):
+                shapes.setdefault(value.hint, {})[shape] = None
+        for frame in (f for site, m in zip(sites, mapped, strict=True) if not m for f in site.frames):
+            if not frame.library and frame.code not in definitions:
+                definitions[frame.code] = frame.definition
+    found: dict[int, str] = {}
+    for definition in definitions.values():
+        for i in range(_MOST_SHAPES):
+            one_each = {name: list(several)[min(i, len(several) - 1)] for name, several in shapes.items()}
+            for size, word in named_sizes(definition, one_each).items():
+                if size in sizes:
+                    found.setdefault(size, word)
+    return found
 
 
 def named_sizes(definition: Any, shapes: Mapping[str, Shape]) -> dict[int, str]:
