@@ -41,6 +41,7 @@ from untrace.lift.simplify import (
     unproven,
 )
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
+from untrace.print.jax import guard
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
 from untrace.print.jax.module import Written, write_module
 from untrace.print.rules import JAX
@@ -550,8 +551,9 @@ class _Attempt:
 
     def _written(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool, rolls: bool) -> Written:
         o = self.options
+        guarded = guard.settings_of(self.captured.jaxpr, sizes.smallest(self.captured)) if o.guard else None
         return write_module(
-            self.program, head, forced, o.standalone, idiomatic, o.comments, o.annotations, scans, rolls
+            self.program, head, forced, o.standalone, idiomatic, o.comments, o.annotations, scans, rolls, guarded
         )
 
     def _scanned(

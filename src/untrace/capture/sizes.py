@@ -218,3 +218,8 @@ def in_words(captured: Captured, words: Mapping[int, str]) -> str:
         return ""
     names, old, new = zip(*[(words[g.size], str(g.old), str(g.size)) for g in groups], strict=True)
     return f", at {', '.join(names)} = {', '.join(old)} and {', '.join(new)}"
+
+
+def smallest(captured: Captured) -> int:
+    """The least size at which a program is known to be the same."""
+    return 2 if captured.extra.get("groups") else 1

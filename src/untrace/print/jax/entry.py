@@ -16,6 +16,7 @@ from untrace.lift.unpacked import unpacked_names
 from untrace.print.jax import mapped
 from untrace.print.jax.checks import RefuseOthers
 from untrace.print.jax.described import WORDS, author_dims
+from untrace.print.jax.guard import guard_of
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, plain_way, reach, reach_nodes
 from untrace.print.jax.local import KnownTrees
 from untrace.print.jax.results import Rebuilt, rebuild
@@ -74,6 +75,10 @@ def _flat(module: ModuleWriter, function: Function, name: str) -> Def:
     results = [array_type(r.aval) for r in function.results]
     arguments = [(p.name, array_type(v.aval)) for p, v in zip(params, function.params, strict=True)]
     result = Type("tuple", parts=tuple(("", r) for r in results))
+    if module.guarded is not None:
+        given = [Argument(Name(p.name), v.aval, (p.name,)) for p, v in zip(params, function.params, strict=True)]
+        avals = [v.aval for v in function.params]
+        module.guard = guard_of(module, {p.name: "plain" for p in params}, given, avals)
     return module.described.describe(Def(name, params, w.statements), arguments, result)
 
 
@@ -119,6 +124,9 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
     for needed in result.helpers:
         module.helper(needed)
     module.notes.extend([*signature.notes, *result.notes])
+    if module.guarded is not None:
+        kinds = {p.name: p.kind for p in signature.parameters}
+        module.guard = guard_of(module, kinds, signature.arguments, [p.aval for p in function.params])
     forwarder = None
     inner = name
     if signature.public:
@@ -227,6 +235,8 @@ def _bind_arguments(
         return named.get(value) or value.hint or last_word(leaf)
 
     bind_leaves(w, known, function.equations, function.results, hint, frozenset(named))
+    if w.module.guarded is not None:  # which makes arrays of numbers
+        return
     examples = [x for argument in arguments for x in jax.tree.leaves(argument.example)]
     for i, example in enumerate(examples):
         if i in used and type(example) in (bool, int, float, complex):

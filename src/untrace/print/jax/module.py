@@ -15,6 +15,7 @@ from untrace.lift.size_words import author_words
 from untrace.print.jax import entry, runtime
 from untrace.print.jax.alike import share_definitions
 from untrace.print.jax.equal import merge_equal
+from untrace.print.jax.guard import GUARDS
 from untrace.print.jax.layout import Layout
 from untrace.print.jax.neighbours import fold_neighbours
 from untrace.print.jax.prefixed import share_prefixes
@@ -95,10 +96,14 @@ def write_module(
     annotations: str = "none",
     reroll: bool = False,
     rolls: bool = True,
+    guarded: Mapping[str, Any] | None = None,
 ) -> Written:
-    """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express."""
+    """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express.
+
+    guarded: what the entry depends on beside its arguments, for its guard (`guard.settings_of`); None: without one.
+    """
     module = ModuleWriter(forced, standalone, idiomatic)
-    module.reroll = reroll
+    module.reroll, module.guarded = reroll, guarded
     module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
     module.program = program.entry.jaxpr
     module.residuals = program.extra.get("residuals", {})
@@ -140,6 +145,7 @@ def write_module(
         origins.extend([None] * len(texts))
 
     constants = {id(s) for s in module.constants}
+    guarded_entry = next((d for d in definitions if type(d) is Def), None)
     layout = program.extra.get("layout", Layout)(provenance_of(program), comments) if idiomatic else None
     if layout is not None:
         layout.sizes = module.described.sizes
@@ -149,6 +155,8 @@ def write_module(
                 emit("", "")
                 if layout is not None:
                     statement.body = layout.arrange(statement.body)
+                if statement is guarded_entry and module.guard is not None:  # last: it is no part of the program
+                    statement.body = [module.guard, *statement.body]
             _print([statement], lines, origins)
     below, origins_below = lines, origins
     lines, origins = [], []
@@ -167,11 +175,14 @@ def write_module(
     if "_constants" in module.helpers:
         emit("", *runtime.text("_constants").split("\n"), "", "")
     _print(module.constants, lines, origins)
+    at_the_end = [h for h in module.helpers if h in GUARDS]
     for helper in module.helpers:
-        if helper != "_constants":
+        if helper != "_constants" and helper not in at_the_end:
             emit("", "", *runtime.text(helper).split("\n"))
     lines.extend(below)
     origins.extend(origins_below)
+    for helper in at_the_end:
+        emit("", "", *runtime.text(helper).replace(helper, GUARDS[helper]).split("\n"))
     emit("")
     text = "\n".join(lines)
     notes = tuple(module.notes)

@@ -42,6 +42,10 @@ def needs(name: str) -> tuple[str, ...]:
     return _NEEDS[name]
 
 
+def function(name: str) -> Any:
+    return _FUNCTIONS[name]
+
+
 def modules(name: str) -> tuple[str, ...]:
     return _MODULES[name]
 
@@ -56,6 +60,7 @@ def text(name: str) -> str:
 
 # Module-level state of helpers, as the written module spells it.
 _BEFORE = {
+    "_checked": ("_KNOWN = set()", "", ""),
     "_jaxpr": ("_JAXPRS = {}", "_NOTHING = jax.jit(lambda: ())", "", ""),
 }
 

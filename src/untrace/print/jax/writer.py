@@ -112,6 +112,8 @@ class ModuleWriter(ConstantWriter):
         self.variable_sizes: Mapping[int, Sequence[int]] = {}  # integers that follow the inputs, at other sizes
         self.variable_fractions: Mapping[float, Sequence[float]] = {}  # the same of numbers that are computed of them
         self.size_names: Mapping[int, str] = {}  # the author's words for them
+        self.guarded: Mapping[str, Any] | None = None  # what the entry depends on beside its arguments; None without a guard
+        self.guard: Statement | None = None  # the entry's first statement then
         self.sizes_of: dict[int, tuple[int, ...]] = {}  # of local functions, by id: the sizes that they take
         self.built_in: set[int] = set()  # those of them that had to be written as numbers
         self._functions: dict[int, str] = {}
