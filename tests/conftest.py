@@ -3,3 +3,17 @@
 import os
 
 os.environ["UNTRACE_STRICT"] = "1"
+
+
+import functools  # noqa: E402
+
+import pytest  # noqa: E402
+
+import untrace  # noqa: E402
+
+
+@pytest.fixture
+def unguarded(monkeypatch):
+    """Texts without a guard, for tests that look for something else in them."""
+    monkeypatch.setattr(untrace, "decompile", functools.partial(untrace.decompile, guard=False))
+    monkeypatch.setattr(untrace, "from_jaxpr", functools.partial(untrace.from_jaxpr, guard=False))

@@ -21,6 +21,8 @@ from untrace import jax_compat
 from untrace.capture.callables import CallableSource, describe_callable, stand_in
 from untrace.capture.callbacks import CallbackInfo, Operand, callback_of, is_callback
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 X = np.array([0.5, 1.5, 2.5], np.float32)
 SHAPE = jax.ShapeDtypeStruct((3,), np.float32)
 

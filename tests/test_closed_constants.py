@@ -12,6 +12,8 @@ from jax import lax
 
 import untrace
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 VELOCITIES = np.array([[0, 0], [1, 0], [0, 1], [-1, 0], [0, -1]])
 OPPOSITE = np.array([0, 3, 4, 1, 2])
 F = jax.ShapeDtypeStruct((5, 4, 6), "float32")

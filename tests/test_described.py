@@ -16,6 +16,8 @@ from jax import lax
 import untrace
 from untrace.print.jax.types import array_type, docstring, tree_type, tuple_type
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 NEEDS_JAXTYPING = pytest.mark.skipif(
     importlib.util.find_spec("jaxtyping") is None, reason="jaxtyping is not installed (the extra `test` has it)"
 )

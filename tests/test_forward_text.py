@@ -12,6 +12,8 @@ from libraries import library
 
 import untrace
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 KEY = jax.random.key(0)
 
 

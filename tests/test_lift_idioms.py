@@ -24,6 +24,8 @@ from untrace.lift.engine import IDIOMS, Guess, Matcher
 from untrace.print.jax.entry import entry_of
 from untrace.print.rules import JAX
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 special, linalg = jax.scipy.special, jax.scipy.linalg
 
 

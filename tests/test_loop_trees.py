@@ -17,6 +17,8 @@ from untrace.capture.body_trees import forget_trees
 from untrace.capture.function import trace
 from untrace.ir.nodes import walk_functions
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 
 def f32(*shape: int) -> Any:
     return jnp.linspace(0.1, 0.9, int(np.prod(shape)), dtype=jnp.float32).reshape(shape)

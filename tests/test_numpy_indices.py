@@ -8,6 +8,9 @@ import numpy as np
 from jax import lax
 
 import untrace
+import pytest
+
+pytestmark = pytest.mark.usefixtures("unguarded")
 
 FIRST, SECOND = np.array([0, 1, 3]), np.array([1, 2, 4])
 THIRD, FOURTH = np.array([0, 2, 3]), np.array([2, 1, 4])

@@ -10,6 +10,9 @@ from jax.example_libraries import optimizers
 from libraries import library
 
 import untrace
+import pytest
+
+pytestmark = pytest.mark.usefixtures("unguarded")
 
 
 def text(fn, *args):

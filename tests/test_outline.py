@@ -21,6 +21,8 @@ from untrace.lift.prune import prune
 from untrace.print.jax.entry import entry_of
 from untrace.print.names import snake_case
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 KEY = jax.random.key(0)
 
 

@@ -11,6 +11,8 @@ import pytest
 
 import untrace
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 
 def array(number, *shape):
     return 0.3 * jax.random.normal(jax.random.key(number), shape)

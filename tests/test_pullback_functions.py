@@ -9,6 +9,8 @@ import pytest
 
 import untrace
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (3, 4))
 

@@ -10,6 +10,8 @@ from jax import lax
 
 import untrace
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 X = jnp.asarray(np.random.default_rng(0).normal(size=(4, 5)), jnp.float32)
 COV = jnp.eye(4) + 0.1
 

@@ -18,6 +18,8 @@ from untrace.print.jax.own_nodes import own_nodes, straight_of
 from untrace.print.jax.rebound import _parsed, new_names, rebind_names, renamed
 from untrace.print.tree import Assign, Attribute, Binary, Call, Def, Lambda, Name, Parameter, Return, Text, Tuple
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 X = np.linspace(-1.0, 1.5, 12, dtype=np.float32).reshape(4, 3)
 W = np.linspace(-0.5, 0.5, 9, dtype=np.float32).reshape(3, 3)
 

@@ -13,6 +13,8 @@ from jax import lax
 
 import untrace
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 WIDTH = 8
 
 

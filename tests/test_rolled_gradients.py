@@ -10,6 +10,8 @@ import pytest
 import untrace
 from untrace.print.jax import rolled
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 X = jnp.linspace(-1.0, 1.0, 20).reshape(5, 4)
 
 

@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import untrace
+import pytest
+
+pytestmark = pytest.mark.usefixtures("unguarded")
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 

@@ -18,6 +18,8 @@ import untrace
 from untrace import jax_compat
 from untrace.lift.simplify import BOLD, IMPLICIT, NEUTRAL, REWRITES, Literal, simplified
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 EDGES = [0.0, -0.0, 1.0, -1.5, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-38, 3.4e38, 0.1]
 floats = st.lists(st.one_of(st.sampled_from(EDGES), st.floats(width=32)), min_size=6, max_size=6).map(
     lambda xs: np.array(xs, np.float32).reshape(2, 3)

@@ -9,6 +9,8 @@ import pytest
 
 import untrace
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 X = jnp.linspace(-1.0, 1.0, 20).reshape(4, 5)
 
 

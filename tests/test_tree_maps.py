@@ -18,6 +18,8 @@ from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import TreeMap
 from untrace.lift import lift
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 KEY = jax.random.key(0)
 PARAMS = {
     "dense": {"w": jax.random.normal(KEY, (3, 4)), "b": jnp.ones(4)},

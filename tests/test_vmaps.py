@@ -16,6 +16,8 @@ from jax import lax
 import untrace
 from untrace.capture import vmaps
 
+pytestmark = pytest.mark.usefixtures("unguarded")
+
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
 
 

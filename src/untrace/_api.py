@@ -201,6 +201,7 @@ def from_jaxpr(
     simplify: bool = True,
     comments: str = "some",
     annotations: str = "none",
+    guard: bool = True,
 ) -> Decompiled:
     """The source of a ClosedJaxpr: a function of its flat inputs that returns the tuple of its outputs.
 
@@ -218,7 +219,7 @@ def from_jaxpr(
     avals = tuple(v.aval for v in jaxpr.invars)
     outs = tuple(v.aval for v in jaxpr.outvars)
     captured = Captured(closed_jaxpr, closed_jaxpr, (), avals, {}, {}, outs, name)
-    options = _options(style, False, prove, simplify, comments, annotations)
+    options = _options(style, False, prove, simplify, comments, annotations, guard=guard)
     timings = {"capture": 0.0}
     with no_collections():
         return _decompiled(captured, write_and_prove(captured, FlatEntry(), name, options, timings), timings)

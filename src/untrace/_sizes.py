@@ -13,6 +13,7 @@ from untrace._errors import UntraceError
 from untrace._pipeline import Options, Result, head_of_module, write_and_prove
 from untrace.capture.function import Captured, trace
 from untrace.capture.sizes import Arguments, Sized, at_other_sizes
+from untrace.capture.static_fields import with_idle_fields_changed
 from untrace.print.jax.entry import PytreeEntry, entry_of
 
 
@@ -45,6 +46,8 @@ class Call:
 
 def written_for_sizes(call: Call, captured: Captured, options: Options, timings: dict[str, float]) -> Result:
     """The text for all sizes that may differ, as many as are proven; else the text for the example's own."""
+    if options.guard:
+        captured.extra["idle_fields"] = with_idle_fields_changed(captured, lambda dynamic: call.on(dynamic).captured())
     if options.sizes == "infer" and options.style == "idiomatic" and options.prove:
         for sized in at_other_sizes(captured, lambda dynamic: call.on(dynamic).captured()):
             result = _attempt(call, sized, options, timings)
@@ -55,6 +58,7 @@ def written_for_sizes(call: Call, captured: Captured, options: Options, timings:
 
 def _attempt(call: Call, sized: Sized, options: Options, timings: dict[str, float]) -> Result | None:
     captured = sized.captured
+    captured.extra["idle_fields"] = captured.example.extra.get("idle_fields") if captured.example else None
     entry = call.on(sized.dynamic).entry(captured)
     try:
         return write_and_prove(captured, entry, captured.name, options, timings)

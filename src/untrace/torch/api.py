@@ -47,7 +47,7 @@ def from_torch(
 
     Raises OptionError (the extra `untrace[torch]` is missing), CaptureError, UnsupportedPrimitiveError, ProofError.
     """
-    options = _options(style, False, prove, simplify, comments, annotations)
+    options = _options(style, False, prove, simplify, comments, annotations, guard=False)
 
     def from_torch_on(*args: Any, **kwargs: Any) -> Decompiled:
         return _written(module, args, kwargs, options, also)[0]
@@ -59,7 +59,7 @@ def written_from_torch(
     module: Any, args: Any, kwargs: dict[str, Any], prove: bool = True
 ) -> tuple[Decompiled, list[tuple[int, str, int]]]:
     """The module as JAX, and (line of the text from 0, the author's file, its line) for each statement that has one."""
-    return _written(module, args, kwargs, _options("idiomatic", False, prove, True, "none"))
+    return _written(module, args, kwargs, _options("idiomatic", False, prove, True, "none", guard=False))
 
 
 def _written(

@@ -16,11 +16,11 @@ from typing import Any
 from untrace import jax_compat
 from untrace.capture.provenance import Frame, Site
 from untrace.ir.nodes import Equation, Function, Local, Program, Value
-from untrace.lift import pieces, words
+from untrace.lift import pieces, size_words, words
 from untrace.lift.names import provenance_of
 from untrace.lift.pieces import Shape
 from untrace.print.tree import quoted
-from untrace.torch import ops_parts, 
+from untrace.torch import ops_parts
 from untrace.torch.arguments import Aliases, Known
 from untrace.torch.call_tree import CallTree, HelperCall, Path, Piece, author_frame, is_author
 from untrace.torch.capture import Capture, ModuleCall, call_numbers, function_name

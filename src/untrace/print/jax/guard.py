@@ -9,6 +9,7 @@ does not read off shapes. Called with something else the text would compute some
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import itertools
 import re
@@ -30,7 +31,7 @@ _KEY = re.compile(r"[\w./-]*")  # of a dict, that stands in a description as it 
 _MANY = 16  # arrays, of which a description would be long
 
 
-@helper("itertools", "re", "jax", "jnp")
+@helper("fnmatch", "itertools", "re", "jax", "jnp")
 def _checked(types, *values, least=1, weak=False, x64=False, prng=None):
     """The values, numbers as arrays, where a function was written for them: `x: f32[n,3]` is of any size `n` from `least` on."""
     leaves, tree = jax.tree.flatten(values)
@@ -45,9 +46,10 @@ def _checked(types, *values, least=1, weak=False, x64=False, prng=None):
             raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}: {said}")
         for (name, expected), value in zip([text.split(": ", 1) for text in types.split("; ")], values):
             found = _type_of(value, weak)
-            for old, new in itertools.zip_longest(*[re.findall(r"[^][,]+|.", text) for text in (expected, found)]):
-                is_size = old and new and old.isidentifier() and new.isdecimal() and int(new) >= least
-                if old != new and not (is_size and sizes.setdefault(old, new) == new):
+            tokens = [re.findall(r"[^][,]+|.", text) for text in (expected, found)]
+            for old, new in itertools.zip_longest(*tokens, fillvalue=""):
+                is_size = old.isidentifier() and new.isdecimal() and int(new) >= least
+                if not fnmatch.fnmatchcase(new, old) and not (is_size and sizes.setdefault(old, new) == new):
                     raise TypeError(f"this was written for {name}: {expected}, not for {found} (sizes {sizes}): {said}")
         _KNOWN.add(key)
     return values if len(values) > 1 else values[0]
@@ -91,23 +93,32 @@ def _type_of_classes(value, weak):
     return text if len(text) < 240 else f"#{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def guard_of(module: Any, parameters: Mapping[str, str], arguments: Sequence[Any], avals: Sequence[Any]) -> Statement | None:
+def guard_of(
+    module: Any,
+    parameters: Mapping[str, str],
+    arguments: Sequence[Any],
+    avals: Sequence[Any],
+    idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+) -> Statement | None:
     """The first statement of an entry; None where nothing is traced.
 
-    parameters: kinds by name. arguments: as of a Signature. avals: those of the leaves of all arguments.
+    parameters: kinds by name. arguments: as of a Signature. avals: those of the leaves of all arguments. idle: the traced
+    arguments with other static fields, on which the program does not depend.
     """
     leaves = iter(avals)
-    trees: dict[str, list[tuple[str, Any]]] = {}
-    for argument in arguments:
+    others = [a.example for a in arguments] if idle is None else [*idle[0], *[idle[1][k] for k in sorted(idle[1])]]
+    trees: dict[str, list[tuple[str, tuple[Any, Any]]]] = {}
+    for argument, other in zip(arguments, others, strict=True):
         tree = jax.tree.structure(argument.example)
-        value = jax.tree.unflatten(tree, [next(leaves) for _ in range(tree.num_leaves)])
-        trees.setdefault(argument.path[0], []).append((argument.path[-1], value))
+        typed = [_Typed(next(leaves)) for _ in range(tree.num_leaves)]
+        both = jax.tree.unflatten(tree, typed), jax.tree.unflatten(jax.tree.structure(other), typed)
+        trees.setdefault(argument.path[0], []).append((argument.path[-1], both))
     names = [name for name in parameters if name in trees]
     if not names:
         return None
-    values = [_value(parameters[name], trees[name]) for name in names]
-    describe = "_type_of" if all(map(_is_plain, values)) else "_type_of_classes"
-    types = [f"{name}: {_words(module, describe, value)}" for name, value in zip(names, values, strict=True)]
+    values = [[_value(parameters[name], [(k, v[i]) for k, v in trees[name]]) for i in (0, 1)] for name in names]
+    describe = "_type_of" if all([_is_plain(value) for value, _ in values]) else "_type_of_classes"
+    types = [f"{name}: {_words(module, describe, *both)}" for name, both in zip(names, values, strict=True)]
     settings = [(key, Text(repr(setting))) for key, setting in sorted(module.guarded.items())]
     module.helper(describe)
     called = Call(module.helper("_checked").flat(), [Text(quoted("; ".join(types))), *map(Name, names)], settings)
@@ -135,10 +146,23 @@ def _is_plain(value: Any) -> bool:
     return len(jax.tree.leaves(value)) <= _MANY
 
 
-def _words(module: Any, describe: str, value: Any) -> str:
-    text = runtime.function(describe)(jax.tree.map(_Typed, value), "weak" in module.guarded)
+def _words(module: Any, describe: str, value: Any, other: Any) -> str:
+    """The description of a value, with words for sizes, and `*` for what is another in `other`."""
+    function, weak = runtime.function(describe), "weak" in module.guarded
+    text, second = function(value, weak), function(other, weak)
+    tokens = [re.findall(r"[^][,]+|.", t) for t in (text, second)]
+    if len(tokens[0]) == len(tokens[1]) and not text.startswith("#"):
+        text = "".join([_common(a, b) for a, b in zip(*tokens, strict=True)])
     words = module.described.sizes
     return re.sub(r"(?<=[\[,])[0-9]+(?=[,\]])", lambda m: words.get(int(m[0]), m[0]), text)
+
+
+def _common(one: str, other: str) -> str:
+    """A word, with `*` for each static value in it that is another in `other`."""
+    values = [re.split(r"([ (){}]+)", text) for text in (one, other)]
+    if len(values[0]) != len(values[1]):
+        return one
+    return "".join([a if a == b else "*" for a, b in zip(*values, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
