@@ -167,6 +167,10 @@ class _Plain:
         """The Program of what was traced; the same object each time."""
         return self.of(self._captured.expanded, self._name)
 
+    def at_example(self, jaxpr: Any) -> Program:
+        """A Program of the example's, of which this is one at other sizes."""
+        return _Plain(self._captured.example, self._name, self._signature).of(jaxpr, "", rules=False)
+
     def of(self, jaxpr: Any, name: str, rules: bool = True) -> Program:
         """A Program of what a rewrite made of it; see `program_of`."""
         program = program_of(self._captured, jaxpr, name, self._signature, rules, self._is_public)
@@ -259,7 +263,7 @@ def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = Fa
 
     folds: whether calls of `jax.vmap` are found again first; nothing comes where there is none.
     """
-    whole = vmaps.folded(captured.expanded, captured.vmaps, captured.expander) if folds else captured.expanded
+    whole = _whole(captured, folds)
     if folds and whole is captured.expanded:
         return
     if options.style == "idiomatic" and options.simplify and options.prove:
@@ -279,6 +283,8 @@ def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = Fa
                 close_over_constants(prune(plain.of(whole, "", rules=False))), JAX.user_names()
             )
             kept |= found
+            if instead and captured.example is not None:
+                captured.extra["bodies"] = _bodies_at_example(captured, plain, folds)
         elif small:
             forms = ()
         bold = False
@@ -296,7 +302,7 @@ def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = Fa
                 target = vmaps.unfolded(form) if folds else form
                 goal = Target(target, described(counts), neutral, unproven(counts))
                 if captured.example is not None:
-                    goal = replace(goal, example=_at_example(captured, goal, form, only, without, kept, instead, folds))
+                    goal = replace(goal, example=_at_example(captured, goal, form, only, without, kept, folds))
                 yield _Form(form, goal, folds)
                 if neutral:
                     break
@@ -307,6 +313,23 @@ def _untouched(captured: Captured | None) -> Target | None:
     return None if captured is None else Target(captured.expanded)
 
 
+def _whole(captured: Captured, folds: bool) -> Any:
+    """What was captured, with calls of `jax.vmap` found again if `folds`; the same object each time."""
+    if not folds:
+        return captured.expanded
+    if "folded" not in captured.extra:
+        captured.extra["folded"] = vmaps.folded(captured.expanded, captured.vmaps, captured.expander)
+    return captured.extra["folded"]
+
+
+def _bodies_at_example(captured: Captured, plain: _Plain, folds: bool) -> dict[int, Any]:
+    """Other bodies that do the same (`recognised`), of calls in the program at the example's own sizes."""
+    example = captured.example
+    assert example is not None
+    program = plain.at_example(_whole(example, folds))
+    return recognised(close_over_constants(prune(program)), JAX.user_names())[1]
+
+
 def _at_example(
     captured: Captured,
     goal: Target,
@@ -314,7 +337,6 @@ def _at_example(
     only: frozenset[str] | None,
     without: frozenset[str],
     kept: set[int],
-    instead: dict[int, Any],
     folds: bool,
 ) -> Target:
     """The target at the example's own sizes: simplified as `form` was where that does the same there, else with the numbers
@@ -322,10 +344,10 @@ def _at_example(
     example = captured.example
     assert example is not None
     if len(example.vmaps) == len(captured.vmaps):
-        whole = vmaps.folded(example.expanded, example.vmaps, example.expander) if folds else example.expanded
+        whole = _whole(example, folds)
         place = captured.extra["pairs"]
         there = {id(place[i]) for i in kept if i in place} | parts(whole, example.checkpoints)
-        bodies = {id(place[i]): sizes.at_example(captured, body) for i, body in instead.items() if i in place}
+        bodies = captured.extra.get("bodies", {})
         settings = example.constant_names, example.extra.get("apart")
         known = Known(example.extra.get("provenance"))
         same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, bodies, known)

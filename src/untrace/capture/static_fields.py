@@ -15,7 +15,7 @@ from untrace.capture.function import Captured
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Field = tuple[int, ...]  # number of the node in the tree, and the way through the tuples of its static data
 
-_MOST_FIELDS = 8  # that are tried one by one, where all at once matter
+_MOST_FIELDS = 4  # that are tried one by one, where all at once matter
 
 
 def with_idle_fields_changed(example: Captured, trace: Callable[[Arguments], Captured]) -> Arguments | None:
@@ -39,7 +39,9 @@ def with_idle_fields_changed(example: Captured, trace: Callable[[Arguments], Cap
             return False
         return not found.objects and found.is_same()
 
-    idle = fields if is_idle(fields) else [f for f in fields[:_MOST_FIELDS] if len(fields) > 1 and is_idle([f])]
+    idle = fields if is_idle(fields) else []
+    if not idle and 1 < len(fields) <= _MOST_FIELDS:
+        idle = [field for field in fields if is_idle([field])]
     if not idle or len(idle) < len(fields) and len(idle) > 1 and not is_idle(idle):
         return None
     args, kwargs = jax.tree_util.tree_unflatten(_changed(tree, idle, []), leaves)

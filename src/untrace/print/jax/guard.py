@@ -10,10 +10,11 @@ does not read off shapes. Called with something else the text would compute some
 from __future__ import annotations
 
 import fnmatch
+import functools
 import hashlib
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,16 +24,19 @@ import jax.numpy as jnp
 from untrace import jax_compat
 from untrace.print.jax import runtime
 from untrace.print.jax.runtime import helper
-from untrace.print.tree import Assign, Call, Name, Statement, Text, quoted
+from untrace.print.tree import WIDTH, Expr, Statement, Text, quoted
 
 # These stand at the end of the module, out of the reader's way, under these names.
-GUARDS = {"_checked": "_checked", "_type_of": "_type_of", "_type_of_classes": "_type_of"}
+GUARDS = {"_checked": "_checked", "_spelled_out": "_spelled_out", "_type_of": "_type_of", "_type_of_classes": "_type_of"}
 _KEY = re.compile(r"[\w./-]*")  # of a dict, that stands in a description as it is
-_MANY = 16  # arrays, of which a description would be long
+_LIST = re.compile(r"\[((?:[^][]|\[[\w,]*\])*)\]")  # without lists in it
+_SIZE = re.compile(r"(?<=[\[,])[a-z_]\w*(?=[,\]])")
+_LONGEST = 600  # characters; of more without a size in them a hash says as much
+_SHORT = 20  # characters, which say as much as "like params"
 
 
-@helper("fnmatch", "itertools", "re", "jax", "jnp")
-def _checked(types, *values, least=1, weak=False, x64=False, prng=None):
+@helper("fnmatch", "hashlib", "itertools", "re", "jax", "jnp")
+def _checked(types, *values, least=1, multiples={}, weak=False, x64=False, prng=None):  # noqa: B006
     """The values, numbers as arrays, where a function was written for them: `x: f32[n,3]` is of any size `n` from `least` on."""
     leaves, tree = jax.tree.flatten(values)
     if not all([hasattr(leaf, "aval") for leaf in leaves]):
@@ -46,16 +50,31 @@ def _checked(types, *values, least=1, weak=False, x64=False, prng=None):
             raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}: {said}")
         for (name, expected), value in zip([text.split(": ", 1) for text in types.split("; ")], values):
             found = _type_of(value, weak)
-            tokens = [re.findall(r"[^][,]+|.", text) for text in (expected, found)]
+            if expected[0] == "#":
+                found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
+            tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]
             for old, new in itertools.zip_longest(*tokens, fillvalue=""):
                 is_size = old.isidentifier() and new.isdecimal() and int(new) >= least
-                if not fnmatch.fnmatchcase(new, old) and not (is_size and sizes.setdefault(old, new) == new):
+                is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
+                if not is_size and not fnmatch.fnmatchcase(new, old):
                     raise TypeError(f"this was written for {name}: {expected}, not for {found} (sizes {sizes}): {said}")
         _KNOWN.add(key)
     return values if len(values) > 1 else values[0]
 
 
 _KNOWN: set[Any] = set()
+
+
+@helper("functools", "re")
+@functools.cache
+def _spelled_out(types):
+    """The types with lists (`[f32[n]] * 2`) and what is `like x` written out."""
+    found = {}
+    for text in types.split("; "):
+        name, _, text = text.partition(": ")
+        text = re.sub(r"\[((?:[^][]|\[[\w,]*\])*)\] \* (\d+)", lambda m: f"[{', '.join([m[1]] * int(m[2]))}]", text)
+        found[name] = re.sub(r"like (\w+)", lambda m: found.get(m[1], m[0]), text)
+    return "; ".join([f"{name}: {text}" for name, text in found.items()])
 
 
 @helper("jax")
@@ -65,9 +84,9 @@ def _type_of(value, weak):
     return str(jax.tree.map(word, value)).replace("'", "")
 
 
-@helper("hashlib", "re", "jax")
+@helper("re", "jax")
 def _type_of_classes(value, weak):
-    """The type of a pytree in words, with the static fields of its classes: `Body(f32[3,4] | 2.0)`, or a hash of them."""
+    """The type of a pytree in words, with the static fields of its classes: `Body(f32[3,4] | 2.0)`."""
     leaves, tree = jax.tree.flatten(value)
     avals = iter([leaf.aval for leaf in leaves])
 
@@ -86,11 +105,13 @@ def _type_of_classes(value, weak):
             aval = next(avals)
             return "~" * (weak and aval.weak_type) + aval.str_short(short_dtypes=True)
         kind, fixed = tree.node_data()
-        parts = ", ".join([words(child) for child in tree.children()])
-        return f"{kind.__name__}({parts})" if fixed is None else f"{kind.__name__}({parts} | {static(fixed)})"
+        parts = [words(child) for child in tree.children()]
+        if kind is dict:
+            parts, fixed = [f"{key}: {part}" for key, part in zip(fixed, parts)], None
+        start, end = {dict: "{}", list: "[]", tuple: "()"}.get(kind, (f"{kind.__name__}(", ")"))
+        return start + ", ".join(parts) + ("" if fixed is None else f" | {static(fixed)}") + end
 
-    text = words(tree)
-    return text if len(text) < 240 else f"#{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return words(tree)
 
 
 def guard_of(
@@ -118,11 +139,91 @@ def guard_of(
         return None
     values = [[_value(parameters[name], [(k, v[i]) for k, v in trees[name]]) for i in (0, 1)] for name in names]
     describe = "_type_of" if all([_is_plain(value) for value, _ in values]) else "_type_of_classes"
-    types = [f"{name}: {_words(module, describe, *both)}" for name, both in zip(names, values, strict=True)]
+    texts = {name: _words(module, describe, *both) for name, both in zip(names, values, strict=True)}
     settings = [(key, Text(repr(setting))) for key, setting in sorted(module.guarded.items())]
     module.helper(describe)
-    called = Call(module.helper("_checked").flat(), [Text(quoted("; ".join(types))), *map(Name, names)], settings)
-    return Assign(names, called)
+    short = _shortened(texts)
+    is_short = any(re.search(r"like \w|\] \* \d", text) for text in short)
+    if is_short:
+        module.helper("_spelled_out")
+    return Checked(names, module.helper("_checked").flat(), short, is_short, settings)
+
+
+class Checked(Statement):
+    """`w, x = _checked("w: f32[n]; x: f32[m,n]", w, x)`, the types on lines of their own where they are long."""
+
+    __slots__ = ("names", "called", "types", "is_short", "settings")
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        called: str,
+        types: Sequence[str],
+        is_short: bool,
+        settings: Sequence[tuple[str, Expr]],
+    ):
+        self.names, self.called, self.types, self.is_short, self.settings = names, called, types, is_short, settings
+        self.origin = None
+
+    def lines(self, indent: str) -> Iterator[str]:
+        start = f"{indent}{', '.join(self.names)} = {self.called}("
+        rest = ", ".join([*self.names, *[f"{key}={value.flat()}" for key, value in self.settings]])
+        types = "; ".join(self.types)
+        opening, closing = ("_spelled_out(", ")") if self.is_short else ("", "")
+        line = f"{start}{opening}{quoted(types)}{closing}, {rest})"
+        if len(line) <= WIDTH:
+            yield line
+            return
+        yield start
+        inner = indent + "    "
+        rows = [""]
+        for word in re.split(r"(?<=[,;] )", types):
+            if rows[-1] and len(inner) + len(rows[-1]) + len(word) + len(closing) + 8 > WIDTH:
+                rows.append("")
+            rows[-1] += word
+        if opening:
+            yield inner + opening
+            yield from (f"{inner}    {quoted(row)}" for row in rows)
+            yield f"{inner}),"
+        else:
+            yield from (f"{inner}{quoted(row)}" for row in rows[:-1])
+            yield f"{inner}{quoted(rows[-1])},"
+        rows = [""]
+        for word in re.split(r"(?<=, )", rest):
+            if rows[-1] and len(inner) + len(rows[-1]) + len(word) > WIDTH:
+                rows.append("")
+            rows[-1] += word
+        yield from (inner + row.rstrip() + ("," if row is rows[-1] else "") for row in rows)
+        yield f"{indent})"
+
+
+def _shortened(texts: Mapping[str, str]) -> list[str]:
+    """`name: type` of each argument, as short as `_spelled_out` can read it; a hash of what stays very long and has no sizes."""
+    found: list[str] = []
+    for name, text in texts.items():
+        short = text
+        for other, known in texts.items():
+            if other == name:
+                break
+            if len(known) > _SHORT:
+                short = short.replace(known, f"like {other}")
+        short = _LIST.sub(lambda m: _repeated(m[1]) or m[0], short)
+        if len(short) > _LONGEST and not _SIZE.search(text):
+            short = text = "#" + hashlib.sha256(text.encode()).hexdigest()[:12]
+        before = "; ".join(found)
+        spelled = runtime.function("_spelled_out")("; ".join([*found, f"{name}: {short}"]))
+        is_same = spelled.endswith(f"; {name}: {text}" if before else f"{name}: {text}")
+        found.append(f"{name}: {short if is_same else text}")
+    return found
+
+
+def _repeated(inside: str) -> str | None:
+    """`[{...}] * 3` for the inside of a list of three equal items."""
+    for count in range(len(inside) // 2, 1, -1):
+        size, left = divmod(len(inside) - 2 * (count - 1), count)
+        if not left and inside == ", ".join([inside[:size]] * count):
+            return f"[{inside[:size]}] * {count}"
+    return None
 
 
 def _value(kind: str, parts: Sequence[tuple[str, Any]]) -> Any:
@@ -133,7 +234,7 @@ def _value(kind: str, parts: Sequence[tuple[str, Any]]) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a pytree is made of Python's own containers, and short."""
+    """Whether a pytree is made of Python's own containers."""
     nodes = [jax.tree.structure(value)]
     while nodes:
         node = nodes.pop()
@@ -143,7 +244,7 @@ def _is_plain(value: Any) -> bool:
         if data is not None and data[0] is dict and not all(type(key) is int or type(key) is str and _KEY.fullmatch(key) for key in data[1]):
             return False
         nodes += node.children()
-    return len(jax.tree.leaves(value)) <= _MANY
+    return True
 
 
 def _words(module: Any, describe: str, value: Any, other: Any) -> str:
@@ -151,7 +252,7 @@ def _words(module: Any, describe: str, value: Any, other: Any) -> str:
     function, weak = runtime.function(describe), "weak" in module.guarded
     text, second = function(value, weak), function(other, weak)
     tokens = [re.findall(r"[^][,]+|.", t) for t in (text, second)]
-    if len(tokens[0]) == len(tokens[1]) and not text.startswith("#"):
+    if len(tokens[0]) == len(tokens[1]):
         text = "".join([_common(a, b) for a, b in zip(*tokens, strict=True)])
     words = module.described.sizes
     return re.sub(r"(?<=[\[,])[0-9]+(?=[,\]])", lambda m: words.get(int(m[0]), m[0]), text)

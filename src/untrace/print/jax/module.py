@@ -28,7 +28,7 @@ from untrace.print.jax.rolled import roll_statements
 from untrace.print.jax.sizes import words_of_sizes
 from untrace.print.jax.variadic import spread_arguments
 from untrace.print.jax.writer import ModuleWriter
-from untrace.print.tree import WIDTH, Assign, Compound, Def, Statement, Unpack, docstring_lines
+from untrace.print.tree import WIDTH, Assign, Compound, Def, Lines, Statement, Unpack, docstring_lines
 
 # How a written module spells its imports; the rest is `import name`.
 _IMPORTS = {
@@ -156,7 +156,8 @@ def write_module(
                 if layout is not None:
                     statement.body = layout.arrange(statement.body)
                 if statement is guarded_entry and module.guard is not None:  # last: it is no part of the program
-                    statement.body = [module.guard, *statement.body]
+                    space = [Lines("")] if statement.body and type(statement.body[0]) in (Def, Lines) else []
+                    statement.body = [module.guard, *space, *statement.body]
             _print([statement], lines, origins)
     below, origins_below = lines, origins
     lines, origins = [], []

@@ -145,15 +145,18 @@ class Sizes:
         return len(tensors) > 1
 
     def shape(self, sizes: Sequence[Any]) -> Expr | None:
-        """`x.shape` for a whole shape that a variable has; None where it follows no input, or is no variable's."""
-        if len(sizes) < 2 or not any(type(n) is int and n in self.variable for n in sizes):
-            return None
+        """`x.shape` for a whole shape that something has; None where it follows no input, or has words of its own."""
         wanted = tuple(sizes)
+        following = [n for n in wanted if type(n) is int and n in self.variable]
+        if not following or len(wanted) == 1 and wanted[0] in self.names:
+            return None
         scope: Sizes | None = self
         while scope is not None:
             names = scope.w.names
-            for value in (*[v for v in scope.w.sized if v in names], *reversed(names)):  # the latest is the likeliest to be alive
-                if type(names[value]) is Name and getattr(value.aval, "shape", None) == wanted:
+            given = [v for v in scope.w.sized if v in names]
+            variables = [v for v in (*given, *reversed(names)) if type(names[v]) is Name]  # the latest is likely alive
+            for value in (*variables, *given):
+                if getattr(value.aval, "shape", None) == wanted:
                     return Attribute(names[value], "shape")
             scope = scope.outer
         return None
@@ -266,9 +269,20 @@ def words_of_sizes(program: Program, authors: Mapping[int, str]) -> dict[int, st
     shapes = [p.aval.shape for p in program.entry.params if hasattr(p.aval, "shape")]
     shapes += [p.aval.shape for f in functions for p in f.params if hasattr(p.aval, "shape")]
     order = dict.fromkeys(n for shape in shapes for n in shape if n in sizes and n not in found)
+    given = {n for p in program.entry.params for n in getattr(p.aval, "shape", ())}
     for size in sorted(order, key=lambda n: any(n in shape[1:] for shape in shapes)):
-        found[size] = left.pop(0) if left else "_"
-    return {**dict.fromkeys(sizes, "_"), **found}
+        if size in given:
+            found[size] = left.pop(0) if left else "_"
+    return {**{size: _computed_word(size, sizes, found) for size in sizes}, **found}
+
+
+def _computed_word(size: int, sizes: Mapping[int, Sequence[int]], words: Mapping[int, str]) -> str:
+    """`n-1` for a size that is computed of another; `_` where that is not simple."""
+    for base, word in words.items():
+        way = _of_one((size, *sizes[size]), (base, *sizes[base]))
+        if way is not None and word != "_":
+            return way(Name(word)).flat().replace(" ", "")
+    return "_"
 
 
 def _of_one(wanted: Sequence[int], base: Sequence[int]) -> Callable[[Expr], Expr] | None:
