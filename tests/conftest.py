@@ -17,3 +17,9 @@ def unguarded(monkeypatch):
     """Texts without a guard, for tests that look for something else in them."""
     monkeypatch.setattr(untrace, "decompile", functools.partial(untrace.decompile, guard=False))
     monkeypatch.setattr(untrace, "from_jaxpr", functools.partial(untrace.from_jaxpr, guard=False))
+
+
+@pytest.fixture
+def as_given(monkeypatch):
+    """Texts for the sizes of the example alone, without a guard: for tests that look for numbers in them."""
+    monkeypatch.setattr(untrace, "decompile", functools.partial(untrace.decompile, guard=False, sizes="fixed"))

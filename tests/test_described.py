@@ -16,7 +16,7 @@ from jax import lax
 import untrace
 from untrace.print.jax.types import array_type, docstring, tree_type, tuple_type
 
-pytestmark = pytest.mark.usefixtures("unguarded")
+pytestmark = pytest.mark.usefixtures("as_given")
 
 NEEDS_JAXTYPING = pytest.mark.skipif(
     importlib.util.find_spec("jaxtyping") is None, reason="jaxtyping is not installed (the extra `test` has it)"
@@ -270,7 +270,8 @@ def test_without_the_option_nothing_is_annotated_and_jaxtyping_is_not_needed() -
 @NEEDS_JAXTYPING
 def test_the_command_line_annotates(tmp_path: Any) -> None:
     (tmp_path / "model.py").write_text("import jax.numpy as jnp\n\ndef f(x):\n    return jnp.sin(x) * 2.0\n")
-    command = [sys.executable, "-m", "untrace", "show", "model.py:f", "f32[3,4]", "--annotations", "jaxtyping"]
+    command = [sys.executable, "-m", "untrace", "show", "model.py:f", "f32[3,4]"]
+    command += ["--no-guard", "--sizes", "fixed", "--annotations", "jaxtyping"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert 'def f(x: Float[Array, "3 4"]) -> Float[Array, "3 4"]:' in done.stdout

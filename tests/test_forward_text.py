@@ -340,6 +340,7 @@ def test_layers_that_differ_in_sizes_only_are_one_function_whatever_their_result
     assert "def dense_2" not in source and "def mlp_2" not in source, source
 
 
+@pytest.mark.usefixtures("as_given")
 def test_a_function_of_any_number_of_arguments_is_one():
     def dense(layer, *inputs):
         return jax.nn.relu(jnp.concatenate(inputs, axis=-1) @ layer["w"] + layer["b"])

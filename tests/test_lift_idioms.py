@@ -289,6 +289,7 @@ def text_of(function, args):
     return ast.unparse(entry) + "\n"
 
 
+@pytest.mark.usefixtures("as_given")
 @pytest.mark.parametrize("function, args, expected", ANYWHERE, ids=[e for *_, e in ANYWHERE])
 def test_an_idiom_is_found_without_provenance(function, args, expected, monkeypatch):
     monkeypatch.setattr(Matcher, "site", lambda self, equation: NOWHERE)

@@ -407,6 +407,7 @@ def test_what_jax_moves_out_of_a_loop_leaves_the_functions_as_they_are():
     assert functions_of(source) == ["dense", "whole"]
 
 
+@pytest.mark.usefixtures("as_given")
 def test_arguments_after_a_spread_tuple():
     def viterbi(log_start, log_trans, log_emit, seen):
         delta = log_start + log_emit[:, seen[0]]

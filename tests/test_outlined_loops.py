@@ -132,6 +132,7 @@ def test_what_a_loop_stacks_goes_through_the_functions_as_one_tuple():
     assert "lstm_saved)" in found["gradient"].partition("def step_bwd")[2], found["gradient"]
 
 
+@pytest.mark.usefixtures("as_given")
 def test_what_a_loop_adds_up_in_a_shared_function_is_not_called_after_one_call():
     _, found = written("two_encoders")
     assert "d_right" not in found["encode"] and "d_w, d_u" in found["encode"], found["encode"]

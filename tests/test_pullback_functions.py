@@ -137,6 +137,7 @@ def residual_loss(params, x):
 RESIDUAL = {"layers": [arrays(i, scale=(4,), w=(4, 4)) for i in range(2)], "final": jnp.ones(4)}
 
 
+@pytest.mark.usefixtures("as_given")
 def test_the_last_norm_is_one_of_all():
     """Its input has no other use: beside the others' backward part, one addition is missing."""
     text = checked(jax.grad(residual_loss, (0, 1)), RESIDUAL, X)

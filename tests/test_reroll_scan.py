@@ -142,6 +142,7 @@ def test_a_list_in_reverse() -> None:
     assert '*reversed(params["layers"])' in d.source
 
 
+@pytest.mark.usefixtures("as_given")
 def test_layers_of_other_shapes_stay_and_a_note_says_why() -> None:
     d = untrace.decompile(gpt, reroll="scan")(params(layer(0, 16), layer(1, 20), layer(2, 24)), X)
     assert "scan(" not in d.source and d.proof.at_least("hlo")

@@ -51,6 +51,7 @@ def residual_params(count):
     return {"embed": array(1, 4, 3), "layers": layers(count, w=(3, 6), b=(6,), v=(6, 3)), "head": array(2, 3, 2)}
 
 
+@pytest.mark.usefixtures("as_given")
 def test_train_step_of_six_layers():
     def train_step(params, x):
         loss, grads = jax.value_and_grad(residual_loss)(params, x)

@@ -695,6 +695,7 @@ def test_a_sum_over_no_axes_is_the_number():
     assert "sum" not in d.source.partition("def ")[2] and d.proof.at_least("hlo"), d.source
 
 
+@pytest.mark.usefixtures("as_given")
 def test_a_branch_fills_up_what_another_saves_with_zeros():
     def loss(x):
         return lax.cond(x.sum() > 0, lambda x: x * jnp.exp(-x), lambda x: x / (1 + x**2), x).sum()

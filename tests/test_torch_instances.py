@@ -431,6 +431,6 @@ def test_products_inside_of_pytorchs_attention_are_no_turns_of_the_authors_loop(
     """C++ calls back for each view around a product of batches, from one place: frames go back there and no loop turns."""
     torchax = bridge.torchax()
     states, apply = torchax.extract_jax(CausalNet().eval())
-    d = untrace.decompile(lambda states, x: apply(states, (x,)))(states, np.ones((2, 6, 8), np.float32))
+    d = untrace.decompile(lambda states, x: apply(states, (x,)), guard=False)(states, np.ones((2, 6, 8), np.float32))
     assert d.source.count("\ndef ") == 2 and "layers.{i}" in d.source, d.source
     assert d.proof.at_least("hlo")

@@ -21,6 +21,7 @@ def proven(function, *args):
     return d.source
 
 
+@pytest.mark.usefixtures("as_given")
 @pytest.mark.parametrize(
     "shift, axis, written",
     [

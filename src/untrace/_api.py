@@ -139,11 +139,13 @@ def decompile(
     annotations: str = "none",
     reroll: str = "loop",
     sizes: str = "infer",
+    also: Sequence[Any] = (),
     guard: bool = True,
 ) -> Callable[..., Decompiled]:
     """A function of `fn`'s arguments that gives its source: `decompile(fn)(*args, **kwargs) -> Decompiled`.
 
-    Arguments are arrays, pytrees of them, or `jax.ShapeDtypeStruct`s; only shapes and dtypes matter.
+    Arguments are arrays, pytrees of them, or `jax.ShapeDtypeStruct`s; only shapes and dtypes matter, and the shapes only as
+    far as the program changes with them.
 
     style: "idiomatic", names, functions and library calls come back; "exact", one statement per equation.
     standalone: pytree classes of libraries are not imported but replaced by twins that the module defines.
@@ -156,6 +158,13 @@ def decompile(
     reroll: "scan" makes a `lax.scan` over stacked parameters of calls that go through a list of them, where "loop" writes
         a Python loop. That is another program: it is proven by running both.
 
+    sizes: "infer" traces the function at other sizes as well: numbers that follow the arguments' sizes are written so
+        (`x.shape[0]`), and the text holds for them; "fixed" writes it for the sizes of the example.
+    also: further arguments of other sizes for which the text has to hold: each a tuple of arguments, a dict of keyword
+        arguments, or a single argument that is neither.
+    guard: the written function refuses what it was not written for (other dtypes, trees, static fields, and sizes that
+        cannot follow) with a TypeError, and makes arrays of Python's numbers; `False` leaves that out.
+
     Raises OptionError, CaptureError (the function cannot be traced), UnsupportedPrimitiveError, ProofError.
     """
     options = _options(style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard)
@@ -167,7 +176,9 @@ def decompile(
             call = Call(fn, args, kwargs, nums, names, style == "idiomatic" and prove)
             captured = call.captured()
             timings = {"capture": time.perf_counter() - start}
-            return _decompiled(captured, written_for_sizes(call, captured, options, timings), timings)
+            others = [call.with_arguments(more) for more in also]
+            result = written_for_sizes(call, captured, options, timings, others)
+            return _decompiled(captured, result, timings)
 
     return decompile_on
 

@@ -278,6 +278,8 @@ def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = Fa
         known = Known(captured.extra.get("provenance"))
         if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings, known)):
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
+            if captured.example is not None:  # a product of numbers may be rounded otherwise at other sizes
+                forms = (forms[0], (most, frozenset({"arithmetic_of_literals"})), *forms[1:])
             retrace.begin_original(captured.example or captured, _may_be_padded(whole))
             found, instead, captured.extra["repeats"] = recognised(
                 close_over_constants(prune(plain.of(whole, "", rules=False))), JAX.user_names()
@@ -290,7 +292,7 @@ def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = Fa
         bold = False
         seen: dict[str, int] = {}
         for only, without in forms:
-            if without and only is most and not bold:
+            if without == BOLD and only is most and not bold:
                 continue
             if only is NEUTRAL and seen:
                 only, without = _harmless(captured, whole, list(seen), kept, settings), frozenset()
@@ -574,6 +576,8 @@ class _Attempt:
     def _written(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool, rolls: bool) -> Written:
         o = self.options
         guarded = guard.settings_of(self.captured.jaxpr, sizes.smallest(self.captured)) if o.guard else None
+        if guarded is not None:
+            guarded["multiples"] = {g.size: g.multiple for g in self.captured.extra.get("groups", ()) if g.multiple > 1}
         return write_module(
             self.program, head, forced, o.standalone, idiomatic, o.comments, o.annotations, scans, rolls, guarded
         )

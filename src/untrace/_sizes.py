@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from untrace._errors import UntraceError
-from untrace._pipeline import Options, Result, head_of_module, write_and_prove
+from untrace._errors import ProofError, UntraceError
+from untrace._pipeline import Options, Result, prove_again, write_and_prove
 from untrace.capture.function import Captured, trace
 from untrace.capture.sizes import Arguments, Sized, at_other_sizes
 from untrace.capture.static_fields import with_idle_fields_changed
 from untrace.print.jax.entry import PytreeEntry, entry_of
+from untrace.prove.compare import are_same_callables
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,13 @@ class Call:
         nums, names = self.static_argnums, frozenset(self.static_argnames)
         return entry_of(self.function, captured, self.args, self.kwargs, nums, names)
 
+    def with_arguments(self, arguments: Any) -> Call:
+        """The same function on other arguments: a tuple of them, a dict of keyword arguments, or a single one."""
+        if isinstance(arguments, dict):
+            return dataclasses.replace(self, args=(), kwargs=arguments)
+        args = arguments if type(arguments) is tuple else (arguments,)
+        return dataclasses.replace(self, args=args, kwargs={})
+
     def on(self, dynamic: Arguments) -> Call:
         """The same call with other arguments in the place of those that are traced."""
         rest = iter(dynamic[0])
@@ -44,21 +52,41 @@ class Call:
         return dataclasses.replace(self, args=args, kwargs={**self.kwargs, **dynamic[1]})
 
 
-def written_for_sizes(call: Call, captured: Captured, options: Options, timings: dict[str, float]) -> Result:
-    """The text for all sizes that may differ, as many as are proven; else the text for the example's own."""
+def written_for_sizes(
+    call: Call, captured: Captured, options: Options, timings: dict[str, float], also: Sequence[Call] = ()
+) -> Result:
+    """The text for all sizes that may differ, as many as are proven; else the text for the example's own.
+
+    also: calls for which it has to hold as well. Raises ProofError where no text holds for them and the example.
+    """
+    others = [(more, more.captured()) for more in also]
     if options.guard:
         captured.extra["idle_fields"] = with_idle_fields_changed(captured, lambda dynamic: call.on(dynamic).captured())
     if options.sizes == "infer" and options.style == "idiomatic" and options.prove:
-        for sized in at_other_sizes(captured, lambda dynamic: call.on(dynamic).captured()):
+        traces = [other for _, other in others]
+        for sized in at_other_sizes(captured, lambda dynamic: call.on(dynamic).captured(), traces):
+            if not are_same_callables(sized.captured.extra["objects"]):
+                break  # which function the text calls on the host would be a matter of belief
             result = _attempt(call, sized, options, timings)
-            if result is not None:
+            if result is not None and all(_holds(result, *other, options, timings) for other in others):
                 return result
+    if others:
+        raise ProofError(
+            f"no text for {captured.name} was proven for the example and for `also` at once: its program changes with the "
+            "sizes (a loop over one, a decision on one), or it was asked for with fixed sizes. Write it for each, without also=."
+        )
     return write_and_prove(captured, call.entry(captured), captured.name, options, timings)
+
+
+def _holds(result: Result, call: Call, captured: Captured, options: Options, timings: dict[str, float]) -> bool:
+    proof = prove_again(result.written, captured, call.entry(captured), options, timings)
+    return proof.at_least("bits")
 
 
 def _attempt(call: Call, sized: Sized, options: Options, timings: dict[str, float]) -> Result | None:
     captured = sized.captured
-    captured.extra["idle_fields"] = captured.example.extra.get("idle_fields") if captured.example else None
+    if captured.example is not None:
+        captured.extra["idle_fields"] = captured.example.extra.get("idle_fields")
     entry = call.on(sized.dynamic).entry(captured)
     try:
         return write_and_prove(captured, entry, captured.name, options, timings)

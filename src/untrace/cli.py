@@ -18,6 +18,7 @@ import ast
 import importlib.metadata
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -190,10 +191,9 @@ def _decompile(options: argparse.Namespace, terminal: Terminal) -> Any:
         import untrace
     if options.torch:
         return _from_torch(options, terminal)
-    if options.also:
-        raise OptionError("--also goes with --torch only: a JAX function is written for the types that it is given.")
     job = _load_job(options)
     settings = {"standalone": options.standalone, "prove": options.prove, **_style_settings(options)}
+    settings["also"] = [tuple(map(_argument, shlex.split(types))) for types in options.also]
     doing = "tracing, writing and proving" if options.prove else "tracing and writing"
     with terminal.working(doing):
         return untrace.decompile(job.function, **settings)(*job.args, **job.kwargs)
@@ -210,8 +210,8 @@ def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
         )
     module = commands.load_module(options.target)
     args, kwargs = commands.inputs(options.args, options.kw)
-    if options.reroll is not None:
-        raise OptionError("--reroll does not go with --torch.")
+    if options.reroll is not None or options.sizes is not None or not options.guard:
+        raise OptionError("--reroll, --sizes and --no-guard do not go with --torch.")
     settings = {**_style_settings(options), "also": commands.others(options.also)}
     with terminal.working("tracing, writing and proving" if options.prove else "tracing and writing"):
         return untrace.from_torch(module, prove=options.prove, **settings)(*args, **kwargs)
@@ -219,8 +219,9 @@ def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
 
 def _style_settings(options: argparse.Namespace) -> dict[str, Any]:
     """The options about the text that were given; the others keep their defaults."""
-    names = ("style", "comments", "annotations", "reroll")
-    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    names = ("style", "comments", "annotations", "reroll", "sizes")
+    found = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    return found if options.guard else {**found, "guard": False}
 
 
 def _say_what_is_known(decompiled: Any, terminal: Terminal) -> None:
@@ -370,6 +371,10 @@ def _add_style_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--comments", help="full, some or none: types and places beside the statements")
     parser.add_argument("--annotations", help='jaxtyping: `x: Float[Array, "8 128"]` in every function')
     parser.add_argument("--reroll", help="scan: calls that go through a list of parameters become a lax.scan")
+    parser.add_argument("--sizes", help="fixed: the sizes of ARGS alone, where those that may differ follow else")
+    parser.add_argument(
+        "--no-guard", dest="guard", action="store_false", help="leave out the line that refuses other arguments"
+    )
     parser.add_argument(
         "--standalone", action="store_true",
         help="define the classes in inputs and outputs instead of importing them",
@@ -380,7 +385,7 @@ def _add_style_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--also", action="append", default=[], metavar="TYPES",
-        help='with --torch: types of inputs of other sizes, "i32[4,12]", at which the text has to hold as well',
+        help='types of arguments of other sizes, "f32[4,12] f32[4]", at which the text has to hold as well',
     )  # fmt: skip
     parser.add_argument("--no-prove", dest="prove", action="store_false", help="leave the proof out")
 

@@ -22,13 +22,13 @@ class Correspondence:
 
     `integers`: all integers, whole floats too (a mean divides by a size). `fractions`: other floats, where they differ.
     `pairs`: (equation of the first trace, those in its place in the others) of all equations. `objects`: the same of
-    parameters that are no data.
+    parameters that are no data, by the name of the parameter.
     """
 
     integers: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
     fractions: dict[float, set[tuple[float, ...]]] = field(default_factory=dict)
     pairs: list[tuple[Any, ...]] = field(default_factory=list)
-    objects: list[tuple[Any, ...]] = field(default_factory=list)
+    objects: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
 
     def is_same(self) -> bool:
         """Whether no number differs between the traces."""
@@ -48,7 +48,7 @@ def correspondence(first: Any, *others: Any) -> Correspondence:
     seen: set[tuple[int, ...]] = set()
     stack: list[tuple[Any, ...]] = [(first, *others)]
 
-    def look(values: Sequence[Any]) -> None:
+    def look(values: Sequence[Any], name: str = "") -> None:
         one = values[0]
         if jax_compat.is_jaxpr(one):
             stack.append(tuple(values))
@@ -61,10 +61,10 @@ def correspondence(first: Any, *others: Any) -> Correspondence:
             if any(len(v) != len(one) for v in values[1:]):
                 raise Different
             for items in zip(*values, strict=True):
-                look(items)
+                look(items, name)
         elif isinstance(one, dict):
             for key in one:
-                look([v[key] for v in values])
+                look([v[key] for v in values], name)
         elif isinstance(one, (float, np.floating)) or isinstance(one, np.ndarray) and not one.ndim:
             numbers = [np.asarray(v) for v in values]
             if all(n.dtype.kind in "iuf" and np.isfinite(n) and n == int(n) for n in numbers):
@@ -74,7 +74,7 @@ def correspondence(first: Any, *others: Any) -> Correspondence:
                     raise Different
                 found.fractions.setdefault(float(one), set()).add(tuple(float(n) for n in numbers[1:]))
         elif not all(v is one for v in values[1:]):
-            found.objects.append(tuple(values))
+            found.objects.append((name, tuple(values)))
 
     while stack:
         traces = stack.pop()
@@ -126,7 +126,7 @@ def correspondence(first: Any, *others: Any) -> Correspondence:
             for outputs in zip(*[e.outvars for e in eqns], strict=True):
                 bound(outputs)
             for name in one.params:
-                look([e.params[name] for e in eqns])
+                look([e.params[name] for e in eqns], name)
         if len({len(j.outvars) for j in jaxprs}) > 1:
             raise Different
         for results in zip(*[j.outvars for j in jaxprs], strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import traceback
@@ -218,7 +219,10 @@ def _check_arguments(
 
 
 def name_of(function: Any) -> str:
-    """What a function is called; an object that can be called (a layer, a solver) by its class: `dense_block`."""
+    """What a function is called; an object that can be called (a layer, a solver) by its class: `dense_block`; a function
+    with some of its arguments (`functools.partial`) as without them."""
+    while isinstance(function, functools.partial):
+        function = function.func
     return getattr(function, "__name__", None) or snake_case(type(function).__name__)
 
 

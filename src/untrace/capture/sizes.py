@@ -31,7 +31,7 @@ _SMALL_START = 29  # of a size that is large in the example
 _LARGE = 1000
 # An image that is halved several times needs a size that can be halved.
 _MOST_HALVED = 16
-_MOST_ATTEMPTS = 5
+_MOST_ATTEMPTS = 6
 # A trace of so many times as many equations is a loop over a size that was unrolled.
 _LONGER, _MORE = 2, 200
 _TRACES = 3  # a capture may trace so often, to note calls
@@ -41,10 +41,11 @@ _TRACES = 3  # a capture may trace so often, to note calls
 class Group:
     """Dimensions of the inputs that are of one size: `old` in the example, `size` where it stands for nothing else.
 
-    `multiple`: what both are multiples of, where that is part of the program (an image that is halved).
+    `least`: the smallest size of all examples. `multiple`: what both are multiples of, where that is part of the program (an image that is halved).
     """
 
     places: tuple[Place, ...]
+    least: int
     old: int
     size: int
     multiple: int = 1
@@ -59,11 +60,14 @@ class Sized:
     groups: tuple[Group, ...]
 
 
-def at_other_sizes(example: Captured, trace: Callable[[Arguments], Captured]) -> Iterator[Sized]:
+def at_other_sizes(
+    example: Captured, trace: Callable[[Arguments], Captured], others: Sequence[Captured] = ()
+) -> Iterator[Sized]:
     """The example's function traced at sizes that tell what follows them, with as many as may differ first.
 
-    trace: traces the function on other arguments in the place of `(example.args, example.kwargs)`. What comes has
-    `captured.example`, and the numbers that follow its sizes in `captured.extra`.
+    trace: traces the function on other arguments in the place of `(example.args, example.kwargs)`. others: the function
+    traced on further arguments, for which the text has to hold as well. What comes has `captured.example`, and the numbers
+    that follow its sizes in `captured.extra`.
     """
     leaves = jax.tree_util.tree_leaves((example.args, example.kwargs))
     inputs = jax_compat.open_jaxpr(example.jaxpr)[0].invars
@@ -75,13 +79,15 @@ def at_other_sizes(example: Captured, trace: Callable[[Arguments], Captured]) ->
         return
     taken = correspondence(example.jaxpr).integers
     count = jax_compat.count_of_equations(example.jaxpr)
-    for chosen in _choices(tied, roots):
-        groups = tuple(_sized(chosen, [v.aval for v in inputs], taken))
+    given = [o.jaxpr.in_avals for o in (example, *others)]
+    is_one = lambda t: given[0][t.places[0][0]].shape[t.places[0][1]] == 1  # noqa: E731
+    for chosen in _choices(tied, roots, is_one):
+        groups = tuple(_sized(chosen, given, taken))
         dynamic = resized(example, groups)
         try:
             with jax_compat.at_most_equations(_TRACES * (_LONGER * count + _MORE)):
                 captured = trace(dynamic)
-            found = correspondence(captured.jaxpr, example.jaxpr)
+            found = correspondence(captured.jaxpr, example.jaxpr, *[o.jaxpr for o in others])
         except (UntraceError, Different):
             continue
         captured.example = example
@@ -94,7 +100,10 @@ def note_numbers(captured: Captured, form: Any, example: Any) -> bool:
     """Adds the numbers of another form of a program, beside the same of its example: a rewrite may compute some. Whether
     the two correspond."""
     try:
-        return _noted(captured, correspondence(form, example))
+        known = set(captured.extra["fractions"])
+        is_noted = _noted(captured, correspondence(form, example))
+        captured.extra["rounded"] = {*captured.extra.get("rounded", ()), *(captured.extra["fractions"].keys() - known)}
+        return is_noted
     except Different:
         return False
 
@@ -104,7 +113,7 @@ def at_example(captured: Captured, form: Any) -> Any:
     extra = captured.extra
     numbers = {n: seen[0] for n, seen in extra["sizes"].items()}
     fractions = {n: seen[0] for n, seen in extra["fractions"].items()}
-    return Resizer(numbers, fractions, {id(one): other for one, other in extra["objects"]}).jaxpr(form)
+    return Resizer(numbers, fractions, {id(seen[0]): seen[1] for _, seen in extra["objects"]}).jaxpr(form)
 
 
 def _noted(captured: Captured, found: Correspondence) -> bool:
@@ -150,7 +159,8 @@ def _candidates(example: Captured, avals: Sequence[Any], roots: Sequence[tuple[i
     by_tree: dict[tuple[int, int], list[Place]] = {}
     for tied in tied_dimensions(example.jaxpr):
         size = avals[tied.places[0][0]].shape[tied.places[0][1]]
-        if type(size) is not int or size < 2:
+        leads = all(axis == 0 and roots[i][1] == 1 for i, axis in tied.places)
+        if type(size) is not int or size < 1 or size == 1 and not leads:  # a batch of one is a batch
             continue
         if tied.strided:
             strided.update(tied.places)
@@ -169,22 +179,25 @@ def _candidates(example: Captured, avals: Sequence[Any], roots: Sequence[tuple[i
     return [Tied(tuple(sorted(group)), not strided.isdisjoint(group)) for group in found]
 
 
-def _choices(tied: Sequence[Tied], roots: Sequence[tuple[int, int]]) -> Iterator[list[Tied]]:
+def _choices(tied: Sequence[Tied], roots: Sequence[tuple[int, int]], is_one: Callable[[Tied], bool]) -> Iterator[list[Tied]]:
     """All together; then those that are not a model's alone; those that are the first axis wherever they stand (batches);
-    and each of those alone."""
-    leading = [t for t in tied if all(axis == 0 for _, axis in t.places)]
-    data = [t for t in tied if t in leading or any(roots[i][1] == 1 for i, _ in t.places)]
+    and each of those alone. What is taken apart in strides is tried as if it were not, then with the factors that it has."""
+    several = [t for t in tied if not is_one(t)]
+    leading = [t for t in several if all(axis == 0 for _, axis in t.places)]
+    data = [t for t in several if t in leading or any(roots[i][1] == 1 for i, _ in t.places)]
     first = [t for t in leading if len({n for n, _ in t.places}) > 1] or leading
-    choices = [list(tied), data, leading, first, *[[t] for t in reversed(first)]]
+    choices = [list(tied), several, data, leading, first, *[[t] for t in reversed(first)]]
     seen: list[list[Tied]] = []
     for choice in choices:
-        if choice and choice not in seen and len(seen) < _MOST_ATTEMPTS:
-            seen.append(choice)
-            yield choice
+        for strided in (False, True):
+            one = [Tied(t.places, t.strided and strided) for t in choice]
+            if one and one not in seen and len(seen) < _MOST_ATTEMPTS:
+                seen.append(one)
+                yield one
 
 
-def _sized(chosen: Sequence[Tied], avals: Sequence[Any], taken: Any) -> Iterator[Group]:
-    """A size for each, that stands for nothing else in the trace.
+def _sized(chosen: Sequence[Tied], given: Sequence[Sequence[Any]], taken: Any) -> Iterator[Group]:
+    """A size for each, that stands for nothing else in the trace. given: the types of the inputs in each example.
 
     It is odd where the example's is even, and even where that is odd: halves are rounded in one of them. What is taken
     apart in strides keeps the factors of two that it has.
@@ -192,19 +205,21 @@ def _sized(chosen: Sequence[Tied], avals: Sequence[Any], taken: Any) -> Iterator
     start = _STARTS.get(len(chosen), _START)
     found: list[int] = []
     for tied in chosen:
-        old = avals[tied.places[0][0]].shape[tied.places[0][1]]
-        multiple = min(old & -old, _MOST_HALVED) if tied.strided else 1
+        number, axis = tied.places[0]
+        sizes = [avals[number].shape[axis] for avals in given]
+        old = sizes[0]
+        multiple = min(math.gcd(*sizes, _MOST_HALVED), _MOST_HALVED) if tied.strided else 1
         power = multiple if tied.strided else 1 + old % 2
         least = start if old < min(_LARGE, start) else _SMALL_START
-        number = max(least // power, 7)
+        prime = max(least // power, 7)
         while (
-            not _is_prime(number)
-            or number * power == old
-            or any(number * k in taken or number * k in found for k in (1, 2, 4, 8, 16))
+            not _is_prime(prime)
+            or prime * power in sizes
+            or any(prime * k in taken or prime * k in found for k in (1, 2, 4, 8, 16))
         ):
-            number += 1
-        found.append(number * power)
-        yield Group(tied.places, old, number * power, multiple)
+            prime += 1
+        found.append(prime * power)
+        yield Group(tied.places, min(sizes), old, prime * power, multiple)
 
 
 def _is_prime(number: int) -> bool:
@@ -221,5 +236,7 @@ def in_words(captured: Captured, words: Mapping[int, str]) -> str:
 
 
 def smallest(captured: Captured) -> int:
-    """The least size at which a program is known to be the same."""
-    return 2 if captured.extra.get("groups") else 1
+    """The least size at which the text may be called: arrays of one row are broadcast, so that one has to have been tried."""
+    groups = captured.extra.get("groups", ())
+    return 1 if all(g.least == 1 for g in groups) else 2
+

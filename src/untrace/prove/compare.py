@@ -186,6 +186,18 @@ class Side:
         return None
 
 
+
+def are_same_callables(pairs: Iterable[tuple[str, tuple[Any, ...]]]) -> bool:
+    """Whether the Python functions in the same parameters (by name) of several traces do the same, rules aside: those are
+    traced and compared with their equations."""
+    values = Comparer().values
+    traced = {name for names in rules.RULE_PARAMS.values() for name in names}
+    return all(
+        name in traced or not callable(first) or all(values.same(first, other) for other in others)
+        for name, (first, *others) in pairs
+    )
+
+
 @dataclass
 class Comparer:
     """One comparison: what was found equal is remembered by identity."""

@@ -140,7 +140,9 @@ def guard_of(
     values = [[_value(parameters[name], [(k, v[i]) for k, v in trees[name]]) for i in (0, 1)] for name in names]
     describe = "_type_of" if all([_is_plain(value) for value, _ in values]) else "_type_of_classes"
     texts = {name: _words(module, describe, *both) for name, both in zip(names, values, strict=True)}
-    settings = [(key, Text(repr(setting))) for key, setting in sorted(module.guarded.items())]
+    found = dict(module.guarded)
+    found["multiples"] = {module.described.sizes[n]: m for n, m in found.pop("multiples", {}).items()}
+    settings = [(key, Text(repr(setting))) for key, setting in sorted(found.items()) if setting]
     module.helper(describe)
     short = _shortened(texts)
     is_short = any(re.search(r"like \w|\] \* \d", text) for text in short)

@@ -7,6 +7,7 @@ ValueError instead of being ignored.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,6 +128,18 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
         return []
 
 
+def _given_before(fn: Any) -> set[str]:
+    """The names of keyword arguments that `functools.partial` has given, below JAX's transformations too."""
+    found: set[str] = set()
+    while fn is not None:
+        if isinstance(fn, functools.partial):
+            found.update(fn.keywords)
+            fn = fn.func
+        else:
+            fn = getattr(fn, "__wrapped__", None)
+    return found
+
+
 # ---------------------------------------------------------------- the signature
 
 
@@ -145,7 +158,8 @@ def signature_parameters(
     body needs for something else. Functions without a signature that fits the call get parameters
     `x0, x1, ...`.
     """
-    parameters = _parameters(fn)
+    before = _given_before(fn) - kwargs.keys()
+    parameters = [p for p in _parameters(fn) if p.name not in before]
     names = [p.name for p in parameters]
     fits = all(map(is_plain_identifier, names)) and bool(parameters)
     if fits:

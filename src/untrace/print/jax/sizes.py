@@ -88,7 +88,11 @@ class Sizes:
             return None
         scope: Sizes | None = self
         while scope is not None:
-            ways = [(_fraction(wanted, point) if others else _share(value, point[0]), read) for point, read in scope._bases()]
+            is_rounded = exact in self.w.module.rounded_fractions
+            ways = [
+                (_fraction(wanted, point, is_rounded) if others else _share(value, point[0]), read)
+                for point, read in scope._bases()
+            ]
             # `1.0 / y.size` says more than `2.5 / x.size`, where both are the same.
             best = min(((way[0], way[1], read) for way, read in ways if way is not None), key=lambda w: w[0], default=None)
             if best is not None:
@@ -308,9 +312,19 @@ def _of_one(wanted: Sequence[int], base: Sequence[int]) -> Callable[[Expr], Expr
 Way = Callable[[Expr], Expr]
 
 
-def _fraction(wanted: Sequence[float], base: Sequence[int]) -> tuple[int, Way] | None:
+def _fraction(wanted: Sequence[float], base: Sequence[int], is_rounded: bool = False) -> tuple[int, Way] | None:
     """How to make each number of `wanted` from that of `base`: `c / n`, `c * n`, `c / n**0.5`, `c * n**0.5`, `n / c`, of
-    `n - 1` too; with a figure for how far-fetched it is."""
+    `n - 1` too; with a figure for how far-fetched it is.
+
+    is_rounded: whether the numbers were rounded on the way (`3.0 * f32(1 / n)`). Then only what is the same at every size
+    counts: powers of two, divided once.
+    """
+    if is_rounded:
+        factors = [w * b for w, b in zip(wanted, base, strict=True)]
+        for factor, text in _plain(factors):
+            if math.frexp(abs(factor))[0] == 0.5 and _same([factor / b for b in base], wanted):
+                return int(factor != 1), lambda e: _scaled(text, e, 1, True)
+        return None
     for summand in (0, -1, 1):
         parts = [b + summand for b in base]
         if min(parts) <= 0:

@@ -7,7 +7,7 @@ written as a `bind` of the imported primitive object, which is always the same e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,7 @@ class ModuleWriter(ConstantWriter):
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self.variable_sizes: Mapping[int, Sequence[int]] = {}  # integers that follow the inputs, at other sizes
         self.variable_fractions: Mapping[float, Sequence[float]] = {}  # the same of numbers that are computed of them
+        self.rounded_fractions: Set[float] = frozenset()  # those that a rewrite has computed, in the type of the program
         self.size_names: Mapping[int, str] = {}  # the author's words for them
         self.guarded: Mapping[str, Any] | None = None  # what the entry depends on beside its arguments; None without a guard
         self.guard: Statement | None = None  # the entry's first statement then
