@@ -16,8 +16,8 @@ containers, 64-bit mode, the implementation of keys. Of each change one of these
   other      the written function fails, but not by its guard, where the original does not
   SILENT     the written function gives something else, or takes what the original refuses
 
-Beside this: of the sizes that are the first axis of several arrays (or of the only one), which the original takes
-otherwise, the share that follows in the text. The last line reads `N passed, M failed`; M counts SILENT and other.
+Beside this: of the sizes that are the first axis of the arrays that are arguments (or of all arrays of an argument), which
+the original takes otherwise, the share that follows in the text. The last line reads `N passed, M failed`; M counts SILENT and other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import Record, build_case, child_main, compare_bits, find_cases, host_leaves, load_module, run_child, write_json
+from _common import (
+    Record,
+    build_case,
+    child_main,
+    compare_bits,
+    find_cases,
+    host_leaves,
+    load_module,
+    run_child,
+    write_json,
+)
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"
@@ -212,8 +222,9 @@ def changes(args: tuple[Any, ...], static: Any) -> Iterator[tuple[str, tuple[Any
         for axis, size in enumerate(np.shape(leaf)):
             by_size[size].append((number, axis))
     groups: list[tuple[str, int, list[tuple[int, int]]]] = []
+    batched = batches(dynamic)
     for size, places in by_size.items():
-        rows = [(n, a) for n, a in places if a == 0]
+        rows = [(n, a) for n, a in places if a == 0 and batched[n]]
         if rows and size > 1:
             groups.append(("rows", size, rows))
         if places != rows:
@@ -243,6 +254,19 @@ def changes(args: tuple[Any, ...], static: Any) -> Iterator[tuple[str, tuple[Any
     flag = not jax.config.jax_enable_x64
     yield f"x64 {flag}", args, lambda: jax.enable_x64(flag)
     yield "rbg keys", args, lambda: jax.default_prng_impl("rbg")
+
+
+def batches(args: Any) -> list[bool]:
+    """Of each array, whether it may be a batch: it is an argument, or all arrays of its argument begin with one size (a
+    model's parameters do not)."""
+    import jax
+
+    found: list[bool] = []
+    for arg in args:
+        shapes = [np.shape(x) for x in jax.tree_util.tree_leaves(arg)]
+        alike = len(shapes) == 1 or len({s[0] if s else None for s in shapes}) == 1
+        found += [alike and bool(s) for s in shapes]
+    return found
 
 
 def resized(leaf: Any, sizes: dict[int, int]) -> Any:

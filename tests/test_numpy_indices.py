@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 import untrace
-import pytest
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.example_libraries import optimizers
 from libraries import library
 
 import untrace
-import pytest
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 

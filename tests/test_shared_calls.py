@@ -7,9 +7,9 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import untrace
-import pytest
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 

@@ -40,8 +40,8 @@ from untrace.lift.simplify import (
     simplified,
     unproven,
 )
-from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax import guard
+from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
 from untrace.print.jax.module import Written, write_module
 from untrace.print.rules import JAX
@@ -575,9 +575,11 @@ class _Attempt:
 
     def _written(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool, rolls: bool) -> Written:
         o = self.options
-        guarded = guard.settings_of(self.captured.jaxpr, sizes.smallest(self.captured)) if o.guard else None
+        guarded = guard.settings_of(self.captured.jaxpr) if o.guard else None
         if guarded is not None:
-            guarded["multiples"] = {g.size: g.multiple for g in self.captured.extra.get("groups", ()) if g.multiple > 1}
+            groups = self.captured.extra.get("groups", ())
+            guarded["least"] = {g.size: 1 for g in groups if g.least == 1}  # arrays of one row are broadcast
+            guarded["multiples"] = {g.size: g.multiple for g in groups if g.multiple > 1}
         return write_module(
             self.program, head, forced, o.standalone, idiomatic, o.comments, o.annotations, scans, rolls, guarded
         )

@@ -31,7 +31,7 @@ _SMALL_START = 29  # of a size that is large in the example
 _LARGE = 1000
 # An image that is halved several times needs a size that can be halved.
 _MOST_HALVED = 16
-_MOST_ATTEMPTS = 6
+_MOST_ATTEMPTS = 5
 # A trace of so many times as many equations is a loop over a size that was unrolled.
 _LONGER, _MORE = 2, 200
 _TRACES = 3  # a capture may trace so often, to note calls
@@ -122,10 +122,10 @@ def _noted(captured: Captured, found: Correspondence) -> bool:
     if following is None or any(len(seen) > 1 for seen in found.fractions.values()):
         return False
     fractions = {n: next(iter(seen)) for n, seen in found.fractions.items()}
-    captured.extra["sizes"] = {**captured.extra.get("sizes", {}), **following}
-    captured.extra["fractions"] = {**captured.extra.get("fractions", {}), **fractions}
+    captured.extra["sizes"] = {**following, **captured.extra.get("sizes", {})}  # of all examples, where those are known
+    captured.extra["fractions"] = {**fractions, **captured.extra.get("fractions", {})}
     captured.extra["objects"] = [*captured.extra.get("objects", ()), *found.objects]
-    captured.extra["pairs"] = {**captured.extra.get("pairs", {}), **{id(eqn): other for eqn, other in found.pairs}}
+    captured.extra["pairs"] = {**captured.extra.get("pairs", {}), **{id(eqns[0]): eqns[1] for eqns in found.pairs}}
     return True
 
 
@@ -181,19 +181,20 @@ def _candidates(example: Captured, avals: Sequence[Any], roots: Sequence[tuple[i
 
 def _choices(tied: Sequence[Tied], roots: Sequence[tuple[int, int]], is_one: Callable[[Tied], bool]) -> Iterator[list[Tied]]:
     """All together; then those that are not a model's alone; those that are the first axis wherever they stand (batches);
-    and each of those alone. What is taken apart in strides is tried as if it were not, then with the factors that it has."""
+    and each of those alone. What is taken apart in strides is tried as if it were not, then with the factors that it has,
+    then left as it is."""
     several = [t for t in tied if not is_one(t)]
-    leading = [t for t in several if all(axis == 0 for _, axis in t.places)]
-    data = [t for t in several if t in leading or any(roots[i][1] == 1 for i, _ in t.places)]
+    whole = [t for t in several if not t.strided]
+    leading = [t for t in whole if all(axis == 0 for _, axis in t.places)]
+    data = [t for t in whole if t in leading or any(roots[i][1] == 1 for i, _ in t.places)]
     first = [t for t in leading if len({n for n, _ in t.places}) > 1] or leading
-    choices = [list(tied), several, data, leading, first, *[[t] for t in reversed(first)]]
+    as_if_whole = [Tied(t.places) for t in several]
+    alone = [[t] for t in reversed(first or [t for t in several if all(axis == 0 for _, axis in t.places)])]
     seen: list[list[Tied]] = []
-    for choice in choices:
-        for strided in (False, True):
-            one = [Tied(t.places, t.strided and strided) for t in choice]
-            if one and one not in seen and len(seen) < _MOST_ATTEMPTS:
-                seen.append(one)
-                yield one
+    for choice in ([Tied(t.places) for t in tied], as_if_whole, several, whole, data, leading, first, *alone):
+        if choice and choice not in seen and len(seen) < _MOST_ATTEMPTS:
+            seen.append(choice)
+            yield choice
 
 
 def _sized(chosen: Sequence[Tied], given: Sequence[Sequence[Any]], taken: Any) -> Iterator[Group]:
@@ -233,10 +234,4 @@ def in_words(captured: Captured, words: Mapping[int, str]) -> str:
         return ""
     names, old, new = zip(*[(words[g.size], str(g.old), str(g.size)) for g in groups], strict=True)
     return f", at {', '.join(names)} = {', '.join(old)} and {', '.join(new)}"
-
-
-def smallest(captured: Captured) -> int:
-    """The least size at which the text may be called: arrays of one row are broadcast, so that one has to have been tried."""
-    groups = captured.extra.get("groups", ())
-    return 1 if all(g.least == 1 for g in groups) else 2
 

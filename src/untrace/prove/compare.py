@@ -188,13 +188,14 @@ class Side:
 
 
 def are_same_callables(pairs: Iterable[tuple[str, tuple[Any, ...]]]) -> bool:
-    """Whether the Python functions in the same parameters (by name) of several traces do the same, rules aside: those are
-    traced and compared with their equations."""
+    """Whether the Python functions that a text may have to be given (of callbacks, policies) are the same in several traces:
+    (name of the parameter, its values)."""
     values = Comparer().values
-    traced = {name for names in rules.RULE_PARAMS.values() for name in names}
+    given = {name for _, name in _CALLBACKS} | {"policy"}
     return all(
-        name in traced or not callable(first) or all(values.same(first, other) for other in others)
+        all(values.same(first, other) for other in others)
         for name, (first, *others) in pairs
+        if name in given and callable(first)
     )
 
 

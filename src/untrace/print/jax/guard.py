@@ -36,8 +36,8 @@ _SHORT = 20  # characters, which say as much as "like params"
 
 
 @helper("fnmatch", "hashlib", "itertools", "re", "jax", "jnp")
-def _checked(types, *values, least=1, multiples={}, weak=False, x64=False, prng=None):  # noqa: B006
-    """The values, numbers as arrays, where a function was written for them: `x: f32[n,3]` is of any size `n` from `least` on."""
+def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):  # noqa: B006
+    """The values, numbers as arrays, where a function was written for them: `x: f32[n,3]` is of any size `n` from 2 (or `least`) on."""
     leaves, tree = jax.tree.flatten(values)
     if not all([hasattr(leaf, "aval") for leaf in leaves]):
         leaves = [jnp.asarray(leaf) for leaf in leaves]
@@ -45,19 +45,20 @@ def _checked(types, *values, least=1, multiples={}, weak=False, x64=False, prng=
     settings = (jax.config.jax_enable_x64, prng and jax.config.jax_default_prng_impl)
     key = (types, settings, tree, *[leaf.aval for leaf in leaves])
     if key not in _KNOWN:
-        sizes, said = {}, "the original may do something else there; decompile it with such arguments"
+        sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
         if settings != (x64, prng):
-            raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}: {said}")
-        for (name, expected), value in zip([text.split(": ", 1) for text in types.split("; ")], values):
+            raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
+        for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ")], values, strict=True):
             found = _type_of(value, weak)
             if expected[0] == "#":
                 found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
             tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]
             for old, new in itertools.zip_longest(*tokens, fillvalue=""):
-                is_size = old.isidentifier() and new.isdecimal() and int(new) >= least
+                is_size = old.isidentifier() and new.isdecimal() and int(new) >= least.get(old, 2)
                 is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
                 if not is_size and not fnmatch.fnmatchcase(new, old):
-                    raise TypeError(f"this was written for {name}: {expected}, not for {found} (sizes {sizes}): {said}")
+                    given = ", ".join([f"{size} = {number}" for size, number in sizes.items()]) or "of no size yet"
+                    raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
         _KNOWN.add(key)
     return values if len(values) > 1 else values[0]
 
@@ -80,7 +81,10 @@ def _spelled_out(types):
 @helper("jax")
 def _type_of(value, weak):
     """The type of a pytree in words: `{w: f32[3,4]}`; of numbers that give way to other types with a `~`, if `weak`."""
-    word = lambda leaf: "~" * (weak and leaf.aval.weak_type) + leaf.aval.str_short(short_dtypes=True)
+
+    def word(leaf):
+        return "~" * (weak and leaf.aval.weak_type) + leaf.aval.str_short(short_dtypes=True)
+
     return str(jax.tree.map(word, value)).replace("'", "")
 
 
@@ -107,7 +111,7 @@ def _type_of_classes(value, weak):
         kind, fixed = tree.node_data()
         parts = [words(child) for child in tree.children()]
         if kind is dict:
-            parts, fixed = [f"{key}: {part}" for key, part in zip(fixed, parts)], None
+            parts, fixed = [f"{key}: {part}" for key, part in zip(fixed, parts, strict=True)], None
         start, end = {dict: "{}", list: "[]", tuple: "()"}.get(kind, (f"{kind.__name__}(", ")"))
         return start + ", ".join(parts) + ("" if fixed is None else f" | {static(fixed)}") + end
 
@@ -141,14 +145,21 @@ def guard_of(
     describe = "_type_of" if all([_is_plain(value) for value, _ in values]) else "_type_of_classes"
     texts = {name: _words(module, describe, *both) for name, both in zip(names, values, strict=True)}
     found = dict(module.guarded)
-    found["multiples"] = {module.described.sizes[n]: m for n, m in found.pop("multiples", {}).items()}
-    settings = [(key, Text(repr(setting))) for key, setting in sorted(found.items()) if setting]
+    for setting in ("least", "multiples"):
+        found[setting] = {module.described.sizes[n]: m for n, m in found.pop(setting, {}).items()}
+    settings = [(key, Text(_written(setting))) for key, setting in sorted(found.items()) if setting]
     module.helper(describe)
     short = _shortened(texts)
     is_short = any(re.search(r"like \w|\] \* \d", text) for text in short)
     if is_short:
         module.helper("_spelled_out")
     return Checked(names, module.helper("_checked").flat(), short, is_short, settings)
+
+
+def _written(setting: Any) -> str:
+    if type(setting) is dict:
+        return f"{{{', '.join([f'{quoted(key)}: {number}' for key, number in setting.items()])}}}"
+    return quoted(setting) if type(setting) is str else repr(setting)
 
 
 class Checked(Statement):
@@ -275,8 +286,8 @@ class _Typed:
     aval: Any
 
 
-def settings_of(jaxpr: Any, smallest: int) -> dict[str, Any]:
-    """What a program depends on beside its arguments, as `_checked` takes it. smallest: the least size it was traced at."""
+def settings_of(jaxpr: Any) -> dict[str, Any]:
+    """What a program depends on beside its arguments, as `_checked` takes it."""
     kinds: set[tuple[str, Any]] = set()
     makes_keys = False
     for eqn in jax_compat.equations_in(jaxpr):
@@ -290,8 +301,6 @@ def settings_of(jaxpr: Any, smallest: int) -> dict[str, Any]:
     # A number that gives way to other types, and one that does not, are two programs where there are other types.
     if any(len([k for k, _ in kinds if k == kind]) > 1 for kind in "fi"):
         found["weak"] = True
-    if smallest > 1:
-        found["least"] = smallest
     if jax.config.jax_enable_x64:
         found["x64"] = True
     if makes_keys:

@@ -28,7 +28,7 @@ from untrace.print.jax.bodies import (
 )
 from untrace.print.jax.carried import Carry
 from untrace.print.rules import Groups
-from untrace.print.tree import Call, Expr, Name, Text, Tuple
+from untrace.print.tree import Call, Expr, Name, Tuple
 
 _NUMBERED = re.compile(r"\w*_\d+")
 
@@ -209,7 +209,7 @@ def _static_fori(
     if step is None or type(lower) is not Literal or not counter.aval.weak_type:
         return None
     start = int(lower.value)
-    bounds = [Text(str(start)), Text(str(start + length))]
+    bounds = [w.source(start), w.source(start + length)]
     kwargs = {"unroll": unroll} if unroll != 1 else {}
     return _fori(w, operands, jaxpr, step, bounds, consts, consts, 1, kwargs)
 

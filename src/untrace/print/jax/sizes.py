@@ -8,6 +8,7 @@ one parameter more. Nothing here is trusted: the text is traced again at other s
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,7 +91,7 @@ class Sizes:
         while scope is not None:
             is_rounded = exact in self.w.module.rounded_fractions
             ways = [
-                (_fraction(wanted, point, is_rounded) if others else _share(value, point[0]), read)
+                (_fraction(wanted, point[: len(wanted)], is_rounded) if others else _share(value, point[0]), read)
                 for point, read in scope._bases()
             ]
             # `1.0 / y.size` says more than `2.5 / x.size`, where both are the same.
@@ -219,7 +220,8 @@ class Sizes:
                 return self._shape(value, axis)
         # The same arithmetic has to hold at every size that the program was traced at.
         wanted = (size, *self.variable[size])
-        points = [((base, *self.variable[base]), (base, value, axis)) for base, value, axis in known]
+        count = len(wanted)  # of a size that a rewrite computes only the example's is known
+        points = [((base, *self.variable[base])[:count], (base, value, axis)) for base, value, axis in known]
         for point, place in points:
             found = _of_one(wanted, point)
             if found is not None:
@@ -283,7 +285,7 @@ def words_of_sizes(program: Program, authors: Mapping[int, str]) -> dict[int, st
 def _computed_word(size: int, sizes: Mapping[int, Sequence[int]], words: Mapping[int, str]) -> str:
     """`n-1` for a size that is computed of another; `_` where that is not simple."""
     for base, word in words.items():
-        way = _of_one((size, *sizes[size]), (base, *sizes[base]))
+        way = _of_one((size, *sizes[size]), (base, *sizes[base])[: 1 + len(sizes[size])])
         if way is not None and word != "_":
             return way(Name(word)).flat().replace(" ", "")
     return "_"
@@ -323,7 +325,7 @@ def _fraction(wanted: Sequence[float], base: Sequence[int], is_rounded: bool = F
         factors = [w * b for w, b in zip(wanted, base, strict=True)]
         for factor, text in _plain(factors):
             if math.frexp(abs(factor))[0] == 0.5 and _same([factor / b for b in base], wanted):
-                return int(factor != 1), lambda e: _scaled(text, e, 1, True)
+                return int(factor != 1), functools.partial(_scaled, text, 0, 1, True)
         return None
     for summand in (0, -1, 1):
         parts = [b + summand for b in base]
@@ -335,10 +337,10 @@ def _fraction(wanted: Sequence[float], base: Sequence[int], is_rounded: bool = F
                 given = [factor / p**power if divides else factor * p**power for p in parts]
                 if _same(given, wanted):
                     rank = abs(summand) + (abs(factor) not in (1, 2, 0.5)) + (abs(factor) != 1) + (power != 1)
-                    return rank, lambda e: _scaled(text, _plus(e, summand), power, divides)
+                    return rank, functools.partial(_scaled, text, summand, power, divides)
         for factor, text in _plain([p / w for w, p in zip(wanted, parts, strict=True)]):
             if _same([p / factor for p in parts], wanted):
-                return 3, lambda e: Binary(_plus(e, summand), "/", text)
+                return 3, functools.partial(_divided, text, summand)
     return None
 
 
@@ -370,7 +372,12 @@ def _plain(factors: Sequence[float]) -> Iterator[tuple[float, Expr]]:
             yield times * constant, Text(text) if times == 1 else Binary(number, "*", Text(text))
 
 
-def _scaled(factor: Expr, size: Expr, power: float, divides: bool) -> Expr:
+def _divided(divisor: Expr, summand: int, size: Expr) -> Expr:
+    return Binary(_plus(size, summand), "/", divisor)
+
+
+def _scaled(factor: Expr, summand: int, power: float, divides: bool, size: Expr) -> Expr:
+    size = _plus(size, summand)
     is_one = factor.flat() == "1.0"
     if power != 1 and divides and is_one:
         return Binary(size, "**", Text("-0.5", UNARY))

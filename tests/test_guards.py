@@ -1,0 +1,202 @@
+"""A written function is right for what it is called with, or says that it is not: the guard of the entry."""
+
+import collections
+import dataclasses
+import functools
+import importlib.util
+import itertools
+import subprocess
+import sys
+import timeit
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import untrace
+
+_serial = itertools.count()
+
+
+def saved(d: Any, folder: Any) -> Any:
+    """The entry of the saved text, imported as a fresh module."""
+    name = f"guarded_{next(_serial)}"
+    path = folder / f"{name}.py"
+    d.save(path)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, d.name)
+
+
+def squared(w, x, y):
+    return jnp.mean((x @ w - y) ** 2)
+
+
+W, X, Y = jnp.arange(3.0), jnp.linspace(0.0, 1.0, 12).reshape(4, 3), jnp.ones(4)
+REFUSED = r"this was written for .*not for .*Decompile the original"
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["mass", "name"])
+@dataclasses.dataclass
+class Body:
+    x: Any
+    mass: float
+    name: str
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+def test_a_gradient_follows_the_batch_and_refuses_other_types(tmp_path):
+    text = saved(untrace.decompile(jax.grad(squared))(W, X, Y), tmp_path)
+    more = jnp.linspace(-1.0, 1.0, 24).reshape(8, 3), jnp.ones(8)
+    np.testing.assert_array_equal(text(W, *more), jax.grad(squared)(W, *more))
+    with pytest.raises(TypeError, match=REFUSED):
+        text(W.astype(int), X, Y)
+    with pytest.raises(TypeError, match=REFUSED):
+        text(W, X, jnp.ones(5))
+    with pytest.raises(TypeError, match=REFUSED):
+        text([W], X, Y)
+
+
+def test_the_message_says_what_was_fixed_and_what_came():
+    d = untrace.decompile(jax.grad(squared))(W, X, Y)
+    with pytest.raises(TypeError) as caught:
+        d(W, X, jnp.ones(5))
+    assert "y: f32[n] (m = 3, n = 4), not for f32[5]" in str(caught.value)
+
+
+def test_static_fields_are_refused_where_the_text_depends_on_them(tmp_path):
+    energy = saved(untrace.decompile(lambda b: 0.5 * b.mass * jnp.sum(b.x**2))(Body(jnp.ones(3), 2.0, "a")), tmp_path)
+    assert energy(Body(jnp.ones(5), 2.0, "b")) == 5.0  # the name makes no difference, the size follows
+    with pytest.raises(TypeError, match=REFUSED):
+        energy(Body(jnp.ones(3), 5.0, "a"))
+    length = saved(untrace.decompile(lambda b: jnp.sum(b.x**2))(Body(jnp.ones(3), 2.0, "a")), tmp_path)
+    assert length(Body(jnp.ones(3), 5.0, "a")) == 3.0
+
+
+@pytest.mark.parametrize(
+    "tree, others",
+    [
+        ({"a": X, "b": Y}, [{"a": X, "b": Y, "c": Y}, {"a": X}, collections.OrderedDict(a=X, b=Y)]),
+        ([X, X], [[X, X, X], [X], (X, X)]),
+        ((X, None), [(X, X), [X, None], (X,)]),
+        (Point(X, Y), [(X, Y), Point(Y, X)]),
+    ],
+    ids=["keys", "lengths", "None", "classes"],
+)
+def test_another_tree_is_refused(tree, others, tmp_path):
+    text = saved(untrace.decompile(lambda t: sum(jnp.sum(x) for x in jax.tree.leaves(t)))(tree), tmp_path)
+    text(tree)
+    for other in others:
+        with pytest.raises(TypeError, match=REFUSED):
+            text(other)
+
+
+def test_numbers_and_numpy_s_arrays_are_taken(tmp_path):
+    def scaled(x, scale, steps):
+        return (x * scale).astype(jnp.int32) + steps.astype(jnp.int32)
+
+    text = saved(untrace.decompile(lambda x, s, n: scaled(x, jnp.asarray(s), jnp.asarray(n)))(X, 2.0, 3), tmp_path)
+    for args in ((X, 2.0, 3), (np.asarray(X), np.float32(2.0), jnp.asarray(3)), (X, jnp.float32(2.0), 3)):
+        np.testing.assert_array_equal(text(*args), scaled(X, jnp.float32(2.0), jnp.int32(3)))
+
+
+def test_weak_types_are_told_apart_where_they_matter():
+    half = jnp.ones(3, jnp.bfloat16)
+    d = untrace.decompile(lambda x, scale: x * scale)(half, 2.0)
+    assert d(half, 3.0).dtype == jnp.bfloat16
+    with pytest.raises(TypeError, match=REFUSED):  # the original gives float32 there
+        d(half, jnp.float32(3.0))
+
+
+def test_64_bit_mode_and_the_implementation_of_keys_are_part_of_it():
+    d = untrace.decompile(lambda x: jnp.arange(3) + x)(jnp.int32(1))
+    with jax.enable_x64(True), pytest.raises(TypeError, match="jax_enable_x64=False"):
+        d(jnp.int32(1))
+    d = untrace.decompile(lambda n: jax.random.normal(jax.random.key(n), (2,)))(3)
+    with jax.default_prng_impl("rbg"), pytest.raises(TypeError, match="prng=threefry2x32"):
+        d(3)
+
+
+def test_under_a_transformation_nothing_is_left_of_it():
+    d = untrace.decompile(squared)(W, X, Y)
+    assert str(jax.make_jaxpr(d)(W, X, Y)) == str(jax.make_jaxpr(squared)(W, X, Y))
+    np.testing.assert_array_equal(jax.grad(d)(W, X, Y), jax.grad(squared)(W, X, Y))
+    jax.vmap(d, in_axes=(None, 0, 0))(W, jnp.stack([X, X]), jnp.stack([Y, Y]))
+
+
+def test_a_known_call_costs_microseconds():
+    d = untrace.decompile(squared)(W, X, Y)
+    d(W, X, Y)
+    types = next(line for line in d.source.splitlines() if "_checked(" in line).split('"')[1]
+    checked = d.module._checked
+    checked(types, W, X, Y)
+    assert min(timeit.repeat(lambda: checked(types, W, X, Y), number=1000, repeat=5)) / 1000 < 50e-6  # 1.5 measured
+
+
+def test_without_a_guard_there_is_none():
+    d = untrace.decompile(squared, guard=False)(W, X, Y)
+    assert "_checked" not in d.source and d.source.count("def ") == 1
+    assert "_checked" in untrace.decompile(squared, style="exact")(W, X, Y).source
+    assert "_checked" in untrace.from_jaxpr(jax.make_jaxpr(squared)(W, X, Y)).source
+
+
+def test_a_long_tree_is_told_in_short_and_a_very_long_one_by_its_hash(tmp_path):
+    layers = [{"w": jnp.ones((3, 3)), "b": jnp.ones(3)} for _ in range(3)]
+
+    def step(layers, moments, x):
+        for layer in layers:
+            x = jnp.tanh(x @ layer["w"] + layer["b"])
+        return x, jax.tree.map(lambda m, p: 0.9 * m + p, moments, layers)
+
+    d = untrace.decompile(step)(layers, layers, X)
+    assert "layers: [{b: f32[m], w: f32[m,m]}] * 3; moments: like layers; " in d.source, d.source
+    text = saved(d, tmp_path)
+    text(layers, layers, jnp.ones((7, 3)))
+    with pytest.raises(TypeError, match=REFUSED):
+        text(layers[:2], layers[:2], X)
+    many = {f"parameter_{i}": jnp.ones((i + 1, 3)) for i in range(50)}
+    d = untrace.decompile(lambda p: sum(jnp.sum(x) for x in p.values()), sizes="fixed")(many)
+    assert "p: #" in d.source
+    text = saved(d, tmp_path)
+    text(many)
+    with pytest.raises(TypeError, match=REFUSED):
+        text({**many, "parameter_3": jnp.ones((9, 3))})
+
+
+def test_the_guard_holds_in_another_process(tmp_path):
+    """Descriptions of static fields hold no addresses and no order of a set."""
+    (tmp_path / "model.py").write_text(
+        "import dataclasses, functools, jax, jax.numpy as jnp\n"
+        "@functools.partial(jax.tree_util.register_dataclass, data_fields=['x'], meta_fields=['f', 'tags'])\n"
+        "@dataclasses.dataclass\n"
+        "class Model:\n    x: object\n    f: object\n    tags: frozenset\n"
+        "def scaled(by):\n    return lambda x: by * x\n"
+        "def call(m):\n    return m.f(m.x)\n"
+        "def make(by=2.0):\n    return Model(jnp.ones(3), scaled(by), frozenset({'a', 'b', 'c'}))\n"
+    )
+    write = "import model, untrace; untrace.decompile(model.call)(model.make()).save('written.py')"
+    use = (
+        "import model, written\nprint(written.call(model.make()))\n"
+        "try:\n    written.call(model.make(3.0))\nexcept TypeError as e:\n    print('refused', e)\n"
+    )
+    for seed, program in (("1", write), ("2", use), ("3", use)):
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True,
+            env={**__import__("os").environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert program is write or "[2. 2. 2.]" in done.stdout and "refused" in done.stdout
+
+
+def test_a_partial_bears_the_name_of_its_function_and_takes_what_is_left():
+    d = untrace.decompile(functools.partial(squared, W), guard=False)(X, Y)
+    assert d.name == "squared" and "def squared(x, y):" in d.source
+    d = untrace.decompile(jax.grad(functools.partial(squared, y=Y)), guard=False)(W, X)
+    assert d.name == "grad_squared" and "def grad_squared(w, x):" in d.source

@@ -1,0 +1,164 @@
+"""Sizes that follow the arguments: numbers are read off shapes where they are those of the trace, and stay where not."""
+
+import importlib.util
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import untrace
+from untrace.capture.dimensions import tied_dimensions
+
+_serial = itertools.count()
+
+
+def f32(*shape):
+    return jnp.linspace(0.1, 1.0, int(np.prod(shape)), dtype=jnp.float32).reshape(shape)
+
+
+def written(function, *args, **options):
+    return untrace.decompile(function, guard=False, **options)(*args)
+
+
+def body(d):
+    return d.source[d.source.index("def ") :]
+
+
+@pytest.mark.parametrize(
+    "function, args, text, others",
+    [
+        (lambda x: x / x.shape[0], (f32(4, 3),), "x / x.shape[0]", [(f32(9, 2),)]),
+        (lambda x: x * x.shape[-1] ** -0.5, (f32(4, 8),), "x * x.shape[1] ** (-0.5)", [(f32(2, 3),)]),
+        (lambda x: x.reshape(x.shape[0], -1), (f32(4, 3, 2),), "x.reshape(x.shape[0], -1)", [(f32(5, 3, 2),)]),
+        (lambda x: x + jnp.arange(x.shape[0]), (f32(4),), "jnp.arange(x.shape[0])", [(f32(9),)]),
+        (lambda x: jnp.zeros(x.shape[:2]) + x[..., 0], (f32(4, 3, 2),), "x[..., 0]", [(f32(5, 6, 2),)]),
+        (lambda x: x[: x.shape[0] // 2], (f32(8, 3),), "x[:x.shape[0] // 2]", [(f32(5, 3),), (f32(6, 2),)]),
+        (lambda x: jnp.concatenate([x[1:], x[:1]]), (f32(4, 3),), "jnp.concatenate", [(f32(7, 3),)]),
+        (lambda x, y: x @ y, (f32(4, 4), f32(4, 4)), "x @ y", [(f32(2, 3), f32(3, 5))]),
+        (lambda x: lax.fori_loop(0, x.shape[0], lambda i, s: s + x[i], 0.0), (f32(4),), "x.shape[0]", [(f32(6),)]),
+    ],
+)
+def test_numbers_that_follow_sizes(function, args, text, others):
+    d = written(function, *args)
+    assert text in body(d).replace("\n", " "), d.source
+    for other in (args, *others):
+        np.testing.assert_array_equal(jax.jit(d)(*other), jax.jit(function)(*other))
+
+
+def test_a_mean_s_gradient_divides_by_the_rows():
+    def loss(w, x, y):
+        return jnp.mean((x @ w - y) ** 2)
+
+    d = written(jax.grad(loss), f32(3), f32(4, 3), f32(4))
+    assert "1.0 / x.shape[0] * (2.0 * (x @ w - y)) @ x" in d.source, d.source
+    assert "x: f32[n,m]; y: f32[n]" in d.source and ", at m, n = 3, 4 and " in d.source
+    assert any("other sizes were not tried" in note for note in d.proof.notes)
+
+
+def test_the_author_s_words_for_sizes():
+    def attention(x, w):
+        batch, length, dim = x.shape
+        q = (x @ w).reshape(batch, length, 2, -1)
+        return jnp.einsum("bihd,bjhd->bhij", q, q) * dim**-0.5 + jnp.zeros((length, length))
+
+    d = written(attention, f32(2, 6, 8), f32(8, 8))
+    assert "batch, length, dim = x.shape" in d.source and "f32[batch,length," in d.source, d.source
+
+
+def test_a_loop_over_a_size_stays_what_it_is():
+    def unrolled(x):
+        total = 0.0
+        for i in range(x.shape[0]):
+            total = total + jnp.sin(x[i]) * i
+        return total
+
+    d = untrace.decompile(unrolled)(f32(4))
+    assert "x: f32[4]" in d.source and " at n" not in d.source
+    with pytest.raises(TypeError, match="was written for"):
+        d(f32(5))
+
+
+def test_a_decision_on_a_size_is_seen():
+    def chunked(x):
+        return jnp.sum(x) if x.shape[0] < 100 else jnp.sum(x.reshape(-1)[::2])
+
+    assert "x: f32[4]" in untrace.decompile(chunked)(f32(4)).source
+
+
+def test_halves_are_of_even_sizes_and_strides_keep_their_factors():
+    def down(x, k):
+        return lax.conv_general_dilated(x, k, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    d = untrace.decompile(down)(f32(2, 8, 12, 1), f32(3, 3, 1, 4))
+    assert 'multiples={"m": 8, "k": 4}' in d.source, d.source
+    np.testing.assert_array_equal(d(f32(3, 16, 4, 1), f32(3, 3, 1, 4)), down(f32(3, 16, 4, 1), f32(3, 3, 1, 4)))
+    with pytest.raises(TypeError, match="was written for"):
+        d(f32(2, 9, 12, 1), f32(3, 3, 1, 4))
+
+
+def test_one_row_is_refused_unless_it_was_tried():
+    """`jnp.squeeze` takes an axis of one away, and nothing of another size says so."""
+    squeezed = lambda x: jnp.squeeze(x * 2.0)  # noqa: E731
+    d = untrace.decompile(squeezed)(f32(4, 3))
+    with pytest.raises(TypeError, match="was written for"):
+        d(f32(1, 3))
+    d = untrace.decompile(lambda w, x: x @ w, also=[(f32(3), f32(1, 3))])(f32(3), f32(4, 3))
+    assert 'least={"n": 1}' in d.source and d(f32(3), f32(1, 3)).shape == (1,)
+    with pytest.raises(untrace.ProofError, match="also"):
+        untrace.decompile(squeezed, also=[(f32(1, 3),)])(f32(4, 3))
+
+
+def test_fixed_sizes_on_request():
+    d = untrace.decompile(lambda x: x / x.shape[0], sizes="fixed")(f32(4, 3))
+    assert "x / 4" in d.source and "x: f32[4,3]" in d.source
+    assert "x: f32[4,3]" in untrace.decompile(lambda x: x * 2.0, style="exact")(f32(4, 3)).source
+    with pytest.raises(untrace.OptionError, match="sizes"):
+        untrace.decompile(lambda x: x, sizes="some")(f32(4))
+
+
+def test_numbers_that_are_rounded_on_the_way_are_not_guessed():
+    """`3.0 * (1 / n)` is rounded twice, and `3.0 / n` once: another bit at some sizes."""
+    loss = lambda w, x: 3.0 * jnp.mean(x @ w)  # noqa: E731
+    d = written(jax.grad(loss), f32(3), f32(4, 3))
+    for rows in (5, 6, 7, 9, 10, 11, 13, 49):
+        args = f32(3), f32(rows, 3)
+        np.testing.assert_array_equal(jax.jit(d)(*args), jax.jit(jax.grad(loss))(*args))
+
+
+@pytest.mark.parametrize(
+    "function, args, expected",
+    [
+        (lambda w, x, y: (x @ w - y).sum(), (f32(3), f32(4, 3), f32(4)), [[(0, 0), (1, 1)], [(1, 0), (2, 0)]]),
+        (lambda x, y: x + y, (f32(4, 4), f32(4, 4)), [[(0, 0), (1, 0)], [(0, 1), (1, 1)]]),
+        (lambda x: x.reshape(2, -1), (f32(4, 3),), []),
+        (lambda x: x[0] + x[1] + x[2], (f32(3, 5),), [[(0, 1)]]),
+        (
+            lambda x, h: lax.scan(lambda c, e: (c + e, c), h, x),
+            (f32(5, 3), f32(3)),
+            [[(0, 0)], [(0, 1), (1, 0)]],
+        ),
+        (lambda t, i: t[i], (f32(5, 3), jnp.array([0, 1])), [[(0, 0)], [(0, 1)], [(1, 0)]]),
+    ],
+)
+def test_dimensions_that_are_of_one_size(function, args, expected):
+    found = tied_dimensions(jax.make_jaxpr(function)(*args))
+    assert sorted(list(t.places) for t in found) == expected
+
+
+def test_the_command_line(tmp_path):
+    from untrace.cli import main
+
+    (tmp_path / "model.py").write_text("import jax.numpy as jnp\n\n\ndef f(x):\n    return x / x.shape[0]\n")
+    command = ["write", f"{tmp_path}/model.py:f", "f32[4,3]", "-o"]
+    assert main([*command, f"{tmp_path}/one.py", "--also", "f32[6,3]"]) == 0
+    assert "x / x.shape[0]" in (tmp_path / "one.py").read_text()
+    assert main([*command, f"{tmp_path}/two.py", "--sizes", "fixed", "--no-guard"]) == 0
+    text = (tmp_path / "two.py").read_text()
+    assert "x / 4" in text and "_checked" not in text
+    spec = importlib.util.spec_from_file_location("one", tmp_path / "one.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.f(f32(7, 3)).shape == (7, 3)
