@@ -1,9 +1,10 @@
 """`predict` (equinox_mlp.py:12).
 
-untrace 0.1.0 · jax 0.10.2 · proven: same jaxpr
+untrace 0.1.0 · jax 0.10.2 · proven: same jaxpr, at k, l, n, m = 8, 3, 2, 4 and 127, 134, 131, 137
 """
 
 import jax
+import jax.numpy as jnp
 
 
 def linear(params, x):
@@ -12,12 +13,84 @@ def linear(params, x):
 
 
 def predict(arrays, x):
-    """Args: arrays: MLP(layers=(Linear(...), Linear(...), Linear(...))); x: f32[4,3].
-    Returns: f32[4,2].
+    """Args: arrays: MLP(layers=(Linear(...), Linear(...), Linear(...))); x: f32[m,l].
+    Returns: f32[m,n].
     """
+    arrays, x = _checked(
+        "arrays: MLP((Linear(f32[k,l], f32[k] | (Missing, 3, 8, True)), "
+        "Linear(f32[k,k], f32[k] | (Missing, 8, 8, True)), Linear(f32[n,k], "
+        "f32[n] | (Missing, 8, 2, True))), None, None | (Missing, True, True, 3, "
+        "2, 8, 2, False)); x: f32[m,l]",
+        arrays, x,
+    )
 
     def mlp(x):
         x_2 = linear(arrays.layers[1], jax.nn.relu(linear(arrays.layers[0], x)))
         return linear(arrays.layers[2], jax.nn.relu(x_2))
 
     return jax.vmap(mlp)(x)
+
+
+def _type_of(value, weak):
+    """The type of a pytree in words, with the static fields of its classes: `Body(f32[3,4] | 2.0)`."""
+    import re
+
+    leaves, tree = jax.tree.flatten(value)
+    avals = iter([leaf.aval for leaf in leaves])
+
+    def static(value, depth=3):
+        if isinstance(value, (tuple, list, set, frozenset)):
+            parts = [static(v, depth) for v in value]
+            return f"({', '.join(sorted(parts) if isinstance(value, (set, frozenset)) else parts)})"
+        name = getattr(value, "__qualname__", None)
+        if name is None:
+            return re.sub("; | at 0x[0-9a-f]+", "", repr(value))
+        cells = [c.cell_contents for c in getattr(value, "__closure__", None) or () if c != type(c)()]
+        return f"{value.__module__}.{name}" + (static(cells, depth - 1) if cells and depth else "")
+
+    def words(tree):
+        if tree.node_data() is None:
+            aval = next(avals)
+            return "~" * (weak and aval.weak_type) + aval.str_short(short_dtypes=True)
+        kind, fixed = tree.node_data()
+        if kind is type(None):
+            return "None"
+        parts = [words(child) for child in tree.children()]
+        if kind is dict:
+            parts, fixed = [f"{key}: {part}" for key, part in zip(fixed, parts, strict=True)], None
+        start, end = {dict: "{}", list: "[]", tuple: "()"}.get(kind, (f"{kind.__name__}(", ")"))
+        return start + ", ".join(parts) + ("" if fixed is None else f" | {static(fixed)}") + end
+
+    return words(tree)
+
+
+_KNOWN = set()
+
+
+def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):  # noqa: B006
+    """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 (`least`) on."""
+    leaves, tree = jax.tree.flatten(values)
+    if not all([hasattr(leaf, "aval") for leaf in leaves]):
+        leaves = [jnp.asarray(leaf) for leaf in leaves]
+        values = jax.tree.unflatten(tree, leaves)
+    settings = (jax.config.jax_enable_x64, prng and jax.config.jax_default_prng_impl)
+    key = (types, settings, tree, *[leaf.aval for leaf in leaves])
+    if key not in _KNOWN:
+        import fnmatch, hashlib, itertools, re  # noqa: E401
+
+        sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
+        if settings != (x64, prng):
+            raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
+        for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ")], values, strict=True):
+            found = _type_of(value, weak)
+            if expected[0] == "#":
+                found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
+            tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]
+            for old, new in itertools.zip_longest(*tokens, fillvalue=""):
+                is_size = old.isidentifier() and new.isdecimal() and int(new) >= least.get(old, 2)
+                is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
+                if not is_size and not fnmatch.fnmatchcase(new, old):
+                    given = ", ".join([f"{size} = {number}" for size, number in sizes.items()]) or "of no size yet"
+                    raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
+        _KNOWN.add(key)
+    return values if len(values) > 1 else values[0]

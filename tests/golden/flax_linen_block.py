@@ -63,6 +63,17 @@ def apply(
     **kwargs,
 ):
     """Args: variables: {"params": {...}}; args[0]: f32[2,6,8].  Returns: f32[2,6,8]."""
+    variables, args = _checked(
+        "variables: {params: {LayerNorm_0: {bias: f32[8], scale: f32[8]}, "
+        "LayerNorm_1: {bias: f32[8], scale: f32[8]}, "
+        "MLP_0: {Dense_0: {bias: f32[32], kernel: f32[8,32]}, "
+        "Dense_1: {bias: f32[8], kernel: f32[32,8]}}, "
+        "MultiHeadDotProductAttention_0: {key: {bias: f32[2,4], "
+        "kernel: f32[8,2,4]}, out: {bias: f32[8], kernel: f32[2,4,8]}, "
+        "query: {bias: f32[2,4], kernel: f32[8,2,4]}, value: {bias: f32[2,4], "
+        "kernel: f32[8,2,4]}}}}; args: (f32[2,6,8],)",
+        variables, args,
+    )
     if len(args) != 1:
         raise TypeError("this was traced with 1 arguments in *args")
     if kwargs:
@@ -83,3 +94,44 @@ def apply(
     x_2 = x + attended
     y_2 = layer_norm(variables["params"]["LayerNorm_1"], x_2)
     return x_2 + mlp(variables["params"]["MLP_0"], y_2)
+
+
+def _type_of(value, weak):
+    """The type of a pytree in words: `{w: f32[3,4]}`; of numbers that give way to other types with a `~`, if `weak`."""
+
+    def word(leaf):
+        return "~" * (weak and leaf.aval.weak_type) + leaf.aval.str_short(short_dtypes=True)
+
+    return str(jax.tree.map(word, value)).replace("'", "")
+
+
+_KNOWN = set()
+
+
+def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):  # noqa: B006
+    """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 (`least`) on."""
+    leaves, tree = jax.tree.flatten(values)
+    if not all([hasattr(leaf, "aval") for leaf in leaves]):
+        leaves = [jnp.asarray(leaf) for leaf in leaves]
+        values = jax.tree.unflatten(tree, leaves)
+    settings = (jax.config.jax_enable_x64, prng and jax.config.jax_default_prng_impl)
+    key = (types, settings, tree, *[leaf.aval for leaf in leaves])
+    if key not in _KNOWN:
+        import fnmatch, hashlib, itertools, re  # noqa: E401
+
+        sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
+        if settings != (x64, prng):
+            raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
+        for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ")], values, strict=True):
+            found = _type_of(value, weak)
+            if expected[0] == "#":
+                found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
+            tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]
+            for old, new in itertools.zip_longest(*tokens, fillvalue=""):
+                is_size = old.isidentifier() and new.isdecimal() and int(new) >= least.get(old, 2)
+                is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
+                if not is_size and not fnmatch.fnmatchcase(new, old):
+                    given = ", ".join([f"{size} = {number}" for size, number in sizes.items()]) or "of no size yet"
+                    raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
+        _KNOWN.add(key)
+    return values if len(values) > 1 else values[0]

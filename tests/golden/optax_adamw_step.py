@@ -1,8 +1,11 @@
 """`train_step` (optax_adamw_step.py:15).
 
-untrace 0.1.0 · jax 0.10.2 · proven: same compiled program
+untrace 0.1.0 · jax 0.10.2 · proven: same compiled program, at m, n = 3, 4 and 2018, 2003
 """
 
+import functools
+
+import jax
 import jax.numpy as jnp
 from optax import EmptyState, ScaleByAdamState
 
@@ -15,15 +18,15 @@ def _weakly_typed(x, dtype):
 
 
 def loss(params, x, y):
-    """Args: params: {"b": f32[], "w": f32[3]}; x: f32[4,3]; y: f32[4].  Returns: (f32[], f32[4])."""
+    """Args: params: {"b": f32[], "w": f32[m]}; x: f32[n,m]; y: f32[n].  Returns: (f32[], f32[n])."""
     prediction = x @ params["w"] + params["b"]
     difference = prediction - y
     return jnp.mean(difference**2), 2.0 * difference
 
 
 def update_fn(state, d_b, d_w):
-    """Args: state: (count=i32[], mu={...}, nu={...}); d_b: f32[]; d_w: f32[3].
-    Returns: ({"b": f32[], "w": f32[3]}, {"b": f32[], "w": f32[3]}, i32[], f32[], f32[3]).
+    """Args: state: (count=i32[], mu={...}, nu={...}); d_b: f32[]; d_w: f32[m].
+    Returns: ({"b": f32[], "w": f32[m]}, {"b": f32[], "w": f32[m]}, i32[], f32[], f32[m]).
     """
     mu = 0.1 * d_b + 0.9 * state.mu["b"]
     mu_2 = 0.1 * d_w + 0.9 * state.mu["w"]
@@ -44,9 +47,9 @@ def update_fn(state, d_b, d_w):
 
 
 def update(state, params, d_b, d_w):
-    """Args: state: (count=i32[], mu={...}, nu={...}); params: {"b": f32[], "w": f32[3]};
-    d_b: f32[]; d_w: f32[3].
-    Returns: (like params, like params, i32[], f32[], f32[3]).
+    """Args: state: (count=i32[], mu={...}, nu={...}); params: {"b": f32[], "w": f32[m]};
+    d_b: f32[]; d_w: f32[m].
+    Returns: (like params, like params, i32[], f32[], f32[m]).
     """
     mu, nu, count_inc, updates, updates_2 = update_fn(state, d_b, d_w)
     return (
@@ -59,15 +62,24 @@ def update(state, params, d_b, d_w):
 
 
 def train_step(params, state, x, y):
-    """Args: params: {"b": f32[], "w": f32[3]};
-    state: (ScaleByAdamState(...), EmptyState(), EmptyState()); x: f32[4,3]; y: f32[4].
+    """Args: params: {"b": f32[], "w": f32[m]};
+    state: (ScaleByAdamState(...), EmptyState(), EmptyState()); x: f32[n,m]; y: f32[n].
     Returns: (like params, like state, f32[]).
     """
+    params, state, x, y = _checked(
+        _spelled_out(
+            "params: {b: f32[], w: f32[m]}; state: (ScaleByAdamState(i32[], "
+            "like params, like params), EmptyState(), EmptyState()); x: f32[n,m]; "
+            "y: f32[n]"
+        ),
+        params, state, x, y,
+    )
+
     # forward
     value, scaled = loss(params, x, y)
 
     # backward
-    d_difference = 0.25 * scaled  # f32[4]  optax_adamw_step.py:12
+    d_difference = 1.0 / x.shape[0] * scaled  # f32[n]  optax_adamw_step.py:12
     d_b = _weakly_typed(d_difference.sum(), jnp.float32)  # optax_adamw_step.py:11
     new_mu, new_nu, count_inc, updates, updates_2 = update(
         state[0], params, d_b, d_difference @ x
@@ -81,3 +93,81 @@ def train_step(params, state, x, y):
         ),
         value,
     )
+
+
+def _type_of(value, weak):
+    """The type of a pytree in words, with the static fields of its classes: `Body(f32[3,4] | 2.0)`."""
+    import re
+
+    leaves, tree = jax.tree.flatten(value)
+    avals = iter([leaf.aval for leaf in leaves])
+
+    def static(value, depth=3):
+        if isinstance(value, (tuple, list, set, frozenset)):
+            parts = [static(v, depth) for v in value]
+            return f"({', '.join(sorted(parts) if isinstance(value, (set, frozenset)) else parts)})"
+        name = getattr(value, "__qualname__", None)
+        if name is None:
+            return re.sub("; | at 0x[0-9a-f]+", "", repr(value))
+        cells = [c.cell_contents for c in getattr(value, "__closure__", None) or () if c != type(c)()]
+        return f"{value.__module__}.{name}" + (static(cells, depth - 1) if cells and depth else "")
+
+    def words(tree):
+        if tree.node_data() is None:
+            aval = next(avals)
+            return "~" * (weak and aval.weak_type) + aval.str_short(short_dtypes=True)
+        kind, fixed = tree.node_data()
+        if kind is type(None):
+            return "None"
+        parts = [words(child) for child in tree.children()]
+        if kind is dict:
+            parts, fixed = [f"{key}: {part}" for key, part in zip(fixed, parts, strict=True)], None
+        start, end = {dict: "{}", list: "[]", tuple: "()"}.get(kind, (f"{kind.__name__}(", ")"))
+        return start + ", ".join(parts) + ("" if fixed is None else f" | {static(fixed)}") + end
+
+    return words(tree)
+
+
+@functools.cache
+def _spelled_out(types):
+    """The types with lists (`[f32[n]] * 2`) and what is `like x` written out."""
+    import re
+
+    found = {}
+    for text in types.split("; "):
+        name, _, text = text.partition(": ")
+        text = re.sub(r"\[((?:[^][]|\[[\w,]*\])*)\] \* (\d+)", lambda m: f"[{', '.join([m[1]] * int(m[2]))}]", text)
+        found[name] = re.sub(r"like (\w+)", lambda m: found.get(m[1], m[0]), text)
+    return "; ".join([f"{name}: {text}" for name, text in found.items()])
+
+
+_KNOWN = set()
+
+
+def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):  # noqa: B006
+    """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 (`least`) on."""
+    leaves, tree = jax.tree.flatten(values)
+    if not all([hasattr(leaf, "aval") for leaf in leaves]):
+        leaves = [jnp.asarray(leaf) for leaf in leaves]
+        values = jax.tree.unflatten(tree, leaves)
+    settings = (jax.config.jax_enable_x64, prng and jax.config.jax_default_prng_impl)
+    key = (types, settings, tree, *[leaf.aval for leaf in leaves])
+    if key not in _KNOWN:
+        import fnmatch, hashlib, itertools, re  # noqa: E401
+
+        sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
+        if settings != (x64, prng):
+            raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
+        for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ")], values, strict=True):
+            found = _type_of(value, weak)
+            if expected[0] == "#":
+                found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
+            tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]
+            for old, new in itertools.zip_longest(*tokens, fillvalue=""):
+                is_size = old.isidentifier() and new.isdecimal() and int(new) >= least.get(old, 2)
+                is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
+                if not is_size and not fnmatch.fnmatchcase(new, old):
+                    given = ", ".join([f"{size} = {number}" for size, number in sizes.items()]) or "of no size yet"
+                    raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
+        _KNOWN.add(key)
+    return values if len(values) > 1 else values[0]

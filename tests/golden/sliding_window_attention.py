@@ -1,6 +1,6 @@
 """Value and gradient of `loss` with respect to `params` (sliding_window_attention.py:31).
 
-untrace 0.1.0 · jax 0.10.2 · proven: same bits
+untrace 0.1.0 · jax 0.10.2 · proven: same bits, at n, k, m, length = 32, 16, 3, 8 and 127, 131, 134, 137
 """
 
 import jax
@@ -9,20 +9,25 @@ from jax import lax
 
 
 def block(x, layer):
-    """Args: x: bf16[8,16]; layer: {"out": bf16[16,16], "qkv": bf16[16,48]}.  Returns: bf16[8,16]."""
+    """Args: x: bf16[length,k]; layer: {"out": bf16[16,k], "qkv": bf16[k,48]}.
+    Returns: bf16[length,k].
+    """
+    length = x.shape[0]
     q, k, v = jnp.split(x @ layer["qkv"], 3, axis=-1)
-    product = jnp.einsum("qhd,khd->hqk", q.reshape(8, 2, 8), k.reshape(8, 2, 8))
+    product = jnp.einsum(
+        "qhd,khd->hqk", q.reshape(length, 2, -1), k.reshape(length, 2, -1)
+    )
     scores = product / jnp.sqrt(8.0)
-    distance = jnp.arange(8)[:, None] - jnp.arange(8)
+    distance = jnp.arange(length)[:, None] - jnp.arange(length)
     mask = (distance >= 0) & (distance < 4)
     weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
-    product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(8, 2, 8))
-    return x + product_2.reshape(8, 16) @ layer["out"]
+    product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(length, 2, -1))
+    return x + product_2.reshape(length, -1) @ layer["out"]
 
 
 def forward(params, tokens):
-    """Args: params: {"embedding": bf16[32,16], "layers": {...}}; tokens: i32[8].
-    Returns: (bf16[8,32], (bf16[8,16], bf16[3,8,16], bf16[16,32])).
+    """Args: params: {"embedding": bf16[n,k], "layers": {...}}; tokens: i32[length].
+    Returns: (bf16[length,n], (bf16[length,k], bf16[m,length,k], bf16[k,n])).
     """
     embedding = params["embedding"]
     x = embedding[tokens]
@@ -36,9 +41,17 @@ def forward(params, tokens):
 
 
 def loss_and_grad(params, tokens, targets):
-    """Args: params: {"embedding": f32[32,16], "layers": {...}}; tokens, targets: i32[8].
+    """Args: params: {"embedding": f32[n,k], "layers": {...}};
+    tokens, targets: i32[length].
     Returns: (f32[], like params).
     """
+    params, tokens, targets = _checked(
+        "params: {embedding: f32[n,k], layers: {out: f32[m,16,k], "
+        "qkv: f32[m,k,48]}}; tokens: i32[length]; targets: i32[length]",
+        params, tokens, targets, weak=True,
+    )
+    length = tokens.shape[0]
+
     # forward
     params_2 = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     forward_out, forward_saved = forward(params_2, tokens)
@@ -49,8 +62,9 @@ def loss_and_grad(params, tokens, targets):
     )
 
     # backward
-    d_log_probs = take_along_axis_vjp(jnp.full((8, 1), -0.125, dtype=jnp.float32))[0]
-    d_product = log_softmax_vjp(d_log_probs)[0].astype(jnp.bfloat16)
+    d_taken = jnp.full(taken.shape, -1.0 / length, dtype=jnp.float32)
+    d_logits = log_softmax_vjp(take_along_axis_vjp(d_taken)[0])[0]
+    d_product = d_logits.astype(jnp.bfloat16)  # sliding_window_attention.py:33
     x, xs, params_t = forward_saved
 
     def block_bwd(d_x, inputs):
@@ -65,8 +79,49 @@ def loss_and_grad(params, tokens, targets):
         (xs, params_2["layers"]),
         reverse=True,
     )  # sliding_window_attention.py:27
-    d_x_2 = jnp.zeros((32, 16), dtype=jnp.bfloat16).at[tokens].add(d_x)
-    d_params = jnp.einsum("ij,ik->jk", d_product, x) + d_x_2
+    zeros = jnp.zeros(params["embedding"].shape, dtype=jnp.bfloat16)
+    d_params = jnp.einsum("ij,ik->jk", d_product, x) + zeros.at[tokens].add(d_x)
     grads = {"embedding": d_params, "layers": d_layers}
     grads_2 = jax.tree.map(lambda x: x.astype(jnp.float32), grads)
     return -taken.mean(), grads_2
+
+
+def _type_of(value, weak):
+    """The type of a pytree in words: `{w: f32[3,4]}`; of numbers that give way to other types with a `~`, if `weak`."""
+
+    def word(leaf):
+        return "~" * (weak and leaf.aval.weak_type) + leaf.aval.str_short(short_dtypes=True)
+
+    return str(jax.tree.map(word, value)).replace("'", "")
+
+
+_KNOWN = set()
+
+
+def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):  # noqa: B006
+    """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 (`least`) on."""
+    leaves, tree = jax.tree.flatten(values)
+    if not all([hasattr(leaf, "aval") for leaf in leaves]):
+        leaves = [jnp.asarray(leaf) for leaf in leaves]
+        values = jax.tree.unflatten(tree, leaves)
+    settings = (jax.config.jax_enable_x64, prng and jax.config.jax_default_prng_impl)
+    key = (types, settings, tree, *[leaf.aval for leaf in leaves])
+    if key not in _KNOWN:
+        import fnmatch, hashlib, itertools, re  # noqa: E401
+
+        sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
+        if settings != (x64, prng):
+            raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
+        for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ")], values, strict=True):
+            found = _type_of(value, weak)
+            if expected[0] == "#":
+                found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
+            tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]
+            for old, new in itertools.zip_longest(*tokens, fillvalue=""):
+                is_size = old.isidentifier() and new.isdecimal() and int(new) >= least.get(old, 2)
+                is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
+                if not is_size and not fnmatch.fnmatchcase(new, old):
+                    given = ", ".join([f"{size} = {number}" for size, number in sizes.items()]) or "of no size yet"
+                    raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
+        _KNOWN.add(key)
+    return values if len(values) > 1 else values[0]

@@ -1,6 +1,6 @@
 """Gradient of `loss` with respect to `params` (softcap_gradient.py:12).
 
-untrace 0.1.0 · jax 0.10.2 · proven: same compiled program
+untrace 0.1.0 · jax 0.10.2 · proven: same compiled program, at m, k, n = 4, 5, 3 and 499, 502, 514
 """
 
 import jax
@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 
 def grad_loss(params, x):
-    """Args: params: (w: f32[4,5], b: f32[5]); x: f32[3,4].  Returns: the gradient, like params."""
+    """Args: params: (w: f32[m,k], b: f32[k]); x: f32[n,m].  Returns: the gradient, like params."""
+    params, x = _checked("params: (f32[m,k], f32[k]); x: f32[n,m]", params, x)
     w, b = params
 
     # forward
@@ -24,3 +25,44 @@ def grad_loss(params, x):
     d_centered_2 = d_centered + (-d_centered).mean(axis=-1, keepdims=True)
     d_total = jnp.where(total > 0.0, d_centered_2, 0.0)  # softcap_gradient.py:14
     return x.T @ d_total, d_total.sum(axis=0)
+
+
+def _type_of(value, weak):
+    """The type of a pytree in words: `{w: f32[3,4]}`; of numbers that give way to other types with a `~`, if `weak`."""
+
+    def word(leaf):
+        return "~" * (weak and leaf.aval.weak_type) + leaf.aval.str_short(short_dtypes=True)
+
+    return str(jax.tree.map(word, value)).replace("'", "")
+
+
+_KNOWN = set()
+
+
+def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):  # noqa: B006
+    """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 (`least`) on."""
+    leaves, tree = jax.tree.flatten(values)
+    if not all([hasattr(leaf, "aval") for leaf in leaves]):
+        leaves = [jnp.asarray(leaf) for leaf in leaves]
+        values = jax.tree.unflatten(tree, leaves)
+    settings = (jax.config.jax_enable_x64, prng and jax.config.jax_default_prng_impl)
+    key = (types, settings, tree, *[leaf.aval for leaf in leaves])
+    if key not in _KNOWN:
+        import fnmatch, hashlib, itertools, re  # noqa: E401
+
+        sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
+        if settings != (x64, prng):
+            raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
+        for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ")], values, strict=True):
+            found = _type_of(value, weak)
+            if expected[0] == "#":
+                found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
+            tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]
+            for old, new in itertools.zip_longest(*tokens, fillvalue=""):
+                is_size = old.isidentifier() and new.isdecimal() and int(new) >= least.get(old, 2)
+                is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
+                if not is_size and not fnmatch.fnmatchcase(new, old):
+                    given = ", ".join([f"{size} = {number}" for size, number in sizes.items()]) or "of no size yet"
+                    raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
+        _KNOWN.add(key)
+    return values if len(values) > 1 else values[0]

@@ -1,6 +1,6 @@
 """`train` (training_loop.py:33).
 
-untrace 0.1.0 · jax 0.10.2 · proven: same compiled program
+untrace 0.1.0 · jax 0.10.2 · proven: same compiled program, at m, k, l, n, p = 8, 2, 4, 5, 16 and 67, 71, 73, 74, 79
 """
 
 import jax
@@ -12,7 +12,7 @@ from gallery.training_loop import State
 @jax.jit
 def train_step(state, batch):
     """Args: state: State(params={...}, momentum={...}, step=i32[]);
-    batch: (f32[16,4], f32[16,2]).
+    batch: (f32[p,l], f32[p,k]).
     Returns: (like state, f32[]).
     """
     params_w2 = state.params["w2"]
@@ -25,7 +25,7 @@ def train_step(state, batch):
     loss = jnp.mean(difference**2)
 
     # backward
-    d_difference = 0.03125 * (2.0 * difference)
+    d_difference = 1.0 / y.size * (2.0 * difference)
     d_total = jnp.where(total > 0.0, d_difference @ params_w2.T, 0.0)
     grads = {
         "b1": d_total.sum(axis=0),
@@ -39,13 +39,59 @@ def train_step(state, batch):
 
 
 def train(params, batches):
-    """Args: params: {"b1": f32[8], "b2": f32[2], "w1": f32[4,8], "w2": f32[8,2]};
-    batches: (f32[5,16,4], f32[5,16,2]).
-    Returns: (like params, f32[5]).
+    """Args: params: {"b1": f32[m], "b2": f32[k], "w1": f32[l,m], "w2": f32[m,k]};
+    batches: (f32[n,p,l], f32[n,p,k]).
+    Returns: (like params, f32[n]).
     """
+    params, batches = _checked(
+        "params: {b1: f32[m], b2: f32[k], w1: f32[l,m], w2: f32[m,k]}; "
+        "batches: (f32[n,p,l], f32[n,p,k])",
+        params, batches,
+    )
     state, losses = lax.scan(
         train_step,
         State(params=params, momentum=jax.tree.map(jnp.zeros_like, params), step=0),
         batches,
     )
     return state.params, losses
+
+
+def _type_of(value, weak):
+    """The type of a pytree in words: `{w: f32[3,4]}`; of numbers that give way to other types with a `~`, if `weak`."""
+
+    def word(leaf):
+        return "~" * (weak and leaf.aval.weak_type) + leaf.aval.str_short(short_dtypes=True)
+
+    return str(jax.tree.map(word, value)).replace("'", "")
+
+
+_KNOWN = set()
+
+
+def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):  # noqa: B006
+    """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 (`least`) on."""
+    leaves, tree = jax.tree.flatten(values)
+    if not all([hasattr(leaf, "aval") for leaf in leaves]):
+        leaves = [jnp.asarray(leaf) for leaf in leaves]
+        values = jax.tree.unflatten(tree, leaves)
+    settings = (jax.config.jax_enable_x64, prng and jax.config.jax_default_prng_impl)
+    key = (types, settings, tree, *[leaf.aval for leaf in leaves])
+    if key not in _KNOWN:
+        import fnmatch, hashlib, itertools, re  # noqa: E401
+
+        sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
+        if settings != (x64, prng):
+            raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
+        for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ")], values, strict=True):
+            found = _type_of(value, weak)
+            if expected[0] == "#":
+                found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
+            tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]
+            for old, new in itertools.zip_longest(*tokens, fillvalue=""):
+                is_size = old.isidentifier() and new.isdecimal() and int(new) >= least.get(old, 2)
+                is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
+                if not is_size and not fnmatch.fnmatchcase(new, old):
+                    given = ", ".join([f"{size} = {number}" for size, number in sizes.items()]) or "of no size yet"
+                    raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
+        _KNOWN.add(key)
+    return values if len(values) > 1 else values[0]

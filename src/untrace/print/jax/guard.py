@@ -9,10 +9,8 @@ does not read off shapes. Called with something else the text would compute some
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import hashlib
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,9 +33,9 @@ _LONGEST = 600  # characters; of more without a size in them a hash says as much
 _SHORT = 20  # characters, which say as much as "like params"
 
 
-@helper("fnmatch", "hashlib", "itertools", "re", "jax", "jnp")
-def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):  # noqa: B006
-    """The values, numbers as arrays, where a function was written for them: `x: f32[n,3]` is of any size `n` from 2 (or `least`) on."""
+@helper("jax", "jnp")
+def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):
+    """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 (`least`) on."""
     leaves, tree = jax.tree.flatten(values)
     if not all([hasattr(leaf, "aval") for leaf in leaves]):
         leaves = [jnp.asarray(leaf) for leaf in leaves]
@@ -45,6 +43,8 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
     settings = (jax.config.jax_enable_x64, prng and jax.config.jax_default_prng_impl)
     key = (types, settings, tree, *[leaf.aval for leaf in leaves])
     if key not in _KNOWN:
+        import fnmatch, hashlib, itertools, re
+
         sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
         if settings != (x64, prng):
             raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
@@ -66,10 +66,12 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
 _KNOWN: set[Any] = set()
 
 
-@helper("functools", "re")
+@helper("functools")
 @functools.cache
 def _spelled_out(types):
     """The types with lists (`[f32[n]] * 2`) and what is `like x` written out."""
+    import re
+
     found = {}
     for text in types.split("; "):
         name, _, text = text.partition(": ")
@@ -88,9 +90,11 @@ def _type_of(value, weak):
     return str(jax.tree.map(word, value)).replace("'", "")
 
 
-@helper("re", "jax")
+@helper("jax")
 def _type_of_classes(value, weak):
     """The type of a pytree in words, with the static fields of its classes: `Body(f32[3,4] | 2.0)`."""
+    import re
+
     leaves, tree = jax.tree.flatten(value)
     avals = iter([leaf.aval for leaf in leaves])
 
@@ -109,6 +113,8 @@ def _type_of_classes(value, weak):
             aval = next(avals)
             return "~" * (weak and aval.weak_type) + aval.str_short(short_dtypes=True)
         kind, fixed = tree.node_data()
+        if kind is type(None):
+            return "None"
         parts = [words(child) for child in tree.children()]
         if kind is dict:
             parts, fixed = [f"{key}: {part}" for key, part in zip(fixed, parts, strict=True)], None

@@ -110,13 +110,13 @@ class Sizes:
         points = [((base, *self.variable[base]), (base, value, axis)) for base, value, axis in known]
         for point, place in points:
             yield point, lambda place=place: self._base(*place)
-        for value in self.w.sized:
+        names = self.w.names
+        for value in (*[v for v in self.w.sized if v in names], *[v for v in names if type(names[v]) is Name]):
             shape = getattr(value.aval, "shape", ())
-            if value in self.w.names and len(shape) > 1 and any(n in self.variable for n in shape):
-                sizes = [(n, *self.variable.get(n, (n,) * len(points[0][0][1:]))) for n in shape] if points else []
-                if sizes:
-                    whole = tuple(math.prod(at) for at in zip(*sizes, strict=True))
-                    yield whole, lambda value=value: Attribute(self.w.names[value], "size")
+            if points and len(shape) > 1 and any(n in self.variable for n in shape):
+                sizes = [(n, *self.variable.get(n, (n,) * len(points[0][0][1:]))) for n in shape]
+                whole = tuple(math.prod(at) for at in zip(*sizes, strict=False))
+                yield whole, lambda value=value: Attribute(names[value], "size")
         for i, (point, place) in enumerate(points):
             for other, other_place in points[i:]:
                 product = tuple(a * b for a, b in zip(point, other, strict=True))
