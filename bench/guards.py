@@ -89,7 +89,8 @@ def measure(options: dict[str, Any], record: Record) -> None:
         with context():
             kind, detail = both.outcome(new_args, kwargs)
         counts[kind] = counts.get(kind, 0) + 1
-        followed.note(name, kind)
+        if name.startswith("rows ") and name.endswith("one more"):
+            followed.note(name, kind, kind != "refused" or both.is_taken(new_args, kwargs))
         if kind in ("SILENT", "other"):
             found.append((name, kind, detail))
         record.put(stage=name)
@@ -118,10 +119,9 @@ class Followed:
         self.allowed = self.follows = 0
         self.refused: list[str] = []
 
-    def note(self, name: str, kind: str) -> None:
-        if not name.startswith("rows ") or not name.endswith("one more"):
-            return
-        if kind in ("same", "refused", "SILENT", "other"):
+    def note(self, name: str, kind: str, is_taken: bool) -> None:
+        """is_taken: whether the original takes it."""
+        if is_taken and kind in ("same", "refused", "SILENT", "other"):
             self.allowed += 1
             self.follows += kind == "same"
             if kind == "refused":
@@ -139,6 +139,14 @@ class Both:
         names = (static[1],) if isinstance(static[1], str) else tuple(static[1])
         options = {"static_argnums": self.nums, "static_argnames": names}
         self.jitted = [jax.jit(lambda *a, f=f, **k: f(*a, **k), **options) for f in (fn, text)]
+
+    def is_taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the original can be traced on these arguments."""
+        try:
+            self.jitted[0].eval_shape(*args, **kwargs)
+        except Exception:
+            return False
+        return True
 
     def outcome(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str]:
         import jax
@@ -265,7 +273,7 @@ def batches(args: Any) -> list[bool]:
     for arg in args:
         shapes = [np.shape(x) for x in jax.tree_util.tree_leaves(arg)]
         alike = len(shapes) == 1 or len({s[0] if s else None for s in shapes}) == 1
-        found += [alike and bool(s) for s in shapes]
+        found += [alike and bool(s) and s[0] not in s[1:] for s in shapes]  # a square matrix is no batch
     return found
 
 
@@ -274,6 +282,8 @@ def resized(leaf: Any, sizes: dict[int, int]) -> Any:
     import jax
 
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    if not array.size:
+        return jax.numpy.zeros([sizes.get(axis, n) for axis, n in enumerate(array.shape)], array.dtype)
     for axis, new in sizes.items():
         array = array.take(np.arange(new) % array.shape[axis], axis=axis) if isinstance(array, np.ndarray) else (
             jax.numpy.take(array, np.arange(new) % array.shape[axis], axis=axis)

@@ -146,14 +146,21 @@ class _Ties:
         return None if inner else self._elementwise(eqn, operands)
 
     def _elementwise(self, eqn: Any, operands: list[Dims]) -> list[Dims] | None:
-        """Where all operands are scalars or of the shape of all results, axis by axis."""
-        shapes = {v.aval.shape for v in (*eqn.invars, *eqn.outvars) if getattr(v.aval, "shape", ())}
-        if len(shapes) > 1 or any(not hasattr(v.aval, "shape") for v in eqn.outvars):
+        """Axis by axis, where all operands are scalars or of the shape of all results, but for axes of one."""
+        avals = [v.aval for v in (*eqn.invars, *eqn.outvars)]
+        shapes = [a.shape for a in avals if getattr(a, "shape", ())]
+        if any(not hasattr(v.aval, "shape") for v in eqn.outvars) or len({len(s) for s in shapes}) > 1:
             return None
-        given = [o for o in operands if o]
-        for other in given[1:]:
-            self.tie(given[0], other)
-        return [given[0] if given and v.aval.shape else self.dims(v.aval) for v in eqn.outvars]
+        wide = [max(sizes) for sizes in zip(*shapes, strict=True)]
+        if any(n not in (1, most) for shape in shapes for n, most in zip(shape, wide, strict=True)):
+            return None
+        if any(v.aval.shape and list(v.aval.shape) != wide for v in eqn.outvars):
+            return None
+        results = [self.dims(v.aval) for v in eqn.outvars]
+        for other in (*operands, *results[1:]):
+            if other and results[0]:
+                self.tie(results[0], other)
+        return results
 
 
 Rule = Callable[[_Ties, Any, list[Dims]], "list[Dims] | None"]
@@ -347,7 +354,13 @@ def _called(name: str) -> Rule:
     return rule
 
 
+def _square(ties: _Ties, eqn: Any, operands: list[Dims]) -> None:
+    """Nothing by itself: of a matrix the two sizes may have to be equal."""
+    return None
+
+
 _RULES: dict[str, Rule] = {
+    **dict.fromkeys("cholesky lu eigh eig qr geqrf ormqr householder_product svd schur triangular_solve".split(), _square),
     **dict.fromkeys("reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or argmax argmin".split(), _reduced),
     **dict.fromkeys("dynamic_slice pad".split(), _same_places),
     **dict.fromkeys("reduce_window_sum reduce_window_max reduce_window_min".split(), _windowed),

@@ -27,8 +27,6 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 # of a shuffle or two) shows; but arrays of several such dimensions must stay below the 2**31 elements that JAX can index.
 _STARTS = {1: 2003, 2: 2003, 3: 499, 4: 127}
 _START = 67
-_SMALL_START = 29  # of a size that is large in the example
-_LARGE = 1000
 # An image that is halved several times needs a size that can be halved.
 _MOST_HALVED = 16
 _MOST_ATTEMPTS = 5
@@ -197,30 +195,34 @@ def _choices(tied: Sequence[Tied], roots: Sequence[tuple[int, int]], is_one: Cal
             yield choice
 
 
-def _sized(chosen: Sequence[Tied], given: Sequence[Sequence[Any]], taken: Any) -> Iterator[Group]:
+def _sized(chosen: Sequence[Tied], given: Sequence[Sequence[Any]], taken: Any) -> list[Group]:
     """A size for each, that stands for nothing else in the trace. given: the types of the inputs in each example.
 
-    It is odd where the example's is even, and even where that is odd: halves are rounded in one of them. What is taken
-    apart in strides keeps the factors of two that it has.
+    They are in the order of the example's (a matrix of more rows than columns stays one). A size is odd where the example's
+    is even, and even where that is odd: halves are rounded in one of them. What is taken apart in strides keeps the factors
+    of two that it has.
     """
     start = _STARTS.get(len(chosen), _START)
-    found: list[int] = []
-    for tied in chosen:
-        number, axis = tied.places[0]
-        sizes = [avals[number].shape[axis] for avals in given]
-        old = sizes[0]
-        multiple = min(math.gcd(*sizes, _MOST_HALVED), _MOST_HALVED) if tied.strided else 1
+    found: dict[int, Group] = {}
+    taken_here: list[int] = []
+    sizes = [[avals[t.places[0][0]].shape[t.places[0][1]] for avals in given] for t in chosen]
+    last = 0
+    for place in sorted(range(len(chosen)), key=lambda i: sizes[i][0]):
+        tied, old = chosen[place], sizes[place][0]
+        multiple = min(math.gcd(*sizes[place], _MOST_HALVED), _MOST_HALVED) if tied.strided else 1
         power = multiple if tied.strided else 1 + old % 2
-        least = start if old < min(_LARGE, start) else _SMALL_START
-        prime = max(least // power, 7)
+        prime = max(start, last + 1, 3 * old // 2) // power
         while (
             not _is_prime(prime)
-            or prime * power in sizes
-            or any(prime * k in taken or prime * k in found for k in (1, 2, 4, 8, 16))
+            or prime * power <= last
+            or prime * power in sizes[place]
+            or any(prime * k in taken or prime * k in taken_here for k in (1, 2, 4, 8, 16))
         ):
             prime += 1
-        found.append(prime * power)
-        yield Group(tied.places, min(sizes), old, prime * power, multiple)
+        last = prime * power
+        taken_here += [prime, last]
+        found[place] = Group(tied.places, min(sizes[place]), old, last, multiple)
+    return [found[place] for place in range(len(chosen))]
 
 
 def _is_prime(number: int) -> bool:

@@ -350,7 +350,7 @@ def _same(given: Sequence[float], wanted: Sequence[float]) -> bool:
 
 def _share(number: float, size: int) -> tuple[int, Way] | None:
     """`1.0 / n` where a number is just that."""
-    return (0, lambda e: Binary(Text("1.0"), "/", e)) if 1.0 / size == number else None
+    return (0, lambda e: Binary(Text("1.0"), "/", e)) if size and 1.0 / size == number else None
 
 
 # Numbers that no few digits say: to guess more of them would be to round otherwise at other sizes.
