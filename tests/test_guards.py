@@ -200,3 +200,26 @@ def test_a_partial_bears_the_name_of_its_function_and_takes_what_is_left():
     assert d.name == "squared" and "def squared(x, y):" in d.source
     d = untrace.decompile(jax.grad(functools.partial(squared, y=Y)), guard=False)(W, X)
     assert d.name == "grad_squared" and "def grad_squared(w, x):" in d.source
+
+
+def test_a_static_field_without_a_hash(tmp_path):
+    """The original takes it where nothing is jitted, and so does the text."""
+    text = saved(untrace.decompile(lambda b: 2.0 * b.x)(Body(jnp.ones(3), [1, 2], "a")), tmp_path)
+    np.testing.assert_array_equal(text(Body(jnp.ones(3), [1, 2], "a")), 2.0 * jnp.ones(3))
+    with pytest.raises(TypeError, match=REFUSED):
+        text(Body(jnp.ones(3), [1, 3], "a"))
+
+
+def test_names_of_the_helpers_may_be_the_author_s(tmp_path):
+    def _checked(x):
+        return jnp.sin(x) * jnp.cos(x) + x**3 - jnp.tanh(x)
+
+    def re(x):
+        return _checked(x) + _checked(x + 1.0)
+
+    def f(_type_of, hashlib):
+        return re(_type_of) * re(hashlib)
+
+    d = untrace.decompile(f)(X, X)
+    assert d.proof.level == "jaxpr" and "idiomatic" not in " ".join(d.notes)
+    np.testing.assert_array_equal(jax.jit(saved(d, tmp_path))(X, X), jax.jit(f)(X, X))

@@ -42,7 +42,11 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
         values = jax.tree.unflatten(tree, leaves)
     settings = (jax.config.jax_enable_x64, prng and jax.config.jax_default_prng_impl)
     key = (types, settings, tree, *[leaf.aval for leaf in leaves])
-    if key not in _KNOWN:
+    try:
+        is_known = key in _KNOWN
+    except (TypeError, ValueError):  # a static field that has no hash
+        key, is_known = types, False
+    if not is_known:
         import fnmatch, hashlib, itertools, re
 
         sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
@@ -273,6 +277,7 @@ def _words(module: Any, describe: str, value: Any, other: Any) -> str:
     tokens = [re.findall(r"[^][,]+|.", t) for t in (text, second)]
     if len(tokens[0]) == len(tokens[1]):
         text = "".join([_common(a, b) for a, b in zip(*tokens, strict=True)])
+    text = text.replace("__main__.", "*.")  # a module that is run has another name where it is imported
     words = module.described.sizes
     return re.sub(r"(?<=[\[,])[0-9]+(?=[,\]])", lambda m: words.get(int(m[0]), m[0]), text)
 
