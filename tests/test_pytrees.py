@@ -564,7 +564,7 @@ class Broken:
         (jax.jit(sample), (1.0,), 'x, n=3, *, scale=2.0, mode="relu", act=jnp.tanh'),
         (jax.grad(lambda w, x: w), (1.0, 2.0), "w, x"),
         (jax.vmap(lambda w, x: w), (1.0, 2.0), "w, x"),
-        (functools.partial(sample, n=7), (1.0,), 'x, *, n=7, scale=2.0, mode="relu", act=jnp.tanh'),
+        (functools.partial(sample, n=7), (1.0,), 'x, *, scale=2.0, mode="relu", act=jnp.tanh'),
         (functools.partial(lambda a, b: b, 1.0), (2.0,), "b"),
         (Model().method, (1.0,), "x, y=1"),
         (Model(), (1.0, 2.0), "a, b"),

@@ -1,6 +1,6 @@
 """`train_step` (optax_adamw_step.py:15).
 
-untrace 0.1.0 · jax 0.10.2 · proven: same compiled program, at m, n = 3, 4 and 2018, 2003
+untrace 0.1.0 · jax 0.10.2 · proven: same compiled program, at m, n = 3, 4 and 2018, 2027
 """
 
 import functools
@@ -121,7 +121,8 @@ def _type_of(value, weak):
             return "None"
         parts = [words(child) for child in tree.children()]
         if kind is dict:
-            parts, fixed = [f"{key}: {part}" for key, part in zip(fixed, parts, strict=True)], None
+            names = [key if isinstance(key, str) and key.isidentifier() else static(key) for key in fixed]
+            parts, fixed = [f"{name}: {part}" for name, part in zip(names, parts, strict=True)], None
         start, end = {dict: "{}", list: "[]", tuple: "()"}.get(kind, (f"{kind.__name__}(", ")"))
         return start + ", ".join(parts) + ("" if fixed is None else f" | {static(fixed)}") + end
 
@@ -144,7 +145,7 @@ def _spelled_out(types):
 _KNOWN = set()
 
 
-def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):  # noqa: B006
+def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):
     """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 (`least`) on."""
     leaves, tree = jax.tree.flatten(values)
     if not all([hasattr(leaf, "aval") for leaf in leaves]):
@@ -152,8 +153,12 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
         values = jax.tree.unflatten(tree, leaves)
     settings = (jax.config.jax_enable_x64, prng and jax.config.jax_default_prng_impl)
     key = (types, settings, tree, *[leaf.aval for leaf in leaves])
-    if key not in _KNOWN:
-        import fnmatch, hashlib, itertools, re  # noqa: E401
+    try:
+        is_known = key in _KNOWN
+    except (TypeError, ValueError):  # a static field that has no hash
+        key, is_known = types, False
+    if not is_known:
+        import fnmatch, hashlib, itertools, re
 
         sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
         if settings != (x64, prng):

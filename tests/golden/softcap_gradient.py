@@ -1,6 +1,6 @@
 """Gradient of `loss` with respect to `params` (softcap_gradient.py:12).
 
-untrace 0.1.0 · jax 0.10.2 · proven: same compiled program, at m, k, n = 4, 5, 3 and 499, 502, 514
+untrace 0.1.0 · jax 0.10.2 · proven: same compiled program, at m, k, n = 4, 5, 3 and 503, 514, 502
 """
 
 import jax
@@ -39,7 +39,7 @@ def _type_of(value, weak):
 _KNOWN = set()
 
 
-def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):  # noqa: B006
+def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):
     """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 (`least`) on."""
     leaves, tree = jax.tree.flatten(values)
     if not all([hasattr(leaf, "aval") for leaf in leaves]):
@@ -47,8 +47,12 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
         values = jax.tree.unflatten(tree, leaves)
     settings = (jax.config.jax_enable_x64, prng and jax.config.jax_default_prng_impl)
     key = (types, settings, tree, *[leaf.aval for leaf in leaves])
-    if key not in _KNOWN:
-        import fnmatch, hashlib, itertools, re  # noqa: E401
+    try:
+        is_known = key in _KNOWN
+    except (TypeError, ValueError):  # a static field that has no hash
+        key, is_known = types, False
+    if not is_known:
+        import fnmatch, hashlib, itertools, re
 
         sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
         if settings != (x64, prng):

@@ -158,7 +158,7 @@ class _Ties:
             return None
         results = [self.dims(v.aval) for v in eqn.outvars]
         for other in (*operands, *results[1:]):
-            if other and results[0]:
+            if other and results and results[0]:
                 self.tie(results[0], other)
         return results
 

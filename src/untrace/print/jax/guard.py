@@ -121,7 +121,8 @@ def _type_of_classes(value, weak):
             return "None"
         parts = [words(child) for child in tree.children()]
         if kind is dict:
-            parts, fixed = [f"{key}: {part}" for key, part in zip(fixed, parts, strict=True)], None
+            names = [key if isinstance(key, str) and key.isidentifier() else static(key) for key in fixed]
+            parts, fixed = [f"{name}: {part}" for name, part in zip(names, parts, strict=True)], None
         start, end = {dict: "{}", list: "[]", tuple: "()"}.get(kind, (f"{kind.__name__}(", ")"))
         return start + ", ".join(parts) + ("" if fixed is None else f" | {static(fixed)}") + end
 
