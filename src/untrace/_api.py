@@ -15,7 +15,8 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import OptionError, OutputExistsError
 from untrace._garbage import no_collections
-from untrace._pipeline import WORDS, Options, Result, write_and_prove
+from untrace._options import WORDS, Options
+from untrace._pipeline import Result, write_and_prove
 from untrace._sizes import Call, written_for_sizes
 from untrace.capture.function import Captured
 from untrace.print.jax.entry import FlatEntry

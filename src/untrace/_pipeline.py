@@ -2,77 +2,37 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 
-from untrace import jax_compat
 from untrace._errors import ProofError, UnsupportedPrimitiveError
-from untrace.capture import sizes, vmaps
+from untrace._forms import Form, Plain, forms_of, is_run, repeated_pullbacks
+from untrace._options import Options
+from untrace.capture import sizes
 from untrace.capture.body_trees import Bodies, forget_trees, has_trees
-from untrace.capture.checkpoints import parts
 from untrace.capture.constant_order import keep_constant_order
-from untrace.capture.function import Captured, expand, program_of
+from untrace.capture.function import Captured
 from untrace.ir.nodes import Equation, Function, Program, walk_functions
-from untrace.lift import library, lift
+from untrace.lift import lift
 from untrace.lift.addends import Addend, with_addends
-from untrace.lift.closed_constants import close_over_constants
-from untrace.lift.engine import recognised
 from untrace.lift.names import provenance_of
-from untrace.lift.prune import prune
-from untrace.lift.pullbacks import find_pullbacks
-from untrace.lift.pullbacks_once import repeated, without_repeated
+from untrace.lift.pullbacks_once import without_repeated
 from untrace.lift.shared_lowering import call_shared_functions
-from untrace.lift.simplify import (
-    BOLD,
-    NEUTRAL,
-    Known,
-    calls_host,
-    described,
-    in_backward_pass,
-    is_simplified,
-    simplified,
-    unproven,
-)
+from untrace.lift.simplify import calls_host
 from untrace.print.jax import guard
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
 from untrace.print.jax.module import Written, write_module
-from untrace.print.rules import JAX
 from untrace.prove import retrace
-from untrace.prove.compare import count_equations
-from untrace.prove.harmless import harmless_rewrites
 from untrace.prove.hlo import OptimisedAlike
 from untrace.prove.load import restate
 from untrace.prove.report import Proof
 from untrace.prove.retrace import Target
-
-# The options that are words, and those that each knows.
-WORDS = {
-    "style": ("idiomatic", "exact"), "comments": ("full", "some", "none"), "annotations": ("none", "jaxtyping"),
-    "reroll": ("loop", "scan"), "sizes": ("infer", "fixed"),
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a program is written; see `untrace.decompile`."""
-
-    style: str = "idiomatic"
-    standalone: bool = False
-    prove: bool = True
-    simplify: bool = True
-    comments: str = "some"
-    annotations: str = "none"
-    reroll: str = "loop"
-    sizes: str = "infer"
-    guard: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +45,6 @@ class Result:
 
 # How often what did not come back as it was is written again: as its exact form first, then as a `bind`.
 _ROUNDS = 16
-# Above this many equations only those simplifications are made whose proof needs no compilation.
-_MOST_COMPILED = 3000
-# Of so many equations XLA takes longer for two programs at once than what it is spared by the second being begun later.
-_MANY = 500
-
-
 # What a function is called that a transformation of JAX gave, by the first words of its summary.
 _NAMES = {
     "Gradient": "grad_{}", "Value and gradient": "{}_and_grad", "Vectorized version": "batched_{}",
@@ -110,7 +64,7 @@ def write_and_prove(
         name = _name_of_transformed(captured.summary, name)
     with _interpreter_settings():
         start = time.perf_counter()
-        plain = _Plain(captured, name, entry, lifted=options.style == "idiomatic")
+        plain = Plain(captured, name, entry, lifted=options.style == "idiomatic")
         timings["write"] = time.perf_counter() - start
         notes: tuple[str, ...] = ()
         if options.style == "idiomatic":
@@ -121,14 +75,14 @@ def write_and_prove(
                 raise ProofError(why)
             notes = (f"written in style exact, for the idiomatic text was not proven: {why}",)
         with captured.caches():
-            program = _Plain(captured, name, entry, notes).whole
+            program = Plain(captured, name, entry, notes).whole
             shares = call_shared_functions(program)
         for again in range(1 + shares):  # without those calls where they are not proven
             if again:
-                program = _Plain(captured, name, entry, notes).whole
+                program = Plain(captured, name, entry, notes).whole
             keep_constant_order(program.entry)
             attempt = _Attempt(
-                captured, program, name, options, timings, _Form(captured.expanded, Target(captured.expanded))
+                captured, program, name, options, timings, Form(captured.expanded, Target(captured.expanded))
             )
             result = attempt.run(idiomatic=False)
             if result is not None:
@@ -137,46 +91,6 @@ def write_and_prove(
             f"the text written for {name} is not proven to be the same program: {attempt.why}\n"
             "This is a bug of untrace. With prove=False you get the text all the same."
         )
-
-
-class _Plain:
-    """The Programs of one capture, as they are before anything is lifted, without library primitives.
-
-    lifted: whether they will be. The rules of public functions are left to those functions then.
-    """
-
-    def __init__(
-        self,
-        captured: Captured,
-        name: str,
-        signature: PytreeEntry | FlatEntry,
-        notes: tuple[str, ...] = (),
-        lifted: bool = False,
-    ) -> None:
-        self._captured, self._name, self._signature, self._notes = captured, name, signature, notes
-        self._is_public = library.is_public_rule if lifted else lambda eqn: False
-        self._own = JAX.user_names()
-        expand(captured, self._own)
-        if captured.example is not None:
-            expand(captured.example, self._own)
-            if captured.expanded is not captured.jaxpr:
-                sizes.note_numbers(captured, captured.expanded, captured.example.expanded)
-
-    @functools.cached_property
-    def whole(self) -> Program:
-        """The Program of what was traced; the same object each time."""
-        return self.of(self._captured.expanded, self._name)
-
-    def at_example(self, jaxpr: Any) -> Program:
-        """A Program of the example's, of which this is one at other sizes."""
-        return _Plain(self._captured.example, self._name, self._signature).of(jaxpr, "", rules=False)
-
-    def of(self, jaxpr: Any, name: str, rules: bool = True) -> Program:
-        """A Program of what a rewrite made of it; see `program_of`."""
-        program = program_of(self._captured, jaxpr, name, self._signature, rules, self._is_public)
-        program.extra.update(own=self._own, summary=self._captured.summary)
-        program.notes = (*program.notes, *self._notes)
-        return program
 
 
 def _name_of_transformed(summary: str, name: str) -> str:
@@ -188,30 +102,8 @@ def _name_of_transformed(summary: str, name: str) -> str:
     return _NAMES[words].format("lambda" if name == "<lambda>" else name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A jaxpr that a program may be written from, and the one that the text must come back as.
-
-    `folds`: whether calls of `jax.vmap` were found again in `jaxpr`, which are unfolded in the target.
-    """
-
-    jaxpr: Any
-    target: Target
-    folds: bool = False
-
-    def proven_as(self, jaxpr: Any, words: str, captured: Captured) -> _Form:
-        """The form whose text must come back as `jaxpr`, which one more simplification makes of it."""
-        unfolded = vmaps.unfolded(jaxpr) if self.folds else jaxpr
-        known = self.target.simplifications
-        all_words = known if words in known else ", ".join(filter(None, [known, words]))
-        target = replace(self.target, jaxpr=unfolded, simplifications=all_words, neutral=False)
-        if captured.example is not None:
-            target = replace(target, example=replace(target, jaxpr=sizes.at_example(captured, unfolded)))
-        return replace(self, target=target)
-
-
 def _idiomatic(
-    captured: Captured, plain: _Plain, name: str, options: Options, timings: dict[str, float]
+    captured: Captured, plain: Plain, name: str, options: Options, timings: dict[str, float]
 ) -> tuple[Result | None, str]:
     """The most readable form that is proven; or None, and why there is none."""
     why = ""
@@ -224,7 +116,7 @@ def _idiomatic(
             forget_trees(plain.whole)
         for fold in folds:
             try:
-                for form in _forms(captured, plain, options, fold):
+                for form in forms_of(captured, plain, options, fold):
                     result, why = _at_its_best(captured, plain, form, name, options, timings)
                     if result is not None:
                         return result, ""
@@ -238,14 +130,14 @@ def _idiomatic(
 
 
 def _at_its_best(
-    captured: Captured, plain: _Plain, form: _Form, name: str, options: Options, timings: dict[str, float]
+    captured: Captured, plain: Plain, form: Form, name: str, options: Options, timings: dict[str, float]
 ) -> tuple[Result | None, str]:
     """The text of a form, with equal pullbacks called once and the missing sums added where that is proven; or why not."""
-    same = _repeated(captured, plain, form.jaxpr) if form.target.simplifications else {}
+    same = repeated_pullbacks(captured, plain, form.jaxpr) if form.target.simplifications else {}
     why = ""
     for once in (same, {}) if same else ({},):
         attempt = _Attempt.at(captured, plain, form, name, options, timings, once)
-        attempt.pads = options.simplify and options.prove and _is_run(captured)
+        attempt.pads = options.simplify and options.prove and is_run(captured)
         result = attempt.run(idiomatic=True)
         if attempt.addends:
             result = attempt.padded(plain, once).run(idiomatic=True)
@@ -258,148 +150,13 @@ def _at_its_best(
     return None, why
 
 
-def _forms(captured: Captured, plain: _Plain, options: Options, folds: bool = False) -> Iterator[_Form]:
-    """The forms that the text may be written from, the simplest first.
-
-    folds: whether calls of `jax.vmap` are found again first; nothing comes where there is none.
-    """
-    whole = _whole(captured, folds)
-    if folds and whole is captured.expanded:
-        return
-    if options.style == "idiomatic" and options.simplify and options.prove:
-        # What calls the host is not run for a proof: the user's functions would be called with inputs of ours.
-        small = _is_run(captured)
-        most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
-        apart = captured.extra.get("apart")
-        settings = captured.constant_names, apart
-        forms: tuple[tuple[Any, frozenset[str]], ...] = ((NEUTRAL, BOLD),)
-        kept = parts(whole, captured.checkpoints)
-        instead: dict[int, Any] = {}
-        known = Known(captured.extra.get("provenance"))
-        if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings, known)):
-            forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
-            if captured.example is not None:  # a product of numbers may be rounded otherwise at other sizes
-                forms = (forms[0], (most, frozenset({"arithmetic_of_literals"})), *forms[1:])
-            retrace.begin_original(captured.example or captured, _may_be_padded(whole))
-            found, instead, captured.extra["repeats"] = recognised(
-                close_over_constants(prune(plain.of(whole, "", rules=False))), JAX.user_names()
-            )
-            kept |= found
-            if instead and captured.example is not None:
-                captured.extra["bodies"] = _bodies_at_example(captured, plain, folds)
-        elif small:
-            forms = ()
-        bold = False
-        seen: dict[str, int] = {}
-        for only, without in forms:
-            if without == BOLD and only is most and not bold:
-                continue
-            if only is NEUTRAL and seen:
-                only, without = _harmless(captured, whole, list(seen), kept, settings), frozenset()
-            form, counts = simplified(whole, only, JAX.user_names(), kept, *settings, without, instead, known)
-            bold = not BOLD.isdisjoint(counts)
-            seen = seen or counts
-            if form is not whole:
-                neutral = set(counts) <= NEUTRAL
-                target = vmaps.unfolded(form) if folds else form
-                goal = Target(target, described(counts), neutral, unproven(counts))
-                if captured.example is not None:
-                    goal = replace(goal, example=_at_example(captured, goal, form, only, without, kept, folds))
-                yield _Form(form, goal, folds)
-                if neutral:
-                    break
-    yield _Form(whole, Target(captured.expanded, example=_untouched(captured.example)), folds)
-
-
-def _untouched(captured: Captured | None) -> Target | None:
-    return None if captured is None else Target(captured.expanded)
-
-
-def _whole(captured: Captured, folds: bool) -> Any:
-    """What was captured, with calls of `jax.vmap` found again if `folds`; the same object each time."""
-    if not folds:
-        return captured.expanded
-    if "folded" not in captured.extra:
-        captured.extra["folded"] = vmaps.folded(captured.expanded, captured.vmaps, captured.expander)
-    return captured.extra["folded"]
-
-
-def _bodies_at_example(captured: Captured, plain: _Plain, folds: bool) -> dict[int, Any]:
-    """Other bodies that do the same (`recognised`), of calls in the program at the example's own sizes."""
-    example = captured.example
-    assert example is not None
-    program = plain.at_example(_whole(example, folds))
-    return recognised(close_over_constants(prune(program)), JAX.user_names())[1]
-
-
-def _at_example(
-    captured: Captured,
-    goal: Target,
-    form: Any,
-    only: frozenset[str] | None,
-    without: frozenset[str],
-    kept: set[int],
-    folds: bool,
-) -> Target:
-    """The target at the example's own sizes: simplified as `form` was where that does the same there, else with the numbers
-    of `form` replaced."""
-    example = captured.example
-    assert example is not None
-    if len(example.vmaps) == len(captured.vmaps):
-        whole = _whole(example, folds)
-        place = captured.extra["pairs"]
-        there = {id(place[i]) for i in kept if i in place} | parts(whole, example.checkpoints)
-        bodies = captured.extra.get("bodies", {})
-        settings = example.constant_names, example.extra.get("apart")
-        known = Known(example.extra.get("provenance"))
-        same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, bodies, known)
-        if sizes.note_numbers(captured, form, same):
-            return replace(goal, jaxpr=vmaps.unfolded(same) if folds else same)
-    return replace(goal, jaxpr=sizes.at_example(captured, goal.jaxpr))
-
-
-def _repeated(captured: Captured, plain: _Plain, form: Any) -> dict[int, Any]:
-    """`repeated` of a form of a program, where its original has such calls."""
-    if not captured.extra.get("repeats"):
-        return {}
-    program = close_over_constants(prune(plain.of(form, "", rules=False)))
-    return repeated(find_pullbacks(program, own=JAX.user_names()))
-
-
-def _may_be_padded(jaxpr: Any) -> bool:
-    """Whether a program is a backward pass of many layers, in which sums may turn out to be missing (`lift.addends`)."""
-    eqns = jax_compat.open_jaxpr(jaxpr)[0].eqns
-    return len(eqns) > _MANY and any(map(in_backward_pass, eqns))
-
-
-def _is_run(captured: Captured) -> bool:
-    """Whether a program is compiled and run for a proof, if need be."""
-    known: bool | None = captured.extra.get("is_run")
-    if known is None:
-        jaxpr = captured.expanded
-        known = captured.extra["is_run"] = count_equations(jaxpr) <= _MOST_COMPILED and not calls_host(jaxpr)
-    return known
-
-
-def _harmless(
-    captured: Captured, whole: Any, names: list[str], kept: set[int], settings: tuple[Any, Any]
-) -> frozenset[str]:
-    """Of the simplifications `names`, which are not proven together, those after which XLA makes the same program."""
-
-    def simplify(some: frozenset[str]) -> Any:
-        return vmaps.unfolded(simplified(whole, some | NEUTRAL, JAX.user_names(), kept, *settings)[0])
-
-    args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
-    return harmless_rewrites(captured.jaxpr, names, simplify, args) | NEUTRAL
-
-
 def prove_again(
     written: Written, captured: Captured, entry: PytreeEntry | FlatEntry, options: Options, timings: dict[str, float]
 ) -> Proof:
     """What holds of a text beside another trace than the one that it was written from (other sizes of the inputs)."""
     with _interpreter_settings():
-        plain = _Plain(captured, captured.name, entry)
-        for form in _forms(captured, plain, options):
+        plain = Plain(captured, captured.name, entry)
+        for form in forms_of(captured, plain, options):
             outcome = retrace.prove_text(written, captured, timings, form.target)
             if outcome.proof is not None or outcome.module is None:
                 break
@@ -414,7 +171,7 @@ def _begin_compiling(
     """Has XLA compile, while the text is written, what tells whether a target is the original's program."""
     if captured.example is not None:
         return None if target.example is None else _begin_compiling(captured.example, target.example, options, timings)
-    if not options.prove or target.jaxpr is captured.expanded or not _is_run(captured):
+    if not options.prove or target.jaxpr is captured.expanded or not is_run(captured):
         return None
     start = time.perf_counter()
     alike = retrace.begin_compiling(target.jaxpr, captured, target.neutral)
@@ -431,7 +188,7 @@ class _Attempt:
     name: str
     options: Options
     timings: dict[str, float]
-    form: _Form
+    form: Form
     why: str = ""
     pads: bool = False  # whether `run` stops, for another attempt, where sums are missing: those are in `addends` then
     addends: list[Addend] = field(default_factory=list)
@@ -442,8 +199,8 @@ class _Attempt:
     def at(
         cls,
         captured: Captured,
-        plain: _Plain,
-        form: _Form,
+        plain: Plain,
+        form: Form,
         name: str,
         options: Options,
         timings: dict[str, float],
@@ -459,7 +216,7 @@ class _Attempt:
             program.extra["pullbacks_once"] = True
         return cls(captured, program, name, options, timings, form, compiled_alike=alike)
 
-    def padded(self, plain: _Plain, once: dict[int, Any]) -> _Attempt:
+    def padded(self, plain: Plain, once: dict[int, Any]) -> _Attempt:
         """An attempt at the program with the sums that are missing in it (`lift.addends`)."""
         addends, padding = self.addends, []
         self.pads, self.addends = False, []

@@ -3,6 +3,7 @@ proven at the user's own."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from untrace._errors import ProofError, UntraceError
-from untrace._pipeline import Options, Result, prove_again, write_and_prove
+from untrace._options import Options
+from untrace._pipeline import Result, prove_again, write_and_prove
 from untrace.capture.function import Captured, trace
 from untrace.capture.sizes import Arguments, Sized, at_other_sizes
 from untrace.capture.static_fields import with_idle_fields_changed
@@ -29,10 +31,9 @@ class Call:
     static_argnames: Iterable[str]
     note_calls: bool
 
-    def captured(self) -> Captured:
-        return trace(
-            self.function, self.args, self.kwargs, self.static_argnums, self.static_argnames, self.note_calls
-        )
+    def captured(self, afresh: bool = False) -> Captured:
+        nums, names = self.static_argnums, self.static_argnames
+        return trace(self.function, self.args, self.kwargs, nums, names, self.note_calls, afresh)
 
     def entry(self, captured: Captured) -> PytreeEntry:
         nums, names = self.static_argnums, frozenset(self.static_argnames)
@@ -64,7 +65,8 @@ def written_for_sizes(
         captured.extra["idle_fields"] = with_idle_fields_changed(captured, lambda dynamic: call.on(dynamic).captured())
     if options.sizes == "infer" and options.style == "idiomatic" and options.prove:
         traces = [other for _, other in others]
-        for sized in at_other_sizes(captured, lambda dynamic: call.on(dynamic).captured(), traces):
+        afresh = captured.caches is not contextlib.nullcontext  # as the example had to be
+        for sized in at_other_sizes(captured, lambda dynamic: call.on(dynamic).captured(afresh), traces):
             if not are_same_callables(sized.captured.extra["objects"]):
                 break  # which function the text calls on the host would be a matter of belief
             result = _attempt(call, sized, options, timings)

@@ -79,11 +79,13 @@ def trace(
     static_argnums: Container[int] = frozenset(),
     static_argnames: Iterable[str] = frozenset(),
     note_calls: bool = False,
+    afresh: bool = False,
 ) -> Captured:
     """Traces `function` on arrays or `ShapeDtypeStruct`s.
 
     static_argnums, static_argnames: positions in `args` and names in `kwargs` that are not traced. note_calls: whether
-    calls of `jax.vmap` are looked for, which traces mapped functions once more, and the pytrees of loops. Raises
+    calls of `jax.vmap` are looked for, which traces mapped functions once more, and the pytrees of loops. afresh: whether
+    JAX has traced much of it before, so that it is traced without what it remembers at once. Raises
     CaptureError with JAX's own message below ours.
     """
     args = tuple(args)
@@ -108,7 +110,26 @@ def trace(
     vmaps: Sequence[VmapCall] = ()
     reused: list[Any] | None = None  # what JAX had traced before; None where that is not known
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    if note_calls:
+
+    def traced_afresh() -> bool:
+        """Whether the function could be traced without what JAX has traced before, which it does not call again."""
+        nonlocal jaxpr, out_example, vmaps, caches
+        fresh = jax_compat.fresh_caches()
+        with (
+            contextlib.suppress(Exception),
+            fresh(),
+            noted_bodies(bodies),
+            noted_checkpoints(checkpoints),
+            noted_vmaps() as vmaps,
+        ):
+            jaxpr, out_example = traced()
+            caches = fresh
+        return caches is fresh
+
+    jaxpr, out_example = None, None
+    if note_calls and afresh and traced_afresh():
+        reused = []
+    elif note_calls:
         # Where noting fails, or the function itself does, it is traced as it is.
         with (
             contextlib.suppress(Exception),
@@ -124,23 +145,13 @@ def trace(
             jaxpr, out_example = traced()
         except Exception as error:  # whatever the user's function raises while it is traced
             raise CaptureError(_explain(function, error)) from error
-    if note_calls:
+    if note_calls and caches is contextlib.nullcontext:
         mapped = jax_compat.is_mapped(jaxpr)
         unknown = mapped and (reused is None or any(map(jax_compat.is_mapped, reused)))
         unknown = unknown or reused != [] and has_unknown_checkpoints(jaxpr, checkpoints)
         unknown = unknown or not all(map(bodies.knows, checkpoints.functions()))
         if unknown or has_unknown_loops(jaxpr, bodies):
-            # Traced again, for JAX does not call what it has traced before. Where that fails, the calls stay unknown.
-            fresh = jax_compat.fresh_caches()
-            with (
-                contextlib.suppress(Exception),
-                fresh(),
-                noted_bodies(bodies),
-                noted_checkpoints(checkpoints),
-                noted_vmaps() as vmaps,
-            ):
-                jaxpr, out_example = traced()
-                caches = fresh
+            traced_afresh()  # where that fails, the calls stay unknown
         elif not mapped:
             vmaps = ()
     name = name_of(function)

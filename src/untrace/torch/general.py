@@ -10,7 +10,8 @@ from typing import Any
 import jax
 
 from untrace._errors import UntraceError
-from untrace._pipeline import Options, Result, head_of_module, prove_again, write_and_prove
+from untrace._options import Options
+from untrace._pipeline import Result, head_of_module, prove_again, write_and_prove
 from untrace.capture.correspondence import Different, correspondence
 from untrace.capture.function import Captured, trace
 from untrace.print.jax.entry import entry_of

@@ -1,0 +1,247 @@
+"""The forms that a text may be written from: the program as it was captured, and what simplifications make of it.
+
+Each comes with the jaxpr that the text must come back as, at the sizes that it is written from and at the example's own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from untrace import jax_compat
+from untrace._options import Options
+from untrace.capture import sizes, vmaps
+from untrace.capture.checkpoints import parts
+from untrace.capture.function import Captured, expand, program_of
+from untrace.ir.nodes import Program
+from untrace.lift import library
+from untrace.lift.closed_constants import close_over_constants
+from untrace.lift.engine import recognised
+from untrace.lift.prune import prune
+from untrace.lift.pullbacks import find_pullbacks
+from untrace.lift.pullbacks_once import repeated
+from untrace.lift.simplify import (
+    BOLD,
+    NEUTRAL,
+    Known,
+    calls_host,
+    described,
+    in_backward_pass,
+    is_simplified,
+    simplified,
+    unproven,
+)
+from untrace.print.jax.entry import FlatEntry, PytreeEntry
+from untrace.print.rules import JAX
+from untrace.prove import retrace
+from untrace.prove.compare import count_equations
+from untrace.prove.harmless import harmless_rewrites
+from untrace.prove.retrace import Target
+
+# Above this many equations only those simplifications are made whose proof needs no compilation.
+_MOST_COMPILED = 3000
+# Of so many equations XLA takes longer for two programs at once than what it is spared by the second being begun later.
+_MANY = 500
+
+
+class Plain:
+    """The Programs of one capture, as they are before anything is lifted, without library primitives.
+
+    lifted: whether they will be. The rules of public functions are left to those functions then.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        name: str,
+        signature: PytreeEntry | FlatEntry,
+        notes: tuple[str, ...] = (),
+        lifted: bool = False,
+    ) -> None:
+        self._captured, self._name, self._signature, self._notes = captured, name, signature, notes
+        self._is_public = library.is_public_rule if lifted else lambda eqn: False
+        self._own = JAX.user_names()
+        expand(captured, self._own)
+        if captured.example is not None:
+            expand(captured.example, self._own)
+            if captured.expanded is not captured.jaxpr:
+                sizes.note_numbers(captured, captured.expanded, captured.example.expanded)
+
+    @functools.cached_property
+    def whole(self) -> Program:
+        """The Program of what was traced; the same object each time."""
+        return self.of(self._captured.expanded, self._name)
+
+    def at_example(self, jaxpr: Any) -> Program:
+        """A Program of the example's, of which this is one at other sizes."""
+        return Plain(self._captured.example, self._name, self._signature).of(jaxpr, "", rules=False)
+
+    def of(self, jaxpr: Any, name: str, rules: bool = True) -> Program:
+        """A Program of what a rewrite made of it; see `program_of`."""
+        program = program_of(self._captured, jaxpr, name, self._signature, rules, self._is_public)
+        program.extra.update(own=self._own, summary=self._captured.summary)
+        program.notes = (*program.notes, *self._notes)
+        return program
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A jaxpr that a program may be written from, and the one that the text must come back as.
+
+    `folds`: whether calls of `jax.vmap` were found again in `jaxpr`, which are unfolded in the target.
+    """
+
+    jaxpr: Any
+    target: Target
+    folds: bool = False
+
+    def proven_as(self, jaxpr: Any, words: str, captured: Captured) -> Form:
+        """The form whose text must come back as `jaxpr`, which one more simplification makes of it."""
+        unfolded = vmaps.unfolded(jaxpr) if self.folds else jaxpr
+        known = self.target.simplifications
+        all_words = known if words in known else ", ".join(filter(None, [known, words]))
+        target = replace(self.target, jaxpr=unfolded, simplifications=all_words, neutral=False)
+        if captured.example is not None:
+            target = replace(target, example=replace(target, jaxpr=sizes.at_example(captured, unfolded)))
+        return replace(self, target=target)
+
+
+def forms_of(captured: Captured, plain: Plain, options: Options, folds: bool = False) -> Iterator[Form]:
+    """The forms that the text may be written from, the simplest first.
+
+    folds: whether calls of `jax.vmap` are found again first; nothing comes where there is none.
+    """
+    whole = _whole(captured, folds)
+    if folds and whole is captured.expanded:
+        return
+    if options.style == "idiomatic" and options.simplify and options.prove:
+        # What calls the host is not run for a proof: the user's functions would be called with inputs of ours.
+        small = is_run(captured)
+        most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
+        apart = captured.extra.get("apart")
+        settings = captured.constant_names, apart
+        forms: tuple[tuple[Any, frozenset[str]], ...] = ((NEUTRAL, BOLD),)
+        kept = parts(whole, captured.checkpoints)
+        instead: dict[int, Any] = {}
+        known = Known(captured.extra.get("provenance"))
+        if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings, known)):
+            forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
+            if captured.example is not None:  # a product of numbers may be rounded otherwise at other sizes
+                forms = (forms[0], (most, frozenset({"arithmetic_of_literals"})), *forms[1:])
+            retrace.begin_original(captured.example or captured, _may_be_padded(whole))
+            found, instead, captured.extra["repeats"] = recognised(
+                close_over_constants(prune(plain.of(whole, "", rules=False))), JAX.user_names()
+            )
+            kept |= found
+            if instead and captured.example is not None:
+                captured.extra["bodies"] = _bodies_at_example(captured, plain, folds)
+        elif small:
+            forms = ()
+        bold = False
+        seen: dict[str, int] = {}
+        for only, without in forms:
+            if without == BOLD and only is most and not bold:
+                continue
+            if only is NEUTRAL and seen:
+                only, without = _harmless(captured, whole, list(seen), kept, settings), frozenset()
+            form, counts = simplified(whole, only, JAX.user_names(), kept, *settings, without, instead, known)
+            bold = not BOLD.isdisjoint(counts)
+            seen = seen or counts
+            if form is not whole:
+                neutral = set(counts) <= NEUTRAL
+                target = vmaps.unfolded(form) if folds else form
+                goal = Target(target, described(counts), neutral, unproven(counts))
+                if captured.example is not None:
+                    goal = replace(goal, example=_at_example(captured, goal, form, only, without, kept, folds))
+                yield Form(form, goal, folds)
+                if neutral:
+                    break
+    yield Form(whole, Target(captured.expanded, example=_untouched(captured.example)), folds)
+
+
+def _untouched(captured: Captured | None) -> Target | None:
+    return None if captured is None else Target(captured.expanded)
+
+
+def _whole(captured: Captured, folds: bool) -> Any:
+    """What was captured, with calls of `jax.vmap` found again if `folds`; the same object each time."""
+    if not folds:
+        return captured.expanded
+    if "folded" not in captured.extra:
+        captured.extra["folded"] = vmaps.folded(captured.expanded, captured.vmaps, captured.expander)
+    return captured.extra["folded"]
+
+
+def _bodies_at_example(captured: Captured, plain: Plain, folds: bool) -> dict[int, Any]:
+    """Other bodies that do the same (`recognised`), of calls in the program at the example's own sizes."""
+    example = captured.example
+    assert example is not None
+    program = plain.at_example(_whole(example, folds))
+    return recognised(close_over_constants(prune(program)), JAX.user_names())[1]
+
+
+def _at_example(
+    captured: Captured,
+    goal: Target,
+    form: Any,
+    only: frozenset[str] | None,
+    without: frozenset[str],
+    kept: set[int],
+    folds: bool,
+) -> Target:
+    """The target at the example's own sizes: simplified as `form` was where that does the same there, else with the numbers
+    of `form` replaced."""
+    example = captured.example
+    assert example is not None
+    if len(example.vmaps) == len(captured.vmaps):
+        whole = _whole(example, folds)
+        place = captured.extra["pairs"]
+        there = {id(place[i]) for i in kept if i in place} | parts(whole, example.checkpoints)
+        bodies = captured.extra.get("bodies", {})
+        settings = example.constant_names, example.extra.get("apart")
+        known = Known(example.extra.get("provenance"))
+        same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, bodies, known)
+        if sizes.note_numbers(captured, form, same):
+            return replace(goal, jaxpr=vmaps.unfolded(same) if folds else same)
+    return replace(goal, jaxpr=sizes.at_example(captured, goal.jaxpr))
+
+
+def repeated_pullbacks(captured: Captured, plain: Plain, form: Any) -> dict[int, Any]:
+    """`repeated` of a form of a program, where its original has such calls."""
+    if not captured.extra.get("repeats"):
+        return {}
+    program = close_over_constants(prune(plain.of(form, "", rules=False)))
+    return repeated(find_pullbacks(program, own=JAX.user_names()))
+
+
+def _may_be_padded(jaxpr: Any) -> bool:
+    """Whether a program is a backward pass of many layers, in which sums may turn out to be missing (`lift.addends`)."""
+    eqns = jax_compat.open_jaxpr(jaxpr)[0].eqns
+    return len(eqns) > _MANY and any(map(in_backward_pass, eqns))
+
+
+def is_run(captured: Captured) -> bool:
+    """Whether a program is compiled and run for a proof, if need be."""
+    known: bool | None = captured.extra.get("is_run")
+    if known is None:
+        jaxpr = captured.expanded
+        known = captured.extra["is_run"] = count_equations(jaxpr) <= _MOST_COMPILED and not calls_host(jaxpr)
+    return known
+
+
+def _harmless(
+    captured: Captured, whole: Any, names: list[str], kept: set[int], settings: tuple[Any, Any]
+) -> frozenset[str]:
+    """Of the simplifications `names`, which are not proven together, those after which XLA makes the same program."""
+
+    def simplify(some: frozenset[str]) -> Any:
+        return vmaps.unfolded(simplified(whole, some | NEUTRAL, JAX.user_names(), kept, *settings)[0])
+
+    args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
+    return harmless_rewrites(captured.jaxpr, names, simplify, args) | NEUTRAL
+
+

@@ -1,0 +1,26 @@
+"""How a program is written: the options of the public verbs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# The options that are words, and those that each knows.
+WORDS = {
+    "style": ("idiomatic", "exact"), "comments": ("full", "some", "none"), "annotations": ("none", "jaxtyping"),
+    "reroll": ("loop", "scan"), "sizes": ("infer", "fixed"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a program is written; see `untrace.decompile`."""
+
+    style: str = "idiomatic"
+    standalone: bool = False
+    prove: bool = True
+    simplify: bool = True
+    comments: str = "some"
+    annotations: str = "none"
+    reroll: str = "loop"
+    sizes: str = "infer"
+    guard: bool = True
