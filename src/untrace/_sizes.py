@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,22 +62,35 @@ def written_for_sizes(
     """
     others = [(more, more.captured()) for more in also]
     if options.guard:
-        captured.extra["idle_fields"] = with_idle_fields_changed(captured, lambda dynamic: call.on(dynamic).captured())
+        with _readable_or_not():
+            captured.extra["idle_fields"] = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
     if options.sizes == "infer" and options.style == "idiomatic" and options.prove:
         traces = [other for _, other in others]
         afresh = captured.caches is not contextlib.nullcontext  # as the example had to be
-        for sized in at_other_sizes(captured, lambda dynamic: call.on(dynamic).captured(afresh), traces):
-            if not are_same_callables(sized.captured.extra["objects"]):
-                break  # which function the text calls on the host would be a matter of belief
-            result = _attempt(call, sized, options, timings)
-            if result is not None and all(_holds(result, *other, options, timings) for other in others):
-                return result
+        with _readable_or_not():
+            for sized in at_other_sizes(captured, lambda new: call.on(new).captured(afresh), traces):
+                if not are_same_callables(sized.captured.extra["objects"]):
+                    break  # which function the text calls on the host would be a matter of belief
+                result = _attempt(call, sized, options, timings)
+                if result is not None and all(_holds(result, *other, options, timings) for other in others):
+                    return result
     if others:
         raise ProofError(
             f"no text for {captured.name} was proven for the example and for `also` at once: its program changes with the "
             "sizes (a loop over one, a decision on one), or it was asked for with fixed sizes. Write it for each, without also=."
         )
     return write_and_prove(captured, call.entry(captured), captured.name, options, timings)
+
+
+@contextlib.contextmanager
+def _readable_or_not() -> Iterator[None]:
+    """A fault in what finds out about other arguments, or what a class of the user's makes of them, costs generality and
+    never the result."""
+    try:
+        yield
+    except Exception:
+        if os.environ.get("UNTRACE_STRICT"):
+            raise
 
 
 def _holds(result: Result, call: Call, captured: Captured, options: Options, timings: dict[str, float]) -> bool:
@@ -90,11 +103,6 @@ def _attempt(call: Call, sized: Sized, options: Options, timings: dict[str, floa
     if captured.example is not None:
         captured.extra["idle_fields"] = captured.example.extra.get("idle_fields")
     entry = call.on(sized.dynamic).entry(captured)
-    try:
+    with contextlib.suppress(UntraceError), _readable_or_not():
         return write_and_prove(captured, entry, captured.name, options, timings)
-    except UntraceError:
-        return None
-    except Exception:  # a fault in what reads sizes off shapes costs generality, never the result
-        if os.environ.get("UNTRACE_STRICT"):
-            raise
-        return None
+    return None

@@ -95,12 +95,11 @@ def train_step(params, state, x, y):
     )
 
 
-def _type_of(value, weak):
+def _type_of(tree, avals, weak):
     """The type of a pytree in words, with the static fields of its classes: `Body(f32[3,4] | 2.0)`."""
     import re
 
-    leaves, tree = jax.tree.flatten(value)
-    avals = iter([leaf.aval for leaf in leaves])
+    types = iter(["~" * (weak and aval.weak_type) + aval.str_short(short_dtypes=True) for aval in avals])
 
     def static(value, depth=3):
         if isinstance(value, (tuple, list, set, frozenset)):
@@ -114,8 +113,7 @@ def _type_of(value, weak):
 
     def words(tree):
         if tree.node_data() is None:
-            aval = next(avals)
-            return "~" * (weak and aval.weak_type) + aval.str_short(short_dtypes=True)
+            return next(types)
         kind, fixed = tree.node_data()
         if kind is type(None):
             return "None"
@@ -164,7 +162,8 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
         if settings != (x64, prng):
             raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
         for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ")], values, strict=True):
-            found = _type_of(value, weak)
+            inside, tree = jax.tree.flatten(value)
+            found = _type_of(tree, [leaf.aval for leaf in inside], weak)
             if expected[0] == "#":
                 found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
             tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]

@@ -56,13 +56,10 @@ def train(params, batches):
     return state.params, losses
 
 
-def _type_of(value, weak):
+def _type_of(tree, avals, weak):
     """The type of a pytree in words: `{w: f32[3,4]}`; of numbers that give way to other types with a `~`, if `weak`."""
-
-    def word(leaf):
-        return "~" * (weak and leaf.aval.weak_type) + leaf.aval.str_short(short_dtypes=True)
-
-    return str(jax.tree.map(word, value)).replace("'", "")
+    words = ["~" * (weak and aval.weak_type) + aval.str_short(short_dtypes=True) for aval in avals]
+    return str(jax.tree.unflatten(tree, words)).replace("'", "")
 
 
 _KNOWN = set()
@@ -87,7 +84,8 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
         if settings != (x64, prng):
             raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
         for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ")], values, strict=True):
-            found = _type_of(value, weak)
+            inside, tree = jax.tree.flatten(value)
+            found = _type_of(tree, [leaf.aval for leaf in inside], weak)
             if expected[0] == "#":
                 found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
             tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]

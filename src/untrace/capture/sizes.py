@@ -81,8 +81,8 @@ def at_other_sizes(
     is_one = lambda t: given[0][t.places[0][0]].shape[t.places[0][1]] == 1  # noqa: E731
     for chosen in _choices(tied, roots, is_one):
         groups = tuple(_sized(chosen, given, taken))
-        dynamic = resized(example, groups)
         try:
+            dynamic = resized(example, groups)
             with jax_compat.at_most_equations(_TRACES * (_LONGER * count + _MORE)):
                 captured = trace(dynamic)
             found = correspondence(captured.jaxpr, example.jaxpr, *[o.jaxpr for o in others])

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import PyTreeDef, default_registry
 
 from untrace import jax_compat
 from untrace.print.jax import runtime
@@ -28,7 +29,7 @@ from untrace.print.tree import WIDTH, Expr, Statement, Text, quoted
 GUARDS = {"_checked": "_checked", "_spelled_out": "_spelled_out", "_type_of": "_type_of", "_type_of_classes": "_type_of"}
 _KEY = re.compile(r"[\w./-]*")  # of a dict, that stands in a description as it is
 _LIST = re.compile(r"\[((?:[^][]|\[[\w,]*\])*)\]")  # without lists in it
-_SIZE = re.compile(r"(?<=[\[,])[a-z_]\w*(?=[,\]])")
+_SIZE = re.compile(r"(?<=[\[,])[A-Za-z_]\w*(?=[,\]])")
 _LONGEST = 600  # characters; of more without a size in them a hash says as much
 _SHORT = 20  # characters, which say as much as "like params"
 
@@ -53,7 +54,8 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
         if settings != (x64, prng):
             raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
         for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ")], values, strict=True):
-            found = _type_of(value, weak)
+            inside, tree = jax.tree.flatten(value)
+            found = _type_of(tree, [leaf.aval for leaf in inside], weak)
             if expected[0] == "#":
                 found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
             tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]
@@ -85,22 +87,18 @@ def _spelled_out(types):
 
 
 @helper("jax")
-def _type_of(value, weak):
+def _type_of(tree, avals, weak):
     """The type of a pytree in words: `{w: f32[3,4]}`; of numbers that give way to other types with a `~`, if `weak`."""
-
-    def word(leaf):
-        return "~" * (weak and leaf.aval.weak_type) + leaf.aval.str_short(short_dtypes=True)
-
-    return str(jax.tree.map(word, value)).replace("'", "")
+    words = ["~" * (weak and aval.weak_type) + aval.str_short(short_dtypes=True) for aval in avals]
+    return str(jax.tree.unflatten(tree, words)).replace("'", "")
 
 
-@helper("jax")
-def _type_of_classes(value, weak):
+@helper()
+def _type_of_classes(tree, avals, weak):
     """The type of a pytree in words, with the static fields of its classes: `Body(f32[3,4] | 2.0)`."""
     import re
 
-    leaves, tree = jax.tree.flatten(value)
-    avals = iter([leaf.aval for leaf in leaves])
+    types = iter(["~" * (weak and aval.weak_type) + aval.str_short(short_dtypes=True) for aval in avals])
 
     def static(value, depth=3):
         if isinstance(value, (tuple, list, set, frozenset)):
@@ -114,8 +112,7 @@ def _type_of_classes(value, weak):
 
     def words(tree):
         if tree.node_data() is None:
-            aval = next(avals)
-            return "~" * (weak and aval.weak_type) + aval.str_short(short_dtypes=True)
+            return next(types)
         kind, fixed = tree.node_data()
         if kind is type(None):
             return "None"
@@ -143,18 +140,18 @@ def guard_of(
     """
     leaves = iter(avals)
     others = [a.example for a in arguments] if idle is None else [*idle[0], *[idle[1][k] for k in sorted(idle[1])]]
-    trees: dict[str, list[tuple[str, tuple[Any, Any]]]] = {}
+    parts: dict[str, list[_Part]] = {}
     for argument, other in zip(arguments, others, strict=True):
         tree = jax.tree.structure(argument.example)
-        typed = [_Typed(next(leaves)) for _ in range(tree.num_leaves)]
-        both = jax.tree.unflatten(tree, typed), jax.tree.unflatten(jax.tree.structure(other), typed)
-        trees.setdefault(argument.path[0], []).append((argument.path[-1], both))
-    names = [name for name in parameters if name in trees]
+        types = [next(leaves) for _ in range(tree.num_leaves)]
+        part = _Part(argument.path[-1], tree, jax.tree.structure(other), types)
+        parts.setdefault(argument.path[0], []).append(part)
+    names = [name for name in parameters if name in parts]
     if not names:
         return None
-    values = [[_value(parameters[name], [(k, v[i]) for k, v in trees[name]]) for i in (0, 1)] for name in names]
-    describe = "_type_of" if all([_is_plain(value) for value, _ in values]) else "_type_of_classes"
-    texts = {name: _words(module, describe, *both) for name, both in zip(names, values, strict=True)}
+    values = [_whole(parameters[name], parts[name]) for name in names]
+    describe = "_type_of" if all([_is_plain(value.tree) for value in values]) else "_type_of_classes"
+    texts = {name: _words(module, describe, value) for name, value in zip(names, values, strict=True)}
     found = dict(module.guarded)
     for setting in ("least", "multiples"):
         found[setting] = {module.described.sizes[n]: m for n, m in found.pop(setting, {}).items()}
@@ -250,31 +247,47 @@ def _repeated(inside: str) -> str | None:
     return None
 
 
-def _value(kind: str, parts: Sequence[tuple[str, Any]]) -> Any:
-    """The value of a parameter of this kind."""
-    if kind == "*":
-        return tuple(part for _, part in parts)
-    return dict(parts) if kind == "**" else parts[0][1]
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """An argument, or what a parameter takes of several: its tree, the same with other static fields on which nothing
+    depends, and the types of its leaves."""
+
+    name: str
+    tree: Any
+    other: Any
+    avals: Sequence[Any]
 
 
-def _is_plain(value: Any) -> bool:
+def _whole(kind: str, parts: Sequence[_Part]) -> _Part:
+    """What a parameter of this kind gets."""
+    if kind not in ("*", "**"):
+        return parts[0]
+    node = (tuple, None) if kind == "*" else (dict, [part.name for part in parts])
+    trees = [
+        PyTreeDef.from_node_data_and_children(default_registry, node, several)
+        for several in ([p.tree for p in parts], [p.other for p in parts])
+    ]
+    return _Part("", *trees, [aval for part in parts for aval in part.avals])
+
+
+def _is_plain(tree: Any) -> bool:
     """Whether a pytree is made of Python's own containers."""
-    nodes = [jax.tree.structure(value)]
+    nodes = [tree]
     while nodes:
         node = nodes.pop()
-        data = node.node_data()
-        if data is not None and data[0] not in (dict, tuple, list, type(None)):
+        kind, fixed = node.node_data() or (None, None)
+        if kind not in (None, dict, tuple, list, type(None)):
             return False
-        if data is not None and data[0] is dict and not all(type(key) is int or type(key) is str and _KEY.fullmatch(key) for key in data[1]):
+        if kind is dict and not all(type(k) is int or type(k) is str and _KEY.fullmatch(k) for k in fixed):
             return False
         nodes += node.children()
     return True
 
 
-def _words(module: Any, describe: str, value: Any, other: Any) -> str:
-    """The description of a value, with words for sizes, and `*` for what is another in `other`."""
+def _words(module: Any, describe: str, value: _Part) -> str:
+    """The description of a value, with words for sizes, and `*` for static fields on which nothing depends."""
     function, weak = runtime.function(describe), "weak" in module.guarded
-    text, second = function(value, weak), function(other, weak)
+    text, second = (function(tree, value.avals, weak) for tree in (value.tree, value.other))
     tokens = [re.findall(r"[^][,]+|.", t) for t in (text, second)]
     if len(tokens[0]) == len(tokens[1]):
         text = "".join([_common(a, b) for a, b in zip(*tokens, strict=True)])
@@ -289,13 +302,6 @@ def _common(one: str, other: str) -> str:
     if len(values[0]) != len(values[1]):
         return one
     return "".join([a if a == b else "*" for a, b in zip(*values, strict=True)])
-
-
-@dataclass(frozen=True, slots=True)
-class _Typed:
-    """What stands for an array of a type."""
-
-    aval: Any
 
 
 def settings_of(jaxpr: Any) -> dict[str, Any]:

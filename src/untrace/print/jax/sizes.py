@@ -278,7 +278,7 @@ def words_of_sizes(program: Program, authors: Mapping[int, str]) -> dict[int, st
     given = {n for p in program.entry.params for n in getattr(p.aval, "shape", ())}
     for size in sorted(order, key=lambda n: any(n in shape[1:] for shape in shapes)):
         if size in given:
-            found[size] = left.pop(0) if left else "_"
+            found[size] = left.pop(0) if left else f"n_{len(found)}"
     return {**{size: _computed_word(size, sizes, found) for size in sizes}, **found}
 
 
