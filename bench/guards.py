@@ -220,14 +220,14 @@ def changes(args: tuple[Any, ...], static: Any) -> Iterator[tuple[str, tuple[Any
     step = max(1, len(leaves) // MOST_LEAVES)
     for number in range(0, len(leaves), step):
         leaf = leaves[number]
-        for axis, size in enumerate(np.shape(leaf)):
+        for axis, size in enumerate(shape_of(leaf)):
             for word, new in (("one more", size + 1), ("one less", size - 1), ("twice", 2 * size), ("one", 1)):
                 if new > 0 and new != size:
                     changed = with_leaf(number, resized(leaf, {axis: new}))
                     yield f"size {paths[number]}.shape[{axis}] {size} {word}", changed, plain
     by_size: dict[int, list[tuple[int, int]]] = collections.defaultdict(list)
     for number, leaf in enumerate(leaves):
-        for axis, size in enumerate(np.shape(leaf)):
+        for axis, size in enumerate(shape_of(leaf)):
             by_size[size].append((number, axis))
     groups: list[tuple[str, int, list[tuple[int, int]]]] = []
     batched = batches(dynamic)
@@ -271,16 +271,23 @@ def batches(args: Any) -> list[bool]:
 
     found: list[bool] = []
     for arg in args:
-        shapes = [np.shape(x) for x in jax.tree_util.tree_leaves(arg)]
+        shapes = [shape_of(x) for x in jax.tree_util.tree_leaves(arg)]
         alike = len(shapes) == 1 or len({s[0] if s else None for s in shapes}) == 1
         found += [alike and bool(s) and s[0] not in s[1:] for s in shapes]  # a square matrix is no batch
     return found
+
+
+def shape_of(leaf: Any) -> tuple[int, ...]:
+    found = getattr(leaf, "shape", None)
+    return np.shape(leaf) if found is None else tuple(found)
 
 
 def resized(leaf: Any, sizes: dict[int, int]) -> Any:
     """The same values, repeated or cut: what was a valid index stays one."""
     import jax
 
+    if "Ref" in type(jax.typeof(leaf)).__name__:  # what a reference holds is not for us to change
+        return leaf
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     if not array.size:
         return jax.numpy.zeros([sizes.get(axis, n) for axis, n in enumerate(array.shape)], array.dtype)

@@ -124,6 +124,13 @@ def test_64_bit_mode_and_the_implementation_of_keys_are_part_of_it():
         d(3)
 
 
+def test_without_arguments_the_mode_is_checked_all_the_same(tmp_path):
+    text = saved(untrace.decompile(lambda: jnp.arange(3) * 2.0)(), tmp_path)
+    assert text().dtype == jnp.float32
+    with jax.enable_x64(True), pytest.raises(TypeError, match="jax_enable_x64=False"):
+        text()
+
+
 def test_under_a_transformation_nothing_is_left_of_it():
     d = untrace.decompile(squared)(W, X, Y)
     assert str(jax.make_jaxpr(d)(W, X, Y)) == str(jax.make_jaxpr(squared)(W, X, Y))

@@ -53,7 +53,7 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
         sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
         if settings != (x64, prng):
             raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
-        for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ")], values, strict=True):
+        for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ") if t], values, strict=True):
             inside, tree = jax.tree.flatten(value)
             found = _type_of(tree, [leaf.aval for leaf in inside], weak)
             if expected[0] == "#":
@@ -66,7 +66,7 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
                     given = ", ".join([f"{size} = {number}" for size, number in sizes.items()]) or "of no size yet"
                     raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
         _KNOWN.add(key)
-    return values if len(values) > 1 else values[0]
+    return values[0] if len(values) == 1 else values
 
 
 _KNOWN: set[Any] = set()
@@ -132,8 +132,8 @@ def guard_of(
     arguments: Sequence[Any],
     avals: Sequence[Any],
     idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
-) -> Statement | None:
-    """The first statement of an entry; None where nothing is traced.
+) -> Statement:
+    """The first statement of an entry.
 
     parameters: kinds by name. arguments: as of a Signature. avals: those of the leaves of all arguments. idle: the traced
     arguments with other static fields, on which the program does not depend.
@@ -147,8 +147,6 @@ def guard_of(
         part = _Part(argument.path[-1], tree, jax.tree.structure(other), types)
         parts.setdefault(argument.path[0], []).append(part)
     names = [name for name in parameters if name in parts]
-    if not names:
-        return None
     values = [_whole(parameters[name], parts[name]) for name in names]
     describe = "_type_of" if all([_is_plain(value.tree) for value in values]) else "_type_of_classes"
     texts = {name: _words(module, describe, value) for name, value in zip(names, values, strict=True)}
@@ -187,11 +185,11 @@ class Checked(Statement):
         self.origin = None
 
     def lines(self, indent: str) -> Iterator[str]:
-        start = f"{indent}{', '.join(self.names)} = {self.called}("
+        start = f"{indent}{', '.join(self.names)} = {self.called}(" if self.names else f"{indent}{self.called}("
         rest = ", ".join([*self.names, *[f"{key}={value.flat()}" for key, value in self.settings]])
         types = "; ".join(self.types)
         opening, closing = ("_spelled_out(", ")") if self.is_short else ("", "")
-        line = f"{start}{opening}{quoted(types)}{closing}, {rest})"
+        line = f"{start}{opening}{quoted(types)}{closing}{', ' * bool(rest)}{rest})"
         if len(line) <= WIDTH:
             yield line
             return
