@@ -65,6 +65,8 @@ def measure(options: dict[str, Any], record: Record) -> None:
     fn, args, kwargs, static = program(options)
     import untrace
 
+    if any("Ref" in type(jax.typeof(x)).__name__ for x in jax.tree_util.tree_leaves(args) if hasattr(x, "aval")):
+        raise ValueError("it takes references, which each call changes")
     record.put(stage="decompile")
     settings = {"static_argnums": static[0], "static_argnames": static[1]}
     with contextlib.suppress(Exception):
@@ -286,8 +288,6 @@ def resized(leaf: Any, sizes: dict[int, int]) -> Any:
     """The same values, repeated or cut: what was a valid index stays one."""
     import jax
 
-    if "Ref" in type(jax.typeof(leaf)).__name__:  # what a reference holds is not for us to change
-        return leaf
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     if not array.size:
         return jax.numpy.zeros([sizes.get(axis, n) for axis, n in enumerate(array.shape)], array.dtype)
