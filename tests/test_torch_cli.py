@@ -30,10 +30,3 @@ def test_command_line_with_a_second_example(tmp_path):
     assert "the same text at" in (tmp_path / "out.py").read_text()
     refused = subprocess.run([*command, "--also", "x=f32[5,4] f32[2]"], cwd=tmp_path, capture_output=True, text=True)
     assert refused.returncode != 0 and "all of them by name" in refused.stderr
-
-
-def test_a_second_example_is_for_pytorch(tmp_path):
-    (tmp_path / "fn.py").write_text("def f(x):\n    return x\n")
-    command = [sys.executable, "-m", "untrace", "write", "fn.py:f", "f32[2]", "-o", "out.py", "--also", "f32[3]"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode != 0 and "--also goes with --torch only" in done.stderr

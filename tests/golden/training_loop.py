@@ -83,7 +83,7 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
         sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
         if settings != (x64, prng):
             raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
-        for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ")], values, strict=True):
+        for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ") if t], values, strict=True):
             inside, tree = jax.tree.flatten(value)
             found = _type_of(tree, [leaf.aval for leaf in inside], weak)
             if expected[0] == "#":
@@ -96,4 +96,4 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
                     given = ", ".join([f"{size} = {number}" for size, number in sizes.items()]) or "of no size yet"
                     raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
         _KNOWN.add(key)
-    return values if len(values) > 1 else values[0]
+    return values[0] if len(values) == 1 else values
