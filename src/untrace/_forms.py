@@ -137,8 +137,8 @@ def forms_of(captured: Captured, plain: Plain, options: Options, folds: bool = F
                 close_over_constants(prune(plain.of(whole, "", rules=False))), JAX.user_names()
             )
             kept |= found
-            if instead and captured.example is not None:
-                captured.extra["bodies"] = _bodies_at_example(captured, plain, folds)
+            if instead and captured.beside is not None:
+                captured.beside.bodies = _bodies_at_example(captured, plain, folds)
         elif small:
             forms = ()
         bold = False
@@ -171,9 +171,9 @@ def _whole(captured: Captured, folds: bool) -> Any:
     """What was captured, with calls of `jax.vmap` found again if `folds`; the same object each time."""
     if not folds:
         return captured.expanded
-    if "folded" not in captured.extra:
-        captured.extra["folded"] = vmaps.folded(captured.expanded, captured.vmaps, captured.expander)
-    return captured.extra["folded"]
+    if captured.folded is None:
+        captured.folded = vmaps.folded(captured.expanded, captured.vmaps, captured.expander)
+    return captured.folded
 
 
 def _bodies_at_example(captured: Captured, plain: Plain, folds: bool) -> dict[int, Any]:
@@ -195,16 +195,15 @@ def _at_example(
 ) -> Target:
     """The target at the example's own sizes: simplified as `form` was where that does the same there, else with the numbers
     of `form` replaced."""
-    example = captured.example
-    assert example is not None
+    beside = captured.beside
+    assert beside is not None
+    example, place = beside.example, beside.equations
     if len(example.vmaps) == len(captured.vmaps):
         whole = _whole(example, folds)
-        place = captured.extra["pairs"]
         there = {id(place[i]) for i in kept if i in place} | parts(whole, example.checkpoints)
-        bodies = captured.extra.get("bodies", {})
         settings = example.constant_names, example.extra.get("apart")
         known = Known(example.extra.get("provenance"))
-        same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, bodies, known)
+        same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, beside.bodies, known)
         if sizes.note_numbers(captured, form, same):
             return replace(goal, jaxpr=vmaps.unfolded(same) if folds else same)
     return replace(goal, jaxpr=sizes.at_example(captured, goal.jaxpr))

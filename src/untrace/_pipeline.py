@@ -334,7 +334,7 @@ class _Attempt:
         o = self.options
         guarded = guard.settings_of(self.captured.jaxpr) if o.guard else None
         if guarded is not None:
-            groups = self.captured.extra.get("groups", ())
+            groups = self.captured.beside.groups if self.captured.beside else ()
             guarded["least"] = {g.size: 1 for g in groups if g.least == 1}  # arrays of one row are broadcast
             guarded["multiples"] = {g.size: g.multiple for g in groups if g.multiple > 1}
         return write_module(

@@ -63,13 +63,13 @@ def written_for_sizes(
     others = [(more, more.captured()) for more in also]
     if options.guard:
         with _readable_or_not():
-            captured.extra["idle_fields"] = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
+            captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
     if options.sizes == "infer" and options.style == "idiomatic" and options.prove:
         traces = [other for _, other in others]
         afresh = captured.caches is not contextlib.nullcontext  # as the example had to be
         with _readable_or_not():
             for sized in at_other_sizes(captured, lambda new: call.on(new).captured(afresh), traces):
-                if not are_same_callables(sized.captured.extra["objects"]):
+                if not are_same_callables(sized.objects):
                     break  # which function the text calls on the host would be a matter of belief
                 result = _attempt(call, sized, options, timings)
                 if result is not None and all(_holds(result, *other, options, timings) for other in others):
@@ -100,8 +100,7 @@ def _holds(result: Result, call: Call, captured: Captured, options: Options, tim
 
 def _attempt(call: Call, sized: Sized, options: Options, timings: dict[str, float]) -> Result | None:
     captured = sized.captured
-    if captured.example is not None:
-        captured.extra["idle_fields"] = captured.example.extra.get("idle_fields")
+    captured.idle = captured.example.idle if captured.example else None
     entry = call.on(sized.dynamic).entry(captured)
     with contextlib.suppress(UntraceError), _readable_or_not():
         return write_and_prove(captured, entry, captured.name, options, timings)

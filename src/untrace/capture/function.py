@@ -23,8 +23,23 @@ from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
 from untrace.capture.provenance import Provenance
 from untrace.capture.vmaps import VmapCall, noted_vmaps
-from untrace.ir.nodes import Program
+from untrace.ir.nodes import Program, SizeNumbers
 from untrace.print.names import snake_case
+
+
+@dataclass(slots=True)
+class Beside:
+    """The capture on the user's own arguments, beside one at other sizes.
+
+    `groups`: which dimensions have other sizes (`sizes.Group`). `objects`, `equations`: what corresponds to parameters that
+    are no data, by name, and to equations, by id. `bodies`: other bodies for calls there (`engine.recognised`).
+    """
+
+    example: Captured
+    groups: tuple[Any, ...]
+    objects: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    equations: dict[int, Any] = field(default_factory=dict)
+    bodies: dict[int, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -53,9 +68,16 @@ class Captured:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)  # what `jax.checkpoint` marked, where it was noted
     # Gives the context in which JAX finds what it traced for this: rules that are called later must find the same.
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    # The capture on the user's own arguments, where this one is at other sizes (`capture.sizes`).
-    example: Captured | None = None
+    numbers: SizeNumbers | None = None  # of a program for other sizes too
+    idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # see Program
+    beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes`)
+    folded: Any = None  # what was captured, with calls of `jax.vmap` found again, once somebody asked
     _looked_for: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def example(self) -> Captured | None:
+        """The capture on the user's own arguments, where this one is at other sizes."""
+        return None if self.beside is None else self.beside.example
 
     def where(self) -> str:
         """`model.py:6` of the function; "" where that is not known."""
@@ -206,7 +228,10 @@ def program_of(
     captured.name_constants(c.value for c in constants)
     for constant in constants:
         constant.hint = captured.constant_names.get(id(constant.value))
-    program = Program(entry, signature, tuple(importer.notes), extra={**captured.extra, "importer": importer})
+    extra = {**captured.extra, "importer": importer}
+    program = Program(
+        entry, signature, tuple(importer.notes), extra=extra, numbers=captured.numbers, idle=captured.idle
+    )
     note_trees(program, captured.bodies)
     return program
 

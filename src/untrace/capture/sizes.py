@@ -18,8 +18,9 @@ from untrace import jax_compat
 from untrace._errors import UntraceError
 from untrace.capture.correspondence import Correspondence, Different, correspondence
 from untrace.capture.dimensions import Place, Tied, tied_dimensions
-from untrace.capture.function import Captured
+from untrace.capture.function import Beside, Captured
 from untrace.capture.resized import Resizer
+from untrace.ir.nodes import SizeNumbers
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -51,11 +52,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """The function at other sizes. `dynamic`: the arguments there, those that are traced."""
+    """The function at other sizes. `dynamic`: the arguments there, those that are traced. `objects`: parameters that are no
+    data, there and in the examples, by name."""
 
     captured: Captured
     dynamic: Arguments
     groups: tuple[Group, ...]
+    objects: list[tuple[str, tuple[Any, ...]]]
 
 
 def at_other_sizes(
@@ -64,8 +67,8 @@ def at_other_sizes(
     """The example's function traced at sizes that tell what follows them, with as many as may differ first.
 
     trace: traces the function on other arguments in the place of `(example.args, example.kwargs)`. others: the function
-    traced on further arguments, for which the text has to hold as well. What comes has `captured.example`, and the numbers
-    that follow its sizes in `captured.extra`.
+    traced on further arguments, for which the text has to hold as well. What comes has `captured.example`, and
+    `captured.numbers`.
     """
     leaves = jax.tree_util.tree_leaves((example.args, example.kwargs))
     inputs = jax_compat.open_jaxpr(example.jaxpr)[0].invars
@@ -88,42 +91,45 @@ def at_other_sizes(
             found = correspondence(captured.jaxpr, example.jaxpr, *[o.jaxpr for o in others])
         except (UntraceError, Different):
             continue
-        captured.example = example
-        captured.extra["groups"] = groups
+        captured.beside = Beside(example, groups)
         if _noted(captured, found):
-            yield Sized(captured, dynamic, groups)
+            yield Sized(captured, dynamic, groups, found.objects)
 
 
 def note_numbers(captured: Captured, form: Any, example: Any) -> bool:
     """Adds the numbers of another form of a program, beside the same of its example: a rewrite may compute some. Whether
     the two correspond."""
     try:
-        known = set(captured.extra["fractions"])
-        is_noted = _noted(captured, correspondence(form, example))
-        captured.extra["rounded"] = {*captured.extra.get("rounded", ()), *(captured.extra["fractions"].keys() - known)}
-        return is_noted
+        return _noted(captured, correspondence(form, example), rounded=True)
     except Different:
         return False
 
 
 def at_example(captured: Captured, form: Any) -> Any:
     """A form of a program that was captured at other sizes, at those of its example."""
-    extra = captured.extra
-    numbers = {n: seen[0] for n, seen in extra["sizes"].items()}
-    fractions = {n: seen[0] for n, seen in extra["fractions"].items()}
-    return Resizer(numbers, fractions, {id(seen[0]): seen[1] for _, seen in extra["objects"]}).jaxpr(form)
+    numbers, beside = captured.numbers, captured.beside
+    assert numbers is not None and beside is not None
+    integers = {n: seen[0] for n, seen in numbers.integers.items()}
+    fractions = {n: seen[0] for n, seen in numbers.fractions.items()}
+    return Resizer(integers, fractions, {id(seen[0]): seen[1] for _, seen in beside.objects}).jaxpr(form)
 
 
-def _noted(captured: Captured, found: Correspondence) -> bool:
-    """Puts the numbers that follow the sizes into `captured.extra`; False where one stands for several."""
+def _noted(captured: Captured, found: Correspondence, rounded: bool = False) -> bool:
+    """Adds to the numbers that follow the sizes; False where one stands for several. rounded: whether new fractions may have
+    been rounded on the way."""
+    known, beside = captured.numbers or SizeNumbers(), captured.beside
+    assert beside is not None
     following = found.following()
     if following is None or any(len(seen) > 1 for seen in found.fractions.values()):
         return False
     fractions = {n: next(iter(seen)) for n, seen in found.fractions.items()}
-    captured.extra["sizes"] = {**following, **captured.extra.get("sizes", {})}  # of all examples, where those are known
-    captured.extra["fractions"] = {**fractions, **captured.extra.get("fractions", {})}
-    captured.extra["objects"] = [*captured.extra.get("objects", ()), *found.objects]
-    captured.extra["pairs"] = {**captured.extra.get("pairs", {}), **{id(eqns[0]): eqns[1] for eqns in found.pairs}}
+    captured.numbers = SizeNumbers(
+        {**following, **known.integers},  # of all examples, where those are known
+        {**fractions, **known.fractions},
+        known.rounded | (fractions.keys() - known.fractions.keys() if rounded else set()),
+    )
+    beside.objects += found.objects
+    beside.equations.update({id(eqns[0]): eqns[1] for eqns in found.pairs})
     return True
 
 
@@ -231,7 +237,7 @@ def _is_prime(number: int) -> bool:
 
 def in_words(captured: Captured, words: Mapping[int, str]) -> str:
     """`, at n, m = 3, 4 and 2003, 2011`: the sizes at which a text was traced; "" of one that has its example's only."""
-    groups = [g for g in captured.extra.get("groups", ()) if g.size in words]
+    groups = [g for g in (captured.beside.groups if captured.beside else ()) if g.size in words]
     if not groups:
         return ""
     names, old, new = zip(*[(words[g.size], str(g.old), str(g.size)) for g in groups], strict=True)

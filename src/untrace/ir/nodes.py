@@ -261,11 +261,26 @@ class Function:
         return [r.aval for r in self.results]
 
 
+@dataclass(frozen=True, slots=True)
+class SizeNumbers:
+    """Numbers of a program that follow the sizes of its inputs, each with what stands in its places at the sizes of the
+    examples.
+
+    `integers`: whole floats too. `fractions`: other floats. `rounded`: those fractions that were rounded on the way.
+    """
+
+    integers: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    fractions: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
+    rounded: frozenset[float] = frozenset()
+
+
 @dataclass(slots=True)
 class Program:
     """A captured program: what to write, and under which signature.
 
-    `notes` are sentences for the proof (what was expanded, which callable became a parameter).
+    `notes` are sentences for the proof (what was expanded, which callable became a parameter). `numbers`: those that follow
+    the sizes of the inputs; None where the sizes are the example's own. `idle`: the traced arguments (positional, keyword)
+    with other static fields, on which the program does not depend.
     """
 
     entry: Function
@@ -273,6 +288,8 @@ class Program:
     notes: tuple[str, ...] = ()
     where: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+    numbers: SizeNumbers | None = None
+    idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
 
 def functions_in(value: Any) -> list[Function]:

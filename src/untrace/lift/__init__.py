@@ -59,7 +59,7 @@ def lift(
     program = pass_of_its_own(program, inlined)  # before lifting: a library call should not hide whose call it is in
     program = share_checkpoints(program, refused)  # of the functions that are there now
     forget_trees(program, refused)
-    any_size = "sizes" in program.extra
+    any_size = program.numbers is not None
     program = Lifter(refused, program.extra.get("own", ()), any_size, provenance=provenance_of(program)).lift(program)
     if program.extra.get("sums"):
         program = add_cotangents(program, refused)  # after the library calls that they are part of

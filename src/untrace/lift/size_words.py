@@ -18,7 +18,7 @@ _MOST_SHAPES = 4
 
 def author_words(program: Program, provenance: Provenance) -> dict[int, str]:
     """{size that follows the inputs: the author's word for it}, of all functions that left equations in a program."""
-    sizes = program.extra.get("sizes", {})
+    sizes = program.numbers.integers if program.numbers else {}
     shapes: dict[str, dict[Shape, None]] = {}
     definitions: dict[Any, Any] = {}
     for function in walk_functions(program.entry):

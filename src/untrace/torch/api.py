@@ -72,7 +72,7 @@ def _written(
         return {
             "title": _title(module), "outline": outliner, "layout": functools.partial(TorchLayout, silent=outliner.silent),
             "simplifications": _SIMPLIFICATIONS, "apart": functools.partial(in_other_calls, found),
-            "share": instances.share, "sizes": {},
+            "share": instances.share,
         }  # fmt: skip
 
     captures.check_module(module)

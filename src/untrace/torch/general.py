@@ -14,6 +14,7 @@ from untrace._options import Options
 from untrace._pipeline import Result, head_of_module, prove_again, write_and_prove
 from untrace.capture.correspondence import Different, correspondence
 from untrace.capture.function import Captured, trace
+from untrace.ir.nodes import SizeNumbers
 from untrace.print.jax.entry import entry_of
 from untrace.torch import capture as captures
 from untrace.torch.capture import Capture
@@ -51,6 +52,7 @@ def example_of(
     found = captures.capture(module, args, kwargs)
     captured = captures._explained(module, lambda: trace(found.function, found.args, {}))
     captured.extra.update(extra(found))
+    captured.numbers = SizeNumbers()  # PyTorch's sizes are never taken for the example's only
     return Example(tuple(args), kwargs, found, captured)
 
 
@@ -158,7 +160,7 @@ def _attempt(
     timings: dict[str, float],
 ) -> Result | None:
     captured = model.captured
-    captured.extra["sizes"] = sizes
+    captured.numbers = SizeNumbers(sizes)
     try:
         result = write_and_prove(captured, model.entry, captured.name, options, timings)
     except UntraceError:

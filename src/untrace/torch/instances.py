@@ -194,7 +194,7 @@ class _Shared:
 
     def _shapes(self, definition: Def) -> dict[str, tuple[int, ...]]:
         """The shapes of a function's parameters, with -1 for sizes that follow the inputs."""
-        free = self.module.variable_sizes
+        free = self.module.numbers.integers
         types = self.module.described.types_of(definition) or []
         return {n: tuple(-1 if k in free else k for k in getattr(t.aval, "shape", ())) for n, t in types}
 

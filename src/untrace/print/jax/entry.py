@@ -126,7 +126,8 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
     module.notes.extend([*signature.notes, *result.notes])
     if module.guarded is not None:
         kinds = {p.name: p.kind for p in signature.parameters}
-        module.guard = guard_of(module, kinds, signature.arguments, [p.aval for p in function.params], program.extra.get("idle_fields"))
+        avals = [p.aval for p in function.params]
+        module.guard = guard_of(module, kinds, signature.arguments, avals, program.idle)
     forwarder = None
     inner = name
     if signature.public:

@@ -109,10 +109,8 @@ def write_module(
     module.residuals = program.extra.get("residuals", {})
     module.stacked = set(module.residuals.values())
     module.flat_carries = program.extra.get("flat_carries", module.flat_carries)
-    module.variable_sizes = program.extra.get("sizes", {})
-    module.variable_fractions = program.extra.get("fractions", {})
-    module.rounded_fractions = program.extra.get("rounded", frozenset())
-    if module.variable_sizes:
+    module.numbers = program.numbers or module.numbers
+    if module.numbers.integers:
         module.size_names = {} if "outline" in program.extra else author_words(program, provenance_of(program))
         module.described.sizes = words_of_sizes(program, module.size_names)
     name, definitions = entry.write_entry(module, program)

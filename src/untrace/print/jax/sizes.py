@@ -1,7 +1,7 @@
 """Sizes that follow the inputs: `x.shape[0]` in the place of a number.
 
 A capture may trace a program at sizes that stand for nothing else (`torch.sizes`), and say which integers of the
-program follow them (`program.extra["sizes"]`). Where one of these is to be written, it is looked up among the shapes of
+program follow them (`program.numbers`). Where one of these is to be written, it is looked up among the shapes of
 the function's own parameters, as it is or with a little arithmetic. A function that has none of it takes the size as
 one parameter more. Nothing here is trusted: the text is traced again at other sizes.
 """
@@ -51,8 +51,8 @@ class Sizes:
 
     def __init__(self, w: Any, outer: Sizes | None = None):
         self.w = w
-        self.variable: Mapping[int, Sequence[int]] = w.module.variable_sizes
-        self.fractions: Mapping[float, Sequence[float]] = w.module.variable_fractions
+        self.variable: Mapping[int, Sequence[int]] = w.module.numbers.integers
+        self.fractions: Mapping[float, Sequence[float]] = w.module.numbers.fractions
         self.names: Mapping[int, str] = w.module.size_names
         self.words: Sequence[str] = ()
         self.outer = outer
@@ -89,7 +89,7 @@ class Sizes:
             return None
         scope: Sizes | None = self
         while scope is not None:
-            is_rounded = exact in self.w.module.rounded_fractions
+            is_rounded = exact in self.w.module.numbers.rounded
             ways = [
                 (_fraction(wanted, point[: len(wanted)], is_rounded) if others else _share(value, point[0]), read)
                 for point, read in scope._bases()
@@ -265,7 +265,7 @@ class Sizes:
 def words_of_sizes(program: Program, authors: Mapping[int, str]) -> dict[int, str]:
     """A word for each size that may differ, for docstrings: the author's where it means one size only, else a letter, `n`
     for one that is the first of each shape."""
-    sizes = program.extra["sizes"]
+    sizes = program.numbers.integers if program.numbers else {}
     found: dict[int, str] = {}
     functions = walk_functions(program.entry)
     for size, word in [*authors.items(), *[w for f in functions[::-1] for w in f.extra.get("size_names", {}).items()]]:

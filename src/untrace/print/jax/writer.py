@@ -7,7 +7,7 @@ written as a `bind` of the imported primitive object, which is always the same e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from untrace.ir.nodes import (
     Library,
     Literal,
     Local,
+    SizeNumbers,
     TreeMap,
     TreeSum,
     Value,
@@ -109,9 +110,7 @@ class ModuleWriter(ConstantWriter):
         self.stacked: set[Value] = set()  # those values
         self.residual_names: dict[Value, Name] = {}  # the variables of both
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
-        self.variable_sizes: Mapping[int, Sequence[int]] = {}  # integers that follow the inputs, at other sizes
-        self.variable_fractions: Mapping[float, Sequence[float]] = {}  # the same of numbers that are computed of them
-        self.rounded_fractions: Set[float] = frozenset()  # those that a rewrite has computed, in the type of the program
+        self.numbers = SizeNumbers()  # those that follow the sizes of the inputs
         self.size_names: Mapping[int, str] = {}  # the author's words for them
         self.guarded: Mapping[str, Any] | None = None  # what the entry depends on beside its arguments; None without a guard
         self.guard: Statement | None = None  # the entry's first statement then
@@ -244,7 +243,7 @@ class FunctionWriter:
         self._folding: frozenset[Any] | set[Any] = frozenset()
         self._made: dict[Any, Any] = {}  # value that may be folded -> the jaxpr equation that computes it
         self.sized: list[Value] = []  # parameters, whose shapes tell sizes
-        self.sizes = Sizes(self) if module.variable_sizes else None
+        self.sizes = Sizes(self) if module.numbers.integers else None
 
     def inside(self, outer: FunctionWriter) -> FunctionWriter:
         """This writer, whose function can name what is in the function around it."""
