@@ -117,7 +117,7 @@ class Layout:
         if full or new_place:
             outputs = getattr(statement.origin, "outvars", ())
             if len(statement.targets) == len(outputs) == 1:
-                words.append(array_type(outputs[0].aval).sized(self.sizes).text if jax_compat.is_shaped_array(outputs[0].aval) else "")
+                words.append(self._type(outputs[0].aval))
             if place and (full or new_place):
                 # Whose line it is, where that is not the function that the whole came from.
                 inside = full and frame.function != site.user_frames[0].function and frame.function.isidentifier()
@@ -127,6 +127,9 @@ class Layout:
         text = "  ".join([word for word in words if word])
         if text.isprintable() and len(text) < 60:
             statement.comment = text
+
+    def _type(self, aval: Any) -> str:
+        return array_type(aval).sized(self.sizes).text if jax_compat.is_shaped_array(aval) else ""
 
     def _above(self, statement: Statement) -> list[Statement]:
         """Where everything is commented, what finds no room beside a statement stands above it."""
