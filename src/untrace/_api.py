@@ -142,6 +142,7 @@ def decompile(
     sizes: str = "infer",
     also: Sequence[Any] = (),
     guard: bool = True,
+    derivatives: str = "auto",
 ) -> Callable[..., Decompiled]:
     """A function of `fn`'s arguments that gives its source: `decompile(fn)(*args, **kwargs) -> Decompiled`.
 
@@ -165,16 +166,19 @@ def decompile(
         arguments, or a single argument that is neither.
     guard: the written function refuses what it was not written for (other dtypes, trees, static fields, and sizes that
         cannot follow) with a TypeError, and makes arrays of Python's numbers; `False` leaves that out.
+    derivatives: "auto": a derivative that the function calls (`jax.grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`) stays a
+        call of a function of the text, and what was handed over as a derivative (`decompile(jax.grad(loss))`) is written out;
+        "called": that stays a call as well; "written": all are written out.
 
     Raises OptionError, CaptureError (the function cannot be traced), UnsupportedPrimitiveError, ProofError.
     """
-    options = _options(style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard)
+    options = _options(style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard, derivatives)
 
     def decompile_on(*args: Any, **kwargs: Any) -> Decompiled:
         start = time.perf_counter()
         nums, names = static_arguments(fn, args, static_argnums, static_argnames)
         with no_collections():
-            call = Call(fn, args, kwargs, nums, names, style == "idiomatic" and prove)
+            call = Call(fn, args, kwargs, nums, names, style == "idiomatic" and prove, derivatives)
             captured = call.captured()
             timings = {"capture": time.perf_counter() - start}
             others = [call.with_arguments(more) for more in also]
@@ -194,14 +198,16 @@ def _options(
     reroll: str = "loop",
     sizes: str = "infer",
     guard: bool = True,
+    derivatives: str = "auto",
 ) -> Options:
     """Raises OptionError for a word that is not known."""
     given = {"style": style, "comments": comments, "annotations": annotations, "reroll": reroll, "sizes": sizes}
+    given["derivatives"] = derivatives
     for option, word in given.items():
         if word not in WORDS[option]:
             known = ", ".join(map(repr, WORDS[option]))
             raise OptionError(f"{option}={word!r} is not known; this version has {known}")
-    return Options(style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard)
+    return Options(style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard, derivatives)
 
 
 def from_jaxpr(

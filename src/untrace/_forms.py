@@ -6,7 +6,7 @@ Each comes with the jaxpr that the text must come back as, at the sizes that it 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from untrace import jax_compat
 from untrace._options import Options
 from untrace.capture import sizes, vmaps
 from untrace.capture.checkpoints import parts
+from untrace.capture.differentiated import unfolded
 from untrace.capture.function import Captured, expand, program_of
 from untrace.ir.nodes import Program
 from untrace.lift import library
@@ -70,6 +71,8 @@ class Plain:
             expand(captured.example, self._own)
             if captured.expanded is not captured.jaxpr:
                 sizes.note_numbers(captured, captured.expanded, captured.example.expanded)
+            if captured.called is not None and captured.example.called is not None:
+                sizes.note_numbers(captured, captured.called.jaxpr, captured.example.called.jaxpr)
 
     @functools.cached_property
     def whole(self) -> Program:
@@ -92,7 +95,7 @@ class Plain:
 class Form:
     """A jaxpr that a program may be written from, and the one that the text must come back as.
 
-    `folds`: whether calls of `jax.vmap` were found again in `jaxpr`, which are unfolded in the target.
+    `folds`: whether calls of `jax.vmap` and `jax.grad` are in `jaxpr`, which are unfolded in the target.
     """
 
     jaxpr: Any
@@ -101,19 +104,19 @@ class Form:
 
     def proven_as(self, jaxpr: Any, words: str, captured: Captured) -> Form:
         """The form whose text must come back as `jaxpr`, which one more simplification makes of it."""
-        unfolded = vmaps.unfolded(jaxpr) if self.folds else jaxpr
+        plain = unfolded(jaxpr) if self.folds else jaxpr
         known = self.target.simplifications
         all_words = known if words in known else ", ".join(filter(None, [known, words]))
-        target = replace(self.target, jaxpr=unfolded, simplifications=all_words, neutral=False)
+        target = replace(self.target, jaxpr=plain, simplifications=all_words, neutral=False)
         if captured.example is not None:
-            target = replace(target, example=replace(target, jaxpr=sizes.at_example(captured, unfolded)))
+            target = replace(target, example=replace(target, jaxpr=sizes.at_example(captured, plain)))
         return replace(self, target=target)
 
 
 def forms_of(captured: Captured, plain: Plain, options: Options, folds: bool = False) -> Iterator[Form]:
     """The forms that the text may be written from, the simplest first.
 
-    folds: whether calls of `jax.vmap` are found again first; nothing comes where there is none.
+    folds: whether calls of `jax.vmap` and `jax.grad` are found again first; nothing comes where there is none.
     """
     whole = _whole(captured, folds)
     if folds and whole is captured.expanded:
@@ -153,7 +156,7 @@ def forms_of(captured: Captured, plain: Plain, options: Options, folds: bool = F
             seen = seen or counts
             if form is not whole:
                 neutral = set(counts) <= NEUTRAL
-                target = vmaps.unfolded(form) if folds else form
+                target = unfolded(form) if folds else form
                 goal = Target(target, described(counts), neutral, unproven(counts))
                 if captured.example is not None:
                     goal = replace(goal, example=_at_example(captured, goal, form, only, without, kept, folds))
@@ -163,16 +166,24 @@ def forms_of(captured: Captured, plain: Plain, options: Options, folds: bool = F
     yield Form(whole, Target(captured.expanded, example=_untouched(captured.example)), folds)
 
 
+def _calls(captured: Captured) -> tuple[int, Sequence[int]]:
+    """How many calls of `jax.vmap`, and which of derivatives."""
+    return (0, ()) if captured.called is None else (len(captured.called.vmaps), captured.called.kept)
+
+
 def _untouched(captured: Captured | None) -> Target | None:
     return None if captured is None else Target(captured.expanded)
 
 
 def _whole(captured: Captured, folds: bool) -> Any:
-    """What was captured, with calls of `jax.vmap` found again if `folds`; the same object each time."""
+    """What was captured, with calls of `jax.vmap` and `jax.grad` found again if `folds`; the same object each time."""
     if not folds:
         return captured.expanded
     if captured.folded is None:
-        captured.folded = vmaps.folded(captured.expanded, captured.vmaps, captured.expander)
+        base, calls = captured.expanded, captured.vmaps
+        if captured.called is not None:
+            base, calls = captured.called.jaxpr, captured.called.vmaps
+        captured.folded = vmaps.folded(base, captured.expanded, calls, captured.expander, unfolded)
     return captured.folded
 
 
@@ -198,14 +209,14 @@ def _at_example(
     beside = captured.beside
     assert beside is not None
     example, place = beside.example, beside.equations
-    if len(example.vmaps) == len(captured.vmaps):
+    if len(example.vmaps) == len(captured.vmaps) and _calls(example) == _calls(captured):
         whole = _whole(example, folds)
         there = {id(place[i]) for i in kept if i in place} | parts(whole, example.checkpoints)
         settings = example.constant_names, example.extra.get("apart")
         known = Known(example.extra.get("provenance"))
         same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, beside.bodies, known)
         if sizes.note_numbers(captured, form, same):
-            return replace(goal, jaxpr=vmaps.unfolded(same) if folds else same)
+            return replace(goal, jaxpr=unfolded(same) if folds else same)
     return replace(goal, jaxpr=sizes.at_example(captured, goal.jaxpr))
 
 
@@ -238,7 +249,7 @@ def _harmless(
     """Of the simplifications `names`, which are not proven together, those after which XLA makes the same program."""
 
     def simplify(some: frozenset[str]) -> Any:
-        return vmaps.unfolded(simplified(whole, some | NEUTRAL, JAX.user_names(), kept, *settings)[0])
+        return unfolded(simplified(whole, some | NEUTRAL, JAX.user_names(), kept, *settings)[0])
 
     args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
     return harmless_rewrites(captured.jaxpr, names, simplify, args) | NEUTRAL

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 WORDS = {
     "style": ("idiomatic", "exact"), "comments": ("full", "some", "none"), "annotations": ("none", "jaxtyping"),
     "reroll": ("loop", "scan"), "sizes": ("infer", "fixed"),
+    "derivatives": ("auto", "called", "written"),
 }  # fmt: skip
 
 
@@ -24,3 +25,4 @@ class Options:
     reroll: str = "loop"
     sizes: str = "infer"
     guard: bool = True
+    derivatives: str = "auto"

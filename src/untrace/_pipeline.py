@@ -107,7 +107,7 @@ def _idiomatic(
 ) -> tuple[Result | None, str]:
     """The most readable form that is proven; or None, and why there is none."""
     why = ""
-    folds = (True, False) if captured.vmaps else (False,)
+    folds = (True, False) if captured.vmaps or captured.called else (False,)
     for with_trees in (True, False):
         if not with_trees:  # what was bold about the text comes off in turn
             if not has_trees(plain.whole):

@@ -30,10 +30,11 @@ class Call:
     static_argnums: Container[int]
     static_argnames: Iterable[str]
     note_calls: bool
+    derivatives: str = "written"
 
     def captured(self, afresh: bool = False) -> Captured:
         nums, names = self.static_argnums, self.static_argnames
-        return trace(self.function, self.args, self.kwargs, nums, names, self.note_calls, afresh)
+        return trace(self.function, self.args, self.kwargs, nums, names, self.note_calls, afresh, self.derivatives)
 
     def entry(self, captured: Captured) -> PytreeEntry:
         nums, names = self.static_argnums, frozenset(self.static_argnames)

@@ -2003,6 +2003,13 @@ def is_mapped(closed: Any) -> bool:
     return False
 
 
+def is_differentiated(closed: Any) -> bool:
+    """Whether a program has equations that differentiation made."""
+    return any(
+        not {"jvp()", "transpose()"}.isdisjoint(scope_names(equation_source(eqn)[1] or ())) for eqn in equations_in(closed)
+    )
+
+
 @contextlib.contextmanager
 def intercepted_vmap(note: Callable[[MappedCall], None]) -> Iterator[None]:
     """Calls `note` after every call of a mapped function that is made by code outside JAX while a jaxpr is traced.
@@ -2231,6 +2238,217 @@ def intercepted_jacobians(note: Callable[[JacobianCall], None]) -> Iterator[None
     finally:
         for name, function in before.items():
             setattr(jax, name, function)
+
+
+@dataclasses.dataclass(slots=True)
+class DerivativeCall:
+    """A call that asks JAX for a derivative, as it is made: of `function(*args, **kwargs)`.
+
+    transform: "value_and_grad" (`jax.grad` is one), "vjp", "linearize" or "jvp". argnums: what is differentiated, as it was
+    given; all of `args` where it is None. tangents: of `jvp`, like `args`. caller: the file of the code outside JAX that called.
+    """
+
+    transform: str
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    argnums: int | tuple[int, ...] | None
+    has_aux: bool
+    holomorphic: bool
+    allow_int: bool
+    tangents: tuple[Any, ...]
+    caller: str
+
+
+@dataclasses.dataclass(slots=True)
+class Differentiated:
+    """What stands in for a derivative that JAX would have taken: the function's result, and how it varies.
+
+    pushed: gives, for `residuals` and the tangents of those arguments that have some, the tangents of those results that
+    have some, by primitives that can be transposed. tangents: of `jvp`, like `out`.
+    """
+
+    out: Any
+    aux: Any
+    residuals: list[Any]
+    pushed: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+    tangents: Any = None
+
+
+_STAND_IN = jex_core.Primitive("stand_in")  # for a whole function, while its derivative is taken
+_STAND_IN.multiple_results = True
+
+
+def _linearized_stand_in(*given: Any, stand: Differentiated) -> Any:
+    """See `LinearizeTrace.process_primitive` in jax/_src/interpreters/ad.py; in JAX 0.12 there are residuals of another kind."""
+    from jax._src.interpreters import ad
+
+    outs = jax.tree.leaves(stand.out)
+    moves = [has_tangent(x) for x in outs]
+    others = (None,) if JAXPR_TYPES[0] is JAXPR_TYPES[1] else ()
+
+    def linear(residuals: Any, *tangents: Any) -> Any:
+        tangents = tangents[len(others) :]
+        given = [ad.instantiate_zeros(t) for t in tangents if t.aval.dtype != FLOAT0]
+        found = iter(stand.pushed(residuals, given))
+        return [next(found) if m else ad.Zero(typeof(x).to_tangent_aval()) for x, m in zip(outs, moves, strict=True)]
+
+    return outs, moves, list(stand.residuals), *others, linear
+
+
+def register_transpose(primitive: Any, rule: Callable[..., Sequence[Any]]) -> None:
+    """Tells JAX how a primitive is transposed that is linear in all operands but the first: `rule(first, cotangents,
+    **params)` gives a cotangent for each of the others."""
+    from jax._src.interpreters import ad
+
+    def transpose(cotangents: Any, *operands: Any, **params: Any) -> Any:
+        given = [ad.instantiate_zeros(ct) for ct in cotangents]
+        first = [x for x in operands if not ad.is_undefined_primal(x)]
+        return [*(None for _ in first), *rule(first, given, **params)]
+
+    ad.primitive_transposes[primitive] = transpose
+
+
+def has_tangent(value: Any) -> bool:
+    """Whether a value, or one of this type, varies continuously."""
+    dtype = getattr(value, "dtype", None)
+    dtype = jax.typeof(value).dtype if dtype is None else dtype
+    return bool(jax.dtypes.issubdtype(dtype, np.inexact))
+
+
+def no_tangent(value: Any) -> Any:
+    """What stands for the tangent of a value, or of one of this type, that has none."""
+    return np.zeros(np.shape(value), FLOAT0)
+
+
+def new_variables(like: Sequence[Any]) -> list[Any]:
+    """Variables of a jaxpr that are in none yet, of the types of others."""
+    return [_core.Var(v.aval) for v in like]
+
+
+@contextlib.contextmanager
+def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated | None]) -> Iterator[None]:
+    """Asks `replace` about every derivative that code outside JAX asks for, while a jaxpr is traced; where it gives
+    something, that stands for what JAX would have traced.
+
+    Whatever a user calls ends in one of two functions, also what was made before: `linearize` and `jvp` in
+    jax/_src/interpreters/ad.py. What was called stands in the frames above (jax/_src/api.py). Those are left as they are that
+    JAX's Jacobians, rules and solvers call, and those inside another transformation.
+    """
+    from jax._src import core
+    from jax._src.interpreters import ad, partial_eval
+
+    linearize_before, jvp_before = ad.linearize, ad.jvp
+    if _STAND_IN not in ad.primitive_linearizations:
+        ad.primitive_linearizations[_STAND_IN] = _linearized_stand_in
+
+    def asked(frame: Any) -> Differentiated | None:
+        trace = core.trace_ctx.trace
+        call = _derivative_call(frame) if isinstance(trace, partial_eval.DynamicJaxprTrace) else None
+        return None if call is None else replace(call)
+
+    def linearize(traceable: Any, primals: Any, has_aux: bool = False, *args: Any, **options: Any) -> Any:
+        stand = asked(sys._getframe(1))
+        if stand is None:
+            return linearize_before(traceable, primals, has_aux, *args, **options)
+
+        def stood_in(*moving: Any) -> Any:
+            outs = _STAND_IN.bind(*jax.tree.leaves(moving), stand=stand)
+            out = jax.tree.unflatten(jax.tree.structure(stand.out), outs)
+            return (out, stand.aux) if has_aux else out
+
+        return linearize_before(stood_in, primals, has_aux, *args, **options)
+
+    def jvp(fun: Any, primals: Any, tangents: Any, has_aux: bool = False, *args: Any, **options: Any) -> Any:
+        stand = asked(sys._getframe(1))
+        if stand is None:
+            return jvp_before(fun, primals, tangents, has_aux, *args, **options)
+        aux = (stand.aux,) if has_aux else ()
+        return (ad.ft.flatten(stand.out), ad.ft.flatten(stand.tangents), *aux)
+
+    linearize.before, jvp.before = linearize_before, jvp_before  # type: ignore[attr-defined]
+    ad.linearize, ad.jvp = linearize, jvp
+    try:
+        yield
+    finally:
+        ad.linearize, ad.jvp = linearize_before, jvp_before
+
+
+@contextlib.contextmanager
+def as_called() -> Iterator[None]:
+    """Inside, equations do not say that they are part of a derivative which JAX takes."""
+    from jax._src import source_info_util
+
+    stack = source_info_util.current_name_stack()
+    names = scope_names(stack.stack)
+    count = next((i for i, name in enumerate(names) if name in ("jvp()", "transpose()")), len(names))
+    with source_info_util.set_name_stack(type(stack)(stack.stack[:count])):
+        yield
+
+
+@contextlib.contextmanager
+def derivatives_as_they_are() -> Iterator[None]:
+    """Inside, JAX takes all derivatives itself again."""
+    from jax._src.interpreters import ad
+
+    outside = ad.linearize, ad.jvp
+    while hasattr(ad.linearize, "before"):
+        ad.linearize, ad.jvp = ad.linearize.before, ad.jvp.before
+    try:
+        yield
+    finally:
+        ad.linearize, ad.jvp = outside
+
+
+def _derivative_call(frame: Any) -> DerivativeCall | None:
+    """What was called, where the frame is one of a derivative of jax/_src/api.py; None where JAX called for its own sake."""
+    own = _jax_folder()
+    api = os.path.join(own, "_src", "api.py")
+
+    def above(frame: Any) -> Any:
+        frame = frame.f_back
+        while frame is not None and frame.f_code.co_filename.endswith(("traceback_util.py", os.path.abspath(__file__))):
+            frame = frame.f_back
+        return frame
+
+    name = frame.f_code.co_name
+    if frame.f_code.co_filename != api or name not in ("vjp", "linearize", "_jvp"):
+        return None
+    found, transform = frame.f_locals, name.lstrip("_")
+    outer = above(frame)
+    if name == "_jvp" and outer is not None and outer.f_code.co_name == "jvp":
+        outer = above(outer)
+    args = tuple(found["primals"])
+    kwargs: dict[str, Any] = {}
+    argnums, holomorphic, allow_int = None, False, False
+    if outer is not None and outer.f_code.co_filename == api:
+        if outer.f_code.co_name != "value_and_grad_f":
+            return None
+        found, transform = outer.f_locals, "value_and_grad"
+        args, kwargs, argnums = tuple(found["args"]), dict(found["kwargs"]), found["argnums"]
+        argnums = argnums if isinstance(argnums, int) else tuple(argnums)
+        holomorphic, allow_int = found["holomorphic"], found["allow_int"]
+        outer = above(outer)
+        if outer is not None and outer.f_code.co_name in ("grad_f", "grad_f_aux"):
+            outer = above(outer)
+    function, has_aux = found["fun"], bool(found["has_aux"])
+    while outer is not None and outer.f_code.co_filename.startswith(own):
+        if outer.f_code.co_filename.startswith(_solvers()):
+            return None
+        outer = above(outer)
+    caller = outer.f_code.co_filename if outer is not None else ""
+    tangents = tuple(found["tangents"]) if transform == "jvp" else ()
+    return DerivativeCall(
+        transform, function, args, kwargs, argnums, has_aux, holomorphic, allow_int, tangents, caller
+    )
+
+
+@functools.cache
+def _solvers() -> tuple[str, ...]:
+    """Where JAX differentiates for a purpose of its own: in its rules and solvers."""
+    own = os.path.join(_jax_folder(), "_src", "")
+    places = ("custom_derivatives.py", "custom_transpose.py", "interpreters/ad.py", "scipy", "lax/control_flow/solves.py")
+    return tuple([own + place for place in places]) + (os.path.join(_jax_folder(), "experimental", ""),)
 
 
 def _caller_of_vmap(folder: str, frame: Any) -> str | None:

@@ -39,6 +39,8 @@ from untrace.capture.custom_root import Root, custom_root_of
 from untrace.capture.derivatives import LibraryRules
 from untrace.capture.hi_primitives import hi_primitive_call
 
+# Primitives of untrace's own, which stand for calls that the author made: `vmaps` and `differentiated`, which take them out.
+OURS: set[Any] = set()
 # Their jaxprs have no place for constants of their own (0.12 does not tell open jaxprs by their
 # class).
 _OPEN_BODIES = {"checkpoint", "remat2", "shard_map", "pallas_call", "run_state", "xla_pmap"}
@@ -208,14 +210,14 @@ class Expander:
                 used = self._used(jaxpr) if used is None else used
                 stays = bool(kept) and id(jax_compat.hi_primitive(eqn)) in kept
                 body = None if stays else self._expansion(eqn, linear, used)
-                copies, own = _constants(body, eqn)
+                copies, own = constants_of(body, eqn)
                 if own and not has_home:
                     body = self._expansion(eqn, linear, used, wrap=True)
-                    copies, own = _constants(body, eqn)
+                    copies, own = constants_of(body, eqn)
             if body is not None:
                 constvars += [var for var, _ in own]
                 consts += [value for _, value in own]
-                eqns += [*copies, *_spliced(eqn, jax_compat.open_jaxpr(body)[0], substitute)]
+                eqns += [*copies, *spliced(eqn, jax_compat.open_jaxpr(body)[0], substitute)]
                 changed = True
                 continue
             new = self._with_params(eqn)
@@ -243,7 +245,8 @@ class Expander:
         found = self._library.get(id(primitive))
         if found is None:
             self._alive.append(primitive)
-            found = primitive.name not in self._keep and not jax_compat.is_jax_primitive(primitive)
+            kept = primitive.name in self._keep or primitive in OURS
+            found = not kept and not jax_compat.is_jax_primitive(primitive)
             self._library[id(primitive)] = found
         return found
 
@@ -363,7 +366,7 @@ def _has_types_of(closed: Any, eqn: Any) -> bool:
     return all(getattr(a, "weak_type", 0) == getattr(b, "weak_type", 0) for a, b in outs)
 
 
-def _constants(body: Any, eqn: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
+def constants_of(body: Any, eqn: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
     """(equations that copy the scalar constants of `body`, its other constants and their values).
 
     Lowering puts the constants of an inlined function where it stands, and those of a program at
@@ -383,7 +386,7 @@ def _constants(body: Any, eqn: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
     return copies, own
 
 
-def _spliced(eqn: Any, inner: Any, substitute: dict[Any, Any]) -> list[Any]:
+def spliced(eqn: Any, inner: Any, substitute: dict[Any, Any]) -> list[Any]:
     """The equations of `inner` in the place of `eqn`; `substitute` learns what `eqn`'s results are
     now.
     """

@@ -19,12 +19,14 @@ from untrace._places import place_of
 from untrace.capture import closed_over, syntax
 from untrace.capture.body_trees import Bodies, has_unknown_loops, note_trees, noted_bodies
 from untrace.capture.checkpoints import Checkpoints, has_unknown_checkpoints, noted_checkpoints
+from untrace.capture.differentiated import called_derivatives, noted_derivatives, unfolded
 from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
 from untrace.capture.provenance import Provenance
 from untrace.capture.vmaps import VmapCall, noted_vmaps
 from untrace.ir.nodes import Program, SizeNumbers
 from untrace.print.names import snake_case
+from untrace.prove.compare import compare
 
 
 @dataclass(slots=True)
@@ -40,6 +42,19 @@ class Beside:
     objects: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     equations: dict[int, Any] = field(default_factory=dict)
     bodies: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Called:
+    """The function traced once more, with the derivatives that it asks for as equations (`differentiated`).
+
+    `kept`: which of them, by number. `without(numbers)`: the same with these as JAX makes them; None where it cannot be traced.
+    """
+
+    jaxpr: Any
+    vmaps: Sequence[VmapCall]
+    kept: Sequence[int]
+    without: Callable[[Collection[int]], Called | None]
 
 
 @dataclass(slots=True)
@@ -71,7 +86,8 @@ class Captured:
     numbers: SizeNumbers | None = None  # of a program for other sizes too
     idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # see Program
     beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes`)
-    folded: Any = None  # what was captured, with calls of `jax.vmap` found again, once somebody asked
+    called: Called | None = None  # with calls of derivatives, where there are some
+    folded: Any = None  # what was captured, with all calls found again, once somebody asked
     _looked_for: dict[int, Any] = field(default_factory=dict)
 
     @property
@@ -102,13 +118,15 @@ def trace(
     static_argnames: Iterable[str] = frozenset(),
     note_calls: bool = False,
     afresh: bool = False,
+    derivatives: str = "written",
 ) -> Captured:
     """Traces `function` on arrays or `ShapeDtypeStruct`s.
 
     static_argnums, static_argnames: positions in `args` and names in `kwargs` that are not traced. note_calls: whether
     calls of `jax.vmap` are looked for, which traces mapped functions once more, and the pytrees of loops. afresh: whether
-    JAX has traced much of it before, so that it is traced without what it remembers at once. Raises
-    CaptureError with JAX's own message below ours.
+    JAX has traced much of it before, so that it is traced without what it remembers at once. derivatives: which calls of
+    `jax.grad` and its like are looked for as well: as in `untrace.decompile`. Raises CaptureError with JAX's own message
+    below ours.
     """
     args = tuple(args)
     positions = {i for i in range(len(args)) if i in static_argnums}
@@ -130,12 +148,14 @@ def trace(
 
     bodies, checkpoints = Bodies(), Checkpoints()
     vmaps: Sequence[VmapCall] = ()
+    asked: list[str] = []  # for which derivatives
+    outermost = derivatives == "called"
     reused: list[Any] | None = None  # what JAX had traced before; None where that is not known
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
     def traced_afresh() -> bool:
         """Whether the function could be traced without what JAX has traced before, which it does not call again."""
-        nonlocal jaxpr, out_example, vmaps, caches
+        nonlocal jaxpr, out_example, vmaps, caches, asked
         fresh = jax_compat.fresh_caches()
         with (
             contextlib.suppress(Exception),
@@ -143,10 +163,26 @@ def trace(
             noted_bodies(bodies),
             noted_checkpoints(checkpoints),
             noted_vmaps() as vmaps,
+            noted_derivatives(outermost) as asked,
         ):
             jaxpr, out_example = traced()
             caches = fresh
         return caches is fresh
+
+    def with_calls(refused: Collection[int] = ()) -> Called | None:
+        """The function with the derivatives that it calls; None where there are none."""
+        with (
+            contextlib.suppress(Exception),
+            jax_compat.fresh_caches()(),
+            noted_bodies(bodies),
+            noted_checkpoints(checkpoints),
+            noted_vmaps() as vmaps,
+            called_derivatives(outermost, tuple(refused)) as kept,
+        ):
+            jaxpr, _ = traced()
+            if kept:
+                return Called(jaxpr, vmaps, kept, with_calls)
+        return None
 
     jaxpr, out_example = None, None
     if note_calls and afresh and traced_afresh():
@@ -158,6 +194,7 @@ def trace(
             noted_bodies(bodies),
             noted_checkpoints(checkpoints),
             noted_vmaps() as vmaps,
+            noted_derivatives(outermost) as asked,
             jax_compat.noted_reuse() as old,
         ):
             jaxpr, out_example = traced()
@@ -176,6 +213,10 @@ def trace(
             traced_afresh()  # where that fails, the calls stay unknown
         elif not mapped:
             vmaps = ()
+    called = None
+    if note_calls and derivatives != "written":
+        unknown = caches is contextlib.nullcontext and (reused is None or any(map(jax_compat.is_differentiated, reused)))
+        called = with_calls() if asked or unknown else None
     name = name_of(function)
     if name == "<lambda>":
         name = syntax.lambda_name(getattr(inspect.unwrap(function), "__code__", None)) or name
@@ -191,6 +232,7 @@ def trace(
         jax_compat.transformation(function),
         function=function,
         vmaps=vmaps,
+        called=called,
         bodies=bodies,
         checkpoints=checkpoints,
         caches=caches,
@@ -204,8 +246,33 @@ def expand(captured: Captured, keep_primitives: Collection[str] = ()) -> None:
         captured.expander.perturbed = jax_compat.perturbed_operands(captured.jaxpr)
         captured.expanded = captured.expander.closed(captured.jaxpr)
         captured.notes = captured.expander.notes
+        if captured.called is not None:
+            captured.called = _that_comes_back(captured, captured.called)
     captured.name_constants(jax_compat.constants_in(captured.expanded))
     captured.extra.setdefault("provenance", Provenance())  # of all programs that are made of it
+
+
+def _that_comes_back(captured: Captured, called: Called) -> Called | None:
+    """What was captured with as many of its derivatives called as give the very program back."""
+    if _comes_back(captured, called):
+        return called
+    if len(called.kept) == 1:
+        return None
+    wrong = []
+    for number in called.kept:
+        alone = called.without([n for n in called.kept if n != number])
+        if alone is None or not _comes_back(captured, alone):
+            wrong.append(number)
+    rest = called.without(wrong) if len(wrong) < len(called.kept) else None
+    return rest if rest is not None and _comes_back(captured, rest) else None
+
+
+def _comes_back(captured: Captured, called: Called) -> bool:
+    called.jaxpr = captured.expander.closed(called.jaxpr)
+    try:
+        return compare(captured.expanded, unfolded(called.jaxpr), captured.expander).difference is None
+    except Exception:  # a pullback that is called elsewhere, rules that cannot be traced by themselves
+        return False
 
 
 def program_of(

@@ -2,10 +2,10 @@
 
 A jaxpr holds what became of a mapped function, not the function. So the calls that the user's code makes are noted
 while it is traced, each with a jaxpr of the function for one element (`noted_vmaps`). `folded` then puts one equation of
-the primitive `vmap` in the place of the equations that such a call left. `unfolded` maps these functions again: only
-where that gives the very program back is the form used, so nothing here needs to be trusted.
+the primitive `vmap` in the place of the equations that such a call left. These functions are mapped again
+(`differentiated.unfolded`): only where that gives the very program back is the form used, so nothing here needs to be trusted.
 
-Calls inside a differentiated function are not found: what JAX differentiates is the batched program.
+Calls inside a function that JAX differentiated are not found, unless that is a call again (`differentiated`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._trees import is_plain
-from untrace.capture.expand import Expander
+from untrace.capture.expand import OURS, Expander
 from untrace.capture.whose import file_kind
 from untrace.ir.nodes import Literal
 from untrace.prove.compare import compare, count_equations
@@ -75,7 +75,7 @@ class VmapCall:
 def _mapped(
     *args: Any, jaxpr: Any, in_axes: Sequence[int | None], out_axes: Sequence[int], signature: Signature
 ) -> list[Any]:
-    function = jax.extend.core.jaxpr_as_fun(unfolded(jaxpr))
+    function = jax.extend.core.jaxpr_as_fun(jaxpr)
     if signature.transform != "vmap":
         place = signature.closed + signature.argnums
         transform = getattr(jax, signature.transform)
@@ -86,6 +86,7 @@ def _mapped(
 VMAP = jax.extend.core.Primitive("vmap")
 VMAP.multiple_results = True
 VMAP.def_impl(_mapped)
+OURS.add(VMAP)
 
 
 @contextlib.contextmanager
@@ -122,10 +123,10 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     slices = [_slice(x, axis) for x, axis in zip(call.args, in_axes, strict=True)]
     args, kwargs = jax.tree_util.tree_unflatten(call.in_tree, slices)
     with jax_compat.tracing_inside_mesh([jax_compat.typeof(x) for x in call.args]):
-        closed, out = jax.make_jaxpr(_as_function(call.function), return_shape=True)(*args, **kwargs)
+        closed, out = jax.make_jaxpr(as_function(call.function), return_shape=True)(*args, **kwargs)
     body, traced = jax_compat.traced_constants_as_inputs(closed)
     jaxpr, _ = jax_compat.open_jaxpr(body)
-    if jaxpr.effects or len(jaxpr.outvars) != len(call.outs) or not _is_reached((args, kwargs)) or not _is_reached(out):
+    if jaxpr.effects or len(jaxpr.outvars) != len(call.outs) or not is_reached((args, kwargs)) or not is_reached(out):
         return None
     function = _unwrapped(call.function)
     is_entry = os.path.basename(call.caller) == "function.py" and os.path.dirname(call.caller) == os.path.dirname(
@@ -145,11 +146,11 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     if len(set(outputs)) < len(outputs):
         return None
     axes = (*(None for _ in traced), *in_axes)
-    signature = Signature((args, kwargs), out, len(traced), _name_of(function))
+    signature = Signature((args, kwargs), out, len(traced), name_of_called(function))
     return VmapCall(body, inputs, axes, tuple(call.out_axes), outputs, call.source_info, signature, is_entry)
 
 
-def _as_function(called: Any) -> Any:
+def as_function(called: Any) -> Any:
     """What is called, as a function: JAX takes the whole `repr` of anything else for its name, each time."""
     if inspect.isroutine(_unwrapped(called)):
         return called
@@ -182,11 +183,11 @@ def _noted_jacobian(call: jax_compat.JacobianCall) -> VmapCall | None:
     if any(x is None for x in inputs) or not jax_compat.is_variable(output):
         return None
     axes = (*(None for _ in traced), *(0 for _ in args))
-    signature = Signature((args, {}), out, len(traced), _name_of(function), call.transform, call.argnums)
+    signature = Signature((args, {}), out, len(traced), name_of_called(function), call.transform, call.argnums)
     return VmapCall(body, inputs, axes, (0,), [output], call.source_info, signature)
 
 
-def _is_reached(tree: Any) -> bool:
+def is_reached(tree: Any) -> bool:
     """Whether keys, places and attributes lead to every leaf."""
     keys = (jax.tree_util.SequenceKey, jax.tree_util.DictKey, jax.tree_util.GetAttrKey)
     return all(type(k) in keys for path, _ in jax.tree_util.tree_leaves_with_path(tree) for k in path)
@@ -206,7 +207,7 @@ def _file_of(function: Any) -> str:
     return getattr(code, "co_filename", "")
 
 
-def _name_of(function: Any) -> str:
+def name_of_called(function: Any) -> str:
     """`mlp` for an object of class `MLP` that is called; "" for a function, whose jaxpr has its name."""
     if inspect.isroutine(function):
         return ""
@@ -224,10 +225,13 @@ def _slice(value: Any, axis: int | None) -> Any:
 # ---------------------------------------------------------------- folding
 
 
-def folded(closed: Any, calls: Sequence[VmapCall], expander: Expander) -> Any:
+def folded(
+    closed: Any, plain: Any, calls: Sequence[VmapCall], expander: Expander, unfolded: Callable[[Any], Any]
+) -> Any:
     """`closed` with an equation `vmap` for each call that is found in it and gives the same equations again.
 
-    The very same object where there is none. `expander`: what replaced the library primitives of `closed`.
+    The very same object where there is none. `plain`: the same program without calls, which `unfolded` makes of one.
+    `expander`: what replaced the library primitives of `closed`.
     """
     usable = [c for c in calls if expander.closed(c.body) is c.body]
     if not _stops_apart(closed):  # what is mapped as a whole is asked for as JAX batches it
@@ -238,14 +242,14 @@ def folded(closed: Any, calls: Sequence[VmapCall], expander: Expander) -> Any:
         if found is closed:
             break
         try:
-            if compare(closed, unfolded(found), expander).difference is None:
+            if compare(plain, unfolded(found), expander).difference is None:
                 return found
         except Exception:  # rules that cannot be traced by themselves
             return closed
         # One call that does not come back hides the others: each is tried alone, once.
         if len(usable) == 1:
             break
-        usable = [c for c in usable if folded(closed, [c], expander) is not closed]
+        usable = [c for c in usable if folded(closed, plain, [c], expander, unfolded) is not closed]
         if len(usable) == len(folder.calls):
             break
     return closed
@@ -261,11 +265,6 @@ def _stops_apart(closed: Any) -> bool:
 def _branches(closed: Any) -> int:
     """How many choices between branches there are: where each element chooses by itself, JAX computes all of them."""
     return sum(e.primitive.name == "cond" for e in jax_compat.equations_in(closed))
-
-
-def unfolded(closed: Any) -> Any:
-    """`closed` with every `vmap` equation mapped again."""
-    return Expander(derivatives=False).closed(closed)
 
 
 class _Folder:

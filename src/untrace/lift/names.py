@@ -26,6 +26,9 @@ from untrace.lift.checkpoints import CHECKPOINT_VJP, name_cotangents
 from untrace.lift.constants import name_constants
 from untrace.lift.returned_gradients import gradients_of
 
+# The words for what they give are known where they are written (`print.jax.differentiated`).
+_NAMED_WHERE_WRITTEN = frozenset({"value_and_grad", "jvp", "vjp", "linearize", "pullback", "pushforward"})
+
 
 def name_values(program: Program) -> Program:
     """Sets the hints of all values and functions of `program`; gives the same Program."""
@@ -234,7 +237,7 @@ class Namer:
         if leaving:
             self._name_results(equation, group, found, leaving)
         for i, output in enumerate(equation.outputs):
-            if output is not None and output.hint is None:
+            if output is not None and output.hint is None and equation.callee.name not in _NAMED_WHERE_WRITTEN:
                 output.hint = self._word(equation, i, group, leaving)
         if group.site.by_jvp:
             self._mark_tangents(equation, group)

@@ -7,8 +7,9 @@ values stands where it is called, and closes over all that is the same for every
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -23,15 +24,17 @@ from untrace.print.jax.local import placed
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.types import array_type, tree_type
 from untrace.print.names import Scope, identifier
-from untrace.print.tree import Assign, Call, Def, Expr, Name, Parameter, Return, Statement, Text, Tuple
+from untrace.print.tree import Assign, Call, Def, Expr, Name, Parameter, Return, Statement, Text, Tuple, Unpack
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(slots=True)
 class Argument:
-    """One argument of the mapped function: its tree for one element, and the places of its leaves."""
+    """One argument of a function that is called: its place or keyword, its tree (for one element), and the places of its
+    leaves."""
 
+    key: int | str
     example: Any
     places: list[int]
     name: str
@@ -41,8 +44,8 @@ def vmap(w: Any, operands: Sequence[Expr], body: Function, in_axes: Sequence[int
     """Writes the function, its call, and what the call gives back."""
     equation = w.equation
     w.module.modules.add("jax")
-    arguments = _arguments(equation, body)
     signature = equation.params["signature"]
+    arguments = arguments_of(signature, body)
     if signature.transform != "vmap":  # a number says which of the arguments it is
         arguments = [a for a in arguments if any(in_axes[p] is not None for p in a.places)]
     elif not signature.stands_alone(equation.inputs):
@@ -51,26 +54,15 @@ def vmap(w: Any, operands: Sequence[Expr], body: Function, in_axes: Sequence[int
         # What no element needs is left out, but something must say how many there are.
         arguments = [a for a in mapped if any(body.params[p] in used for p in a.places)] or mapped[:1]
     function = _mapped(w, equation, operands, arguments)
-    given = [_given(w, a, [operands[p] for p in a.places]) for a in arguments]
-    _assign(w, equation, Call(function, given))
+    given = [given_to(w, a, [operands[p] for p in a.places]) for a in arguments]
+    bind_result(w, equation, Call(function, given), signature.out, equation.outputs)
 
 
 def _mapped(w: Any, equation: Equation, operands: Sequence[Expr], arguments: Sequence[Argument]) -> Expr:
     """`jax.vmap(f, in_axes, out_axes)`."""
     body, in_axes, out_axes = (equation.params[k] for k in ("jaxpr", "in_axes", "out_axes"))
     signature = equation.params["signature"]
-    alone = signature.stands_alone(equation.inputs)
-    again = body.equations[0] if alone and len(body.equations) == 1 else None
-    if (
-        again is not None
-        and again.callee.name == "vmap"
-        and _same(again.inputs, body.params)
-        and _same(again.outputs, body.results)
-        and again.params["signature"].stands_alone(again.inputs)
-    ):
-        function = _mapped(w, again, operands, _arguments(again, again.params["jaxpr"]))
-    else:
-        function = _function(w, equation, operands, body, arguments, alone)
+    function = transformed(w, equation, operands, body, arguments, signature)
     if signature.transform != "vmap":
         numbers = [("argnums", Text(str(signature.argnums)))] if signature.argnums else []
         return Call(f"jax.{signature.transform}", [function], numbers)
@@ -84,12 +76,36 @@ def _mapped(w: Any, equation: Equation, operands: Sequence[Expr], arguments: Seq
     return Call("jax.vmap", [function], kwargs)
 
 
-def _same(left: Sequence[Any], right: Sequence[Any]) -> bool:
+def transformed(
+    w: Any,
+    equation: Equation,
+    operands: Sequence[Expr],
+    body: Function,
+    arguments: Sequence[Argument],
+    signature: Any,
+) -> Expr:
+    """The function that a call is of: the author's, or another transformation of it where that is all that is done."""
+    from untrace.print.jax import differentiated
+
+    alone = signature.stands_alone(equation.inputs)
+    again = body.equations[0] if len(body.equations) == 1 else None
+    if again is not None and again.callee.name == "vmap" and alone:
+        own = again.params["signature"]
+        if same(again.inputs, body.params) and same(again.outputs, body.results) and own.stands_alone(again.inputs):
+            return _mapped(w, again, operands, arguments_of(own, again.params["jaxpr"]))
+    if again is not None and again.callee.name == "value_and_grad":
+        found = differentiated.of_gradient(w, again, operands, body, signature.closed)
+        if found is not None:
+            return found
+    return function_of(w, equation, operands, body, arguments, alone, signature)
+
+
+def same(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Whether two sequences have the same objects."""
     return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
 
 
-def _arguments(equation: Equation, body: Function) -> list[Argument]:
-    signature = equation.params["signature"]
+def arguments_of(signature: Any, body: Function) -> list[Argument]:
     words = argument_words(body, 0)
     args, kwargs = signature.args
     place = signature.closed
@@ -101,29 +117,33 @@ def _arguments(equation: Equation, body: Function) -> list[Argument]:
         if not count:
             continue
         name = key if type(key) is str else words[places[0]][0]
-        found.append(Argument(example, places, identifier(name or "x", "x")))
+        found.append(Argument(key, example, places, identifier(name or "x", "x")))
     return found
 
 
 # ---------------------------------------------------------------- the function
 
 
-def _function(
+def function_of(
     w: Any,
     equation: Equation,
     operands: Sequence[Expr],
     body: Function,
     arguments: Sequence[Argument],
     alone: bool,
+    signature: Any,
 ) -> Expr:
-    hint = equation.params["signature"].name or function_hint(body, "one", equation)[0]
-    hint = identifier(hint, "one")
+    """The author's function, defined in the module if it stands `alone`, else here, where it closes over `operands`."""
+    role = "one" if equation.callee.name == "vmap" else "function"
+    hint = identifier(signature.name or function_hint(body, role, equation)[0], role)
     if alone:
         inner = w.module.writer()
     else:
         packed = {p for a in arguments for p in a.places}
-        closed = [(v, x) for i, (v, x) in enumerate(zip(body.params, operands, strict=True)) if i not in packed]
+        closed = [(v, operands[i]) for i, v in enumerate(body.params) if i not in packed]
+        own_name = w.scope.fresh(hint)
         scope = Scope(w.module.scope)
+        scope.claim_parameter(own_name)
         for word in sorted({word for _, x in closed for word in _WORD.findall(x.flat())}):
             scope.claim_parameter(word)
         inner = type(w)(w.module, scope).inside(w)
@@ -133,7 +153,7 @@ def _function(
     leaves: list[tuple[Value, Leaf]] = []
     for argument in arguments:
         values = [body.params[p] for p in argument.places]
-        whole = _is_leaf(argument.example)
+        whole = is_leaf(argument.example)
         name = Name(inner.scope.fresh((whole and hint_of(values[0])) or argument.name))
         params.append(Parameter(name.id))
         if whole:
@@ -148,23 +168,22 @@ def _function(
     bind_leaves(inner, leaves, body.equations, body.results, lambda value, leaf: hint_of(value) or last_word(leaf))
     inner.equations(body.equations, body.results)
     results = [inner.atom(r) for r in body.results]
-    out = equation.params["signature"].out
+    out = signature.out
     value = returned(inner.statements, rebuilt(inner, out, results))
     result_type = tree_type(out, [r.aval for r in body.results])
     if alone:
         definition = Def("", params, [*inner.statements, Return(value)])
         return Name(placed(w.module, definition, hint, lambda d: w.module.described.describe(d, types, result_type)))
-    name = w.scope.fresh(hint)
-    put_definition(w.statements, Def(name, params, [*inner.statements, BareReturn(value)]))
-    return Name(name)
+    put_definition(w.statements, Def(own_name, params, [*inner.statements, BareReturn(value)]))
+    return Name(own_name)
 
 
 # ---------------------------------------------------------------- the call
 
 
-def _given(w: Any, argument: Argument, operands: Sequence[Expr]) -> Expr:
+def given_to(w: Any, argument: Argument, operands: Sequence[Expr]) -> Expr:
     """The operand for an argument: the tree with these leaves, or one that is put together here."""
-    if _is_leaf(argument.example):
+    if is_leaf(argument.example):
         return operands[0]
     return rebuilt(w, argument.example, operands)
 
@@ -194,34 +213,52 @@ def returned(statements: list[Statement], value: Expr) -> Expr:
     return last.value
 
 
-def _assign(w: Any, equation: Equation, call: Expr) -> None:
-    """Binds what comes back: a name for each array, and for each tree in a tuple."""
-    out = equation.params["signature"].out
-    outputs = list(equation.outputs)
-    if _is_leaf(out):
+def bind_result(
+    w: Any,
+    equation: Equation,
+    call: Expr,
+    out: Any,
+    outputs: Sequence[Value | None],
+    words: Mapping[tuple[int, ...], str] = MappingProxyType({}),
+) -> None:
+    """Binds what comes back, of which there is a tree `out`: a name for each array, and for each tree in a tuple.
+
+    words: names for what the author has none for, by path.
+    """
+    if is_leaf(out) and len(equation.outputs) == 1:
         w._statement(equation, call)
         return
+    outputs = [o if o is None or w.is_read(o) else None for o in outputs]
     names = {t.path: clean(t.name) for t in targets(Provenance().site(equation.origin)) if t.strong}
-    parts = list(out) if type(out) is tuple and len(out) > 1 else [out]
-    bound: list[str] = []
-    place = 0
-    for number, part in enumerate(parts):
-        count = len(jax.tree.leaves(part))
-        values = outputs[place : place + count]
-        place += count
-        if _is_leaf(part):
-            bound.append("_" if values[0] is None else w._target(values[0], "out"))
-            continue
-        word = names.get((number,) if len(parts) > 1 else (), "out")
-        root = Name(w.scope.fresh(identifier(word, "out")))
-        bound.append(root.id)
-        for value, leaf in zip(values, reach(part, root) or [], strict=True):
-            if value is not None:
-                w.names[value] = leaf
-        if None not in values:
-            w.trees.add(root, part, values)
-    w.statements.append(Unpacked(bound, call, equation.origin))
+    rest = iter(outputs)
+    parts = list(enumerate(out)) if type(out) is tuple else [(None, out)]
+    bound = [_bound(w, part, () if key is None else (key,), rest, {**words, **names}) for key, part in parts]
+    only = type(out) is tuple and len(out) == 1
+    w.statements.append((Unpack if only else Unpacked)(bound, call, equation.origin))
 
 
-def _is_leaf(example: Any) -> bool:
+def _bound(
+    w: Any, part: Any, path: tuple[int, ...], outputs: Iterator[Value | None], words: Mapping[tuple[int, ...], str]
+) -> str | Tuple:
+    """The target of a part of what a call gives."""
+    word = words.get(path, "out")
+    if type(part) is tuple and len(part) > 1 and path and path not in words:
+        inside = [_bound(w, p, (*path, i), outputs, words) for i, p in enumerate(part)]
+        return Tuple([Name(t) if type(t) is str else t for t in inside])
+    if is_leaf(part):
+        value = next(outputs)
+        return "_" if value is None else w._target(value, word)
+    values = [next(outputs) for _ in jax.tree.leaves(part)]
+    if not any(v is not None for v in values):
+        return "_"
+    root = Name(w.scope.fresh(identifier(word, "out")))
+    for value, leaf in zip(values, reach(part, root) or [], strict=True):
+        if value is not None:
+            w.names[value] = leaf
+    if None not in values:
+        w.trees.add(root, part, values)
+    return root.id
+
+
+def is_leaf(example: Any) -> bool:
     return jax.tree_util.all_leaves([example])

@@ -6,6 +6,7 @@ from untrace.print.jax.rules import (  # noqa: F401
     collective,
     control,
     custom,
+    differentiated,
     dot_conv,
     elementwise,
     gather_scatter,

@@ -1,0 +1,39 @@
+"""Derivatives that the author called, where the capture kept the calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from untrace.ir.nodes import Function
+from untrace.print.jax import differentiated
+from untrace.print.rules import WRITTEN, rule
+
+
+@rule("value_and_grad")
+def value_and_grad(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
+    differentiated.value_and_grad(w, operands, jaxpr, derivative.signature)
+    return WRITTEN
+
+
+@rule("jvp")
+def jvp(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
+    differentiated.jvp(w, operands, jaxpr, derivative.signature)
+    return WRITTEN
+
+
+@rule("vjp", "linearize")
+def with_pullback(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
+    differentiated.with_pullback(w, operands, jaxpr, derivative.signature)
+    return WRITTEN
+
+
+@rule("pullback")
+def pullback(w: Any, *operands: Any, later: Any) -> Any:
+    differentiated.pullback(w, operands, later.derivative.signature)
+    return WRITTEN
+
+
+@rule("pushforward")
+def pushforward(w: Any, *operands: Any, later: Any) -> Any:
+    differentiated.pushforward(w, operands, later.derivative.signature)
+    return WRITTEN
