@@ -8,6 +8,7 @@ It is one long file on purpose: who ports untrace to a new JAX reads it from top
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import inspect
@@ -2178,73 +2179,11 @@ def body_names(closed: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...] | Non
     return (info.traced_for, info.func_src_info), tuple(info.arg_names), paths
 
 
-@dataclasses.dataclass(frozen=True, eq=False, slots=True)
-class JacobianCall:
-    """A call of a function that `jax.jacfwd`, `jax.jacrev` or `jax.hessian` gave (`transform`): `function` and what it
-    was called with."""
-
-    transform: str
-    function: Any
-    argnums: int
-    args: tuple[Any, ...]
-    out: Any
-    source_info: Any
-    variable: Callable[[Any], Any]
-    caller: str
-
-
-@contextlib.contextmanager
-def intercepted_jacobians(note: Callable[[JacobianCall], None]) -> Iterator[None]:
-    """Calls `note` after every call of what `jax.jacfwd` and its like give, for one argument, while a jaxpr is traced.
-
-    The functions of the module `jax` are others while the context is open: what was made of the old ones before is not seen.
-    """
-    from jax._src import core, source_info_util
-    from jax._src.interpreters import partial_eval
-
-    own = _jax_folder()
-
-    def noting(before: Any) -> Any:
-        @functools.wraps(before)
-        def jacobian(fun: Any, argnums: Any = 0, **options: Any) -> Any:
-            whole = before(fun, argnums, **options)
-            if type(argnums) is not int or options:
-                return whole
-
-            @functools.wraps(whole)
-            def called(*args: Any, **kwargs: Any) -> Any:
-                out = whole(*args, **kwargs)
-                trace = core.trace_ctx.trace
-                caller = sys._getframe(1).f_code.co_filename
-                if isinstance(trace, partial_eval.DynamicJaxprTrace) and not kwargs and not caller.startswith(own):
-                    info = source_info_util.current()
-
-                    def variable(tracer: Any) -> Any:
-                        staged = isinstance(tracer, partial_eval.DynamicJaxprTracer)
-                        return trace.to_jaxpr_tracer(tracer, info).val if staged else None
-
-                    note(JacobianCall(before.__name__, fun, argnums, args, out, info, variable, caller))
-                return out
-
-            return called
-
-        return jacobian
-
-    before = {name: getattr(jax, name) for name in ("jacfwd", "jacrev", "jacobian", "hessian")}
-    for name, function in before.items():
-        setattr(jax, name, noting(function))
-    try:
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(jax, name, function)
-
-
 @dataclasses.dataclass(slots=True)
 class DerivativeCall:
     """A call that asks JAX for a derivative, as it is made: of `function(*args, **kwargs)`.
 
-    transform: "value_and_grad" (`jax.grad` is one), "vjp", "linearize" or "jvp". argnums: what is differentiated, as it was
+    transform: "value_and_grad" (`jax.grad` is one), "vjp", "linearize", "jvp", "jacfwd", "jacrev" or "hessian". argnums: what is differentiated, as it was
     given; all of `args` where it is None. tangents: of `jvp`, like `args`. caller: the file of the code outside JAX that called.
     """
 
@@ -2262,7 +2201,7 @@ class DerivativeCall:
 
 @dataclasses.dataclass(slots=True)
 class Differentiated:
-    """What stands in for a derivative that JAX would have taken: the function's result, and how it varies.
+    """What stands in for a derivative that JAX would have taken: the function's result (of Jacobians: those), and how it varies.
 
     pushed: gives, for `residuals` and the tangents of those arguments that have some, the tangents of those results that
     have some, by primitives that can be transposed. tangents: of `jvp`, like `out`.
@@ -2270,8 +2209,8 @@ class Differentiated:
 
     out: Any
     aux: Any
-    residuals: list[Any]
-    pushed: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+    residuals: Sequence[Any] = ()
+    pushed: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] = lambda residuals, tangents: ()
     tangents: Any = None
 
 
@@ -2309,6 +2248,23 @@ def register_transpose(primitive: Any, rule: Callable[..., Sequence[Any]]) -> No
     ad.primitive_transposes[primitive] = transpose
 
 
+def register_as_function(primitive: Any, function: Callable[..., Sequence[Any]]) -> None:
+    """Tells JAX to map and to differentiate equations of a primitive as `function(*operands, **params)`."""
+    from jax._src.interpreters import ad, batching
+
+    def batched(operands: Any, axes: Any, **params: Any) -> Any:
+        whole = jax.vmap(lambda *xs: list(function(*xs, **params)), tuple(axes), 0)
+        outs = whole(*operands)
+        return outs, [0] * len(outs)
+
+    def pushed(primals: Any, tangents: Any, **params: Any) -> Any:
+        given = [ad.instantiate_zeros(t) for t in tangents]
+        return jax.jvp(lambda *xs: list(function(*xs, **params)), list(primals), given)
+
+    batching.primitive_batchers[primitive] = batched
+    ad.primitive_jvps[primitive] = pushed
+
+
 def has_tangent(value: Any) -> bool:
     """Whether a value, or one of this type, varies continuously."""
     dtype = getattr(value, "dtype", None)
@@ -2332,10 +2288,11 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
     something, that stands for what JAX would have traced.
 
     Whatever a user calls ends in one of two functions, also what was made before: `linearize` and `jvp` in
-    jax/_src/interpreters/ad.py. What was called stands in the frames above (jax/_src/api.py). Those are left as they are that
-    JAX's Jacobians, rules and solvers call, and those inside another transformation.
+    jax/_src/interpreters/ad.py. What was called stands in the frames above (jax/_src/api.py). Jacobians are seen where they
+    are made while the context is open: what makes them is a cell of the function that everybody has. Those derivatives are
+    left as they are that JAX's rules and solvers ask for, and those inside another transformation.
     """
-    from jax._src import core
+    from jax._src import api, core
     from jax._src.interpreters import ad, partial_eval
 
     linearize_before, jvp_before = ad.linearize, ad.jvp
@@ -2343,9 +2300,11 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
         ad.primitive_linearizations[_STAND_IN] = _linearized_stand_in
 
     def asked(frame: Any) -> Differentiated | None:
-        trace = core.trace_ctx.trace
-        call = _derivative_call(frame) if isinstance(trace, partial_eval.DynamicJaxprTrace) else None
+        call = _derivative_call(frame) if is_seen() else None
         return None if call is None else replace(call)
+
+    def is_seen() -> bool:
+        return isinstance(core.trace_ctx.trace, partial_eval.DynamicJaxprTrace) and not _AS_THEY_ARE.get()
 
     def linearize(traceable: Any, primals: Any, has_aux: bool = False, *args: Any, **options: Any) -> Any:
         stand = asked(sys._getframe(1))
@@ -2366,12 +2325,49 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
         aux = (stand.aux,) if has_aux else ()
         return (ad.ft.flatten(stand.out), ad.ft.flatten(stand.tangents), *aux)
 
-    linearize.before, jvp.before = linearize_before, jvp_before  # type: ignore[attr-defined]
+    inside = False  # a Jacobian: what it is made of is no call of the user's
+
+    def noting(name: str, make: Any) -> Any:
+        def jacobian(fun: Any, argnums: Any = 0, has_aux: bool = False, holomorphic: bool = False, **options: Any) -> Any:
+            whole = make(fun, argnums, has_aux, holomorphic, **options)
+
+            @functools.wraps(whole)
+            def called(*args: Any, **kwargs: Any) -> Any:
+                nonlocal inside
+                allow_int = bool(options.get("allow_int"))
+                number = argnums if isinstance(argnums, int) else tuple(argnums)
+                given = name, fun, args, kwargs, number, has_aux, holomorphic, allow_int, ()
+                caller = None if inside else _caller_of_derivative(sys._getframe(1))
+                if caller is not None and is_seen():
+                    stand = replace(DerivativeCall(*given, caller))
+                    if stand is not None:
+                        return (stand.out, stand.aux) if has_aux else stand.out
+                outside, inside = inside, True
+                try:
+                    return whole(*args, **kwargs)
+                finally:
+                    inside = outside
+
+            return called
+
+        return jacobian
+
+    cells = {name: _made_by(getattr(api, name)) for name in ("jacfwd", "jacrev", "hessian")}
+    makers = {name: cell.cell_contents for name, cell in cells.items()}
     ad.linearize, ad.jvp = linearize, jvp
+    for name, cell in cells.items():
+        cell.cell_contents = noting(name, makers[name])
     try:
         yield
     finally:
         ad.linearize, ad.jvp = linearize_before, jvp_before
+        for name, cell in cells.items():
+            cell.cell_contents = makers[name]
+
+
+def _made_by(boundary: Any) -> Any:
+    """The cell with the function that one of JAX's API calls (`api_boundary` in jax/_src/traceback_util.py)."""
+    return boundary.__closure__[boundary.__code__.co_freevars.index("fun")]
 
 
 @contextlib.contextmanager
@@ -2386,38 +2382,30 @@ def as_called() -> Iterator[None]:
         yield
 
 
+# Whether nobody is asked about derivatives, for the time being.
+_AS_THEY_ARE = contextvars.ContextVar("derivatives_as_they_are", default=False)
+
+
 @contextlib.contextmanager
 def derivatives_as_they_are() -> Iterator[None]:
     """Inside, JAX takes all derivatives itself again."""
-    from jax._src.interpreters import ad
-
-    outside = ad.linearize, ad.jvp
-    while hasattr(ad.linearize, "before"):
-        ad.linearize, ad.jvp = ad.linearize.before, ad.jvp.before
+    before = _AS_THEY_ARE.set(True)
     try:
         yield
     finally:
-        ad.linearize, ad.jvp = outside
+        _AS_THEY_ARE.reset(before)
 
 
 def _derivative_call(frame: Any) -> DerivativeCall | None:
     """What was called, where the frame is one of a derivative of jax/_src/api.py; None where JAX called for its own sake."""
-    own = _jax_folder()
-    api = os.path.join(own, "_src", "api.py")
-
-    def above(frame: Any) -> Any:
-        frame = frame.f_back
-        while frame is not None and frame.f_code.co_filename.endswith(("traceback_util.py", os.path.abspath(__file__))):
-            frame = frame.f_back
-        return frame
-
+    api = os.path.join(_jax_folder(), "_src", "api.py")
     name = frame.f_code.co_name
     if frame.f_code.co_filename != api or name not in ("vjp", "linearize", "_jvp"):
         return None
     found, transform = frame.f_locals, name.lstrip("_")
-    outer = above(frame)
+    outer = _frame_above(frame)
     if name == "_jvp" and outer is not None and outer.f_code.co_name == "jvp":
-        outer = above(outer)
+        outer = _frame_above(outer)
     args = tuple(found["primals"])
     kwargs: dict[str, Any] = {}
     argnums, holomorphic, allow_int = None, False, False
@@ -2428,19 +2416,32 @@ def _derivative_call(frame: Any) -> DerivativeCall | None:
         args, kwargs, argnums = tuple(found["args"]), dict(found["kwargs"]), found["argnums"]
         argnums = argnums if isinstance(argnums, int) else tuple(argnums)
         holomorphic, allow_int = found["holomorphic"], found["allow_int"]
-        outer = above(outer)
+        outer = _frame_above(outer)
         if outer is not None and outer.f_code.co_name in ("grad_f", "grad_f_aux"):
-            outer = above(outer)
+            outer = _frame_above(outer)
     function, has_aux = found["fun"], bool(found["has_aux"])
-    while outer is not None and outer.f_code.co_filename.startswith(own):
-        if outer.f_code.co_filename.startswith(_solvers()):
-            return None
-        outer = above(outer)
-    caller = outer.f_code.co_filename if outer is not None else ""
+    caller = _caller_of_derivative(outer)
     tangents = tuple(found["tangents"]) if transform == "jvp" else ()
-    return DerivativeCall(
-        transform, function, args, kwargs, argnums, has_aux, holomorphic, allow_int, tangents, caller
-    )
+    given = function, args, kwargs, argnums, has_aux, holomorphic, allow_int, tangents
+    return None if caller is None else DerivativeCall(transform, *given, caller)
+
+
+def _frame_above(frame: Any) -> Any:
+    """The next frame that is not there for the traceback's sake, nor for ours."""
+    frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename.endswith(("traceback_util.py", os.path.abspath(__file__))):
+        frame = frame.f_back
+    return frame
+
+
+def _caller_of_derivative(frame: Any) -> str | None:
+    """The file of the code outside JAX that this frame, or what JAX calls it for, belongs to; None where JAX has a purpose of
+    its own."""
+    while frame is not None and frame.f_code.co_filename.startswith(_jax_folder()):
+        if frame.f_code.co_filename.startswith(_solvers()):
+            return None
+        frame = _frame_above(frame)
+    return frame.f_code.co_filename if frame is not None else ""
 
 
 @functools.cache

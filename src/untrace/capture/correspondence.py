@@ -58,7 +58,7 @@ def correspondence(first: Any, *others: Any) -> Correspondence:
         elif isinstance(one, (int, np.integer)):
             found.integers.setdefault(int(one), set()).add(tuple(int(v) for v in values[1:]))
         elif isinstance(one, (tuple, list)):
-            if any(len(v) != len(one) for v in values[1:]):
+            if any(type(v) is not type(one) or len(v) != len(one) for v in values[1:]):
                 raise Different
             for items in zip(*values, strict=True):
                 look(items, name)

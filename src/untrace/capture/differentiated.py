@@ -1,4 +1,4 @@
-"""Keeps the derivatives that the author asked for as calls: `jax.grad`, `value_and_grad`, `vjp`, `linearize` and `jvp`.
+"""Keeps the derivatives that the author asked for as calls: `jax.grad`, `vjp`, `jvp`, `hessian` and their like.
 
 A jaxpr holds the forward and the backward pass, not the call. So the function is traced once more, and whenever it asks for
 a derivative, what is differentiated is traced by itself, and one equation of our own stands for what JAX would have made
@@ -34,7 +34,7 @@ class Signature:
     class, if it is an object that is called. argnums: places in `args`, one or several as they were given; None for all.
     """
 
-    transform: str  # "value_and_grad", "vjp", "linearize" or "jvp"
+    transform: str  # "value_and_grad", "vjp", "linearize", "jvp", "jacfwd", "jacrev" or "hessian"
     args: tuple[tuple[Any, ...], dict[str, Any]]
     out: Any
     closed: int
@@ -83,10 +83,12 @@ class Body:
 
 @dataclass(eq=False, slots=True, repr=False)
 class Derivative:
-    """The parameter that all equations of one call share. `body`: what was made of the jaxpr that they had last."""
+    """The parameter that all equations of one call share. `body`: what was made of the jaxpr that they had last. `jacobian`:
+    what comes back of one, with abstract values."""
 
     signature: Signature
     body: Body | None = None
+    jacobian: Any = None
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -121,11 +123,13 @@ VALUE_AND_GRAD = _primitive("value_and_grad")  # inputs -> the result, and what 
 JVP = _primitive("jvp")  # inputs, tangents -> the result, tangents
 VJP = _primitive("vjp")  # inputs -> the result, and a token that stands for the pullback
 LINEARIZE = _primitive("linearize")  # the same with a function of tangents
+# inputs -> the leaves of the Jacobian, and what comes beside it
+JACOBIANS = {name: _primitive(name) for name in ("jacfwd", "jacrev", "hessian")}
 # Their parameter: `later`.
 PULLBACK = _primitive("pullback")  # the token, cotangents -> cotangents
 PUSHFORWARD = _primitive("pushforward")  # the token, tangents -> tangents
 _GRADIENTS = _primitive("gradients")  # gives, transposed, the gradients that are there already; in no jaxpr of ours
-CALLS = {p.name: p for p in (VALUE_AND_GRAD, JVP, VJP, LINEARIZE)}
+CALLS = {p.name: p for p in (VALUE_AND_GRAD, JVP, VJP, LINEARIZE, *JACOBIANS.values())}
 LATER = {p.name: p for p in (PULLBACK, PUSHFORWARD)}
 _TOKEN = jax.ShapeDtypeStruct((), "int32")
 _ROOT = re.compile(r"\w*")
@@ -135,11 +139,19 @@ _moves, _no_tangent = jax_compat.has_tangent, jax_compat.no_tangent
 OURS.update(CALLS.values(), LATER.values())
 for _p in CALLS.values():
     _p.def_effectful_abstract_eval(lambda *_, jaxpr, derivative, avals: (list(avals), _effects(jaxpr)))
+for _p in (VALUE_AND_GRAD, JVP, *JACOBIANS.values()):
+    # Where JAX transforms what a call is part of, the call is not there: as without us.
+    jax_compat.register_as_function(_p, lambda *xs, jaxpr, derivative, avals: _plainly(xs, derivative))
 for _p in LATER.values():
     _p.def_abstract_eval(lambda *_, later: list(later.avals))
 _GRADIENTS.def_abstract_eval(lambda *_, known: list(known.avals))
 jax_compat.register_transpose(_GRADIENTS, lambda first, cotangents, known: known.take())
 jax_compat.register_transpose(PUSHFORWARD, lambda first, cotangents, later: _pulled_back(first, cotangents, later))
+
+
+def _plainly(inputs: Sequence[Any], derivative: Derivative) -> list[Any]:
+    assert derivative.body is not None
+    return jax.extend.core.jaxpr_as_fun(derivative.body.plain)(*inputs)
 
 
 def _effects(closed: Any) -> Any:
@@ -222,6 +234,8 @@ def _replaced(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | No
     if call.transform == "jvp":
         tangents = [t for t in jax.tree.leaves(call.tangents) if _moves(t)]
         return _jvp(derivative, body, [*inputs, *tangents])
+    if call.transform in JACOBIANS:
+        return _jacobian(derivative, body, inputs)
     if call.transform == "value_and_grad":
         return _value_and_grad(derivative, body, inputs)
     return _with_token(derivative, body, inputs)
@@ -263,8 +277,17 @@ def _jvp(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat
     tangents = iter(results[count:])
     every = [next(tangents) if _moves(x) else _no_tangent(x) for x in jax.tree.leaves(value)]
     return jax_compat.Differentiated(
-        value, aux, [], lambda *_: (), jax.tree.unflatten(jax.tree.structure(value), every)
+        value, aux, tangents=jax.tree.unflatten(jax.tree.structure(value), every)
     )
+
+
+def _jacobian(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat.Differentiated:
+    signature = derivative.signature
+    results = _bound(JACOBIANS[signature.transform], derivative, body, inputs)
+    count = len(jax.tree.leaves(derivative.jacobian))
+    whole = jax.tree.unflatten(jax.tree.structure(derivative.jacobian), results[:count])
+    aux = jax.tree.unflatten(jax.tree.structure(signature.out[1]), results[count:]) if signature.has_aux else None
+    return jax_compat.Differentiated(whole, aux)
 
 
 def _with_token(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat.Differentiated:
@@ -430,6 +453,10 @@ def _body(name: str, closed: Any, derivative: Derivative, avals: Sequence[Any], 
     later: list[Any] = []
 
     def called(*inputs: Any) -> list[Any]:
+        if name in JACOBIANS:
+            whole, aux = _call_jacobian(function, signature, inputs)
+            derivative.jacobian = jax.tree.map(jax_compat.typeof, whole)
+            return jax.tree.leaves((whole, aux))
         outs, pullback = _CALLED[name](function, signature, inputs)
         if pullback is not None:
             residuals, tree = jax.tree.flatten(pullback)
@@ -478,6 +505,21 @@ def _call_jvp(function: Any, signature: Signature, inputs: Sequence[Any]) -> tup
     whole = jax.tree.unflatten(jax.tree.structure(args), tangents)
     value, pushed, *aux = jax.jvp(called, args, whole, has_aux=signature.has_aux)
     return [*jax.tree.leaves((value, *aux)), *filter(_moves, jax.tree.leaves(pushed))], None
+
+
+def _call_jacobian(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[Any, Any]:
+    called, args, kwargs = _function(function, signature, inputs)
+
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        out = called(*args, **kwargs)
+        value, aux = out if signature.has_aux else (out, None)
+        value = jax.tree.unflatten(jax.tree.structure(signature.value), value)
+        return (value, aux) if signature.has_aux else value
+
+    options = dict.fromkeys(signature.options, True)
+    transform = getattr(jax, signature.transform)
+    found = transform(whole, signature.argnums, has_aux=signature.has_aux, **options)(*args, **kwargs)
+    return found if signature.has_aux else (found, None)
 
 
 def _call_vjp(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], Any]:

@@ -1,4 +1,4 @@
-"""Finds the calls of `jax.vmap`, `jax.jacfwd`, `jax.jacrev` and `jax.hessian` again that JAX traced away.
+"""Finds the calls of `jax.vmap` again that JAX traced away.
 
 A jaxpr holds what became of a mapped function, not the function. So the calls that the user's code makes are noted
 while it is traced, each with a jaxpr of the function for one element (`noted_vmaps`). `folded` then puts one equation of
@@ -46,8 +46,6 @@ class Signature:
     out: Any
     closed: int
     name: str
-    transform: str = "vmap"  # or "jacfwd", "jacrev", "hessian", of the argument number `argnums`
-    argnums: int = 0
 
     def stands_alone(self, operands: Sequence[Any]) -> bool:
         """Whether it can be a function of the module."""
@@ -76,10 +74,6 @@ def _mapped(
     *args: Any, jaxpr: Any, in_axes: Sequence[int | None], out_axes: Sequence[int], signature: Signature
 ) -> list[Any]:
     function = jax.extend.core.jaxpr_as_fun(jaxpr)
-    if signature.transform != "vmap":
-        place = signature.closed + signature.argnums
-        transform = getattr(jax, signature.transform)
-        return [transform(lambda x: function(*args[:place], x, *args[place + 1 :])[0])(args[place])]
     return jax.vmap(lambda *xs: function(*xs), tuple(in_axes), list(out_axes))(*args)
 
 
@@ -106,13 +100,7 @@ def noted_vmaps() -> Iterator[list[VmapCall]]:
                 calls.append(noted)
         depth -= 1
 
-    def note_jacobian(call: jax_compat.JacobianCall) -> None:
-        with contextlib.suppress(Exception):
-            noted = _noted_jacobian(call)
-            if noted is not None:
-                calls.append(noted)
-
-    with jax_compat.intercepted_vmap(note), jax_compat.intercepted_jacobians(note_jacobian):
+    with jax_compat.intercepted_vmap(note):
         yield calls
 
 
@@ -162,29 +150,6 @@ def as_function(called: Any) -> Any:
     with contextlib.suppress(TypeError, ValueError):
         function.__signature__ = inspect.signature(called)  # type: ignore[attr-defined]
     return function
-
-
-def _noted_jacobian(call: jax_compat.JacobianCall) -> VmapCall | None:
-    """The call of a Jacobian, as one of a function that is mapped over its arguments as they are: of one array after one
-    other."""
-    if not all(map(jax.tree_util.all_leaves, [[x] for x in (*call.args, call.out)])):
-        return None
-    avals = [jax_compat.typeof(x) for x in call.args]
-    args = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=bool(getattr(a, "weak_type", False))) for a in avals)
-    closed, out = jax.make_jaxpr(call.function, return_shape=True)(*args)
-    body, traced = jax_compat.traced_constants_as_inputs(closed)
-    function = _unwrapped(call.function)
-    if jax_compat.open_jaxpr(body)[0].effects or not jax.tree_util.all_leaves([out]):
-        return None
-    if "library" in (file_kind(call.caller), file_kind(_file_of(function))):
-        return None
-    inputs = [call.variable(x) if jax_compat.is_tracer(x) else x for x in (*traced, *call.args)]
-    output = call.variable(call.out) if jax_compat.is_tracer(call.out) else None
-    if any(x is None for x in inputs) or not jax_compat.is_variable(output):
-        return None
-    axes = (*(None for _ in traced), *(0 for _ in args))
-    signature = Signature((args, {}), out, len(traced), name_of_called(function), call.transform, call.argnums)
-    return VmapCall(body, inputs, axes, (0,), [output], call.source_info, signature)
 
 
 def is_reached(tree: Any) -> bool:

@@ -87,6 +87,14 @@ def jvp(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> Non
     bind_result(w, w.equation, call, (signature.value, signature.value, *aux), found, {(1,): "tangents_out", (2,): "aux"})
 
 
+def jacobian(w: Any, operands: Sequence[Expr], body: Function, derivative: Any) -> None:
+    signature = derivative.signature
+    function, given = _parts(w, operands, body, signature)
+    out = (derivative.jacobian, signature.out[1]) if signature.has_aux else derivative.jacobian
+    words = {(): "jacobian", (0,): "jacobian", (1,): "aux"}
+    bind_result(w, w.equation, Call(_gradient(signature.transform, function, signature), *given), out, w.equation.outputs, words)
+
+
 def with_pullback(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> None:
     """`y, f_vjp = jax.vjp(f, x)`, or the same of `jax.linearize`."""
     function, (args, _) = _parts(w, operands, body, signature)

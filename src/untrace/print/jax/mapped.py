@@ -46,9 +46,7 @@ def vmap(w: Any, operands: Sequence[Expr], body: Function, in_axes: Sequence[int
     w.module.modules.add("jax")
     signature = equation.params["signature"]
     arguments = arguments_of(signature, body)
-    if signature.transform != "vmap":  # a number says which of the arguments it is
-        arguments = [a for a in arguments if any(in_axes[p] is not None for p in a.places)]
-    elif not signature.stands_alone(equation.inputs):
+    if not signature.stands_alone(equation.inputs):
         used = used_values(body)
         mapped = [a for a in arguments if any(in_axes[p] is not None for p in a.places)]
         # What no element needs is left out, but something must say how many there are.
@@ -63,9 +61,6 @@ def _mapped(w: Any, equation: Equation, operands: Sequence[Expr], arguments: Seq
     body, in_axes, out_axes = (equation.params[k] for k in ("jaxpr", "in_axes", "out_axes"))
     signature = equation.params["signature"]
     function = transformed(w, equation, operands, body, arguments, signature)
-    if signature.transform != "vmap":
-        numbers = [("argnums", Text(str(signature.argnums)))] if signature.argnums else []
-        return Call(f"jax.{signature.transform}", [function], numbers)
     kwargs = []
     axes = [_axes(w, a.example, [in_axes[p] for p in a.places]) for a in arguments]
     if any(axis.flat() != "0" for axis in axes):

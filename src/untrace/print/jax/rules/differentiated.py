@@ -21,6 +21,12 @@ def jvp(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) ->
     return WRITTEN
 
 
+@rule("jacfwd", "jacrev", "hessian")
+def jacobian(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
+    differentiated.jacobian(w, operands, jaxpr, derivative)
+    return WRITTEN
+
+
 @rule("vjp", "linearize")
 def with_pullback(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
     differentiated.with_pullback(w, operands, jaxpr, derivative.signature)
