@@ -283,7 +283,10 @@ class _Attempt:
                 continue
             suspects = {next((i for i in chain if i not in tried), None) for chain in outcome.suspects} - {None}
             if not suspects:
-                break
+                if captured.called is None or not self.form.folds or program.in_order:
+                    break
+                program.in_order = True
+                continue
             # First the lift of a suspect is taken back, then the function around it; if its exact form is wrong as well, it
             # becomes a `bind`.
             if idiomatic and not suspects <= inlined:

@@ -1190,6 +1190,24 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
+def scan_closed_as_used(eqn: Any) -> Any:
+    """A scan that closes over what its body needs, in the order in which that needs it: as JAX does."""
+    count, carry = scan_counts(eqn)
+    closed = eqn.params["jaxpr"]
+    jaxpr, _ = open_jaxpr(closed)
+    own = {v: i for i, v in enumerate(jaxpr.invars[:count])}
+    read = [v for e in jaxpr.eqns for v in e.invars if type(v) is not LITERAL_TYPE] + [
+        v for v in jaxpr.outvars if type(v) is not LITERAL_TYPE
+    ]
+    order = list(dict.fromkeys([own[v] for v in read if v in own]))
+    if order == list(range(count)):
+        return eqn
+    invars = [*(jaxpr.invars[i] for i in order), *jaxpr.invars[count:]]
+    xs, ys = len(eqn.invars) - count - carry, len(eqn.outvars) - carry
+    params = recounted_scan({**eqn.params, "jaxpr": rebuilt_jaxpr(closed, jaxpr.eqns, jaxpr.outvars, invars=invars)}, len(order), carry, xs, ys)
+    return eqn.replace(invars=[*(eqn.invars[i] for i in order), *eqn.invars[count:]], params=params)
+
+
 def recounted_scan(params: Mapping[str, Any], consts: int, carry: int, xs: int, ys: int) -> dict[str, Any]:
     """The parameters of a scan that has so many constants, carries, inputs and outputs, as `jax.lax.scan` counts them."""
     if "num_consts" in params:

@@ -401,6 +401,8 @@ class _Unfolder:
             name = eqn.primitive.name
             if eqn.primitive not in (VMAP, CALLS.get(name), LATER.get(name)):
                 new = jax_compat.with_inner_jaxprs(eqn, self.jaxpr)
+                if new is not eqn and name == "scan":
+                    new = jax_compat.scan_closed_as_used(new)
                 if substitute:
                     new = new.replace(invars=jax_compat.substituted(new.invars, substitute))
                 changed = changed or new is not eqn

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Library, TreeMap, functions_called
+from untrace.ir.nodes import Equation, Library, TreeMap, Value, functions_called
 from untrace.ir.scans import is_plain_scan, used_values
 from untrace.print.jax.library import repeated_slots
 from untrace.print.jax.loops import passed
@@ -79,4 +79,21 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
             output = equation.outputs[0]
             if output is not None and uses.get(output) == 1 and output in plain:
                 found.add(output)
+    return found
+
+
+def folded_in_order(equations: Sequence[Equation], foldable: Container[Any]) -> set[Any]:
+    """Those of the foldable values that are computed where they stand: Python computes operands from left to right, and
+    nothing else comes between them and what uses them."""
+    made = {output: i for i, e in enumerate(equations) for output in e.outputs if output is not None}
+    starts: list[int] = []  # of the expression that an equation becomes
+    found: set[Any] = set()
+    for at, equation in enumerate(equations):
+        start = at
+        for atom in reversed(equation.inputs):
+            place = made.get(atom) if type(atom) is Value else None
+            if place is not None and place == start - 1 and atom in foldable:
+                found.add(atom)
+                start = starts[place]
+        starts.append(start)
     return found

@@ -105,7 +105,7 @@ def write_module(
     module = ModuleWriter(forced, standalone, idiomatic)
     module.reroll, module.guarded = reroll, guarded
     module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
-    module.program = program.entry.jaxpr
+    module.program, module.in_order = program.entry.jaxpr, program.in_order
     module.residuals = program.extra.get("residuals", {})
     module.stacked = set(module.residuals.values())
     module.flat_carries = program.extra.get("flat_carries", module.flat_carries)
@@ -131,7 +131,7 @@ def write_module(
         if share is None:
             share_prefixes(module, definitions)
         everything = [*module.definitions, *definitions]
-        words = fold_neighbours(module, everything, provenance_of(program))
+        words = {} if module.in_order else fold_neighbours(module, everything, provenance_of(program))
         nodes = rebind_names(module.authors, everything, provenance_of(program), module.inner_names, words)
         count_again(everything, bound, nodes, words)
         match_residuals(everything, module.residual_pairs())

@@ -35,7 +35,7 @@ from untrace.print.jax.bases import base_of
 from untrace.print.jax.bodies import BareReturn
 from untrace.print.jax.constants import ConstantWriter, Named
 from untrace.print.jax.described import Described
-from untrace.print.jax.folding import FOLDED_WIDTH, RETURNED_WIDTH, foldable, unread
+from untrace.print.jax.folding import FOLDED_WIDTH, RETURNED_WIDTH, foldable, folded_in_order, unread
 from untrace.print.jax.library import library_call
 from untrace.print.jax.local import write_calls
 from untrace.print.jax.returned import note_returned
@@ -91,6 +91,7 @@ class ModuleWriter(ConstantWriter):
         self.kept: list[Any] = []  # ids are only unique while the objects live
         self.entry: Any = None  # the entry Function
         self.returned: dict[int, Any] = {}  # of local functions, by id: which of their results are trees
+        self.in_order = False  # see Program
         self.flat_carries: Callable[[], bool] = lambda: True  # whether the carries of loops keep their order
         self.sums: dict[int, Any] = {}  # of loops, by id of the equation: the trees that they add up
         self.rows: dict[int, Any] = {}  # the same: the trees that they stack
@@ -398,6 +399,8 @@ class FunctionWriter:
         dead: set[int] = set()
         if self.module.idiomatic:
             self._folding = foldable(equations, results)
+            if self.module.in_order:
+                self._folding = folded_in_order(equations, self._folding)
             dead = unread(equations, results, forced)
         written = 0
         for self._at, equation in enumerate(equations):
