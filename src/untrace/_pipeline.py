@@ -43,6 +43,10 @@ class Result:
     module: Any
 
 
+class NotAtExample(ProofError):
+    """A text for other sizes that does not trace: nor will a plainer one, for a number in it follows the wrong size."""
+
+
 # How often what did not come back as it was is written again: as its exact form first, then as a `bind`.
 _ROUNDS = 16
 # What a function is called that a transformation of JAX gave, by the first words of its summary.
@@ -120,6 +124,8 @@ def _idiomatic(
                     result, why = _at_its_best(captured, plain, form, name, options, timings)
                     if result is not None:
                         return result, ""
+            except NotAtExample as error:
+                return None, str(error)
             except UnsupportedPrimitiveError as error:
                 why = str(error)  # the style `exact` may have a form for it; where not, it says the same
             except Exception as error:  # a fault in a lift costs readability, never the result
@@ -147,6 +153,8 @@ def _at_its_best(
         if result is not None:
             return result, ""
         why = attempt.why
+        if captured.example is not None and not attempt.traces:
+            raise NotAtExample(why)
     return None, why
 
 
@@ -192,6 +200,7 @@ class _Attempt:
     why: str = ""
     pads: bool = False  # whether `run` stops, for another attempt, where sums are missing: those are in `addends` then
     addends: list[Addend] = field(default_factory=list)
+    traces: bool = True  # whether the text that was written last does at all
     # Whether the target compiles to the original's program, which the attempt waits for where it needs to know.
     compiled_alike: OptimisedAlike | None = None
 
@@ -264,7 +273,7 @@ class _Attempt:
             if not self.options.prove:
                 return Result(written, Proof("unproven", "prove=False"), program.notes, None)
             outcome = retrace.prove_text(written, captured, timings, target, self.compiled_alike)
-            self.why = outcome.why
+            self.why, self.traces = outcome.why, outcome.traced
             if outcome.proof is not None:
                 break
             if written.rolled and (outcome.suspects or outcome.module is None):  # what was bold about the text first

@@ -1190,22 +1190,116 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
-def scan_closed_as_used(eqn: Any) -> Any:
-    """A scan that closes over what its body needs, in the order in which that needs it: as JAX does."""
-    count, carry = scan_counts(eqn)
-    closed = eqn.params["jaxpr"]
+def inner_places(eqn: Any) -> list[tuple[str, int | None, range]]:
+    """(parameter, place in it where it is a tuple, which operands) of the jaxprs of a loop, a choice or a jitted function.
+
+    Raises ValueError for other equations.
+    """
+    name, params, count = eqn.primitive.name, eqn.params, len(eqn.invars)
+    if name in ("scan", "jit", "pjit", "closed_call", "checkpoint", "remat2"):
+        return [("jaxpr", None, range(count))]
+    if name == "cond":
+        return [("branches", i, range(1, count)) for i in range(len(params["branches"]))]
+    if name == "while":
+        first, both = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        return [("cond_jaxpr", None, range(first)), ("body_jaxpr", None, range(first, both))]
+    if name == "custom_linear_solve":
+        ends = list(itertools.accumulate(params["const_lengths"]))
+        places = [range(end - length, end) for end, length in zip(ends, params["const_lengths"], strict=True)]
+        return [("jaxprs", i, place) for i, place in enumerate(places) if params["jaxprs"][i] is not None]
+    raise ValueError(f"what {name} closes over is not known")
+
+
+def inner_jaxpr(params: Mapping[str, Any], key: str, number: int | None) -> Any:
+    """One of `inner_places`."""
+    return params[key] if number is None else params[key][number]
+
+
+def put_inner_jaxpr(params: dict[str, Any], key: str, number: int | None, jaxpr: Any) -> None:
+    several = params[key]
+    if number is None:
+        params[key] = jaxpr
+        return
+    items = [*several[:number], jaxpr, *several[number + 1 :]]
+    params[key] = several._make(items) if hasattr(several, "_make") else tuple(items)
+
+
+def with_operands_spread(eqn: Any, params: dict[str, Any], several: Mapping[int, int]) -> dict[str, Any]:
+    """The parameters of an equation where each of some operands becomes several (or none), by place.
+
+    Raises ValueError where such an operand is carried through a loop.
+    """
+    name, count = eqn.primitive.name, len(eqn.invars)
+    more = lambda places: sum(several.get(i, 1) for i in places)  # noqa: E731
+    if name == "scan":
+        consts, carry = scan_counts(eqn)
+        if any(i >= consts for i in several):
+            raise ValueError("a pullback is carried through a loop")
+        xs, ys = count - consts - carry, len(eqn.outvars) - carry
+        return recounted_scan(params, more(range(consts)), carry, xs, ys)
+    if name == "while":
+        first, both = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        if any(i >= both for i in several):
+            raise ValueError("a pullback is carried through a loop")
+        return {**params, "cond_nconsts": more(range(first)), "body_nconsts": more(range(first, both))}
+    if name == "custom_linear_solve":
+        lengths, places = params["const_lengths"], [place for _, _, place in inner_places(eqn)]
+        counts = [more(next((p for p in places if p.stop == end), ())) for end in itertools.accumulate(lengths)]
+        return {**params, "const_lengths": lengths._make(counts)}
+    for key, value in params.items():
+        if key in ("in_shardings", "in_layouts", "donated_invars"):
+            params[key] = tuple([v for i, v in enumerate(value) for _ in range(several.get(i, 1))])
+    return params
+
+
+def closed_as_used(eqn: Any) -> Any:
+    """A loop that closes over what its functions need, each value once, in the order in which they need it: as JAX does."""
+    if eqn.primitive.name == "scan":
+        count, carry = scan_counts(eqn)
+        places, jaxpr = _closed_as_used(eqn.params["jaxpr"], eqn.invars[:count])
+        rest = eqn.invars[count:]
+        params = {**eqn.params, "jaxpr": jaxpr}
+        params = recounted_scan(params, len(places), carry, len(rest) - carry, len(eqn.outvars) - carry)
+        return eqn.replace(invars=[*(eqn.invars[i] for i in places), *rest], params=params)
+    if eqn.primitive.name == "custom_linear_solve":
+        params, counts, kept = dict(eqn.params), list(eqn.params["const_lengths"]), []
+        for _, number, place in inner_places(eqn):
+            own = range(place.start, place.start + counts[number])
+            order, jaxpr = _closed_as_used(params["jaxprs"][number], [eqn.invars[i] for i in own])
+            put_inner_jaxpr(params, "jaxprs", number, jaxpr)
+            counts[number] = len(order)
+            kept += [own[i] for i in order]
+        params["const_lengths"] = eqn.params["const_lengths"]._make(counts)
+        rest = eqn.invars[sum(eqn.params["const_lengths"]) :]
+        return eqn.replace(invars=[*(eqn.invars[i] for i in kept), *rest], params=params)
+    if eqn.primitive.name != "while":
+        return eqn
+    params, first = eqn.params, eqn.params["cond_nconsts"]
+    both = first + params["body_nconsts"]
+    of_condition, condition = _closed_as_used(params["cond_jaxpr"], eqn.invars[:first])
+    of_body, body = _closed_as_used(params["body_jaxpr"], eqn.invars[first:both])
+    changed = {"cond_jaxpr": condition, "body_jaxpr": body, "cond_nconsts": len(of_condition), "body_nconsts": len(of_body)}
+    invars = [*(eqn.invars[i] for i in of_condition), *(eqn.invars[first + i] for i in of_body), *eqn.invars[both:]]
+    return eqn.replace(invars=invars, params={**params, **changed})
+
+
+def _closed_as_used(closed: Any, operands: Sequence[Any]) -> tuple[list[int], Any]:
+    """(which of the first operands a function needs, the function of those)."""
     jaxpr, _ = open_jaxpr(closed)
+    count = len(operands)
+    first: dict[Any, int] = {}
+    keys = [id(v) if type(v) is LITERAL_TYPE else v for v in operands]
+    same = {jaxpr.invars[i]: jaxpr.invars[first.setdefault(key, i)] for i, key in enumerate(keys)}
     own = {v: i for i, v in enumerate(jaxpr.invars[:count])}
-    read = [v for e in jaxpr.eqns for v in e.invars if type(v) is not LITERAL_TYPE] + [
-        v for v in jaxpr.outvars if type(v) is not LITERAL_TYPE
-    ]
+    eqns = [e.replace(invars=substituted(e.invars, same)) for e in jaxpr.eqns]
+    outvars = substituted(jaxpr.outvars, same)
+    read = [v for e in eqns for v in e.invars if type(v) is not LITERAL_TYPE]
+    read += [v for v in outvars if type(v) is not LITERAL_TYPE]
     order = list(dict.fromkeys([own[v] for v in read if v in own]))
     if order == list(range(count)):
-        return eqn
+        return order, closed
     invars = [*(jaxpr.invars[i] for i in order), *jaxpr.invars[count:]]
-    xs, ys = len(eqn.invars) - count - carry, len(eqn.outvars) - carry
-    params = recounted_scan({**eqn.params, "jaxpr": rebuilt_jaxpr(closed, jaxpr.eqns, jaxpr.outvars, invars=invars)}, len(order), carry, xs, ys)
-    return eqn.replace(invars=[*(eqn.invars[i] for i in order), *eqn.invars[count:]], params=params)
+    return order, rebuilt_jaxpr(closed, eqns, outvars, invars=invars)
 
 
 def recounted_scan(params: Mapping[str, Any], consts: int, carry: int, xs: int, ys: int) -> dict[str, Any]:
@@ -2390,14 +2484,18 @@ def _made_by(boundary: Any) -> Any:
 
 @contextlib.contextmanager
 def as_called() -> Iterator[None]:
-    """Inside, equations do not say that they are part of a derivative which JAX takes."""
+    """Inside, equations say where Python is, and not that they are part of a derivative which JAX takes."""
     from jax._src import source_info_util
 
-    stack = source_info_util.current_name_stack()
+    state = source_info_util._source_info_context
+    before, stack = state.context, source_info_util.current_name_stack()
     names = scope_names(stack.stack)
     count = next((i for i, name in enumerate(names) if name in ("jvp()", "transpose()")), len(names))
-    with source_info_util.set_name_stack(type(stack)(stack.stack[:count])):
+    state.context = type(before)(None, type(stack)(stack.stack[:count]))
+    try:
         yield
+    finally:
+        state.context = before
 
 
 # Whether nobody is asked about derivatives, for the time being.

@@ -13,7 +13,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,10 @@ import jax.extend.core
 
 from untrace import jax_compat
 from untrace.capture.expand import OURS, Expander, constants_of, spliced
-from untrace.capture.vmaps import VMAP, as_function, is_reached, name_of_called
+from untrace.capture.provenance import Provenance
+from untrace.capture.vmaps import VMAP, as_function, file_of_called, is_reached, name_of_called
+from untrace.capture.whose import file_kind
+from untrace.print.names import snake_case
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -79,6 +82,7 @@ class Body:
     jaxpr: Any
     plain: Any
     later: Any = None
+    residuals: Sequence[Any] = ()  # what the pullback holds: those results of `plain`
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -112,8 +116,16 @@ class _Known:
         return gradients
 
 
+class _Call(jax.extend.core.Primitive):
+    """A primitive whose equations say where the user called, whatever JAX is about to do meanwhile."""
+
+    def bind(self, *args: Any, **params: Any) -> Any:
+        with jax_compat.as_called():
+            return super().bind(*args, **params)
+
+
 def _primitive(name: str) -> Any:
-    primitive = jax.extend.core.Primitive(name)
+    primitive = _Call(name)
     primitive.multiple_results = True
     return primitive
 
@@ -131,7 +143,7 @@ PUSHFORWARD = _primitive("pushforward")  # the token, tangents -> tangents
 _GRADIENTS = _primitive("gradients")  # gives, transposed, the gradients that are there already; in no jaxpr of ours
 CALLS = {p.name: p for p in (VALUE_AND_GRAD, JVP, VJP, LINEARIZE, *JACOBIANS.values())}
 LATER = {p.name: p for p in (PULLBACK, PUSHFORWARD)}
-_TOKEN = jax.ShapeDtypeStruct((), "int32")
+_TOKEN = jax.ShapeDtypeStruct((), jax.dtypes.float0)
 _ROOT = re.compile(r"\w*")
 _ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "function.py")
 _moves, _no_tangent = jax_compat.has_tangent, jax_compat.no_tangent
@@ -216,6 +228,7 @@ def _replaced(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | No
     types = jax.tree.unflatten(tree, avals)
     with jax_compat.tracing_inside_mesh(avals):
         closed, out = jax.make_jaxpr(function, return_shape=True)(*types[0], **types[1])
+    closed = _in_the_authors_words(closed, call.function, types)
     body, traced = jax_compat.traced_constants_as_inputs(closed)
     if not is_reached(types) or not is_reached(out) or call.has_aux and not (type(out) in (tuple, list) and len(out) == 2):
         return None
@@ -298,8 +311,7 @@ def _with_token(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax
     avals = tuple([jax_compat.typeof(x) for x in jax.tree.leaves(value) if _moves(x)])
 
     def pushed(residuals: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
-        with jax_compat.as_called():
-            return PUSHFORWARD.bind(*residuals, *tangents, later=Later(derivative, avals))
+        return PUSHFORWARD.bind(*residuals, *tangents, later=Later(derivative, avals))
 
     return jax_compat.Differentiated(value, aux, [token], pushed)
 
@@ -309,8 +321,7 @@ def _pulled_back(first: Sequence[Any], cotangents: Sequence[Any], later: Later) 
     assert body is not None
     plain = _later(PULLBACK.name, body, later.derivative.signature, [jax_compat.typeof(x) for x in cotangents])
     avals = tuple([v.aval for v in jax_compat.open_jaxpr(plain)[0].outvars])
-    with jax_compat.as_called():
-        return PULLBACK.bind(*first, *cotangents, later=Later(later.derivative, avals))
+    return PULLBACK.bind(*first, *cotangents, later=Later(later.derivative, avals))
 
 
 def _given(call: jax_compat.DerivativeCall) -> tuple[Any, tuple[Any, ...], dict[str, Any], Any] | None:
@@ -333,6 +344,31 @@ def _given(call: jax_compat.DerivativeCall) -> tuple[Any, tuple[Any, ...], dict[
         argnums = now[argnums % count] if isinstance(argnums, int) else tuple([now[n % count] for n in argnums])
     function = _without(call.function, call.args, {k: call.kwargs[k] for k in named}, known)
     return function, tuple([call.args[i] for i in places]), kwargs, argnums
+
+
+def _in_the_authors_words(closed: Any, function: Any, types: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """The jaxpr of a library's function around the author's, which says that it is of the author's."""
+    if file_kind(file_of_called(function)) != "library" or types[1]:
+        return closed
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    provenance = Provenance()
+    frames = [next((f for f in provenance.site(e).frames if not f.library), None) for e in jaxpr.eqns]
+    codes = {f.code for f in frames if f is not None}
+    if len(codes) != 1:
+        return closed
+    code = codes.pop()
+    words = list(code.co_varnames[: code.co_argcount])
+    if len(words) != len(types[0]):
+        return closed
+    if words[0] == "self":
+        words[0] = snake_case(type(types[0][0]).__name__)
+    paths = [
+        word + jax.tree_util.keystr(path)
+        for word, tree in zip(words, types[0], strict=True)
+        for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+    results = [f"result{i}" for i in range(len(jaxpr.outvars))]
+    return jax_compat.with_names(closed, f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}", paths, results)
 
 
 def _names(closed: Any, args: Sequence[Any]) -> tuple[str, ...]:
@@ -386,45 +422,52 @@ class _Unfolder:
         found = self._memo.get(id(closed))
         if found is None:
             self._alive.append(closed)
-            found = self._memo[id(closed)] = self._unfolded(closed)
+            found = self._memo[id(closed)] = self._unfolded(closed, {})
         return found
 
-    def _unfolded(self, closed: Any) -> Any:
+    def _unfolded(self, closed: Any, held: Mapping[int, Body]) -> Any:
+        """held: the inputs that are tokens, by place; they become what the pullbacks hold."""
         jaxpr, _ = jax_compat.open_jaxpr(closed)
         eqns: list[Any] = []
         substitute: dict[Any, Any] = {}
-        tokens: dict[Any, tuple[Body, list[Any]]] = {}
+        tokens: dict[Any, tuple[Body, list[Any]]] = {
+            jaxpr.invars[i]: (body, jax_compat.new_variables(body.residuals)) for i, body in held.items()
+        }
+        invars = [v for var in jaxpr.invars for v in (tokens[var][1] if var in tokens else [var])]
         constvars: list[Any] = []
         consts: list[Any] = []
-        changed = False
+        changed = bool(held)
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
+            given = {i: tokens[v] for i, v in enumerate(eqn.invars) if jax_compat.is_variable(v) and v in tokens}
             if eqn.primitive not in (VMAP, CALLS.get(name), LATER.get(name)):
-                new = jax_compat.with_inner_jaxprs(eqn, self.jaxpr)
-                if new is not eqn and name == "scan":
-                    new = jax_compat.scan_closed_as_used(new)
+                new = self._holding(eqn, given) if given else jax_compat.with_inner_jaxprs(eqn, self.jaxpr)
+                other = new is not eqn
                 if substitute:
                     new = new.replace(invars=jax_compat.substituted(new.invars, substitute))
+                if other:
+                    new = jax_compat.closed_as_used(new)
                 changed = changed or new is not eqn
                 eqns.append(new)
                 continue
             changed = True
             operands = list(eqn.invars)
             outvars = list(eqn.outvars)
-            body: Body | None = None
             if name in LATER:
-                if operands[0] not in tokens:
+                if not given:
                     raise ValueError("a pullback is called in another function than the one that it is of")
-                body, residuals = tokens[operands[0]]
+                body, residuals = given[0]
                 signature = eqn.params["later"].derivative.signature
                 plain = _later(name, body, signature, [v.aval for v in operands[1:]])
                 operands = [*residuals, *operands[1:]]
+            elif given:
+                raise ValueError(f"a pullback is called in what {name} is of")
             elif name in CALLS:
                 body = _body(name, eqn.params["jaxpr"], eqn.params["derivative"], [v.aval for v in operands], self)
                 plain = body.plain
                 if name in (VJP.name, LINEARIZE.name):
                     *outvars, token = outvars
-                    found = jax_compat.new_variables(jax_compat.open_jaxpr(plain)[0].outvars[len(outvars) :])
+                    found = jax_compat.new_variables(body.residuals)
                     tokens[token] = body, found
                     outvars += found
             else:
@@ -439,7 +482,20 @@ class _Unfolder:
         if not changed:
             return closed
         outvars = jax_compat.substituted(jaxpr.outvars, substitute)
-        return jax_compat.rebuilt_jaxpr(closed, eqns, outvars, constvars, consts)
+        return jax_compat.rebuilt_jaxpr(closed, eqns, outvars, constvars, consts, invars if held else None)
+
+    def _holding(self, eqn: Any, given: Mapping[int, tuple[Body, list[Any]]]) -> Any:
+        """A loop, a choice or a call whose functions call pullbacks that they close over."""
+        bodies = {i: body for i, (body, _) in given.items()}
+        inner = jax_compat.inner_places(eqn)
+        params = dict(eqn.params)
+        for key, number, place in inner:
+            held = {at - place.start: bodies[at] for at in place if at in bodies}
+            new = self._unfolded(jax_compat.inner_jaxpr(params, key, number), held)
+            jax_compat.put_inner_jaxpr(params, key, number, new)
+        several = {i: len(residuals) for i, (_, residuals) in given.items()}
+        invars = [v for i, var in enumerate(eqn.invars) for v in (given[i][1] if i in given else [var])]
+        return eqn.replace(invars=invars, params=jax_compat.with_operands_spread(eqn, params, several))
 
     def _mapped(self, eqn: Any) -> Any:
         params = {**eqn.params, "jaxpr": self.jaxpr(eqn.params["jaxpr"])}
@@ -468,7 +524,9 @@ def _body(name: str, closed: Any, derivative: Derivative, avals: Sequence[Any], 
 
     with jax_compat.derivatives_as_they_are():
         plain = jax_compat.trace_on_avals(called, avals)
-    derivative.body = Body(closed, plain, later[-1] if later else None)
+    tree = later[-1] if later else None
+    outvars = jax_compat.open_jaxpr(plain)[0].outvars
+    derivative.body = Body(closed, plain, tree, outvars[len(outvars) - tree.num_leaves :] if later else ())
     return derivative.body
 
 
@@ -544,8 +602,7 @@ _CALLED = {
 
 def _later(name: str, body: Body, signature: Signature, avals: Sequence[Any]) -> Any:
     """The jaxpr of a pullback, or of a linearized function: of what it holds and what it is called with."""
-    count = len(jax.tree.leaves(signature.out))
-    held = [v.aval for v in jax_compat.open_jaxpr(body.plain)[0].outvars[count:]]
+    held = [v.aval for v in body.residuals]
 
     def called(*inputs: Any) -> list[Any]:
         function = jax.tree.unflatten(body.later, inputs[: len(held)])

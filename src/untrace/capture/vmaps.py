@@ -120,7 +120,7 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     is_entry = os.path.basename(call.caller) == "function.py" and os.path.dirname(call.caller) == os.path.dirname(
         __file__
     )
-    if not is_entry and "library" in (file_kind(call.caller), file_kind(_file_of(function))):
+    if not is_entry and "library" in (file_kind(call.caller), file_kind(file_of_called(function))):
         given = [x for x in (*args, *kwargs.values()) if x is not None]
         # What a library puts around the author's values says nothing to a reader, nor do small parts of it.
         if not is_plain([given, out]) or count_equations(closed) < _FEWEST:
@@ -165,7 +165,7 @@ def _unwrapped(function: Any) -> Any:
     return inspect.unwrap(function)
 
 
-def _file_of(function: Any) -> str:
+def file_of_called(function: Any) -> str:
     """The file with the code of a function or of an object that is called."""
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)

@@ -169,8 +169,18 @@ def function_of(
     if alone:
         definition = Def("", params, [*inner.statements, Return(value)])
         return Name(placed(w.module, definition, hint, lambda d: w.module.described.describe(d, types, result_type)))
-    put_definition(w.statements, Def(own_name, params, [*inner.statements, BareReturn(value)]))
+    definition = Def(own_name, params, [*inner.statements, BareReturn(value)])
+    text = _body_text(definition)
+    for known in w.statements:  # of the same values: names are given once
+        if type(known) is Def and known.name != own_name and _body_text(known) == text:
+            return Name(known.name)
+    put_definition(w.statements, definition)
     return Name(own_name)
+
+
+def _body_text(definition: Def) -> str:
+    """A definition without its name."""
+    return "\n".join(definition.lines("")).partition("(")[2]
 
 
 # ---------------------------------------------------------------- the call
@@ -226,9 +236,9 @@ def bind_result(
     outputs = [o if o is None or w.is_read(o) else None for o in outputs]
     names = {t.path: clean(t.name) for t in targets(Provenance().site(equation.origin)) if t.strong}
     rest = iter(outputs)
-    parts = list(enumerate(out)) if type(out) is tuple else [(None, out)]
+    parts = list(enumerate(out)) if type(out) is tuple and () not in names else [(None, out)]
     bound = [_bound(w, part, () if key is None else (key,), rest, {**words, **names}) for key, part in parts]
-    only = type(out) is tuple and len(out) == 1
+    only = len(parts) == 1 and parts[0][0] is not None
     w.statements.append((Unpack if only else Unpacked)(bound, call, equation.origin))
 
 
