@@ -23,3 +23,9 @@ def unguarded(monkeypatch):
 def as_given(monkeypatch):
     """Texts for the sizes of the example alone, without a guard: for tests that look for numbers in them."""
     monkeypatch.setattr(untrace, "decompile", functools.partial(untrace.decompile, guard=False, sizes="fixed"))
+
+
+@pytest.fixture
+def written_out(monkeypatch):
+    """Texts without calls of derivatives, for tests of how backward parts are written."""
+    monkeypatch.setattr(untrace, "decompile", functools.partial(untrace.decompile, derivatives="written"))

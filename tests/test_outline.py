@@ -388,6 +388,7 @@ def test_the_text_does_not_depend_on_the_hash_seed():
     assert len(texts) == 1
 
 
+@pytest.mark.usefixtures("written_out")
 def test_what_jax_moves_out_of_a_loop_leaves_the_functions_as_they_are():
     """Differentiated, a body's constants are computed before the loop: one equation with the frames of the body."""
 

@@ -11,7 +11,7 @@ import pytest
 
 import untrace
 
-pytestmark = pytest.mark.usefixtures("unguarded")
+pytestmark = pytest.mark.usefixtures("unguarded", "written_out")
 
 
 def array(number, *shape):

@@ -9,7 +9,7 @@ import pytest
 
 import untrace
 
-pytestmark = pytest.mark.usefixtures("unguarded")
+pytestmark = pytest.mark.usefixtures("unguarded", "written_out")
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (3, 4))

@@ -10,7 +10,7 @@ from jax import lax
 
 import untrace
 
-pytestmark = pytest.mark.usefixtures("unguarded")
+pytestmark = pytest.mark.usefixtures("unguarded", "written_out")
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(4, 5)), jnp.float32)
 COV = jnp.eye(4) + 0.1

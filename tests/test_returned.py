@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import untrace
 
@@ -55,6 +56,7 @@ def test_gradients_of_a_layer_are_one_tree():
     assert 'return {"down": d_down, "up": d_up}, d_x + d_product' in text, text
 
 
+@pytest.mark.usefixtures("written_out")
 def test_what_a_map_takes_is_put_together_of_parts():
     def step(params, x):
         grads, d_x = jax.grad(network, (0, 1))(params, x)

@@ -88,6 +88,7 @@ def test_a_result_like_an_argument_that_is_no_gradient_keeps_its_name():
     assert "d_" not in source.partition('"""')[2].partition('"""')[2], source
 
 
+@pytest.mark.usefixtures("written_out")
 @pytest.mark.parametrize(
     "function",
     [loss, in_a_jitted_function, in_branches, in_branches_of_one_code, in_a_mapped_function, in_turns],

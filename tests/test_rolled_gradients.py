@@ -10,7 +10,7 @@ import pytest
 import untrace
 from untrace.print.jax import rolled
 
-pytestmark = pytest.mark.usefixtures("unguarded")
+pytestmark = pytest.mark.usefixtures("unguarded", "written_out")
 
 X = jnp.linspace(-1.0, 1.0, 20).reshape(5, 4)
 

@@ -178,6 +178,7 @@ class Model(NamedTuple):
     head: jax.Array
 
 
+@pytest.mark.usefixtures("written_out")
 def test_gradients_that_are_named_tuples():
     def step(model, x, y):
         def loss(m):

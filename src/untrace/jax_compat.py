@@ -2295,7 +2295,7 @@ def body_names(closed: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...] | Non
 class DerivativeCall:
     """A call that asks JAX for a derivative, as it is made: of `function(*args, **kwargs)`.
 
-    transform: "value_and_grad" (`jax.grad` is one), "vjp", "linearize", "jvp", "jacfwd", "jacrev" or "hessian". argnums: what is differentiated, as it was
+    transform: "value_and_grad", "grad", "vjp", "linearize", "jvp", "jacfwd", "jacrev" or "hessian". argnums: what is differentiated, as it was
     given; all of `args` where it is None. tangents: of `jvp`, like `args`. caller: the file of the code outside JAX that called.
     """
 
@@ -2534,7 +2534,7 @@ def _derivative_call(frame: Any) -> DerivativeCall | None:
         holomorphic, allow_int = found["holomorphic"], found["allow_int"]
         outer = _frame_above(outer)
         if outer is not None and outer.f_code.co_name in ("grad_f", "grad_f_aux"):
-            outer = _frame_above(outer)
+            outer, transform = _frame_above(outer), "grad"
     function, has_aux = found["fun"], bool(found["has_aux"])
     caller = _caller_of_derivative(outer)
     tangents = tuple(found["tangents"]) if transform == "jvp" else ()

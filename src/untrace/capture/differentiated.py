@@ -37,7 +37,7 @@ class Signature:
     class, if it is an object that is called. argnums: places in `args`, one or several as they were given; None for all.
     """
 
-    transform: str  # "value_and_grad", "vjp", "linearize", "jvp", "jacfwd", "jacrev" or "hessian"
+    transform: str  # "value_and_grad", "grad", "vjp", "linearize", "jvp", "jacfwd", "jacrev" or "hessian"
     args: tuple[tuple[Any, ...], dict[str, Any]]
     out: Any
     closed: int
@@ -237,6 +237,8 @@ def _replaced(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | No
     options = tuple([name for name in ("holomorphic", "allow_int") if getattr(call, name)])
     out = tuple(out) if call.has_aux else out
     name = name_of_called(call.function)
+    if isinstance(call.function, functools.partial):
+        name = called_name(call.function)
     names = _names(closed, types[0])
     signature = Signature(call.transform, types, out, len(traced), name, argnums, call.has_aux, names, options)
     derivative = Derivative(signature)
@@ -249,7 +251,7 @@ def _replaced(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | No
         return _jvp(derivative, body, [*inputs, *tangents])
     if call.transform in JACOBIANS:
         return _jacobian(derivative, body, inputs)
-    if call.transform == "value_and_grad":
+    if call.transform in ("value_and_grad", "grad"):
         return _value_and_grad(derivative, body, inputs)
     return _with_token(derivative, body, inputs)
 
@@ -369,6 +371,14 @@ def _in_the_authors_words(closed: Any, function: Any, types: tuple[tuple[Any, ..
     ]
     results = [f"result{i}" for i in range(len(jaxpr.outvars))]
     return jax_compat.with_names(closed, f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}", paths, results)
+
+
+def called_name(function: Any) -> str:
+    """The name of the function that partials are of; "" of a lambda."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__name__", "")
+    return name if name.isidentifier() else ""
 
 
 def _names(closed: Any, args: Sequence[Any]) -> tuple[str, ...]:

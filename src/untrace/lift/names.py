@@ -222,6 +222,8 @@ class Namer:
     # ------------------------------------------------------------ results of equations
 
     def _name_outputs(self, equation: Equation, group: Group) -> None:
+        if equation.callee.name in _NAMED_WHERE_WRITTEN:
+            return
         self._remember_origins(equation)
         name_cotangents(equation)
         unnamed = [o for o in equation.outputs if o is not None and o.hint is None]
@@ -239,7 +241,7 @@ class Namer:
         if leaving:
             self._name_results(equation, group, found, leaving)
         for i, output in enumerate(equation.outputs):
-            if output is not None and output.hint is None and equation.callee.name not in _NAMED_WHERE_WRITTEN:
+            if output is not None and output.hint is None:
                 output.hint = self._word(equation, i, group, leaving)
         if group.site.by_jvp:
             self._mark_tangents(equation, group)

@@ -33,7 +33,10 @@ def value_and_grad(w: Any, operands: Sequence[Expr], body: Function, signature: 
         out, found = (signature.out, signature.gradients), [value, *aux, *gradients]
         words = {(0, 0): "value", (0, 1): "aux", (1,): "grads"} if signature.has_aux else {(0,): "value", (1,): "grads"}
     transform = "grad" if value is None else "value_and_grad"
-    bind_result(w, w.equation, Call(_gradient(transform, function, signature), *given), out, found, words)
+    call = Call(_gradient(transform, function, signature), *given)
+    # Of a value that nobody reads the author may have asked all the same.
+    part = (1,) if value is None and signature.transform != "grad" and not signature.has_aux else ()
+    bind_result(w, w.equation, call, out, found, words, part)
 
 
 def of_gradient(w: Any, equation: Equation, operands: Sequence[Expr], outer: Function, closed: int) -> Expr | None:
@@ -111,7 +114,8 @@ def pullback(w: Any, operands: Sequence[Expr], signature: Any) -> None:
     given = _tangents(operands[1:], jax.tree.leaves(signature.value))
     call = Call(operands[0], [_tree(w, signature.value, given)])
     found = _with_gaps(w.equation.outputs, jax.tree.leaves(signature.args[0]))
-    bind_result(w, w.equation, call, signature.args[0], found)
+    words = {(i,): f"d_{name}" for i, name in enumerate(signature.names) if name}
+    bind_result(w, w.equation, call, signature.args[0], found, words)
 
 
 def pushforward(w: Any, operands: Sequence[Expr], signature: Any) -> None:

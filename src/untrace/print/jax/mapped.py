@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from untrace.capture.provenance import Provenance, targets
-from untrace.ir.nodes import Equation, Function, Value
+from untrace.ir.nodes import Equation, Function, Library, Slot, Value
 from untrace.ir.scans import used_values
 from untrace.lift.words import clean
 from untrace.print.jax.bodies import BareReturn, argument_words, function_hint, hint_of, put_definition
@@ -88,6 +88,12 @@ def transformed(
         own = again.params["signature"]
         if same(again.inputs, body.params) and same(again.outputs, body.results) and own.stands_alone(again.inputs):
             return _mapped(w, again, operands, arguments_of(own, again.params["jaxpr"]))
+    if again is not None and type(again.callee) is Library and same(again.inputs, body.params) and not signature.closed:
+        slots = [a.index if type(a) is Slot else None for a in again.callee.args]
+        plain = again.callee.name.startswith(("jnp.", "jax.")) and not again.callee.kwargs
+        if plain and slots == list(range(len(body.params))) and same(again.outputs, body.results):
+            w.module.modules.add(again.callee.name.partition(".")[0])
+            return Text(again.callee.name)
     if again is not None and again.callee.name == "value_and_grad":
         found = differentiated.of_gradient(w, again, operands, body, signature.closed)
         if found is not None:
@@ -225,31 +231,40 @@ def bind_result(
     out: Any,
     outputs: Sequence[Value | None],
     words: Mapping[tuple[int, ...], str] = MappingProxyType({}),
+    part: tuple[int, ...] = (),
 ) -> None:
     """Binds what comes back, of which there is a tree `out`: a name for each array, and for each tree in a tuple.
 
-    words: names for what the author has none for, by path.
+    words: names for what the author has none for, by path. part: where `out` is in what the author's call gives.
     """
-    if is_leaf(out) and len(equation.outputs) == 1:
+    if is_leaf(out) and len(equation.outputs) == 1 and not words:
         w._statement(equation, call)
         return
     outputs = [o if o is None or w.is_read(o) else None for o in outputs]
-    names = {t.path: clean(t.name) for t in targets(Provenance().site(equation.origin)) if t.strong}
+    found = [t for t in targets(Provenance().site(equation.origin)) if t.strong and t.path[: len(part)] == part]
+    names = {t.path[len(part) :]: clean(t.name) for t in found}
     rest = iter(outputs)
-    parts = list(enumerate(out)) if type(out) is tuple and () not in names else [(None, out)]
-    bound = [_bound(w, part, () if key is None else (key,), rest, {**words, **names}) for key, part in parts]
-    only = len(parts) == 1 and parts[0][0] is not None
-    w.statements.append((Unpack if only else Unpacked)(bound, call, equation.origin))
+    if type(out) is tuple and (not names or () not in names):
+        bound = [_bound(w, o, (i,), rest, names, words) for i, o in enumerate(out)]
+        w.statements.append((Unpack if len(out) == 1 else Unpacked)(bound, call, equation.origin))
+        return
+    w.statements.append(Unpacked([_bound(w, out, (), rest, names, words)], call, equation.origin))
 
 
 def _bound(
-    w: Any, part: Any, path: tuple[int, ...], outputs: Iterator[Value | None], words: Mapping[tuple[int, ...], str]
+    w: Any,
+    part: Any,
+    path: tuple[int, ...],
+    outputs: Iterator[Value | None],
+    names: Mapping[tuple[int, ...], str],
+    words: Mapping[tuple[int, ...], str],
 ) -> str | Tuple:
     """The target of a part of what a call gives."""
-    word = words.get(path, "out")
-    if type(part) is tuple and len(part) > 1 and path and path not in words:
-        inside = [_bound(w, p, (*path, i), outputs, words) for i, p in enumerate(part)]
-        return Tuple([Name(t) if type(t) is str else t for t in inside])
+    inside = any(len(p) > len(path) and p[: len(path)] == path for p in (*names, *words))
+    if type(part) is tuple and len(part) > 1 and path and path not in names and inside:
+        targets = [_bound(w, p, (*path, i), outputs, names, words) for i, p in enumerate(part)]
+        return Tuple([Name(t) if type(t) is str else t for t in targets])
+    word = names.get(path) or words.get(path, "out")
     if is_leaf(part):
         value = next(outputs)
         return "_" if value is None else w._target(value, word)

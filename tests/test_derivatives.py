@@ -1,0 +1,390 @@
+"""Derivatives that the author called stay calls; see src/untrace/capture/differentiated.py."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import roundtrip
+from jax import grad, jacfwd, lax
+
+import untrace
+
+pytestmark = pytest.mark.usefixtures("unguarded")
+
+W = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
+X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(4, 3)
+Y = np.ones((4, 2), np.float32)
+PARAMS = {"b": np.zeros(2, np.float32), "w": W}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def written(fn, *args, level: str = "hlo", **options: Any) -> str:
+    """The text, after a run of the saved module beside the original."""
+    d = untrace.decompile(fn, **options)(*args)
+    assert d.proof.at_least(level), (d.proof, d.source)
+    again, _ = roundtrip.saved(d, Path.cwd())
+    want, got = jax.jit(fn)(*args), jax.jit(again)(*args)
+    assert jax.tree.structure(want) == jax.tree.structure(got)
+    for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_array_equal(a, b)
+    return d.source
+
+
+def layer(params, x):
+    return jnp.tanh(x @ params["w"] + params["b"])
+
+
+def loss(params, x, y):
+    error = layer(params, x) - y
+    return jnp.mean(error**2)
+
+
+def step(params, x, y):
+    value, grads = jax.value_and_grad(loss)(params, x, y)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+
+def test_a_train_step():
+    text = written(step, PARAMS, X, Y, level="jaxpr")
+    assert "value, grads = jax.value_and_grad(loss)(params, x, y)" in text, text
+    assert "\ndef loss(params, x, y):" in text and "backward" not in text
+
+
+def test_an_edit_of_the_loss_changes_what_is_trained():
+    text = written(step, PARAMS, X, Y)
+    edited = text.replace("error**2", "jnp.abs(error)")
+    assert edited != text
+    space: dict[str, Any] = {}
+    exec(edited, space)
+
+    def other(params, x, y):
+        return jnp.mean(jnp.abs(layer(params, x) - y))
+
+    value, grads = jax.value_and_grad(other)(PARAMS, X, Y)
+    new, found = space["step"](PARAMS, X, Y)
+    np.testing.assert_allclose(found, value, rtol=1e-6)
+    np.testing.assert_allclose(new["w"], W - 0.1 * grads["w"], rtol=1e-5)
+
+
+def test_a_loss_that_is_computed_and_differentiated_is_one_function():
+    def both(params, x, y):
+        value, grads = jax.value_and_grad(loss)(params, x, y)
+        return value + loss(params, 2.0 * x, y), grads
+
+    text = written(both, PARAMS, X, Y)
+    assert text.count("def loss") == 1 and "loss(params, 2.0 * x, y)" in text, text
+
+
+def test_results_beside_the_value_with_several_arguments():
+    def objective(params, x, y):
+        h = layer(params, x)
+        return jnp.sum((h - y) ** 2), {"h": h, "best": jnp.argmax(h)}
+
+    def fn(params, x, y):
+        (value, metrics), (d_x, d_params) = jax.value_and_grad(objective, argnums=(1, 0), has_aux=True)(params, x, y)
+        return value, metrics, d_x, d_params
+
+    text = written(fn, PARAMS, X, Y)
+    assert "(value, metrics), (d_x, d_params) = jax.value_and_grad(\n        objective, argnums=(1, 0), has_aux=True" in text, text
+
+
+def test_a_gradient_alone_bound_early():
+    def fn(x):
+        return grad(lambda z: jnp.sum(jnp.sin(z) * z))(x)
+
+    assert "jax.grad(" in written(fn, X)
+
+
+def test_partials_decorators_and_methods():
+    class Model(NamedTuple):
+        w: Any
+
+        def energy(self, x):
+            return jnp.sum(jnp.cos(x @ self.w))
+
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def decorated(w, x):
+        return jnp.sum((x @ w) ** 2), x @ w
+
+    def scaled(scale, w, x):
+        return scale * jnp.sum(jnp.sin(x @ w))
+
+    def fn(model, x):
+        force = jax.grad(Model.energy)(model, x)
+        (value, out), d_w = decorated(model.w, x)
+        return force, value, out, d_w, jax.grad(functools.partial(scaled, 3.0))(model.w, x)
+
+    text = written(fn, Model(W), X)
+    assert "jax.grad(energy)(model, x)" in text and "jax.value_and_grad(decorated, has_aux=True)" in text, text
+    assert "jax.grad(scaled)" in text, text
+
+
+def test_closures_over_traced_values():
+    def fn(params, x, y):
+        target = jnp.sin(y)
+
+        def objective(w):
+            return jnp.sum((x @ w - target) ** 2)
+
+        return jax.grad(objective)(params["w"])
+
+    text = written(fn, PARAMS, X, Y)
+    assert "    def objective(w):" in text and "jax.grad(objective)(" in text, text
+
+
+def test_what_is_known_while_it_is_traced_stays_known():
+    def power(x, n, kind="plain"):
+        for _ in range(n):
+            x = x * jnp.sin(x)
+        return jnp.sum(x) if kind == "plain" else jnp.prod(x)
+
+    def fn(x):
+        return jax.grad(power)(x, 2) + jax.grad(power)(x, 3, kind="other")
+
+    assert written(fn, X[0]).count("jax.grad(") == 2
+
+
+def test_random_keys_and_integers():
+    def noisy(w, key, index):
+        return jnp.sum(jnp.sin(w) * jax.random.normal(key, w.shape)) * w[index, 0]
+
+    def fn(w, key, index):
+        return jax.value_and_grad(noisy)(w, key, index)
+
+    assert "jax.value_and_grad(noisy)(w, key, index)" in written(fn, W, jax.random.key(0), 1)
+
+
+@jax.custom_vjp
+def clipped(x):
+    return x
+
+
+clipped.defvjp(lambda x: (x, None), lambda _, ct: (jnp.clip(ct, -0.5, 0.5),))
+
+
+def test_custom_rules_under_the_call():
+    def fn(x):
+        return jax.grad(lambda z: jnp.sum(clipped(z) ** 2))(x)
+
+    text = written(fn, X)
+    assert "jax.grad(" in text and "defvjp" in text, text
+
+
+def test_a_print_under_the_call(capsys):
+    def noisy(x):
+        jax.debug.print("sum {}", x.sum())
+        return jnp.sum(x**2)
+
+    def fn(x):
+        return jax.grad(noisy)(x)
+
+    d = untrace.decompile(fn)(X)
+    assert "jax.grad(noisy)(x)" in d.source and "jax.debug.print(" in d.source, d.source
+    space: dict[str, Any] = {}
+    exec(d.source, space)
+    np.testing.assert_array_equal(space["fn"](X), 2.0 * X)
+    jax.effects_barrier()
+    assert "sum" in capsys.readouterr().out
+
+
+def test_per_example_gradients():
+    def example_loss(params, x, y):
+        return loss(params, x[None], y[None])
+
+    def fn(params, x, y):
+        grads = jax.vmap(jax.grad(example_loss), in_axes=(None, 0, 0))(params, x, y)
+        return jax.tree.map(lambda g: jnp.clip(g, -1.0, 1.0).sum(0), grads)
+
+    assert "jax.vmap(jax.grad(example_loss), in_axes=(None, 0, 0))(params, x, y)" in written(fn, PARAMS, X, Y)
+
+
+def test_inside_loops_branches_and_jitted_functions():
+    @jax.jit
+    def jitted(params, x, y):
+        return step(params, x, y)[0]
+
+    def fn(params, x, y):
+        params, values = lax.scan(lambda p, _: step(p, x, y), params, length=3)
+        params = lax.while_loop(lambda p: loss(p, x, y) > 0.9, lambda p: jitted(p, x, y), params)
+        return lax.cond(y[0, 0] > 0, lambda p: jitted(p, x, y), lambda p: p, params), values
+
+    text = written(fn, PARAMS, X, Y)
+    assert text.count("jax.value_and_grad(loss)(") == text.count("jax.grad(loss)(") == text.count("def loss(") == 1, text
+
+
+def test_inside_what_is_mapped_and_loops():
+    def log_density(z):
+        return -0.5 * jnp.sum(z**2) + jnp.sum(jnp.cos(z))
+
+    def fn(starts):
+        def chain(z):
+            return lax.scan(lambda z, _: (z + 0.1 * jax.grad(log_density)(z), log_density(z)), z, length=3)
+
+        return jax.vmap(chain)(starts)
+
+    assert "jax.grad(log_density)(" in written(fn, X)
+
+
+def test_inside_shard_map():
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec
+
+    def local(params, x, y):
+        grads = jax.grad(loss)(params, x, y)
+        return jax.tree.map(lambda g: lax.pmean(g, "d"), grads)
+
+    def fn(params, x, y):
+        rows = spec("d")
+        return jax.shard_map(local, mesh=mesh, in_specs=(spec(), rows, rows), out_specs=spec())(params, x, y)
+
+    d = untrace.decompile(fn)(PARAMS, X, Y)
+    assert d.proof.at_least("bits")
+    assert "jax.grad(loss)(" in d.source, d.source
+
+
+def test_inside_the_authors_own_rules():
+    @jax.custom_vjp
+    def root(a):
+        return lax.fori_loop(0, 8, lambda _, x: x - (x**3 - a) / (3.0 * x**2), jnp.ones_like(a))
+
+    def forward(a):
+        x = root(a)
+        return x, (a, x)
+
+    def backward(saved, ct):
+        a, x = saved
+        slope = jax.grad(lambda x: jnp.sum(x**3 - a))(x)
+        return (ct / slope,)
+
+    root.defvjp(forward, backward)
+    text = written(lambda a: root(a) + 1.0, X[0] + 3.0, level="bits")
+    assert "defvjp" in text
+
+
+def test_products_with_a_hessian():
+    def fn(params, v, x, y):
+        def objective(p):
+            return loss(p, x, y)
+
+        return jax.jvp(jax.grad(objective), (params,), (v,))[1]
+
+    assert "jax.jvp(jax.grad(objective), (params,), (v,))" in written(fn, PARAMS, PARAMS, X, Y)
+
+
+def test_adaptation_inside_what_is_trained():
+    def adapted(params, x, y):
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params, x, y))
+
+    def meta_loss(params, xs, ys):
+        return jnp.mean(jax.vmap(lambda x, y: loss(adapted(params, x, y), x, y))(xs, ys))
+
+    def fn(params, xs, ys):
+        return jax.value_and_grad(meta_loss)(params, xs, ys)
+
+    text = written(fn, PARAMS, np.stack([X, X + 1]), np.stack([Y, Y]))
+    assert "jax.value_and_grad(meta_loss)(params, xs, ys)" in text and "jax.grad(loss)(" in text, text
+
+
+def test_pullbacks_that_are_called_several_times_and_closed_over():
+    def fn(w, x, y):
+        def residuals(w):
+            return jnp.tanh(x @ w) - y
+
+        r, pullback = jax.vjp(residuals, w)
+        _, pushed = jax.linearize(residuals, w)
+        (d_w,) = pullback(r)
+
+        def product(v):
+            return pullback(pushed(v))[0] + 0.1 * v
+
+        return lax.fori_loop(0, 5, lambda _, d: d - 0.01 * (product(d) - d_w), d_w)
+
+    text = written(fn, W, X, Y)
+    assert "r, pullback = jax.vjp(residuals, w)" in text and "_, pushed = jax.linearize(residuals, w)" in text, text
+    assert "(d_w,) = pullback(r)" in text and "i32[]" not in text, text
+
+
+def test_jacobians_and_hessians_bound_early():
+    def dynamics(state, u):
+        return {"q": state["q"] + 0.1 * jnp.tanh(state["v"]), "v": state["v"] + u}
+
+    def fn(x):
+        state = {"q": x[0], "v": x[1]}
+        return jacfwd(dynamics, argnums=(0, 1))(state, x[2]), jax.hessian(lambda z: jnp.sum(jnp.tanh(z) ** 2))(x[0])
+
+    text = written(fn, X)
+    assert "jax.jacfwd(dynamics, argnums=(0, 1))" in text and "jax.hessian(" in text, text
+
+
+def test_what_is_handed_over_is_written_out():
+    assert "jax.grad" not in written(jax.grad(loss), PARAMS, X, Y)
+    assert "jax.grad(loss)(" in written(jax.grad(loss), PARAMS, X, Y, derivatives="called")
+    assert "jax.value_and_grad" not in written(step, PARAMS, X, Y, derivatives="written")
+    assert "jax.value_and_grad" not in untrace.decompile(step, style="exact")(PARAMS, X, Y).source
+    assert "jax.grad(" in written(lambda p, x, y: jax.grad(loss)(p, x, y), PARAMS, X, Y)
+    with pytest.raises(untrace.OptionError, match="derivatives='maybe'"):
+        untrace.decompile(step, derivatives="maybe")(PARAMS, X, Y)
+
+
+def test_a_function_with_a_state_is_the_one_that_was_traced_first():
+    calls = iter(range(100))
+
+    def counted(x):
+        return jnp.sum(jnp.sin(x)) * next(calls)
+
+    def fn(x):
+        return jax.grad(counted)(x)
+
+    d = untrace.decompile(fn)(X)
+    assert d.proof.at_least("bits")
+    space: dict[str, Any] = {}
+    exec(d.source, space)
+    np.testing.assert_allclose(space["fn"](X), 0.0 * np.cos(X), atol=0)
+
+
+def test_a_call_that_does_not_come_back_is_written_out_and_the_others_stay():
+    seen = []
+
+    def twice(x):  # another function each time
+        seen.append(1)
+        return jnp.sum(jnp.sin(x)) if len(seen) % 2 else jnp.sum(jnp.cos(x))
+
+    def fn(params, x, y):
+        return jax.grad(twice)(x), jax.grad(loss)(params, x, y)
+
+    d = untrace.decompile(fn)(PARAMS, X, Y)
+    assert d.proof.at_least("bits")
+
+
+_ALONE = """
+import sys
+sys.path.insert(0, {folder!r})
+import jax, numpy as np, untrace, test_derivatives as t
+if {before}:
+    jax.jit(t.step)(t.PARAMS, t.X, t.Y), jax.grad(t.loss)(t.PARAMS, t.X, t.Y)
+print(untrace.decompile(t.step)(t.PARAMS, t.X, t.Y).source)
+"""
+
+
+def test_what_jax_remembers_decides_nothing():
+    texts = set()
+    for seed, before in (("1", False), ("2", True), ("3", True)):
+        code = _ALONE.format(folder=str(Path(__file__).parent), before=before)
+        env = {**__import__("os").environ, "PYTHONHASHSEED": seed}
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+        texts.add(found.stdout)
+    assert len(texts) == 1 and "jax.value_and_grad(loss)" in texts.pop()
