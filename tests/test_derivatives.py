@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -388,3 +390,28 @@ def test_what_jax_remembers_decides_nothing():
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
         texts.add(found.stdout)
     assert len(texts) == 1 and "jax.value_and_grad(loss)" in texts.pop()
+
+
+PROGRAMS = sorted(p.stem for p in (Path(__file__).parent / "derivatives").glob("*.py"))
+# Which of the calls in `DERIVATIVES` are written out, and why.
+WRITTEN_OUT = {
+    # Its linear solve transposes what it closes over: the pullback is called in functions that JAX makes of it.
+    "gauss_newton_smoother": 2,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_of_authors(name):
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / "derivatives" / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    if module_needs := {"optax", "haiku", "equinox"} & set(Path(spec.origin).read_text().split()):
+        for library in module_needs:
+            pytest.importorskip(library)
+    spec.loader.exec_module(module)
+    fn, args = module.build()[:2]
+    d = untrace.decompile(fn)(*args)
+    assert d.proof.at_least("bits")
+    calls = re.findall(r"jax\.(?:value_and_grad|grad|vjp|jvp|linearize|hessian|jacfwd|jacrev)\(", d.source)
+    wanted = len(set(module.DERIVATIVES)) - WRITTEN_OUT.get(name, 0)
+    assert len(calls) >= wanted, (calls, module.DERIVATIVES)
+    assert "transpose()" not in d.source and "# backward" not in d.source or name in WRITTEN_OUT
