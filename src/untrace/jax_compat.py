@@ -2587,10 +2587,15 @@ def _caller_of_vmap(folder: str, frame: Any) -> str | None:
 
 def traced_constants_as_inputs(closed: Any) -> tuple[Any, list[Any]]:
     """(a closed jaxpr that takes those of its constants that are tracers as its first inputs, these tracers)."""
+    return constants_as_inputs(closed, is_tracer)
+
+
+def constants_as_inputs(closed: Any, which: Callable[[Any], bool] = lambda value: True) -> tuple[Any, list[Any]]:
+    """(a closed jaxpr that takes these of its constants as its first inputs, their values)."""
     jaxpr, consts = open_jaxpr(closed)
     pairs = list(zip(jaxpr.constvars, consts, strict=True))
-    moved = [(v, c) for v, c in pairs if is_tracer(c)]
-    kept = [(v, c) for v, c in pairs if not is_tracer(c)]
+    moved = [(v, c) for v, c in pairs if which(c)]
+    kept = [(v, c) for v, c in pairs if not which(c)]
     names = jaxpr.debug_info.arg_names
     changes: dict[str, Any] = {
         "constvars": [v for v, _ in kept],

@@ -21,10 +21,12 @@ import jax
 import jax.extend.core
 
 from untrace import jax_compat
+from untrace.capture import syntax
 from untrace.capture.expand import OURS, Expander, constants_of, spliced
 from untrace.capture.provenance import Provenance
 from untrace.capture.vmaps import VMAP, as_function, file_of_called, is_reached, name_of_called
 from untrace.capture.whose import file_kind
+from untrace.ir.nodes import Constant, Literal
 from untrace.print.names import snake_case
 
 
@@ -48,8 +50,8 @@ class Signature:
     options: tuple[str, ...] = ()  # "holomorphic", "allow_int"
 
     def stands_alone(self, operands: Sequence[Any]) -> bool:
-        """Whether the function can be one of the module."""
-        return self.closed == 0
+        """Whether the function can be one of the module, which knows the constants that it closes over."""
+        return all(type(x) in (Constant, Literal) for x in operands[: self.closed])
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -229,16 +231,15 @@ def _replaced(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | No
     with jax_compat.tracing_inside_mesh(avals):
         closed, out = jax.make_jaxpr(function, return_shape=True)(*types[0], **types[1])
     closed = _in_the_authors_words(closed, call.function, types)
-    body, traced = jax_compat.traced_constants_as_inputs(closed)
+    # Arrays that it closes over as well: inside a loop JAX hands them to the loop.
+    body, traced = jax_compat.constants_as_inputs(closed)
     if not is_reached(types) or not is_reached(out) or call.has_aux and not (type(out) in (tuple, list) and len(out) == 2):
         return None
     if Expander().closed(body) is not body:
         return None  # a library's own primitives may be differentiated by rules of their own
     options = tuple([name for name in ("holomorphic", "allow_int") if getattr(call, name)])
     out = tuple(out) if call.has_aux else out
-    name = name_of_called(call.function)
-    if isinstance(call.function, functools.partial):
-        name = called_name(call.function)
+    name = called_name(call.function) or name_of_called(call.function)
     names = _names(closed, types[0])
     signature = Signature(call.transform, types, out, len(traced), name, argnums, call.has_aux, names, options)
     derivative = Derivative(signature)
@@ -350,7 +351,7 @@ def _given(call: jax_compat.DerivativeCall) -> tuple[Any, tuple[Any, ...], dict[
 
 def _in_the_authors_words(closed: Any, function: Any, types: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
     """The jaxpr of a library's function around the author's, which says that it is of the author's."""
-    if file_kind(file_of_called(function)) != "library" or types[1]:
+    if file_kind(file_of_called(function)) != "library":
         return closed
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     provenance = Provenance()
@@ -360,13 +361,13 @@ def _in_the_authors_words(closed: Any, function: Any, types: tuple[tuple[Any, ..
         return closed
     code = codes.pop()
     words = list(code.co_varnames[: code.co_argcount])
-    if len(words) != len(types[0]):
+    if words[len(types[0]) :] != [w for w in words if w in types[1]]:
         return closed
     if words[0] == "self":
         words[0] = snake_case(type(types[0][0]).__name__)
     paths = [
         word + jax.tree_util.keystr(path)
-        for word, tree in zip(words, types[0], strict=True)
+        for word, tree in [*zip(words, types[0], strict=False), *sorted(types[1].items())]
         for path, _ in jax.tree_util.tree_leaves_with_path(tree)
     ]
     results = [f"result{i}" for i in range(len(jaxpr.outvars))]
@@ -374,11 +375,14 @@ def _in_the_authors_words(closed: Any, function: Any, types: tuple[tuple[Any, ..
 
 
 def called_name(function: Any) -> str:
-    """The name of the function that partials are of; "" of a lambda."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    name = getattr(function, "__name__", "")
-    return name if name.isidentifier() else ""
+    """The author's name for a partial or a lambda; "" for other functions, whose jaxprs have theirs."""
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    name = getattr(inner, "__name__", "")
+    if name == "<lambda>":
+        return syntax.lambda_name(getattr(inner, "__code__", None)) or ""
+    return name if inner is not function else ""
 
 
 def _names(closed: Any, args: Sequence[Any]) -> tuple[str, ...]:
@@ -451,7 +455,8 @@ class _Unfolder:
             name = eqn.primitive.name
             given = {i: tokens[v] for i, v in enumerate(eqn.invars) if jax_compat.is_variable(v) and v in tokens}
             if eqn.primitive not in (VMAP, CALLS.get(name), LATER.get(name)):
-                new = self._holding(eqn, given) if given else jax_compat.with_inner_jaxprs(eqn, self.jaxpr)
+                params = eqn.params if given else jax_compat.with_other_jaxprs(eqn.params, self.jaxpr)
+                new = self._holding(eqn, given) if given else eqn if params is eqn.params else eqn.replace(params=params)
                 other = new is not eqn
                 if substitute:
                     new = new.replace(invars=jax_compat.substituted(new.invars, substitute))

@@ -122,7 +122,7 @@ def pushforward(w: Any, operands: Sequence[Expr], signature: Any) -> None:
     given = _tangents(operands[1:], jax.tree.leaves(signature.args[0]))
     call = Call(operands[0], [_tree(w, example, given) for example in signature.args[0]])
     found = _with_gaps(w.equation.outputs, jax.tree.leaves(signature.value))
-    bind_result(w, w.equation, call, signature.value, found)
+    bind_result(w, w.equation, call, signature.value, found, {(): "pushed"})
 
 
 def _parts(

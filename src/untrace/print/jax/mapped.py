@@ -139,6 +139,7 @@ def function_of(
     hint = identifier(signature.name or function_hint(body, role, equation)[0], role)
     if alone:
         inner = w.module.writer()
+        inner.names.update(zip(body.params[: signature.closed], operands, strict=False))
     else:
         packed = {p for a in arguments for p in a.places}
         closed = [(v, operands[i]) for i, v in enumerate(body.params) if i not in packed]
@@ -237,8 +238,8 @@ def bind_result(
 
     words: names for what the author has none for, by path. part: where `out` is in what the author's call gives.
     """
-    if is_leaf(out) and len(equation.outputs) == 1 and not words:
-        w._statement(equation, call)
+    if is_leaf(out) and len(equation.outputs) == 1:
+        w._statement(equation, call, base=words.get(()))
         return
     outputs = [o if o is None or w.is_read(o) else None for o in outputs]
     found = [t for t in targets(Provenance().site(equation.origin)) if t.strong and t.path[: len(part)] == part]

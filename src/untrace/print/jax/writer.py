@@ -466,10 +466,10 @@ class FunctionWriter:
             return Named(self.module, constant)
         return self.module.constant(constant)
 
-    def _statement(self, equation: Equation, expr: Expr, several: bool = False) -> None:
+    def _statement(self, equation: Equation, expr: Expr, several: bool = False, base: str | None = None) -> None:
         """`names = expr`, or nothing yet where `expr` will stand in the one expression that needs it.
 
-        `several`: the value unpacks into the results also where there is only one.
+        `several`: the value unpacks into the results also where there is only one. `base`: a word for what has no name.
         """
         outputs = equation.outputs
         if all(o is None for o in outputs):
@@ -485,7 +485,7 @@ class FunctionWriter:
                 self.names[output] = expr
                 self._note_folded(equation)
                 return
-        base = _base(equation)
+        base = base or _base(equation)
         targets = ["_" if o is None or not single and not self.is_read(o) else self._target(o, base) for o in outputs]
         make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
         self.statements.append(make(targets, expr, equation.origin))
