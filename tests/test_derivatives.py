@@ -415,3 +415,11 @@ def test_programs_of_authors(name):
     wanted = len(set(module.DERIVATIVES)) - WRITTEN_OUT.get(name, 0)
     assert len(calls) >= wanted, (calls, module.DERIVATIVES)
     assert "transpose()" not in d.source and "# backward" not in d.source or name in WRITTEN_OUT
+
+
+def test_what_is_written_out_is_said():
+    note = untrace.decompile(step, prove=False)(PARAMS, X, Y).notes
+    assert any("with a proof only" in n for n in note), note
+    assert not untrace.decompile(step)(PARAMS, X, Y).notes
+    text = untrace.decompile(step, derivatives="written")(PARAMS, X, Y).source
+    assert "backward, written out: an edit above does not change it" in text, text

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from untrace import jax_compat
 from untrace._errors import ProofError, UnsupportedPrimitiveError
 from untrace._forms import Form, Plain, forms_of, is_run, repeated_pullbacks
 from untrace._options import Options
@@ -271,7 +272,7 @@ class _Attempt:
             written = self._written(head, forced, idiomatic, rerolled and not self.options.prove, rolls)
             self._spent("write", start)
             if not self.options.prove:
-                return Result(written, Proof("unproven", "prove=False"), program.notes, None)
+                return Result(written, Proof("unproven", "prove=False"), self._notes(), None)
             outcome = retrace.prove_text(written, captured, timings, target, self.compiled_alike)
             self.why, self.traces = outcome.why, outcome.traced
             if outcome.proof is not None:
@@ -318,7 +319,19 @@ class _Attempt:
             proof = replace(proof, notes=(*proof.notes, f"it holds{at}; other sizes were not tried"))
         written.with_docstring(head_of_module(captured, self.name, idiomatic, proof.sentence, at), head)
         restate(module, written.source)
-        return Result(written, proof, program.notes, module)
+        return Result(written, proof, self._notes(), module)
+
+    def _notes(self) -> tuple[str, ...]:
+        """What a person should know of the text: those of the program, and which derivatives are not calls in it."""
+        captured, options = self.captured, self.options
+        kept = len(captured.called.kept) if captured.called is not None and self.form.folds else 0
+        if options.derivatives == "written" or options.style == "exact" or captured.asked == kept:
+            is_unknown = not options.prove and not captured.summary and options.derivatives != "written"
+            if is_unknown and jax_compat.is_differentiated(captured.jaxpr):
+                return (*self.program.notes, "derivatives are written out: calls of them are found with a proof only")
+            return self.program.notes
+        note = f"{captured.asked - kept} of {captured.asked} derivatives that it asks for are written out: as calls they did "
+        return (*self.program.notes, note + "not give the program back, or a library's own primitives are differentiated")
 
     def _lift(
         self, plain: list[tuple[Function, list[Equation]]], refused: frozenset[int], inlined: frozenset[int]

@@ -210,8 +210,8 @@ def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
         )
     module = commands.load_module(options.target)
     args, kwargs = commands.inputs(options.args, options.kw)
-    if options.reroll is not None or options.sizes is not None or not options.guard:
-        raise OptionError("--reroll, --sizes and --no-guard do not go with --torch.")
+    if any(o is not None for o in (options.reroll, options.sizes, options.derivatives)) or not options.guard:
+        raise OptionError("--reroll, --sizes, --derivatives and --no-guard do not go with --torch.")
     settings = {**_style_settings(options), "also": commands.others(options.also)}
     with terminal.working("tracing, writing and proving" if options.prove else "tracing and writing"):
         return untrace.from_torch(module, prove=options.prove, **settings)(*args, **kwargs)
@@ -219,7 +219,7 @@ def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
 
 def _style_settings(options: argparse.Namespace) -> dict[str, Any]:
     """The options about the text that were given; the others keep their defaults."""
-    names = ("style", "comments", "annotations", "reroll", "sizes")
+    names = ("style", "comments", "annotations", "reroll", "sizes", "derivatives")
     found = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     return found if options.guard else {**found, "guard": False}
 
@@ -372,6 +372,9 @@ def _add_style_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--annotations", help='jaxtyping: `x: Float[Array, "8 128"]` in every function')
     parser.add_argument("--reroll", help="scan: calls that go through a list of parameters become a lax.scan")
     parser.add_argument("--sizes", help="fixed: the sizes of ARGS alone, where those that may differ follow else")
+    parser.add_argument(
+        "--derivatives", help="called: also the outermost stays a call; written: all are written out (auto: as they were asked for)"
+    )
     parser.add_argument(
         "--no-guard", dest="guard", action="store_false", help="leave out the line that refuses other arguments"
     )

@@ -175,22 +175,29 @@ def _effects(closed: Any) -> Any:
 # ---------------------------------------------------------------- while the author's function is traced
 
 
+@dataclass(slots=True)
+class Asked:
+    """The derivatives that were asked for, those inside others not counted: how many, and which became equations."""
+
+    count: int = 0
+    kept: list[int] = field(default_factory=list)
+
+
 @contextlib.contextmanager
-def called_derivatives(whole: bool, refused: Sequence[int] = ()) -> Iterator[list[int]]:
+def called_derivatives(whole: bool, refused: Sequence[int] = ()) -> Iterator[Asked]:
     """While the context is open, derivatives that are asked for become equations of this module.
 
-    whole: also that which the whole function is. refused: calls that stay as JAX makes them, by their number, for which those
-    inside others do not count. Gives the numbers of those that became equations.
+    whole: also that which the whole function is. refused: calls that stay as JAX makes them, by their number.
     """
-    kept: list[int] = []
-    count = depth = 0
+    asked = Asked()
+    depth = 0
 
     def replace(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | None:
-        nonlocal count, depth
+        nonlocal depth
         if not whole and call.caller == _ENTRY:
             return None
-        count += not depth
-        number = count
+        asked.count += not depth
+        number = asked.count
         if not depth and number in refused:
             return None
         depth += 1
@@ -200,11 +207,11 @@ def called_derivatives(whole: bool, refused: Sequence[int] = ()) -> Iterator[lis
             found = _replaced(call)
         depth -= 1
         if found is not None and not depth:
-            kept.append(number)
+            asked.kept.append(number)
         return found
 
     with jax_compat.intercepted_derivatives(replace):
-        yield kept
+        yield asked
 
 
 @contextlib.contextmanager

@@ -48,12 +48,13 @@ class Beside:
 class Called:
     """The function traced once more, with the derivatives that it asks for as equations (`differentiated`).
 
-    `kept`: which of them, by number. `without(numbers)`: the same with these as JAX makes them; None where it cannot be traced.
+    `kept`: which of them, by number, of `asked` in all. `without(numbers)`: the same with these as JAX makes them; None where it cannot be traced.
     """
 
     jaxpr: Any
     vmaps: Sequence[VmapCall]
     kept: Sequence[int]
+    asked: int
     without: Callable[[Collection[int]], Called | None]
 
 
@@ -86,6 +87,7 @@ class Captured:
     numbers: SizeNumbers | None = None  # of a program for other sizes too
     idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # see Program
     beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes`)
+    asked: int = 0  # how many derivatives the function asks for, those of others not counted; where it was noted
     called: Called | None = None  # with calls of derivatives, where there are some
     folded: Any = None  # what was captured, with all calls found again, once somebody asked
     _looked_for: dict[int, Any] = field(default_factory=dict)
@@ -177,11 +179,11 @@ def trace(
             noted_bodies(bodies),
             noted_checkpoints(checkpoints),
             noted_vmaps() as vmaps,
-            called_derivatives(outermost, tuple(refused)) as kept,
+            called_derivatives(outermost, tuple(refused)) as found,
         ):
             jaxpr, _ = traced()
-            if kept:
-                return Called(jaxpr, vmaps, kept, with_calls)
+            if found.kept:
+                return Called(jaxpr, vmaps, found.kept, found.count, with_calls)
         return None
 
     jaxpr, out_example = None, None
@@ -232,6 +234,7 @@ def trace(
         jax_compat.transformation(function),
         function=function,
         vmaps=vmaps,
+        asked=len(asked) if called is None else called.asked,
         called=called,
         bodies=bodies,
         checkpoints=checkpoints,

@@ -47,10 +47,15 @@ class Described:
                 self.module.scope.claim_parameter(word)
 
     def finish(self, statements: Sequence[Statement]) -> None:
-        """Imports what annotations need; takes them back where a class of the arguments has such a name.
+        """Imports what annotations need; takes them back where a class of the arguments has such a name. Says of backward
+        parts what they are.
 
         statements: all of the module's.
         """
+        for node in nodes_of(statements) if self.docstrings else ():
+            if type(node) is Def and node.name.endswith("_bwd") and node.docstring:
+                of = node.name.removesuffix("_bwd")
+                node.docstring = f"The backward part of `{of}`, written out: an edit of that does not change it.\n{node.docstring}"
         words = self.module.annotation_words
         if not words:
             return

@@ -23,6 +23,9 @@ from untrace.print.tree import WIDTH, Assign, Call, Def, Lines, Statement, Unpac
 _ASSIGNMENTS = (Assign, Unpacked, Unpack)
 
 
+_SECTIONS = {"forward": "forward", "backward": "backward, written out: an edit above does not change it"}
+
+
 class Layout:
     """Arranges the bodies of one module. comments: "full", "some" or "none"."""
 
@@ -53,7 +56,7 @@ class Layout:
                 section = phase
                 if found and not _is_space(found[-1]):
                     found.append(Lines(""))
-                found.append(Lines(f"# {section}"))
+                found.append(Lines(f"# {_SECTIONS[section]}"))
                 if _is_space(statement):
                     continue
             elif type(statement) is Def:
