@@ -10,28 +10,20 @@ import jax.numpy as jnp
 from optax import EmptyState, ScaleByAdamState
 
 
-def _weakly_typed(x, dtype):
-    """`x` as an array of a type that gives way to that of other arrays, as Python's numbers do."""
-    from jax.extend.core import primitives
-
-    return primitives.convert_element_type_p.bind(x, new_dtype=jnp.dtype(dtype), weak_type=True, sharding=None)
-
-
 def loss(params, x, y):
-    """Args: params: {"b": f32[], "w": f32[m]}; x: f32[n,m]; y: f32[n].  Returns: (f32[], f32[n])."""
+    """Args: params: {"b": f32[], "w": f32[m]}; x: f32[n,m]; y: f32[n].  Returns: f32[]."""
     prediction = x @ params["w"] + params["b"]
-    difference = prediction - y
-    return jnp.mean(difference**2), 2.0 * difference
+    return jnp.mean((prediction - y) ** 2)
 
 
-def update_fn(state, d_b, d_w):
-    """Args: state: (count=i32[], mu={...}, nu={...}); d_b: f32[]; d_w: f32[m].
+def update_fn(state, x, x_2):
+    """Args: state: (count=i32[], mu={...}, nu={...}); x: f32[]; x_2: f32[m].
     Returns: ({"b": f32[], "w": f32[m]}, {"b": f32[], "w": f32[m]}, i32[], f32[], f32[m]).
     """
-    mu = 0.1 * d_b + 0.9 * state.mu["b"]
-    mu_2 = 0.1 * d_w + 0.9 * state.mu["w"]
-    nu = 0.001 * d_b**2 + 0.999 * state.nu["b"]
-    nu_2 = 0.001 * d_w**2 + 0.999 * state.nu["w"]
+    mu = 0.1 * x + 0.9 * state.mu["b"]
+    mu_2 = 0.1 * x_2 + 0.9 * state.mu["w"]
+    nu = 0.001 * x**2 + 0.999 * state.nu["b"]
+    nu_2 = 0.001 * x_2**2 + 0.999 * state.nu["w"]
     count_inc = jnp.where(state.count < 2147483647, state.count + 1, 2147483647)
     difference = 1.0 - 0.9**count_inc
     difference_2 = 1.0 - 0.999**count_inc
@@ -46,12 +38,14 @@ def update_fn(state, d_b, d_w):
     )
 
 
-def update(state, params, d_b, d_w):
-    """Args: state: (count=i32[], mu={...}, nu={...}); params: {"b": f32[], "w": f32[m]};
-    d_b: f32[]; d_w: f32[m].
+def update(gradient, state, params):
+    """Args: gradient: a dict of arrays; state: (count=i32[], mu={...}, nu={...});
+    params: {"b": f32[], "w": f32[m]}.
     Returns: (like params, like params, i32[], f32[], f32[m]).
     """
-    mu, nu, count_inc, updates, updates_2 = update_fn(state, d_b, d_w)
+    mu, nu, count_inc, updates, updates_2 = update_fn(
+        state, gradient["b"], gradient["w"]
+    )
     return (
         mu,
         nu,
@@ -74,18 +68,11 @@ def train_step(params, state, x, y):
         ),
         params, state, x, y,
     )
-
-    # forward
-    value, scaled = loss(params, x, y)
-
-    # backward
-    d_difference = 1.0 / x.shape[0] * scaled  # f32[n]  optax_adamw_step.py:12
-    d_b = _weakly_typed(d_difference.sum(), jnp.float32)  # optax_adamw_step.py:11
-    new_mu, new_nu, count_inc, updates, updates_2 = update(
-        state[0], params, d_b, d_difference @ x
-    )
+    b, w = params["b"], params["w"]
+    value, gradient = jax.value_and_grad(loss)(params, x, y)
+    new_mu, new_nu, count_inc, updates, updates_2 = update(gradient, state[0], params)
     return (
-        {"b": params["b"] + updates, "w": params["w"] + updates_2},
+        {"b": b + updates, "w": w + updates_2},
         (
             ScaleByAdamState(count=count_inc, mu=new_mu, nu=new_nu),
             EmptyState(),

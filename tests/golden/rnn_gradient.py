@@ -27,7 +27,7 @@ def grad_loss(params, xs, h0):
 
     _, (hs, hs_2, hs_3, differences) = lax.scan(step, h0, xs)
 
-    # backward
+    # backward, written out: an edit above does not change it
     def step_bwd(carry, inputs):
         d_wx, d_wh, d_b, d_h = carry
         power, x, h, h_2, difference = inputs

@@ -61,7 +61,7 @@ def loss_and_grad(params, tokens, targets):
         lambda x: jnp.take_along_axis(x, targets[:, None]), log_probs
     )
 
-    # backward
+    # backward, written out: an edit above does not change it
     d_taken = jnp.full(taken.shape, -1.0 / length, dtype=jnp.float32)
     d_logits = log_softmax_vjp(take_along_axis_vjp(d_taken)[0])[0]
     d_product = d_logits.astype(jnp.bfloat16)  # sliding_window_attention.py:33

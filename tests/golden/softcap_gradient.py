@@ -19,7 +19,7 @@ def grad_loss(params, x):
     scaled = centered / 30.0
     tanh_scaled = jnp.tanh(scaled)
 
-    # backward
+    # backward, written out: an edit above does not change it
     d_tanh_scaled = 30.0 * (1.0 - tanh_scaled)
     d_centered = (d_tanh_scaled + d_tanh_scaled * tanh_scaled) / 30.0
     d_centered_2 = d_centered + (-d_centered).mean(axis=-1, keepdims=True)

@@ -221,6 +221,7 @@ class Namer:
 
     def _name_outputs(self, equation: Equation, group: Group) -> None:
         if equation.callee.name in _NAMED_WHERE_WRITTEN:
+            self._name_token(equation, group)
             return
         self._remember_origins(equation)
         name_cotangents(equation)
@@ -243,6 +244,13 @@ class Namer:
                 output.hint = self._word(equation, i, group, leaving)
         if group.site.by_jvp:
             self._mark_tangents(equation, group)
+
+    def _name_token(self, equation: Equation, group: Group) -> None:
+        """What `jax.vjp` and `jax.linearize` give to call later goes through functions by its name."""
+        if equation.callee.name in ("vjp", "linearize") and equation.outputs[-1] is not None:
+            found = next((t for t in self._strong_of(group.site) if t.path == (1,)), None)
+            word = "pullback" if equation.callee.name == "vjp" else "pushforward"
+            equation.outputs[-1].hint = word if found is None else words.clean(found.name)
 
     def _name_results(self, equation: Equation, group: Group, found: Sequence[Target], leaving: list[Value]) -> None:
         strong = self._strong_of(group.site)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from untrace import jax_compat
+from untrace.ir.calls import is_call
 from untrace.ir.nodes import (
     Equation,
     Function,
@@ -83,8 +84,8 @@ class Outliner(FunctionNames):
         """A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own."""
         for equation in function.equations:
             for body in functions_called(equation):
-                if equation.callee.name == "vmap":
-                    for param, atom in zip(body.params, equation.inputs, strict=True):
+                if is_call(equation):
+                    for param, atom in zip(body.params, equation.inputs, strict=False):
                         if atom in self.trees:
                             self.trees[param], self.order[param] = self.trees[atom], self.order[atom]
                     self._note_trees_inside(body)

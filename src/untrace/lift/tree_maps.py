@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Frame, Provenance
+from untrace.ir.calls import is_call
 from untrace.ir.nodes import (
     Equation,
     Function,
@@ -48,7 +49,7 @@ def map_trees(program: Program, refused: Any = ()) -> Program:
         for equation in function.equations:
             if equation.params:
                 inner = functions_called(equation)
-                functions.extend(f for f in inner if equation.callee.name == "vmap" or "trees" in f.extra)
+                functions.extend(f for f in inner if is_call(equation) or "trees" in f.extra)
         if len(function.equations) >= _FEWEST:
             equations = _in_one(_Mapper(function, provenance, refused).mapped(), function.results)
             function.equations = _in_order(equations, function)

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
+from untrace.ir.calls import is_call, passed_places
 from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, functions_called
 from untrace.print.jax.pytrees import access, branches, labelled
 from untrace.print.names import identifier
@@ -356,14 +357,10 @@ def _count_uses(
                 inside = {place: 0 for places, _ in layout.packs for place in places}
         elif type(equation.callee) is TreeMap:  # takes whole trees
             inside = dict.fromkeys(range(len(equation.callee.turns) * equation.callee.trees), 0)
-        elif equation.callee.name == "vmap":  # takes whole trees where it takes them at all
-            if equation.params["signature"].stands_alone(equation.inputs):
-                inside = dict.fromkeys(range(len(equation.inputs)), 0)
-            else:
-                axes = equation.params["in_axes"]
-                inside = {i: 0 for i, axis in enumerate(axes) if axis is not None}
-                closed = [i for i, axis in enumerate(axes) if axis is None]
-                inside.update(_uses_inside(module, equation.params["jaxpr"], equation, closed, known))
+        elif is_call(equation):  # takes whole trees where it takes them at all
+            inside = dict.fromkeys(passed_places(equation), 0)
+            closed = [i for i in range(len(equation.inputs)) if i not in inside]
+            inside.update(_uses_inside(module, equation.params["jaxpr"], equation, closed, known))
         elif equation.callee.name in _CALLED and "trees" in equation.params["jaxpr"].extra:
             inside = dict.fromkeys(equation.params["jaxpr"].extra["trees"].whole(), 0)
         elif equation.callee.name == "scan":

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
+from untrace.ir.calls import is_call, passed_places
 from untrace.ir.nodes import Equation, Function, Literal, Value
 from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, used_values
 from untrace.lift.words import singular
@@ -45,9 +46,8 @@ def passed(equation: Equation) -> Sequence[Any]:
         return equation.inputs[params["cond_nconsts"] + params["body_nconsts"] :]
     if name == "custom_jvp_call":
         return equation.inputs[params["num_consts"] :]
-    if name == "vmap":
-        alone = params["signature"].stands_alone(equation.inputs)
-        return [x for x, axis in zip(equation.inputs, params["in_axes"], strict=True) if alone or axis is not None]
+    if is_call(equation):
+        return [equation.inputs[i] for i in passed_places(equation)]
     return equation.inputs if name in _CALLS else ()
 
 

@@ -1,0 +1,36 @@
+"""Equations that stand for what the author called of a function: `jax.vmap(f)(x)`, `jax.grad(f)(x)` and their like.
+
+Their parameter `jaxpr` is the function; its first parameters are the values that it closes over (`signature.closed`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from untrace.ir.nodes import Equation
+
+_DERIVATIVES = frozenset({"value_and_grad", "jvp", "vjp", "linearize", "jacfwd", "jacrev", "hessian"})
+
+
+def is_call(equation: Equation) -> bool:
+    return equation.callee.name == "vmap" or is_derivative(equation)
+
+
+def is_derivative(equation: Equation) -> bool:
+    return equation.callee.name in _DERIVATIVES and "derivative" in equation.params
+
+
+def signature_of(equation: Equation) -> Any:
+    """What the author's function takes and gives."""
+    params = equation.params
+    return params["signature"] if equation.callee.name == "vmap" else params["derivative"].signature
+
+
+def passed_places(equation: Equation) -> list[int]:
+    """The operands that the call passes, where the function does not close over them instead."""
+    signature = signature_of(equation)
+    every = range(len(equation.inputs))
+    if equation.callee.name != "vmap":
+        return list(every[signature.closed :])
+    alone = signature.stands_alone(equation.inputs)
+    return [i for i in every if alone or equation.params["in_axes"][i] is not None]
