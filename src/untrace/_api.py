@@ -163,8 +163,8 @@ def decompile(
         (`x.shape[0]`), and the text holds for them; "fixed" writes it for the sizes of the example.
     also: further arguments of other sizes for which the text has to hold: each a tuple of arguments, a dict of keyword
         arguments, or a single argument that is neither.
-    guard: the written function refuses what it was not written for (other dtypes, trees, static fields, and sizes that
-        cannot follow) with a TypeError, and makes arrays of Python's numbers; `False` leaves that out.
+    guard: the written function refuses what it was not written for (other dtypes, trees, static fields, sizes that
+        cannot follow, devices where they matter) with a TypeError, and makes arrays of Python's numbers; `False` leaves that out.
 
     Raises OptionError, CaptureError (the function cannot be traced), UnsupportedPrimitiveError, ProofError.
     """

@@ -70,6 +70,10 @@ class Captured:
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     numbers: SizeNumbers | None = None  # of a program for other sizes too
     idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # see Program
+    # What code outside JAX asked JAX of devices, processes and the mesh around it, by JAX's names: `device_count`.
+    asked: frozenset[str] = frozenset()
+    # Whether those are all: not where JAX took functions of the author's from its caches, which it does not call again.
+    asked_all: bool = True
     beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes`)
     folded: Any = None  # what was captured, with calls of `jax.vmap` found again, once somebody asked
     _looked_for: dict[int, Any] = field(default_factory=dict)
@@ -125,8 +129,11 @@ def trace(
     _check_arguments(function, args, dynamic_args, kwargs, static)
     whole = call if static or not callable(getattr(function, "__call__", None)) else function  # noqa: B004
 
+    asked: set[str] = set()
+
     def traced() -> Any:
-        return jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
+        with jax_compat.intercepted_questions(asked.add):
+            return jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
 
     bodies, checkpoints = Bodies(), Checkpoints()
     vmaps: Sequence[VmapCall] = ()
@@ -194,6 +201,10 @@ def trace(
         bodies=bodies,
         checkpoints=checkpoints,
         caches=caches,
+        asked=frozenset(asked),
+        asked_all=caches is not contextlib.nullcontext
+        or reused is not None
+        and all(map(jax_compat.is_library_jaxpr, reused)),
     )
 
 
