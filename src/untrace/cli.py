@@ -210,8 +210,8 @@ def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
         )
     module = commands.load_module(options.target)
     args, kwargs = commands.inputs(options.args, options.kw)
-    if options.reroll is not None or options.sizes is not None or not options.guard:
-        raise OptionError("--reroll, --sizes and --no-guard do not go with --torch.")
+    if options.reroll is not None or options.sizes is not None:
+        raise OptionError("--reroll and --sizes do not go with --torch.")
     settings = {**_style_settings(options), "also": commands.others(options.also)}
     with terminal.working("tracing, writing and proving" if options.prove else "tracing and writing"):
         return untrace.from_torch(module, prove=options.prove, **settings)(*args, **kwargs)

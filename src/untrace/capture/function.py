@@ -27,6 +27,14 @@ from untrace.ir.nodes import Program, SizeNumbers
 from untrace.print.names import snake_case
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Which sizes a dimension may have that is not the example's alone: from `least` on, multiples of `multiple`."""
+
+    least: int
+    multiple: int = 1
+
+
 @dataclass(slots=True)
 class Beside:
     """The capture on the user's own arguments, beside one at other sizes.
@@ -69,6 +77,7 @@ class Captured:
     # Gives the context in which JAX finds what it traced for this: rules that are called later must find the same.
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     numbers: SizeNumbers | None = None  # of a program for other sizes too
+    limits: dict[int, Limit] = field(default_factory=dict)  # what those may be, by the number that stands for a size
     idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # see Program
     # What code outside JAX asked JAX of devices, processes and the mesh around it, by JAX's names: `device_count`.
     asked: frozenset[str] = frozenset()

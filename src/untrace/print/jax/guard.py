@@ -344,12 +344,13 @@ def _common(one: str, other: str) -> str:
 
 def guarded_by(captured: Captured) -> Guarded:
     """What a program depends on beside its arguments."""
-    settings = _settings_of(captured.jaxpr)
-    groups = captured.beside.groups if captured.beside else ()
-    settings["least"] = {g.size: 1 for g in groups if g.least == 1}  # arrays of one row are broadcast
-    settings["multiples"] = {g.size: g.multiple for g in groups if g.multiple > 1}
+    alive = jax_compat.without_dead_code(captured.jaxpr)
+    settings = _settings_of(alive)
+    limits = captured.limits.items()
+    settings["least"] = {size: 1 for size, limit in limits if limit.least == 1}  # arrays of one row are broadcast
+    settings["multiples"] = {size: limit.multiple for size, limit in limits if limit.multiple > 1}
     questions = set(captured.asked)
-    if jax_compat.speaks_of_devices(captured.jaxpr):
+    if jax_compat.speaks_of_devices(alive):
         questions.add("devices" if "devices" in questions else "device_count")
         if jax.sharding.get_abstract_mesh().axis_names:
             questions.add("get_abstract_mesh")
