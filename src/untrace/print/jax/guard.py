@@ -4,8 +4,8 @@
         w, x, y = _checked("w: f32[n]; x: f32[m,n]; y: f32[m]", w, x, y)
 
 A trace fixes the tree of its arguments (classes, keys, lengths, static fields), their dtypes and those sizes that the text
-does not read off shapes. Called with something else the text would compute something else, without a word. A program over devices, and one that
-asks how many there are, depends on them too: `_placed(device_count=8)` stands above it then.
+does not read off shapes. Called with something else the text would compute something else, without a word. A program over
+devices, and one that asks how many there are, depends on them too: `_placed(device_count=8)` stands above it then.
 """
 
 from __future__ import annotations
