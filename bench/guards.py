@@ -7,7 +7,7 @@
 Each program is decompiled in a process of its own, saved and imported; then its arguments are changed, one thing at a
 time: every axis of every array (one more, one less, twice, one), the axes of one size together, pairs of those, dtypes,
 weak types, Python's numbers and NumPy's arrays in the place of JAX's, static fields, keys, lengths and classes of
-containers, 64-bit mode, the implementation of keys. Of each change one of these comes:
+containers, 64-bit mode, the implementation of keys, a mesh around the call. Of each change one of these comes:
 
   same       the written function gives what the original gives: types, and bits (or as close as it was proven; where
              only the level `bits` was reached, within 64 ULP of the largest value, for the two are compiled apart)
@@ -264,6 +264,8 @@ def changes(args: tuple[Any, ...], static: Any) -> Iterator[tuple[str, tuple[Any
     flag = not jax.config.jax_enable_x64
     yield f"x64 {flag}", args, lambda: jax.enable_x64(flag)
     yield "rbg keys", args, lambda: jax.default_prng_impl("rbg")
+    automatic = (jax.sharding.AxisType.Auto,)
+    yield "a mesh around it", args, lambda: jax.set_mesh(jax.make_mesh((jax.device_count(),), ("around",), axis_types=automatic))
 
 
 def batches(args: Any) -> list[bool]:

@@ -231,7 +231,7 @@ def bound_names(text: str) -> tuple[set[str], set[str]]:
     return variables, functions
 
 
-GUARD = frozenset({"_checked", "_spelled_out", "_type_of"})
+GUARD = frozenset({"_answer", "_checked", "_placed", "_spelled_out", "_type_of"})
 
 
 def without_guard(text: str) -> tuple[str, int]:

@@ -11,7 +11,7 @@ imported, with weights that `load_params` reads from a safetensors file. Columns
     gradients  the same for the gradient of a weighted sum of the outputs, against autograd
     tokens     Python tokens written ÷ tokens of PyTorch's source: the functions of the model's own files that ran, and
                the constructors of the classes that ran (strides, heads and sizes stand there, and in the text).
-               Comments, docstrings and `load_params` do not count
+               Comments, docstrings, `load_params` and the helpers of the guard do not count
     forwards   the same ÷ the functions alone, without constructors
     own        the same as `tokens`, without those functions written that stand for layers of PyTorch (an LSTM, a
                convolution), whose own code is not in the model's files
@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import torch_text
+from readability import without_guard
 
 HERE = Path(__file__).resolve().parent
 MODELS = {
@@ -116,7 +117,7 @@ def measure(name: str, keep: Path | None) -> tuple[Any, ...]:
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         written.save(keep / f"{name}.py", overwrite=True)
-    found_out = torch_text.score(written.source, model, args, kwargs)
+    found_out = torch_text.score(without_guard(written.source)[0], model, args, kwargs)
     ratios = found_out.source_ratio, found_out.forward_ratio, found_out.own_ratio
     return (
         name, written.proof.level, f"{error:.1e}", gradients[0][1] if gradients and gradients[0] else "-",

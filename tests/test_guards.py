@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import importlib.util
 import itertools
+import os
 import subprocess
 import sys
 import timeit
@@ -196,7 +197,7 @@ def test_the_guard_holds_in_another_process(tmp_path):
     for seed, program in (("1", write), ("2", use), ("3", use)):
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True,
-            env={**__import__("os").environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(tmp_path)},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(tmp_path)},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert program is write or "[2. 2. 2.]" in done.stdout and "refused" in done.stdout
@@ -230,3 +231,80 @@ def test_names_of_the_helpers_may_be_the_author_s(tmp_path):
     d = untrace.decompile(f)(X, X)
     assert d.proof.level == "jaxpr" and "idiomatic" not in " ".join(d.notes)
     np.testing.assert_array_equal(jax.jit(saved(d, tmp_path))(X, X), jax.jit(f)(X, X))
+
+
+_WRITE = """
+import sys, jax, jax.numpy as jnp, untrace
+from jax import process_count
+from jax.sharding import NamedSharding, PartitionSpec as P
+auto = (jax.sharding.AxisType.Auto,)
+mesh = jax.make_mesh((8,), ("i",), axis_types=auto)
+inner = jax.jit(lambda a: a * jax.device_count())
+
+def plain(a): return 2.0 * a
+def counted(a): return a * jax.device_count()
+def traced_before(a): return inner(a) + 1.0
+def first(a): return a * len([d for d in jax.local_devices() if d.platform == "cpu"])
+def processes(a): return a * (process_count() + 1)
+def mapped(a): return jax.shard_map(lambda v: jax.lax.psum(v, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())(a)
+def placed(a): return jax.lax.with_sharding_constraint(2.0 * a, NamedSharding(mesh, P("i")))
+def on_each(a): return jax.pmap(lambda v: v / jax.lax.psum(v, "i"), axis_name="i")(a)
+def around(a): return a * jax.sharding.get_abstract_mesh().size
+def unplaced(a): return jax.lax.with_sharding_constraint(2.0 * a, P("i"))
+
+x = jnp.arange(8.0)
+inner(x)
+process_count(), jax.local_devices()  # which remember their answers
+for f in (plain, counted, traced_before, first, processes, mapped, placed, on_each):
+    untrace.decompile(f)(x).save(f"{f.__name__}_w.py")
+untrace.from_jaxpr(jax.make_jaxpr(mapped)(x), name="mapped").save("jaxpr_w.py")
+with jax.set_mesh(mesh):
+    for f in (around, unplaced):
+        untrace.decompile(f)(x).save(f"{f.__name__}_w.py")
+    assert "_placed" not in untrace.decompile(plain)(x).source
+untrace.decompile(around)(x).save("nothing_around_w.py")
+"""
+_USE = """
+import importlib, contextlib, sys, jax, jax.numpy as jnp
+auto = (jax.sharding.AxisType.Auto,)
+meshes = {n: jax.make_mesh((n,), ("i",), axis_types=auto) for n in (2, 4, 8) if n <= jax.device_count()}
+for word in sys.argv[1:]:
+    file, name, size = word.split(":")
+    with jax.set_mesh(meshes[int(size)]) if int(size) else contextlib.nullcontext():
+        try:
+            getattr(importlib.import_module(file + "_w"), name)(jnp.arange(8.0))
+            print(word, "taken")
+        except TypeError as error:
+            print(word, error)
+"""
+
+
+def test_devices_and_meshes_are_part_of_it_where_they_matter(tmp_path):
+    def run(program, devices, *words):
+        flags = f"--xla_force_host_platform_device_count={devices}"
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True,
+            env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return {word: said for word, _, said in (line.partition(" ") for line in done.stdout.splitlines())}
+
+    run(_WRITE, 8)
+    assert "_placed" not in (tmp_path / "plain_w.py").read_text(encoding="utf-8")
+    there = ["plain:plain:0", "plain:plain:2", "processes:processes:0", "nothing_around:around:0"]
+    here = ["counted:counted:0", "traced_before:traced_before:0", "first:first:0", "mapped:mapped:0", "placed:placed:0",
+            "on_each:on_each:0", "jaxpr:mapped:0"]  # fmt: skip
+    around = ["around:around:8", "unplaced:unplaced:8"]
+    said = run(_USE, 8, *there, *here, *around)
+    assert set(said.values()) == {"taken"}, said
+    assert list(said) == [*there, *here, *around]
+    fewer = run(_USE, 4, *there, *here)
+    assert {fewer[word] for word in there} == {"taken"}, fewer
+    assert all("this was written for " in fewer[word] for word in here), fewer
+    assert fewer["counted:counted:0"] == (
+        "this was written for device_count = 8, not for 4. Decompile the original there: it may do something else."
+    )
+    assert "local_devices = 8 cpu, not for 4 cpu" in fewer["first:first:0"]
+    elsewhere = run(_USE, 8, *[word[:-1] + size for word in around for size in "042"], "nothing_around:around:8")
+    assert all("this was written for get_abstract_mesh" in said for said in elsewhere.values()), elsewhere
+    assert "get_abstract_mesh = i=8 Auto, not for no mesh" in elsewhere["around:around:0"], elsewhere

@@ -20,6 +20,10 @@ def test_command_line(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "against PyTorch" in done.stdout + done.stderr
     assert "jnp.tanh(" in (tmp_path / "out.py").read_text()
+    assert "_checked(" in (tmp_path / "out.py").read_text()
+    done = subprocess.run([*command, "--force", "--no-guard"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "_checked(" not in (tmp_path / "out.py").read_text()
 
 
 def test_command_line_with_a_second_example(tmp_path):

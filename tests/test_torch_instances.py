@@ -22,7 +22,7 @@ from untrace.torch.bridge import numpy_of  # noqa: E402
 
 
 def functions(source):
-    return re.findall(r"^def (\w+)\(", source.split("# PyTorch's tensors")[0], re.M)
+    return re.findall(r"^def ([a-z]\w*)\(", source.split("# PyTorch's tensors")[0], re.M)
 
 
 def agrees(written, model, *inputs):

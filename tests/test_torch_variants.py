@@ -41,7 +41,7 @@ def function(text, name):
 
 
 def functions(text):
-    return re.findall(r"^def (\w+)\(", text, re.M)
+    return re.findall(r"^def ([a-z]\w*)\(", text, re.M)
 
 
 class Attention(nn.Module):

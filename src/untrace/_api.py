@@ -164,8 +164,8 @@ def decompile(
         (`x.shape[0]`), and the text holds for them; "fixed" writes it for the sizes of the example.
     also: further arguments of other sizes for which the text has to hold: each a tuple of arguments, a dict of keyword
         arguments, or a single argument that is neither.
-    guard: the written function refuses what it was not written for (other dtypes, trees, static fields, and sizes that
-        cannot follow) with a TypeError, and makes arrays of Python's numbers; `False` leaves that out.
+    guard: the written function refuses what it was not written for (other dtypes, trees, static fields, sizes that
+        cannot follow, devices where they matter) with a TypeError, and makes arrays of Python's numbers; `False` leaves that out.
     derivatives: "auto": a derivative that the function calls (`jax.grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`) stays a
         call of a function of the text, and what was handed over as a derivative (`decompile(jax.grad(loss))`) is written out;
         "called": that stays a call as well; "written": all are written out.

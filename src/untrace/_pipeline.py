@@ -357,11 +357,7 @@ class _Attempt:
 
     def _written(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool, rolls: bool) -> Written:
         o = self.options
-        guarded = guard.settings_of(self.captured.jaxpr) if o.guard else None
-        if guarded is not None:
-            groups = self.captured.beside.groups if self.captured.beside else ()
-            guarded["least"] = {g.size: 1 for g in groups if g.least == 1}  # arrays of one row are broadcast
-            guarded["multiples"] = {g.size: g.multiple for g in groups if g.multiple > 1}
+        guarded = guard.guarded_by(self.captured) if o.guard else None
         return write_module(
             self.program, head, forced, o.standalone, idiomatic, o.comments, o.annotations, scans, rolls, guarded
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from untrace import jax_compat
 from untrace._errors import ProofError, UntraceError
 from untrace._options import Options
 from untrace._pipeline import Result, prove_again, write_and_prove
@@ -35,6 +36,11 @@ class Call:
     def captured(self, afresh: bool = False) -> Captured:
         nums, names = self.static_argnums, self.static_argnames
         return trace(self.function, self.args, self.kwargs, nums, names, self.note_calls, afresh, self.derivatives)
+
+    def asked(self) -> frozenset[str]:
+        """What is asked of devices, by functions too that JAX has traced before."""
+        with jax_compat.fresh_caches()():
+            return trace(self.function, self.args, self.kwargs, self.static_argnums, self.static_argnames).asked
 
     def entry(self, captured: Captured) -> PytreeEntry:
         nums, names = self.static_argnums, frozenset(self.static_argnames)
@@ -63,6 +69,9 @@ def written_for_sizes(
     """
     others = [(more, more.captured()) for more in also]
     if options.guard:
+        if not captured.asked_all:
+            with _readable_or_not():
+                captured.asked |= call.asked()
         with _readable_or_not():
             captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
     if options.sizes == "infer" and options.style == "idiomatic" and options.prove:
@@ -101,7 +110,8 @@ def _holds(result: Result, call: Call, captured: Captured, options: Options, tim
 
 def _attempt(call: Call, sized: Sized, options: Options, timings: dict[str, float]) -> Result | None:
     captured = sized.captured
-    captured.idle = captured.example.idle if captured.example else None
+    if captured.example is not None:
+        captured.idle, captured.asked = captured.example.idle, captured.example.asked
     entry = call.on(sized.dynamic).entry(captured)
     with contextlib.suppress(UntraceError), _readable_or_not():
         return write_and_prove(captured, entry, captured.name, options, timings)

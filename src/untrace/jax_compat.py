@@ -2279,6 +2279,47 @@ def intercepted_checkpoints(note: Callable[[Any], None]) -> Iterator[None]:
         del primitives.remat_p.bind  # the class has it
 
 
+# What JAX can be asked of the place where it runs, by public names.
+_QUESTIONS = (
+    "default_backend", "device_count", "devices", "get_abstract_mesh", "local_device_count", "local_devices",
+    "process_count", "process_index",
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def intercepted_questions(note: Callable[[str], None]) -> Iterator[None]:
+    """Calls `note("device_count")` where code outside JAX asks that while the context is open.
+
+    Some of these functions remember their answers, so that what they call says nothing. So every module that has one of
+    them under its own name, by `from jax import devices` too, gets another.
+    """
+    own = _jax_folder()
+    plain = {name: getattr(jax, name, None) or getattr(jax.sharding, name) for name in _QUESTIONS}
+
+    def noting(name: str, function: Any) -> Any:
+        @functools.wraps(function)
+        def asked(*args: Any, **kwargs: Any) -> Any:
+            if not sys._getframe(1).f_code.co_filename.startswith(own):
+                note(name)
+            return function(*args, **kwargs)
+
+        return asked
+
+    others = {name: noting(name, function) for name, function in plain.items()}
+
+    def exchange(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        for place, module in list(sys.modules.items()):
+            if isinstance(module, types.ModuleType) and not place.startswith("jax._src."):
+                names = object.__getattribute__(module, "__dict__")  # which loads none that waits to be used
+                names.update({name: new[name] for name in _QUESTIONS if names.get(name) is old[name]})
+
+    exchange(plain, others)
+    try:
+        yield
+    finally:
+        exchange(others, plain)  # in modules too that were imported meanwhile
+
+
 def body_names(closed: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...] | None] | None:
     """(what function a jaxpr is of, the paths of its inputs, those of its results), None where JAX does not know.
 
@@ -2613,6 +2654,32 @@ def has_typed_mesh(aval: Any) -> bool:
     """Whether an abstract value's sharding is on a mesh with manual or explicit axes, which its type then depends on."""
     mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
     return any(t.name in ("Manual", "Explicit") for t in getattr(mesh, "axis_types", None) or ())
+
+
+def speaks_of_devices(closed: Any) -> bool:
+    """Whether types or parameters in a program are of a mesh or of devices: it is another program on others."""
+    for jaxpr in bodies_in(closed):
+        if any(has_typed_mesh(v.aval) for v in jaxpr.invars):
+            return True
+        for eqn in jaxpr.eqns:
+            if any(has_typed_mesh(v.aval) for v in eqn.outvars):
+                return True
+            # Of a jitted function that is the mesh around it, and no fact of the program.
+            if any(_is_of_devices(value) for key, value in eqn.params.items() if key != "ctx_mesh"):
+                return True
+    return False
+
+
+def _is_of_devices(value: Any) -> bool:
+    if _is_plain(value):
+        return False
+    if isinstance(value, jax.sharding.Sharding):
+        return not is_trivial_sharding(value)
+    if isinstance(value, (tuple, list)):
+        return any(map(_is_of_devices, value))
+    if isinstance(value, (jax.sharding.Mesh, jax.sharding.AbstractMesh)):
+        return bool(value.axis_names)
+    return isinstance(value, jax.Device)
 
 
 def jaxprs_in(eqn: Any) -> list[Any]:

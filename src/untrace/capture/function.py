@@ -29,6 +29,14 @@ from untrace.print.names import snake_case
 from untrace.prove.compare import compare
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Which sizes a dimension may have that is not the example's alone: from `least` on, multiples of `multiple`."""
+
+    least: int
+    multiple: int = 1
+
+
 @dataclass(slots=True)
 class Beside:
     """The capture on the user's own arguments, beside one at other sizes.
@@ -85,7 +93,12 @@ class Captured:
     # Gives the context in which JAX finds what it traced for this: rules that are called later must find the same.
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     numbers: SizeNumbers | None = None  # of a program for other sizes too
+    limits: dict[int, Limit] = field(default_factory=dict)  # what those may be, by the number that stands for a size
     idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # see Program
+    # What code outside JAX asked JAX of devices, processes and the mesh around it, by JAX's names: `device_count`.
+    asked: frozenset[str] = frozenset()
+    # Whether those are all: not where JAX took functions of the author's from its caches, which it does not call again.
+    asked_all: bool = True
     beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes`)
     asked: int = 0  # how many derivatives the function asks for, those of others not counted; where it was noted
     called: Called | None = None  # with calls of derivatives, where there are some
@@ -145,8 +158,11 @@ def trace(
     _check_arguments(function, args, dynamic_args, kwargs, static)
     whole = call if static or not callable(getattr(function, "__call__", None)) else function  # noqa: B004
 
+    asked: set[str] = set()
+
     def traced() -> Any:
-        return jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
+        with jax_compat.intercepted_questions(asked.add):
+            return jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
 
     bodies, checkpoints = Bodies(), Checkpoints()
     vmaps: Sequence[VmapCall] = ()
@@ -239,6 +255,10 @@ def trace(
         bodies=bodies,
         checkpoints=checkpoints,
         caches=caches,
+        asked=frozenset(asked),
+        asked_all=caches is not contextlib.nullcontext
+        or reused is not None
+        and all(map(jax_compat.is_library_jaxpr, reused)),
     )
 
 

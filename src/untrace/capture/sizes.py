@@ -18,7 +18,7 @@ from untrace import jax_compat
 from untrace._errors import UntraceError
 from untrace.capture.correspondence import Correspondence, Different, correspondence
 from untrace.capture.dimensions import Place, Tied, tied_dimensions
-from untrace.capture.function import Beside, Captured
+from untrace.capture.function import Beside, Captured, Limit
 from untrace.capture.resized import Resizer
 from untrace.ir.nodes import SizeNumbers
 
@@ -92,6 +92,7 @@ def at_other_sizes(
         except (UntraceError, Different):
             continue
         captured.beside = Beside(example, groups)
+        captured.limits = {g.size: Limit(g.least, g.multiple) for g in groups}
         if _noted(captured, found):
             yield Sized(captured, dynamic, groups, found.objects)
 

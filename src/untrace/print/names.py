@@ -15,7 +15,8 @@ import unicodedata
 # What the written text may refer to. Hiding any other builtin would be legal but would mislead a reader.
 MODULE_NAMES = frozenset(
     "jax jnp lax np functools sys os math dataclasses typing primitives pl pltpu sparse primitives random nn "
-    "collections io zipfile PartitionSpec fnmatch hashlib itertools re _checked _spelled_out _type_of _KNOWN".split()
+    "collections io zipfile PartitionSpec fnmatch hashlib itertools re _checked _spelled_out "
+    "_type_of _KNOWN _placed _answer".split()
 )
 RESERVED = frozenset(dir(builtins)) | frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | MODULE_NAMES
 

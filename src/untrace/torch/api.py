@@ -35,6 +35,7 @@ def from_torch(
     simplify: bool = True,
     comments: str = "some",
     annotations: str = "none",
+    guard: bool = True,
 ) -> Callable[..., Decompiled]:
     """A function of the module's inputs (tensors of PyTorch) that gives the module as JAX source.
 
@@ -45,9 +46,12 @@ def from_torch(
     also: further inputs of other shapes at which the text has to hold as well: a tensor, a tuple of arguments or a
     dict of keyword arguments each. Without them PyTorch is asked which sizes may differ; the module's head says.
 
+    guard: the written module refuses other dtypes, parameters of other shapes, and sizes that were built in or not proven
+        (those of one row are tried), with a TypeError; `False` leaves that out.
+
     Raises OptionError (the extra `untrace[torch]` is missing), CaptureError, UnsupportedPrimitiveError, ProofError.
     """
-    options = _options(style, False, prove, simplify, comments, annotations, guard=False)
+    options = _options(style, False, prove, simplify, comments, annotations, guard=guard)
 
     def from_torch_on(*args: Any, **kwargs: Any) -> Decompiled:
         return _written(module, args, kwargs, options, also)[0]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,12 +15,12 @@ from untrace._errors import UntraceError
 from untrace._options import Options
 from untrace._pipeline import Result, head_of_module, prove_again, write_and_prove
 from untrace.capture.correspondence import Different, correspondence
-from untrace.capture.function import Captured, trace
+from untrace.capture.function import Captured, Limit, trace
 from untrace.ir.nodes import SizeNumbers
 from untrace.print.jax.entry import entry_of
 from untrace.torch import capture as captures
 from untrace.torch.capture import Capture
-from untrace.torch.sizes import Group, Inputs, further_sizes, groups_of
+from untrace.torch.sizes import Group, Inputs, further_sizes, groups_of, of_one
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ def example_of(
     """Traces `module(*args, **kwargs)`. Raises CaptureError."""
     found = captures.capture(module, args, kwargs)
     captured = captures._explained(module, lambda: trace(found.function, found.args, {}))
+    captured.asked = frozenset()  # a module of PyTorch asks JAX nothing: what stands between the two does
     captured.extra.update(extra(found))
     captured.numbers = SizeNumbers()  # PyTorch's sizes are never taken for the example's only
     return Example(tuple(args), kwargs, found, captured)
@@ -104,7 +107,8 @@ def written_for_all_sizes(
                     break
                 continue
             checks = [*others, *_elsewhere(module, inputs, chosen, extra)]
-            result = _attempt(model, sizes, example, checks, options, timings)
+            limits = _limits(module, (inputs, *more), chosen, extra) if options.guard else [Limited({})]
+            result = _attempt(model, sizes, example, checks, limits, options, timings)
             if result is not None:
                 names = inputs.named(module)
                 return General(result, tuple(tuple(names[p] for p in g.places if p in names) for g in chosen))
@@ -128,6 +132,36 @@ def _choices(groups: Sequence[Group]) -> Iterator[list[Group]]:
     for count in range(len(groups) - 1, 0, -1):
         for kept in itertools.combinations(groups, count):
             yield list(kept)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limited:
+    """What sizes may be, by the number that stands for one; `at`: inputs for which the text has to be proven then."""
+
+    limits: dict[int, Limit]
+    at: tuple[Example, ...] = ()
+
+
+def _limits(
+    module: Any, given: Sequence[Inputs], chosen: Sequence[Group], extra: Callable[[Capture], dict[str, Any]]
+) -> list[Limited]:
+    """Limits that a text may have which holds for the given inputs, the widest first: what PyTorch takes at one row (which
+    is broadcast), a batch alone, none of them."""
+    inputs = given[0]
+    plain: dict[int, Limit] = {}
+    for group in chosen:
+        number, axis = group.places[0]
+        sizes = [i.shapes[number][axis] for i in given]
+        plain[group.size] = Limit(min(sizes), math.gcd(group.multiple, *sizes))
+    ones = [g for g in of_one(module, inputs, chosen) if plain[g.size].least > 1]
+    batches = [g for g in ones if all(axis == 0 for _, axis in g.places)]
+    found: list[Limited] = []
+    for several in (ones, batches) if batches != ones else (ones,):
+        if several:
+            with contextlib.suppress(UntraceError):
+                at = example_of(module, *inputs.resized([Group(g.places, 1) for g in several]), extra)
+                found.append(Limited({**plain, **{g.size: Limit(1) for g in several}}, (at,)))
+    return [*found, Limited(plain)]
 
 
 def _elsewhere(
@@ -156,18 +190,26 @@ def _attempt(
     sizes: dict[int, tuple[int, ...]],
     example: Example,
     others: Sequence[Example],
+    limits: Sequence[Limited],
     options: Options,
     timings: dict[str, float],
 ) -> Result | None:
+    """The text at the example and the others, with the widest limits at which it holds."""
     captured = model.captured
     captured.numbers = SizeNumbers(sizes)
-    try:
-        result = write_and_prove(captured, model.entry, captured.name, options, timings)
-    except UntraceError:
-        return None
-    proofs = [prove_again(result.written, e.captured, e.entry, options, timings) for e in (example, *others)]
-    if not all(p.at_least("bits") for p in proofs):
-        return None
-    old = head_of_module(captured, captured.name, True, result.proof.sentence)
-    result.written.with_docstring(head_of_module(example.captured, captured.name, True, proofs[0].sentence), old)
-    return dataclasses.replace(result, proof=proofs[0], module=None)
+    for limited in limits:
+        captured.limits = limited.limits
+        try:
+            result = write_and_prove(captured, model.entry, captured.name, options, timings)
+        except UntraceError:
+            return None
+        proofs = [prove_again(result.written, e.captured, e.entry, options, timings) for e in (example, *others)]
+        if not all(p.at_least("bits") for p in proofs):
+            return None
+        more = [prove_again(result.written, e.captured, e.entry, options, timings) for e in limited.at]
+        if all(p.at_least("bits") for p in more):
+            old = head_of_module(captured, captured.name, True, result.proof.sentence)
+            new = head_of_module(example.captured, captured.name, True, proofs[0].sentence)
+            result.written.with_docstring(new, old)
+            return dataclasses.replace(result, proof=proofs[0], module=None)
+    return None

@@ -40,6 +40,11 @@ class Group:
     places: tuple[Place, ...]
     size: int
 
+    @property
+    def multiple(self) -> int:
+        """The power of two that the size was chosen as a multiple of: images are halved; 1 for none."""
+        return self.size & -self.size
+
 
 class Inputs:
     """The arguments of one call, with the tensors in them numbered."""
@@ -161,15 +166,24 @@ def further_sizes(module: Any, inputs: Inputs, groups: Sequence[Group]) -> list[
         left = [p for p in primes if p not in used]
         found: list[Group] = []
         for group in groups:
-            power = group.size & -group.size  # images that are halved
-            fitting = [p for p in left if p * power not in used]
+            fitting = [p for p in left if p * group.multiple not in used]
             if not fitting:
                 break
             left.remove(fitting[0])
-            found.append(Group(group.places, fitting[0] * power))
+            found.append(Group(group.places, fitting[0] * group.multiple))
         if len(found) == len(groups) and trial.runs(found):
             return found
     return []
+
+
+def of_one(module: Any, inputs: Inputs, groups: Sequence[Group]) -> list[Group]:
+    """Those of the groups that PyTorch takes at a size of one, together: what is of one row is broadcast."""
+    trial = _Trial(module, inputs)
+    found: list[Group] = []
+    for group in groups:
+        if group.multiple == 1 and trial.runs([Group(g.places, 1) for g in (*found, group)]):
+            found.append(group)
+    return found
 
 
 def _known_together(inputs: Inputs, others: Sequence[Inputs], places: Sequence[Place]) -> list[tuple[Place, ...]]:

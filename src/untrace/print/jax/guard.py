@@ -4,7 +4,8 @@
         w, x, y = _checked("w: f32[n]; x: f32[m,n]; y: f32[m]", w, x, y)
 
 A trace fixes the tree of its arguments (classes, keys, lengths, static fields), their dtypes and those sizes that the text
-does not read off shapes. Called with something else the text would compute something else, without a word.
+does not read off shapes. Called with something else the text would compute something else, without a word. A program over
+devices, and one that asks how many there are, depends on them too: `_placed(device_count=8)` stands above it then.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ import jax.numpy as jnp
 from jax.tree_util import PyTreeDef, default_registry
 
 from untrace import jax_compat
+from untrace.capture.function import Captured
 from untrace.print.jax import runtime
 from untrace.print.jax.runtime import helper
-from untrace.print.tree import WIDTH, Expr, Statement, Text, quoted
+from untrace.print.tree import WIDTH, Assign, Call, Expr, Statement, Text, quoted
 
 # These stand at the end of the module, out of the reader's way, under these names.
-GUARDS = {"_checked": "_checked", "_spelled_out": "_spelled_out", "_type_of": "_type_of", "_type_of_classes": "_type_of"}
+GUARDS = {
+    "_placed": "_placed", "_answer": "_answer", "_checked": "_checked", "_spelled_out": "_spelled_out",
+    "_type_of": "_type_of", "_type_of_classes": "_type_of",
+}  # fmt: skip
 _KEY = re.compile(r"[\w./-]*")  # of a dict, that stands in a description as it is
 _LIST = re.compile(r"\[((?:[^][]|\[[\w,]*\])*)\]")  # without lists in it
 _SIZE = re.compile(r"(?<=[\[,])[A-Za-z_]\w*(?=[,\]])")
@@ -126,14 +131,47 @@ def _type_of_classes(tree, avals, weak):
     return words(tree)
 
 
+@helper(needs=("_answer",))
+def _placed(**answers):
+    """Refuses to run where JAX has another answer: `device_count=8` is that of `jax.device_count()`."""
+    for question, answer in answers.items():
+        found = _answer(question)
+        if found != answer:
+            said = "Decompile the original there: it may do something else."
+            raise TypeError(f"this was written for {question} = {answer}, not for {found}. {said}")
+
+
+@helper("jax")
+def _answer(question):
+    """What JAX says of the place where this runs: a number, or words for devices (`8 cpu`) and a mesh (`i=8 Auto`)."""
+    found = (getattr(jax, question, None) or getattr(jax.sharding, question))()
+    if isinstance(found, list):
+        return f"{len(found)} {', '.join(sorted({device.device_kind for device in found}))}"
+    if isinstance(found, jax.sharding.AbstractMesh):
+        axes = zip(found.axis_names, found.axis_sizes, found.axis_types, strict=True)
+        return ", ".join([f"{name}={size} {kind.name}" for name, size, kind in axes]) or "no mesh"
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """What an entry depends on beside its arguments.
+
+    settings: as `_checked` takes it, of sizes by the number that stands for one. answers: as `_placed` takes them.
+    """
+
+    settings: Mapping[str, Any]
+    answers: Mapping[str, Any]
+
+
 def guard_of(
     module: Any,
     parameters: Mapping[str, str],
     arguments: Sequence[Any],
     avals: Sequence[Any],
     idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
-) -> Statement:
-    """The first statement of an entry.
+) -> list[Statement]:
+    """The first statements of an entry.
 
     parameters: kinds by name. arguments: as of a Signature. avals: those of the leaves of all arguments. idle: the traced
     arguments with other static fields, on which the program does not depend.
@@ -150,7 +188,7 @@ def guard_of(
     values = [_whole(parameters[name], parts[name]) for name in names]
     describe = "_type_of" if all([_is_plain(value.tree) for value in values]) else "_type_of_classes"
     texts = {name: _words(module, describe, value) for name, value in zip(names, values, strict=True)}
-    found = dict(module.guarded)
+    found = dict(module.guarded.settings)
     for setting in ("least", "multiples"):
         found[setting] = {module.described.sizes[n]: m for n, m in found.pop(setting, {}).items()}
     settings = [(key, Text(_written(setting))) for key, setting in sorted(found.items()) if setting]
@@ -159,7 +197,9 @@ def guard_of(
     is_short = any(re.search(r"like \w|\] \* \d", text) for text in short)
     if is_short:
         module.helper("_spelled_out")
-    return Checked(names, module.helper("_checked").flat(), short, is_short, settings)
+    checked = Checked(names, module.helper("_checked").flat(), short, is_short, settings)
+    answers = [(question, Text(_written(answer))) for question, answer in module.guarded.answers.items()]
+    return [Assign([], Call(module.helper("_placed").flat(), [], answers)), checked] if answers else [checked]
 
 
 def _written(setting: Any) -> str:
@@ -284,7 +324,7 @@ def _is_plain(tree: Any) -> bool:
 
 def _words(module: Any, describe: str, value: _Part) -> str:
     """The description of a value, with words for sizes, and `*` for static fields on which nothing depends."""
-    function, weak = runtime.function(describe), "weak" in module.guarded
+    function, weak = runtime.function(describe), "weak" in module.guarded.settings
     text, second = (function(tree, value.avals, weak) for tree in (value.tree, value.other))
     tokens = [re.findall(r"[^][,]+|.", t) for t in (text, second)]
     if len(tokens[0]) == len(tokens[1]):
@@ -302,7 +342,22 @@ def _common(one: str, other: str) -> str:
     return "".join([a if a == b else "*" for a, b in zip(*values, strict=True)])
 
 
-def settings_of(jaxpr: Any) -> dict[str, Any]:
+def guarded_by(captured: Captured) -> Guarded:
+    """What a program depends on beside its arguments."""
+    alive = jax_compat.without_dead_code(captured.jaxpr)
+    settings = _settings_of(alive)
+    limits = captured.limits.items()
+    settings["least"] = {size: 1 for size, limit in limits if limit.least == 1}  # arrays of one row are broadcast
+    settings["multiples"] = {size: limit.multiple for size, limit in limits if limit.multiple > 1}
+    questions = set(captured.asked)
+    if jax_compat.speaks_of_devices(alive):
+        questions.add("devices" if "devices" in questions else "device_count")
+        if jax.sharding.get_abstract_mesh().axis_names:
+            questions.add("get_abstract_mesh")
+    return Guarded(settings, {question: runtime.function("_answer")(question) for question in sorted(questions)})
+
+
+def _settings_of(jaxpr: Any) -> dict[str, Any]:
     """What a program depends on beside its arguments, as `_checked` takes it."""
     kinds: set[tuple[str, Any]] = set()
     makes_keys = False

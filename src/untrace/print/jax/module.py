@@ -15,7 +15,7 @@ from untrace.lift.size_words import author_words
 from untrace.print.jax import entry, runtime
 from untrace.print.jax.alike import share_definitions
 from untrace.print.jax.equal import merge_equal
-from untrace.print.jax.guard import GUARDS
+from untrace.print.jax.guard import GUARDS, Guarded
 from untrace.print.jax.layout import Layout
 from untrace.print.jax.neighbours import fold_neighbours
 from untrace.print.jax.prefixed import share_prefixes
@@ -96,11 +96,11 @@ def write_module(
     annotations: str = "none",
     reroll: bool = False,
     rolls: bool = True,
-    guarded: Mapping[str, Any] | None = None,
+    guarded: Guarded | None = None,
 ) -> Written:
     """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express.
 
-    guarded: what the entry depends on beside its arguments, for its guard (`guard.settings_of`); None: without one.
+    guarded: what the entry depends on beside its arguments, for its guard (`guard.guarded_by`); None: without one.
     """
     module = ModuleWriter(forced, standalone, idiomatic)
     module.reroll, module.guarded = reroll, guarded
@@ -154,9 +154,9 @@ def write_module(
                 emit("", "")
                 if layout is not None:
                     statement.body = layout.arrange(statement.body)
-                if statement is guarded_entry and module.guard is not None:  # last: it is no part of the program
+                if statement is guarded_entry and module.guard:  # last: it is no part of the program
                     space = [Lines("")] if statement.body and type(statement.body[0]) in (Def, Lines) else []
-                    statement.body = [module.guard, *space, *statement.body]
+                    statement.body = [*module.guard, *space, *statement.body]
             _print([statement], lines, origins)
     below, origins_below = lines, origins
     lines, origins = [], []

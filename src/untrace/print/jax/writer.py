@@ -113,8 +113,8 @@ class ModuleWriter(ConstantWriter):
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self.numbers = SizeNumbers()  # those that follow the sizes of the inputs
         self.size_names: Mapping[int, str] = {}  # the author's words for them
-        self.guarded: Mapping[str, Any] | None = None  # what the entry depends on beside its arguments; None without a guard
-        self.guard: Statement | None = None  # the entry's first statement then
+        self.guarded: Any = None  # what the entry depends on beside its arguments (`guard.Guarded`); None without a guard
+        self.guard: list[Statement] = []  # the entry's first statements then
         self.sizes_of: dict[int, tuple[int, ...]] = {}  # of local functions, by id: the sizes that they take
         self.built_in: set[int] = set()  # those of them that had to be written as numbers
         self._functions: dict[int, str] = {}
