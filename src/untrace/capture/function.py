@@ -100,7 +100,7 @@ class Captured:
     # Whether those are all: not where JAX took functions of the author's from its caches, which it does not call again.
     asked_all: bool = True
     beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes`)
-    asked: int = 0  # how many derivatives the function asks for, those of others not counted; where it was noted
+    taken: int = 0  # how many derivatives the function asks for, those of others not counted; where it was noted
     called: Called | None = None  # with calls of derivatives, where there are some
     folded: Any = None  # what was captured, with all calls found again, once somebody asked
     _looked_for: dict[int, Any] = field(default_factory=dict)
@@ -166,14 +166,14 @@ def trace(
 
     bodies, checkpoints = Bodies(), Checkpoints()
     vmaps: Sequence[VmapCall] = ()
-    asked: list[str] = []  # for which derivatives
+    taken: list[str] = []  # derivatives that it asks for
     outermost = derivatives == "called"
     reused: list[Any] | None = None  # what JAX had traced before; None where that is not known
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
     def traced_afresh() -> bool:
         """Whether the function could be traced without what JAX has traced before, which it does not call again."""
-        nonlocal jaxpr, out_example, vmaps, caches, asked
+        nonlocal jaxpr, out_example, vmaps, caches, taken
         fresh = jax_compat.fresh_caches()
         with (
             contextlib.suppress(Exception),
@@ -181,7 +181,7 @@ def trace(
             noted_bodies(bodies),
             noted_checkpoints(checkpoints),
             noted_vmaps() as vmaps,
-            noted_derivatives(outermost) as asked,
+            noted_derivatives(outermost) as taken,
         ):
             jaxpr, out_example = traced()
             caches = fresh
@@ -212,7 +212,7 @@ def trace(
             noted_bodies(bodies),
             noted_checkpoints(checkpoints),
             noted_vmaps() as vmaps,
-            noted_derivatives(outermost) as asked,
+            noted_derivatives(outermost) as taken,
             jax_compat.noted_reuse() as old,
         ):
             jaxpr, out_example = traced()
@@ -234,7 +234,7 @@ def trace(
     called = None
     if note_calls and derivatives != "written":
         unknown = caches is contextlib.nullcontext and (reused is None or any(map(jax_compat.is_differentiated, reused)))
-        called = with_calls() if asked or unknown else None
+        called = with_calls() if taken or unknown else None
     name = name_of(function)
     if name == "<lambda>":
         name = syntax.lambda_name(getattr(inspect.unwrap(function), "__code__", None)) or name
@@ -250,7 +250,7 @@ def trace(
         jax_compat.transformation(function),
         function=function,
         vmaps=vmaps,
-        asked=len(asked) if called is None else called.asked,
+        taken=len(taken) if called is None else called.asked,
         called=called,
         bodies=bodies,
         checkpoints=checkpoints,
