@@ -17,6 +17,7 @@ import jax
 
 from untrace import jax_compat
 from untrace.capture.filtered_bodies import FilteredCall, filtered_call
+from untrace.ir.calls import is_derivative, signature_of
 from untrace.ir.nodes import Equation, Function, Program, functions_in, walk_functions
 
 # The functions that a loop has, by primitive.
@@ -245,7 +246,12 @@ def has_unknown_loops(closed: Any, bodies: Bodies) -> bool:
 
 
 def note_trees(program: Program, bodies: Bodies) -> None:
-    """Puts the trees of loops, branches and jitted functions into their `extra`."""
+    """Puts the trees of loops, branches, jitted and differentiated functions into their `extra`."""
+    for function in walk_functions(program.entry):
+        for equation in function.equations:
+            if is_derivative(equation):
+                body = equation.params["jaxpr"]
+                body.extra["trees"] = _of_signature(signature_of(equation)).typed(body)
     for body, _ in _bodies_in(program):
         marked, _ = body.extra.get("transposed", (None, None))
         taken = bodies.trees(marked.jaxpr) if marked is not None else None
@@ -257,6 +263,17 @@ def note_trees(program: Program, bodies: Bodies) -> None:
             body.extra["trees"] = trees.typed(body)
             if trees.place is not None:
                 body.jaxpr = jax_compat.with_names(body.jaxpr, trees.place, *trees.paths(len(body.params)))
+
+
+def _of_signature(signature: Any) -> BodyTrees:
+    """The trees of a function that is differentiated: what it closes over comes first."""
+    found, place = [], signature.closed
+    args, kwargs = signature.args
+    for example in (*args, *[kwargs[k] for k in sorted(kwargs)]):
+        count = len(jax.tree.leaves(example))
+        found.append(Tree(example, tuple(range(place, place + count))))
+        place += count
+    return BodyTrees("derivative", tuple(found), Tree(signature.out, tuple(range(len(jax.tree.leaves(signature.out))))))
 
 
 def _root(names: Sequence[str], tree: Tree) -> str:

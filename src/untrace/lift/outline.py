@@ -84,7 +84,7 @@ class Outliner(FunctionNames):
         """A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own."""
         for equation in function.equations:
             for body in functions_called(equation):
-                if is_call(equation):
+                if is_call(equation) and "trees" not in body.extra:
                     for param, atom in zip(body.params, equation.inputs, strict=False):
                         if atom in self.trees:
                             self.trees[param], self.order[param] = self.trees[atom], self.order[atom]

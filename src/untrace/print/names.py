@@ -96,6 +96,14 @@ class Scope:
                 self._root._inside.add(name)
                 return name
 
+    def give_back(self, name: str) -> None:
+        """Makes a name free again that nothing bears after all."""
+        self._taken.discard(name)
+        self._root._inside.discard(name)
+        base, _, number = name.rpartition("_")
+        base = base if number.isdigit() else name
+        self._next[base] = max(0, self._next.get(base, 1) - 1)
+
     def outside(self) -> Scope:
         """The scope around this one."""
         return self._parent if self._parent is not None else self

@@ -261,20 +261,22 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
     return found
 
 
-def placed(module: Any, definition: Def, hint: str, describe: Callable[[Def], object]) -> str:
+def placed(module: Any, definition: Def, hint: str, describe: Callable[[Def], object], name: str = "") -> str:
     """The name of a function that now stands in the module, or of one there that has the same text.
 
-    `describe` gives it its docstring, which two functions of one text share.
+    `describe` gives it its docstring, which two functions of one text share. `name`: one that was taken for it.
     """
     definition.name = hint
     text = "\n".join(definition.lines(""))
     found = module.locals.get(text)
     if found is None:
-        found = module.locals[text] = definition.name = module.scope.fresh(hint)
+        found = module.locals[text] = definition.name = name or module.scope.fresh(hint)
         module.definitions.append(definition)
         module.local_definitions[found] = definition
         describe(definition)
     else:
+        if name:
+            module.scope.give_back(name)
         describe(definition)
         module.described.shared(module.local_definitions[found], definition)
     return found

@@ -138,6 +138,7 @@ def function_of(
     role = "one" if equation.callee.name == "vmap" else "function"
     hint = identifier(signature.name or function_hint(body, role, equation)[0], role)
     if alone:
+        own_name = w.module.scope.fresh(hint)  # before what is in it takes that name
         inner = w.module.writer()
         inner.names.update(zip(body.params[: signature.closed], operands, strict=False))
     else:
@@ -175,7 +176,9 @@ def function_of(
     result_type = tree_type(out, [r.aval for r in body.results])
     if alone:
         definition = Def("", params, [*inner.statements, Return(value)])
-        return Name(placed(w.module, definition, hint, lambda d: w.module.described.describe(d, types, result_type)))
+        return Name(
+            placed(w.module, definition, hint, lambda d: w.module.described.describe(d, types, result_type), own_name)
+        )
     definition = Def(own_name, params, [*inner.statements, BareReturn(value)])
     text = _body_text(definition)
     for known in w.statements:  # of the same values: names are given once
