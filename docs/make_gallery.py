@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import jax
+
+import untrace
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -26,9 +29,13 @@ def main() -> None:
         lines = len(jaxpr)
         shown = "\n".join(line[:100] for line in jaxpr[:30]) + ("\n..." if lines > 30 else "")
         title = name.replace("_", " ").capitalize()
+        more = ""
+        if re.search(r"jax\.(value_and_)?grad\(", found.source):
+            out = untrace.decompile(function, derivatives="written")(*args)
+            more = f'With `derivatives="written"` ({out.proof.sentence}):\n\n```python\n{out.source.strip()}\n```\n\n'
         parts.append(
             f"## {title}\n\n```python\n{source.strip()}\n```\n\n"
-            f"untrace writes ({found.proof.sentence}):\n\n```python\n{found.source.strip()}\n```\n\n"
+            f"untrace writes ({found.proof.sentence}):\n\n```python\n{found.source.strip()}\n```\n\n{more}"
             f"<details><summary>`print(jax.make_jaxpr(...))`: {lines} lines</summary>\n\n```\n{shown}\n```\n\n</details>\n"
         )
     (ROOT / "docs" / "gallery.md").write_text("\n".join(parts), encoding="utf-8")

@@ -45,6 +45,23 @@ def example() -> str:
     )
 
 
+TRAINED = 'show examples/train.py:train_step "(f32[4,5], f32[5])" "f32[3,4]" "f32[3,5]" --no-guard'
+
+
+def train_step() -> str:
+    """A train step, its text, and the text with the derivative written out."""
+    written_out = f"{TRAINED} --derivatives written"
+    return "\n\n".join(
+        [
+            block("python", (ROOT / "examples" / "train.py").read_text(encoding="utf-8")),
+            block("console", f"$ untrace {TRAINED}"),
+            block("python", run(TRAINED)[0]),
+            block("console", f"$ untrace {written_out}"),
+            block("python", run(written_out)[0]),
+        ]
+    )
+
+
 def run(command: str) -> tuple[str, str]:
     """What `untrace command` prints on stdout and on stderr, run at the root of the repository."""
     out, err = io.StringIO(), io.StringIO()
@@ -85,7 +102,7 @@ def _pattern(name: str) -> str:
 def main(argv: list[str]) -> int:
     """Renews README.md, or only compares with it; the exit code."""
     before = README.read_text(encoding="utf-8")
-    after = with_part(before, "example", example())
+    after = with_part(with_part(before, "example", example()), "train step", train_step())
     if "--check" in argv:
         return int(after != before)
     README.write_text(after, encoding="utf-8")

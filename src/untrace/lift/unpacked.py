@@ -12,6 +12,7 @@ from typing import Any
 from untrace.ir.nodes import Program
 from untrace.lift import words
 from untrace.lift.names import provenance_of
+from untrace.lift.parameters import definition_of
 
 # A key, an index or the name of an attribute, each with what it is.
 Way = tuple[tuple[str, Any], ...]
@@ -32,6 +33,12 @@ def unpacked_names(program: Program) -> dict[tuple[str, Way], str]:
                 for key, name in _of(definition):
                     found.setdefault(key, name)
     return found
+
+
+def names_in(closed: Any) -> dict[tuple[str, Way], str]:
+    """The same of the function that a jaxpr was traced from."""
+    definition = definition_of(closed) if closed is not None else None
+    return dict(_of(definition)) if isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef)) else {}
 
 
 def _of(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[tuple[str, Way], str]]:

@@ -17,9 +17,10 @@ import jax
 from untrace.capture.provenance import Provenance, targets
 from untrace.ir.nodes import Equation, Function, Library, Slot, Value
 from untrace.ir.scans import used_values
+from untrace.lift.unpacked import names_in
 from untrace.lift.words import clean
 from untrace.print.jax.bodies import BareReturn, argument_words, function_hint, hint_of, put_definition
-from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
+from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, plain_way, reach
 from untrace.print.jax.local import placed
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.types import array_type, tree_type
@@ -168,7 +169,13 @@ def function_of(
         inner.trees.add(name, argument.example, values)
         inner.trees.arguments.update([id(v) for v in values])
         types.append((name.id, tree_type(argument.example, [v.aval for v in values])))
-    bind_leaves(inner, leaves, body.equations, body.results, lambda value, leaf: hint_of(value) or last_word(leaf))
+    authors = names_in(body.jaxpr)
+    named = {v: n for v, leaf in leaves if (n := authors.get((leaf.root.id, plain_way(leaf)))) is not None}
+
+    def word(value: Value, leaf: Leaf) -> str:
+        return named.get(value) or hint_of(value) or last_word(leaf)
+
+    bind_leaves(inner, leaves, body.equations, body.results, word, frozenset(named))
     inner.equations(body.equations, body.results)
     results = [inner.atom(r) for r in body.results]
     out = signature.out
