@@ -17,7 +17,8 @@ from untrace._options import Options
 from untrace.capture import sizes, vmaps
 from untrace.capture.checkpoints import parts
 from untrace.capture.differentiated import unfolded
-from untrace.capture.function import Captured, expand, program_of
+from untrace.capture.function import Captured, comes_back, expand, program_of
+from untrace.capture.known_calls import with_known_calls
 from untrace.ir.nodes import Program
 from untrace.lift import library
 from untrace.lift.closed_constants import close_over_constants
@@ -184,6 +185,10 @@ def _whole(captured: Captured, folds: bool) -> Any:
         if captured.called is not None:
             base, calls = captured.called.jaxpr, captured.called.vmaps
         captured.folded = vmaps.folded(base, captured.expanded, calls, captured.expander, unfolded)
+        if captured.called is not None:
+            more = with_known_calls(captured.folded, captured.extra["provenance"])
+            if more is not captured.folded and comes_back(captured, more):
+                captured.folded = more
     return captured.folded
 
 

@@ -2430,6 +2430,11 @@ def no_tangent(value: Any) -> Any:
     return np.zeros(np.shape(value), FLOAT0)
 
 
+def dropped(like: Sequence[Any]) -> list[Any]:
+    """What stands for results of these types that nobody takes."""
+    return [DROP_TYPE(v.aval) for v in like]
+
+
 def new_variables(like: Sequence[Any]) -> list[Any]:
     """Variables of a jaxpr that are in none yet, of the types of others."""
     return [_core.Var(v.aval) for v in like]

@@ -90,11 +90,12 @@ class Body:
 @dataclass(eq=False, slots=True, repr=False)
 class Derivative:
     """The parameter that all equations of one call share. `body`: what was made of the jaxpr that they had last. `jacobian`:
-    what comes back of one, with abstract values."""
+    what comes back of one, with abstract values. `code`: of the author's function."""
 
     signature: Signature
     body: Body | None = None
     jacobian: Any = None
+    code: Any = None
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -143,6 +144,7 @@ JACOBIANS = {name: _primitive(name) for name in ("jacfwd", "jacrev", "hessian")}
 PULLBACK = _primitive("pullback")  # the token, cotangents -> cotangents
 PUSHFORWARD = _primitive("pushforward")  # the token, tangents -> tangents
 _GRADIENTS = _primitive("gradients")  # gives, transposed, the gradients that are there already; in no jaxpr of ours
+CALLED = _primitive("called")  # the function itself: inputs -> the result
 CALLS = {p.name: p for p in (VALUE_AND_GRAD, JVP, VJP, LINEARIZE, *JACOBIANS.values())}
 LATER = {p.name: p for p in (PULLBACK, PUSHFORWARD)}
 _TOKEN = jax.ShapeDtypeStruct((), jax.dtypes.float0)
@@ -150,7 +152,7 @@ _ROOT = re.compile(r"\w*")
 _ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "function.py")
 _moves, _no_tangent = jax_compat.has_tangent, jax_compat.no_tangent
 
-OURS.update(CALLS.values(), LATER.values())
+OURS.update(CALLS.values(), LATER.values(), (CALLED,))
 for _p in CALLS.values():
     _p.def_effectful_abstract_eval(lambda *_, jaxpr, derivative, avals: (list(avals), _effects(jaxpr)))
 for _p in (VALUE_AND_GRAD, JVP, *JACOBIANS.values()):
@@ -249,7 +251,7 @@ def _replaced(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | No
     name = called_name(call.function) or name_of_called(call.function)
     names = _names(closed, types[0])
     signature = Signature(call.transform, types, out, len(traced), name, argnums, call.has_aux, names, options)
-    derivative = Derivative(signature)
+    derivative = Derivative(signature, code=_code_of(call.function))
     inputs = [*traced, *leaves]
     moving = [x for p in signature.places for x in jax.tree.leaves(args[p])]
     if not any(_moves(x) for x in moving):
@@ -392,6 +394,12 @@ def called_name(function: Any) -> str:
     return name if inner is not function else ""
 
 
+def _code_of(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(inspect.unwrap(function), "__code__", None)
+
+
 def _names(closed: Any, args: Sequence[Any]) -> tuple[str, ...]:
     paths = iter(jax_compat.argument_names(closed) or ())
     leaves = [[next(paths, "") for _ in jax.tree.leaves(arg)] for arg in args]
@@ -461,7 +469,7 @@ class _Unfolder:
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
             given = {i: tokens[v] for i, v in enumerate(eqn.invars) if jax_compat.is_variable(v) and v in tokens}
-            if eqn.primitive not in (VMAP, CALLS.get(name), LATER.get(name)):
+            if eqn.primitive not in (VMAP, CALLED, CALLS.get(name), LATER.get(name)):
                 params = eqn.params if given else jax_compat.with_other_jaxprs(eqn.params, self.jaxpr)
                 new = self._holding(eqn, given) if given else eqn if params is eqn.params else eqn.replace(params=params)
                 other = new is not eqn
@@ -492,6 +500,8 @@ class _Unfolder:
                     found = jax_compat.new_variables(body.residuals)
                     tokens[token] = body, found
                     outvars += found
+            elif eqn.primitive is CALLED:
+                plain = self.jaxpr(eqn.params["jaxpr"])
             else:
                 plain = self._mapped(eqn)
             copies, own = constants_of(plain, eqn)

@@ -269,31 +269,34 @@ def expand(captured: Captured, keep_primitives: Collection[str] = ()) -> None:
         captured.expander.perturbed = jax_compat.perturbed_operands(captured.jaxpr)
         captured.expanded = captured.expander.closed(captured.jaxpr)
         captured.notes = captured.expander.notes
+        captured.extra.setdefault("provenance", Provenance())  # of all programs that are made of it
         if captured.called is not None:
             captured.called = _that_comes_back(captured, captured.called)
     captured.name_constants(jax_compat.constants_in(captured.expanded))
-    captured.extra.setdefault("provenance", Provenance())  # of all programs that are made of it
 
 
 def _that_comes_back(captured: Captured, called: Called) -> Called | None:
     """What was captured with as many of its derivatives called as give the very program back."""
-    if _comes_back(captured, called):
+
+    def is_right(some: Called | None) -> bool:
+        if some is None:
+            return False
+        some.jaxpr = captured.expander.closed(some.jaxpr)
+        return comes_back(captured, some.jaxpr)
+
+    if is_right(called):
         return called
     if len(called.kept) == 1:
         return None
-    wrong = []
-    for number in called.kept:
-        alone = called.without([n for n in called.kept if n != number])
-        if alone is None or not _comes_back(captured, alone):
-            wrong.append(number)
-    rest = called.without(wrong) if len(wrong) < len(called.kept) else None
-    return rest if rest is not None and _comes_back(captured, rest) else None
+    right = [n for n in called.kept if is_right(called.without([m for m in called.kept if m != n]))]
+    rest = called.without([n for n in called.kept if n not in right]) if right else None
+    return rest if is_right(rest) else None
 
 
-def _comes_back(captured: Captured, called: Called) -> bool:
-    called.jaxpr = captured.expander.closed(called.jaxpr)
+def comes_back(captured: Captured, calls: Any) -> bool:
+    """Whether a jaxpr with calls is the program that was captured."""
     try:
-        return compare(captured.expanded, unfolded(called.jaxpr), captured.expander).difference is None
+        return compare(captured.expanded, unfolded(calls), captured.expander).difference is None
     except Exception:  # a pullback that is called elsewhere, rules that cannot be traced by themselves
         return False
 

@@ -98,6 +98,12 @@ def jacobian(w: Any, operands: Sequence[Expr], body: Function, derivative: Any) 
     bind_result(w, w.equation, Call(_gradient(signature.transform, function, signature), *given), out, w.equation.outputs, words)
 
 
+def called(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> None:
+    """A call of a function that is differentiated elsewhere."""
+    function, given = _parts(w, operands, body, signature)
+    bind_result(w, w.equation, Call(function, *given), signature.out, w.equation.outputs)
+
+
 def with_pullback(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> None:
     """`y, f_vjp = jax.vjp(f, x)`, or the same of `jax.linearize`."""
     function, (args, _) = _parts(w, operands, body, signature)

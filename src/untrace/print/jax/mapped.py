@@ -188,9 +188,12 @@ def function_of(
         )
     definition = Def(own_name, params, [*inner.statements, BareReturn(value)])
     text = _body_text(definition)
-    for known in w.statements:  # of the same values: names are given once
-        if type(known) is Def and known.name != own_name and _body_text(known) == text:
-            return Name(known.name)
+    around = w
+    while around is not None:  # a name means one thing, here and around here
+        for known in around.statements:
+            if type(known) is Def and known.name != own_name and _body_text(known) == text:
+                return Name(known.name)
+        around = around.outer
     put_definition(w.statements, definition)
     return Name(own_name)
 

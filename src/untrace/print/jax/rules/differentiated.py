@@ -43,3 +43,9 @@ def pullback(w: Any, *operands: Any, later: Any) -> Any:
 def pushforward(w: Any, *operands: Any, later: Any) -> Any:
     differentiated.pushforward(w, operands, later.derivative.signature)
     return WRITTEN
+
+
+@rule("called")
+def called(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
+    differentiated.called(w, operands, jaxpr, derivative.signature)
+    return WRITTEN
