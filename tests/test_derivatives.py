@@ -101,7 +101,10 @@ def test_results_beside_the_value_with_several_arguments():
         return value, metrics, d_x, d_params
 
     text = written(fn, PARAMS, X, Y)
-    assert "(value, metrics), (d_x, d_params) = jax.value_and_grad(\n        objective, argnums=(1, 0), has_aux=True" in text, text
+    assert (
+        "(value, metrics), (d_x, d_params) = jax.value_and_grad(\n        objective, argnums=(1, 0), has_aux=True"
+        in text
+    ), text
 
 
 def test_a_gradient_alone_bound_early():
@@ -225,7 +228,9 @@ def test_inside_loops_branches_and_jitted_functions():
         return lax.cond(y[0, 0] > 0, lambda p: jitted(p, x, y), lambda p: p, params), values
 
     text = written(fn, PARAMS, X, Y)
-    assert text.count("jax.value_and_grad(loss)(") == text.count("jax.grad(loss)(") == text.count("def loss(") == 1, text
+    assert text.count("jax.value_and_grad(loss)(") == text.count("jax.grad(loss)(") == text.count("def loss(") == 1, (
+        text
+    )
 
 
 def test_inside_what_is_mapped_and_loops():

@@ -258,5 +258,3 @@ def _harmless(
 
     args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
     return harmless_rewrites(captured.jaxpr, names, simplify, args) | NEUTRAL
-
-

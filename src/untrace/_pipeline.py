@@ -331,7 +331,10 @@ class _Attempt:
                 return (*self.program.notes, "derivatives are written out: calls of them are found with a proof only")
             return self.program.notes
         note = f"{captured.taken - kept} of {captured.taken} derivatives that it asks for are written out: as calls they did "
-        return (*self.program.notes, note + "not give the program back, or a library's own primitives are differentiated")
+        return (
+            *self.program.notes,
+            note + "not give the program back, or a library's own primitives are differentiated",
+        )
 
     def _lift(
         self, plain: list[tuple[Function, list[Equation]]], refused: frozenset[int], inlined: frozenset[int]

@@ -373,7 +373,8 @@ def _add_style_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reroll", help="scan: calls that go through a list of parameters become a lax.scan")
     parser.add_argument("--sizes", help="fixed: the sizes of ARGS alone, where those that may differ follow else")
     parser.add_argument(
-        "--derivatives", help="called: also the outermost stays a call; written: all are written out (auto: as they were asked for)"
+        "--derivatives",
+        help="called: also the outermost stays a call; written: all are written out (auto: as they were asked for)",
     )
     parser.add_argument(
         "--no-guard", dest="guard", action="store_false", help="leave out the line that refuses other arguments"

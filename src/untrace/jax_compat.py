@@ -1278,7 +1278,12 @@ def closed_as_used(eqn: Any) -> Any:
     both = first + params["body_nconsts"]
     of_condition, condition = _closed_as_used(params["cond_jaxpr"], eqn.invars[:first])
     of_body, body = _closed_as_used(params["body_jaxpr"], eqn.invars[first:both])
-    changed = {"cond_jaxpr": condition, "body_jaxpr": body, "cond_nconsts": len(of_condition), "body_nconsts": len(of_body)}
+    changed = {
+        "cond_jaxpr": condition,
+        "body_jaxpr": body,
+        "cond_nconsts": len(of_condition),
+        "body_nconsts": len(of_body),
+    }
     invars = [*(eqn.invars[i] for i in of_condition), *(eqn.invars[first + i] for i in of_body), *eqn.invars[both:]]
     return eqn.replace(invars=invars, params={**params, **changed})
 
@@ -2119,7 +2124,8 @@ def is_mapped(closed: Any) -> bool:
 def is_differentiated(closed: Any) -> bool:
     """Whether a program has equations that differentiation made."""
     return any(
-        not {"jvp()", "transpose()"}.isdisjoint(scope_names(equation_source(eqn)[1] or ())) for eqn in equations_in(closed)
+        not {"jvp()", "transpose()"}.isdisjoint(scope_names(equation_source(eqn)[1] or ()))
+        for eqn in equations_in(closed)
     )
 
 
@@ -2376,7 +2382,7 @@ def _linearized_stand_in(*given: Any, stand: Differentiated) -> Any:
     from jax._src.interpreters import ad
 
     outs = jax.tree.leaves(stand.out)
-    moves = [has_tangent(x) for x in outs]
+    moves = [is_continuous(x) for x in outs]
     others = (None,) if JAXPR_TYPES[0] is JAXPR_TYPES[1] else ()
 
     def linear(residuals: Any, *tangents: Any) -> Any:
@@ -2418,7 +2424,7 @@ def register_as_function(primitive: Any, function: Callable[..., Sequence[Any]])
     ad.primitive_jvps[primitive] = pushed
 
 
-def has_tangent(value: Any) -> bool:
+def is_continuous(value: Any) -> bool:
     """Whether a value, or one of this type, varies continuously."""
     dtype = getattr(value, "dtype", None)
     dtype = jax.typeof(value).dtype if dtype is None else dtype
@@ -2486,7 +2492,9 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
     inside = False  # a Jacobian: what it is made of is no call of the user's
 
     def noting(name: str, make: Any) -> Any:
-        def jacobian(fun: Any, argnums: Any = 0, has_aux: bool = False, holomorphic: bool = False, **options: Any) -> Any:
+        def jacobian(
+            fun: Any, argnums: Any = 0, has_aux: bool = False, holomorphic: bool = False, **options: Any
+        ) -> Any:
             whole = make(fun, argnums, has_aux, holomorphic, **options)
 
             @functools.wraps(whole)
@@ -2610,7 +2618,13 @@ def _caller_of_derivative(frame: Any) -> str | None:
 def _solvers() -> tuple[str, ...]:
     """Where JAX differentiates for a purpose of its own: in its rules and solvers."""
     own = os.path.join(_jax_folder(), "_src", "")
-    places = ("custom_derivatives.py", "custom_transpose.py", "interpreters/ad.py", "scipy", "lax/control_flow/solves.py")
+    places = (
+        "custom_derivatives.py",
+        "custom_transpose.py",
+        "interpreters/ad.py",
+        "scipy",
+        "lax/control_flow/solves.py",
+    )
     return tuple([own + place for place in places]) + (os.path.join(_jax_folder(), "experimental", ""),)
 
 

@@ -150,7 +150,7 @@ LATER = {p.name: p for p in (PULLBACK, PUSHFORWARD)}
 _TOKEN = jax.ShapeDtypeStruct((), jax.dtypes.float0)
 _ROOT = re.compile(r"\w*")
 _ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "function.py")
-_moves, _no_tangent = jax_compat.has_tangent, jax_compat.no_tangent
+_moves, _no_tangent = jax_compat.is_continuous, jax_compat.no_tangent
 
 OURS.update(CALLS.values(), LATER.values(), (CALLED,))
 for _p in CALLS.values():
@@ -242,7 +242,12 @@ def _replaced(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | No
     closed = _in_the_authors_words(closed, call.function, types)
     # Arrays that it closes over as well: inside a loop JAX hands them to the loop.
     body, traced = jax_compat.constants_as_inputs(closed)
-    if not is_reached(types) or not is_reached(out) or call.has_aux and not (type(out) in (tuple, list) and len(out) == 2):
+    if (
+        not is_reached(types)
+        or not is_reached(out)
+        or call.has_aux
+        and not (type(out) in (tuple, list) and len(out) == 2)
+    ):
         return None
     if Expander().closed(body) is not body:
         return None  # a library's own primitives may be differentiated by rules of their own
@@ -301,9 +306,7 @@ def _jvp(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat
     value, aux = _parts(signature, results[:count])
     tangents = iter(results[count:])
     every = [next(tangents) if _moves(x) else _no_tangent(x) for x in jax.tree.leaves(value)]
-    return jax_compat.Differentiated(
-        value, aux, tangents=jax.tree.unflatten(jax.tree.structure(value), every)
-    )
+    return jax_compat.Differentiated(value, aux, tangents=jax.tree.unflatten(jax.tree.structure(value), every))
 
 
 def _jacobian(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat.Differentiated:
@@ -471,7 +474,9 @@ class _Unfolder:
             given = {i: tokens[v] for i, v in enumerate(eqn.invars) if jax_compat.is_variable(v) and v in tokens}
             if eqn.primitive not in (VMAP, CALLED, CALLS.get(name), LATER.get(name)):
                 params = eqn.params if given else jax_compat.with_other_jaxprs(eqn.params, self.jaxpr)
-                new = self._holding(eqn, given) if given else eqn if params is eqn.params else eqn.replace(params=params)
+                new = (
+                    self._holding(eqn, given) if given else eqn if params is eqn.params else eqn.replace(params=params)
+                )
                 other = new is not eqn
                 if substitute:
                     new = new.replace(invars=jax_compat.substituted(new.invars, substitute))
@@ -534,7 +539,9 @@ class _Unfolder:
         return jax_compat.trace_on_avals(lambda *xs: VMAP.impl(*xs, **params), [v.aval for v in eqn.invars], eqn.ctx)
 
 
-def _body(name: str, closed: Any, derivative: Derivative, avals: Sequence[Any], unfolder: _Unfolder | None = None) -> Body:
+def _body(
+    name: str, closed: Any, derivative: Derivative, avals: Sequence[Any], unfolder: _Unfolder | None = None
+) -> Body:
     """What a call of the function `closed` comes to; traced once for the same object."""
     if derivative.body is not None and derivative.body.jaxpr is closed:
         return derivative.body

@@ -274,7 +274,9 @@ def _gathered(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
     operand, indices = operands
     result = ties.dims(eqn.outvars[0].aval)
     collapsed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-    ties.tie([operand[i] for i in numbers.operand_batching_dims], [indices[i] for i in numbers.start_indices_batching_dims])
+    ties.tie(
+        [operand[i] for i in numbers.operand_batching_dims], [indices[i] for i in numbers.start_indices_batching_dims]
+    )
     kept = [i for i in range(len(operand)) if i not in collapsed]
     for at, i in zip(numbers.offset_dims, kept, strict=True):
         if sizes[i] == ties.sizes[operand[i]]:

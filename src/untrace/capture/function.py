@@ -233,7 +233,9 @@ def trace(
             vmaps = ()
     called = None
     if note_calls and derivatives != "written":
-        unknown = caches is contextlib.nullcontext and (reused is None or any(map(jax_compat.is_differentiated, reused)))
+        unknown = caches is contextlib.nullcontext and (
+            reused is None or any(map(jax_compat.is_differentiated, reused))
+        )
         called = with_calls() if taken or unknown else None
     name = name_of(function)
     if name == "<lambda>":

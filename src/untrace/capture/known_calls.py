@@ -93,9 +93,7 @@ class _Finder:
                 place = max(match.places)
                 calls[place] = self._call(known, jaxpr.eqns[place], match, outputs)
                 gone |= match.places
-        eqns = [
-            calls.get(i) or self._inside(e) for i, e in enumerate(jaxpr.eqns) if i in calls or i not in gone
-        ]
+        eqns = [calls.get(i) or self._inside(e) for i, e in enumerate(jaxpr.eqns) if i in calls or i not in gone]
         if not calls and all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True)):
             return closed
         return jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
@@ -111,7 +109,9 @@ class _Finder:
         params = {"jaxpr": self.jaxpr(known.body), "derivative": derivative, "avals": avals}
         drops = jax_compat.dropped(inner.outvars)
         outvars = [d if o is None else o for o, d in zip(outputs, drops, strict=True)]
-        eqn = last.replace(primitive=CALLED, invars=[match.atoms[v] for v in inner.invars], outvars=outvars, params=params)
+        eqn = last.replace(
+            primitive=CALLED, invars=[match.atoms[v] for v in inner.invars], outvars=outvars, params=params
+        )
         frames = [f.code for f in self.provenance.site(last).frames]
         if derivative.code in frames:  # the statement is that of the call, not one inside the function
             self.provenance.shorten(eqn, frames.index(derivative.code))
@@ -136,9 +136,7 @@ def _matches(known: _Known, jaxpr: Any, made_by: dict[Any, tuple[int, int]]) -> 
         yield match, [match.atoms.get(v) if jax_compat.is_variable(v) else None for v in inner.outvars]
 
 
-def _unify(
-    known: _Known, var: Any, atom: Any, jaxpr: Any, made_by: dict[Any, tuple[int, int]], match: _Match
-) -> bool:
+def _unify(known: _Known, var: Any, atom: Any, jaxpr: Any, made_by: dict[Any, tuple[int, int]], match: _Match) -> bool:
     """Whether an atom of the jaxpr is what a variable of the function is, by equal equations all the way to its inputs."""
     stack = [(var, atom)]
     while stack:
@@ -190,7 +188,9 @@ def _same(left: Any, right: Any) -> bool:
     if left is right:
         return True
     if jax_compat.is_jaxpr(left):
-        if not jax_compat.is_jaxpr(right) or len(jax_compat.open_jaxpr(left)[0].eqns) != len(jax_compat.open_jaxpr(right)[0].eqns):
+        if not jax_compat.is_jaxpr(right) or len(jax_compat.open_jaxpr(left)[0].eqns) != len(
+            jax_compat.open_jaxpr(right)[0].eqns
+        ):
             return False
         return compare(unfolded(left), unfolded(right)).difference is None
     if isinstance(left, (tuple, list)):

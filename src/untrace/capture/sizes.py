@@ -184,7 +184,9 @@ def _candidates(example: Captured, avals: Sequence[Any], roots: Sequence[tuple[i
     return [Tied(tuple(sorted(group)), not strided.isdisjoint(group)) for group in found]
 
 
-def _choices(tied: Sequence[Tied], roots: Sequence[tuple[int, int]], is_one: Callable[[Tied], bool]) -> Iterator[list[Tied]]:
+def _choices(
+    tied: Sequence[Tied], roots: Sequence[tuple[int, int]], is_one: Callable[[Tied], bool]
+) -> Iterator[list[Tied]]:
     """All together; then those that are not a model's alone; those that are the first axis wherever they stand (batches);
     and each of those alone. What is taken apart in strides is tried as if it were not, then with the factors that it has,
     then left as it is."""
@@ -243,4 +245,3 @@ def in_words(captured: Captured, words: Mapping[int, str]) -> str:
         return ""
     names, old, new = zip(*[(words[g.size], str(g.old), str(g.size)) for g in groups], strict=True)
     return f", at {', '.join(names)} = {', '.join(old)} and {', '.join(new)}"
-

@@ -26,7 +26,9 @@ def author_words(program: Program, provenance: Provenance) -> dict[int, str]:
         # In what is mapped the author sees one axis less.
         mapped = ["vmap()" in site.scopes for site in sites]
         values = [] if any(mapped) and function is not program.entry else list(function.params)
-        values += [o for e, m in zip(function.equations, mapped, strict=True) if not m for o in e.outputs if o is not None]
+        values += [
+            o for e, m in zip(function.equations, mapped, strict=True) if not m for o in e.outputs if o is not None
+        ]
         for value in values:
             shape = getattr(value.aval, "shape", ())
             if value.hint and any(n in sizes for n in shape):

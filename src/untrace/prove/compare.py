@@ -186,7 +186,6 @@ class Side:
         return None
 
 
-
 def are_same_callables(pairs: Iterable[tuple[str, tuple[Any, ...]]]) -> bool:
     """Whether the Python functions that a text may have to be given (of callbacks, policies) are the same in several traces:
     (name of the parameter, its values)."""

@@ -55,7 +55,9 @@ class Described:
         for node in nodes_of(statements) if self.docstrings else ():
             if type(node) is Def and node.name.endswith("_bwd") and node.docstring:
                 of = node.name.removesuffix("_bwd")
-                node.docstring = f"The backward part of `{of}`, written out: an edit of that does not change it.\n{node.docstring}"
+                node.docstring = (
+                    f"The backward part of `{of}`, written out: an edit of that does not change it.\n{node.docstring}"
+                )
         words = self.module.annotation_words
         if not words:
             return

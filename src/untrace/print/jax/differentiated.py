@@ -87,7 +87,9 @@ def jvp(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> Non
     call = Call("jax.jvp", [function, Tuple(args), Tuple(tangents)], options)
     aux = (signature.out[1],) if signature.has_aux else ()
     found = [*outputs[:several], *moved, *outputs[several:count]]
-    bind_result(w, w.equation, call, (signature.value, signature.value, *aux), found, {(1,): "tangents_out", (2,): "aux"})
+    bind_result(
+        w, w.equation, call, (signature.value, signature.value, *aux), found, {(1,): "tangents_out", (2,): "aux"}
+    )
 
 
 def jacobian(w: Any, operands: Sequence[Expr], body: Function, derivative: Any) -> None:
@@ -95,7 +97,9 @@ def jacobian(w: Any, operands: Sequence[Expr], body: Function, derivative: Any) 
     function, given = _parts(w, operands, body, signature)
     out = (derivative.jacobian, signature.out[1]) if signature.has_aux else derivative.jacobian
     words = {(): "jacobian", (0,): "jacobian", (1,): "aux"}
-    bind_result(w, w.equation, Call(_gradient(signature.transform, function, signature), *given), out, w.equation.outputs, words)
+    bind_result(
+        w, w.equation, Call(_gradient(signature.transform, function, signature), *given), out, w.equation.outputs, words
+    )
 
 
 def called(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> None:
@@ -149,7 +153,7 @@ def _tangents(operands: Sequence[Expr], like: Sequence[Any]) -> Iterator[Expr]:
     """An expression for each leaf: those given, and what stands for the tangents of integers."""
     given = iter(operands)
     for leaf in like:
-        if jax_compat.has_tangent(leaf):
+        if jax_compat.is_continuous(leaf):
             yield next(given)
         else:
             yield Text(f"np.zeros({tuple(leaf.shape)!r}, jax.dtypes.float0)")
@@ -165,4 +169,4 @@ def _tree(w: Any, example: Any, leaves: Iterator[Expr]) -> Expr:
 def _with_gaps(outputs: Sequence[Value | None], like: Sequence[Any]) -> list[Value | None]:
     """An output for each leaf; None where it has no tangent."""
     found = iter(outputs)
-    return [next(found) if jax_compat.has_tangent(leaf) else None for leaf in like]
+    return [next(found) if jax_compat.is_continuous(leaf) else None for leaf in like]

@@ -95,7 +95,9 @@ class Sizes:
                 for point, read in scope._bases()
             ]
             # `1.0 / y.size` says more than `2.5 / x.size`, where both are the same.
-            best = min(((way[0], way[1], read) for way, read in ways if way is not None), key=lambda w: w[0], default=None)
+            best = min(
+                ((way[0], way[1], read) for way, read in ways if way is not None), key=lambda w: w[0], default=None
+            )
             if best is not None:
                 expr = best[1](best[2]())
                 if "np." in expr.flat():
@@ -198,7 +200,9 @@ class Sizes:
         values = [v for v in self.w.sized if v in names]
         if locals_too:
             values += [v for v, name in names.items() if type(name) is Name]
-        for value in sorted(values, key=lambda v: type(names[v]) is not Name):  # `x.shape[0]` before `tree["x"].shape[0]`
+        for value in sorted(
+            values, key=lambda v: type(names[v]) is not Name
+        ):  # `x.shape[0]` before `tree["x"].shape[0]`
             for axis, size in enumerate(getattr(value.aval, "shape", ())):
                 if size in self.variable:
                     found.setdefault(size, (size, value, axis))

@@ -113,7 +113,9 @@ class ModuleWriter(ConstantWriter):
         self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
         self.numbers = SizeNumbers()  # those that follow the sizes of the inputs
         self.size_names: Mapping[int, str] = {}  # the author's words for them
-        self.guarded: Any = None  # what the entry depends on beside its arguments (`guard.Guarded`); None without a guard
+        self.guarded: Any = (
+            None  # what the entry depends on beside its arguments (`guard.Guarded`); None without a guard
+        )
         self.guard: list[Statement] = []  # the entry's first statements then
         self.sizes_of: dict[int, tuple[int, ...]] = {}  # of local functions, by id: the sizes that they take
         self.built_in: set[int] = set()  # those of them that had to be written as numbers
@@ -323,7 +325,12 @@ class FunctionWriter:
 
     def literal(self, literal: Literal) -> Expr:
         value = literal.value
-        if self.sizes is not None and np.ndim(value) == 0 and np.asarray(value).dtype.kind in "if" and np.isfinite(value):
+        if (
+            self.sizes is not None
+            and np.ndim(value) == 0
+            and np.asarray(value).dtype.kind in "if"
+            and np.isfinite(value)
+        ):
             found = self.sizes.number(value.item() if isinstance(value, np.generic | np.ndarray) else value)
             if found is not None and literal.aval.weak_type:
                 return found
