@@ -67,6 +67,8 @@ def measure(options: dict[str, Any], record: Record) -> None:
 
     if any("Ref" in type(jax.typeof(x)).__name__ for x in jax.tree_util.tree_leaves(args) if hasattr(x, "aval")):
         raise ValueError("it takes references, which each call changes")
+    if Both(fn, fn, "jaxpr", static).outcome(args, kwargs)[0] == "SILENT":  # codes of checkify count up
+        raise ValueError("it gives something else each time it is traced")
     record.put(stage="decompile")
     settings = {"static_argnums": static[0], "static_argnames": static[1]}
     with contextlib.suppress(Exception):
