@@ -401,7 +401,7 @@ PROGRAMS = sorted(p.stem for p in (Path(__file__).parent / "derivatives").glob("
 # Which of the calls in `DERIVATIVES` are written out, and why.
 WRITTEN_OUT = {
     # Its linear solve transposes what it closes over: the pullback is called in functions that JAX makes of it.
-    "gauss_newton_smoother": 2,
+    "gauss_newton_smoother": 3,
 }
 
 

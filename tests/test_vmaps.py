@@ -254,8 +254,8 @@ def test_nothing_is_folded_that_does_not_come_back():
     def fn(xs):
         return jax.vmap(lambda x: jnp.sin(x).sum())(xs), jax.vmap(lambda x: jnp.cos(x).sum())(xs)
 
-    from untrace.capture.differentiated import unfolded
     from untrace.capture.expand import Expander
+    from untrace.capture.unfolding import unfolded
 
     with vmaps.noted_vmaps() as calls:
         closed = jax.make_jaxpr(fn)(X)

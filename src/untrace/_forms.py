@@ -16,9 +16,9 @@ from untrace import jax_compat
 from untrace._options import Options
 from untrace.capture import sizes, vmaps
 from untrace.capture.checkpoints import parts
-from untrace.capture.differentiated import unfolded
 from untrace.capture.function import Captured, comes_back, expand, program_of
 from untrace.capture.known_calls import with_known_calls
+from untrace.capture.unfolding import unfolded
 from untrace.ir.nodes import Program
 from untrace.lift import library
 from untrace.lift.closed_constants import close_over_constants

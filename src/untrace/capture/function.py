@@ -19,10 +19,11 @@ from untrace._places import place_of
 from untrace.capture import closed_over, syntax
 from untrace.capture.body_trees import Bodies, has_unknown_loops, note_trees, noted_bodies
 from untrace.capture.checkpoints import Checkpoints, has_unknown_checkpoints, noted_checkpoints
-from untrace.capture.differentiated import called_derivatives, noted_derivatives, unfolded
+from untrace.capture.differentiated import called_derivatives, noted_derivatives
 from untrace.capture.expand import Expander
 from untrace.capture.jaxpr import Importer
 from untrace.capture.provenance import Provenance
+from untrace.capture.unfolding import unfolded
 from untrace.capture.vmaps import VmapCall, noted_vmaps
 from untrace.ir.nodes import Program, SizeNumbers
 from untrace.print.names import snake_case

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from untrace import jax_compat
-from untrace.capture.differentiated import CALLED, CALLS, Derivative, unfolded
+from untrace.capture.derivative_calls import CALLED, CALLS, Derivative
 from untrace.capture.provenance import Provenance
+from untrace.capture.unfolding import unfolded
 from untrace.prove.compare import compare
 
 # Fewer equations read as well where they are.

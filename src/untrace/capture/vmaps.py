@@ -3,7 +3,7 @@
 A jaxpr holds what became of a mapped function, not the function. So the calls that the user's code makes are noted
 while it is traced, each with a jaxpr of the function for one element (`noted_vmaps`). `folded` then puts one equation of
 the primitive `vmap` in the place of the equations that such a call left. These functions are mapped again
-(`differentiated.unfolded`): only where that gives the very program back is the form used, so nothing here needs to be trusted.
+(`unfolding`): only where that gives the very program back is the form used, so nothing here needs to be trusted.
 
 Calls inside a function that JAX differentiated are not found, unless that is a call again (`differentiated`).
 """

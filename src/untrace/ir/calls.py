@@ -20,6 +20,13 @@ def is_derivative(equation: Equation) -> bool:
     return equation.callee.name in _DERIVATIVES and "derivative" in equation.params
 
 
+def is_named_where_written(equation: Equation) -> bool:
+    """Whether the words for what it gives are known where it is written: its outputs are parts of several results."""
+    return equation.callee.name in ("pullback", "pushforward") or (
+        is_derivative(equation) and equation.callee.name not in ("jacfwd", "jacrev", "hessian", "called")
+    )
+
+
 def signature_of(equation: Equation) -> Any:
     """What the author's function takes and gives."""
     params = equation.params

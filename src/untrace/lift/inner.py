@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from untrace import jax_compat
@@ -186,3 +186,11 @@ def function_name(function: Function, kind: str, role: str, phase: str) -> str:
             own = own.replace("branches", "branch")
     name = words.clean(own, "inner")
     return f"{name}_bwd" if phase == "backward" and kind in ("scan", "while") else name
+
+
+def name_token(equation: Equation, strong: Sequence[Any]) -> None:
+    """What `jax.vjp` and `jax.linearize` give to call later goes through functions by its name."""
+    if equation.callee.name in ("vjp", "linearize") and equation.outputs[-1] is not None:
+        found = next((t.name for t in strong if t.path == (1,)), None)
+        word = "pullback" if equation.callee.name == "vjp" else "pushforward"
+        equation.outputs[-1].hint = word if found is None else words.clean(found)

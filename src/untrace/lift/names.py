@@ -20,14 +20,12 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site, Target, targets
+from untrace.ir.calls import is_named_where_written
 from untrace.ir.nodes import Equation, Function, Literal, Program, Value, functions_called, functions_in
 from untrace.lift import cotangents, inner, parameters, words
 from untrace.lift.checkpoints import CHECKPOINT_VJP, name_cotangents
 from untrace.lift.constants import name_constants
 from untrace.lift.returned_gradients import gradients_of
-
-# The words for what they give are known where they are written (`print.jax.differentiated`).
-_NAMED_WHERE_WRITTEN = frozenset({"value_and_grad", "jvp", "vjp", "linearize", "pullback", "pushforward"})
 
 
 def name_values(program: Program) -> Program:
@@ -220,8 +218,8 @@ class Namer:
     # ------------------------------------------------------------ results of equations
 
     def _name_outputs(self, equation: Equation, group: Group) -> None:
-        if equation.callee.name in _NAMED_WHERE_WRITTEN:
-            self._name_token(equation, group)
+        if is_named_where_written(equation):
+            inner.name_token(equation, self._strong_of(group.site))
             return
         self._remember_origins(equation)
         name_cotangents(equation)
@@ -244,13 +242,6 @@ class Namer:
                 output.hint = self._word(equation, i, group, leaving)
         if group.site.by_jvp:
             self._mark_tangents(equation, group)
-
-    def _name_token(self, equation: Equation, group: Group) -> None:
-        """What `jax.vjp` and `jax.linearize` give to call later goes through functions by its name."""
-        if equation.callee.name in ("vjp", "linearize") and equation.outputs[-1] is not None:
-            found = next((t for t in self._strong_of(group.site) if t.path == (1,)), None)
-            word = "pullback" if equation.callee.name == "vjp" else "pushforward"
-            equation.outputs[-1].hint = word if found is None else words.clean(found.name)
 
     def _name_results(self, equation: Equation, group: Group, found: Sequence[Target], leaving: list[Value]) -> None:
         strong = self._strong_of(group.site)
