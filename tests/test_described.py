@@ -332,7 +332,8 @@ def test_some_comments_say_the_primal_line_of_the_backward_pass_only() -> None:
 def test_no_comments_leave_the_sections_and_nothing_else() -> None:
     source = commented("none")
     comments = [line.strip() for line in source.split("\n") if "#" in line]
-    assert comments == ["# forward", "# backward"] and "Args:" not in source
+    backward = "# backward, written out: an edit above does not change it"
+    assert comments == ["# forward", backward] and "Args:" not in source
 
 
 def test_comments_change_nothing_else() -> None:

@@ -39,6 +39,7 @@ def test_the_gradient_at_indices_of_numpy_reads_and_adds_at_them():
     assert "where" not in d.source and "select" not in d.source
 
 
+@pytest.mark.usefixtures("written_out")
 def test_so_does_a_gradient_inside_a_loop():
     """The body reads each array where its gradient adds at it as well: what is negative is closed over more often then."""
 

@@ -68,11 +68,10 @@ def train_step(params, state, x, y):
         ),
         params, state, x, y,
     )
-    b, w = params["b"], params["w"]
     value, gradient = jax.value_and_grad(loss)(params, x, y)
     new_mu, new_nu, count_inc, updates, updates_2 = update(gradient, state[0], params)
     return (
-        {"b": b + updates, "w": w + updates_2},
+        {"b": params["b"] + updates, "w": params["w"] + updates_2},
         (
             ScaleByAdamState(count=count_inc, mu=new_mu, nu=new_nu),
             EmptyState(),

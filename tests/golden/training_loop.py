@@ -23,7 +23,8 @@ def loss_fn(params, batch):
     batch: (f32[p,l], f32[p,k]).
     Returns: f32[].
     """
-    return jnp.mean((predict(params, batch[0]) - batch[1]) ** 2)
+    x, y = batch
+    return jnp.mean((predict(params, x) - y) ** 2)
 
 
 @jax.jit
@@ -32,7 +33,6 @@ def train_step(state, batch):
     batch: (f32[p,l], f32[p,k]).
     Returns: (like state, f32[]).
     """
-    x, y = batch
     loss, grads = jax.value_and_grad(loss_fn)(state.params, batch)
     momentum = jax.tree.map(lambda m, g: 0.9 * m + g, state.momentum, grads)
     params = jax.tree.map(lambda p, m: p - 0.1 * m, state.params, momentum)

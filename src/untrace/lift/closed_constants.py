@@ -7,12 +7,13 @@ that reads it would take it as an argument, and no idiom sees its values.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from untrace import jax_compat
+from untrace.ir.calls import is_derivative, signature_of
 from untrace.ir.nodes import Constant, Equation, Function, Program, Value, functions_called, walk_functions
 
 
@@ -22,7 +23,7 @@ def close_over_constants(program: Program) -> Program:
     The functions' `extra["known"]` then has the ids of those Constants.
     """
     functions = walk_functions(program.entry)
-    if not any(e.callee.name in _CLOSING for function in functions for e in function.equations):
+    if not any(e.callee.name in _CLOSING or is_derivative(e) for function in functions for e in function.equations):
         return program
     equations = [e for function in functions for e in function.equations if e.params]
     calls = Counter([id(f) for e in equations for f in functions_called(e)])
@@ -31,7 +32,24 @@ def close_over_constants(program: Program) -> Program:
             for inner, operands in _closing(equation):
                 if calls[id(inner)] == 1:
                     _substitute(inner, _known(inner, operands))
+    while _close_differentiated([e for f in functions for e in f.equations if e.params]):
+        pass  # what one closes over another inside it may as well
     return program
+
+
+def _close_differentiated(equations: Sequence[Equation]) -> bool:
+    """The same for functions that are differentiated, which may be called in several places, with the same arrays in all.
+    Whether there were any."""
+    found: dict[int, tuple[Function, dict[Value, Constant]]] = {}
+    for equation in filter(is_derivative, equations):
+        inner = equation.params["jaxpr"]
+        known = _known(inner, equation.inputs[: signature_of(equation).closed])
+        _, before = found.get(id(inner), (inner, known))
+        found[id(inner)] = inner, {p: c for p, c in before.items() if known.get(p) is c}
+    some = [pair for pair in found.values() if any(a in pair[1] for e in pair[0].equations for a in e.inputs)]
+    for inner, known in some:
+        _substitute(inner, known)
+    return bool(some)
 
 
 _CLOSING = frozenset(("cond", "scan", "while"))
