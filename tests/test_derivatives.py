@@ -425,6 +425,8 @@ def test_programs_of_authors(name):
 def test_what_is_written_out_is_said():
     note = untrace.decompile(step, prove=False)(PARAMS, X, Y).notes
     assert any("with a proof only" in n for n in note), note
+    found = untrace.from_jaxpr(jax.make_jaxpr(step)(PARAMS, X, Y))
+    assert any("a jaxpr has no calls" in n for n in found.notes), found.notes
     assert not untrace.decompile(step)(PARAMS, X, Y).notes
     text = untrace.decompile(step, derivatives="written")(PARAMS, X, Y).source
     assert "backward, written out: an edit above does not change it" in text, text

@@ -325,10 +325,14 @@ class _Attempt:
         """What a person should know of the text: those of the program, and which derivatives are not calls in it."""
         captured, options = self.captured, self.options
         kept = len(captured.called.kept) if captured.called is not None and self.form.folds else 0
-        if options.derivatives == "written" or options.style == "exact" or captured.taken == kept:
-            is_unknown = not options.prove and not captured.summary and options.derivatives != "written"
-            if is_unknown and jax_compat.is_differentiated(captured.jaxpr):
-                return (*self.program.notes, "derivatives are written out: calls of them are found with a proof only")
+        if options.derivatives == "written" or options.style == "exact":
+            return self.program.notes
+        if not options.prove or captured.function is None:
+            if captured.summary or not jax_compat.is_differentiated(captured.jaxpr):
+                return self.program.notes
+            why = "a jaxpr has no calls" if captured.function is None else "calls are found with a proof only"
+            return (*self.program.notes, f"derivatives are written out: {why}")
+        if captured.taken == kept:
             return self.program.notes
         note = f"{captured.taken - kept} of {captured.taken} derivatives that it asks for are written out: as calls they did "
         return (

@@ -82,15 +82,15 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
     return found
 
 
-def folded_in_order(equations: Sequence[Equation], foldable: Container[Any]) -> set[Any]:
+def folded_in_order(equations: Sequence[Equation], results: Sequence[Any], foldable: Container[Any]) -> set[Any]:
     """Those of the foldable values that are computed where they stand: Python computes operands from left to right, and
     nothing else comes between them and what uses them."""
     made = {output: i for i, e in enumerate(equations) for output in e.outputs if output is not None}
     starts: list[int] = []  # of the expression that an equation becomes
     found: set[Any] = set()
-    for at, equation in enumerate(equations):
+    for at, inputs in enumerate([*(e.inputs for e in equations), results]):  # what is returned comes last
         start = at
-        for atom in reversed(equation.inputs):
+        for atom in reversed(inputs):
             place = made.get(atom) if type(atom) is Value else None
             if place is not None and place == start - 1 and atom in foldable:
                 found.add(atom)

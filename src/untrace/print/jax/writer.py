@@ -407,7 +407,7 @@ class FunctionWriter:
         if self.module.idiomatic:
             self._folding = foldable(equations, results)
             if self.module.in_order:
-                self._folding = folded_in_order(equations, self._folding)
+                self._folding = folded_in_order(equations, results, self._folding)
             dead = unread(equations, results, forced)
         written = 0
         for self._at, equation in enumerate(equations):
