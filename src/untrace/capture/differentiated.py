@@ -13,8 +13,9 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -42,6 +43,7 @@ from untrace.capture.vmaps import as_function, file_of_called, is_reached, name_
 from untrace.capture.whose import file_kind
 from untrace.print.names import snake_case
 
+_PLAIN = (dict, list, tuple, type(None))
 _ROOT = re.compile(r"\w*")
 _ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "function.py")
 _moves, _no_tangent = jax_compat.is_continuous, jax_compat.no_tangent
@@ -56,15 +58,18 @@ class Asked:
 
 
 @contextlib.contextmanager
-def called_derivatives(whole: bool, refused: Sequence[int] = ()) -> Iterator[Asked]:
+def called_derivatives(
+    whole: bool, refused: Sequence[int] = (), classes: Collection[type] = frozenset()
+) -> Iterator[Asked]:
     """While the context is open, derivatives that are asked for become equations of this module.
 
-    whole: also that which the whole function is. refused: calls that stay as JAX makes them, by their number.
+    whole: also that which the whole function is. refused: calls that stay as JAX makes them, by their number. classes: of
+    pytrees that the whole function takes or gives.
     """
     asked = Asked()
     depth = 0
 
-    def replace(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | None:
+    def asks(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | None:
         nonlocal depth
         if not whole and call.caller == _ENTRY:
             return None
@@ -76,13 +81,13 @@ def called_derivatives(whole: bool, refused: Sequence[int] = ()) -> Iterator[Ask
         found = None
         # Tracing a user's function by itself may raise anything; then this call is written out.
         with contextlib.suppress(Exception):
-            found = _replaced(call)
+            found = _replaced(call, classes)
         depth -= 1
         if found is not None and not depth:
             asked.kept.append(number)
         return found
 
-    with jax_compat.intercepted_derivatives(replace):
+    with jax_compat.intercepted_derivatives(asks):
         yield asked
 
 
@@ -99,7 +104,7 @@ def noted_derivatives(whole: bool) -> Iterator[list[str]]:
         yield names
 
 
-def _replaced(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | None:
+def _replaced(call: jax_compat.DerivativeCall, classes: Collection[type]) -> jax_compat.Differentiated | None:
     given = _given(call)
     if given is None:
         return None
@@ -109,21 +114,19 @@ def _replaced(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | No
     types = jax.tree.unflatten(tree, avals)
     with jax_compat.tracing_inside_mesh(avals):
         closed, out = jax.make_jaxpr(function, return_shape=True)(*types[0], **types[1])
-    closed = _in_the_authors_words(closed, call.function, types)
+    plain, closed = closed, _in_the_authors_words(closed, call.function, types)
     # Arrays that it closes over as well: inside a loop JAX hands them to the loop.
     body, traced = jax_compat.constants_as_inputs(closed)
-    if (
-        not is_reached(types)
-        or not is_reached(out)
-        or call.has_aux
-        and not (type(out) in (tuple, list) and len(out) == 2)
-    ):
+    if call.has_aux and not (type(out) in (tuple, list) and len(out) == 2):
+        return None
+    shown = _shown(types, classes), _shown(tuple(out) if call.has_aux else out, classes)
+    if not all(map(is_reached, shown)):
         return None
     if Expander().closed(body) is not body:
         return None  # a library's own primitives may be differentiated by rules of their own
     options = tuple([name for name in ("holomorphic", "allow_int") if getattr(call, name)])
     out = tuple(out) if call.has_aux else out
-    name = called_name(call.function) or name_of_called(call.function)
+    name = "" if closed is not plain else called_name(call.function) or name_of_called(call.function)
     names = _names(closed, types[0])
     signature = Signature(call.transform, types, out, len(traced), name, argnums, call.has_aux, names, options)
     derivative = Derivative(signature, code=_code_of(call.function))
@@ -133,12 +136,29 @@ def _replaced(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | No
         return None
     if call.transform == "jvp":
         tangents = [t for t in jax.tree.leaves(call.tangents) if _moves(t)]
-        return _jvp(derivative, body, [*inputs, *tangents])
-    if call.transform in JACOBIANS:
-        return _jacobian(derivative, body, inputs)
-    if call.transform in ("value_and_grad", "grad"):
-        return _value_and_grad(derivative, body, inputs)
-    return _with_token(derivative, body, inputs)
+        found = _jvp(derivative, body, [*inputs, *tangents])
+    elif call.transform in JACOBIANS:
+        found = _jacobian(derivative, body, inputs)
+    elif call.transform in ("value_and_grad", "grad"):
+        found = _value_and_grad(derivative, body, inputs)
+    else:
+        found = _with_token(derivative, body, inputs)
+    derivative.signature = replace(signature, args=shown[0], out=shown[1])  # of the same leaves
+    return found
+
+
+def _shown(tree: Any, classes: Collection[type]) -> Any:
+    """A pytree as the text has it. What a library packs things into, and the program neither takes nor gives, stays out."""
+    if jax.tree_util.all_leaves([tree]):
+        return tree
+    parts, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    inside = [_shown(part, classes) for _, part in parts]
+    kind = type(tree)
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    if kind in _PLAIN or kind in classes or file_kind(file) == "user":
+        return jax.tree.unflatten(structure, inside)
+    full = [part for part in inside if jax.tree.leaves(part)]
+    return full[0] if len(full) == 1 else tuple(full)
 
 
 def _bound(primitive: Any, derivative: Derivative, body: Any, inputs: Sequence[Any], tokens: int = 0) -> list[Any]:

@@ -196,7 +196,7 @@ def trace(
             noted_bodies(bodies),
             noted_checkpoints(checkpoints),
             noted_vmaps() as vmaps,
-            called_derivatives(outermost, tuple(refused)) as found,
+            called_derivatives(outermost, tuple(refused), classes_in((args, kwargs, out_example))) as found,
         ):
             jaxpr, _ = traced()
             if found.kept:
@@ -276,6 +276,17 @@ def expand(captured: Captured, keep_primitives: Collection[str] = ()) -> None:
         if captured.called is not None:
             captured.called = _that_comes_back(captured, captured.called)
     captured.name_constants(jax_compat.constants_in(captured.expanded))
+
+
+def classes_in(tree: Any) -> frozenset[type]:
+    """The classes of the nodes of a pytree."""
+    found, nodes = set(), [jax.tree.structure(tree)]
+    while nodes:
+        node = nodes.pop()
+        if node.node_data() is not None:
+            found.add(node.node_data()[0])
+            nodes += node.children()
+    return frozenset(found)
 
 
 def _that_comes_back(captured: Captured, called: Called) -> Called | None:

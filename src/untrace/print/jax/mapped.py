@@ -255,7 +255,8 @@ def bind_result(
         w._statement(equation, call, base=words.get(()))
         return
     outputs = [o if o is None or w.is_read(o) else None for o in outputs]
-    found = [t for t in targets(Provenance().site(equation.origin)) if t.strong and t.path[: len(part)] == part]
+    own = [t for t in targets(Provenance().site(equation.origin)) if t.strong and not t.library]
+    found = [t for t in own if t.path[: len(part)] == part]
     names = {t.path[len(part) :]: clean(t.name) for t in found}
     rest = iter(outputs)
     if type(out) is tuple and (not names or () not in names):
