@@ -397,6 +397,36 @@ def test_what_jax_remembers_decides_nothing():
     assert len(texts) == 1 and "jax.value_and_grad(loss)" in texts.pop()
 
 
+def test_what_a_library_packs_things_into_stays_out():
+    nnx = pytest.importorskip("flax.nnx")
+    graph, state = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
+
+    def fn(state, x, y):
+        def loss_fn(model):
+            return jnp.mean((jnp.tanh(model(x)) - y) ** 2)
+
+        return nnx.value_and_grad(loss_fn)(nnx.merge(graph, state))
+
+    d = untrace.decompile(fn)(state, X, Y)
+    assert d.proof.at_least("bits") and "jax.value_and_grad(loss_fn, has_aux=True)" in d.source, d.source
+    assert "NodeStates" not in d.source and "GraphDef" not in d.source, d.source
+
+
+def test_a_filtered_gradient_has_the_authors_words():
+    eqx = pytest.importorskip("equinox")
+    arrays, static = eqx.partition(eqx.nn.MLP(3, 2, 8, 1, key=jax.random.key(0)), eqx.is_array)
+
+    def fn(arrays, x, y):
+        @eqx.filter_grad
+        def loss(model):
+            return jnp.mean((jax.vmap(model)(x) - y) ** 2)
+
+        return loss(eqx.combine(arrays, static))
+
+    d = untrace.decompile(fn)(arrays, X, Y)
+    assert d.proof.at_least("bits") and "def loss(model):" in d.source and "jax.grad(loss)(" in d.source, d.source
+
+
 PROGRAMS = sorted(p.stem for p in (Path(__file__).parent / "derivatives").glob("*.py"))
 # Which of the calls in `DERIVATIVES` are written out, and why.
 WRITTEN_OUT = {
