@@ -452,6 +452,11 @@ def test_programs_of_authors(name):
     assert "transpose()" not in d.source and "# backward" not in d.source or name in WRITTEN_OUT
 
 
+def test_a_train_step_is_proven_for_further_arguments():
+    found = untrace.decompile(step, also=[(PARAMS, X[:1], Y[:1])])(PARAMS, X, Y)
+    assert "jax.value_and_grad(loss)(params, x, y)" in found.source and found.proof.at_least("hlo"), found.proof
+
+
 def test_what_is_written_out_is_said():
     note = untrace.decompile(step, prove=False)(PARAMS, X, Y).notes
     assert any("with a proof only" in n for n in note), note

@@ -165,7 +165,8 @@ def prove_again(
     """What holds of a text beside another trace than the one that it was written from (other sizes of the inputs)."""
     with _interpreter_settings():
         plain = Plain(captured, captured.name, entry)
-        for form in forms_of(captured, plain, options):
+        folds = (True, False) if captured.vmaps or captured.called else (False,)
+        for form in (form for fold in folds for form in forms_of(captured, plain, options, fold)):
             outcome = retrace.prove_text(written, captured, timings, form.target)
             if outcome.proof is not None or outcome.module is None:
                 break

@@ -88,13 +88,24 @@ def at_other_sizes(
             dynamic = resized(example, groups)
             with jax_compat.at_most_equations(_TRACES * (_LONGER * count + _MORE)):
                 captured = trace(dynamic)
-            found = correspondence(captured.jaxpr, example.jaxpr, *[o.jaxpr for o in others])
+            found = _correspondence([captured, example, *others])
         except (UntraceError, Different):
             continue
         captured.beside = Beside(example, groups)
         captured.limits = {g.size: Limit(g.least, g.multiple) for g in groups}
         if _noted(captured, found):
             yield Sized(captured, dynamic, groups, found.objects)
+
+
+def _correspondence(every: Sequence[Captured]) -> Correspondence:
+    """How the numbers of traces correspond, of those with calls where JAX differentiates an array of one row otherwise."""
+    try:
+        return correspondence(*[c.jaxpr for c in every])
+    except Different:
+        called = [c.called.jaxpr for c in every if c.called is not None]
+        if len(called) < len(every):
+            raise
+        return correspondence(*called)
 
 
 def note_numbers(captured: Captured, form: Any, example: Any) -> bool:
