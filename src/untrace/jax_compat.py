@@ -2342,8 +2342,9 @@ def body_names(closed: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...] | Non
 class DerivativeCall:
     """A call that asks JAX for a derivative, as it is made: of `function(*args, **kwargs)`.
 
-    transform: "value_and_grad", "grad", "vjp", "linearize", "jvp", "jacfwd", "jacrev" or "hessian". argnums: what is differentiated, as it was
-    given; all of `args` where it is None. tangents: of `jvp`, like `args`. caller: the file of the code outside JAX that called.
+    transform: "value_and_grad", "grad", "vjp", "linearize", "jvp", "jacfwd", "jacrev" or "hessian". argnums: what is
+    differentiated, as it was given; all of `args` where it is None. tangents: of `jvp`, like `args`. caller: the file of the
+    code outside JAX that called.
     """
 
     transform: str

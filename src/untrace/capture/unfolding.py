@@ -34,7 +34,7 @@ _moves, _no_tangent = jax_compat.is_continuous, jax_compat.no_tangent
 
 
 def unfolded(closed: Any) -> Any:
-    """`closed` with every equation of this module differentiated, and every mapped one mapped.
+    """`closed` with every call of a derivative differentiated, and every mapped function mapped.
 
     The very same object where there is none. Raises ValueError where a pullback is called where its function was not.
     """
