@@ -131,7 +131,7 @@ def forms_of(captured: Captured, plain: Plain, options: Options, folds: bool = F
         forms: tuple[tuple[Any, frozenset[str]], ...] = ((NEUTRAL, BOLD),)
         kept = parts(whole, captured.checkpoints)
         instead: dict[int, Any] = {}
-        known = Known(captured.extra.get("provenance"))
+        known = Known(captured.provenance)
         if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings, known)):
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
             if captured.example is not None:  # a product of numbers may be rounded otherwise at other sizes
@@ -186,7 +186,7 @@ def _whole(captured: Captured, folds: bool) -> Any:
             base, calls = captured.called.jaxpr, captured.called.vmaps
         captured.folded = vmaps.folded(base, captured.expanded, calls, captured.expander, unfolded)
         if captured.called is not None:
-            more = with_known_calls(captured.folded, captured.extra["provenance"])
+            more = with_known_calls(captured.folded, captured.provenance)
             if more is not captured.folded and comes_back(captured, more):
                 captured.folded = more
     return captured.folded
@@ -218,7 +218,7 @@ def _at_example(
         whole = _whole(example, folds)
         there = {id(place[i]) for i in kept if i in place} | parts(whole, example.checkpoints)
         settings = example.constant_names, example.extra.get("apart")
-        known = Known(example.extra.get("provenance"))
+        known = Known(example.provenance)
         same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, beside.bodies, known)
         if sizes.note_numbers(captured, form, same):
             return replace(goal, jaxpr=unfolded(same) if folds else same)

@@ -1983,17 +1983,8 @@ def _jax_folder() -> str:
 
 def with_inner_jaxprs(eqn: Any, function: Callable[[Any], Any]) -> Any:
     """An equation with `function(jaxpr)` for each jaxpr among its parameters; the very same where it gives them back."""
-    changed: dict[str, Any] = {}
-    for key, value in eqn.params.items():
-        if is_jaxpr(value):
-            new = function(value)
-            if new is not value:
-                changed[key] = new
-        elif type(value) is tuple and value and all(map(is_jaxpr, value)):
-            several = tuple(map(function, value))
-            if any(a is not b for a, b in zip(several, value, strict=True)):
-                changed[key] = several
-    return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
+    params = with_other_jaxprs(eqn.params, function)
+    return eqn if params is eqn.params else eqn.replace(params=params)
 
 
 # Parameter types that can never hold a jaxpr: most parameters, so they are passed over first.

@@ -235,8 +235,7 @@ class Expander:
         to do.
         """
         has_home = eqn.primitive.name not in _OPEN_BODIES
-        params = jax_compat.with_other_jaxprs(eqn.params, lambda closed: self._jaxpr(closed, has_home))
-        return eqn if params is eqn.params else eqn.replace(params=params)
+        return jax_compat.with_inner_jaxprs(eqn, lambda closed: self._jaxpr(closed, has_home))
 
     # ------------------------------------------------------------ one equation
 

@@ -104,6 +104,7 @@ class Captured:
     taken: int = 0  # how many derivatives the function asks for, those of others not counted; where it was noted
     called: Called | None = None  # with calls of derivatives, where there are some
     folded: Any = None  # what was captured, with all calls found again, once somebody asked
+    provenance: Provenance = field(default_factory=Provenance)  # of all programs that are made of it
     _looked_for: dict[int, Any] = field(default_factory=dict)
 
     @property
@@ -272,7 +273,6 @@ def expand(captured: Captured, keep_primitives: Collection[str] = ()) -> None:
         captured.expander.perturbed = jax_compat.perturbed_operands(captured.jaxpr)
         captured.expanded = captured.expander.closed(captured.jaxpr)
         captured.notes = captured.expander.notes
-        captured.extra.setdefault("provenance", Provenance())  # of all programs that are made of it
         if captured.called is not None:
             captured.called = _that_comes_back(captured, captured.called)
     captured.name_constants(jax_compat.constants_in(captured.expanded))
@@ -335,9 +335,14 @@ def program_of(
     captured.name_constants(c.value for c in constants)
     for constant in constants:
         constant.hint = captured.constant_names.get(id(constant.value))
-    extra = {**captured.extra, "importer": importer}
     program = Program(
-        entry, signature, tuple(importer.notes), extra=extra, numbers=captured.numbers, idle=captured.idle
+        entry,
+        signature,
+        tuple(importer.notes),
+        extra={**captured.extra, "importer": importer},
+        numbers=captured.numbers,
+        idle=captured.idle,
+        provenance=captured.provenance,
     )
     note_trees(program, captured.bodies)
     return program

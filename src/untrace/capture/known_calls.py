@@ -94,14 +94,14 @@ class _Finder:
                 place = max(match.places)
                 calls[place] = self._call(known, jaxpr.eqns[place], match, outputs)
                 gone |= match.places
-        eqns = [calls.get(i) or self._inside(e) for i, e in enumerate(jaxpr.eqns) if i in calls or i not in gone]
+        eqns = [
+            calls.get(i) or jax_compat.with_inner_jaxprs(e, self.jaxpr)
+            for i, e in enumerate(jaxpr.eqns)
+            if i in calls or i not in gone
+        ]
         if not calls and all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True)):
             return closed
         return jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
-
-    def _inside(self, eqn: Any) -> Any:
-        params = jax_compat.with_other_jaxprs(eqn.params, self.jaxpr)
-        return eqn if params is eqn.params else eqn.replace(params=params)
 
     def _call(self, known: _Known, last: Any, match: _Match, outputs: Sequence[Any]) -> Any:
         inner, _ = jax_compat.open_jaxpr(known.body)

@@ -71,10 +71,7 @@ class _Unfolder:
             name = eqn.primitive.name
             given = {i: tokens[v] for i, v in enumerate(eqn.invars) if jax_compat.is_variable(v) and v in tokens}
             if eqn.primitive not in (VMAP, CALLED, CALLS.get(name), LATER.get(name)):
-                params = eqn.params if given else jax_compat.with_other_jaxprs(eqn.params, self.jaxpr)
-                new = (
-                    self._holding(eqn, given) if given else eqn if params is eqn.params else eqn.replace(params=params)
-                )
+                new = self._holding(eqn, given) if given else jax_compat.with_inner_jaxprs(eqn, self.jaxpr)
                 other = new is not eqn
                 if substitute:
                     new = new.replace(invars=jax_compat.substituted(new.invars, substitute))

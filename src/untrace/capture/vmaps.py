@@ -250,7 +250,7 @@ class _Folder:
     def _folded(self, closed: Any) -> Any:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
         known = {id(value): var for var, value in zip(jaxpr.constvars, consts, strict=False)}
-        eqns: list[Any] = [self._inside(e) for e in jaxpr.eqns]
+        eqns: list[Any] = [jax_compat.with_inner_jaxprs(e, self.jaxpr) for e in jaxpr.eqns]
         changed = any(a is not b for a, b in zip(eqns, jaxpr.eqns, strict=True))
         made_by = {v: i for i, e in enumerate(eqns) for v in e.outvars}
         dead = _dead(eqns, jaxpr.outvars)
@@ -271,10 +271,6 @@ class _Folder:
         if gone:
             gone |= _dead([e if i not in gone else None for i, e in enumerate(eqns)], jaxpr.outvars)
         return jax_compat.rebuilt_jaxpr(closed, [e for i, e in enumerate(eqns) if i not in gone], jaxpr.outvars)
-
-    def _inside(self, eqn: Any) -> Any:
-        params = jax_compat.with_other_jaxprs(eqn.params, self.jaxpr)
-        return eqn if params is eqn.params else eqn.replace(params=params)
 
     def _equation(self, call: VmapCall, like: Any, known: dict[int, Any]) -> Any:
         """The equation for a call; `known`: the variables of arrays, by id. None where an input is none of the jaxpr's."""

@@ -281,7 +281,8 @@ class Program:
     `notes` are sentences for the proof (what was expanded, which callable became a parameter). `numbers`: those that follow
     the sizes of the inputs; None where the sizes are the example's own. `idle`: the traced arguments (positional, keyword)
     with other static fields, on which the program does not depend. `in_order`: whether everything is computed in the order
-    in which the author did, for the derivative of a function adds up in that order.
+    in which the author did, for the derivative of a function adds up in that order. `provenance`: where equations came from
+    (`capture.provenance`), once somebody asked.
     """
 
     entry: Function
@@ -292,6 +293,7 @@ class Program:
     numbers: SizeNumbers | None = None
     idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None
     in_order: bool = False
+    provenance: Any = None
 
 
 def functions_in(value: Any) -> list[Function]:

@@ -32,8 +32,9 @@ def close_over_constants(program: Program) -> Program:
             for inner, operands in _closing(equation):
                 if calls[id(inner)] == 1:
                     _substitute(inner, _known(inner, operands))
-    while _close_differentiated([e for f in functions for e in f.equations if e.params]):
-        pass  # what one closes over another inside it may as well
+    changed = True
+    while changed:  # what one closes over another inside it may as well
+        changed = _close_differentiated([e for f in functions for e in f.equations if e.params])
     return program
 
 

@@ -40,10 +40,9 @@ def name_values(program: Program) -> Program:
 
 def provenance_of(program: Program) -> Provenance:
     """The Provenance of a Program, made once."""
-    found = program.extra.get("provenance")
-    if found is None:
-        found = program.extra["provenance"] = Provenance()
-    return found
+    if program.provenance is None:
+        program.provenance = Provenance()
+    return program.provenance
 
 
 class Group:

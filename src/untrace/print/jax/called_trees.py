@@ -14,9 +14,9 @@ from untrace.capture.body_trees import BodyTrees, Tree
 from untrace.ir.nodes import Function, Value
 from untrace.lift import parameters
 from untrace.print.jax.bodies import argument_words, hint_of
+from untrace.print.jax.called import returned
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
 from untrace.print.jax.loop_trees import assign, given, trees_of
-from untrace.print.jax.mapped import returned
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.types import array_type, tree_type
 from untrace.print.names import identifier

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Value
-from untrace.print.jax.mapped import arguments_of, bind_result, given_to, is_leaf, same, transformed
+from untrace.ir.nodes import Function, Value
+from untrace.print.jax.called import arguments_of, bind_result, given_to, is_leaf
 from untrace.print.jax.results import rebuilt
+from untrace.print.jax.transformed import gradient, transformed
 from untrace.print.tree import Call, Expr, Text, Tuple
 
 
@@ -33,45 +34,10 @@ def value_and_grad(w: Any, operands: Sequence[Expr], body: Function, signature: 
         out, found = (signature.out, signature.gradients), [value, *aux, *gradients]
         words = {(0, 0): "value", (0, 1): "aux", (1,): "grads"} if signature.has_aux else {(0,): "value", (1,): "grads"}
     transform = "grad" if value is None else "value_and_grad"
-    call = Call(_gradient(transform, function, signature), *given)
+    call = Call(gradient(transform, function, signature), *given)
     # Of a value that nobody reads the author may have asked all the same.
     part = (1,) if value is None and signature.transform != "grad" and not signature.has_aux else ()
     bind_result(w, w.equation, call, out, found, words, part)
-
-
-def of_gradient(w: Any, equation: Equation, operands: Sequence[Expr], outer: Function, closed: int) -> Expr | None:
-    """`jax.grad(f)` for a function that does nothing else than this equation; None where it does.
-
-    closed: how many of its parameters, which are `operands` here, are values that it closes over.
-    """
-    signature, body = equation.params["derivative"].signature, equation.params["jaxpr"]
-    own = equation.inputs[: signature.closed]
-    count = len(jax.tree.leaves(signature.out))
-    places = {id(p): i for i, p in enumerate(outer.params)}
-    if signature.args[1] or not same(equation.inputs[signature.closed :], outer.params[closed:]):
-        return None
-    if not all(id(x) in places for x in own) or any(o is None for o in equation.outputs[count:]):
-        return None
-    value, aux, gradients = equation.outputs[:1], equation.outputs[1:count], equation.outputs[count:]
-    if same(outer.results, [*value, *aux, *gradients]):
-        transform = "value_and_grad"
-    elif same(outer.results, [*gradients, *aux]):
-        transform = "grad"
-    else:
-        return None
-    given = [*(operands[places[id(x)]] for x in own), *operands[closed : len(outer.params)]]
-    function = transformed(w, equation, given, body, arguments_of(signature, body), signature)
-    return _gradient(transform, function, signature)
-
-
-def _gradient(transform: str, function: Expr, signature: Any) -> Expr:
-    """`jax.grad(f, argnums=..., has_aux=True)`."""
-    options: list[tuple[str, Expr]] = []
-    if signature.argnums != 0:
-        options.append(("argnums", Text(repr(signature.argnums))))
-    if signature.has_aux:
-        options.append(("has_aux", Text("True")))
-    return Call(f"jax.{transform}", [function], [*options, *((name, Text("True")) for name in signature.options)])
 
 
 def jvp(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> None:
@@ -98,7 +64,7 @@ def jacobian(w: Any, operands: Sequence[Expr], body: Function, derivative: Any) 
     out = (derivative.jacobian, signature.out[1]) if signature.has_aux else derivative.jacobian
     words = {(): "jacobian", (0,): "jacobian", (1,): "aux"}
     bind_result(
-        w, w.equation, Call(_gradient(signature.transform, function, signature), *given), out, w.equation.outputs, words
+        w, w.equation, Call(gradient(signature.transform, function, signature), *given), out, w.equation.outputs, words
     )
 
 

@@ -13,7 +13,7 @@ from untrace import jax_compat
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Function, Program, Value
 from untrace.lift.unpacked import unpacked_names
-from untrace.print.jax import mapped
+from untrace.print.jax.called import returned
 from untrace.print.jax.checks import RefuseOthers
 from untrace.print.jax.described import WORDS, author_dims
 from untrace.print.jax.guard import guard_of
@@ -117,7 +117,7 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
         w.statements[start:start] = w.sizes.prologue()
     result = _result(module, w, entry, program)
     w.statements.extend(result.statements)
-    w.statements.append(Return(mapped.returned(w.statements, result.value)))
+    w.statements.append(Return(returned(w.statements, result.value)))
     module.definitions.extend(result.definitions)
     module.imports.update(result.imports)
     module.modules.update(result.modules)

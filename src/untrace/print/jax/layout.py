@@ -14,7 +14,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace._places import is_cell, place_of
 from untrace.capture.provenance import Provenance, Site
-from untrace.print.jax.mapped import Unpacked
+from untrace.print.jax.called import Unpacked
 from untrace.print.jax.reroll import For
 from untrace.print.jax.rolled_loop import Start
 from untrace.print.jax.types import array_type

@@ -21,8 +21,8 @@ from untrace.ir.scans import closes_simply, same_weak_types, used_values
 from untrace.lift import parameters
 from untrace.lift.words import clean
 from untrace.print.jax.bodies import Body, argument_words, hint_of, scan_options
+from untrace.print.jax.called import Unpacked, returned
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, own_uses, reach
-from untrace.print.jax.mapped import Unpacked, returned
 from untrace.print.jax.results import inner_nodes, is_readable, rebuilt
 from untrace.print.names import identifier
 from untrace.print.rules import WRITTEN, Whole

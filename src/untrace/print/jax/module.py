@@ -105,7 +105,7 @@ def write_module(
     module = ModuleWriter(forced, standalone, idiomatic)
     module.reroll, module.guarded = reroll, guarded
     module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
-    module.program, module.in_order = program.entry.jaxpr, program.in_order
+    module.program, module.in_order, module.provenance = program.entry.jaxpr, program.in_order, provenance_of(program)
     module.residuals = program.extra.get("residuals", {})
     module.stacked = set(module.residuals.values())
     module.flat_carries = program.extra.get("flat_carries", module.flat_carries)

@@ -14,6 +14,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
+from untrace.capture.provenance import Provenance
 from untrace.ir.nodes import (
     Constant,
     Equation,
@@ -30,9 +31,9 @@ from untrace.ir.nodes import (
 from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
 from untrace.print import rules
-from untrace.print.jax import mapped
 from untrace.print.jax.bases import base_of
 from untrace.print.jax.bodies import BareReturn
+from untrace.print.jax.called import Unpacked
 from untrace.print.jax.constants import ConstantWriter, Named
 from untrace.print.jax.described import Described
 from untrace.print.jax.folding import FOLDED_WIDTH, RETURNED_WIDTH, foldable, folded_in_order, unread
@@ -92,6 +93,7 @@ class ModuleWriter(ConstantWriter):
         self.entry: Any = None  # the entry Function
         self.returned: dict[int, Any] = {}  # of local functions, by id: which of their results are trees
         self.in_order = False  # see Program
+        self.provenance = Provenance()  # that of the program
         self.flat_carries: Callable[[], bool] = lambda: True  # whether the carries of loops keep their order
         self.sums: dict[int, Any] = {}  # of loops, by id of the equation: the trees that they add up
         self.rows: dict[int, Any] = {}  # the same: the trees that they stack
@@ -582,7 +584,7 @@ class FunctionWriter:
         if all(g == "_" for g in groups):
             groups = []
         whole = equation.callee.name == "scan" and "_" not in groups and all(type(g) is str for g in groups)
-        self.statements.append((mapped.Unpacked if whole else Assign)(groups, value.expr, equation.origin))
+        self.statements.append((Unpacked if whole else Assign)(groups, value.expr, equation.origin))
         self._note_folded(equation)
 
     def bind(self, equation: Equation, operands: Sequence[Expr]) -> Expr:
