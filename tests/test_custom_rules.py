@@ -347,6 +347,7 @@ def test_a_mapped_rule_calls_its_own_function(style: str) -> None:
     assert np.array_equal(*second)
 
 
+@pytest.mark.usefixtures("written_out")
 def test_sums_of_cotangents_in_rules_are_plain_sums():
     @jax.custom_vjp
     def f(x):

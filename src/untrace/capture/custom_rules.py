@@ -9,10 +9,14 @@ does) comes to an end. Source: `jax/_src/custom_derivatives.py`, `process_custom
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from untrace import jax_compat
+from untrace.capture.differentiated import called_derivatives
+from untrace.capture.unfolding import unfolded
+from untrace.prove.compare import compare
 
 if TYPE_CHECKING:
     from untrace.capture.jaxpr import Importer
@@ -61,6 +65,7 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
 
     def trace() -> Any:
         rule, out_zeros = importer.expander.jvp_of(eqn)
+        (rule,) = _with_calls(importer, [rule], lambda: jax_compat.custom_jvp_rule(eqn)[:1])
         rule, tracers = jax_compat.traced_constants_as_inputs(rule)
         return rule, out_zeros, _places(importer, eqn, tracers)
 
@@ -100,6 +105,8 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
 
     def trace() -> Any:
         fwd, forwards, bwd, *rest = importer.expander.vjp_of(eqn)
+        perturbed = importer.expander.perturbed_of(eqn)
+        fwd, bwd = _with_calls(importer, [fwd, bwd], lambda: jax_compat.custom_vjp_rules(eqn, perturbed)[:3:2])
         fwd, tracers = jax_compat.traced_constants_as_inputs(fwd)
         bwd, others = jax_compat.traced_constants_as_inputs(bwd)
         return fwd, forwards, bwd, *rest, _places(importer, eqn, tracers), _places(importer, eqn, others)
@@ -121,6 +128,18 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
 
     importer.later(trace_rules)
     return out
+
+
+def _with_calls(importer: Importer, plain: Sequence[Any], trace: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+    """The jaxprs of rules with the derivatives that they ask for as calls, where those come back. trace: traces them again."""
+    if not importer.keeps_calls or not any(map(jax_compat.is_differentiated, plain)):
+        return plain
+    with contextlib.suppress(Exception), jax_compat.fresh_caches()(), called_derivatives(False) as asked:
+        found = list(map(importer.expander.closed, trace()))
+        pairs = zip(plain, map(unfolded, found), strict=True)
+        if asked.kept and all(compare(a, b, importer.expander).difference is None for a, b in pairs):
+            return found
+    return plain
 
 
 def _places(importer: Importer, eqn: Any, tracers: Sequence[Any]) -> tuple[int, ...]:

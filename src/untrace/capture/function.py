@@ -101,6 +101,7 @@ class Captured:
     # Whether those are all: not where JAX took functions of the author's from its caches, which it does not call again.
     asked_all: bool = True
     beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes`)
+    keeps_calls: bool = False  # whether derivatives that are asked for stay calls
     taken: int = 0  # how many derivatives the function asks for, those of others not counted; where it was noted
     called: Called | None = None  # with calls of derivatives, where there are some
     folded: Any = None  # what was captured, with all calls found again, once somebody asked
@@ -254,6 +255,7 @@ def trace(
         jax_compat.transformation(function),
         function=function,
         vmaps=vmaps,
+        keeps_calls=note_calls and derivatives != "written",
         taken=len(taken) if called is None else called.asked,
         called=called,
         bodies=bodies,
@@ -328,7 +330,7 @@ def program_of(
     rules: whether it has the derivative rules of the functions that it calls. is_public: of which of them the importer,
     in `extra`, has yet to capture those; see `Importer`.
     """
-    importer = Importer(captured.expander, captured.checkpoints, rules, is_public)
+    importer = Importer(captured.expander, captured.checkpoints, rules, is_public, captured.keeps_calls)
     with captured.caches():
         entry = importer.program(jaxpr, name)
     constants = importer.constants

@@ -38,7 +38,8 @@ class Importer:
     """Converts jaxprs, each once.
 
     rules: whether derivative rules are captured with the functions that have them. is_public: whether a `custom_jvp_call`
-    is one of a public function, whose rule is captured when `capture_rest` is called, if ever.
+    is one of a public function, whose rule is captured when `capture_rest` is called, if ever. keeps_calls: whether rules
+    have calls of the derivatives that they ask for.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Importer:
         checkpoints: Checkpoints | None = None,
         rules: bool = True,
         is_public: Callable[[Any], bool] = lambda eqn: False,
+        keeps_calls: bool = False,
     ) -> None:
         # The program's own: what it has replaced is then seen to be the same thing inside a rule.
         self.expander = expander or Expander()
@@ -63,6 +65,7 @@ class Importer:
         self._copies: dict[Any, list[Any]] = {}  # those in conditions that may be copies of others
         self._takes_rules = rules
         self.is_public = is_public
+        self.keeps_calls = keeps_calls
         self._rest: dict[int, tuple[Mapping[str, Any], int, Callable[[bool], None]]] = {}  # by id of what is captured
         self.rules: dict[Any, dict[str, Any]] = {}  # captured custom rules, by `jax_compat.rule_key`
 
