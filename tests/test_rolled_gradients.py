@@ -326,7 +326,7 @@ def test_text_that_is_not_proven_is_written_statement_by_statement(monkeypatch):
     def wrong(*args):
         made = write(*args)
         if made is not None:
-            made[1][-1].body.insert(0, made[1][-1].body[-1])
+            made[1][-1].body.append(made[1][-1].body[-1])
         return made
 
     monkeypatch.setattr(rolled, "write_loop", wrong)

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from untrace._api import Decompiled, decompile, from_jaxpr, rule
+    from untrace._api import Decompiled, decompile, from_jaxpr, rule, steps
     from untrace._errors import (
         CaptureError,
         OptionError,
@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CaptureError", "Decompiled", "OptionError", "OutputExistsError", "Proof", "ProofError",
     "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "annotate_torch", "decompile",
-    "from_jaxpr", "from_torch", "rule", "torch_op", "verify",
+    "from_jaxpr", "from_torch", "rule", "steps", "torch_op", "verify",
 ]  # fmt: skip
 
 _HOMES = {
@@ -36,7 +36,7 @@ _HOMES = {
     "annotate_torch": "untrace.torch.annotate",
     "from_torch": "untrace.torch.api",
     "torch_op": "untrace.torch.bridge",
-    **dict.fromkeys(("Decompiled", "decompile", "from_jaxpr", "rule"), "untrace._api"),
+    **dict.fromkeys(("Decompiled", "decompile", "from_jaxpr", "rule", "steps"), "untrace._api"),
 }
 
 

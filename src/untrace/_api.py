@@ -6,7 +6,7 @@ import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from untrace._garbage import no_collections
 from untrace._options import WORDS, Options
 from untrace._pipeline import Result, write_and_prove
 from untrace._sizes import Call, written_for_sizes
+from untrace._steps import Step, steps_of
 from untrace.capture.function import Captured
 from untrace.print.jax.entry import FlatEntry
 from untrace.print.jax.signature import static_arguments
@@ -25,7 +26,7 @@ from untrace.print.rules import JAX
 from untrace.prove.load import LoadedText, load_text, save_arrays
 from untrace.prove.report import Proof
 
-__all__ = ["Decompiled", "decompile", "from_jaxpr", "rule"]
+__all__ = ["Decompiled", "decompile", "from_jaxpr", "rule", "steps"]
 
 rule = JAX.user_rule
 """Decorator: teaches untrace how a primitive is written, `@untrace.rule("my_primitive")`.
@@ -175,25 +176,70 @@ def decompile(
     options = _options(style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard, derivatives)
 
     def decompile_on(*args: Any, **kwargs: Any) -> Decompiled:
-        start = time.perf_counter()
-        nums, names = static_arguments(fn, args, static_argnums, static_argnames)
         with no_collections():
-            call = Call(fn, args, kwargs, nums, names, style == "idiomatic" and prove, derivatives)
-            captured = call.captured()
-            timings = {"capture": time.perf_counter() - start}
-            others = [call.with_arguments(more) for more in also]
-            result = written_for_sizes(call, captured, options, timings, others)
-            return _decompiled(captured, result, timings)
+            return _decompiled(*_written(_Job(fn, static_argnums, static_argnames, also, options), args, kwargs))
 
     return decompile_on
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is to be written of which function; the fields are `decompile`'s."""
+
+    function: Callable[..., Any]
+    static_argnums: int | Sequence[int]
+    static_argnames: str | Sequence[str]
+    also: Sequence[Any]
+    options: Options
+
+
+def _written(job: _Job, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Captured, Result, dict[str, float]]:
+    """The capture, the text of it with its proof, and how long each step took."""
+    start = time.perf_counter()
+    options = job.options
+    nums, names = static_arguments(job.function, args, job.static_argnums, job.static_argnames)
+    noted = options.style == "idiomatic" and options.prove
+    call = Call(job.function, args, kwargs, nums, names, noted, options.derivatives)
+    captured = call.captured()
+    timings = {"capture": time.perf_counter() - start}
+    others = [call.with_arguments(more) for more in job.also]
+    return captured, written_for_sizes(call, captured, options, timings, others), timings
+
+
+def steps(
+    fn: Callable[..., Any],
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    also: Sequence[Any] = (),
+    **options: Any,
+) -> Callable[..., Iterator[Step]]:
+    """What each pass makes of the text of `fn`: `steps(fn)(*args, **kwargs)` gives a Step for each, in their order.
+
+    options: those of `decompile`, in its style "idiomatic"; its text is the last step's. Each text is written anew, with all
+    that had to be taken back for the proof taken back from the start. Raises what `decompile` raises, and OptionError where
+    the text is of style "exact", which has no passes.
+    """
+    job = _Job(fn, static_argnums, static_argnames, also, _options(**options))
+
+    def steps_on(*args: Any, **kwargs: Any) -> Iterator[Step]:
+        with no_collections():
+            _, result, _ = _written(job, args, kwargs)
+        if result.attempt is None:
+            raise OptionError(
+                f'the text of this function is of style "exact", which has no passes: {"; ".join(result.notes)}'
+            )
+        return steps_of(result.attempt, result.written.source)
+
+    return steps_on
+
+
 def _options(
-    style: str,
-    standalone: bool,
-    prove: bool,
-    simplify: bool,
-    comments: str,
+    style: str = "idiomatic",
+    standalone: bool = False,
+    prove: bool = True,
+    simplify: bool = True,
+    comments: str = "some",
     annotations: str = "none",
     reroll: str = "loop",
     sizes: str = "infer",

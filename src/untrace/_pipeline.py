@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from untrace.capture.body_trees import Bodies, forget_trees, has_trees
 from untrace.capture.constant_order import keep_constant_order
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Equation, Function, Program, walk_functions
+from untrace.ir.passes import ALL, NONE, Course, is_strict
 from untrace.lift import lift
 from untrace.lift.addends import Addend, with_addends
 from untrace.lift.names import provenance_of
@@ -37,11 +38,25 @@ from untrace.prove.retrace import Target
 
 
 @dataclass(frozen=True, slots=True)
+class Retreats:
+    """What an attempt has taken back: by id of the jaxpr equation, what is no part of a lift (`refused`), nor of a function of
+    its own (`inlined`), what is written as a `bind` (`forced`); and whether statements that repeat become loops."""
+
+    refused: frozenset[int] = frozenset()
+    inlined: frozenset[int] = frozenset()
+    forced: frozenset[int] = frozenset()
+    rolls: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
+    """A text and its proof. `attempt`: what wrote it, to be replayed pass by pass; None of a text in style exact."""
+
     written: Written
     proof: Proof
     notes: tuple[str, ...]
     module: Any
+    attempt: Attempt | None = None
 
 
 class NotAtExample(ProofError):
@@ -86,7 +101,7 @@ def write_and_prove(
             if again:
                 program = Plain(captured, name, entry, notes).whole
             keep_constant_order(program.entry)
-            attempt = _Attempt(
+            attempt = Attempt(
                 captured, program, name, options, timings, Form(captured.expanded, Target(captured.expanded))
             )
             result = attempt.run(idiomatic=False)
@@ -130,7 +145,7 @@ def _idiomatic(
             except UnsupportedPrimitiveError as error:
                 why = str(error)  # the style `exact` may have a form for it; where not, it says the same
             except Exception as error:  # a fault in a lift costs readability, never the result
-                if os.environ.get("UNTRACE_STRICT"):
+                if is_strict():
                     raise
                 why = f"{type(error).__name__}: {error}"
     return None, why
@@ -143,7 +158,7 @@ def _at_its_best(
     same = repeated_pullbacks(captured, plain, form.jaxpr) if form.target.simplifications else {}
     why = ""
     for once in (same, {}) if same else ({},):
-        attempt = _Attempt.at(captured, plain, form, name, options, timings, once)
+        attempt = Attempt.at(captured, plain, form, name, options, timings, once)
         attempt.pads = options.simplify and options.prove and is_run(captured)
         result = attempt.run(idiomatic=True)
         if attempt.addends:
@@ -190,7 +205,7 @@ def _begin_compiling(
 
 
 @dataclass
-class _Attempt:
+class Attempt:
     """One form of a program: written, proven, and written again where a statement was wrong. `why`: what failed last."""
 
     captured: Captured
@@ -205,6 +220,9 @@ class _Attempt:
     traces: bool = True  # whether the text that was written last does at all
     # Whether the target compiles to the original's program, which the attempt waits for where it needs to know.
     compiled_alike: OptimisedAlike | None = None
+    retreats: Retreats = Retreats()  # of the text that was written last
+    # Gives the program as it was before anything was lifted, with what simplifies it or as it was captured.
+    fresh: Callable[[bool], Program] | None = None
 
     @classmethod
     def at(
@@ -216,25 +234,40 @@ class _Attempt:
         options: Options,
         timings: dict[str, float],
         once: dict[int, Any],
-    ) -> _Attempt:
+    ) -> Attempt:
         """An attempt at a form, in which equal pullbacks are called once: those of the equations in `once`."""
         whole = form.jaxpr
         if once:
             form = form.proven_as(without_repeated(whole, once), "pullbacks called once", captured)
         alike = _begin_compiling(captured, form.target, options, timings)  # first of all: XLA takes its time
-        program = plain.whole if whole is captured.expanded else plain.of(whole, name)
-        if once:
-            program.extra["pullbacks_once"] = True
-        return cls(captured, program, name, options, timings, form, compiled_alike=alike)
 
-    def padded(self, plain: Plain, once: dict[int, Any]) -> _Attempt:
+        def fresh(simplified: bool = True) -> Program:
+            program = plain.of(whole if simplified else captured.expanded, name)
+            if once and simplified:
+                program.extra["pullbacks_once"] = True
+            return program
+
+        program = plain.whole if whole is captured.expanded and not once else fresh()
+        return cls(captured, program, name, options, timings, form, compiled_alike=alike, fresh=fresh)
+
+    def padded(self, plain: Plain, once: dict[int, Any]) -> Attempt:
         """An attempt at the program with the sums that are missing in it (`lift.addends`)."""
         addends, padding = self.addends, []
         self.pads, self.addends = False, []
         jaxpr = with_addends(self.form.jaxpr, addends, padding)
         form = replace(self.form.proven_as(jaxpr, f"zeros added ({len(addends)})", self.captured), jaxpr=jaxpr)
-        attempt = _Attempt.at(self.captured, plain, form, self.name, self.options, self.timings, once)
+        attempt = Attempt.at(self.captured, plain, form, self.name, self.options, self.timings, once)
         attempt.program.extra["padding"] = padding
+        bare = attempt.fresh
+
+        def fresh(simplified: bool = True) -> Program:
+            assert bare is not None
+            program = bare(simplified)
+            if simplified:
+                program.extra["padding"] = padding
+            return program
+
+        attempt.fresh = fresh
         for equation, depth in padding:
             provenance_of(attempt.program).shorten(equation, depth)
         return attempt
@@ -272,8 +305,9 @@ class _Attempt:
             rerolled = idiomatic and self.options.reroll == "scan"
             written = self._written(head, forced, idiomatic, rerolled and not self.options.prove, rolls)
             self._spent("write", start)
+            self.retreats = Retreats(refused, inlined, forced, rolls)
             if not self.options.prove:
-                return Result(written, Proof("unproven", "prove=False"), self._notes(), None)
+                return Result(written, Proof("unproven", "prove=False"), self._notes(), None, self)
             outcome = retrace.prove_text(written, captured, timings, target, self.compiled_alike)
             self.why, self.traces = outcome.why, outcome.traced
             if outcome.proof is not None:
@@ -320,7 +354,27 @@ class _Attempt:
             proof = replace(proof, notes=(*proof.notes, f"it holds{at}; other sizes were not tried"))
         written.with_docstring(head_of_module(captured, self.name, idiomatic, proof.sentence, at), head)
         restate(module, written.source)
-        return Result(written, proof, self._notes(), module)
+        return Result(written, proof, self._notes(), module, self if idiomatic else None)
+
+    def replayed(self, course: Course, simplified: bool = True) -> Written:
+        """The text that the passes of a course give, without docstring and guard, after what was taken back; not proven.
+
+        Of a course that ends before the passes over statements, the text has none of those. simplified: whether the jaxpr
+        was rewritten first.
+        """
+        assert self.fresh is not None
+        again = replace(self, program=self.fresh(simplified))
+        program, taken = again.program, self.retreats
+        program.in_order = self.program.in_order
+        program.extra["flat_carries"] = again._keeps_carries
+        program.extra["sums"] = self.options.simplify and self.options.prove
+        plain = [(f, f.equations) for f in walk_functions(program.entry)]
+        try:
+            lifted = again._lift(plain, taken.refused, taken.inlined, course)
+            statements = course if lifted else NONE
+            return again._written("", taken.forced, True, False, taken.rolls, statements, guarded=False)
+        finally:
+            program.extra.pop("flat_carries", None)
 
     def _notes(self) -> tuple[str, ...]:
         """What a person should know of the text: those of the program, and which derivatives are not calls in it."""
@@ -342,18 +396,23 @@ class _Attempt:
         )
 
     def _lift(
-        self, plain: list[tuple[Function, list[Equation]]], refused: frozenset[int], inlined: frozenset[int]
-    ) -> None:
-        """Lifts the program, whose functions had the equations `plain` at first: those are added that it comes to need."""
+        self,
+        plain: list[tuple[Function, list[Equation]]],
+        refused: frozenset[int],
+        inlined: frozenset[int],
+        course: Course = ALL,
+    ) -> bool:
+        """Lifts the program, whose functions had the equations `plain` at first: those are added that it comes to need.
+        Whether all passes were run."""
         program = self.program
         while True:
             for function, equations in plain:
                 function.equations = equations
-            lift(program, refused, inlined)
+            whole = lift(program, refused, inlined, course)
             lifted = walk_functions(program.entry)
             with self.captured.caches():
                 if not program.extra["importer"].capture_rest(lifted):
-                    return
+                    return whole
             for function, equations in plain:
                 function.equations = equations
             plain[:] = [(f, f.equations) for f in walk_functions(program.entry)]
@@ -363,11 +422,20 @@ class _Attempt:
         as the same program."""
         return self.compiled_alike is None or self.compiled_alike()
 
-    def _written(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool, rolls: bool) -> Written:
+    def _written(
+        self,
+        head: str,
+        forced: frozenset[int],
+        idiomatic: bool,
+        scans: bool,
+        rolls: bool,
+        course: Course = ALL,
+        guarded: bool = True,
+    ) -> Written:
         o = self.options
-        guarded = guard.guarded_by(self.captured) if o.guard else None
+        by = guard.guarded_by(self.captured) if o.guard and guarded else None
         return write_module(
-            self.program, head, forced, o.standalone, idiomatic, o.comments, o.annotations, scans, rolls, guarded
+            self.program, head, forced, o.standalone, idiomatic, o.comments, o.annotations, scans, rolls, by, course
         )
 
     def _scanned(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from untrace._pipeline import Result, prove_again, write_and_prove
 from untrace.capture.function import Captured, trace
 from untrace.capture.sizes import Arguments, Sized, at_other_sizes
 from untrace.capture.static_fields import with_idle_fields_changed
+from untrace.ir.passes import is_strict
 from untrace.print.jax.entry import PytreeEntry, entry_of
 from untrace.prove.compare import are_same_callables
 
@@ -99,7 +99,7 @@ def _readable_or_not() -> Iterator[None]:
     try:
         yield
     except Exception:
-        if os.environ.get("UNTRACE_STRICT"):
+        if is_strict():
             raise
 
 

@@ -153,8 +153,14 @@ def _show(argv: list[str]) -> int:
         "--jaxpr", action="store_true",
         help="show the jaxpr too: beside the source on a wide terminal, else below it as comments",
     )  # fmt: skip
+    parser.add_argument("--steps", action="store_true", help="show what each pass makes of the text, as a diff")
+    parser.add_argument(
+        "--until", metavar="PASS", help="end with this pass: the text after it, or with --steps the steps"
+    )
     options = parser.parse_intermixed_args(argv)
     terminal = _terminal()
+    if options.steps or options.until:
+        return _show_steps(options, terminal)
     decompiled = _decompile(options, terminal)
     if options.jaxpr:
         # Not str(): on a terminal JAX colours that by escape codes of its own.
@@ -163,6 +169,24 @@ def _show(argv: list[str]) -> int:
     else:
         terminal.show_source(decompiled.source)
     _say_what_is_known(decompiled, terminal)
+    return 0
+
+
+def _show_steps(options: argparse.Namespace, terminal: Terminal) -> int:
+    """What each pass makes of the text, or the text after one of them."""
+    if options.torch or options.jaxpr:
+        raise OptionError("--steps and --until go with neither --torch nor --jaxpr.")
+    with terminal.working("importing JAX"):
+        from untrace import _api, _steps
+    until = _steps.known_pass(options.until) if options.until else None
+    job, settings = _work(options)
+    shown: list[str] = []
+    with terminal.working("tracing, writing and proving"):
+        for step in _api.steps(job.function, **settings)(*job.args, **job.kwargs):
+            shown.append(str(step) if options.steps else step.text)
+            if step.name == until:
+                break
+    terminal.show_source("\n".join(shown) if options.steps else shown[-1])
     return 0
 
 
@@ -191,12 +215,18 @@ def _decompile(options: argparse.Namespace, terminal: Terminal) -> Any:
         import untrace
     if options.torch:
         return _from_torch(options, terminal)
-    job = _load_job(options)
-    settings = {"standalone": options.standalone, "prove": options.prove, **_style_settings(options)}
-    settings["also"] = [tuple(map(_argument, shlex.split(types))) for types in options.also]
+    job, settings = _work(options)
     doing = "tracing, writing and proving" if options.prove else "tracing and writing"
     with terminal.working(doing):
         return untrace.decompile(job.function, **settings)(*job.args, **job.kwargs)
+
+
+def _work(options: argparse.Namespace) -> tuple[_Job, dict[str, Any]]:
+    """What is to be written, and the options of `decompile`."""
+    job = _load_job(options)
+    settings = {"standalone": options.standalone, "prove": options.prove, **_style_settings(options)}
+    settings["also"] = [tuple(map(_argument, shlex.split(types))) for types in options.also]
+    return job, settings
 
 
 def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:

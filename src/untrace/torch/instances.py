@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Provenance
+from untrace.ir.passes import is_strict
 from untrace.lift import words
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.types import Type
@@ -110,7 +111,7 @@ def _share(module: Any, entry: Sequence[Statement], conditions: bool) -> bool:
             try:
                 shared = len(unite(module, entry, left, known)) < len(left) or shared
             except Exception:  # as in any lift: a fault costs readability, never the result
-                if os.environ.get("UNTRACE_STRICT"):
+                if is_strict():
                     raise
     _without_defaults(module, entry, {d.name for g in groups.values() for d in g})
     _renumber(module, entry, before - set(module.local_definitions))

@@ -10,23 +10,14 @@ from typing import Any
 import numpy as np
 
 from untrace.ir.nodes import Program
+from untrace.ir.passes import ALL, Course
 from untrace.lift.names import provenance_of
 from untrace.lift.size_words import author_words
 from untrace.print.jax import entry, runtime
-from untrace.print.jax.alike import share_definitions
-from untrace.print.jax.equal import merge_equal
 from untrace.print.jax.guard import GUARDS, Guarded
 from untrace.print.jax.layout import Layout
-from untrace.print.jax.neighbours import fold_neighbours
-from untrace.print.jax.prefixed import share_prefixes
-from untrace.print.jax.pullback_functions import nest_backward_parts
-from untrace.print.jax.rebound import rebind_names
-from untrace.print.jax.renumbered import count_again, names_bound
-from untrace.print.jax.repeated import share_calls
-from untrace.print.jax.residual_names import match_residuals
-from untrace.print.jax.rolled import roll_statements
+from untrace.print.jax.passes import Statements, improve
 from untrace.print.jax.sizes import words_of_sizes
-from untrace.print.jax.variadic import spread_arguments
 from untrace.print.jax.writer import ModuleWriter
 from untrace.print.tree import WIDTH, Assign, Compound, Def, Lines, Statement, Unpack, docstring_lines
 
@@ -97,10 +88,12 @@ def write_module(
     reroll: bool = False,
     rolls: bool = True,
     guarded: Guarded | None = None,
+    course: Course = ALL,
 ) -> Written:
     """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express.
 
-    guarded: what the entry depends on beside its arguments, for its guard (`guard.guarded_by`); None: without one.
+    guarded: what the entry depends on beside its arguments, for its guard (`guard.guarded_by`); None: without one. course:
+    which passes over the statements are run.
     """
     module = ModuleWriter(forced, standalone, idiomatic)
     module.reroll, module.guarded = reroll, guarded
@@ -114,27 +107,10 @@ def write_module(
         module.size_names = {} if "outline" in program.extra else author_words(program, provenance_of(program))
         module.described.sizes = words_of_sizes(program, module.size_names)
     name, definitions = entry.write_entry(module, program)
-    share = program.extra.get("share") if idiomatic else None  # a capture may know better which functions are one
-    shared = share(module, definitions) if share is not None else False
-    rolled = False
+    statements = Statements(module, list(definitions), provenance_of(program), program.extra.get("share"), rolls)
     if idiomatic:
-        if share is None:
-            share_definitions(module, definitions)
-        spread_arguments(module)
-        merge_equal(module, definitions)
-        nested = rolls and nest_backward_parts(module, definitions)
-        bound = names_bound([*module.definitions, *definitions])
-        rolled = (
-            rolls and roll_statements(module, [*module.definitions, *definitions], provenance_of(program)) or nested
-        )
-        share_calls(module, definitions)
-        if share is None:
-            share_prefixes(module, definitions)
-        everything = [*module.definitions, *definitions]
-        words = {} if module.in_order else fold_neighbours(module, everything, provenance_of(program))
-        nodes = rebind_names(module.authors, everything, provenance_of(program), module.inner_names, words)
-        count_again(everything, bound, nodes, words)
-        match_residuals(everything, module.residual_pairs())
+        improve(statements, course)
+    definitions = statements.definitions
     module.described.finish([*module.definitions, *definitions])
     lines: list[str] = []
     origins: list[Any] = []
@@ -189,7 +165,17 @@ def write_module(
     sizes = module.described.sizes
     del module.described  # it holds the module
     return Written(
-        text, name, module.large, origins, notes, module.missing, module.folded, sizes, module.scans, shared, rolled
+        text,
+        name,
+        module.large,
+        origins,
+        notes,
+        module.missing,
+        module.folded,
+        sizes,
+        module.scans,
+        statements.shared,
+        statements.rolled,
     )
 
 

@@ -65,7 +65,8 @@ def reads(node: Any) -> list[str]:
         if kind is Name:
             found.append(inner.id)
         elif kind is Lambda:
-            found += [n for n in reads(inner.body) if n not in inner.params]
+            own = {p.lstrip("*") for p in inner.params}
+            found += [n for n in reads(inner.body) if n not in own]
         elif kind is Def:
             own = set(bound_names(inner))
             found += [n for part in (*inner.decorators, *inner.body) for n in reads(part) if n not in own]

@@ -1,0 +1,115 @@
+"""The passes that raise the level of a Program, in the order in which they are run.
+
+Each leaves the program meaning the same (`ir.evaluate` is the oracle of their tests), and what a pass finds is proven
+once more when the written text is traced as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from untrace.capture.body_trees import forget_trees
+from untrace.ir.check import check
+from untrace.ir.nodes import Program
+from untrace.ir.passes import ALL, Course, Pass, run_passes
+from untrace.lift.associative import find_associative_scans
+from untrace.lift.checkpoints import find_checkpoints, share_checkpoints
+from untrace.lift.closed_constants import close_over_constants
+from untrace.lift.engine import Lifter
+from untrace.lift.folded_back import fold_back
+from untrace.lift.names import name_values, provenance_of
+from untrace.lift.outline import outline
+from untrace.lift.prune import prune
+from untrace.lift.pullbacks import find_pullbacks
+from untrace.lift.pullbacks_once import call_once
+from untrace.lift.residuals import bundle_residuals
+from untrace.lift.solvers import find_solvers
+from untrace.lift.sums import add_cotangents
+from untrace.lift.tree_maps import map_trees
+
+
+@dataclass(slots=True)
+class Lifting:
+    """A Program on its way through the passes. `refused`: ids of jaxpr equations to leave as they are; `inlined`: of those
+    that must not even be in a function of their own."""
+
+    program: Program
+    refused: Mapping[int, int] | frozenset[int] = frozenset()
+    inlined: frozenset[int] = frozenset()
+
+
+def _outline(s: Lifting) -> None:
+    # A capture that knows the calls by itself brings its own pass.
+    s.program.extra.get("outline", outline)(s.program, s.inlined)
+
+
+def _recognise(s: Lifting) -> None:
+    program = s.program
+    own, any_size = program.extra.get("own", ()), program.numbers is not None
+    Lifter(s.refused, own, any_size, provenance=provenance_of(program)).lift(program)
+
+
+PASSES: tuple[Pass[Lifting], ...] = (
+    Pass(
+        "checkpoints", "before anything looks into what they compute again",
+        lambda s: find_checkpoints(s.program, s.refused),
+    ),
+    Pass(
+        "prune", "a dead equation that reads a value would keep it from being lifted",
+        lambda s: prune(s.program),
+    ),
+    Pass("name-values", "while every equation still says where it came from", lambda s: name_values(s.program)),
+    Pass(
+        "close-over-constants", "what is passed on to functions and never changes is the array itself there",
+        lambda s: close_over_constants(s.program),
+    ),
+    Pass(
+        "associative-scans", "before the combining function is outlined a dozen times",
+        lambda s: find_associative_scans(s.program, s.refused),
+    ),
+    Pass(
+        "solvers", "before calls of the author's stand in the solver's function",
+        lambda s: find_solvers(s.program, s.refused),
+    ),
+    Pass(
+        "pullbacks", "so that what the two parts of a derivative hand on is one value",
+        lambda s: find_pullbacks(s.program, s.refused),
+    ),
+    Pass(
+        "equal-pullbacks", "one call of several that do the same", lambda s: call_once(s.program),
+        applies=lambda s: bool(s.program.extra.get("pullbacks_once")),
+    ),
+    Pass("outline", "before library calls, which would hide whose call an equation is in", _outline),
+    Pass(
+        "checkpoints-in-the-forward-pass", "of the functions that are there now",
+        lambda s: share_checkpoints(s.program, s.refused),
+    ),
+    Pass(
+        "forget-trees", "of what was wrong with them", lambda s: forget_trees(s.program, s.refused),
+        applies=lambda s: bool(s.refused),
+    ),
+    Pass("library-calls", "equations become the calls of the public functions that give them", _recognise),
+    Pass(
+        "sums-of-cotangents", "after the library calls that they are part of",
+        lambda s: add_cotangents(s.program, s.refused), applies=lambda s: bool(s.program.extra.get("sums")),
+    ),
+    Pass("inline-small-functions", "once it is seen how little they say", lambda s: fold_back(s.program)),
+    Pass("tree-maps", "the same for every leaf of a tree", lambda s: map_trees(s.program, s.refused)),
+    Pass(
+        "residuals", "last: the other passes see arrays only", lambda s: bundle_residuals(s.program, s.refused),
+    ),
+)  # fmt: skip
+
+
+def lift(
+    program: Program,
+    refused: Mapping[int, int] | frozenset[int] = frozenset(),
+    inlined: frozenset[int] = frozenset(),
+    course: Course = ALL,
+) -> bool:
+    """Gives `program` its idiomatic form, in place; whether all passes were run. `refused`, `inlined`: see Lifting.
+
+    Raises BrokenPass under UNTRACE_STRICT where a pass leaves something that is not well formed.
+    """
+    return run_passes(PASSES, Lifting(program, refused, inlined), lambda s: check(s.program.entry), course)
