@@ -208,7 +208,7 @@ def test_what_is_not_proven_is_taken_back(monkeypatch):
         for definition in module.definitions:
             for parameter in definition.params:
                 if parameter.name == "stride":
-                    parameter.default = instances.Name("nothing_of_that_name")
+                    parameter.default = instances.Name("None")
         return True
 
     instances_share = instances.share
