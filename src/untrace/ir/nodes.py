@@ -15,50 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
+from untrace.ir.facts import NOTHING, FunctionFacts, Transposed
+from untrace.ir.types import Aval, Jaxpr, Origin, Parameter, PrimitiveObject, PyTree
+from untrace.ir.values import Atom as Atom
+from untrace.ir.values import Constant as Constant
+from untrace.ir.values import Literal as Literal
+from untrace.ir.values import Value as Value
 
-class Value:
-    """A variable: bound once, by a Function's parameter or an Equation's output. `aval` is JAX's abstract value.
-
-    `hint` is a name for it; `named` says that the author bound it to that name, in a statement of its own, and
-    `named_inside` that a library did.
-    """
-
-    __slots__ = ("aval", "hint", "named", "named_inside")
-
-    def __init__(self, aval: Any, hint: str | None = None):
-        self.aval = aval
-        self.hint = hint
-        self.named = False
-        self.named_inside = False
-
-
-class Literal:
-    """A scalar that stands in an equation itself. `value`: Python or NumPy scalar of `aval.dtype`, shape ()."""
-
-    __slots__ = ("value", "aval")
-
-    def __init__(self, value: Any, aval: Any):
-        self.value = value
-        self.aval = aval
-
-
-class Constant:
-    """An array that a function closes over; one object per array identity in the whole Program.
-
-    `hint` is a name for it: from where the function has it, or from what it holds; None where nobody has said.
-    """
-
-    __slots__ = ("value", "aval", "hint")
-
-    def __init__(self, value: Any, aval: Any, hint: str | None = None):
-        self.value = value
-        self.aval = aval
-        self.hint = hint
-
-
-Atom = Value | Literal | Constant
+T = TypeVar("T")
 
 
 class Primitive:
@@ -66,7 +32,7 @@ class Primitive:
 
     __slots__ = ("object", "name")
 
-    def __init__(self, object: Any):
+    def __init__(self, object: PrimitiveObject):
         self.object = object
         self.name: str = object.name
 
@@ -93,7 +59,7 @@ class Library:
 
     __slots__ = ("name", "args", "kwargs", "body")
 
-    def __init__(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], body: Function):
+    def __init__(self, name: str, args: Sequence[Parameter], kwargs: Mapping[str, Parameter], body: Function):
         self.name = name
         self.args = args
         self.kwargs = kwargs
@@ -155,7 +121,7 @@ class TreeMap:
         self.function = function
         self.result = result
 
-    def arguments(self, inputs: Sequence[Any], turn: int) -> list[Any]:
+    def arguments(self, inputs: Sequence[T], turn: int) -> list[T]:
         """Which of the equation's inputs go to one turn."""
         count = len(self.turns)
         return [*[inputs[tree * count + turn] for tree in range(self.trees)], *inputs[self.trees * count :]]
@@ -181,7 +147,7 @@ class TupleType:
     __slots__ = ("parts", "hints")
     shape, dtype, weak_type = (), None, False  # of no array
 
-    def __init__(self, parts: Sequence[Any], hints: Sequence[str | None]):
+    def __init__(self, parts: Sequence[Aval], hints: Sequence[str | None]):
         self.parts = tuple(parts)
         self.hints = tuple(hints)
 
@@ -195,7 +161,7 @@ class PullbackType:
     __slots__ = ("path", "parts")
     shape, dtype, weak_type = (), None, False  # of no array
 
-    def __init__(self, path: str, parts: Sequence[Any]):
+    def __init__(self, path: str, parts: Sequence[Aval]):
         self.path = path
         self.parts = tuple(parts)
 
@@ -214,8 +180,8 @@ class Equation:
         callee: Primitive | Library | Local | TreeMap | TreeSum | Pack | Unpack,
         inputs: Sequence[Atom],
         outputs: Sequence[Value | None],
-        params: Mapping[str, Any],
-        origin: Any = None,
+        params: Mapping[str, Parameter],
+        origin: Origin = None,
     ):
         self.callee = callee
         self.inputs = inputs
@@ -234,10 +200,12 @@ class Equation:
 class Function:
     """Equations between `params` and `results`; `name` is a hint from the program (data: not yet an identifier).
 
-    `jaxpr` is the jaxpr it was made from, or None. Where other functions are called than before, `equations` is another list.
+    `jaxpr` is the jaxpr it was made from, or None. `facts`: what passes know of it. `transposed`: the function that
+    `jax.checkpoint` marked, where this is the derivative of one, and how the two belong
+    together. Where other functions are called than before, `equations` is another list.
     """
 
-    __slots__ = ("name", "params", "equations", "results", "jaxpr", "extra", "_walked")
+    __slots__ = ("name", "params", "equations", "results", "jaxpr", "facts", "transposed", "_walked")
 
     def __init__(
         self,
@@ -245,19 +213,20 @@ class Function:
         params: Sequence[Value],
         equations: list[Equation],
         results: Sequence[Atom],
-        jaxpr: Any = None,
+        jaxpr: Jaxpr = None,
     ):
         self.name = name
         self.params = params
         self.equations = equations
         self.results = results
         self.jaxpr = jaxpr
-        self.extra: dict[str, Any] = {}
+        self.facts: FunctionFacts = NOTHING
+        self.transposed: tuple[Function, Transposed] | None = None
         # None stands for the function itself: without circles what is done with goes without Python's collector.
         self._walked: list[tuple[Function | None, list[Equation]]] = []
 
     @property
-    def result_avals(self) -> list[Any]:
+    def result_avals(self) -> list[Aval]:
         return [r.aval for r in self.results]
 
 
@@ -286,17 +255,17 @@ class Program:
     """
 
     entry: Function
-    signature: Any
+    signature: Parameter
     notes: tuple[str, ...] = ()
     where: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Parameter] = field(default_factory=dict)
     numbers: SizeNumbers | None = None
-    idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    idle: tuple[tuple[PyTree, ...], dict[str, PyTree]] | None = None
     in_order: bool = False
-    provenance: Any = None
+    provenance: Parameter = None
 
 
-def functions_in(value: Any) -> list[Function]:
+def functions_in(value: Parameter) -> list[Function]:
     """The Functions in an equation's parameter value, outermost order, not those inside them."""
     kind = type(value)
     if kind is Function:
@@ -310,7 +279,7 @@ def functions_in(value: Any) -> list[Function]:
     return [] if _are_plain(items) else [f for item in items for f in functions_in(item)]
 
 
-def _are_plain(items: Iterable[Any]) -> bool:
+def _are_plain(items: Iterable[Parameter]) -> bool:
     """Whether these are no Functions, nor tuples of such: sizes and axes are tuples of tuples of numbers."""
     while True:
         types = set(map(type, items)) - _WITHOUT

@@ -10,6 +10,7 @@ batch of one).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, permutations, product
 from typing import Any
 
@@ -200,11 +201,12 @@ def _function(params: list[Any], run: list[Equation], count: int) -> Function:
     names = parameters.positional(node)
     combine = Function(code.co_name if own and code.co_name.isidentifier() else "", params, run, [])
     wholes = [a.arg for a in (*node.args.posonlyargs, *node.args.args)] if node is not None else []
-    combine.extra["wholes"] = wholes[:2] if len(wholes) == 2 else ["left", "right"]
+    if len(wholes) == 2:
+        combine.facts = replace(combine.facts, wholes=(wholes[0], wholes[1]))
     for i, value in enumerate(params):
         side, place = divmod(i, count)
         given = names[side] if len(names) == 2 else []
-        value.hint = given[place] if len(given) == count else combine.extra["wholes"][side]
+        value.hint = given[place] if len(given) == count else combine.facts.wholes[side]
     return combine
 
 

@@ -149,9 +149,7 @@ class Matcher:
     def __init__(self, lifter: Lifter, function: Function):
         self.lifter = lifter
         self.equations = function.equations
-        self.uneven: bool = function.extra.get(
-            "uneven", False
-        )  # whether a variant of it splits into parts of two sizes
+        self.uneven = function.facts.uneven
         self.consumed: set[int] = set()
         self.replaced: dict[int, Equation] = {}
         self.made: dict[Value, Equation] = {}

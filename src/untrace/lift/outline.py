@@ -11,10 +11,12 @@ innermost call around an equation of `refused`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.calls import is_call
+from untrace.ir.facts import FunctionFacts
 from untrace.ir.nodes import (
     Equation,
     Function,
@@ -84,15 +86,16 @@ class Outliner(FunctionNames):
         """A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own."""
         for equation in function.equations:
             for body in functions_called(equation):
-                if is_call(equation) and "trees" not in body.extra:
+                trees = body.facts.trees
+                if is_call(equation) and trees is None:
                     for param, atom in zip(body.params, equation.inputs, strict=False):
                         if atom in self.trees:
                             self.trees[param], self.order[param] = self.trees[atom], self.order[atom]
                     self._note_trees_inside(body)
-                elif "trees" in body.extra:
-                    for number, place in enumerate(p for tree in body.extra["trees"].args for p in tree.places):
+                elif trees is not None:
+                    for number, place in enumerate(p for tree in trees.args for p in tree.places):
                         self.order[body.params[place]] = number
-                    for root, tree in enumerate(body.extra["trees"].subtrees()):
+                    for root, tree in enumerate(trees.subtrees()):
                         self.trees.update((body.params[p], (id(body), root)) for p in tree.places)
                     self._note_trees_inside(body)
 
@@ -515,22 +518,28 @@ class Outliner(FunctionNames):
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, piece.scan, known, frozenset(results))
         function = shape.functions[piece.variant] = Function(shape.name, params, equations, inner)
-        same = {i for i, value in enumerate(piece.inputs) if all(p.inputs[i] is value for p in shape.pieces)}
-        function.extra.update(calls=shape.uses, same=same, uneven=len(shape.variants) > 1 and _is_uneven(shape))
-        function.extra["together"] = self.turns.together(piece)
-        if len(shape.variants) > 1:
-            function.extra["words"] = self._words_of_differing(shape, piece)
-        if piece.call.backward:
-            function.extra.update(backward=True)
-        else:
-            saved = self._saved(shape)
-            definition = own_parameters(piece.call.callee)
-            function.extra.update(saved=saved if saved > 1 else 0, unmatched=unmatched, definition=definition)
-            function.extra["said"] = {params[place] for place in said}
-            function.extra["variadic"] = variadic_parameter(piece.call.callee)
-            function.extra["library"] = piece.call.callee.library
-            if _is_called_once(shape) and not saved and len(set(results)) == len(results):
-                function.extra["called_once"] = "library" if piece.call.callee.library else "author"
+        same = frozenset(i for i, v in enumerate(piece.inputs) if all(p.inputs[i] is v for p in shape.pieces))
+        facts = FunctionFacts(
+            calls=shape.uses,
+            same=same,
+            uneven=len(shape.variants) > 1 and _is_uneven(shape),
+            together=self.turns.together(piece),
+            words=self._words_of_differing(shape, piece) if len(shape.variants) > 1 else (),
+            backward=piece.call.backward,
+        )
+        if not piece.call.backward:
+            saved, callee = self._saved(shape), piece.call.callee
+            facts = replace(
+                facts,
+                saved=saved if saved > 1 else 0,
+                definition=own_parameters(callee),
+                unmatched=unmatched,
+                said=frozenset(params[place] for place in said),
+                variadic=variadic_parameter(callee),
+                library=callee.library,
+                called_once=_is_called_once(shape) and not saved and len(set(results)) == len(results),
+            )
+        function.facts = facts
         return function
 
 

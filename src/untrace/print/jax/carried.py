@@ -52,7 +52,7 @@ def sums(equation: Equation, places: dict[Any, Any], forced: Any, in_order: Call
     """The trees that a loop adds up. places: where in which tree a value goes (`returned._Place`). forced: ids of jaxpr
     equations that are bound. in_order: whether the carry has to keep its order."""
     body = equation.params["jaxpr"]
-    if "trees" in body.extra or not is_plain_scan(equation):
+    if body.facts.trees is not None or not is_plain_scan(equation):
         return []
     consts, carries = jax_compat.scan_counts(equation.origin)
     trees: dict[Hashable, dict[Way, int]] = {}

@@ -108,7 +108,7 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
         w.names.update(zip(function.params, leaves, strict=True))
     if w.sizes is not None:
         w.sized.extend(function.params)
-        w.sizes.names = {**w.sizes.names, **function.extra.get("size_names", {})}
+        w.sizes.names = {**w.sizes.names, **function.facts.size_names}
     start = len(w.statements)
     if module.idiomatic:
         module.entry, w.result_example = function, entry.result

@@ -32,7 +32,7 @@ def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Contai
             continue
         given = equation.inputs
         body = equation.params.get("jaxpr")
-        own = equation.callee.name == "scan" and "trees" not in body.extra and id(equation.origin) not in forced
+        own = equation.callee.name == "scan" and body.facts.trees is None and id(equation.origin) not in forced
         if own and is_plain_scan(equation):
             read = used_values(body)
             count, _ = jax_compat.scan_counts(equation.origin)

@@ -22,7 +22,7 @@ import numpy as np
 
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.print.jax import reroll
-from untrace.print.jax.leaves import Layout, Leaf, Step, has_packs, packs_of, reach
+from untrace.print.jax.leaves import Layout, Leaf, Step, is_grouped, packs_of, reach
 from untrace.print.jax.pytrees import is_namedtuple
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.types import Type, tree_type
@@ -48,10 +48,10 @@ def note_handed(
 ) -> None:
     """Notes that the calls from place `at` on hand a tree on, where they do. known: leaves of trees that have a name."""
     body = equations[at].callee.body  # type: ignore[union-attr]
-    if id(body) in module.layouts or has_packs(body) or "packed_results" in body.extra or module.reroll:
+    if id(body) in module.layouts or is_grouped(body) or body.facts.packed_results is not None or module.reroll:
         return
     count = reroll.run_length(equations, at)
-    if count < 2 or body.extra.get("calls") != count:
+    if count < 2 or body.facts.calls != count:
         return
     run = equations[at : at + count]
     carries = reroll.carries_of(run, at, reroll.Uses(equations, results))

@@ -232,7 +232,7 @@ def _associative_scan(w: Any, equation: Equation, operands: Sequence[Expr]) -> E
     body = Body(w, combine, identifier(combine.name, "combine"), ())
     body.authored = bool(combine.name)
     used = used_values(combine)
-    for side, whole in enumerate(combine.extra["wholes"]):
+    for side, whole in enumerate(combine.facts.wholes):
         values = combine.params[side * count : (side + 1) * count]
         body.parameter(values, [value.hint or whole for value in values], whole, used)
     body.writer.equations(combine.equations, combine.results)

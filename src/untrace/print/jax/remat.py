@@ -81,7 +81,7 @@ def pulled_back(
         inside = list(given)
         for place in free:
             i = order[place]
-            word = identifier(jaxpr.extra["pack_names"][-1 - i] if i < 0 else jaxpr.params[i].hint or "x", "x")
+            word = identifier(layout.names[-1 - i] if i < 0 else jaxpr.params[i].hint or "x", "x")
             while word in others:
                 word += "_"
             others.add(word)
@@ -110,10 +110,10 @@ def _target(w: Any, jaxpr: Function, argument: int, layout: Layout, varied: Sequ
         return "_"
     if argument >= 0:
         return str(w._target(outputs[0], "d_x"))
-    word = jaxpr.extra["pack_names"][-1 - argument]
+    word = layout.names[-1 - argument]
     root = Name(w.scope.fresh(identifier(f"d_{word}", "d_x")))
     w.names.update((o, Leaf(root, way)) for o, way in zip(outputs, ways, strict=True) if o is not None)
-    example = next(tree.example for _, tree in jaxpr.extra["taken"] if list(tree.places) == places)
+    example = next(tree.example for _, tree in jaxpr.facts.taken if list(tree.places) == places)
     if all(o is not None for o in outputs):
         w.trees.add(root, example, outputs)
     else:

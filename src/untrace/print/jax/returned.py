@@ -158,7 +158,7 @@ def _places_in_entry(
 
 
 def _groups(body: Function, sites: Sequence[tuple[Equation, dict[Any, _Place]]]) -> list[Group]:
-    if "packed_results" in body.extra or len(body.results) < _FEWEST:
+    if body.facts.packed_results is not None or len(body.results) < _FEWEST:
         return []
     rows = [[known.get(o) for o in e.outputs] for e, known in sites]
     found: list[Group] = []

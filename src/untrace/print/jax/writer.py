@@ -471,7 +471,7 @@ class FunctionWriter:
     def _array(self, constant: Constant, equation: Equation) -> Expr:
         """An array that an equation takes: without a name yet where its functions know it by themselves."""
         inside = functions_called(equation) if self.module.idiomatic else ()
-        if any(id(constant) in f.extra.get("known", ()) for f in inside):
+        if any(constant in f.facts.known for f in inside):
             return Named(self.module, constant)
         return self.module.constant(constant)
 
