@@ -55,15 +55,24 @@ class Library:
     `name`: its path (`jnp.mean`, `operator.add`; see `lift.library`). `args`, `kwargs`: its arguments, with a Slot where an
     input of the equation goes; tuples, lists and slices may hold Slots. `body`: what it does, so that a
     target without this function can write that.
+
+    `function`: the author's function that it is called with (`lax.associative_scan`, `cg`), None where it takes none;
+    `closed`: how many of the equation's first inputs that closes over. Of a call of `jax.vjp` (`vjp.jnp.linalg.qr`):
+    `auxiliary` is which of the two results is no differentiated one, None where both are; `own_tuple` says that the
+    function gives a tuple of a class of its own.
     """
 
-    __slots__ = ("name", "args", "kwargs", "body")
+    __slots__ = ("name", "args", "kwargs", "body", "function", "closed", "auxiliary", "own_tuple")
 
     def __init__(self, name: str, args: Sequence[Parameter], kwargs: Mapping[str, Parameter], body: Function):
         self.name = name
         self.args = args
         self.kwargs = kwargs
         self.body = body
+        self.function: Function | None = None
+        self.closed = 0
+        self.auxiliary: int | None = None
+        self.own_tuple = False
 
 
 class Local:
@@ -196,6 +205,11 @@ class Equation:
             return self.callee.effects
         return self.origin is not None and bool(self.origin.effects)
 
+    @property
+    def may_hold_functions(self) -> bool:
+        """Whether it is worth looking for Functions in it: most equations have no parameters, and every pass asks."""
+        return bool(self.params) or type(self.callee) is Library and self.callee.function is not None
+
 
 class Function:
     """Equations between `params` and `results`; `name` is a hint from the program (data: not yet an identifier).
@@ -291,8 +305,10 @@ def _are_plain(items: Iterable[Parameter]) -> bool:
 
 
 def functions_called(equation: Equation) -> list[Function]:
-    """The Functions among the parameters of an equation, not those inside them."""
+    """The Functions among the parameters of an equation, not those inside them; the one that a library's is called with."""
     found: list[Function] = []
+    if type(equation.callee) is Library and equation.callee.function is not None:
+        found.append(equation.callee.function)
     without = _WITHOUT
     for value in equation.params.values():
         kind = type(value)
@@ -305,7 +321,7 @@ def functions_called(equation: Equation) -> list[Function]:
 # Types of parameters that hold no Functions, as they are met: every pass asks that of all parameters.
 _WITHOUT: set[type] = set()
 # Callees that hold Functions themselves.
-_WITH_BODIES = frozenset((Local, TreeMap))
+_WITH_BODIES = frozenset((Local, TreeMap, Library))
 
 
 def callees(function: Function) -> list[Function]:
@@ -319,6 +335,8 @@ def callees(function: Function) -> list[Function]:
             found.append(callee.body)
         elif type(callee) is TreeMap:
             found.extend(callee.turns)
+        elif type(callee) is Library and callee.function is not None:  # such an equation has no parameters
+            found.append(callee.function)
         if not without.issuperset(map(type, equation.params.values())):
             found.extend(functions_called(equation))
     return found

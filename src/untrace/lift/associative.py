@@ -25,11 +25,11 @@ from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Equation, Function, Primitive, Program, Slot, Value, functions_called, walk_functions
 from untrace.lift import parameters
 from untrace.lift.engine import Lifter, Matcher
+from untrace.lift.library import ASSOCIATIVE_SCAN
 from untrace.lift.names import provenance_of
 from untrace.lift.patterns import Pattern, as_pattern
 from untrace.lift.words import clean
 
-PATH = "lax.associative_scan"
 _NAME = "associative_scan"
 _COMBINE = "associative_scan.<locals>.combine"
 # Of more arrays it is not tried which ones the program goes on with.
@@ -111,9 +111,9 @@ def _lift(m: Matcher, group: list[Equation]) -> bool:
         if covered is None or len(covered) < len(group) // 2:
             continue
         args = (tuple([Slot(i) for i in slots]),) if count > 1 else (Slot(0),)
-        m._replace(PATH, args, kwargs, inputs, covered, anchors, place)
+        m._replace(ASSOCIATIVE_SCAN, args, kwargs, inputs, covered, anchors, place)
         lifted = m.replaced[id(place)]
-        lifted.params = {"combine": combine}
+        lifted.callee.function = combine  # type: ignore[union-attr]
         results = dict(zip(chosen, lifted.outputs, strict=True))
         lifted.outputs = [results.get(i) for i in range(count)]
         _name(m, anchors[-1], lifted.outputs)

@@ -532,7 +532,9 @@ def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], d
     Lifter(own=own, provenance=provenance_of(program), large=True).lift(program)
     for function in walk_functions(program.entry):
         for equation in function.equations:
-            large = type(equation.callee) is Library and len(equation.callee.body.equations) >= _LARGE
-            if large or "matvec" in equation.params or is_derivative(equation.callee):
-                found.update([id(e.origin) for e in equation.callee.body.equations if e.origin is not None])
+            callee = equation.callee
+            if type(callee) is not Library:
+                continue
+            if len(callee.body.equations) >= _LARGE or callee.function is not None or is_derivative(callee):
+                found.update([id(e.origin) for e in callee.body.equations if e.origin is not None])
     return found, instead, repeats

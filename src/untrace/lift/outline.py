@@ -169,7 +169,7 @@ class Outliner(FunctionNames):
                     continue
                 elif type(equation.callee) is Local:
                     forward.add(id(equation.callee.body))
-                elif equation.params and self.provenance.site(equation.origin).phase == "forward":
+                elif equation.may_hold_functions and self.provenance.site(equation.origin).phase == "forward":
                     forward.update(map(id, functions_called(equation)))
         return {id(f) for f in every} - forward
 

@@ -226,14 +226,13 @@ def replace(
     count = len(first.outputs) if len(forward) > 1 else results_of_call
     whole = [*made[forward.index(first)].outputs[:count], pullback]
     outputs = [*first.outputs[:count], pullback]
-    params: dict[str, Any] = {}
     if auxiliary is not None:  # `result, pullback, other`
         whole, outputs = [[o[1 - auxiliary], pullback, o[auxiliary]] for o in (whole, outputs)]
-        params = {"auxiliary": auxiliary}
+        callee.auxiliary = auxiliary
     elif count > 1 and _gives_own_tuple(callee, inputs):
-        params = {"tuple": True}
+        callee.own_tuple = True
     callee.body = Function(callee.name, inputs, [*made, Equation(Pack(), saved, [pullback], {})], whole)
-    m.replaced[id(first)] = Equation(callee, inputs, outputs, params, first.origin)
+    m.replaced[id(first)] = Equation(callee, inputs, outputs, {}, first.origin)
     inside = {a: Value(a.aval, a.hint) for a in saved}
     unpack = Equation(Unpack(), [pullback], list(inside.values()), {})
     pulled = [with_all_outputs(renamed(e, inside)) for e in backward]

@@ -42,7 +42,7 @@ class Handover:
 def handovers(functions: Sequence[Function], refused: Container[int]) -> dict[int, list[Handover]]:
     """Those in each function, by its id. The loops in them get bodies of their own, in place: the
     functions that they had stay as they were."""
-    shared = Counter(id(g) for f in functions for e in f.equations if e.params for g in functions_called(e))
+    shared = Counter(id(g) for f in functions for e in f.equations if e.may_hold_functions for g in functions_called(e))
     found: dict[int, list[Handover]] = {}
     for function in functions:
         loops = [i for i in _loops(function, refused) if shared[id(function.equations[i].params["jaxpr"])] == 1]

@@ -72,7 +72,8 @@ def _lift(m: Matcher, equation: Equation, name: str) -> bool:
         return False
     args = tuple([Slot(i) for i in range(closed, len(inputs))])
     m._replace(path, args, kwargs, inputs, covered, [equation], equation)
-    m.replaced[id(equation)].params = {"matvec": matvec, "matvec_consts": closed}
+    callee = m.replaced[id(equation)].callee
+    callee.function, callee.closed = matvec, closed  # type: ignore[union-attr]
     names = [t.name for t in targets(m.site(equation)) if t.strong and t.path == (0,)]
     if names:
         equation.outputs[0].hint = clean(names[0])  # type: ignore[union-attr]

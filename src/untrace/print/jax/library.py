@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from untrace.ir.nodes import Equation, Library, Slot
-from untrace.lift.library import OF_MATRIX
+from untrace.lift.library import ASSOCIATIVE_SCAN, OF_MATRIX
 from untrace.lift.patterns import Fixed
 from untrace.print.jax.sizes import joined
 from untrace.print.names import identifier
@@ -45,11 +45,9 @@ _UNARY = {"neg": "-", "invert": "~"}
 def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr | Groups:
     """The expression of an equation whose callee is a Library function. Raises Unwritable."""
     callee = equation.callee
-    if equation.params:
-        if "combine" in equation.params:
-            return _associative_scan(w, equation, operands)
-        if "matvec" in equation.params:
-            return _solver(w, equation, operands)
+    if callee.function is not None:
+        write = _associative_scan if callee.name == ASSOCIATIVE_SCAN else _solver
+        return write(w, equation, operands)
     kind, _, rest = callee.name.partition(".")
     if kind == "vjp":
         return _differentiated(w, rest, equation, operands)
@@ -140,8 +138,7 @@ def _differentiated(w: Any, path: str, equation: Equation, operands: Sequence[Ex
     w.module.modules.add("jax")
     callee, sizes = equation.callee, (len(equation.outputs) - 1, 1)
     varied, given = callee.args
-    own_tuple = "tuple" in equation.params
-    auxiliary = equation.params.get("auxiliary")
+    own_tuple, auxiliary = callee.own_tuple, callee.auxiliary
     settings = [] if auxiliary is None else [("has_aux", Text("True"))]
     sizes = sizes if auxiliary is None else (1, 1, 1)
     primals = [operands[place] for place in varied]
@@ -227,7 +224,7 @@ def _associative_scan(w: Any, equation: Equation, operands: Sequence[Expr]) -> E
     from untrace.ir.scans import used_values
     from untrace.print.jax.bodies import Body, group
 
-    combine = equation.params["combine"]
+    combine = equation.callee.function
     count = len(operands)
     body = Body(w, combine, identifier(combine.name, "combine"), ())
     body.authored = bool(combine.name)
@@ -247,7 +244,7 @@ def _solver(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     from untrace.ir.scans import used_values
     from untrace.print.jax.bodies import Body, argument_words, hint_of
 
-    matvec, closed = equation.params["matvec"], equation.params["matvec_consts"]
+    matvec, closed = equation.callee.function, equation.callee.closed
     body = Body(w, matvec, "matvec", zip(matvec.params[:closed], operands[:closed], strict=True))
     (value,) = matvec.params[closed:]
     ((_, word),) = argument_words(matvec, closed)
