@@ -197,10 +197,10 @@ def test_a_gradient_through_a_loop_is_written_without_trees() -> None:
 def test_refused_loops_forget_their_trees() -> None:
     captured = trace(swings, ({"pos": f32(3), "vel": f32(3)},), {}, note_calls=True)
     program = program_of(captured, "swings", None)
-    bodies = [f for f in walk_functions(program.entry) if "trees" in f.extra]
+    bodies = [f for f in walk_functions(program.entry) if f.facts.trees is not None]
     assert len(bodies) == 1
     forget_trees(program, {id(e.origin) for e in program.entry.equations})
-    assert "trees" not in bodies[0].extra
+    assert bodies[0].facts.trees is None
 
 
 class Pair(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -19,89 +19,13 @@ from untrace import jax_compat
 from untrace.capture.filtered_bodies import FilteredCall, filtered_call
 from untrace.ir.calls import is_derivative, signature_of
 from untrace.ir.nodes import Equation, Function, Program, functions_in, walk_functions
+from untrace.ir.trees import BodyTrees, Tree
 
 # The functions that a loop has, by primitive.
 _BODIES = {
     "scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "jit": ("jaxpr",), "pjit": ("jaxpr",), "cond": ("branches",),
     "checkpoint": ("jaxpr",), "remat2": ("jaxpr",), "remat": ("jaxpr",),
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A pytree with any leaves, and where they are: places among a function's parameters, or its results.
-
-    Of a result, `-1 - i` stands for parameter i, which the loop only hands on.
-    """
-
-    example: Any
-    places: tuple[int, ...]
-
-    def of(self, leaves: Sequence[Any]) -> Tree:
-        """The same tree with other leaves."""
-        return Tree(jax.tree.unflatten(jax.tree.structure(self.example), leaves), self.places)
-
-    @property
-    def is_leaf(self) -> bool:
-        return jax.tree_util.all_leaves([self.example])
-
-    def parts(self) -> list[Tree]:
-        """The elements of a tuple."""
-        found, place = [], 0
-        for part in self.example:
-            count = len(jax.tree.leaves(part))
-            found.append(Tree(part, self.places[place : place + count]))
-            place += count
-        return found
-
-    def nested(self) -> bool:
-        """Whether it is more than a leaf, or a tuple of leaves."""
-        if self.is_leaf or self.example is None:
-            return False
-        parts = list(self.example) if type(self.example) is tuple else None
-        return parts is None or not jax.tree_util.all_leaves([p for p in parts if p is not None])
-
-
-@dataclass(frozen=True, slots=True)
-class BodyTrees:
-    """The trees of one body: its arguments and its result. kind: what JAX traced it for (scan, while_body, fori_loop).
-
-    names, place: those of the arguments, and where the function is defined, where JAX traced another one for it.
-    """
-
-    kind: str
-    args: tuple[Tree, ...]
-    out: Tree
-    names: tuple[str, ...] = ()
-    place: str | None = None
-
-    def typed(self, body: Function) -> BodyTrees:
-        """The same with the types of this very body for leaves: it may have been batched."""
-
-        def typed(tree: Tree) -> Tree:
-            atoms = [body.results[p] if p >= 0 else body.params[-1 - p] for p in tree.places]
-            return tree.of([a.aval for a in atoms])
-
-        args = [tree.of([body.params[p].aval for p in tree.places]) for tree in self.args]
-        return replace(self, args=tuple(args), out=typed(self.out))
-
-    def paths(self, count: int) -> tuple[list[str], list[str]]:
-        """The paths of `count` inputs, and those of the results, by `names`."""
-        inputs = [""] * count
-        for name, tree in zip(self.names, self.args, strict=True):
-            for way, place in zip(_ways(tree.example), tree.places, strict=True):
-                inputs[place] = name + way
-        return inputs, ["result" + way for way in _ways(self.out.example)]
-
-    def whole(self) -> list[int]:
-        """The places of the leaves that come as parts of a tree, where any such argument is more than a tuple of leaves."""
-        nested = any(tree.nested() for tree in self.args)
-        return [p for tree in self.args if nested and not tree.is_leaf for p in tree.places]
-
-    def subtrees(self) -> list[Tree]:
-        """The arguments that are more than a leaf; the elements of those that are tuples."""
-        split = [p for tree in self.args for p in (tree.parts() if type(tree.example) is tuple else [tree])]
-        return [tree for tree in split if len(tree.places) > 1]
 
 
 class Bodies:
@@ -173,10 +97,6 @@ def _filtered(
     return BodyTrees("jit", tuple(args), Tree(result[1], made), tuple([n for n, _, _ in call.arguments]), call.place)
 
 
-def _ways(example: Any) -> list[str]:
-    return [jax.tree_util.keystr(way) for way, _ in jax.tree_util.tree_leaves_with_path(example)]
-
-
 def _is_static(argument: Any) -> bool:
     """Whether an argument was given to `jit` as it is."""
     leaves = jax.tree.leaves(argument)
@@ -246,23 +166,27 @@ def has_unknown_loops(closed: Any, bodies: Bodies) -> bool:
 
 
 def note_trees(program: Program, bodies: Bodies) -> None:
-    """Puts the trees of loops, branches, jitted and differentiated functions into their `extra`."""
+    """Notes the trees of loops, branches, jitted and differentiated functions, and those that marked functions take."""
     for function in walk_functions(program.entry):
         for equation in function.equations:
             if is_derivative(equation):
-                body = equation.params["jaxpr"]
-                body.extra["trees"] = _of_signature(signature_of(equation)).typed(body)
+                _note(equation.params["jaxpr"], _of_signature(signature_of(equation)))
     for body, _ in _bodies_in(program):
-        marked, _ = body.extra.get("transposed", (None, None))
+        marked = body.transposed[0] if body.transposed is not None else None
         taken = bodies.trees(marked.jaxpr) if marked is not None else None
-        if taken is not None:
+        if marked is not None and taken is not None:
             names = jax_compat.argument_names(marked.jaxpr) or [""] * len(marked.params)
-            marked.extra["taken"] = [(_root(names, tree), tree) for tree in taken.typed(marked).args]
+            args = taken.typed(marked.params, marked.results).args
+            marked.facts = replace(marked.facts, taken=[(_root(names, tree), tree) for tree in args])
         trees = bodies.trees(body.jaxpr) if body.jaxpr is not None else None
         if trees is not None:
-            body.extra["trees"] = trees.typed(body)
+            _note(body, trees)
             if trees.place is not None:
                 body.jaxpr = jax_compat.with_names(body.jaxpr, trees.place, *trees.paths(len(body.params)))
+
+
+def _note(body: Function, trees: BodyTrees) -> None:
+    body.facts = replace(body.facts, trees=trees.typed(body.params, body.results))
 
 
 def _of_signature(signature: Any) -> BodyTrees:
@@ -286,11 +210,11 @@ def forget_trees(program: Program, refused: Container[int] | None = None) -> Non
     """Takes the trees away from equations that were wrong with them, by id; from all where none are named."""
     for body, equation in _bodies_in(program):
         if refused is None or id(equation.origin) in refused:
-            body.extra.pop("trees", None)
+            body.facts = replace(body.facts, trees=None)
 
 
 def has_trees(program: Program) -> bool:
-    return any("trees" in body.extra for body, _ in _bodies_in(program))
+    return any(body.facts.trees is not None for body, _ in _bodies_in(program))
 
 
 def _bodies_in(program: Program) -> Iterator[tuple[Function, Equation]]:

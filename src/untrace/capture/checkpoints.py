@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -17,27 +16,12 @@ import jax
 from jax.extend.core import primitives
 
 from untrace import jax_compat
+from untrace.ir.facts import Transposed
 from untrace.prove.compare import Comparer
 
 NAMES = ("checkpoint", "remat2", "remat")
 # Which of its arguments a function is differentiated for is tried out, all of them first.
 _MOST_TRIED = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Transposed:
-    """What an equation is the derivative of. function: the jaxpr of what `jax.checkpoint` marked.
-
-    primals: for each of its inputs, which operand of the equation that is, -1 for one that the derivative does not need (a
-    bias that is added last). varied: the inputs that it is differentiated for.
-    cotangents: the operands that are those of its results. results: for each varied input the output that is its cotangent.
-    """
-
-    function: Any
-    primals: tuple[int, ...]
-    varied: tuple[int, ...]
-    cotangents: tuple[int, ...]
-    results: tuple[int, ...]
 
 
 class Checkpoints:

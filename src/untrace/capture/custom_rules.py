@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from untrace import jax_compat
 from untrace.capture.differentiated import called_derivatives
 from untrace.capture.unfolding import unfolded
+from untrace.ir.nodes import Function
 from untrace.prove.compare import compare
 
 if TYPE_CHECKING:
@@ -78,6 +80,10 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     return out
 
 
+def _note_paths(function: Function, rule: Any) -> None:
+    function.facts = replace(function.facts, rule_paths=jax_compat.rule_argument_names(rule) or ())
+
+
 @capture("custom_vjp_call")
 def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     """{call_jaxpr, fwd, bwd: Functions (fwd and bwd None where they cannot be traced), res_forwards, ct_zeros, ...}.
@@ -94,7 +100,7 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
         return found
     name = jax_compat.function_name(params["call_jaxpr"]) or "custom_vjp"
     primal = importer.function(params["call_jaxpr"], name)
-    primal.extra["paths"] = jax_compat.rule_argument_names(params["fwd_jaxpr_thunk"])
+    _note_paths(primal, params["fwd_jaxpr_thunk"])
     out = importer.rules[key] = {
         "call_jaxpr": primal,
         "num_consts": params["num_consts"],
@@ -124,7 +130,7 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
                 ct_zeros=zeros,
                 perturbed=perturbed,
             )
-            out["bwd"].extra["paths"] = jax_compat.rule_argument_names(params["bwd"])
+            _note_paths(out["bwd"], params["bwd"])
 
     importer.later(trace_rules)
     return out

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,7 @@ class Importer:
             if found is not None and found.jaxpr is copy and jax_compat.is_pruned_copy(copy, closed):
                 self._keep.append(closed)
                 self._functions[_identity(closed)] = found
-                self._functions[_identity(condition)].extra["pruned"] = True
+                self._note_pruned(self._functions[_identity(condition)])
                 found.jaxpr, found.equations = closed, []
                 self._fill(found, *jax_compat.open_jaxpr(closed))
         self._jitted.setdefault(key, []).append(closed)
@@ -175,7 +176,10 @@ class Importer:
                     self._copies.setdefault(_types(copy), []).append((copy, condition))
                     todo.append(copy)
         if pruned:
-            self.function(condition, "while").extra["pruned"] = True
+            self._note_pruned(self.function(condition, "while"))
+
+    def _note_pruned(self, condition: Function) -> None:
+        condition.facts = replace(condition.facts, pruned=True)
 
     def constant(self, value: Any, aval: Any) -> Constant:
         found = self._constants.get(id(value))
@@ -242,9 +246,9 @@ class Importer:
         return changed
 
     def _note_checkpoint(self, eqn: Any, body: Function) -> None:
-        """Says in `extra` of what the body of an equation is the derivative: "transposed"."""
+        """Notes of what the body of an equation is the derivative."""
         transposed = self.checkpoints.of(eqn)
         if transposed is not None:
             name = jax_compat.function_name(transposed.function)
             name = name if name.isidentifier() else "checkpointed"
-            body.extra["transposed"] = self.function(transposed.function, name), transposed
+            body.transposed = self.function(transposed.function, name), transposed

@@ -13,52 +13,18 @@ shared by identity is one Function, so sharing survives every pass and is printe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
+from untrace.ir.facts import NOTHING, FunctionFacts, ProgramFacts, Transposed
+from untrace.ir.types import Aval, EntrySignature, Jaxpr, Origin, Parameter, PrimitiveObject, PyTree, Sources
+from untrace.ir.values import Atom as Atom
+from untrace.ir.values import Constant as Constant
+from untrace.ir.values import Literal as Literal
+from untrace.ir.values import Value as Value
 
-class Value:
-    """A variable: bound once, by a Function's parameter or an Equation's output. `aval` is JAX's abstract value.
-
-    `hint` is a name for it; `named` says that the author bound it to that name, in a statement of its own, and
-    `named_inside` that a library did.
-    """
-
-    __slots__ = ("aval", "hint", "named", "named_inside")
-
-    def __init__(self, aval: Any, hint: str | None = None):
-        self.aval = aval
-        self.hint = hint
-        self.named = False
-        self.named_inside = False
-
-
-class Literal:
-    """A scalar that stands in an equation itself. `value`: Python or NumPy scalar of `aval.dtype`, shape ()."""
-
-    __slots__ = ("value", "aval")
-
-    def __init__(self, value: Any, aval: Any):
-        self.value = value
-        self.aval = aval
-
-
-class Constant:
-    """An array that a function closes over; one object per array identity in the whole Program.
-
-    `hint` is a name for it: from where the function has it, or from what it holds; None where nobody has said.
-    """
-
-    __slots__ = ("value", "aval", "hint")
-
-    def __init__(self, value: Any, aval: Any, hint: str | None = None):
-        self.value = value
-        self.aval = aval
-        self.hint = hint
-
-
-Atom = Value | Literal | Constant
+T = TypeVar("T")
 
 
 class Primitive:
@@ -66,7 +32,7 @@ class Primitive:
 
     __slots__ = ("object", "name")
 
-    def __init__(self, object: Any):
+    def __init__(self, object: PrimitiveObject):
         self.object = object
         self.name: str = object.name
 
@@ -89,15 +55,24 @@ class Library:
     `name`: its path (`jnp.mean`, `operator.add`; see `lift.library`). `args`, `kwargs`: its arguments, with a Slot where an
     input of the equation goes; tuples, lists and slices may hold Slots. `body`: what it does, so that a
     target without this function can write that.
+
+    `function`: the author's function that it is called with (`lax.associative_scan`, `cg`), None where it takes none;
+    `closed`: how many of the equation's first inputs that closes over. Of a call of `jax.vjp` (`vjp.jnp.linalg.qr`):
+    `auxiliary` is which of the two results is no differentiated one, None where both are; `own_tuple` says that the
+    function gives a tuple of a class of its own.
     """
 
-    __slots__ = ("name", "args", "kwargs", "body")
+    __slots__ = ("name", "args", "kwargs", "body", "function", "closed", "auxiliary", "own_tuple")
 
-    def __init__(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], body: Function):
+    def __init__(self, name: str, args: Sequence[Parameter], kwargs: Mapping[str, Parameter], body: Function):
         self.name = name
         self.args = args
         self.kwargs = kwargs
         self.body = body
+        self.function: Function | None = None
+        self.closed = 0
+        self.auxiliary: int | None = None
+        self.own_tuple = False
 
 
 class Local:
@@ -155,7 +130,7 @@ class TreeMap:
         self.function = function
         self.result = result
 
-    def arguments(self, inputs: Sequence[Any], turn: int) -> list[Any]:
+    def arguments(self, inputs: Sequence[T], turn: int) -> list[T]:
         """Which of the equation's inputs go to one turn."""
         count = len(self.turns)
         return [*[inputs[tree * count + turn] for tree in range(self.trees)], *inputs[self.trees * count :]]
@@ -181,7 +156,7 @@ class TupleType:
     __slots__ = ("parts", "hints")
     shape, dtype, weak_type = (), None, False  # of no array
 
-    def __init__(self, parts: Sequence[Any], hints: Sequence[str | None]):
+    def __init__(self, parts: Sequence[Aval], hints: Sequence[str | None]):
         self.parts = tuple(parts)
         self.hints = tuple(hints)
 
@@ -195,7 +170,7 @@ class PullbackType:
     __slots__ = ("path", "parts")
     shape, dtype, weak_type = (), None, False  # of no array
 
-    def __init__(self, path: str, parts: Sequence[Any]):
+    def __init__(self, path: str, parts: Sequence[Aval]):
         self.path = path
         self.parts = tuple(parts)
 
@@ -214,8 +189,8 @@ class Equation:
         callee: Primitive | Library | Local | TreeMap | TreeSum | Pack | Unpack,
         inputs: Sequence[Atom],
         outputs: Sequence[Value | None],
-        params: Mapping[str, Any],
-        origin: Any = None,
+        params: Mapping[str, Parameter],
+        origin: Origin = None,
     ):
         self.callee = callee
         self.inputs = inputs
@@ -230,14 +205,21 @@ class Equation:
             return self.callee.effects
         return self.origin is not None and bool(self.origin.effects)
 
+    @property
+    def may_hold_functions(self) -> bool:
+        """Whether it is worth looking for Functions in it: most equations have no parameters, and every pass asks."""
+        return bool(self.params) or type(self.callee) is Library and self.callee.function is not None
+
 
 class Function:
     """Equations between `params` and `results`; `name` is a hint from the program (data: not yet an identifier).
 
-    `jaxpr` is the jaxpr it was made from, or None. Where other functions are called than before, `equations` is another list.
+    `jaxpr` is the jaxpr it was made from, or None. `facts`: what passes know of it. `transposed`: the function that
+    `jax.checkpoint` marked, where this is the derivative of one, and how the two belong
+    together. Where other functions are called than before, `equations` is another list.
     """
 
-    __slots__ = ("name", "params", "equations", "results", "jaxpr", "extra", "_walked")
+    __slots__ = ("name", "params", "equations", "results", "jaxpr", "facts", "transposed", "_walked")
 
     def __init__(
         self,
@@ -245,19 +227,20 @@ class Function:
         params: Sequence[Value],
         equations: list[Equation],
         results: Sequence[Atom],
-        jaxpr: Any = None,
+        jaxpr: Jaxpr = None,
     ):
         self.name = name
         self.params = params
         self.equations = equations
         self.results = results
         self.jaxpr = jaxpr
-        self.extra: dict[str, Any] = {}
+        self.facts: FunctionFacts = NOTHING
+        self.transposed: tuple[Function, Transposed] | None = None
         # None stands for the function itself: without circles what is done with goes without Python's collector.
         self._walked: list[tuple[Function | None, list[Equation]]] = []
 
     @property
-    def result_avals(self) -> list[Any]:
+    def result_avals(self) -> list[Aval]:
         return [r.aval for r in self.results]
 
 
@@ -282,21 +265,23 @@ class Program:
     the sizes of the inputs; None where the sizes are the example's own. `idle`: the traced arguments (positional, keyword)
     with other static fields, on which the program does not depend. `in_order`: whether everything is computed in the order
     in which the author did, for the derivative of a function adds up in that order. `provenance`: where equations came from
-    (`capture.provenance`), once somebody asked.
+    (`capture.provenance`), once somebody asked. `facts`: what passes know of it. `capture_rest`: captures what was put off of
+    these functions; False where that is nothing.
     """
 
     entry: Function
-    signature: Any
+    signature: EntrySignature
     notes: tuple[str, ...] = ()
     where: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
+    facts: ProgramFacts = field(default_factory=ProgramFacts)
     numbers: SizeNumbers | None = None
-    idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    idle: tuple[tuple[PyTree, ...], dict[str, PyTree]] | None = None
     in_order: bool = False
-    provenance: Any = None
+    provenance: Sources = None
+    capture_rest: Callable[[Iterable[Function]], bool] = lambda functions: False
 
 
-def functions_in(value: Any) -> list[Function]:
+def functions_in(value: Parameter) -> list[Function]:
     """The Functions in an equation's parameter value, outermost order, not those inside them."""
     kind = type(value)
     if kind is Function:
@@ -306,11 +291,13 @@ def functions_in(value: Any) -> list[Function]:
     if not isinstance(value, (tuple, list, dict)):
         _WITHOUT.add(kind)
         return []
-    items = value.values() if kind is dict else () if isinstance(value, dict) else value
+    items: Iterable[Parameter] = value
+    if isinstance(value, dict):
+        items = value.values() if kind is dict else ()
     return [] if _are_plain(items) else [f for item in items for f in functions_in(item)]
 
 
-def _are_plain(items: Iterable[Any]) -> bool:
+def _are_plain(items: Iterable[Parameter]) -> bool:
     """Whether these are no Functions, nor tuples of such: sizes and axes are tuples of tuples of numbers."""
     while True:
         types = set(map(type, items)) - _WITHOUT
@@ -322,8 +309,10 @@ def _are_plain(items: Iterable[Any]) -> bool:
 
 
 def functions_called(equation: Equation) -> list[Function]:
-    """The Functions among the parameters of an equation, not those inside them."""
+    """The Functions among the parameters of an equation, not those inside them; the one that a library's is called with."""
     found: list[Function] = []
+    if type(equation.callee) is Library and equation.callee.function is not None:
+        found.append(equation.callee.function)
     without = _WITHOUT
     for value in equation.params.values():
         kind = type(value)
@@ -336,7 +325,7 @@ def functions_called(equation: Equation) -> list[Function]:
 # Types of parameters that hold no Functions, as they are met: every pass asks that of all parameters.
 _WITHOUT: set[type] = set()
 # Callees that hold Functions themselves.
-_WITH_BODIES = frozenset((Local, TreeMap))
+_WITH_BODIES = frozenset((Local, TreeMap, Library))
 
 
 def callees(function: Function) -> list[Function]:
@@ -350,6 +339,8 @@ def callees(function: Function) -> list[Function]:
             found.append(callee.body)
         elif type(callee) is TreeMap:
             found.extend(callee.turns)
+        elif type(callee) is Library and callee.function is not None:  # such an equation has no parameters
+            found.append(callee.function)
         if not without.issuperset(map(type, equation.params.values())):
             found.extend(functions_called(equation))
     return found

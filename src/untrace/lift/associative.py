@@ -10,6 +10,7 @@ batch of one).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, permutations, product
 from typing import Any
 
@@ -24,11 +25,11 @@ from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Equation, Function, Primitive, Program, Slot, Value, functions_called, walk_functions
 from untrace.lift import parameters
 from untrace.lift.engine import Lifter, Matcher
+from untrace.lift.library import ASSOCIATIVE_SCAN
 from untrace.lift.names import provenance_of
 from untrace.lift.patterns import Pattern, as_pattern
 from untrace.lift.words import clean
 
-PATH = "lax.associative_scan"
 _NAME = "associative_scan"
 _COMBINE = "associative_scan.<locals>.combine"
 # Of more arrays it is not tried which ones the program goes on with.
@@ -44,7 +45,7 @@ def find_associative_scans(program: Program, refused: Mapping[int, int] | frozen
         groups = _groups(function.equations) if halved else []
         if not groups:
             continue
-        lifter = lifter or Lifter(refused, program.extra.get("own", ()), provenance=provenance_of(program))
+        lifter = lifter or Lifter(refused, program.facts.own, provenance=provenance_of(program))
         matcher = Matcher(lifter, function)
         for group in groups:
             _lift(matcher, group)
@@ -110,9 +111,9 @@ def _lift(m: Matcher, group: list[Equation]) -> bool:
         if covered is None or len(covered) < len(group) // 2:
             continue
         args = (tuple([Slot(i) for i in slots]),) if count > 1 else (Slot(0),)
-        m._replace(PATH, args, kwargs, inputs, covered, anchors, place)
+        m._replace(ASSOCIATIVE_SCAN, args, kwargs, inputs, covered, anchors, place)
         lifted = m.replaced[id(place)]
-        lifted.params = {"combine": combine}
+        lifted.callee.function = combine  # type: ignore[union-attr]
         results = dict(zip(chosen, lifted.outputs, strict=True))
         lifted.outputs = [results.get(i) for i in range(count)]
         _name(m, anchors[-1], lifted.outputs)
@@ -200,11 +201,12 @@ def _function(params: list[Any], run: list[Equation], count: int) -> Function:
     names = parameters.positional(node)
     combine = Function(code.co_name if own and code.co_name.isidentifier() else "", params, run, [])
     wholes = [a.arg for a in (*node.args.posonlyargs, *node.args.args)] if node is not None else []
-    combine.extra["wholes"] = wholes[:2] if len(wholes) == 2 else ["left", "right"]
+    if len(wholes) == 2:
+        combine.facts = replace(combine.facts, wholes=(wholes[0], wholes[1]))
     for i, value in enumerate(params):
         side, place = divmod(i, count)
         given = names[side] if len(names) == 2 else []
-        value.hint = given[place] if len(given) == count else combine.extra["wholes"][side]
+        value.hint = given[place] if len(given) == count else combine.facts.wholes[side]
     return combine
 
 

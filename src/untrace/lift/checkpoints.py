@@ -35,15 +35,17 @@ def find_checkpoints(program: Program, refused: Container[int] = ()) -> Program:
         for equation in list(function.equations):
             if equation.callee.name not in NAMES or not equation.params["differentiated"]:
                 continue
-            known = equation.params["jaxpr"].extra.get("transposed")
+            known = equation.params["jaxpr"].transposed
             if known is None or id(equation.origin) in refused:
                 continue
             block, transposed = known
             # Differentiated by its arrays, or by the trees of which it is for each array.
-            taken = block.extra.get("taken", ())
-            block.extra["taken"] = [
-                (word, tree) for word, tree in taken if tree.is_leaf or set(tree.places) <= set(transposed.varied)
+            taken = [
+                (word, tree)
+                for word, tree in block.facts.taken or ()
+                if tree.is_leaf or set(tree.places) <= set(transposed.varied)
             ]
+            block.facts = replace(block.facts, taken=taken)
             zeros = {
                 p: _zeros(p.aval, equation) for p, i in zip(block.params, transposed.primals, strict=True) if i < 0
             }
@@ -137,11 +139,12 @@ def _close_over(block: Function, users: list[tuple[Function, int]]) -> None:
     block.equations = [renamed(e, values) for e in block.equations]  # type: ignore[arg-type]
     block.params = [p for p in block.params if p not in values]
     left = [i for i in range(count) if i not in constants]
-    block.extra["taken"] = [
+    taken = [
         (word, replace(tree, places=tuple([left.index(p) for p in tree.places])))
-        for word, tree in block.extra["taken"]
+        for word, tree in block.facts.taken or ()
         if set(tree.places) <= set(left)
     ]
+    block.facts = replace(block.facts, taken=taken)
     for function, place in users:
         e = function.equations[place]
         inputs = [a for i, a in enumerate(e.inputs) if i not in constants]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from untrace.ir.nodes import Constant, Equation, Function, Program, Value, funct
 def close_over_constants(program: Program) -> Program:
     """Replaces the parameters that stand for arrays of the program by those arrays; the parameters stay, unread.
 
-    The functions' `extra["known"]` then has the ids of those Constants.
+    The functions' facts then say which are `known`.
     """
     functions = walk_functions(program.entry)
     if not any(e.callee.name in _CLOSING or is_derivative(e) for function in functions for e in function.equations):
@@ -84,7 +85,7 @@ def _known(function: Function, operands: Any) -> dict[Value, Constant]:
 
 def _substitute(function: Function, known: dict[Value, Constant]) -> None:
     if known:
-        function.extra["known"] = frozenset(id(c) for c in known.values())
+        function.facts = replace(function.facts, known=frozenset(known.values()))
         function.equations = [
             Equation(
                 e.callee, [known.get(a, a) if type(a) is Value else a for a in e.inputs], e.outputs, e.params, e.origin

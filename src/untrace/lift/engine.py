@@ -149,9 +149,7 @@ class Matcher:
     def __init__(self, lifter: Lifter, function: Function):
         self.lifter = lifter
         self.equations = function.equations
-        self.uneven: bool = function.extra.get(
-            "uneven", False
-        )  # whether a variant of it splits into parts of two sizes
+        self.uneven = function.facts.uneven
         self.consumed: set[int] = set()
         self.replaced: dict[int, Equation] = {}
         self.made: dict[Value, Equation] = {}
@@ -513,7 +511,7 @@ def _has_typed_number(callee: Library) -> bool:
 _LARGE = 3
 
 
-def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], dict[int, Any], bool]:
+def recognised(program: Program) -> tuple[set[int], dict[int, Any], bool]:
     """Ids of the jaxpr equations that are part of a large idiom (`logsumexp`, an index) of a program, which is lifted, and
     of calls of which another body is one that would be recognised, with that; whether there are equal calls of `jax.vjp`.
 
@@ -529,12 +527,14 @@ def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], d
     find_associative_scans(program)
     find_solvers(program)
     instead: dict[int, Any] = {}
-    find_pullbacks(program, own=own, instead=instead)
+    find_pullbacks(program, instead=instead)
     repeats = bool(repeated(program))
-    Lifter(own=own, provenance=provenance_of(program), large=True).lift(program)
+    Lifter(own=program.facts.own, provenance=provenance_of(program), large=True).lift(program)
     for function in walk_functions(program.entry):
         for equation in function.equations:
-            large = type(equation.callee) is Library and len(equation.callee.body.equations) >= _LARGE
-            if large or "matvec" in equation.params or is_derivative(equation.callee):
-                found.update([id(e.origin) for e in equation.callee.body.equations if e.origin is not None])
+            callee = equation.callee
+            if type(callee) is not Library:
+                continue
+            if len(callee.body.equations) >= _LARGE or callee.function is not None or is_derivative(callee):
+                found.update([id(e.origin) for e in callee.body.equations if e.origin is not None])
     return found, instead, repeats

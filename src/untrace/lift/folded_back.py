@@ -32,11 +32,13 @@ def _is_small(equation: Equation) -> bool:
     if type(equation.callee) is not Local:
         return False
     body = equation.callee.body
-    called_once, size = body.extra.get("called_once"), len(body.equations)
-    if body.extra.get("library") and _takes_leaves(body):
+    facts, size = body.facts, len(body.equations)
+    if facts.library and _takes_leaves(body):
         return True
-    if called_once != "library":
-        return called_once is not None and size <= _FEW
+    if not facts.called_once:
+        return False
+    if not facts.library:
+        return size <= _FEW
     return size <= _FEW_OF_LIBRARY or size <= _MOST_IN_EXPRESSION and _is_expression(body)
 
 

@@ -86,6 +86,7 @@ def resolve(path: str) -> Callable[..., Any] | None:
     return found
 
 
+ASSOCIATIVE_SCAN = "lax.associative_scan"
 # What belongs to the matrix itself.
 OF_MATRIX = ("indices_sorted", "unique_indices")
 

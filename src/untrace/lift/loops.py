@@ -14,7 +14,7 @@ _LOOPS = frozenset(("scan", "while"))
 
 def bodies_of_loops(functions: Sequence[Function]) -> dict[int, tuple[Function, Equation]]:
     """{id of the body of a scan: (the function that the scan stands in, the scan)}, of bodies that one scan alone has."""
-    shared = Counter(id(g) for f in functions for e in f.equations if e.params for g in functions_called(e))
+    shared = Counter(id(g) for f in functions for e in f.equations if e.may_hold_functions for g in functions_called(e))
     return {
         id(e.params["jaxpr"]): (f, e)
         for f in functions

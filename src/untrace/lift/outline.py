@@ -11,10 +11,12 @@ innermost call around an equation of `refused`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.calls import is_call
+from untrace.ir.facts import FunctionFacts
 from untrace.ir.nodes import (
     Equation,
     Function,
@@ -48,17 +50,17 @@ _BIG_LIBRARY = 10  # a library's own helper of at least as many equations is a f
 _SHARED_LIBRARY = 6  # the same for one that is called several times
 
 
-def outline(program: Program, refused: Iterable[int] = ()) -> Program:
+def outline(program: Program, refused: Iterable[int] = (), padding: Iterable[Any] = ()) -> Program:
     """Puts calls of local functions into the functions of `program`, in place.
 
-    `refused`: ids of jaxpr equations that must not be in one.
+    `refused`: ids of jaxpr equations that must not be in one. `padding`: those that make zeros which were added.
     """
-    Outliner(program, refused).outline()
+    Outliner(program, refused, padding).outline()
     return program
 
 
 class Outliner(FunctionNames):
-    def __init__(self, program: Program, refused: Iterable[int]):
+    def __init__(self, program: Program, refused: Iterable[int], padding: Iterable[Any] = ()):
         self.program = program
         self.refused = frozenset(refused)
         # Which argument of the entry an input is a part of: a local function can take parts of one tree together.
@@ -76,7 +78,7 @@ class Outliner(FunctionNames):
         # A parameter of a loop's body -> (where, what) the value is that an earlier loop stacked.
         self.slices: dict[Value, tuple[Scan, Value]] = {}
         self.terms: dict[Value, Value] = {}  # what a loop adds up -> the sum
-        added = {id(eqn) for eqn, _ in program.extra.get("padding", ())}
+        added = set(map(id, padding))
         every = walk_functions(program.entry) if added else []
         self.padding = {e.outputs[0] for f in every for e in f.equations if id(e.origin) in added}
 
@@ -84,15 +86,16 @@ class Outliner(FunctionNames):
         """A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own."""
         for equation in function.equations:
             for body in functions_called(equation):
-                if is_call(equation) and "trees" not in body.extra:
+                trees = body.facts.trees
+                if is_call(equation) and trees is None:
                     for param, atom in zip(body.params, equation.inputs, strict=False):
                         if atom in self.trees:
                             self.trees[param], self.order[param] = self.trees[atom], self.order[atom]
                     self._note_trees_inside(body)
-                elif "trees" in body.extra:
-                    for number, place in enumerate(p for tree in body.extra["trees"].args for p in tree.places):
+                elif trees is not None:
+                    for number, place in enumerate(p for tree in trees.args for p in tree.places):
                         self.order[body.params[place]] = number
-                    for root, tree in enumerate(body.extra["trees"].subtrees()):
+                    for root, tree in enumerate(trees.subtrees()):
                         self.trees.update((body.params[p], (id(body), root)) for p in tree.places)
                     self._note_trees_inside(body)
 
@@ -117,9 +120,7 @@ class Outliner(FunctionNames):
                 shape.uses = 0
                 shape.kept = shape.kept and self._is_readable(shape)
             if backward:
-                self.program.extra["addends"] = missing_addends(
-                    [s for s in part if s.kept], self._around(scans), self.provenance
-                )
+                addends = missing_addends([s for s in part if s.kept], self._around(scans), self.provenance)
             for scan in scans:
                 self._count(scan.pieces, set(), backward)
             for shape in part:
@@ -129,7 +130,8 @@ class Outliner(FunctionNames):
             if shape.kept and self._saved(shape) > _MOST_RESIDUALS:
                 shape.kept = id(shape.pieces[0].call.callee.code) in taken  # else it is taken apart where it is used
         self._name(every)
-        self.program.extra["residuals"] = {param: value for param, (_, value) in self.slices.items()}
+        residuals = {param: value for param, (_, value) in self.slices.items()}
+        self.program.facts = replace(self.program.facts, residuals=residuals, addends=addends)
         for scan in scans:
             if any(type(i) is Piece for i in scan.pieces):
                 scan.function.equations = self._emit(scan.pieces, scan, {}, frozenset())
@@ -166,7 +168,7 @@ class Outliner(FunctionNames):
                     continue
                 elif type(equation.callee) is Local:
                     forward.add(id(equation.callee.body))
-                elif equation.params and self.provenance.site(equation.origin).phase == "forward":
+                elif equation.may_hold_functions and self.provenance.site(equation.origin).phase == "forward":
                     forward.update(map(id, functions_called(equation)))
         return {id(f) for f in every} - forward
 
@@ -515,22 +517,28 @@ class Outliner(FunctionNames):
         known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, piece.scan, known, frozenset(results))
         function = shape.functions[piece.variant] = Function(shape.name, params, equations, inner)
-        same = {i for i, value in enumerate(piece.inputs) if all(p.inputs[i] is value for p in shape.pieces)}
-        function.extra.update(calls=shape.uses, same=same, uneven=len(shape.variants) > 1 and _is_uneven(shape))
-        function.extra["together"] = self.turns.together(piece)
-        if len(shape.variants) > 1:
-            function.extra["words"] = self._words_of_differing(shape, piece)
-        if piece.call.backward:
-            function.extra.update(backward=True)
-        else:
-            saved = self._saved(shape)
-            definition = own_parameters(piece.call.callee)
-            function.extra.update(saved=saved if saved > 1 else 0, unmatched=unmatched, definition=definition)
-            function.extra["said"] = {params[place] for place in said}
-            function.extra["variadic"] = variadic_parameter(piece.call.callee)
-            function.extra["library"] = piece.call.callee.library
-            if _is_called_once(shape) and not saved and len(set(results)) == len(results):
-                function.extra["called_once"] = "library" if piece.call.callee.library else "author"
+        same = frozenset(i for i, v in enumerate(piece.inputs) if all(p.inputs[i] is v for p in shape.pieces))
+        facts = FunctionFacts(
+            calls=shape.uses,
+            same=same,
+            uneven=len(shape.variants) > 1 and _is_uneven(shape),
+            together=self.turns.together(piece),
+            words=self._words_of_differing(shape, piece) if len(shape.variants) > 1 else (),
+            backward=piece.call.backward,
+        )
+        if not piece.call.backward:
+            saved, callee = self._saved(shape), piece.call.callee
+            facts = replace(
+                facts,
+                saved=saved if saved > 1 else 0,
+                definition=own_parameters(callee),
+                unmatched=unmatched,
+                said=frozenset(params[place] for place in said),
+                variadic=variadic_parameter(callee),
+                library=callee.library,
+                called_once=_is_called_once(shape) and not saved and len(set(results)) == len(results),
+            )
+        function.facts = facts
         return function
 
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from untrace.capture.body_trees import forget_trees
 from untrace.ir.check import check
 from untrace.ir.nodes import Program
-from untrace.ir.passes import ALL, Course, Pass, run_passes
+from untrace.ir.passes import Pass, run_passes
 from untrace.lift.associative import find_associative_scans
 from untrace.lift.checkpoints import find_checkpoints, share_checkpoints
 from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.engine import Lifter
 from untrace.lift.folded_back import fold_back
 from untrace.lift.names import name_values, provenance_of
+from untrace.lift.options import USUAL, LiftOptions
 from untrace.lift.outline import outline
 from untrace.lift.prune import prune
 from untrace.lift.pullbacks import find_pullbacks
@@ -32,22 +33,25 @@ from untrace.lift.tree_maps import map_trees
 @dataclass(slots=True)
 class Lifting:
     """A Program on its way through the passes. `refused`: ids of jaxpr equations to leave as they are; `inlined`: of those
-    that must not even be in a function of their own."""
+    that must not even be in a function of their own. `options`: what was decided beside that."""
 
     program: Program
     refused: Mapping[int, int] | frozenset[int] = frozenset()
     inlined: frozenset[int] = frozenset()
+    options: LiftOptions = USUAL
 
 
 def _outline(s: Lifting) -> None:
-    # A capture that knows the calls by itself brings its own pass.
-    s.program.extra.get("outline", outline)(s.program, s.inlined)
+    if s.options.outline is not None:  # a capture that knows the calls by itself brings its own pass
+        s.options.outline(s.program, s.inlined)
+    else:
+        outline(s.program, s.inlined, s.options.padding)
 
 
 def _recognise(s: Lifting) -> None:
     program = s.program
-    own, any_size = program.extra.get("own", ()), program.numbers is not None
-    Lifter(s.refused, own, any_size, provenance=provenance_of(program)).lift(program)
+    any_size = program.numbers is not None
+    Lifter(s.refused, program.facts.own, any_size, provenance=provenance_of(program)).lift(program)
 
 
 PASSES: tuple[Pass[Lifting], ...] = (
@@ -78,7 +82,7 @@ PASSES: tuple[Pass[Lifting], ...] = (
     ),
     Pass(
         "equal-pullbacks", "one call of several that do the same", lambda s: call_once(s.program),
-        applies=lambda s: bool(s.program.extra.get("pullbacks_once")),
+        applies=lambda s: s.options.pullbacks_once,
     ),
     Pass("outline", "before library calls, which would hide whose call an equation is in", _outline),
     Pass(
@@ -92,7 +96,7 @@ PASSES: tuple[Pass[Lifting], ...] = (
     Pass("library-calls", "equations become the calls of the public functions that give them", _recognise),
     Pass(
         "sums-of-cotangents", "after the library calls that they are part of",
-        lambda s: add_cotangents(s.program, s.refused), applies=lambda s: bool(s.program.extra.get("sums")),
+        lambda s: add_cotangents(s.program, s.refused), applies=lambda s: s.options.adds_cotangents,
     ),
     Pass("inline-small-functions", "once it is seen how little they say", lambda s: fold_back(s.program)),
     Pass("tree-maps", "the same for every leaf of a tree", lambda s: map_trees(s.program, s.refused)),
@@ -106,10 +110,11 @@ def lift(
     program: Program,
     refused: Mapping[int, int] | frozenset[int] = frozenset(),
     inlined: frozenset[int] = frozenset(),
-    course: Course = ALL,
+    options: LiftOptions = USUAL,
 ) -> bool:
     """Gives `program` its idiomatic form, in place; whether all passes were run. `refused`, `inlined`: see Lifting.
 
     Raises BrokenPass under UNTRACE_STRICT where a pass leaves something that is not well formed.
     """
-    return run_passes(PASSES, Lifting(program, refused, inlined), lambda s: check(s.program.entry), course)
+    lifting = Lifting(program, refused, inlined, options)
+    return run_passes(PASSES, lifting, lambda s: check(s.program.entry), options.course)

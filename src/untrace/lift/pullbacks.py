@@ -11,7 +11,7 @@ outlined, so that the residuals are one value wherever they go.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
@@ -65,7 +65,6 @@ _LEAST = 4
 def find_pullbacks(
     program: Program,
     refused: Mapping[int, int] | frozenset[int] = frozenset(),
-    own: Collection[str] = (),
     instead: dict[int, Any] | None = None,
 ) -> Program:
     """Makes `jax.vjp` of the two parts of each library function's derivative, where that is proven; in place.
@@ -74,7 +73,7 @@ def find_pullbacks(
     there, by the id of the part's own equation.
     """
     provenance = provenance_of(program)
-    lifter = Lifter(refused, program.extra.get("own", own), provenance=provenance)
+    lifter = Lifter(refused, program.facts.own, provenance=provenance)
     for function in walk_functions(program.entry):
         pairs = list(_pairs(function))
         if not pairs and not any(provenance.site(e.origin).phase == "backward" for e in function.equations):
@@ -226,14 +225,13 @@ def replace(
     count = len(first.outputs) if len(forward) > 1 else results_of_call
     whole = [*made[forward.index(first)].outputs[:count], pullback]
     outputs = [*first.outputs[:count], pullback]
-    params: dict[str, Any] = {}
     if auxiliary is not None:  # `result, pullback, other`
         whole, outputs = [[o[1 - auxiliary], pullback, o[auxiliary]] for o in (whole, outputs)]
-        params = {"auxiliary": auxiliary}
+        callee.auxiliary = auxiliary
     elif count > 1 and _gives_own_tuple(callee, inputs):
-        params = {"tuple": True}
+        callee.own_tuple = True
     callee.body = Function(callee.name, inputs, [*made, Equation(Pack(), saved, [pullback], {})], whole)
-    m.replaced[id(first)] = Equation(callee, inputs, outputs, params, first.origin)
+    m.replaced[id(first)] = Equation(callee, inputs, outputs, {}, first.origin)
     inside = {a: Value(a.aval, a.hint) for a in saved}
     unpack = Equation(Unpack(), [pullback], list(inside.values()), {})
     pulled = [with_all_outputs(renamed(e, inside)) for e in backward]

@@ -81,7 +81,8 @@ def _pairs(function: Function) -> list[tuple[Equation, Equation]]:
             continue
         chain = author_chain(equation.origin, provenance)
         inputs = tuple([id(a) if type(a) is Value else repr(getattr(a, "value", a)) for a in equation.inputs])
-        key = callee.name, repr(callee.args), repr(callee.kwargs), inputs, repr(equation.params), chain
+        settings = repr(callee.args), repr(callee.kwargs), callee.auxiliary, callee.own_tuple
+        key = callee.name, settings, inputs, chain
         known = first.setdefault(key, equation)
         if known is not equation and chain:
             found.append((equation, known))

@@ -4,7 +4,7 @@
     ...                                            ->       ...
     d_x = layer_norm_bwd(d_out, mean, scaled)               d_x = layer_norm_bwd(d_out, saved)
 
-Which results of a function are residuals, the outliner knows (`Function.extra["saved"]`: how many, the last ones). A
+Which results of a function are residuals, the outliner knows (`facts.saved`: how many, the last ones). A
 backward part takes a tuple where all its calls take their parts from one in the same way; whatever else needs a part
 takes the tuple apart.
 """
@@ -47,7 +47,7 @@ def bundle_residuals(program: Program, refused: Container[int] = frozenset()) ->
     stacked, takers = stacks(functions, refused, loops)
     if loops or stacked:
         functions = walk_functions(program.entry)  # with the loops' new bodies
-    if loops or any(f.extra.get("saved", 0) > 1 for f in functions):
+    if loops or any(f.facts.saved > 1 for f in functions):
         arrange(functions, loops)
         _Bundler(functions, loops, stacked, takers).bundle()
     return program
@@ -94,11 +94,11 @@ class _Bundler:
             for found in self.stacked.get(id(function), ()):
                 inner = self.scopes[id(found.forward.params["jaxpr"])]
                 stack(found, inner.parts, self.scopes[id(function)].take)
-            if function.extra.get("saved", 0) > 1:
+            if function.facts.saved > 1:
                 self._give(function)
         sites: dict[int, list[tuple[_Scope, Equation]]] = {}
         for function in reversed(self.functions):  # callers before callees
-            if function.extra.get("backward") and id(function) in sites:
+            if function.facts.backward and id(function) in sites:
                 self._pass(function, sites[id(function)])
             scope = self.scopes[id(function)]
             for equation in function.equations:
@@ -128,7 +128,7 @@ class _Bundler:
 
     def _give(self, function: Function) -> None:
         """`function` returns one tuple in place of its residuals; what is in a tuple already stays in it."""
-        count = len(function.results) - function.extra["saved"]
+        count = len(function.results) - function.facts.saved
         parts = self.scopes[id(function)].parts
         members: list[Any] = []
         ways: list[Path] = []
@@ -202,7 +202,7 @@ def _whole(scope: _Scope, parts: Sequence[tuple[Value, Path]]) -> tuple[Value, P
 
 
 def _type_of(root: Value, path: Path) -> Any:
-    found = root.aval
+    found: Any = root.aval
     for index in path:
         found = found.parts[index]
     return found

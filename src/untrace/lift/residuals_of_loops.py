@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -41,7 +42,7 @@ class Handover:
 def handovers(functions: Sequence[Function], refused: Container[int]) -> dict[int, list[Handover]]:
     """Those in each function, by its id. The loops in them get bodies of their own, in place: the
     functions that they had stay as they were."""
-    shared = Counter(id(g) for f in functions for e in f.equations if e.params for g in functions_called(e))
+    shared = Counter(id(g) for f in functions for e in f.equations if e.may_hold_functions for g in functions_called(e))
     found: dict[int, list[Handover]] = {}
     for function in functions:
         loops = [i for i in _loops(function, refused) if shared[id(function.equations[i].params["jaxpr"])] == 1]
@@ -111,11 +112,11 @@ def stacks(
 
     found: dict[int, list[Stack]] = {}
     for function in functions:
-        if function.extra.get("saved", 0) < _MANY:
+        if function.facts.saved < _MANY:
             continue
         uses = Counter(a for e in function.equations for a in e.inputs)
         uses.update(function.results)
-        saved = {r for r in function.results[-function.extra["saved"] :] if uses[r] == 1}
+        saved = {r for r in function.results[-function.facts.saved :] if uses[r] == 1}
         for place in _loops(function, refused):
             outputs = function.equations[place].outputs
             runs = [list(group) for ours, group in groupby(outputs, saved.__contains__) if ours]
@@ -127,7 +128,7 @@ def stacks(
     if found:
         for function in functions:
             saved = {o for e in function.equations if type(e.callee) is Local for o in e.outputs if o is not None}
-            if function.extra.get("backward"):
+            if function.facts.backward:
                 saved.update(function.params)
             for place in _loops(function, refused):
                 if sum(a in saved for a in function.equations[place].inputs) >= _MANY:
@@ -142,7 +143,7 @@ def _loops(function: Function, refused: Container[int]) -> list[int]:
         for place, e in enumerate(function.equations)
         if e.callee.name == "scan"
         and id(e.origin) not in refused
-        and "trees" not in e.params["jaxpr"].extra  # the author's own
+        and e.params["jaxpr"].facts.trees is None  # the author's own
         and is_plain_scan(e)
     ]
 
@@ -150,7 +151,7 @@ def _loops(function: Function, refused: Container[int]) -> list[int]:
 def _with_own_body(equation: Equation) -> Equation:
     body = equation.params["jaxpr"]
     own = Function(body.name, list(body.params), list(body.equations), list(body.results), body.jaxpr)
-    own.extra = dict(body.extra)
+    own.facts = body.facts
     params = {**equation.params, "jaxpr": own}
     return Equation(equation.callee, list(equation.inputs), list(equation.outputs), params, equation.origin)
 
@@ -166,7 +167,7 @@ def arrange(functions: Sequence[Function], found: dict[int, list[Handover]]) -> 
         orders[id(body)] = body.results
     sites: dict[int, list[tuple[Function, Equation]]] = {}
     for function in reversed(functions):
-        if function.extra.get("saved", 0) > 1 and id(function) in sites:
+        if function.facts.saved > 1 and id(function) in sites:
             _arrange(function, [s for s in sites[id(function)] if id(s[0]) in orders], sites[id(function)], orders)
         for equation in function.equations:
             if type(equation.callee) is Local:
@@ -180,14 +181,14 @@ def _arrange(
     orders: dict[int, list[Any]],
 ) -> None:
     """`ordered`: those of the calls whose callers' results are in an order."""
-    count = len(function.results) - function.extra["saved"]
+    count = len(function.results) - function.facts.saved
     orders_wanted = {_order(orders[id(caller)], equation, count) for caller, equation in ordered}
     if len(orders_wanted) != 1 or None in orders_wanted:
         return
     (order,) = orders_wanted
     results = list(function.results)
     function.results = [*results[:count], *[(results if kind == "out" else function.params)[i] for kind, i in order]]  # type: ignore[union-attr]
-    function.extra["saved"] = len(order)  # type: ignore[arg-type]
+    function.facts = replace(function.facts, saved=len(order))  # type: ignore[arg-type]
     orders[id(function)] = function.results
     for caller, equation in sites:
         outputs = list(equation.outputs)
@@ -287,7 +288,7 @@ def take_stacked(
     while place < len(backward.inputs):
         root, way = parts.get(backward.inputs[place], (None, ()))  # type: ignore[arg-type]
         for length in range(len(way)):
-            kind = root.aval  # type: ignore[union-attr]
+            kind: Any = root.aval  # type: ignore[union-attr]
             for index in way[:length]:
                 kind = kind.parts[index]
             paths = _paths(kind)
@@ -336,7 +337,7 @@ def _items(values: Sequence[Any], parts: dict[Value, tuple[Value, Path]]) -> lis
     return items
 
 
-def _paths(aval: TupleType) -> list[Path]:
+def _paths(aval: Any) -> list[Path]:
     """The ways to the values in a tuple, in their order."""
     found: list[Path] = []
     for i, part in enumerate(aval.parts):

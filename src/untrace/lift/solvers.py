@@ -7,6 +7,7 @@ product, as any other, and laid over what is there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -35,7 +36,7 @@ def find_solvers(program: Program, refused: Mapping[int, int] | frozenset[int] =
         found = [(e, name) for e in function.equations for name in [_solver(e)] if name]
         if not found:
             continue
-        lifter = lifter or Lifter(refused, program.extra.get("own", ()), provenance=provenance_of(program))
+        lifter = lifter or Lifter(refused, program.facts.own, provenance=provenance_of(program))
         matcher = Matcher(lifter, function)
         for equation, name in found:
             _lift(matcher, equation, name)
@@ -62,7 +63,7 @@ def _lift(m: Matcher, equation: Equation, name: str) -> bool:
     given = [b] if zeros is not None and type(zeros.inputs[0]) is Literal else [b, start]
     inputs = [*equation.inputs[:closed], *given]
     kwargs = dict(_settings(solve))
-    size = b.aval.size
+    size = math.prod(b.aval.shape)
     path = f"{_MODULE}.{name}"
     if kwargs.get("maxiter") == _STEPS_PER_UNKNOWN * size:
         del kwargs["maxiter"]
@@ -72,7 +73,8 @@ def _lift(m: Matcher, equation: Equation, name: str) -> bool:
         return False
     args = tuple([Slot(i) for i in range(closed, len(inputs))])
     m._replace(path, args, kwargs, inputs, covered, [equation], equation)
-    m.replaced[id(equation)].params = {"matvec": matvec, "matvec_consts": closed}
+    callee = m.replaced[id(equation)].callee
+    callee.function, callee.closed = matvec, closed  # type: ignore[union-attr]
     names = [t.name for t in targets(m.site(equation)) if t.strong and t.path == (0,)]
     if names:
         equation.outputs[0].hint = clean(names[0])  # type: ignore[union-attr]

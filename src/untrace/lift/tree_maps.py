@@ -47,9 +47,9 @@ def map_trees(program: Program, refused: Any = ()) -> Program:
     functions = [program.entry]
     for function in functions:  # grows on the way
         for equation in function.equations:
-            if equation.params:
+            if equation.may_hold_functions:
                 inner = functions_called(equation)
-                functions.extend(f for f in inner if is_call(equation) or "trees" in f.extra)
+                functions.extend(f for f in inner if is_call(equation) or f.facts.trees is not None)
         if len(function.equations) >= _FEWEST:
             equations = _in_one(_Mapper(function, provenance, refused).mapped(), function.results)
             function.equations = _in_order(equations, function)

@@ -10,11 +10,13 @@ import ast
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from types import CodeType
 from typing import Any
 
 from untrace import jax_compat
 from untrace.capture.provenance import Frame, Site
+from untrace.ir.facts import FunctionFacts, Grouping, ModuleParts, PackedResults
 from untrace.ir.nodes import Equation, Function, Local, Program, Value
 from untrace.lift import pieces, size_words, words
 from untrace.lift.names import provenance_of
@@ -36,14 +38,6 @@ class CallOrigin:
         self.outvars: tuple[Any, ...] = ()
 
 
-class Parts:
-    """The ways into the parameters of several modules: those that all of them have, and those that some have."""
-
-    def __init__(self, of_each: Sequence[frozenset[tuple[str, Path]]]):
-        self.every = frozenset.intersection(*of_each)
-        self.some = frozenset().union(*of_each)
-
-
 # How the head of a function begins that is a layer of PyTorch's.
 OF_PYTORCH = "PyTorch's "
 # From so many calls of a class of convolutions on they share a function.
@@ -63,7 +57,7 @@ class ModuleOutliner:
         self.capture = capture
         self.silent: set[str] = set()  # heads of functions in which none of the author's statements stands
 
-    def __call__(self, program: Program, refused: Iterable[int] = (), paths: Any = None) -> Program:
+    def __call__(self, program: Program, refused: Iterable[int] = ()) -> Program:
         _Outlining(self, program, frozenset(refused)).run()
         return program
 
@@ -125,8 +119,8 @@ class _Outlining:
                 found.setdefault(value, way)
         return found
 
-    def _packed(self, shape: Shape) -> tuple[int, list[Any]] | None:
-        """Puts new buffers behind the other results; (how many those are, the ways to the buffers in one dict)."""
+    def _packed(self, shape: Shape) -> PackedResults | None:
+        """Puts new buffers behind the other results, with which they go in one dict."""
         found: dict[int, Path] = {}
         for number in shape.results:
             ways = {self._new_way(piece, piece.values[number]) for piece in shape.pieces}
@@ -137,7 +131,7 @@ class _Outlining:
         others = [n for n in shape.results if n not in found]
         new = sorted(found, key=lambda n: found[n])
         shape.results = [*others, *new]
-        return len(others), [tuple(("item", quoted(k), 0) for k in found[n]) for n in new]
+        return PackedResults(len(others), [tuple(("item", quoted(k), 0) for k in found[n]) for n in new])
 
     def _new_way(self, piece: Piece, value: Value) -> Path | None:
         way = self.new_buffers.get(value)
@@ -176,7 +170,8 @@ class _Outlining:
         for shape in self.shapes.every():
             numbers = {n for p in shape.pieces for n in self._needed(p)}
             shape.results = self._ordered(shape.pieces[0], sorted(numbers))
-        self.program.entry.extra["size_names"] = self._entry_size_names()
+        entry = self.program.entry
+        entry.facts = replace(entry.facts, size_names=self._entry_size_names())
         if any(type(i) is Piece for i in items):
             self.program.entry.equations = self._emit(items, self._known(), (), frozenset())
 
@@ -296,7 +291,7 @@ class _Outlining:
     def _call(self, piece: Piece, known: Known, results: frozenset[Value], prefix: Path = ()) -> Equation:
         shape = piece.shape
         body = shape.function or self._define(shape)
-        body.extra["calls"] = len(shape.pieces)
+        body.facts = replace(body.facts, calls=len(shape.pieces))
         needed = set(self._needed(piece))
         outputs: list[Value | None] = []
         for number in shape.results:
@@ -351,24 +346,28 @@ class _Outlining:
                 places.append(place)
                 ways.append(tuple(("item", quoted(k), 0) for k in way[1]))  # a Leaf's steps
         order = sorted(packs, reverse=True)  # params before buffers
-        function.extra["packs"] = [packs[n] for n in order]
-        function.extra["pack_names"] = order
-        function.extra["definition"] = self._author_parameters(piece)
-        if packed is not None:
-            function.extra["packed_results"] = packed
-        function.extra["head"] = _head_of_code(piece.call.code) if helper else head_of(piece.call.kind)
+        head = _head_of_code(piece.call.code) if helper else head_of(piece.call.kind)
         if not helper and not is_author(piece.call.module):
             part = type(piece.call.module) is Part
-            about = piece.call.module.about if part else function.extra["head"].removeprefix("class ")
-            function.extra["head"] = OF_PYTORCH + about
+            head = OF_PYTORCH + (piece.call.module.about if part else head.removeprefix("class "))
         if piece.callee is None:  # a class that inherits `forward` from PyTorch: the statements are the caller's
-            self.silent.add(function.extra["head"])
-        function.extra["size_names"], function.extra["size_words"] = self._size_names(piece)
+            self.silent.add(head)
+        size_names, size_words = self._size_names(piece)
+        facts = FunctionFacts(
+            grouping=Grouping([packs[n] for n in order], order),
+            packed_results=packed,
+            definition=self._author_parameters(piece),
+            head=head,
+            size_names=size_names,
+            size_words=size_words,
+        )
         if type(piece.call) is ModuleCall:
             own = vars(piece.call.module)
             numbers = {k: v for k, v in own.items() if _is_number(v) and k[0] != "_" and k != "training"}
-            function.extra["attributes"] = numbers
-            function.extra["parts"] = Parts([self._parts(p) for p in shape.pieces])
+            ways = [self._parts(p) for p in shape.pieces]
+            every, some = frozenset.intersection(*ways), frozenset[tuple[str, Path]]().union(*ways)
+            facts = replace(facts, attributes=numbers, parts=ModuleParts(every, some))
+        function.facts = facts
         shape.function = function
         return function
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 
-from untrace.capture.body_trees import Tree
 from untrace.ir.nodes import Equation, Function, Literal
 from untrace.ir.scans import used_values
+from untrace.ir.trees import Tree
 from untrace.lift.words import clean
 from untrace.print.jax import loop_trees
 from untrace.print.jax.bodies import Body, argument_words, hint_of

@@ -10,8 +10,8 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.capture.body_trees import BodyTrees, Tree
 from untrace.ir.nodes import Function, Value
+from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift import parameters
 from untrace.print.jax.bodies import argument_words, hint_of
 from untrace.print.jax.called import returned

@@ -32,7 +32,7 @@ def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Contai
             continue
         given = equation.inputs
         body = equation.params.get("jaxpr")
-        own = equation.callee.name == "scan" and "trees" not in body.extra and id(equation.origin) not in forced
+        own = equation.callee.name == "scan" and body.facts.trees is None and id(equation.origin) not in forced
         if own and is_plain_scan(equation):
             read = used_values(body)
             count, _ = jax_compat.scan_counts(equation.origin)
@@ -53,11 +53,9 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
             for atom in equation.inputs:
                 uses[atom] = uses.get(atom, 0) + 1
             continue
-        closed = equation.params.get(
-            "matvec_consts", 0
-        )  # a library call with a function that closes over its first operands
+        closed = equation.callee.closed if type(equation.callee) is Library else 0
         simple = type(equation.callee) is Library and not closed or equation.callee.name in ("jit", "pjit")
-        if not simple:
+        if not simple and not closed:
             simple = not equation.params or not functions_called(equation)
         for atom in equation.inputs:
             uses[atom] = uses.get(atom, 0) + 1

@@ -22,7 +22,7 @@ import numpy as np
 
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.print.jax import reroll
-from untrace.print.jax.leaves import Layout, Leaf, Step, has_packs, packs_of, reach
+from untrace.print.jax.leaves import Layout, Leaf, Step, is_grouped, packs_of, reach
 from untrace.print.jax.pytrees import is_namedtuple
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.types import Type, tree_type
@@ -48,10 +48,10 @@ def note_handed(
 ) -> None:
     """Notes that the calls from place `at` on hand a tree on, where they do. known: leaves of trees that have a name."""
     body = equations[at].callee.body  # type: ignore[union-attr]
-    if id(body) in module.layouts or has_packs(body) or "packed_results" in body.extra or module.reroll:
+    if id(body) in module.layouts or is_grouped(body) or body.facts.packed_results is not None or module.reroll:
         return
     count = reroll.run_length(equations, at)
-    if count < 2 or body.extra.get("calls") != count:
+    if count < 2 or body.facts.calls != count:
         return
     run = equations[at : at + count]
     carries = reroll.carries_of(run, at, reroll.Uses(equations, results))
@@ -124,7 +124,7 @@ def name_parts(w: Any, run: Sequence[Equation], handed: Handed, name: str) -> No
         value = known.get(leaf.steps)
         if value is not None:
             w.names[value] = leaf
-        values.append(value or same.get(leaf.steps) or Value(None))
+        values.append(value or same.get(leaf.steps) or Value(None))  # type: ignore[arg-type]
     w.trees.add(root, handed.example, values)
 
 
@@ -139,7 +139,7 @@ def returned(w: Any, body: Function) -> Expr | None:
     w.trees.arguments.update([id(body.params[p]) for p in places])
     leaves = reach(handed.example, root) or []
     own = dict(zip(ways, [body.params[p] for p in places], strict=True))
-    w.trees.add(root, handed.example, [own.get(leaf.steps) or Value(None) for leaf in leaves])
+    w.trees.add(root, handed.example, [own.get(leaf.steps) or Value(None) for leaf in leaves])  # type: ignore[arg-type]
     return rebuilt(w, handed.example, [changed.get(leaf.steps, leaf) for leaf in leaves])
 
 

@@ -20,13 +20,11 @@ import jax
 
 from untrace import jax_compat
 from untrace.ir.calls import is_call, passed_places
+from untrace.ir.facts import Grouping, Step, Way
 from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, functions_called
 from untrace.print.jax.pytrees import access, branches, labelled
 from untrace.print.names import identifier
 from untrace.print.tree import WIDTH, Assign, Attribute, Expr, Name, Statement, Subscript, Text, Tuple, Unpack
-
-# ("item", the key as source, how many children the tuple or list has, 0 for a dict) or ("attribute", its name, 0).
-Step = tuple[str, str, int]
 
 # A longer way to a leaf gets a name even where it is used only once.
 _LONGEST = 48
@@ -156,12 +154,16 @@ def _split(expr: Expr, count: int = 0) -> tuple[Name | None, tuple[Step, ...]]:
 
 
 class Layout:
-    """How the parameters of a local function are grouped: `packs` are (places of parameters, ways to them from the tree)."""
+    """How the parameters of a local function are grouped: `packs` are (places of parameters, ways to them from the tree).
 
-    __slots__ = ("packs",)
+    `names`: what the packs are called; None where that is seen from their leaves.
+    """
 
-    def __init__(self, packs: list[tuple[list[int], list[tuple[Step, ...]]]]):
+    __slots__ = ("packs", "names")
+
+    def __init__(self, packs: Sequence[tuple[list[int], list[Way]]], names: Sequence[str] | None = None):
         self.packs = packs
+        self.names = names
 
     def trees(self, operands: Sequence[Leaf | None], without: int | None = None) -> list[Any] | None:
         """The sub-tree for each pack, where these operands are grouped in the same way; else None. `without`: the pack that
@@ -187,50 +189,46 @@ class Layout:
 def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> Layout:
     """The layout of a local function, chosen where it is called first."""
     found = module.layouts.get(id(body))
-    if found is None and has_packs(body):  # known from elsewhere
-        _take_trees(body)
-        module.kept.append(body)
-        found = module.layouts[id(body)] = Layout(body.extra["packs"])
     if found is None:
+        known = grouping_of(body)
+        made = Layout(packs_of(module, body, operands)) if known is None else Layout(known.packs, known.names)
         module.kept.append(body)
-        found = module.layouts[id(body)] = Layout(packs_of(module, body, operands))
+        found = module.layouts[id(body)] = made
     return found
 
 
-def has_packs(body: Function) -> bool:
+def is_grouped(body: Function) -> bool:
     """Whether it is known how the parameters of a local function are grouped, whoever calls it."""
-    return "packs" in body.extra or "taken" in body.extra
+    return body.facts.grouping is not None or body.facts.taken is not None
 
 
-def _take_trees(body: Function) -> None:
-    """Groups the parameters of a function that `jax.checkpoint` marked by the trees that it takes ("taken")."""
-    if "packs" in body.extra:
-        return
+def grouping_of(body: Function) -> Grouping | None:
+    """How they are; None where that is seen from the calls. A function that `jax.checkpoint` marked takes its trees."""
+    if body.facts.grouping is not None or body.facts.taken is None:
+        return body.facts.grouping
     packs, names = [], []
-    for word, tree in body.extra["taken"]:
+    for word, tree in body.facts.taken:
         found = None if tree.is_leaf else reach(tree.example, Name("x"))
         if found is not None and word and len(found) > 1:
             packs.append((list(tree.places), [leaf.steps for leaf in found]))
             names.append(word)
-    body.extra["packs"] = packs
-    if packs:
-        body.extra.update(pack_names=names, definition=[word for word, _ in body.extra["taken"]])
+    return Grouping(packs, names if packs else None)
 
 
 def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> list[Any]:
     """How these operands of a call are grouped."""
     packs = []
-    if body.extra.get("together") is not None:
-        return [pack for places in body.extra["together"] for pack in _whole(places, operands)]
+    if body.facts.together is not None:
+        return [pack for places in body.facts.together for pack in _whole(places, operands)]
     roots: dict[str, list[int]] = {}
     for place, leaf in enumerate(operands):
         if leaf is not None:
             roots.setdefault(leaf.root.id, []).append(place)
-    same = body.extra.get("same", ())  # what every call passes alike
+    same = body.facts.same
     for places in roots.values():
         # A function that passes on all that it took as one tree passes that tree.
         whole = module.pack_sizes.get(id(operands[places[0]].root)) == len(places)  # type: ignore[union-attr]
-        shared = body.extra.get("calls", 1) > 1 and not all(place in same for place in places) and not whole
+        shared = body.facts.calls > 1 and not all(place in same for place in places) and not whole
         packs.extend(_packs(places, operands, 0, shared))
     return packs
 
@@ -361,8 +359,8 @@ def _count_uses(
             inside = dict.fromkeys(passed_places(equation), 0)
             closed = [i for i in range(len(equation.inputs)) if i not in inside]
             inside.update(_uses_inside(module, equation.params["jaxpr"], equation, closed, known))
-        elif equation.callee.name in _CALLED and "trees" in equation.params["jaxpr"].extra:
-            inside = dict.fromkeys(equation.params["jaxpr"].extra["trees"].whole(), 0)
+        elif equation.callee.name in _CALLED and equation.params["jaxpr"].facts.trees is not None:
+            inside = dict.fromkeys(equation.params["jaxpr"].facts.trees.whole(), 0)
         elif equation.callee.name == "scan":
             inside = _uses_in_loop(module, equation, known)
         elif equation.callee.name in ("while", "cond") and functions_called(equation):
@@ -381,7 +379,7 @@ def _uses_in_loop(module: Any, equation: Equation, known: dict[Value, Leaf]) -> 
     if type(body) is not Function or equation.origin is None:
         return {}
     consts, carries = jax_compat.scan_counts(equation.origin)
-    trees = body.extra.get("trees")
+    trees = body.facts.trees
     whole = trees.whole() if trees is not None else _gone_through(equation, consts + carries, known)
     closed = [i for i in range(consts) if i not in whole]
     return {**dict.fromkeys(whole, 0), **_uses_inside(module, body, equation, closed, known)}
@@ -417,10 +415,10 @@ def _uses_in_bodies(module: Any, equation: Equation, known: dict[Value, Leaf]) -
         bodies = main = list(equation.params["branches"])
         shifts = (1,) * len(bodies)
         closed = [range(len(body.params)) for body in bodies]
-    if any("trees" not in body.extra for body in main):
+    if any(body.facts.trees is None for body in main):
         return {}
     found: dict[int, int] = {}
-    whole = {p for body in main for p in body.extra["trees"].whole()}
+    whole = {p for body in main for p in body.facts.trees.whole()}
     for body, places, shift in zip(bodies, closed, shifts, strict=True):
         inner = Equation(equation.callee, equation.inputs[shift:], (), {})
         uses = _uses_inside(
@@ -435,7 +433,7 @@ def _uses_in_bodies(module: Any, equation: Equation, known: dict[Value, Leaf]) -
 def _own_leaves(body: Function) -> dict[Value, Leaf]:
     """The leaves of the trees that a loop's function takes, under some name."""
     found: dict[Value, Leaf] = {}
-    trees = body.extra.get("trees")
+    trees = body.facts.trees
     for number, tree in enumerate(trees.subtrees() if trees is not None else ()):
         leaves = reach(tree.example, Name(f"tree_{number}")) or []
         found.update(zip([body.params[p] for p in tree.places], leaves, strict=False))
@@ -444,7 +442,7 @@ def _own_leaves(body: Function) -> dict[Value, Leaf]:
 
 def _single_results(body: Function) -> Sequence[Any]:
     """The results of a body but for those that it gives as parts of trees."""
-    trees = body.extra.get("trees")
+    trees = body.facts.trees
     if trees is None:
         return body.results
     parts = trees.out.parts() if type(trees.out.example) is tuple else [trees.out]

@@ -13,7 +13,7 @@ import jax
 from untrace._trees import is_simple
 from untrace.ir.nodes import Equation, Function, Local, Value
 from untrace.print.jax import handed_on, packed, reroll, returned, scanned
-from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, last_word, layout_of
+from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, grouping_of, last_word, layout_of
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.trees import zeros_like
 from untrace.print.jax.types import Type, array_type, ways_type
@@ -47,7 +47,7 @@ def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequenc
 
 
 def _mark(statements: Sequence[Statement], equation: Equation) -> None:
-    if equation.callee.body.extra.get("backward"):
+    if equation.callee.body.facts.backward:
         for statement in statements:
             statement.is_backward = True
 
@@ -56,7 +56,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> lis
     """`x = x0`, `for layer in layers: x = f(layer, x)`; None where the calls are no such loop."""
     carries = reroll.carries_of(run, start, uses)
     body = run[0].callee.body
-    if not carries or "packed_results" in body.extra or id(body) in w.module.returned:
+    if not carries or body.facts.packed_results is not None or id(body) in w.module.returned:
         return None
     first = [leaf_behind(w, w.atom(a)) for a in run[0].inputs]
     handed = handed_on.handed_by(w, run, first)
@@ -147,7 +147,7 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     body = equation.callee.body
     leaves = [leaf_behind(w, o) for o in operands]
     layout = layout_of(w.module, body, leaves)
-    trees = _put_together(w, body, layout, operands) if "taken" in body.extra else layout.trees(leaves)
+    trees = _put_together(w, body, layout, operands) if body.facts.taken is not None else layout.trees(leaves)
     if trees is None:  # another way of calling it than everywhere else: then with the leaves one by one
         layout, trees = Layout([]), []
     order = _order(body, layout)
@@ -170,7 +170,7 @@ def taking_trees(w: Any, body: Function, operands: Sequence[Expr]) -> tuple[str,
 
 def _put_together(w: Any, body: Function, layout: Layout, operands: Sequence[Expr]) -> list[Any] | None:
     """The tree for each pack of a function that takes trees of its author's: one that has a name, else one of its leaves."""
-    examples = {tuple(tree.places): tree.example for _, tree in body.extra["taken"]}
+    examples = {tuple(tree.places): tree.example for _, tree in body.facts.taken or ()}
     found = [examples[tuple(places)] for places, _ in layout.packs]
     if not all(map(is_simple, found)):
         leaves = [leaf_behind(w, o) for o in operands]
@@ -217,10 +217,10 @@ class KnownTrees:
 
 def _order(body: Function, layout: Layout) -> list[int]:
     """Arguments in the author's order, trees first: -1 - i for pack i, else the place of a parameter."""
-    if not layout.packs and "taken" in body.extra:
+    if not layout.packs and body.facts.taken is not None:
         return list(range(len(body.params)))  # as JAX took the trees apart
     packed = {place for places, _ in layout.packs for place in places}
-    own = body.extra.get("definition", ())
+    own = body.facts.author_parameters
     hints = [p.hint for p in body.params]
     # A parameter that none of the author's names fits stays in front, in the order of use.
     rest = [i for i in range(len(hints)) if i not in packed]
@@ -230,8 +230,7 @@ def _order(body: Function, layout: Layout) -> list[int]:
     if unmatched is not None:
         hints[-1] = unmatched
     for i, (places, _) in enumerate(layout.packs):
-        names = body.extra.get("pack_names")
-        inside = [body.params[p].hint for p in places] if names is None else [names[i]]
+        inside = [body.params[p].hint for p in places] if layout.names is None else [layout.names[i]]
         hints.setdefault(-1 - i, min([h for h in inside if h in own], key=own.index, default=None))
     return sorted([*packs, *rest], key=lambda i: own.index(hints[i]) if hints.get(i) in own else -1)
 
@@ -250,12 +249,12 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
         definition = _definition(module, body, layout, order, leaves, examples)
         hint = identifier(body.name, "fn")
         found = placed(module, definition, hint, lambda d: _describe(module, d, body, layout, order, examples))
-        if body.extra.get("variadic"):
-            module.variadic.setdefault(found, body.extra["variadic"])
-        module.attributes.setdefault(found, body.extra.get("attributes", {}))
-        for atom, word in body.extra.get("words", ()):
+        if body.facts.variadic:
+            module.variadic.setdefault(found, body.facts.variadic)
+        module.attributes.setdefault(found, body.facts.attributes)
+        for atom, word in body.facts.words:
             module.words.setdefault(module.text_of(atom), word)
-        module.parts.setdefault(found, []).append(body.extra.get("parts"))
+        module.parts.setdefault(found, []).append(body.facts.parts)
         module.locals[key] = found
         module.kept.append(body)
     return found
@@ -293,15 +292,17 @@ def _definition(
     w = module.writer()
     params: list[Parameter] = []
     bound: list[tuple[Value, Leaf]] = []
-    own = body.extra.get("definition", ())
-    said = body.extra.get("said", ())
+    own = body.facts.author_parameters
+    said = body.facts.said
+    known_packs = grouping_of(body)
+    names_packs = known_packs is not None and known_packs.names is not None
     functions = {body.name, *(e.callee.body.name for e in body.equations if type(e.callee) is Local)}
     packs: dict[int, Name] = {}
     for i in order:
         if i >= 0:
             leaf = leaves[i]
             hint = body.params[i].hint or "x"
-            is_known = hint in own and "pack_names" in body.extra or body.params[i] in said
+            is_known = hint in own and names_packs or body.params[i] in said
             if leaf is not None and leaf.steps and not is_known:
                 hint = last_word(leaf)
             name_ = w.names[body.params[i]] = Name(w.scope.fresh(identifier(hint, "x")))
@@ -322,8 +323,8 @@ def _definition(
         module.kept.append(root)
         for place, way in zip(places, ways, strict=True):
             bound.append((body.params[place], Leaf(root, way)))
-    if body.extra.get("head"):
-        w.statements.append(Lines(f"# {body.extra['head']}"))
+    if body.facts.head:
+        w.statements.append(Lines(f"# {body.facts.head}"))
     # A leaf is not called like the tree that it is a part of.
     known = [value for value, leaf in bound if value.hint in own and value.hint != leaf.root.id or value in said]
     author = {value: value.hint for value in known}
@@ -343,8 +344,8 @@ def _definition(
             _note_said(module, w.names[value])
     if w.sizes is not None:
         w.sized.extend(p for p in body.params if p not in w.sized)
-        w.sizes.names = {**w.sizes.names, **body.extra.get("size_names", {})}
-        w.sizes.words = body.extra.get("size_words", ())
+        w.sizes.names = {**w.sizes.names, **body.facts.size_names}
+        w.sizes.words = body.facts.size_words
         w.sizes.is_open = True
     w.packs = [packs[i] for i in range(len(layout.packs))]
     start = len(w.statements)
@@ -408,10 +409,10 @@ def _describe(
 
 def _parameter_of_pack(body: Function, layout: Layout) -> str | None:
     """The author's parameter that the only pack is, where all the others are known."""
-    unmatched = body.extra.get("unmatched", ())
+    unmatched = body.facts.unmatched
     if len(layout.packs) != 1 or len(unmatched) != 1:
         return None
-    places, own = layout.packs[0][0], body.extra.get("definition", ())
+    places, own = layout.packs[0][0], body.facts.author_parameters
     if any(p.hint not in own or p.hint in unmatched for i, p in enumerate(body.params) if i not in places):
         return None  # it may be one of these
     return unmatched[0]
@@ -419,12 +420,12 @@ def _parameter_of_pack(body: Function, layout: Layout) -> str | None:
 
 def _pack_name(body: Function, layout: Layout, pack: Any, leaf: Any) -> str:
     """The author's parameter where there is one for it, the root's own name, or the word before the leaves."""
-    if "pack_names" in body.extra:
-        return identifier(body.extra["pack_names"][layout.packs.index(pack)], "params")
+    if layout.names is not None:
+        return identifier(layout.names[layout.packs.index(pack)], "params")
     own = _parameter_of_pack(body, layout)
     if own is not None:
         return identifier(own, "params")
     above = Leaf(leaf.root, leaf.steps[: len(leaf.steps) - len(pack[1][0])])
-    if len(layout.packs) == 1 and (above.steps or body.extra.get("calls", 1) > 1):
+    if len(layout.packs) == 1 and (above.steps or body.facts.calls > 1):
         return "state" if "state" in above.root.id else "params"
     return identifier(last_word(above), "params")

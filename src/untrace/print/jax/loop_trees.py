@@ -14,10 +14,10 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.capture.body_trees import BodyTrees, Tree
 from untrace.capture.provenance import Provenance, targets
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
 from untrace.ir.scans import closes_simply, same_weak_types, used_values
+from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift import parameters
 from untrace.lift.words import clean
 from untrace.print.jax.bodies import Body, argument_words, hint_of, scan_options
@@ -35,7 +35,7 @@ _KNOWN = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear", "jax
 def trees_of(w: Any, body: Function) -> BodyTrees | None:
     """The trees of a function that is called or looped, where they say more than a tuple of leaves would, and can be
     written: what it takes by the function that `w` writes, and what it gives by itself."""
-    trees: BodyTrees | None = body.extra.get("trees")
+    trees: BodyTrees | None = body.facts.trees
     if trees is None:
         return None
     outs = trees.out.parts() if type(trees.out.example) is tuple else [trees.out]
@@ -381,7 +381,7 @@ def _key(atoms: Sequence[Any]) -> tuple[Any, ...]:
 def _taken_by(equation: Equation) -> Iterator[Any]:
     """The keys of the trees that a call takes."""
     body = equation.params.get("jaxpr")
-    trees = body.extra.get("trees") if type(body) is Function else None
+    trees = body.facts.trees if type(body) is Function else None
     if trees is not None and len(body.params) == len(equation.inputs):
         for tree in trees.args:
             yield _key([equation.inputs[p] for p in tree.places]), jax.tree.structure(tree.example)

@@ -3,7 +3,7 @@
     out, new_bn1 = batch_norm2d(params["bn1"], buffers["bn1"], x)
     return out, {"bn1": new_bn1}
 
-A Function says so by `extra["packed_results"]`: (how many results stand before the dict, the ways to the others in it).
+A Function says so by its fact `packed_results`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from untrace.ir.facts import Way
 from untrace.ir.nodes import Equation, Function
-from untrace.print.jax.leaves import Leaf, Step
+from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.types import Type, array_type, tuple_type, ways_type
 from untrace.print.names import identifier
 from untrace.print.tree import Assign, Dict, Expr, Name, Text, Tuple
-
-Way = tuple[Step, ...]
 
 
 class Part(Leaf):
@@ -32,10 +31,10 @@ class Part(Leaf):
 
 def returned(w: Any, body: Function) -> Expr:
     """What a function returns: its results, those that go together as one dict."""
-    packed = body.extra.get("packed_results")
+    packed = body.facts.packed_results
     if packed is None:
         return w.results(body.results)
-    count, ways = packed
+    count, ways = packed.count, packed.ways
     parts = [w.atom(r) for r in body.results[:count]]
     tree = _gathered([(way, w.atom(r)) for way, r in zip(ways, body.results[count:], strict=True)])
     return Tuple([*parts, tree]) if parts else tree
@@ -44,21 +43,21 @@ def returned(w: Any, body: Function) -> Expr:
 def result_type(body: Function) -> Type:
     """The type of what `returned` gives."""
     types = [array_type(r.aval) for r in body.results]
-    packed = body.extra.get("packed_results")
+    packed = body.facts.packed_results
     if packed is None:
         return tuple_type(types)
-    count, ways = packed
+    count, ways = packed.count, packed.ways
     return tuple_type([*types[:count], ways_type(ways, [r.aval for r in body.results[count:]])])
 
 
 def assign(w: Any, equation: Equation, call: Expr) -> None:
     """Binds what a call gives back."""
     body = equation.callee.body
-    packed = body.extra.get("packed_results")
+    packed = body.facts.packed_results
     if packed is None:
         w._statement(equation, call)
         return
-    count, ways = packed
+    count, ways = packed.count, packed.ways
     targets = ["_" if o is None else w._target(o, "x") for o in equation.outputs[:count]]
     rest = equation.outputs[count:]
     word = next((o.hint for o in rest if o is not None and o.hint), "buffers")

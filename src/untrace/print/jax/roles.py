@@ -20,9 +20,9 @@ def name_primal(function: Function, consts: int) -> None:
     own = [leaf for _, leaf in argument_words(function, consts)]
     if not any(own) and function.jaxpr is not None:  # JAX keeps them with the rule, and has them from the definition
         definition = definition_of(function.jaxpr)
-        paths = function.extra.get("paths")
+        paths = function.facts.rule_paths
         names = [name for names in positional(definition) for name in names]
-        if paths is not None and any(paths):
+        if any(paths):
             names = [name or "" for name in leaf_names([parse_path(p) for p in paths], definition)]
         if len(names) == len(own):
             own = names

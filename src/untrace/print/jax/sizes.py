@@ -272,7 +272,7 @@ def words_of_sizes(program: Program, authors: Mapping[int, str]) -> dict[int, st
     sizes = program.numbers.integers if program.numbers else {}
     found: dict[int, str] = {}
     functions = walk_functions(program.entry)
-    for size, word in [*authors.items(), *[w for f in functions[::-1] for w in f.extra.get("size_names", {}).items()]]:
+    for size, word in [*authors.items(), *[w for f in functions[::-1] for w in f.facts.size_names.items()]]:
         if size in sizes and word not in found.values():
             found.setdefault(size, word)
     left = [letter for letter in "nmklpqrstuvw" if letter not in found.values()]

@@ -115,7 +115,7 @@ def _word(value: Value, leaf: Leaf) -> str:
 def made(equation: Equation, places: dict[Any, Any]) -> list[Row]:
     """The trees among what a loop stacks. places: where in which tree a value goes (`returned._Place`)."""
     body = equation.params["jaxpr"]
-    if "trees" in body.extra or not is_plain_scan(equation):
+    if body.facts.trees is not None or not is_plain_scan(equation):
         return []
     _, carries = jax_compat.scan_counts(equation.origin)
     outputs = equation.outputs[carries:]

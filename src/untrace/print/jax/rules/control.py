@@ -225,7 +225,7 @@ def while_(
         if found is not None:
             return found
     inputs = w.equation.inputs
-    kept = _kept(body_jaxpr, body_nconsts, inputs[cond_nconsts:], bool(cond_jaxpr.extra.get("pruned")))
+    kept = _kept(body_jaxpr, body_nconsts, inputs[cond_nconsts:], cond_jaxpr.facts.pruned)
     if kept is None:
         return DECLINE
     carry, init = body_jaxpr.params[body_nconsts:], inputs[cond_nconsts + body_nconsts :]

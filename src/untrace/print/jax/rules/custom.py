@@ -408,7 +408,7 @@ def _bwd(module: Any, name: str, bwd: Function, own: _Vjp) -> Def:
 
 def _name_of_cotangents(bwd: Function, count: int) -> str:
     """What the author calls the last argument of a backward rule."""
-    paths = bwd.extra.get("paths") or ()
+    paths = bwd.facts.rule_paths
     path = parse_path(paths[-1] or "") if paths else ()
     word = str(path[0]).strip("_") if path else ""
     return clean(word) if word and word not in ("args", "residuals") else "cotangents" if count != 1 else "cotangent"

@@ -1,0 +1,51 @@
+"""What equations take and give: variables, numbers that stand in them, arrays that the program closes over.
+
+`Value` and `Constant` objects are compared by identity: the object *is* the variable.
+"""
+
+from __future__ import annotations
+
+from untrace.ir.types import Aval, Data
+
+
+class Value:
+    """A variable: bound once, by a Function's parameter or an Equation's output. `aval` is JAX's abstract value.
+
+    `hint` is a name for it; `named` says that the author bound it to that name, in a statement of its own, and
+    `named_inside` that a library did.
+    """
+
+    __slots__ = ("aval", "hint", "named", "named_inside")
+
+    def __init__(self, aval: Aval, hint: str | None = None):
+        self.aval = aval
+        self.hint = hint
+        self.named = False
+        self.named_inside = False
+
+
+class Literal:
+    """A scalar that stands in an equation itself. `value`: Python or NumPy scalar of `aval.dtype`, shape ()."""
+
+    __slots__ = ("value", "aval")
+
+    def __init__(self, value: Data, aval: Aval):
+        self.value = value
+        self.aval = aval
+
+
+class Constant:
+    """An array that a function closes over; one object per array identity in the whole Program.
+
+    `hint` is a name for it: from where the function has it, or from what it holds; None where nobody has said.
+    """
+
+    __slots__ = ("value", "aval", "hint")
+
+    def __init__(self, value: Data, aval: Aval, hint: str | None = None):
+        self.value = value
+        self.aval = aval
+        self.hint = hint
+
+
+Atom = Value | Literal | Constant
