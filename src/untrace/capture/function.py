@@ -118,7 +118,7 @@ class Captured:
         code = getattr(inspect.unwrap(self.function), "__code__", None) if self.static and self.function else None
         if code is None:
             return jax_compat.function_source(self.jaxpr)
-        return jax_compat.place_of(code.co_filename, str(code.co_firstlineno))  # not of what holds the static arguments
+        return place_of(code.co_filename, str(code.co_firstlineno))  # not of what holds the static arguments
 
     def name_constants(self, constants: Iterable[Any]) -> None:
         """Looks for the names by which the function knows arrays that it closes over."""
