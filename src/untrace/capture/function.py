@@ -15,6 +15,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import CaptureError
+from untrace._identifiers import snake_case
 from untrace._places import place_of
 from untrace.capture import closed_over, syntax
 from untrace.capture.body_trees import Bodies, has_unknown_loops, note_trees, noted_bodies
@@ -26,7 +27,6 @@ from untrace.capture.provenance import Provenance
 from untrace.capture.unfolding import unfolded
 from untrace.capture.vmaps import VmapCall, noted_vmaps
 from untrace.ir.nodes import Program, SizeNumbers
-from untrace.print.names import snake_case
 from untrace.prove.compare import compare
 
 

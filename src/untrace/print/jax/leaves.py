@@ -19,10 +19,10 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
+from untrace._identifiers import identifier
 from untrace.ir.calls import is_call, passed_places
 from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, functions_called
 from untrace.print.jax.pytrees import access, branches, labelled
-from untrace.print.names import identifier
 from untrace.print.tree import WIDTH, Assign, Attribute, Expr, Name, Statement, Subscript, Text, Tuple, Unpack
 
 # ("item", the key as source, how many children the tuple or list has, 0 for a dict) or ("attribute", its name, 0).
