@@ -41,7 +41,7 @@ installed := $(VENV)/.installed-$(shell printf '%s' '$(JAX) $(WITH)' | cksum | c
 help:
 	@echo 'make demo    decompile the gradient of a small GPT, and prove and time the result'
 	@echo 'make test    run the tests'
-	@echo 'make lint    check the style of the source'
+	@echo 'make lint    check the style of the source and its imports'
 	@echo 'make clean   remove the environments and what the demo wrote'
 
 demo: $(installed)
@@ -51,8 +51,10 @@ test: $(installed)
 	@$(VENV)/bin/python -m pytest -n $(WORKERS) $(ARGS)
 
 lint: $(installed)
-	@$(VENV)/bin/python -m pip install --quiet ruff
-	@$(VENV)/bin/python -m ruff check
+	@$(VENV)/bin/python -m pip install --quiet --editable '.[dev]'
+	@$(VENV)/bin/ruff check
+	@$(VENV)/bin/lint-imports --no-cache --no-logo
+	@$(VENV)/bin/python bench/house.py
 
 clean:
 	rm -rf .venv .venv[0-9]* demo_out

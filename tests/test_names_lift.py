@@ -12,11 +12,11 @@ from libraries import library
 from programs import program_of
 
 import untrace
+from untrace._identifiers import RESERVED
 from untrace.capture.function import trace
 from untrace.ir.nodes import Function, Value, walk_functions
 from untrace.lift import parameters, words
 from untrace.lift.names import name_values
-from untrace.print.names import RESERVED
 
 VECTOR = jnp.ones(4)
 MATRIX = jnp.ones((4, 4))

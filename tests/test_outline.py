@@ -11,6 +11,7 @@ import pytest
 from programs import program_of
 
 import untrace
+from untrace._identifiers import snake_case
 from untrace.capture.function import trace
 from untrace.ir.check import MalformedProgram, check
 from untrace.ir.evaluate import evaluate
@@ -19,7 +20,6 @@ from untrace.lift.names import name_values
 from untrace.lift.outline import outline
 from untrace.lift.prune import prune
 from untrace.print.jax.entry import entry_of
-from untrace.print.names import snake_case
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from untrace._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from untrace._api import Decompiled, decompile, from_jaxpr, rule, steps
     from untrace._errors import (
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from untrace.torch.api import from_torch
     from untrace.torch.bridge import torch_op
 
-__version__ = "0.1.0"
 __all__ = [
     "CaptureError", "Decompiled", "OptionError", "OutputExistsError", "Proof", "ProofError",
     "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "annotate_torch", "decompile",

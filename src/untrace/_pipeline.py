@@ -14,6 +14,7 @@ from untrace import jax_compat
 from untrace._errors import ProofError, UnsupportedPrimitiveError
 from untrace._forms import Form, Plain, forms_of, is_run, repeated_pullbacks
 from untrace._options import Options
+from untrace._version import __version__
 from untrace.capture import sizes
 from untrace.capture.body_trees import Bodies, forget_trees, has_trees
 from untrace.capture.constant_order import keep_constant_order
@@ -477,8 +478,6 @@ class Attempt:
 
 def head_of_module(captured: Captured, name: str, idiomatic: bool, proven: str = "", where_proven: str = "") -> str:
     """The docstring of a written module: what it is, and what was proven of it, at which sizes."""
-    from untrace import __version__
-
     where = captured.where()
     where = f" ({where})" if where and not captured.hooks.title else ""
     notes = ["", *captured.notes] if captured.notes else []

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
+from untrace._identifiers import snake_case
 from untrace.capture import syntax
 from untrace.capture.derivative_calls import (
     CALLS,
@@ -41,7 +42,6 @@ from untrace.capture.provenance import Provenance
 from untrace.capture.unfolding import body_of, later_of
 from untrace.capture.vmaps import as_function, file_of_called, is_reached, name_of_called
 from untrace.capture.whose import file_kind
-from untrace.print.names import snake_case
 
 _PLAIN = (dict, list, tuple, type(None))
 _ROOT = re.compile(r"\w*")

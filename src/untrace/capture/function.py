@@ -15,6 +15,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import CaptureError
+from untrace._identifiers import snake_case
 from untrace._places import place_of
 from untrace.capture import closed_over, syntax
 from untrace.capture.body_trees import Bodies, has_unknown_loops, note_trees, noted_bodies
@@ -27,7 +28,6 @@ from untrace.capture.provenance import Provenance
 from untrace.capture.unfolding import unfolded
 from untrace.capture.vmaps import VmapCall, noted_vmaps
 from untrace.ir.nodes import Program, SizeNumbers
-from untrace.print.names import snake_case
 from untrace.prove.compare import compare
 
 
@@ -124,7 +124,7 @@ class Captured:
         code = getattr(inspect.unwrap(self.function), "__code__", None) if self.static and self.function else None
         if code is None:
             return jax_compat.function_source(self.jaxpr)
-        return jax_compat.place_of(code.co_filename, str(code.co_firstlineno))  # not of what holds the static arguments
+        return place_of(code.co_filename, str(code.co_firstlineno))  # not of what holds the static arguments
 
     def name_constants(self, constants: Iterable[Any]) -> None:
         """Looks for the names by which the function knows arrays that it closes over."""

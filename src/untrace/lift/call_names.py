@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 
+from untrace._identifiers import snake_case
 from untrace.capture.provenance import Frame
 from untrace.lift import words
 from untrace.lift.calls import Call
-from untrace.print.names import snake_case
 
 # What libraries call the method that a layer's `__call__` ends in.
 _CALLS = frozenset({"call", "forward"})

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from untrace import jax_compat
+from untrace._places import place_of
 from untrace.ir.calls import is_call
 from untrace.ir.facts import FunctionFacts
 from untrace.ir.nodes import (
@@ -277,7 +278,7 @@ class Outliner(FunctionNames):
             weight = self._weight(shape.pieces[0])
             return results <= max(1, weight // 2) or gradients > 0 and results - gradients <= weight // 3
         code = shape.pieces[0].call.callee.code
-        if (code.co_name, jax_compat.place_of(code.co_filename, str(code.co_firstlineno))) in self.marked and not saved:
+        if (code.co_name, place_of(code.co_filename, str(code.co_firstlineno))) in self.marked and not saved:
             return True
         # One forward part and one backward part read best in one place.
         if shape.pieces[0].call.backward or saved > (0 if shape.pieces[0].call.callee.library else _MOST_RESIDUALS):

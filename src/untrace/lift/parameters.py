@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace import jax_compat
+from untrace._identifiers import LONGEST
 from untrace.capture import syntax
 from untrace.capture.whose import file_kind
 from untrace.lift.words import clean, singular
-from untrace.print.names import LONGEST
 
 Path = tuple[int | str, ...]
 # Parameters of functions that take anything, as they stand in names of leaves: `args[0]` is an `arg_0`.

@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 from untrace import jax_compat
+from untrace._identifiers import RESERVED, identifier
 from untrace.ir.nodes import Equation, Value
-from untrace.print.names import RESERVED, identifier
 
 # By primitive, or by the name of a function of JAX where that says the same: the two agree on most words.
 NOUNS: dict[str, str] = {

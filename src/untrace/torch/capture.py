@@ -394,7 +394,7 @@ def call_numbers(scopes: Sequence[str]) -> list[int]:
 
 
 def function_name(kind: type) -> str:
-    from untrace.print.names import identifier, snake_case
+    from untrace._identifiers import identifier, snake_case
 
     return identifier(re.sub(r"\W", "_", snake_case(kind.__name__)), "module")
 

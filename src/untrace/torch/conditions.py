@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from untrace._identifiers import identifier
 from untrace.lift import words
 from untrace.print.jax.leaves import Leaf
-from untrace.print.names import identifier
 from untrace.print.tree import (
     COMPARE,
     NOT,

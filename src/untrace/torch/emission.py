@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from untrace._identifiers import identifier
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.reroll import For
-from untrace.print.names import identifier
 from untrace.print.tree import (
     WIDTH,
     Assign,

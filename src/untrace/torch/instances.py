@@ -15,12 +15,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from untrace._identifiers import identifier
 from untrace.capture.provenance import Provenance
 from untrace.ir.passes import is_strict
 from untrace.lift import words
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.types import Type
-from untrace.print.names import identifier
 from untrace.print.tree import (
     WIDTH,
     Assign,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from untrace.print.names import identifier
+from untrace._identifiers import identifier
 
 _BASES: dict[str, str] = {}
 

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from untrace import jax_compat
+from untrace._identifiers import identifier
 from untrace.ir.nodes import Equation, Function, Library, Value
 from untrace.ir.scans import used_values
 from untrace.print.jax.constants import Named
 from untrace.print.jax.types import Type, array_type, tuple_type
 from untrace.print.jax.variables import read_by, targets_of
-from untrace.print.names import Scope, identifier
+from untrace.print.names import Scope
 from untrace.print.tree import (
     WIDTH,
     Assign,

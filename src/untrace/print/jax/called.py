@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from untrace._identifiers import identifier
 from untrace.capture.provenance import targets
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.lift.unpacked import names_in
@@ -23,7 +24,7 @@ from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, plain_way, re
 from untrace.print.jax.local import placed
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.types import array_type, tree_type
-from untrace.print.names import Scope, identifier
+from untrace.print.names import Scope
 from untrace.print.tree import Assign, Def, Expr, Name, Parameter, Return, Statement, Tuple, Unpack
 
 _WORD = re.compile(r"[A-Za-z_]\w*")

@@ -10,6 +10,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
+from untrace._identifiers import identifier
 from untrace.ir.nodes import Function, Value
 from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift import parameters
@@ -19,7 +20,6 @@ from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach
 from untrace.print.jax.loop_trees import assign, given, trees_of
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.types import array_type, tree_type
-from untrace.print.names import identifier
 from untrace.print.tree import Call, Def, Expr, Name, Parameter, Return, Statement
 
 

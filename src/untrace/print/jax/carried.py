@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from untrace import jax_compat
+from untrace._identifiers import identifier
 from untrace._trees import is_plain
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.ir.scans import is_plain_scan
@@ -27,7 +28,6 @@ from untrace.print.jax.bodies import Body, group, plain_equation, unpacked
 from untrace.print.jax.leaves import Leaf, Step, last_word
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.trees import zeros_like
-from untrace.print.names import identifier
 from untrace.print.tree import Assign, Call, Expr, Name, Parameter, Text
 
 Way = tuple[Step, ...]

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
+from untrace._identifiers import identifier
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Function, Program, Value
 from untrace.lift.unpacked import unpacked_names
@@ -24,7 +25,6 @@ from untrace.print.jax.scalars import needs_array
 from untrace.print.jax.signature import Argument, Signature, signature_parameters, unpack_arguments
 from untrace.print.jax.types import Type, array_type, tree_type
 from untrace.print.jax.writer import FunctionWriter, ModuleWriter
-from untrace.print.names import identifier
 from untrace.print.tree import Assign, Call, Def, Expr, Name, Parameter, Return, Statement, Tuple
 
 

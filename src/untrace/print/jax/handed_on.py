@@ -20,13 +20,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from untrace._identifiers import identifier
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.print.jax import reroll
 from untrace.print.jax.leaves import Layout, Leaf, Step, is_grouped, packs_of, reach
 from untrace.print.jax.pytrees import is_namedtuple
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.types import Type, tree_type
-from untrace.print.names import identifier
 from untrace.print.tree import Assign, Expr, Name
 
 _FEWEST = 2  # parts that change

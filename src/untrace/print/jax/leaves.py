@@ -19,11 +19,11 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
+from untrace._identifiers import identifier
 from untrace.ir.calls import is_call, passed_places
 from untrace.ir.facts import Grouping, Step, Way
 from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, functions_called
 from untrace.print.jax.pytrees import access, branches, labelled
-from untrace.print.names import identifier
 from untrace.print.tree import WIDTH, Assign, Attribute, Expr, Name, Statement, Subscript, Text, Tuple, Unpack
 
 # A longer way to a leaf gets a name even where it is used only once.

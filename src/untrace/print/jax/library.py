@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from untrace._identifiers import identifier
 from untrace.ir.nodes import Equation, Function, Library, Slot
 from untrace.lift.library import ASSOCIATIVE_SCAN, OF_MATRIX
 from untrace.lift.patterns import Fixed
 from untrace.print.jax.sizes import joined
-from untrace.print.names import identifier
 from untrace.print.rules import DECLINE, JAX, Groups
 from untrace.print.tree import (
     UNARY,

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from untrace._identifiers import identifier
 from untrace._trees import is_simple
 from untrace.ir.nodes import Equation, Function, Local, Value
 from untrace.print.jax import handed_on, packed, reroll, returned, scanned
@@ -17,7 +18,6 @@ from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, grouping_of, las
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.trees import zeros_like
 from untrace.print.jax.types import Type, array_type, ways_type
-from untrace.print.names import identifier
 from untrace.print.tree import Assign, Call, Def, Expr, Lines, Name, Parameter, Return, Statement
 
 _LONGEST_RUN = 100

@@ -14,6 +14,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
+from untrace._identifiers import identifier
 from untrace.capture.provenance import Provenance, targets
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
 from untrace.ir.scans import closes_simply, same_weak_types, used_values
@@ -24,7 +25,6 @@ from untrace.print.jax.bodies import Body, argument_words, hint_of, scan_options
 from untrace.print.jax.called import Unpacked, returned
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, own_uses, reach
 from untrace.print.jax.results import inner_nodes, is_readable, rebuilt
-from untrace.print.names import identifier
 from untrace.print.rules import WRITTEN, Whole
 from untrace.print.tree import Assign, Expr, Name, Parameter, Text, Tuple
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from untrace._identifiers import identifier
 from untrace.ir.facts import Way
 from untrace.ir.nodes import Equation, Function
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.types import Type, array_type, tuple_type, ways_type
-from untrace.print.names import identifier
 from untrace.print.tree import Assign, Dict, Expr, Name, Text, Tuple
 
 

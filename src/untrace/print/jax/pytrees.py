@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from untrace.print.names import identifier
+from untrace._identifiers import identifier
 from untrace.print.tree import (
     Assign,
     Attribute,

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace import jax_compat
+from untrace._identifiers import identifier
 from untrace.ir.nodes import Function
 from untrace.print.jax import called_trees, local
 from untrace.print.jax.bodies import argument_words
 from untrace.print.jax.leaves import Layout, Leaf
 from untrace.print.jax.roles import call_name
-from untrace.print.names import identifier
 from untrace.print.rules import WRITTEN, Whole
 from untrace.print.tree import Assign, Call, Expr, Lambda, Name, Statement, Subscript, Text, Tuple
 

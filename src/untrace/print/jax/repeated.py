@@ -24,8 +24,8 @@ from typing import Any
 
 from jax import lax
 
+from untrace._identifiers import identifier
 from untrace.print.jax.leaves import Leaf
-from untrace.print.names import identifier
 from untrace.print.tree import Assign, Call, Def, Expr, Lambda, Lines, Name, Parameter, Return, Star, Statement, Text
 from untrace.print.walk import nodes_of
 

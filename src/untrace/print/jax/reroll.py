@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from untrace._identifiers import identifier
 from untrace.ir.nodes import Equation, Local, Value
 from untrace.lift.words import clean, singular
 from untrace.print.jax.leaves import Leaf, Step, along
-from untrace.print.names import identifier
 from untrace.print.tree import Call, Compound, Expr, Name, Slice, Statement, Subscript, Text, Tuple, lines_of
 
 # Keys that are paths, whose parts are looked at one by one: `"norm1.weight"`.

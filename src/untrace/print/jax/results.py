@@ -20,6 +20,7 @@ from typing import Any
 import jax
 
 from untrace._errors import UnsupportedPrimitiveError
+from untrace._identifiers import identifier
 from untrace.print.jax import twins
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.packed import whole_or
@@ -32,7 +33,6 @@ from untrace.print.jax.pytrees import (
     string,
     subtrees,
 )
-from untrace.print.names import identifier
 from untrace.print.tree import (
     Assign,
     Attribute,

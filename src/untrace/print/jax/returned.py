@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from untrace import jax_compat
+from untrace._identifiers import identifier
 from untrace._trees import is_plain, is_simple
 from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, walk_functions
 from untrace.lift.words import clean
@@ -25,7 +26,6 @@ from untrace.print.jax.results import rebuilt
 from untrace.print.jax.rolled_turns import base_of
 from untrace.print.jax.stacked import made
 from untrace.print.jax.types import Type, array_type, tuple_type, ways_type
-from untrace.print.names import identifier
 from untrace.print.tree import Assign, Expr, Name, Tuple
 
 Way = tuple[Step, ...]

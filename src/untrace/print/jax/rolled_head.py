@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from untrace._identifiers import identifier
 from untrace.capture import syntax
 from untrace.capture.provenance import Provenance, Site
 from untrace.lift.words import clean, singular
@@ -19,7 +20,6 @@ from untrace.print.jax.reroll import Element, key_pattern
 from untrace.print.jax.rolled_results import Gathered
 from untrace.print.jax.rolled_turns import Turns, base_of
 from untrace.print.jax.variables import targets_of
-from untrace.print.names import identifier
 from untrace.print.tree import Assign, Call, Expr, Name, Statement, Subscript, Text, Tuple
 
 _MOST_KEYS = 4  # written one by one

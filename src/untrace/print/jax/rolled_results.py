@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from untrace._identifiers import identifier
 from untrace.lift.words import clean, plural
 from untrace.print.jax.reroll import key_pattern
 from untrace.print.jax.rolled_known import Known
 from untrace.print.jax.rolled_turns import Carry, Hole, Own, Place, Turns, base_of
 from untrace.print.jax.variables import reads, substituted, targets_of
-from untrace.print.names import identifier
 from untrace.print.tree import (
     Assign,
     Call,

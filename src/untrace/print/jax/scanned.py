@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from untrace._identifiers import identifier
 from untrace.ir.nodes import Equation, Local
 from untrace.lift.words import plural
 from untrace.print.jax.bodies import group, put_definition
 from untrace.print.jax.leaves import Leaf, along
 from untrace.print.jax.reroll import Element
-from untrace.print.names import Scope, identifier
+from untrace.print.names import Scope
 from untrace.print.tree import (
     Assign,
     Call,

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from untrace._identifiers import identifier
 from untrace.ir.nodes import Program, Value, walk_functions
-from untrace.print.names import identifier
 from untrace.print.tree import (
     UNARY,
     Assign,

@@ -20,6 +20,7 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
+from untrace._identifiers import identifier
 from untrace._trees import is_simple
 from untrace.capture.provenance import Provenance
 from untrace.capture.provenance import targets as assigned
@@ -29,7 +30,6 @@ from untrace.lift.words import clean, singular
 from untrace.print.jax.bodies import Body, group, unpacked
 from untrace.print.jax.leaves import Leaf, Step, bind_leaves, last_word, reach, rows
 from untrace.print.jax.results import rebuilt
-from untrace.print.names import identifier
 from untrace.print.tree import Assign, Expr, Name, Parameter
 
 Way = tuple[Step, ...]

@@ -17,12 +17,13 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
+from untrace._identifiers import identifier
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
 from untrace.lift.words import clean
 from untrace.print.jax.leaves import Leaf, Node, Step, last_word, reach_nodes
 from untrace.print.jax.pytrees import is_namedtuple
 from untrace.print.jax.results import inner_nodes, rebuilt
-from untrace.print.names import Scope, identifier
+from untrace.print.names import Scope
 from untrace.print.tree import Assign, Call, Def, Expr, Lambda, List, Name, Parameter, Return, Text
 from untrace.print.values import Unwritable
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
+from untrace._identifiers import identifier
 from untrace.capture.provenance import Provenance
 from untrace.ir.nodes import (
     Constant,
@@ -42,7 +43,7 @@ from untrace.print.jax.local import write_calls
 from untrace.print.jax.returned import note_returned
 from untrace.print.jax.sizes import Sizes
 from untrace.print.jax.trees import Structure, Trees, settle, sum_of, write_map
-from untrace.print.names import Scope, identifier
+from untrace.print.names import Scope
 from untrace.print.tree import (
     Assign,
     Attribute,

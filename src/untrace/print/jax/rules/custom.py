@@ -12,13 +12,13 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
+from untrace._identifiers import identifier
 from untrace.ir.nodes import Constant, Equation, Function, Literal
 from untrace.lift.parameters import parse_path
 from untrace.lift.words import clean
 from untrace.print.jax import roles
 from untrace.print.jax.rules.calls import Spaced, result
 from untrace.print.jax.rules.control import closes_naturally
-from untrace.print.names import identifier
 from untrace.print.rules import DECLINE, rule
 from untrace.print.tree import (
     Assign,

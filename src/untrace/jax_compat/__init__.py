@@ -1,0 +1,218 @@
+"""The only door to JAX's internals.
+
+Everything under `jax._src` that untrace needs is reached through this package, with the reason beside each use, so that
+a new JAX line means changes here and nowhere else. Supported lines: 0.10 and 0.12.
+Each file is about one subject; who ports untrace to a new JAX reads them in the order of the imports below, in which
+each rests on those before it alone.
+"""
+
+from untrace.jax_compat.jaxprs import (
+    DROP_TYPE,
+    JAXPR_TYPES,
+    LITERAL_TYPE,
+    PRIMITIVE_TYPE,
+    bind_equation,
+    binds_functions,
+    close_jaxpr,
+    dropped,
+    effect_kind,
+    evaluate_closed,
+    fresh_variable,
+    is_dropped,
+    is_jaxpr,
+    is_open,
+    is_ordered_debug_effect,
+    is_variable,
+    literal,
+    literal_key,
+    new_variables,
+    open_jaxpr,
+    ordering_effect,
+    same_context,
+    zeros_equation,
+)
+from untrace.jax_compat.inner_jaxprs import (
+    PLAIN_TYPES,
+    bodies_in,
+    constants_in,
+    count_of_equations,
+    equations_in,
+    jaxprs_in,
+    with_inner_jaxprs,
+    with_other_jaxprs,
+)
+from untrace.jax_compat.values import (
+    FLOAT0,
+    arrays_without_compiling,
+    aval_key,
+    core_cotangent,
+    dtype_of,
+    dtype_path,
+    has_tangent,
+    is_aval,
+    is_canonical,
+    is_continuous,
+    is_jax_array,
+    is_key,
+    is_key_dtype,
+    is_ref,
+    is_ref_aval,
+    is_shaped_array,
+    is_traceable,
+    is_tracer,
+    is_weak,
+    key_data,
+    key_impl_name,
+    no_tangent,
+    plain_aval,
+    prng_impl_name,
+    tangent_aval,
+    tracer_variable,
+    typeof,
+    variable_of,
+    weakly_typed,
+    with_weak_type,
+)
+from untrace.jax_compat.rebuilding import (
+    constants_as_inputs,
+    copy_of_scalar,
+    is_pruned_copy,
+    rebuilt_jaxpr,
+    side_by_side,
+    substituted,
+    traced_constants_as_inputs,
+    with_constants,
+    with_names,
+    with_results,
+    with_unused_dropped,
+    without_dead_code,
+)
+from untrace.jax_compat.sharding import (
+    default_memory_kind,
+    has_typed_mesh,
+    is_auto_axes,
+    is_manual_sharding,
+    is_trivial_sharding,
+    is_unspecified,
+    partitions,
+    speaks_of_devices,
+    varying_axes,
+)
+from untrace.jax_compat.jax_code import transformation
+from untrace.jax_compat.provenance import (
+    argument_names,
+    as_called,
+    body_names,
+    equation_inside,
+    equation_source,
+    function_name,
+    function_place,
+    function_source,
+    inner_traceback,
+    is_body_of_fori_loop,
+    is_differentiated,
+    is_library_jaxpr,
+    is_mapped,
+    jaxpr_name,
+    one_traceback,
+    raw_frames,
+    result_paths,
+    rule_argument_names,
+    scope_names,
+    unfiltered_tracebacks,
+    user_line,
+)
+from untrace.jax_compat.public_paths import (
+    VALUE_WRITERS,
+    array_operation,
+    is_internal_module,
+    public_function_named,
+    public_functions,
+    public_path,
+    public_primitive,
+    value_writers,
+)
+from untrace.jax_compat.primitives import (
+    call_jvp_rule,
+    call_transpose_rule,
+    home_module,
+    is_jax_primitive,
+    jvp_rule,
+    library_of,
+    lowering_function,
+    register_as_function,
+    register_transpose,
+    transpose_rule,
+)
+from untrace.jax_compat.tracing import (
+    TooManyEquations,
+    at_most_equations,
+    constants_and_inputs,
+    fresh_caches,
+    name_of_call,
+    trace_library_call,
+    trace_on_avals,
+    trace_settings,
+    traced_quickly,
+    tracing_context,
+    tracing_inside_mesh,
+)
+from untrace.jax_compat.hi_primitives import (
+    hi_primitive,
+    hi_primitive_function,
+    is_root_map,
+    primitive_label,
+    root_functions,
+    root_map_function,
+)
+from untrace.jax_compat.custom_rules import custom_jvp_rule, custom_vjp_rules, perturbed_operands, with_dense_zeros
+from untrace.jax_compat.rule_identity import custom_rule_key, has_batched_rule, has_rule_of_jax, is_call_of, rule_key
+from untrace.jax_compat.control_flow import (
+    closed_as_used,
+    inner_jaxpr,
+    inner_places,
+    leaf_counts,
+    put_inner_jaxpr,
+    recounted_scan,
+    scan_counts,
+    with_operands_spread,
+)
+from untrace.jax_compat.parameters import (
+    POLICY_TYPES,
+    batching_rule,
+    composite_attribute,
+    composite_attributes,
+    device_put_options,
+    ffi_attribute,
+    ffi_layouts,
+    flat_callback,
+    inline_option,
+    is_flat_call,
+    policy_call,
+    ref_index,
+)
+from untrace.jax_compat.check_errors import check_error, check_key
+from untrace.jax_compat.intercepted_calls import (
+    MappedCall,
+    intercepted_bodies,
+    intercepted_checkpoints,
+    intercepted_questions,
+    intercepted_vmap,
+    noted_reuse,
+)
+from untrace.jax_compat.intercepted_derivatives import (
+    DerivativeCall,
+    Differentiated,
+    derivatives_as_they_are,
+    intercepted_derivatives,
+)
+from untrace.jax_compat.compiler import (
+    called_side_by_side,
+    kept_arguments,
+    lowered,
+    prepared_compilation,
+    quiet_callbacks,
+    stopped_before_code,
+    stops_before_code,
+    text_of_modules,
+)

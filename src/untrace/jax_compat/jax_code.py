@@ -1,0 +1,94 @@
+"""JAX's own code: where it stands, what is told from that, and its functions exchanged for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+
+@functools.cache
+def own_folder() -> str:
+    """The folder of this package: frames of functions in it may stand between JAX's own where calls are intercepted."""
+    return os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def is_jax_module(name: str) -> bool:
+    return name == "jax" or name.startswith("jax.")
+
+
+# What the docstrings begin with that JAX gives to transformed functions (jax/_src/api.py).
+_TRANSFORMED = ("Gradient of", "Value and gradient of", "Vectorized version of", "Jacobian of", "Hessian of")
+
+
+def transformation(function: Any) -> str:
+    """ "Gradient of `loss` with respect to positional argument(s) 0" of what `jax.grad` gave; "" of a plain function."""
+    code = getattr(function, "__code__", None)
+    doc = getattr(function, "__doc__", None)
+    name = getattr(function, "__name__", None)
+    if code is None or not isinstance(doc, str) or not isinstance(name, str) or not doc.startswith(_TRANSFORMED):
+        return ""
+    if not is_jax_module(_module_of(code)):
+        return ""
+    sentence = " ".join(doc.split()).split(". ")[0].rstrip(".")
+    head, _, rest = sentence.partition(" of ")
+    inner = re.match(r"[\w<>]+", rest)
+    # A later name may say the one transformation that there was: `grad_loss`.
+    if inner is None or not re.fullmatch(
+        r"(|grad_|value_and_grad_|vmap_|jac\w{3}_|hessian_)" + re.escape(inner.group()), name
+    ):
+        return ""
+    name = inner.group()
+    rest, _, numbers = rest[len(name) :].partition(" with respect to positional argument(s) ")
+    names = list(inspect.signature(function).parameters) if numbers else []
+    places = [int(n) for n in re.findall(r"\d+", numbers)]
+    if places and all(p < len(names) for p in places):
+        rest = f"{rest} with respect to " + ", ".join(f"`{names[p]}`" for p in places)
+    return f"{head} of `{name}`{rest}"
+
+
+def _module_of(code: Any) -> str:
+    """`jax._src.api` for code that stands in JAX's own folder."""
+
+    return "jax" if os.path.abspath(code.co_filename).startswith(jax_folder()) else ""
+
+
+@functools.cache
+def jax_folder() -> str:
+    return os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+
+
+def copy_cache(cached: Any, wrapper: Any) -> None:
+    """A wrapper of a cached function is one as well."""
+    for name in ("cache_clear", "cache_info", "evict_weakref"):
+        if hasattr(cached, name):
+            setattr(wrapper, name, getattr(cached, name))
+
+
+_REPLACING = threading.RLock()
+
+
+@contextlib.contextmanager
+def replaced(module: Any, **functions: Callable[..., Any]) -> Iterator[None]:
+    """Inside, those functions of a module are others for this thread; those that it does not have stay missing."""
+    me = threading.get_ident()
+
+    def dispatch(before: Any, function: Any) -> Any:
+        return lambda *args, **kwargs: (function if threading.get_ident() == me else before)(*args, **kwargs)
+
+    with _REPLACING:
+        before = {name: getattr(module, name) for name in functions if hasattr(module, name)}
+        for name, value in before.items():
+            setattr(module, name, dispatch(value, functions[name]))
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(module, name, value)

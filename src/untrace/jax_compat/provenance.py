@@ -1,0 +1,270 @@
+"""Where things come from: what JAX keeps of the function that a jaxpr was traced from, tracebacks and name stacks of equations."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from untrace._places import place_of
+from untrace.jax_compat.inner_jaxprs import equations_in, jaxprs_in
+from untrace.jax_compat.jax_code import jax_folder
+from untrace.jax_compat.jaxprs import open_jaxpr
+from untrace.jax_compat.rebuilding import substituted
+
+
+def function_name(closed: Any) -> str:
+    """The `__name__` of the function a jaxpr was traced from, "" where JAX did not keep it."""
+    jaxpr, _ = open_jaxpr(closed)
+    info = getattr(jaxpr, "debug_info", None)
+    return (getattr(info, "func_name", None) or "") if info is not None else ""
+
+
+def user_line(eqn: Any) -> str:
+    """`file.py:12 (function)` of the user's statement behind an equation, "" where JAX did not keep it."""
+    if eqn is None:
+        return ""
+    from jax._src import source_info_util  # the only place that tells user frames from JAX's own
+
+    return source_info_util.summarize(eqn.source_info) if eqn.source_info is not None else ""
+
+
+def equation_inside(eqn: Any, outer: Any, substitute: dict[Any, Any]) -> Any:
+    """`eqn` as it stands where `outer` stood: its operands replaced, `outer`'s traceback, both name stacks.
+
+    The user's line of a library primitive is that of the equation which it replaces, not of our trace of it. Where it
+    stood before, `inner_traceback` still tells.
+    """
+    info = outer.source_info
+    stack = info.name_stack
+    if eqn.source_info is not None and stack is not None:
+        stack = stack + eqn.source_info.name_stack
+    return eqn.replace(
+        invars=substituted(eqn.invars, substitute),
+        source_info=_moved_source()(info.traceback, stack, inner_traceback(eqn)) if info is not None else None,
+    )
+
+
+@functools.cache
+def _moved_source() -> Any:
+    from jax._src import source_info_util
+
+    class MovedSource(source_info_util.SourceInfo):
+        """The source of an equation that stands in another function now; `inner` is its traceback before."""
+
+        def __init__(self, traceback: Any, name_stack: Any, inner: Any):
+            super().__init__(traceback, name_stack)
+            self.inner = inner
+
+        def replace(self, *, traceback: Any = None, name_stack: Any = None) -> Any:
+            stack = self.name_stack if name_stack is None else name_stack
+            return MovedSource(traceback or self.traceback, stack, self.inner)
+
+    return MovedSource
+
+
+def inner_traceback(eqn: Any) -> Any:
+    """The traceback of an equation in the function that it was traced for, also where that was inlined since."""
+    info = eqn.source_info
+    return None if info is None else getattr(info, "inner", None) or info.traceback
+
+
+# What JAX says of a function that was traced; a name may have "at" in it.
+_PLACE = re.compile(r"(?P<name>.*) at (?P<file>.*):(?P<line>\d+)$", re.DOTALL)
+
+
+def function_source(closed: Any) -> str:
+    """`model.py:6` of the function that a jaxpr was traced from, without its folders; "" where JAX does not know."""
+
+    jaxpr, _ = open_jaxpr(closed)
+    info = getattr(jaxpr, "debug_info", None)
+    match = _PLACE.match(getattr(info, "func_src_info", None) or "")
+    return place_of(match["file"], match["line"]) if match else ""
+
+
+def jaxpr_name(closed: Any) -> str:
+    """The name of the Python function that a jaxpr was traced from, "" where JAX does not know."""
+    if closed is None:
+        return ""
+    jaxpr, _ = open_jaxpr(closed)
+    info = getattr(jaxpr, "debug_info", None)
+    return getattr(info, "func_name", None) or ""
+
+
+def equation_source(eqn: Any) -> tuple[Any, Any]:
+    """(traceback, name stack) of an equation; both are hashable, equal for equal places. (None, ()) without either."""
+    info = eqn.source_info
+    if info is None:
+        return None, ()
+    stack = getattr(info, "name_stack", None)
+    return info.traceback, stack.stack if stack is not None else ()
+
+
+def raw_frames(traceback: Any) -> tuple[Sequence[Any], Sequence[int]]:
+    """(code objects, instruction offsets in bytes) of jaxlib's traceback, innermost first; empty where there is none."""
+    return traceback.raw_frames() if traceback is not None else ((), ())
+
+
+def scope_names(stack: Any) -> tuple[str, ...]:
+    """The entries of a name stack as strings: scopes as they are, transformations as `jvp()`, `transpose()`, `vmap()`.
+
+    Source: `Scope` and `Transform`, jax/_src/source_info_util.py.
+    """
+    return tuple(f"{e.name}()" if type(e).__name__ == "Transform" else str(getattr(e, "name", e)) for e in stack)
+
+
+def argument_names(closed: Any) -> Sequence[str] | None:
+    """The names that JAX keeps of a jaxpr's inputs, as paths (`params['w']`), "" for values that were closed over.
+
+    None where there are none (after a transformation). Source: DebugInfo, jax/_src/core.py.
+    """
+    jaxpr, _ = open_jaxpr(closed)
+    names = getattr(getattr(jaxpr, "debug_info", None), "arg_names", None)
+    return [n or "" for n in names] if names is not None and len(names) == len(jaxpr.invars) else None
+
+
+def rule_argument_names(rule: Any) -> Sequence[str] | None:
+    """The same for the inputs of a derivative rule's forward function: those of the function itself, without what it
+    closes over and without arguments that are not differentiated. The jaxpr of a `custom_vjp` function has none."""
+    names = getattr(getattr(rule, "debug_info", None), "arg_names", None)
+    return [n or "" for n in names] if names is not None else None
+
+
+def result_paths(closed: Any) -> Sequence[str] | None:
+    """Where the outputs of a jaxpr stand in what its function returned, as paths (`result[0]['x']`); None if not known."""
+    jaxpr, _ = open_jaxpr(closed)
+    paths = getattr(getattr(jaxpr, "debug_info", None), "result_paths", None)
+    return list(paths) if paths is not None and len(paths) == len(jaxpr.outvars) and all(paths) else None
+
+
+def function_place(closed: Any) -> tuple[str, int, str] | None:
+    """(file, line, name) of the function that a jaxpr was traced from; None where JAX does not know."""
+
+    jaxpr, _ = open_jaxpr(closed)
+    info = getattr(jaxpr, "debug_info", None)
+    match = _PLACE.match(getattr(info, "func_src_info", None) or "")
+    return (match["file"], int(match["line"]), match["name"]) if match else None
+
+
+def is_body_of_fori_loop(closed: Any) -> bool:
+    """Whether a jaxpr was traced from the body of a `fori_loop`, also where JAX made a `scan` of the loop."""
+    jaxpr, _ = open_jaxpr(closed)
+    return getattr(getattr(jaxpr, "debug_info", None), "traced_for", None) == "fori_loop"
+
+
+def is_library_jaxpr(closed: Any) -> bool:
+    """Whether a jaxpr was traced from a function of JAX itself."""
+
+    jaxpr, _ = open_jaxpr(closed)
+    return _is_place_in_jax(getattr(getattr(jaxpr, "debug_info", None), "func_src_info", None) or "")
+
+
+@functools.lru_cache(4096)
+def _is_place_in_jax(place: str) -> bool:
+    match = _PLACE.match(place)
+    return match is not None and match["file"].startswith(jax_folder())
+
+
+def is_mapped(closed: Any) -> bool:
+    """Whether a program has equations that `jax.vmap` batched, outside of what is differentiated."""
+    seen: set[int] = set()
+    stack = [closed]
+    while stack:
+        jaxpr, _ = open_jaxpr(stack.pop())
+        if id(jaxpr) in seen:
+            continue
+        seen.add(id(jaxpr))
+        for eqn in jaxpr.eqns:
+            scopes = equation_source(eqn)[1]
+            transforms = [s for s in scope_names(scopes) if s in ("vmap()", "jvp()", "transpose()")] if scopes else []
+            if transforms[:1] == ["vmap()"]:
+                return True
+            if not transforms:
+                stack.extend(jaxprs_in(eqn))
+    return False
+
+
+def is_differentiated(closed: Any) -> bool:
+    """Whether a program has equations that differentiation made."""
+    return any(
+        not {"jvp()", "transpose()"}.isdisjoint(scope_names(equation_source(eqn)[1] or ()))
+        for eqn in equations_in(closed)
+    )
+
+
+def body_names(closed: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...] | None] | None:
+    """(what function a jaxpr is of, the paths of its inputs, those of its results), None where JAX does not know.
+
+    The paths of the results alone are None where a loop was batched.
+    """
+    info = open_jaxpr(closed)[0].debug_info
+    if info is None or info.arg_names is None or callable(info.result_paths):
+        return None
+    paths = tuple(info.result_paths) if info.result_paths is not None else None
+    return (info.traced_for, info.func_src_info), tuple(info.arg_names), paths
+
+
+@contextlib.contextmanager
+def as_called() -> Iterator[None]:
+    """Inside, equations say where Python is, and not that they are part of a derivative which JAX takes."""
+    from jax._src import source_info_util
+
+    state = source_info_util._source_info_context
+    before, stack = state.context, source_info_util.current_name_stack()
+    names = scope_names(stack.stack)
+    count = next((i for i, name in enumerate(names) if name in ("jvp()", "transpose()")), len(names))
+    state.context = type(before)(None, type(stack)(stack.stack[:count]))
+    try:
+        yield
+    finally:
+        state.context = before
+
+
+@contextlib.contextmanager
+def unfiltered_tracebacks() -> Iterator[None]:
+    """Inside, JAX leaves tracebacks as they are: filtering one costs ten times a small trace that fails.
+
+    Source: `api_boundary` in jax/_src/traceback_util.py, which reads the files of the whole stack before it looks at what
+    is set.
+    """
+    from jax._src import config, traceback_util
+
+    before = traceback_util._is_under_reraiser
+    traceback_util._is_under_reraiser = lambda error: True
+    try:
+        with config.traceback_filtering("off"):
+            yield
+    finally:
+        traceback_util._is_under_reraiser = before
+
+
+@contextlib.contextmanager
+def one_traceback() -> Iterator[None]:
+    """Inside a function that is being traced, all its equations get one traceback: to take one each costs a fourteenth of a
+    trace. What JAX traces to a jaxpr of its own meanwhile, which it may keep, has tracebacks as ever.
+
+    Source: `current` and `reset_name_stack` in jax/_src/source_info_util.py; with that every trace begins.
+    """
+    from jax._src import source_info_util
+
+    scope, reset = source_info_util._source_info_context, source_info_util.reset_name_stack
+    outside = scope.context
+
+    @contextlib.contextmanager
+    def reset_all() -> Iterator[None]:
+        before = scope.context
+        scope.context = source_info_util.SourceInfo(outside.traceback, before.name_stack)
+        try:
+            with reset():
+                yield
+        finally:
+            scope.context = before
+
+    source_info_util.reset_name_stack = reset_all
+    scope.context = outside.replace(traceback=source_info_util.current().traceback)
+    try:
+        yield
+    finally:
+        scope.context, source_info_util.reset_name_stack = outside, reset
