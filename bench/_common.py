@@ -22,7 +22,7 @@ import time
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +176,11 @@ def run_child(
     *,
     devices: int = 1,
     x64: bool = False,
+    more: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What `script --child OPTIONS` recorded, with `error` when it failed or ran out of time.
+
+    more: variables of the child's environment beside those of `child_environment`.
 
     The child gets a directory of its own as `options["work"]`, and is killed with all that it
     started once `seconds` have passed; then `timed_out` is set as well.
@@ -191,7 +194,7 @@ def run_child(
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=child_environment(devices, x64),
+                env={**child_environment(devices, x64), **(more or {})},
                 start_new_session=True,
             )
             try:

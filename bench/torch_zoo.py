@@ -73,7 +73,6 @@ def main() -> int:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    sys.path.insert(0, str(HERE / "torch_models"))
     columns = ("model", "proof", "outputs", "gradients", "tokens", "forwards", "own", "names", "classes", "seconds")
     rows = [columns]
     failed = 0
@@ -95,18 +94,25 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def measure(name: str, keep: Path | None) -> tuple[Any, ...]:
+def built(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """(model, arguments, keyword arguments); the weights are the same each time."""
     import torch
 
-    import untrace
-    from untrace.torch.capture import capture
-
+    sys.path.insert(0, str(HERE / "torch_models"))
     file, suffix = MODELS[name]
     module = importlib.import_module(file)
+    sys.path.pop(0)
     torch.manual_seed(0)
     model = getattr(module, f"build_{suffix}" if suffix else "build")()
     inputs = getattr(module, f"inputs_{suffix}" if suffix else "inputs", getattr(module, "inputs", None))()
-    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+    return (model, (), inputs) if isinstance(inputs, dict) else (model, inputs, {})
+
+
+def measure(name: str, keep: Path | None) -> tuple[Any, ...]:
+    import untrace
+    from untrace.torch.capture import capture
+
+    model, args, kwargs = built(name)
     start = time.perf_counter()
     written = untrace.from_torch(model)(*args, **kwargs)
     seconds = time.perf_counter() - start

@@ -228,3 +228,51 @@ def host(x):
 def fn(x):
     return f(x) + jax.pure_callback(host, jax.ShapeDtypeStruct((), jnp.float32), x)
 """
+
+
+@pytest.fixture
+def same_text(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """bench/same_text.py as a module."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    import same_text
+
+    return same_text
+
+
+@pytest.mark.skipif(not (BENCH.parent / ".git").exists(), reason="revisions are those of a checkout")
+def test_same_text_writes_a_program_by_two_revisions(tmp_path: Path) -> None:
+    options = ("--against", "HEAD", "--of", "examples", "--only", "/loss", "--styles", "exact", "--derivatives", "auto")
+    for _ in range(2):  # the second time with what was kept
+        text, data = run("same_text.py", *options, "--cache", str(tmp_path / "c"), "--json", str(tmp_path / "out.json"))
+        assert [row["name"] for row in data["rows"]] == ["examples/loss"], text
+        kept = list((tmp_path / "c").rglob("*.json"))
+        assert len(kept) == 1
+    (texts,) = [json.loads(path.read_text()) for path in kept]
+    assert "def loss(" in texts["exact/auto"]["text"]
+    texts["exact/auto"]["text"] += "# another line\n"
+    kept[0].write_text(json.dumps(texts))
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "same_text.py"), *options, "--cache", str(tmp_path / "c"), "--keep", str(tmp_path)],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "-# another line" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0 same, 1 different"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict", "detail"),
+    [
+        ([{"w": {"text": "a"}}], [{"w": {"text": "a"}}], "same", ""),
+        ([{"w": {"text": "a\n"}}], [{"w": {"text": "b\n"}}], "different", "text: -1 +1 lines"),
+        ([{"w": {"text": "a", "proof": "hlo"}}], [{"w": {"text": "a", "proof": "bits"}}], "different", "proof hlo -> bits"),
+        ([{"w": {"error": "E: no"}}], [{"w": {"error": "E: no"}}], "same", "both fail: E: no"),
+        ([{"w": {"text": "a"}}], [{"w": {"error": "E: no"}}], "different", "the old one does not and the new one fails: E: no"),
+        ([{"unbuilt": {"error": "E: no"}}], [{"unbuilt": {"error": "E: no"}}], "skipped", "E: no"),
+        ([{"w": {"text": "a"}}] * 2, [{"w": {"text": "a"}}, {"w": {"text": "b"}}], "varies", "another text in another run"),
+    ],
+)  # fmt: skip
+def test_same_text_compares(same_text: ModuleType, old: list, new: list, verdict: str, detail: str) -> None:
+    result = same_text.compare(same_text.Program("zoo", "p", 1, False, ""), old, new)
+    assert result.verdict == verdict
+    assert list(result.details.values()) == [detail] * bool(detail)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 
 from untrace import _demo, _locate, _transforms, cli
 from untrace._errors import OptionError
+from untrace._terminal import Terminal
 
 MODEL = """\
 import jax.numpy as jnp
@@ -379,6 +381,31 @@ def test_demo_writes_prints_proves_and_measures(run: Run, folder: Path) -> None:
     assert "def grad_loss(params, tokens, targets" in written.read_text()
     for part in ("def grad_loss(", "run, not jitted", "trace", "Outputs jitted: the same bits"):
         assert part in out
+
+
+@pytest.mark.parametrize(
+    ("before", "length", "after", "left_out"),
+    [
+        (60, 10, 60, [51, 60]),
+        (100, 61, 0, [91]),  # the function to its end, and nothing twice
+        (100, 62, 0, [91, 1]),
+        (100, 80, 5, [91, 19, 5]),
+        (4, 20, 90, [90]),  # it begins in the top
+    ],
+)  # fmt: skip
+def test_an_excerpt_shows_the_function_and_no_line_twice(
+    capsys: pytest.CaptureFixture[str], before: int, length: int, after: int, left_out: list[int]
+) -> None:
+    above, below = ([f"{word}_{n} = {n}" for n in range(count)] for word, count in (("above", before), ("below", after)))
+    function = ["@jax.jit", "def loss(x):", *[f"    x_{n} = {n}" for n in range(length - 3)], "    return x"]
+    lines = [*above, *function, *below]
+    Terminal().show_excerpt("\n".join([*lines, ""]), "loss", "out.py")
+    shown = capsys.readouterr().out.splitlines()
+    assert [int(n) for n in re.findall(r"… (\d+) lines more", "\n".join(shown))] == left_out
+    kept = [line for line in shown if line in lines]
+    assert len(kept) == len(set(kept)) == len(lines) - sum(left_out)
+    assert kept == [line for line in lines if line in kept]
+    assert {function[0], function[-1]} <= set(kept)
 
 
 def test_the_demo_keeps_what_a_person_has_edited(folder: Path) -> None:

@@ -79,3 +79,29 @@ def test_a_condition_shares_functions_with_the_program(after: bool) -> None:
     assert d.proof.level == "jaxpr"
     assert d.source.count("@jax.jit") == 1
     assert _without_names(d) == _without_names(function)
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["outside", "in a branch"])
+def test_a_condition_keeps_its_dead_code_where_the_order_of_constants_looks_like_a_carry(nested: bool) -> None:
+    """`lax.while_loop` drops that of a condition where the body hands something on: then nothing was handed on here."""
+
+    def dead(i: Any) -> Any:
+        return lax.while_loop(lambda j: j < i, lambda j: j + 1, 0)
+
+    def keep_going(i: Any) -> Any:
+        if nested:
+            return lax.cond(i < 3, lambda: (dead(i), i < 4)[1], lambda: False)
+        dead(i)
+        return i < 4
+
+    def function(x: Any, y: Any) -> Any:
+        def body(i: Any) -> Any:
+            flat = jnp.ravel(x)  # leaves no equation, but its operand is met first
+            added = y + i
+            return i + (added + flat).sum().astype(int)
+
+        return lax.while_loop(keep_going, body, 0)
+
+    d = untrace.decompile(function, style="exact")(X, X)
+    assert d.proof.level == "jaxpr"
+    assert _without_names(d) == _without_names(function)

@@ -258,7 +258,10 @@ def _digest(file: Path) -> str:
 
 def _command() -> str:
     """How to call untrace again: `make demo` runs it from an environment that is not active."""
-    return "untrace" if shutil.which("untrace") else _short(Path(sys.argv[0]).absolute())
+    if shutil.which("untrace"):
+        return "untrace"
+    called = Path(sys.argv[0]).absolute()
+    return "python -m untrace" if called.name == "__main__.py" else _short(called)
 
 
 def _short(path: Path) -> str:

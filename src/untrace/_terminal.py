@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pydoc
 import shutil
@@ -15,8 +16,8 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-# What is shown of a long source where there is no pager: lines of its top, of the beginning of its
-# entry function, and of its end.
+# What is shown of a long source where there is no pager: lines of its top, and of the beginning and the end of its
+# entry function.
 _TOP, _BODY, _END = 9, 45, 16
 
 # Columns from which on two pieces of code can stand side by side.
@@ -77,22 +78,24 @@ class Terminal:
     def show_excerpt(self, source: str, entry: str, where: str) -> None:
         """Like `show_source`, but without a pager of a long source only its parts.
 
-        They are its top, the beginning and the end of the function `entry`, and in place of the
-        rest a word on how much there is in the file `where`.
+        They are its top, the function `entry` (of a long one the beginning and the end), and in
+        place of the rest a word on how much there is in the file `where`.
         """
         lines = source.splitlines()
         if self.out.is_terminal or len(lines) <= _TOP + _BODY + _END + 20:
             self.show_source(source)
             return
-        starts = (n for n, line in enumerate(lines) if line.startswith(f"def {entry}("))
-        start = max(next(starts, 0), _TOP)
-        end = len(lines) - _END
-        parts = [lines[:_TOP], lines[start : start + _BODY], lines[end:]]
-        left_out = [start - _TOP, end - start - _BODY]
-        for part, rest in zip(parts, [*left_out, 0], strict=True):
-            self.out.file.write("".join(f"{line}\n" for line in part))
-            if rest > 0:
-                self.tell(f"\n    [dim]… {rest} lines more, in {escape(where)} …[/]\n")
+        shown = 0
+        for first, end in [(0, _TOP), *_parts_of(source, entry)]:
+            first = max(first, shown)  # where the function begins in the top
+            self._leave_out(first - shown, where)
+            self.out.file.write("".join(f"{line}\n" for line in lines[first:end]))
+            shown = max(end, shown)
+        self._leave_out(len(lines) - shown, where)
+
+    def _leave_out(self, count: int, where: str) -> None:
+        if count > 0:
+            self.tell(f"\n    [dim]… {count} lines more, in {escape(where)} …[/]\n")
 
     def page(self, text: Text, length: int) -> None:
         """Prints `text` on stdout, through a pager when it is longer than the screen."""
@@ -109,6 +112,14 @@ class Terminal:
             subprocess.run(command, input=capture.get(), text=True, check=False)
         else:
             pydoc.pager(capture.get())
+
+
+def _parts_of(source: str, entry: str) -> list[tuple[int, int]]:
+    """The lines of the function `entry`, from 0, as one part or, of a long function, two."""
+    (function,) = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == entry]
+    first = min(n.lineno for n in (function, *function.decorator_list)) - 1
+    end = function.end_lineno or first
+    return [(first, end)] if end - first <= _BODY + _END else [(first, first + _BODY), (end - _END, end)]
 
 
 def highlighted(source: str) -> Text:

@@ -115,19 +115,20 @@ def traced_quickly(function: Any, avals: Sequence[Any]) -> tuple[Any, list[Any]]
     from jax._src import linear_util
     from jax._src.interpreters import partial_eval
 
-    wrapped = linear_util.wrap_init(function, debug_info=_info_of_inputs(len(avals)))
+    wrapped = linear_util.wrap_init(function, debug_info=_info_of_inputs())
     jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(wrapped, avals)
     return jaxpr, list(consts)
 
 
-@functools.lru_cache(64)
-def _info_of_inputs(count: int) -> Any:
-    """What JAX says of a function of so many arrays in its messages, which takes as long to find out as many a trace."""
+@functools.lru_cache(1)
+def _info_of_inputs() -> Any:
+    """What JAX says of such a function in its messages, which takes as long to find out as many a trace. It has no names
+    for the arrays: under `jax_enable_checks` their number would have to be right."""
     from jax._src import api_util
 
-    def inputs(*arrays: Any) -> None: ...
+    def inputs() -> None: ...
 
-    return api_util.debug_info("trace", inputs, (None,) * count, {})
+    return api_util.debug_info("trace", inputs, (), {})._replace(arg_names=None)
 
 
 def constants_and_inputs(jaxpr: Any, consts: Sequence[Any]) -> tuple[list[Any], list[Any]]:

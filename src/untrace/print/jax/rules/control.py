@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Literal, Value
+from untrace.ir.nodes import Equation, Function, Literal, Value, functions_called
 from untrace.print.jax import branches as branches_
 from untrace.print.jax import loops
 from untrace.print.jax.bodies import scan_options
@@ -225,8 +225,9 @@ def while_(
         if found is not None:
             return found
     inputs = w.equation.inputs
-    kept = _kept(body_jaxpr, body_nconsts, inputs[cond_nconsts:], cond_jaxpr.facts.pruned)
-    if kept is None:
+    pruned = cond_jaxpr.facts.pruned
+    kept = _kept(body_jaxpr, body_nconsts, inputs[cond_nconsts:], pruned)
+    if kept is None or kept and not pruned and _has_dead_code(cond_jaxpr):
         return DECLINE
     carry, init = body_jaxpr.params[body_nconsts:], inputs[cond_nconsts + body_nconsts :]
     forwarded = [r is p for r, p in zip(body_jaxpr.results, carry, strict=True)]
@@ -295,6 +296,18 @@ def _takes_two(inner: Any, definition: Def) -> None:
     whole = inner.scope.fresh("state")
     inner.statements.insert(0, Unpack([*names, "_"][:2], Name(whole)))
     definition.params = [Parameter(whole)]
+
+
+def _has_dead_code(function: Function) -> bool:
+    """Whether dead code elimination, which `lax.while_loop` does on its condition where `_kept` finds something, would
+    leave less of it: then its author handed on nothing."""
+    live = _used(function)
+    for equation in function.equations:
+        bodies = functions_called(equation)
+        dead = [o is None or id(o) not in live for o in equation.outputs]
+        if (all(dead) or bodies and any(dead)) and not _has_effects(equation) or any(map(_has_dead_code, bodies)):
+            return True
+    return False
 
 
 def _used(function: Function) -> set[int]:
