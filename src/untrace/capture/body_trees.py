@@ -18,14 +18,12 @@ import jax
 from untrace import jax_compat
 from untrace.capture.filtered_bodies import FilteredCall, filtered_call
 from untrace.ir.calls import is_derivative, signature_of
-from untrace.ir.nodes import Equation, Function, Program, functions_in, walk_functions
+from untrace.ir.nodes import Equation, Function, Program, Structured, functions_called, walk_functions
 from untrace.ir.trees import BodyTrees, Tree
 
-# The functions that a loop has, by primitive.
-_BODIES = {
-    "scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "jit": ("jaxpr",), "pjit": ("jaxpr",), "cond": ("branches",),
-    "checkpoint": ("jaxpr",), "remat2": ("jaxpr",), "remat": ("jaxpr",),
-}  # fmt: skip
+# Calls of a function that is their parameter `jaxpr`.
+_CALLS = frozenset({"jit", "pjit", "checkpoint", "remat2", "remat"})
+_LOOPS = frozenset({"scan", "while", "cond"})  # and branches
 
 
 class Bodies:
@@ -159,7 +157,7 @@ def noted_bodies(bodies: Bodies) -> Iterator[None]:
 
 def has_unknown_loops(closed: Any, bodies: Bodies) -> bool:
     """Whether a program has a loop whose function JAX had traced before: nothing was noted of it."""
-    found = [e for e in jax_compat.equations_in(closed) if e.primitive.name in _BODIES]
+    found = [e for e in jax_compat.equations_in(closed) if e.primitive.name in _LOOPS or e.primitive.name in _CALLS]
     every = [body for eqn in found for body in jax_compat.jaxprs_in(eqn)]
     # JAX's own functions take arrays one by one.
     return not all(bodies.knows(body) or jax_compat.is_library_jaxpr(body) for body in every)
@@ -220,6 +218,6 @@ def has_trees(program: Program) -> bool:
 def _bodies_in(program: Program) -> Iterator[tuple[Function, Equation]]:
     for function in walk_functions(program.entry):
         for equation in function.equations:
-            for key in _BODIES.get(equation.callee.name, ()):
-                for body in functions_in(equation.params.get(key)):
+            if isinstance(equation.callee, Structured) or equation.callee.name in _CALLS:
+                for body in functions_called(equation):
                     yield body, equation

@@ -19,9 +19,31 @@ from untrace.capture import custom_rules
 from untrace.capture.checkpoints import NAMES as CHECKPOINTS
 from untrace.capture.checkpoints import Checkpoints
 from untrace.capture.expand import Expander
-from untrace.ir.nodes import Constant, Equation, Function, Literal, Primitive, Value
+from untrace.ir.nodes import Cond, Constant, Equation, Function, Literal, Primitive, Scan, Value, While
 
 _JITS = ("jit", "pjit")
+
+
+def _scan(eqn: Any, params: Mapping[str, Any]) -> tuple[Primitive, Mapping[str, Any]]:
+    consts, carries = jax_compat.scan_counts(eqn)
+    return Scan(eqn.primitive, params["jaxpr"], consts, carries), _without(params, "jaxpr")
+
+
+def _while(eqn: Any, params: Mapping[str, Any]) -> tuple[Primitive, Mapping[str, Any]]:
+    keys = "cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts"
+    return While(eqn.primitive, *[params[key] for key in keys]), _without(params, *keys)
+
+
+def _cond(eqn: Any, params: Mapping[str, Any]) -> tuple[Primitive, Mapping[str, Any]]:
+    return Cond(eqn.primitive, params["branches"]), _without(params, "branches")
+
+
+def _without(params: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    return {key: value for key, value in params.items() if key not in keys}
+
+
+# By the name of a primitive: its callee with its bodies, and the other parameters.
+_STRUCTURED = {"scan": _scan, "while": _while, "cond": _cond}
 
 
 def _identity(closed: Any) -> int:
@@ -211,6 +233,13 @@ class Importer:
                 if type(value) not in plain:
                     params = self._params(eqn, params)
                     break
+            prim = eqn.primitive
+            callee = primitives.get(id(prim))
+            if callee is None:
+                callee = primitives[id(prim)] = Primitive(prim)
+            make = _STRUCTURED.get(callee.name)
+            if make is not None:
+                callee, params = make(eqn, params)
             outputs: list[Value | None] = []
             for var in eqn.outvars:
                 if type(var) is drop:
@@ -218,10 +247,6 @@ class Importer:
                 else:
                     value = env[var] = Value(var.aval)
                     outputs.append(value)
-            prim = eqn.primitive
-            callee = primitives.get(id(prim))
-            if callee is None:
-                callee = primitives[id(prim)] = Primitive(prim)
             equations.append(Equation(callee, inputs, outputs, params, eqn))
         function.results = [self.literal(v) if type(v) is literal else env[v] for v in jaxpr.outvars]
 

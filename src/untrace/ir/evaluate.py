@@ -2,68 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+from jax import lax
 
 from untrace import jax_compat
 from untrace.ir.nodes import (
-    Atom,
+    Cond,
     Equation,
     Function,
     Library,
     Local,
     Pack,
+    Scan,
     TreeMap,
     TreeSum,
     TupleType,
     Unpack,
     Value,
+    While,
+    functions_called,
 )
-from untrace.ir.types import Aval, Data
+from untrace.ir.types import Data
+
+# Calls of one Function that is their parameter, on all their operands.
+_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2"})
 
 
 def evaluate(function: Function, *args: Data) -> list[Data]:
     """The results of `function` on `args` (arrays or tracers, one per parameter); usable under `jax.jit`.
 
-    Equations are bound again with the parameters that they were captured with, so this says what the *capture* means:
-    a pass that rewrites a nested Function without updating its jaxpr is not seen here.
+    Loops, branches, jitted and marked functions are run by their bodies, as passes have left them. What JAX alone can run
+    (a custom rule, a mapped or a sharded function, a derivative that is called) is bound again as it was captured.
     """
-    env: dict[Value, Data] = dict(zip(function.params, args, strict=True))
+    return _run(function, args, _by_body)
 
-    def read(atom: Atom) -> Data:
-        return env[atom] if isinstance(atom, Value) else atom.value
+
+def bound_again(function: Function, *args: Data) -> list[Data]:
+    """The same, every equation bound again as it was captured: what is traced so is the program that was captured."""
+    return _run(function, args, _bind)
+
+
+def _run(function: Function, args: Sequence[Data], primitive: Callable[[Equation, Sequence[Data]], Any]) -> list[Data]:
+    env: dict[Value, Any] = dict(zip(function.params, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return env[atom] if type(atom) is Value else atom.value
 
     for equation in function.equations:
         inputs = [read(a) for a in equation.inputs]
         callee = equation.callee
-        outputs: Sequence[Data]
+        outputs: Sequence[Any]
         if type(callee) is Pack:
             outputs = [tuple(inputs)]
         elif type(callee) is Unpack:
             outputs = inputs[0]
         elif type(callee) is TreeMap:
-            outputs = [evaluate(f, *callee.arguments(inputs, turn))[0] for turn, f in enumerate(callee.turns)]
+            outputs = [_run(f, callee.arguments(inputs, turn), primitive)[0] for turn, f in enumerate(callee.turns)]
         elif type(callee) is TreeSum:
-            outputs = evaluate(Function("sum", equation.inputs, callee.equations, equation.outputs), *inputs)  # type: ignore[arg-type]
+            total = Function("sum", equation.inputs, list(callee.equations), equation.outputs)  # type: ignore[arg-type]
+            outputs = _run(total, inputs, primitive)
         elif type(callee) is Library or type(callee) is Local:
-            outputs = evaluate(callee.body, *inputs)
+            outputs = _run(callee.body, inputs, primitive)
         else:
-            outputs = _bind(equation, inputs)
+            outputs = primitive(equation, inputs)
         for value, out in zip(equation.outputs, outputs, strict=True):
             if value is not None:
                 env[value] = out
     return [read(a) for a in function.results]
 
 
-def _bind(equation: Equation, args: Sequence[Data]) -> Sequence[Data]:
+def _by_body(equation: Equation, inputs: Sequence[Any]) -> Sequence[Any]:
+    """What a primitive gives; by its body where it is a loop, a choice or a call."""
+    callee = equation.callee
+    if type(callee) is Scan:
+        return _scan(callee, equation, inputs)
+    if type(callee) is While:
+        return _while(callee, inputs)
+    if type(callee) is Cond:
+        branches = [lambda *operands, b=branch: evaluate(b, *operands) for branch in callee.branches]
+        return lax.switch(inputs[0], branches, *inputs[1:])
+    if callee.name in _CALLS:
+        (body,) = functions_called(equation)
+        return evaluate(body, *inputs)
+    return _bind(equation, inputs)
+
+
+def _scan(loop: Scan, equation: Equation, inputs: Sequence[Any]) -> Sequence[Any]:
+    consts, start = inputs[: loop.consts], loop.consts + loop.carries
+
+    def turn(carry: tuple[Any, ...], elements: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        results = evaluate(loop.body, *consts, *carry, *elements)
+        return _typed(results[: loop.carries], carry), tuple(results[loop.carries :])
+
+    options = {key: equation.params[key] for key in ("length", "reverse")}
+    carry, stacked = lax.scan(turn, _arrays(inputs[loop.consts : start]), tuple(inputs[start:]), **options)
+    return [*carry, *stacked]
+
+
+def _while(loop: While, inputs: Sequence[Any]) -> Sequence[Any]:
+    ours, consts = inputs[: loop.condition_consts], inputs[loop.condition_consts : loop.consts]
+
+    def goes_on(carry: tuple[Any, ...]) -> Any:
+        return evaluate(loop.condition, *ours, *carry)[0]
+
+    def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        return _typed(evaluate(loop.body, *consts, *carry), carry)
+
+    return list(lax.while_loop(goes_on, turn, _arrays(inputs[loop.consts :])))
+
+
+def _arrays(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Numbers as arrays: what a loop hands on has a type."""
+    return tuple([jax.tree.map(jax.numpy.asarray, value) for value in values])
+
+
+def _typed(values: Sequence[Any], carry: Sequence[Any]) -> tuple[Any, ...]:
+    """What a turn hands on, of the types that it was handed: a literal among it is a Python number here."""
+    return tuple(
+        [jax.tree.map(lambda v, c: jax.numpy.asarray(v, c.dtype), v, c) for v, c in zip(values, carry, strict=True)]
+    )
+
+
+def _bind(equation: Equation, args: Sequence[Any]) -> Sequence[Any]:
     """What the captured equation gives; a loop takes and gives the parts of tuples."""
     outputs = jax_compat.bind_equation(equation.origin, jax.tree.leaves(list(args)))
     if not any(o is not None and type(o.aval) is TupleType for o in equation.outputs):
         return outputs
     rest = iter(outputs)
 
-    def build(aval: Aval | None) -> Data:
+    def build(aval: Any) -> Any:
         return tuple([build(p) for p in aval.parts]) if type(aval) is TupleType else next(rest)
 
     return [build(o.aval if o is not None else None) for o in equation.outputs]

@@ -3,10 +3,11 @@
     Program   one entry function, its signature and pytrees, and where it came from
     Function  flat single-assignment equations between parameters and results
     Equation  a call: outputs = callee(*inputs, **params)
-    callee    a Primitive (of JAX or of a library), or what a pass found there: a Library function, a Local one, the same for
-              every leaf of a tree (TreeMap), the sum of one (TreeSum); Pack and Unpack make a tuple of values and take it apart
+    callee    a Primitive (of JAX or of a library), with its bodies where it is a Scan, a While or a Cond; or what a pass found:
+              a Library function, a Local one, the same for every leaf of a tree (TreeMap), the sum of one (TreeSum); Pack and
+              Unpack make a tuple of values and take it apart
 
-Functions stand inside `params` where JAX keeps jaxprs (`jaxpr`, `branches`, `call_jaxpr`, ...). A jaxpr that is
+The Functions of other primitives stand inside `params`, where JAX keeps jaxprs (`jaxpr`, `call_jaxpr`, ...). A jaxpr that is
 shared by identity is one Function, so sharing survives every pass and is printed once.
 `Value` and `Constant` objects are compared by identity: the object *is* the variable.
 """
@@ -35,6 +36,105 @@ class Primitive:
     def __init__(self, object: PrimitiveObject):
         self.object = object
         self.name: str = object.name
+
+
+class Structured(Primitive):
+    """A JAX primitive whose bodies are Functions of the program: what each does with them is said by a class of its own.
+
+    `Equation.params` has the other parameters; `Equation.parameters` has all, as JAX names them.
+    """
+
+    __slots__ = ()
+
+    @property
+    def bodies(self) -> Sequence[Function]:
+        """The Functions, in the order in which passes visit them."""
+        raise NotImplementedError(type(self).__name__)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """What JAX calls the Functions, and what says how the operands belong to them."""
+        raise NotImplementedError(type(self).__name__)
+
+
+class Scan(Structured):
+    """`lax.scan`. `body` takes constants, the carry and the elements of a turn, and gives the carry and the outputs of a turn;
+    the equation's inputs are the constants (`consts` of them), the first carry (`carries`) and the arrays of elements, its
+    outputs the last carry and the outputs, stacked."""
+
+    __slots__ = ("body", "consts", "carries")
+
+    def __init__(self, object: PrimitiveObject, body: Function, consts: int, carries: int):
+        super().__init__(object)
+        self.body = body
+        self.consts = consts
+        self.carries = carries
+
+    @property
+    def bodies(self) -> Sequence[Function]:
+        return (self.body,)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"jaxpr": self.body}
+
+    def with_body(self, body: Function) -> Scan:
+        return Scan(self.object, body, self.consts, self.carries)
+
+
+class While(Structured):
+    """`lax.while_loop`. `condition` and `body` take constants, each its own, and the carry; the equation's inputs are those of
+    the condition (`condition_consts`), those of the body (`body_consts`) and the first carry, its outputs the last one."""
+
+    __slots__ = ("condition", "body", "condition_consts", "body_consts")
+
+    def __init__(
+        self,
+        object: PrimitiveObject,
+        condition: Function,
+        body: Function,
+        condition_consts: int,
+        body_consts: int,
+    ):
+        super().__init__(object)
+        self.condition = condition
+        self.body = body
+        self.condition_consts = condition_consts
+        self.body_consts = body_consts
+
+    @property
+    def consts(self) -> int:
+        """How many of the equation's inputs come before the carry."""
+        return self.condition_consts + self.body_consts
+
+    @property
+    def bodies(self) -> Sequence[Function]:
+        return (self.condition, self.body)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            "cond_jaxpr": self.condition, "body_jaxpr": self.body,
+            "cond_nconsts": self.condition_consts, "body_nconsts": self.body_consts,
+        }  # fmt: skip
+
+
+class Cond(Structured):
+    """`lax.cond` and `lax.switch`. The equation's inputs are the number of the branch and the operands of all `branches`."""
+
+    __slots__ = ("branches",)
+
+    def __init__(self, object: PrimitiveObject, branches: Sequence[Function]):
+        super().__init__(object)
+        self.branches = tuple(branches)
+
+    @property
+    def bodies(self) -> Sequence[Function]:
+        return self.branches
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"branches": self.branches}
 
 
 class Slot:
@@ -208,7 +308,21 @@ class Equation:
     @property
     def may_hold_functions(self) -> bool:
         """Whether it is worth looking for Functions in it: most equations have no parameters, and every pass asks."""
-        return bool(self.params) or type(self.callee) is Library and self.callee.function is not None
+        return (
+            bool(self.params)
+            or isinstance(self.callee, Structured)
+            or type(self.callee) is Library
+            and self.callee.function is not None
+        )
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """All parameters as JAX has them, in its order, with Functions where it has jaxprs."""
+        if not isinstance(self.callee, Structured):
+            return self.params
+        every = {**self.params, **self.callee.parameters}
+        order = self.origin.params if self.origin is not None else ()
+        return {**{key: every[key] for key in order if key in every}, **every}
 
 
 class Function:
@@ -311,8 +425,11 @@ def _are_plain(items: Iterable[Parameter]) -> bool:
 def functions_called(equation: Equation) -> list[Function]:
     """The Functions among the parameters of an equation, not those inside them; the one that a library's is called with."""
     found: list[Function] = []
-    if type(equation.callee) is Library and equation.callee.function is not None:
-        found.append(equation.callee.function)
+    callee = equation.callee
+    if isinstance(callee, Structured):
+        return list(callee.bodies)
+    if type(callee) is Library and callee.function is not None:
+        found.append(callee.function)
     without = _WITHOUT
     for value in equation.params.values():
         kind = type(value)
@@ -325,7 +442,7 @@ def functions_called(equation: Equation) -> list[Function]:
 # Types of parameters that hold no Functions, as they are met: every pass asks that of all parameters.
 _WITHOUT: set[type] = set()
 # Callees that hold Functions themselves.
-_WITH_BODIES = frozenset((Local, TreeMap, Library))
+_WITH_BODIES = frozenset((Local, TreeMap, Library, Scan, While, Cond))
 
 
 def callees(function: Function) -> list[Function]:
@@ -341,6 +458,9 @@ def callees(function: Function) -> list[Function]:
             found.extend(callee.turns)
         elif type(callee) is Library and callee.function is not None:  # such an equation has no parameters
             found.append(callee.function)
+        elif isinstance(callee, Structured):
+            found.extend(callee.bodies)
+            continue
         if not without.issuperset(map(type, equation.params.values())):
             found.extend(functions_called(equation))
     return found

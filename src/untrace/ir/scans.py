@@ -7,11 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from untrace import jax_compat
-from untrace.ir.nodes import Atom, Constant, Equation, Function, Literal, Value
+from untrace.ir.nodes import Atom, Constant, Equation, Function, Literal, Scan, Value
 
 # Parameters of a scan that say what it does, or how its operands are counted; any other must be at its default.
 _COUNTS = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear"})
 _SAID = frozenset({"jaxpr", "length", "reverse", "unroll"})
+
+
+def scan_of(equation: Equation) -> Scan:
+    """The callee of an equation that is known to be a scan."""
+    assert type(equation.callee) is Scan, equation.callee.name
+    return equation.callee
 
 
 def is_plain_scan(equation: Equation) -> bool:
@@ -19,9 +25,8 @@ def is_plain_scan(equation: Equation) -> bool:
 
     (It turns a carry that the body only forwards into a constant, and drops an output that is an input.)
     """
-    params = equation.params
-    function = params["jaxpr"]
-    consts, carries = jax_compat.scan_counts(equation.origin)
+    loop = scan_of(equation)
+    function, consts, carries, params = loop.body, loop.consts, loop.carries, equation.params
     inputs = equation.inputs
     init, xs = inputs[consts : consts + carries], inputs[consts + carries :]
     state, elements = function.params[consts : consts + carries], function.params[consts + carries :]

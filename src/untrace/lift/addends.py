@@ -45,7 +45,7 @@ def sums_outside(root: Call, equations: list[Equation]) -> list[Equation]:
 
     def is_outside(at: int, inside: set[int]) -> bool:
         equation = equations[at]
-        if type(equation.callee) is not Primitive or equation.callee.name not in _SUMS:
+        if not isinstance(equation.callee, Primitive) or equation.callee.name not in _SUMS:
             return False
         if any(reader in inside for reader in readers.get(equation.outputs[0], ())):  # type: ignore[arg-type]
             return False
@@ -128,7 +128,7 @@ def _beside(outer: Any, piece: Any, provenance: Provenance) -> tuple[Any, int] |
     begins."""
     first = piece.scan.equations[piece.start]
     caller, callee = piece.call.frame, piece.call.callee
-    if outer is None or caller is None or type(first.callee) is not Primitive:
+    if outer is None or caller is None or not isinstance(first.callee, Primitive):
         return None
     frames = provenance.site(first.origin).frames
     for i in range(1, len(frames)):
@@ -149,7 +149,7 @@ def _missing(whole: Any, part: Any, comparer: Comparer, beside: tuple[Any, int] 
         if type(item) is not int or not place or type(part.items[place - 1]) is not int:
             continue
         total = equations[item]
-        if type(total.callee) is not Primitive or total.callee.name not in _SUMS:
+        if not isinstance(total.callee, Primitive) or total.callee.name not in _SUMS:
             continue
         outside = [type(a) is Value and a not in whole.numbers and read[a] == 1 for a in total.inputs]
         if sum(outside) != 1 or whole.numbers[total.outputs[0]] in whole.shape.results:
@@ -157,7 +157,7 @@ def _missing(whole: Any, part: Any, comparer: Comparer, beside: tuple[Any, int] 
         inner = total.inputs[outside.index(False)]
         readers = _readers(whole, part, comparer, place, inner)
         before = part.scan.equations[part.items[place - 1]]
-        if readers and type(before.callee) is Primitive:
+        if readers and isinstance(before.callee, Primitive):
             equation, operand = readers[0]
             yield Addend(
                 before.origin,
@@ -189,7 +189,7 @@ def _readers(whole: Any, part: Any, comparer: Comparer, place: int, inner: Any) 
         for operand, atom in enumerate(ours[a].inputs)
         if atom is total
     ]
-    return [(e.origin, n) for e, n in found] if all(type(e.callee) is Primitive for e, _ in found) else []
+    return [(e.origin, n) for e, n in found] if all(isinstance(e.callee, Primitive) for e, _ in found) else []
 
 
 def with_addends(closed: Any, addends: Sequence[Addend], padding: list[tuple[Any, int]]) -> Any:

@@ -21,7 +21,7 @@ from untrace import jax_compat
 from untrace.capture import syntax
 from untrace.capture.provenance import targets
 from untrace.capture.whose import is_library_internal
-from untrace.ir.evaluate import evaluate
+from untrace.ir.evaluate import bound_again
 from untrace.ir.nodes import Equation, Function, Primitive, Program, Slot, Value, functions_called, walk_functions
 from untrace.lift import parameters
 from untrace.lift.engine import Lifter, Matcher
@@ -67,7 +67,7 @@ def _groups(equations: Sequence[Equation]) -> list[list[Equation]]:
 
 
 def _frames(equation: Equation) -> tuple[Sequence[Any], Sequence[int]]:
-    if equation.origin is None or type(equation.callee) is not Primitive:
+    if equation.origin is None or not isinstance(equation.callee, Primitive):
         return (), ()
     return jax_compat.raw_frames(jax_compat.equation_source(equation.origin)[0])
 
@@ -215,7 +215,7 @@ def _traced(elements: Sequence[Value], combine: Function, kwargs: dict[str, Any]
     count = len(elements)
 
     def function(left: Any, right: Any) -> Any:
-        results = evaluate(combine, *jax.tree.leaves(left), *jax.tree.leaves(right))
+        results = bound_again(combine, *jax.tree.leaves(left), *jax.tree.leaves(right))
         return results[0] if count == 1 else tuple(results)
 
     def call(*arrays: Any) -> list[Any]:

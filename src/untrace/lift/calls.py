@@ -19,7 +19,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.capture import bytecode
 from untrace.capture.provenance import Frame, Provenance, Site
-from untrace.ir.nodes import Equation
+from untrace.ir.nodes import Equation, Scan
 
 _STRAYS = 3  # so many equations in a row that come from elsewhere are no call yet
 # Functions of JAX that differentiate what they are given: what is transposed belongs to who called them.
@@ -213,8 +213,8 @@ class _Reader:
         """Places of equations right before a loop that have the frames of its body."""
         found: set[int] = set()
         for loop, equation in enumerate(equations):
-            if equation.callee.name == "scan":
-                name = jax_compat.function_name(equation.origin.params["jaxpr"])
+            if type(equation.callee) is Scan:
+                name = jax_compat.function_name(equation.callee.body.jaxpr)
                 at = loop - 1
                 while at >= 0 and chains[at] and firsts[at] != main and chains[at][0].name == name:
                     found.add(at)
@@ -239,7 +239,7 @@ class _Reader:
     def _turned(self, before: Equation, equation: Equation, depth: int) -> int:
         """The same for frames that are equal or go back: by all frames, JAX's own among them."""
         # A transposed loop is the last of what JAX makes where it transposes that. JAX's own loops say nothing there.
-        closes = equation.callee.name == "scan" and self._is_backward(self.provenance.site(equation.origin))
+        closes = type(equation.callee) is Scan and self._is_backward(self.provenance.site(equation.origin))
         if not closes and (
             jax_compat.equation_source(before.origin)[0] is jax_compat.equation_source(equation.origin)[0]
         ):

@@ -240,7 +240,11 @@ def _operands(comparer: Comparer, a: Equation, b: Equation) -> list[tuple[Any, A
         same = a.callee.body is b.callee.body
         order = list(range(len(b.inputs))) if same else _laid_over(comparer, a.callee.body, b.callee.body)
         return None if order is None else [(x, b.inputs[i]) for x, i in zip(a.inputs, order, strict=True)]
-    if type(a.callee) is not Primitive or type(b.callee) is not Primitive or a.callee.object is not b.callee.object:
+    if (
+        not isinstance(a.callee, Primitive)
+        or not isinstance(b.callee, Primitive)
+        or a.callee.object is not b.callee.object
+    ):
         return None
     if len(a.inputs) != len(b.inputs) or comparer.differing_param(a.origin, b.origin) is not None:
         return None

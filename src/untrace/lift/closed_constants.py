@@ -13,9 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from untrace import jax_compat
 from untrace.ir.calls import is_derivative, signature_of
-from untrace.ir.nodes import Constant, Equation, Function, Program, Value, functions_called, walk_functions
+from untrace.ir.nodes import (
+    Cond,
+    Constant,
+    Equation,
+    Function,
+    Program,
+    Scan,
+    Structured,
+    Value,
+    While,
+    functions_called,
+    walk_functions,
+)
 
 
 def close_over_constants(program: Program) -> Program:
@@ -24,12 +35,14 @@ def close_over_constants(program: Program) -> Program:
     The functions' facts then say which are `known`.
     """
     functions = walk_functions(program.entry)
-    if not any(e.callee.name in _CLOSING or is_derivative(e) for function in functions for e in function.equations):
+    if not any(
+        isinstance(e.callee, Structured) or is_derivative(e) for function in functions for e in function.equations
+    ):
         return program
-    equations = [e for function in functions for e in function.equations if e.params]
+    equations = [e for function in functions for e in function.equations if e.may_hold_functions]
     calls = Counter([id(f) for e in equations for f in functions_called(e)])
     for function in reversed(functions):  # callers first: what they pass on is an array by then
-        for equation in [e for e in function.equations if e.callee.name in _CLOSING]:
+        for equation in [e for e in function.equations if isinstance(e.callee, Structured)]:
             for inner, operands in _closing(equation):
                 if calls[id(inner)] == 1:
                     _substitute(inner, _known(inner, operands))
@@ -54,22 +67,17 @@ def _close_differentiated(equations: Sequence[Equation]) -> bool:
     return bool(some)
 
 
-_CLOSING = frozenset(("cond", "scan", "while"))
-
-
 def _closing(equation: Equation) -> Iterator[tuple[Function, Any]]:
     """The functions of an equation that Python writes as closures, with the operands for their first parameters."""
-    params, inputs = equation.params, equation.inputs
-    match equation.callee.name:
-        case "scan":
-            yield params["jaxpr"], inputs[: jax_compat.scan_counts(equation.origin)[0]]
-        case "while":
-            first, second = params["cond_nconsts"], params["body_nconsts"]
-            yield params["cond_jaxpr"], inputs[:first]
-            yield params["body_jaxpr"], inputs[first : first + second]
-        case "cond":
-            for branch in params["branches"]:
-                yield branch, inputs[1:]
+    callee, inputs = equation.callee, equation.inputs
+    if type(callee) is Scan:
+        yield callee.body, inputs[: callee.consts]
+    elif type(callee) is While:
+        yield callee.condition, inputs[: callee.condition_consts]
+        yield callee.body, inputs[callee.condition_consts : callee.consts]
+    elif type(callee) is Cond:
+        for branch in callee.branches:
+            yield branch, inputs[1:]
 
 
 def _known(function: Function, operands: Any) -> dict[Value, Constant]:

@@ -18,6 +18,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site
 from untrace.ir.nodes import (
+    Cond,
     Constant,
     Equation,
     Function,
@@ -163,7 +164,7 @@ class Matcher:
                     self.made[output] = equation
             for atom in equation.inputs:
                 uses[atom] = uses.get(atom, 0) + 1
-            if equation.callee.name == "cond":  # its rule reads off the selector what kind of branch it is
+            if type(equation.callee) is Cond:  # its rule reads off the selector what kind of branch it is
                 selectors.add(equation.inputs[0])
         for atom in function.results:
             uses[atom] = uses.get(atom, 0) + 1

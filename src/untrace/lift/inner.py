@@ -8,7 +8,8 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Literal, Value, functions_called
+from untrace.ir.nodes import Cond, Equation, Function, Literal, Scan, Value, While, functions_called
+from untrace.ir.scans import scan_of
 from untrace.lift import parameters, words
 
 
@@ -30,9 +31,9 @@ def places(equation: Equation) -> list[parameters.Path | None] | None:
 def guessed_places(equation: Equation) -> list[parameters.Path | None]:
     """The same where JAX does not know: a scan returns (carry, outputs), other calls a tuple."""
     count = len(equation.outputs)
-    if equation.callee.name != "scan":
+    if type(equation.callee) is not Scan:
         return [(i,) for i in range(count)]
-    _, carries = jax_compat.scan_counts(equation.origin)
+    carries = equation.callee.carries
     carry: list[parameters.Path | None] = [(0,)] if carries == 1 else [(0, i) for i in range(carries)]
     stacked = count - carries
     # After differentiation residuals follow the outputs, which come first.
@@ -51,11 +52,11 @@ def inner_result(equation: Equation, index: int, lent: Container[int] = ()) -> s
         result = function.results[index]
         if type(result) is not Value or not result.hint or id(result) in lent:
             continue
-        if equation.callee.name == "cond" and result.hint in words.CONSTANTS:
+        if type(equation.callee) is Cond and result.hint in words.CONSTANTS:
             zeros = zeros or result.hint
             continue
-        if equation.callee.name == "scan":
-            consts, carries = jax_compat.scan_counts(equation.origin)
+        if type(equation.callee) is Scan:
+            consts, carries = equation.callee.consts, equation.callee.carries
             if index < carries:
                 return function.params[consts + index].hint if consts + index < len(function.params) else None
             return words.plural(result.hint)
@@ -65,7 +66,7 @@ def inner_result(equation: Equation, index: int, lent: Container[int] = ()) -> s
 
 def results_inside(equation: Equation, index: int) -> list[Any]:
     """What the functions that an equation calls once give for output `index`."""
-    if not equation.params or equation.callee.name in ("scan", "while"):
+    if not equation.may_hold_functions or type(equation.callee) in (Scan, While):
         return []
     return [f.results[index] for f in functions_called(equation) if len(f.results) == len(equation.outputs)]
 
@@ -73,23 +74,24 @@ def results_inside(equation: Equation, index: int) -> list[Any]:
 def operands(equation: Equation, key: str, function: Function) -> list[Any]:
     """What an equation passes for each parameter of one of its functions; empty where that is not known."""
     inputs = list(equation.inputs)
-    kind = equation.callee.name
+    loop = equation.callee
     count = len(function.params)
-    if kind == "while":
-        body = equation.params.get("body_jaxpr")
-        carries = len(body.results) if type(body) is Function else 0
-        carry = inputs[len(inputs) - carries :]
-        consts = inputs[: len(inputs) - carries]
-        own = count - carries
-        inputs = [*(consts[:own] if key == "cond_jaxpr" else consts[len(consts) - own :]), *carry]
-    elif kind == "cond":
+    if type(loop) is While:
+        own = (
+            inputs[: loop.condition_consts]
+            if function is loop.condition
+            else inputs[loop.condition_consts : loop.consts]
+        )
+        inputs = [*own, *inputs[loop.consts :]]
+    elif type(loop) is Cond:
         inputs = inputs[1:]
     return inputs if len(inputs) == count else []
 
 
 def carry_after_results(equation: Equation, function: Function, known: int) -> None:
     """A cotangent that a backward loop sums up is named where it is added to."""
-    consts, carries = jax_compat.scan_counts(equation.origin)
+    loop = scan_of(equation)
+    consts, carries = loop.consts, loop.carries
     for i, (param, result) in enumerate(
         zip(function.params[consts : consts + carries], function.results, strict=False)
     ):

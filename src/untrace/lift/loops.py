@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Value, functions_called
+from untrace.ir.nodes import Equation, Function, Scan, Value, functions_called
+from untrace.ir.scans import scan_of
 
 _ADDITIONS = frozenset(("add_any", "add"))
 _LOOPS = frozenset(("scan", "while"))
@@ -16,10 +16,10 @@ def bodies_of_loops(functions: Sequence[Function]) -> dict[int, tuple[Function, 
     """{id of the body of a scan: (the function that the scan stands in, the scan)}, of bodies that one scan alone has."""
     shared = Counter(id(g) for f in functions for e in f.equations if e.may_hold_functions for g in functions_called(e))
     return {
-        id(e.params["jaxpr"]): (f, e)
+        id(e.callee.body): (f, e)
         for f in functions
         for e in f.equations
-        if e.callee.name == "scan" and e.origin is not None and shared[id(e.params["jaxpr"])] == 1
+        if type(e.callee) is Scan and shared[id(e.callee.body)] == 1
     }
 
 
@@ -31,7 +31,7 @@ def weight(equation: Equation) -> int:
 
 def rename_in_loops(equations: Sequence[Equation], names: Mapping[str | None, str | None]) -> None:
     """What loops hand on on the way to a result goes by the result's new name. `names`: by the old ones."""
-    for body in [f for e in equations if e.callee.name == "scan" for f in functions_called(e)]:
+    for body in [e.callee.body for e in equations if type(e.callee) is Scan]:
         for value in [*body.params, *[o for e in body.equations for o in e.outputs if o is not None]]:
             if not value.named and value.hint in names:
                 value.hint = names[value.hint]
@@ -41,10 +41,10 @@ def slices(function: Function) -> Iterator[tuple[Value, Value, Function]]:
     """(parameter of a loop's body, value of an earlier loop's body, that body): a slice of what that one stacked."""
     stacked: dict[Value, tuple[Value, Function]] = {}
     for equation in function.equations:
-        if equation.callee.name != "scan" or equation.origin is None:
+        loop = equation.callee
+        if type(loop) is not Scan:
             continue
-        consts, carries = jax_compat.scan_counts(equation.origin)
-        body = equation.params["jaxpr"]
+        body, consts, carries = loop.body, loop.consts, loop.carries
         for param, atom in list(zip(body.params, equation.inputs, strict=True))[consts + carries :]:
             if atom in stacked:
                 yield param, *stacked[atom]  # type: ignore[index]
@@ -60,7 +60,8 @@ def put_sums_last(function: Function, equation: Equation) -> tuple[set[int], dic
     The gradient of what a loop closes over is such a sum over its turns. JAX adds where a cotangent is computed, in the
     midst of a call's backward part; the call gives the term, and the loop adds it.
     """
-    consts, carries = jax_compat.scan_counts(equation.origin)
+    loop = scan_of(equation)
+    consts, carries = loop.consts, loop.carries
     uses: Counter[object] = Counter(a for e in function.equations for a in e.inputs)
     uses.update(function.results)
     users = {a: e for e in function.equations for a in e.inputs if uses[a] == 1}

@@ -22,7 +22,8 @@ from typing import Any
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site, Target, targets
 from untrace.ir.calls import is_named_where_written
-from untrace.ir.nodes import Equation, Function, Literal, Program, Value, functions_called, functions_in
+from untrace.ir.nodes import Cond, Equation, Function, Literal, Program, Scan, Value, functions_called, functions_in
+from untrace.ir.scans import scan_of
 from untrace.lift import cotangents, inner, parameters, words
 from untrace.lift.checkpoints import CHECKPOINT_VJP, name_cotangents
 from untrace.lift.constants import name_constants
@@ -105,7 +106,7 @@ class Namer:
             for at in range(group.start, group.stop):
                 equation = equations[at]
                 site = sites[at]
-                if equation.params and functions_called(equation):
+                if equation.may_hold_functions and functions_called(equation):
                     self._name_inner(equation, group, site.differentiated or differentiated)
                 self._name_outputs(equation, group)
 
@@ -246,7 +247,7 @@ class Namer:
     def _name_results(self, equation: Equation, group: Group, found: Sequence[Target], leaving: list[Value]) -> None:
         strong = self._strong_of(group.site)
         # Of `state, _ = lax.scan(...)` JAX leaves one output, which is a part of the pair all the same.
-        if len(equation.outputs) > 1 or equation.callee.name == "scan" and strong and strong[0].path:
+        if len(equation.outputs) > 1 or type(equation.callee) is Scan and strong and strong[0].path:
             for output, name in zip(equation.outputs, self._by_place(equation, strong), strict=True):
                 if output is not None and output.hint is None and name is not None:
                     output.hint = name
@@ -302,8 +303,8 @@ class Namer:
             places = inner.guessed_places(equation)
             # The primal value comes first, residuals and tangents after it; but a `cond` that is not differentiated
             # gives the leaves of a tree, and its branches have names for them.
-            of_tree = equation.callee.name == "cond" and not self.provenance.site(equation.origin).differentiated
-            if places and not found[0].path and equation.callee.name != "scan" and not of_tree:
+            of_tree = type(equation.callee) is Cond and not self.provenance.site(equation.origin).differentiated
+            if places and not found[0].path and type(equation.callee) is not Scan and not of_tree:
                 places[0] = ()
         for i, place in enumerate(places):
             for target in found:
@@ -386,12 +387,9 @@ class Namer:
 
     def _remember_origins(self, equation: Equation) -> None:
         """Residuals: a stacked output of a loop is, slice by slice, a value of its body."""
-        if equation.callee.name != "scan" or equation.origin is None:
+        if type(equation.callee) is not Scan:
             return
-        body = equation.params.get("jaxpr")
-        if type(body) is not Function or len(body.results) != len(equation.outputs):
-            return
-        _, carries = jax_compat.scan_counts(equation.origin)
+        body, carries = equation.callee.body, equation.callee.carries
         for output, result in zip(equation.outputs[carries:], body.results[carries:], strict=True):
             if output is not None and type(result) is Value:
                 self.cotangents.stacked(output, result)
@@ -427,7 +425,7 @@ class Namer:
         kind = equation.callee.name
         phase = group.phase if kind != CHECKPOINT_VJP.name else "forward"
         results = self._names_of_results(equation, group)
-        for key, value in equation.params.items():
+        for key, value in equation.parameters.items():
             functions = functions_in(value)
             for place, function in enumerate(functions):
                 if id(function) in self._named:
@@ -435,27 +433,26 @@ class Namer:
                 role = key if len(functions) == 1 else f"{key}_{place}"
                 function.name = inner.function_name(function, kind, role, phase)
                 operands = inner.operands(equation, key, function)
-                backward_loop = kind == "scan" and phase == "backward"
+                backward_loop = type(equation.callee) is Scan and phase == "backward"
                 names = self._operand_names(equation, operands, function, phase)
                 same = len(function.results) == len(equation.outputs)
                 if backward_loop:
                     known = self._name_backward_carry(equation, group, function)
                 self._name_parameters(function, names)
                 around = self.cotangents.branch
-                if kind == "cond" and len(functions) > 1:
+                if type(equation.callee) is Cond and len(functions) > 1:
                     self.cotangents.branch = place, len(functions)
                 self.name(function, phase, differentiated, results if same else ())
                 self.cotangents.branch = around
                 if backward_loop:
                     inner.carry_after_results(equation, function, known)
-                elif kind == "scan":
+                elif type(equation.callee) is Scan:
                     self._name_initial(equation, function)
 
     def _name_initial(self, equation: Equation, function: Function) -> None:
         """`initial_hidden` for what a loop starts from, where the author gave only the carry a name."""
-        if equation.origin is None:
-            return
-        consts, carries = jax_compat.scan_counts(equation.origin)
+        loop = scan_of(equation)
+        consts, carries = loop.consts, loop.carries
         inner.carry_after_values(function, consts, carries)
         for i in range(consts, consts + carries):
             operand, param = equation.inputs[i], function.params[i]
@@ -472,7 +469,8 @@ class Namer:
 
         Gives a bit set of the carries for which that could be told.
         """
-        consts, carries = jax_compat.scan_counts(equation.origin)
+        loop = scan_of(equation)
+        consts, carries = loop.consts, loop.carries
         known = 0
         inputs = [a for a in equation.inputs if type(a) is Value]
         makers = {output: e for e in function.equations for output in e.outputs if output is not None}
@@ -505,15 +503,15 @@ class Namer:
     def _names_of_results(self, equation: Equation, group: Group) -> list[str | None]:
         """What the author calls the outputs of a call; one slice of them, where a loop stacks them."""
         strong = self._strong_of(group.site)
-        if len(equation.outputs) == 1 and equation.callee.name != "scan":
+        if len(equation.outputs) == 1 and type(equation.callee) is not Scan:
             whole = [t for t in strong if not t.path or t.kind == "key"]
             names: list[str | None] = [
                 words.clean(whole[0].name) if whole else self._wanted.get(id(equation.outputs[0]))
             ]
         else:
             names = self._by_place(equation, strong)
-        if equation.callee.name == "scan" and equation.origin is not None:
-            _, carries = jax_compat.scan_counts(equation.origin)
+        if type(equation.callee) is Scan:
+            carries = equation.callee.carries
             names[carries:] = [words.singular(n) if n is not None else None for n in names[carries:]]
             names[:carries] = [None] * carries
         if group.phase == "backward":
@@ -527,13 +525,13 @@ class Namer:
         names = [a.hint if type(a) is Value else None for a in operands]
         if not names:
             return []
-        loop = equation.callee.name == "scan" and equation.origin is not None
-        if not loop:
+        loop = equation.callee
+        if type(loop) is not Scan:
             for param, operand in zip(function.params, operands, strict=True):
                 if type(operand) is Value:
                     self.cotangents.same(param, operand)
             return names
-        consts, carries = jax_compat.scan_counts(equation.origin)
+        consts, carries = loop.consts, loop.carries
         for param, operand in zip(function.params[:consts], operands[:consts], strict=True):
             if type(operand) is Value:
                 self.cotangents.same(param, operand)

@@ -181,7 +181,7 @@ class Outliner(FunctionNames):
         scans: dict[int, Scan] = {}
         for function in reversed(every):  # callers first
             # Where a pass was before (another attempt at a shared function), the calls have been found already.
-            if any(type(e.callee) is not Primitive and not is_derivative(e.callee) for e in function.equations):
+            if any(not isinstance(e.callee, Primitive) and not is_derivative(e.callee) for e in function.equations):
                 continue
             outer, loop = loops.get(id(function), (None, None))
             caller = scans.get(id(outer))

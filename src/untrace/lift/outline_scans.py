@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from untrace import jax_compat
 from untrace.capture.provenance import Frame, Provenance
 from untrace.ir.nodes import Equation, Function, Value
+from untrace.ir.scans import scan_of
 from untrace.lift import pieces
 from untrace.lift.addends import sums_outside
 from untrace.lift.calls import Call, call_tree
@@ -139,10 +140,11 @@ class Scan:
     def saved_by_loop(self, equation: Equation) -> frozenset[Value]:
         """What a loop stacks for the backward pass alone: the results of its body."""
         at = next(place for place, other in enumerate(self.equations) if other is equation)
-        _, carries = jax_compat.scan_counts(equation.origin)
-        pairs = zip(equation.outputs[carries:], equation.params["jaxpr"].results[carries:], strict=True)
+        loop = scan_of(equation)
+        results, carries = loop.body.results, loop.carries
+        pairs = zip(equation.outputs[carries:], results[carries:], strict=True)
         found = {r: o is not None and self.last_forward.get(o, -1) > at for o, r in pairs if type(r) is Value}
-        carried = equation.params["jaxpr"].results[:carries]
+        carried = results[:carries]
         return frozenset(r for r, forward in found.items() if not forward and r not in carried)
 
     def needed(self, piece: Piece) -> list[int]:

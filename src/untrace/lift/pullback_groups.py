@@ -47,7 +47,7 @@ def by_call(m: Matcher) -> Iterator[tuple[list[Equation], set[int]]]:
     """The equations that are left of each place where a library function is called, and the ids of the backward ones."""
     places: dict[Any, list[Equation]] = {}
     for equation in m.equations:
-        if type(equation.callee) is Primitive and equation.origin is not None and id(equation) not in m.consumed:
+        if isinstance(equation.callee, Primitive) and equation.origin is not None and id(equation) not in m.consumed:
             site = m.site(equation)
             if site.library is not None:
                 places.setdefault((site.library, site.frames), []).append(equation)

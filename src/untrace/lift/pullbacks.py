@@ -113,7 +113,7 @@ def _pairs(function: Function) -> Iterator[tuple[Equation, Equation]]:
 
 def _name(equation: Equation) -> str | None:
     """The name of a library's jitted function."""
-    if type(equation.callee) is not Primitive or equation.callee.name not in _JITS or equation.origin is None:
+    if not isinstance(equation.callee, Primitive) or equation.callee.name not in _JITS or equation.origin is None:
         return None
     closed = equation.origin.params["jaxpr"]
     return equation.origin.params["name"] if jax_compat.is_library_jaxpr(closed) else None

@@ -26,6 +26,7 @@ from untrace.ir.nodes import (
     Value,
     walk_functions,
 )
+from untrace.ir.scans import scan_of
 from untrace.lift.residuals_of_loops import (
     Handover,
     Stack,
@@ -89,10 +90,10 @@ class _Bundler:
         for function in self.functions:
             self._take(function)
             for handover in self.loops.get(id(function), ()):
-                forward, backward = [self.scopes[id(e.params["jaxpr"])] for e in (handover.forward, handover.backward)]
+                forward, backward = [self.scopes[id(scan_of(e).body)] for e in (handover.forward, handover.backward)]
                 hand_over(handover, forward.parts, backward.take)
             for found in self.stacked.get(id(function), ()):
-                inner = self.scopes[id(found.forward.params["jaxpr"])]
+                inner = self.scopes[id(scan_of(found.forward).body)]
                 stack(found, inner.parts, self.scopes[id(function)].take)
             if function.facts.saved > 1:
                 self._give(function)
@@ -105,7 +106,7 @@ class _Bundler:
                 if type(equation.callee) is Local:
                     sites.setdefault(id(equation.callee.body), []).append((scope, equation))
                 elif id(equation) in self.takers:
-                    body = self.scopes[id(equation.params["jaxpr"])]
+                    body = self.scopes[id(scan_of(equation).body)]
                     take_stacked(equation, scope.parts, scope.whole, body.take)
         for scope in self.scopes.values():
             if scope.parts:

@@ -17,9 +17,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Local, Pack, TupleType, Value, functions_called
-from untrace.ir.scans import is_plain_scan
+from untrace.ir.nodes import Equation, Function, Local, Pack, Scan, TupleType, Value, functions_called
+from untrace.ir.scans import is_plain_scan, scan_of
 
 Path = tuple[int, ...]
 
@@ -45,7 +44,7 @@ def handovers(functions: Sequence[Function], refused: Container[int]) -> dict[in
     shared = Counter(id(g) for f in functions for e in f.equations if e.may_hold_functions for g in functions_called(e))
     found: dict[int, list[Handover]] = {}
     for function in functions:
-        loops = [i for i in _loops(function, refused) if shared[id(function.equations[i].params["jaxpr"])] == 1]
+        loops = [i for i in _loops(function, refused) if shared[id(scan_of(function.equations[i]).body)] == 1]
         if len(loops) < 2:
             continue
         uses = Counter(a for e in function.equations for a in e.inputs)
@@ -68,10 +67,11 @@ def handovers(functions: Sequence[Function], refused: Container[int]) -> dict[in
 
 def _runs(forward: Equation, backward: Equation, uses: Counter[Any]) -> Iterator[list[Value]]:
     """What goes from one loop to the other together."""
-    consts, carries = jax_compat.scan_counts(backward.origin)
+    loop = scan_of(backward)
+    consts, carries = loop.consts, loop.carries
     places = {a: i for i, a in enumerate(backward.inputs) if i >= consts + carries}
     outputs = forward.outputs
-    start = jax_compat.scan_counts(forward.origin)[1]
+    start = scan_of(forward).carries
     while start < len(outputs):
         first = outputs[start]
         stop = start
@@ -141,19 +141,20 @@ def _loops(function: Function, refused: Container[int]) -> list[int]:
     return [
         place
         for place, e in enumerate(function.equations)
-        if e.callee.name == "scan"
+        if type(e.callee) is Scan
         and id(e.origin) not in refused
-        and e.params["jaxpr"].facts.trees is None  # the author's own
+        and e.callee.body.facts.trees is None  # the author's own
         and is_plain_scan(e)
     ]
 
 
 def _with_own_body(equation: Equation) -> Equation:
-    body = equation.params["jaxpr"]
+    loop = scan_of(equation)
+    body = loop.body
     own = Function(body.name, list(body.params), list(body.equations), list(body.results), body.jaxpr)
     own.facts = body.facts
-    params = {**equation.params, "jaxpr": own}
-    return Equation(equation.callee, list(equation.inputs), list(equation.outputs), params, equation.origin)
+    inputs, outputs = list(equation.inputs), list(equation.outputs)
+    return Equation(loop.with_body(own), inputs, outputs, equation.params, equation.origin)
 
 
 # ------------------------------------------------------------------ order
@@ -163,7 +164,7 @@ def arrange(functions: Sequence[Function], found: dict[int, list[Handover]]) -> 
     """What functions save is put into the order in which loops give it; `functions`: callees first."""
     orders: dict[int, list[Any]] = {}  # id of a function -> its results: as a loop gives them, or as arranged here
     for handover in (h for hs in found.values() for h in hs):
-        body = handover.forward.params["jaxpr"]
+        body = scan_of(handover.forward).body
         orders[id(body)] = body.results
     sites: dict[int, list[tuple[Function, Equation]]] = {}
     for function in reversed(functions):
@@ -235,7 +236,7 @@ def hand_over(
     """One handover with tuples: `parts` says of which tuple the forward body's values are parts, `take(value, whole, path)` is
     told of which tuple a parameter of the backward body is a part now."""
     forward, backward = handover.forward, handover.backward
-    body, other = forward.params["jaxpr"], backward.params["jaxpr"]
+    body, other = scan_of(forward).body, scan_of(backward).body
     # Another handover may have made these lists shorter.
     first, taken = forward.outputs.index(handover.values[0]), backward.inputs.index(handover.values[0])
     at = len(handover.values)
@@ -258,7 +259,7 @@ def stack(found: Stack, parts: dict[Value, tuple[Value, Path]], give: Callable[[
     """The loop stacks a tuple: `parts` as in `hand_over`, `give(value, whole, path)` is told what the loop's results are
     parts of now."""
     forward = found.forward
-    body = forward.params["jaxpr"]
+    body = scan_of(forward).body
     first = forward.outputs.index(found.values[0])
     at = len(found.values)
     for value, size in reversed(_bundled(body, first, at, parts)):
@@ -282,9 +283,9 @@ def take_stacked(
 ) -> None:
     """A loop takes tuples where it takes all their parts in order. `parts`: those around the loop; `take` as in
     `hand_over`."""
-    consts, carries = jax_compat.scan_counts(backward.origin)
-    other = backward.params["jaxpr"]
-    place = consts + carries
+    loop = scan_of(backward)
+    other = loop.body
+    place = loop.consts + loop.carries
     while place < len(backward.inputs):
         root, way = parts.get(backward.inputs[place], (None, ()))  # type: ignore[arg-type]
         for length in range(len(way)):

@@ -14,8 +14,8 @@ from typing import Any
 from untrace import jax_compat
 from untrace.capture.provenance import targets
 from untrace.capture.whose import is_library_internal
-from untrace.ir.evaluate import evaluate
-from untrace.ir.nodes import Equation, Function, Literal, Program, Slot, walk_functions
+from untrace.ir.evaluate import bound_again
+from untrace.ir.nodes import Equation, Function, Literal, Program, Slot, While, walk_functions
 from untrace.lift.engine import Lifter, Matcher
 from untrace.lift.library import resolve
 from untrace.lift.names import provenance_of
@@ -90,8 +90,8 @@ def _settings(solve: Function) -> Iterator[tuple[str, Any]]:
         if number != default:
             yield name, number
     for loop in solve.equations:
-        if loop.callee.name == "while":
-            for e in loop.params["cond_jaxpr"].equations:
+        if type(loop.callee) is While:
+            for e in loop.callee.condition.equations:
                 if e.callee.name == "lt" and type(e.inputs[1]) is Literal:
                     yield "maxiter", int(e.inputs[1].value)
 
@@ -101,7 +101,7 @@ def _traced(path: str, matvec: Function, inputs: list[Any], closed: int, kwargs:
     solver: Any = resolve(path)
 
     def call(*arrays: Any) -> list[Any]:
-        return [solver(lambda x: evaluate(matvec, *arrays[:closed], x)[0], *arrays[closed:], **kwargs)[0]]
+        return [solver(lambda x: bound_again(matvec, *arrays[:closed], x)[0], *arrays[closed:], **kwargs)[0]]
 
     try:
         jaxpr, consts = jax_compat.traced_quickly(call, [jax_compat.plain_aval(a.aval) for a in inputs])

@@ -19,7 +19,7 @@ def add_cotangents(program: Program, refused: Container[int]) -> Program:
 
 
 def _added(equation: Equation) -> Equation:
-    if type(equation.callee) is not Primitive or equation.callee.name not in SUMS or not _are_numbers(equation):
+    if not isinstance(equation.callee, Primitive) or equation.callee.name not in SUMS or not _are_numbers(equation):
         return equation
     inputs, outputs = equation.inputs, equation.outputs
     body = Function("operator.add", inputs, [equation], outputs)  # type: ignore[arg-type]

@@ -254,7 +254,7 @@ class _Mapper:
     def _frames(self, equation: Equation) -> Sequence[Frame]:
         """Where an equation was called from; nothing for those that no leaf's function may hold."""
         frames = self.provenance.site(equation.origin).frames
-        if not frames or type(equation.callee) not in (Library, Primitive) or equation.effects:
+        if not frames or not isinstance(equation.callee, (Library, Primitive)) or equation.effects:
             return ()
         return () if id(equation.origin) in self.refused or functions_called(equation) else frames
 

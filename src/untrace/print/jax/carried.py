@@ -18,11 +18,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace._trees import is_plain
 from untrace.ir.nodes import Equation, Function, Value
-from untrace.ir.scans import is_plain_scan
+from untrace.ir.scans import is_plain_scan, scan_of
 from untrace.lift.words import clean
 from untrace.print.jax.bodies import Body, group, plain_equation, unpacked
 from untrace.print.jax.leaves import Leaf, Step, last_word
@@ -50,10 +49,10 @@ class Sum:
 
 def sums(module: Any, equation: Equation, places: dict[Any, Any]) -> list[Sum]:
     """The trees that a loop adds up. places: where in which tree a value goes (`returned._Place`)."""
-    body = equation.params["jaxpr"]
+    loop = scan_of(equation)
+    body, consts, carries = loop.body, loop.consts, loop.carries
     if body.facts.trees is not None or not is_plain_scan(equation):
         return []
-    consts, carries = jax_compat.scan_counts(equation.origin)
     trees: dict[Hashable, dict[Way, int]] = {}
     for number, output in enumerate(equation.outputs[:carries]):
         if output in places:

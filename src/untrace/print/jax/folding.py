@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
-from untrace import jax_compat
-from untrace.ir.nodes import Equation, Library, TreeMap, Value, functions_called
+from untrace.ir.nodes import Equation, Library, Scan, TreeMap, Value, functions_called
 from untrace.ir.scans import is_plain_scan, used_values
 from untrace.print.jax.library import repeated_slots
 from untrace.print.jax.loops import passed
@@ -22,7 +21,7 @@ def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Contai
     `forced`: ids of jaxpr equations that are bound with all their operands. (A loop with the author's trees is handed
     whole trees.)
     """
-    if not any(e.callee.name == "scan" for e in equations):
+    if not any(type(e.callee) is Scan for e in equations):
         return set()
     live = set(results)
     found: set[int] = set()
@@ -31,12 +30,12 @@ def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Contai
             found.add(id(equation))
             continue
         given = equation.inputs
-        body = equation.params.get("jaxpr")
-        own = equation.callee.name == "scan" and body.facts.trees is None and id(equation.origin) not in forced
-        if own and is_plain_scan(equation):
-            read = used_values(body)
-            count, _ = jax_compat.scan_counts(equation.origin)
-            given = [a for i, (a, p) in enumerate(zip(given, body.params, strict=True)) if i >= count or p in read]
+        loop = equation.callee
+        own = type(loop) is Scan and loop.body.facts.trees is None and id(equation.origin) not in forced
+        if type(loop) is Scan and own and is_plain_scan(equation):
+            read = used_values(loop.body)
+            pairs = enumerate(zip(given, loop.body.params, strict=True))
+            given = [a for i, (a, p) in pairs if i >= loop.consts or p in read]
         live.update(given)
     return found
 
@@ -56,7 +55,7 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
         closed = equation.callee.closed if type(equation.callee) is Library else 0
         simple = type(equation.callee) is Library and not closed or equation.callee.name in ("jit", "pjit")
         if not simple and not closed:
-            simple = not equation.params or not functions_called(equation)
+            simple = not equation.may_hold_functions or not functions_called(equation)
         for atom in equation.inputs:
             uses[atom] = uses.get(atom, 0) + 1
             if simple:

@@ -18,11 +18,11 @@ from typing import Any
 
 import jax
 
-from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace.ir.calls import is_call, passed_places
 from untrace.ir.facts import Grouping, Step, Way
-from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, functions_called
+from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, Structured, TreeMap, Value, While
+from untrace.ir.scans import scan_of
 from untrace.print.jax.pytrees import access, branches, labelled
 from untrace.print.tree import WIDTH, Assign, Attribute, Expr, Name, Statement, Subscript, Text, Tuple, Unpack
 
@@ -361,9 +361,9 @@ def _count_uses(
             inside.update(_uses_inside(module, equation.params["jaxpr"], equation, closed, known))
         elif equation.callee.name in _CALLED and equation.params["jaxpr"].facts.trees is not None:
             inside = dict.fromkeys(equation.params["jaxpr"].facts.trees.whole(), 0)
-        elif equation.callee.name == "scan":
+        elif type(equation.callee) is Scan:
             inside = _uses_in_loop(module, equation, known)
-        elif equation.callee.name in ("while", "cond") and functions_called(equation):
+        elif type(equation.callee) in (While, Cond):
             inside = {**dict.fromkeys(range(len(equation.inputs)), 2), **_uses_in_bodies(module, equation, known)}
         for place, atom in enumerate(equation.inputs):
             if type(atom) is Value and atom in known:
@@ -375,10 +375,8 @@ def _count_uses(
 
 def _uses_in_loop(module: Any, equation: Equation, known: dict[Value, Leaf]) -> dict[int, int]:
     """What a loop closes over gets a name outside, unless its body only passes it on with the rest of its tree."""
-    body = equation.params.get("jaxpr")
-    if type(body) is not Function or equation.origin is None:
-        return {}
-    consts, carries = jax_compat.scan_counts(equation.origin)
+    loop = scan_of(equation)
+    body, consts, carries = loop.body, loop.consts, loop.carries
     trees = body.facts.trees
     whole = trees.whole() if trees is not None else _gone_through(equation, consts + carries, known)
     closed = [i for i in range(consts) if i not in whole]
@@ -407,12 +405,13 @@ def own_uses(module: Any, body: Function, known: dict[Value, Leaf]) -> dict[Valu
 
 def _uses_in_bodies(module: Any, equation: Equation, known: dict[Value, Leaf]) -> dict[int, int]:
     """The same for the functions of a `while` or a `cond`, where their trees are known."""
-    if equation.callee.name == "while":
-        shifts = (0, equation.params["cond_nconsts"])
-        bodies = [equation.params["cond_jaxpr"], equation.params["body_jaxpr"]]
-        main, closed = bodies[1:], [range(shifts[1]), range(equation.params["body_nconsts"])]
+    callee = equation.callee
+    assert isinstance(callee, Structured)
+    bodies = main = callee.bodies
+    if type(callee) is While:
+        shifts: tuple[int, ...] = (0, callee.condition_consts)
+        main, closed = bodies[1:], [range(callee.condition_consts), range(callee.body_consts)]
     else:
-        bodies = main = list(equation.params["branches"])
         shifts = (1,) * len(bodies)
         closed = [range(len(body.params)) for body in bodies]
     if any(body.facts.trees is None for body in main):
@@ -420,7 +419,7 @@ def _uses_in_bodies(module: Any, equation: Equation, known: dict[Value, Leaf]) -
     found: dict[int, int] = {}
     whole = {p for body in main for p in body.facts.trees.whole()}
     for body, places, shift in zip(bodies, closed, shifts, strict=True):
-        inner = Equation(equation.callee, equation.inputs[shift:], (), {})
+        inner = Equation(callee, equation.inputs[shift:], (), {})
         uses = _uses_inside(
             module, body, inner, [p for p in places if body is bodies[0] and body not in main or p not in whole], known
         )

@@ -12,12 +12,11 @@ from typing import Any
 
 import jax
 
-from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.capture.provenance import Provenance, targets
-from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
-from untrace.ir.scans import closes_simply, same_weak_types, used_values
+from untrace.ir.nodes import Constant, Equation, Function, Literal, Scan, Value
+from untrace.ir.scans import closes_simply, same_weak_types, scan_of, used_values
 from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift import parameters
 from untrace.lift.words import clean
@@ -67,7 +66,8 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
         return None
     equation = w.equation
     carry, x = trees.args
-    consts, carries = jax_compat.scan_counts(equation.origin)
+    loop = scan_of(equation)
+    consts, carries = loop.consts, loop.carries
     inputs = equation.inputs
     xs = inputs[consts + carries :]
     if any(v for k, v in equation.params.items() if k not in _KNOWN) or any(type(a) is Literal for a in xs):
@@ -104,9 +104,8 @@ def while_(w: Any, operands: Sequence[Expr], cond: Function, body: Function, con
         return None
     equation = w.equation
     state = trees.args[0]
-    known = ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")
     if (
-        any(v is not None for k, v in equation.params.items() if k not in known)
+        any(v is not None for v in equation.params.values())
         or not closes_simply(cond, cond_consts, equation.inputs)
         or not _is_plain(equation, body, state, body_consts, cond_consts)
     ):
@@ -380,7 +379,7 @@ def _key(atoms: Sequence[Any]) -> tuple[Any, ...]:
 
 def _taken_by(equation: Equation) -> Iterator[Any]:
     """The keys of the trees that a call takes."""
-    body = equation.params.get("jaxpr")
+    body = equation.callee.body if type(equation.callee) is Scan else equation.params.get("jaxpr")
     trees = body.facts.trees if type(body) is Function else None
     if trees is not None and len(body.params) == len(equation.inputs):
         for tree in trees.args:

@@ -13,8 +13,8 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.calls import is_call, passed_places
-from untrace.ir.nodes import Equation, Function, Literal, Value
-from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, used_values
+from untrace.ir.nodes import Equation, Function, Literal, Scan, Value, While
+from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, scan_of, used_values
 from untrace.lift.words import singular
 from untrace.print.jax import loop_trees, stacked
 from untrace.print.jax.bodies import (
@@ -39,20 +39,19 @@ _CALLS = frozenset({"checkpoint", "remat2", "remat", "custom_vjp_call", "custom_
 
 def passed(equation: Equation) -> Sequence[Any]:
     """The operands of a loop or a call that its statement passes, and no function inside it closes over."""
-    name, params = equation.callee.name, equation.params
-    if name == "scan":
-        return equation.inputs[jax_compat.scan_counts(equation.origin)[0] :]
-    if name == "while":
-        return equation.inputs[params["cond_nconsts"] + params["body_nconsts"] :]
-    if name == "custom_jvp_call":
-        return equation.inputs[params["num_consts"] :]
+    callee = equation.callee
+    if type(callee) in (Scan, While):
+        return equation.inputs[callee.consts :]
+    if callee.name == "custom_jvp_call":
+        return equation.inputs[equation.params["num_consts"] :]
     if is_call(equation):
         return [equation.inputs[i] for i in passed_places(equation)]
-    return equation.inputs if name in _CALLS else ()
+    return equation.inputs if callee.name in _CALLS else ()
 
 
 def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int) -> Groups | None:
-    consts, carries = jax_compat.scan_counts(w.equation.origin)
+    loop = scan_of(w.equation)
+    consts, carries = loop.consts, loop.carries
     inputs = w.equation.inputs
     init, xs = inputs[consts : consts + carries], inputs[consts + carries :]
     state, elements = jaxpr.params[consts : consts + carries], jaxpr.params[consts + carries :]

@@ -15,10 +15,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace._trees import is_plain, is_simple
-from untrace.ir.nodes import Equation, Function, Local, TreeMap, Value, walk_functions
+from untrace.ir.nodes import Equation, Function, Local, Scan, TreeMap, Value, walk_functions
+from untrace.ir.scans import scan_of
 from untrace.lift.words import clean
 from untrace.print.jax.carried import sums
 from untrace.print.jax.leaves import Leaf, Step, last_word, reach_nodes
@@ -82,9 +82,7 @@ def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any],
 
 def _body(equation: Equation) -> Function | None:
     """The function that is called or looped."""
-    if type(equation.callee) is Local:
-        return equation.callee.body
-    return equation.params["jaxpr"] if equation.callee.name == "scan" and equation.origin is not None else None
+    return equation.callee.body if type(equation.callee) in (Local, Scan) else None
 
 
 def _places_in_loop(
@@ -97,7 +95,7 @@ def _places_in_loop(
     if rows:
         w.module.rows[id(equation)] = rows
         w.module.kept.append(equation)
-    stacked = body.results[len(body.results) - len(equation.outputs) + jax_compat.scan_counts(equation.origin)[1] :]
+    stacked = body.results[len(body.results) - len(equation.outputs) + scan_of(equation).carries :]
     for row in rows:
         nodes = _nodes(row.example)
         for place, way in zip(row.places, row.ways, strict=True):

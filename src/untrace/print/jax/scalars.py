@@ -7,11 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Library, Local, Value
+from untrace.ir.nodes import Equation, Function, Library, Local, Scan, Value, While
 
 # Beside an array, a Python number means the same as a weakly typed array.
-_BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
 _ARITHMETIC = frozenset("add sub mul truediv pow lt le gt ge eq ne".split())
 
 
@@ -35,9 +33,7 @@ def _takes_numbers(equation: Equation, value: Value) -> bool:
         )
     if callee.name in ("jit", "pjit"):  # makes arrays of what it is given
         return True
-    for key, consts, bounds in _loop_bodies(equation):
-        body = equation.params[key]
-        start = 0 if key != "body_jaxpr" else equation.params["cond_nconsts"]
+    for body, start, consts, bounds in _loop_bodies(equation):
         given = equation.inputs[start:]
         if any(a is value for a in given[consts : consts + bounds]):
             return False
@@ -46,16 +42,15 @@ def _takes_numbers(equation: Equation, value: Value) -> bool:
     return bool(_loop_bodies(equation))  # a loop makes arrays of its carry
 
 
-def _loop_bodies(equation: Equation) -> list[tuple[str, int, int]]:
-    """(parameter, number of constants, carries that may be bounds that a loop is counted by) for each body of a loop."""
-    params = equation.params
-    if equation.origin is None or any(
-        type(params.get(k)) is not Function for k in _BODIES.get(equation.callee.name, "?")
-    ):
-        return []
-    if equation.callee.name == "scan":
-        return [("jaxpr", jax_compat.scan_counts(equation.origin)[0], 0)]
-    return [("cond_jaxpr", params["cond_nconsts"], 0), ("body_jaxpr", params["body_nconsts"], 2)]
+def _loop_bodies(equation: Equation) -> list[tuple[Function, int, int, int]]:
+    """(body, the first operand of it, number of constants, carries that may be bounds that a loop is counted by) of a loop."""
+    loop = equation.callee
+    if type(loop) is Scan:
+        return [(loop.body, 0, loop.consts, 0)]
+    if type(loop) is While:
+        first = loop.condition_consts
+        return [(loop.condition, 0, first, 0), (loop.body, first, loop.body_consts, 2)]
+    return []
 
 
 def _inside(inputs: Sequence[Any], body: Function, count: int, value: Value) -> list[Value]:

@@ -95,6 +95,6 @@ def _words(target: Any) -> list[str]:
 def _check_read(node: Any, known: set[str], function: Def) -> None:
     if type(node) is str or node is None:
         return
-    missing = [name for name in reads(node) if name not in known]
+    missing = [name for name in reads(node) if name.partition(".")[0] not in known]
     if missing:
         raise UnboundName(f"`{function.name}` reads `{missing[0]}`, which nothing binds before it")

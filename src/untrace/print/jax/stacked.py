@@ -19,13 +19,12 @@ from typing import Any
 
 import jax
 
-from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace._trees import is_simple
 from untrace.capture.provenance import Provenance
 from untrace.capture.provenance import targets as assigned
 from untrace.ir.nodes import Equation, Value
-from untrace.ir.scans import is_plain_scan
+from untrace.ir.scans import is_plain_scan, scan_of
 from untrace.lift.words import clean, singular
 from untrace.print.jax.bodies import Body, group, unpacked
 from untrace.print.jax.leaves import Leaf, Step, bind_leaves, last_word, reach, rows
@@ -114,11 +113,10 @@ def _word(value: Value, leaf: Leaf) -> str:
 
 def made(equation: Equation, places: dict[Any, Any]) -> list[Row]:
     """The trees among what a loop stacks. places: where in which tree a value goes (`returned._Place`)."""
-    body = equation.params["jaxpr"]
-    if body.facts.trees is not None or not is_plain_scan(equation):
+    loop = scan_of(equation)
+    if loop.body.facts.trees is not None or not is_plain_scan(equation):
         return []
-    _, carries = jax_compat.scan_counts(equation.origin)
-    outputs = equation.outputs[carries:]
+    outputs = equation.outputs[loop.carries :]
     goes = [None if o is None else places.get(o) for o in outputs]
     names: dict[Hashable, Name] = {}
     nodes: dict[str, dict[Way, tuple[Any, int]]] = {}

@@ -23,6 +23,7 @@ from untrace.ir.nodes import (
     Library,
     Literal,
     Local,
+    Scan,
     SizeNumbers,
     TreeMap,
     TreeSum,
@@ -458,7 +459,7 @@ class FunctionWriter:
                 except UnsupportedPrimitiveError:
                     pass  # the rule may know another exact form; if not, the proof says what its first one is worth
             if function is not None and expr is rules.DECLINE:
-                expr = self._by_rule(function, operands, equation.params)
+                expr = self._by_rule(function, operands, equation.parameters)
             if expr is rules.DECLINE:
                 expr = self.bind(equation, operands)
             if expr is rules.WRITTEN:
@@ -585,7 +586,7 @@ class FunctionWriter:
                 groups.extend(names)
         if all(g == "_" for g in groups):
             groups = []
-        whole = equation.callee.name == "scan" and "_" not in groups and all(type(g) is str for g in groups)
+        whole = type(equation.callee) is Scan and "_" not in groups and all(type(g) is str for g in groups)
         self.statements.append((Unpacked if whole else Assign)(groups, value.expr, equation.origin))
         self._note_folded(equation)
 
@@ -601,7 +602,7 @@ class FunctionWriter:
                 _unsupported(equation, "it has no rule, and no public place to import it from")
             )
         kwargs = []
-        params = equation.params
+        params = equation.parameters
         for key in params:
             try:
                 kwargs.append((key, self.parameter(params[key])))
