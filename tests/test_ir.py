@@ -16,17 +16,23 @@ import untrace
 from untrace.capture.function import trace
 from untrace.ir import nodes
 from untrace.ir.check import MalformedProgram, check
-from untrace.ir.evaluate import evaluate
+from untrace.ir.evaluate import bound_again, evaluate
 from untrace.ir.nodes import (
+    Cond,
     Constant,
     Equation,
     Function,
     Literal,
     Primitive,
+    Scan,
     Value,
+    While,
+    functions_called,
     functions_in,
     walk_functions,
 )
+from untrace.lift import lift
+from untrace.print.jax.entry import entry_of as entry_of_program
 
 X = jnp.array([0.5, -1.5, 2.5])
 
@@ -85,7 +91,7 @@ def test_what_jax_shares_is_one_function() -> None:
     inner = jax.jit(lambda v: v * TABLE)
     entry = entry_of(lambda x: inner(x) + inner(x * 2) + lax.map(inner, jnp.stack([x, x]))[0], X)
     bodies = [f for f in walk_functions(entry) if len(f.equations) == 1]
-    calls = [f for e in entry.equations for f in functions_in(tuple(e.params.values()))]
+    calls = [f for e in entry.equations for f in functions_called(e)]
     assert len({id(f) for f in calls if f in bodies}) < len([f for f in calls if f in bodies])
     constants = {id(a): a for f in walk_functions(entry) for e in f.equations for a in e.inputs if type(a) is Constant}
     assert len({np.asarray(c.value).tobytes() for c in constants.values()}) == len(constants)
@@ -97,7 +103,7 @@ def test_callees_come_before_callers() -> None:
     place = {id(f): i for i, f in enumerate(order)}
     for function in order:
         for equation in function.equations:
-            for callee in functions_in(tuple(equation.params.values())):
+            for callee in functions_called(equation):
                 assert place[id(callee)] < place[id(function)]
 
 
@@ -220,3 +226,67 @@ def test_functions_are_looked_for_again_where_the_equations_are_others() -> None
     entry.equations = [e for e in entry.equations if e.callee.name != "scan"]
     assert len(before) > 1
     assert walk_functions(entry) == [entry]
+
+
+# ---------------------------------------------------------------- loops and branches
+
+
+def nested(w: Any, x: Any) -> Any:
+    def turn(h: Any, v: Any) -> Any:
+        h = lax.cond(v > 0, lambda h: jnp.tanh(h @ w + v), lambda h: h - v, h)
+        return h, jax.nn.softmax(h)
+
+    h, out = lax.scan(turn, x, x)
+    return lax.while_loop(lambda s: jnp.sum(s**2) < 50.0, lambda s: 2.0 * s + x, h), jnp.sum(out * out)
+
+
+LIFTED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+    (nested, (jnp.eye(3) * 0.5, X)),
+    (jax.grad(lambda w, x: nested(w, x)[1]), (jnp.eye(3) * 0.5, X)),
+    (jax.vmap(nested, (None, 0)), (jnp.eye(3) * 0.5, jnp.stack([X, -X]))),
+    (jax.grad(lambda x: jnp.sum(jax.checkpoint(lambda v: jnp.sin(v) * v)(x) ** 2)), (X,)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(LIFTED)))
+def test_bodies_are_run_as_the_passes_have_left_them(number: int) -> None:
+    function, args = LIFTED[number]
+    captured = trace(function, args, {})
+    program = program_of(captured, "f", entry_of_program(function, captured, args, {}, (), ()))
+    lift(program)
+    got = jax.jit(lambda *given: evaluate(program.entry, *given))(*args)
+    for a, b in zip(jax.tree.leaves(jax.jit(function)(*args)), got, strict=True):
+        assert np.allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [Scan, While, Cond])
+def test_a_body_that_a_pass_broke_is_seen(kind: type) -> None:
+    args = (jnp.eye(3) * 0.5, X)
+    entry = entry_of(nested, *args)
+    before = evaluate(entry, *args)
+    loops = [e.callee for f in walk_functions(entry) for e in f.equations if type(e.callee) is kind]
+    body = loops[0].bodies[-1]
+    place = next(i for i, r in enumerate(body.results) if type(r) is Value and r not in body.params)
+    wrong = Value(body.results[place].aval)
+    doubled = Equation(Primitive(lax.add_p), [body.results[place]] * 2, [wrong], {}, add_of(body.results[place].aval))
+    body.equations = [*body.equations, doubled]
+    body.results = [*body.results[:place], wrong, *body.results[place + 1 :]]
+    check(entry)
+    after = evaluate(entry, *args)
+    assert not all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(before, bound_again(entry, *args), strict=True))
+
+
+def add_of(aval: Any) -> Any:
+    """The equation of JAX that adds two such arrays."""
+    return jax.make_jaxpr(lambda a, b: a + b)(*[jax.ShapeDtypeStruct(aval.shape, aval.dtype)] * 2).eqns[0]
+
+
+def test_a_callee_says_what_its_operands_are() -> None:
+    entry = entry_of(nested, jnp.eye(3), X)
+    scan, loop = (next(e for e in entry.equations if type(e.callee) is kind) for kind in (Scan, While))
+    assert len(scan.inputs) == len(scan.callee.body.params)
+    assert len(scan.callee.body.results) == len(scan.outputs) and scan.callee.carries == 1
+    assert loop.callee.consts == len(loop.inputs) - len(loop.outputs)
+    assert list(scan.parameters) == [k for k in scan.origin.params if k in scan.parameters]
+    assert "jaxpr" not in scan.params and scan.parameters["jaxpr"] is scan.callee.body

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from untrace import jax_compat
@@ -106,23 +107,28 @@ def _while(loop: While, inputs: Sequence[Any]) -> Sequence[Any]:
     ours, consts = inputs[: loop.condition_consts], inputs[loop.condition_consts : loop.consts]
 
     def goes_on(carry: tuple[Any, ...]) -> Any:
-        return evaluate(loop.condition, *ours, *carry)[0]
+        return jnp.any(evaluate(loop.condition, *ours, *carry)[0])
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        return _typed(evaluate(loop.body, *consts, *carry), carry)
+        new = _typed(evaluate(loop.body, *consts, *carry), carry)
+        if not loop.condition.result_avals[0].shape:
+            return new
+        # Of a loop that `jax.vmap` has batched: what is done already keeps its carry.
+        goes = evaluate(loop.condition, *ours, *carry)[0]
+        return jax.tree.map(lambda a, b: jnp.where(jnp.expand_dims(goes, range(goes.ndim, a.ndim)), a, b), new, carry)
 
     return list(lax.while_loop(goes_on, turn, _arrays(inputs[loop.consts :])))
 
 
 def _arrays(values: Sequence[Any]) -> tuple[Any, ...]:
     """Numbers as arrays: what a loop hands on has a type."""
-    return tuple([jax.tree.map(jax.numpy.asarray, value) for value in values])
+    return tuple([jax.tree.map(jnp.asarray, value) for value in values])
 
 
 def _typed(values: Sequence[Any], carry: Sequence[Any]) -> tuple[Any, ...]:
     """What a turn hands on, of the types that it was handed: a literal among it is a Python number here."""
     return tuple(
-        [jax.tree.map(lambda v, c: jax.numpy.asarray(v, c.dtype), v, c) for v, c in zip(values, carry, strict=True)]
+        [jax.tree.map(lambda v, c: jnp.asarray(v, c.dtype), v, c) for v, c in zip(values, carry, strict=True)]
     )
 
 
