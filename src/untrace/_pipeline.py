@@ -223,6 +223,7 @@ class Attempt:
     padding: Sequence[Any] = ()  # the equations of the zeros that were added for that
     once: bool = False  # whether equal pullbacks are called once
     share: Sequence[Any] = ()  # how a capture makes one of functions that differ, the boldest first
+    in_order: bool = False  # whether everything is computed in the author's order
     keeps_carries: bool | None = None  # whether loops have to keep the order of their carry; None: not asked yet
     traces: bool = True  # whether the text that was written last does at all
     # Whether the target compiles to the original's program, which the attempt waits for where it needs to know.
@@ -325,9 +326,9 @@ class Attempt:
                 continue
             suspects = {next((i for i in chain if i not in tried), None) for chain in outcome.suspects} - {None}
             if not suspects:
-                if captured.called is None or not self.form.folds or program.in_order:
+                if captured.called is None or not self.form.folds or self.in_order:
                     break
-                program.in_order = True
+                self.in_order = True
                 continue
             # First the lift of a suspect is taken back, then the function around it; if its exact form is wrong as well, it
             # becomes a `bind`.
@@ -361,7 +362,6 @@ class Attempt:
         """
         assert self.fresh is not None
         again = replace(self, program=self.fresh(simplified), options=replace(self.options, guard=False))
-        again.program.in_order = self.program.in_order
         taken = self.retreats
         plain = [(f, f.equations) for f in walk_functions(again.program.entry)]
         lifted = again._lift(plain, taken.refused, taken.inlined, course)
@@ -438,6 +438,7 @@ class Attempt:
             layout=hooks.layout or Layout,
             size_names=hooks.outline is None,
             course=course,
+            in_order=self.in_order,
         )
         return write_module(
             self.program,
