@@ -87,7 +87,7 @@ class Plain:
     def of(self, jaxpr: Any, name: str, rules: bool = True) -> Program:
         """A Program of what a rewrite made of it; see `program_of`."""
         program = program_of(self._captured, jaxpr, name, self._signature, rules, self._is_public)
-        program.extra.update(own=self._own, summary=self._captured.summary)
+        program.facts = replace(program.facts, own=self._own, summary=self._captured.summary)
         program.notes = (*program.notes, *self._notes)
         return program
 
@@ -138,7 +138,7 @@ def forms_of(captured: Captured, plain: Plain, options: Options, folds: bool = F
                 forms = (forms[0], (most, frozenset({"arithmetic_of_literals"})), *forms[1:])
             retrace.begin_original(captured.example or captured, _may_be_padded(whole))
             found, instead, captured.extra["repeats"] = recognised(
-                close_over_constants(prune(plain.of(whole, "", rules=False))), JAX.user_names()
+                close_over_constants(prune(plain.of(whole, "", rules=False)))
             )
             kept |= found
             if instead and captured.beside is not None:
@@ -197,7 +197,7 @@ def _bodies_at_example(captured: Captured, plain: Plain, folds: bool) -> dict[in
     example = captured.example
     assert example is not None
     program = plain.at_example(_whole(example, folds))
-    return recognised(close_over_constants(prune(program)), JAX.user_names())[1]
+    return recognised(close_over_constants(prune(program)))[1]
 
 
 def _at_example(
@@ -230,7 +230,7 @@ def repeated_pullbacks(captured: Captured, plain: Plain, form: Any) -> dict[int,
     if not captured.extra.get("repeats"):
         return {}
     program = close_over_constants(prune(plain.of(form, "", rules=False)))
-    return repeated(find_pullbacks(program, own=JAX.user_names()))
+    return repeated(find_pullbacks(program))
 
 
 def _may_be_padded(jaxpr: Any) -> bool:

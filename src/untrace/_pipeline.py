@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,13 +23,15 @@ from untrace.ir.nodes import Equation, Function, Program, walk_functions
 from untrace.lift import lift
 from untrace.lift.addends import Addend, with_addends
 from untrace.lift.names import provenance_of
+from untrace.lift.options import LiftOptions
 from untrace.lift.pullbacks_once import without_repeated
 from untrace.lift.shared_lowering import call_shared_functions
 from untrace.lift.simplify import calls_host
 from untrace.print.jax import guard
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
-from untrace.print.jax.module import Written, write_module
+from untrace.print.jax.layout import Layout
+from untrace.print.jax.module import Manner, Written, write_module
 from untrace.prove import retrace
 from untrace.prove.hlo import OptimisedAlike
 from untrace.prove.load import restate
@@ -202,6 +205,10 @@ class _Attempt:
     why: str = ""
     pads: bool = False  # whether `run` stops, for another attempt, where sums are missing: those are in `addends` then
     addends: list[Addend] = field(default_factory=list)
+    padding: Sequence[Any] = ()  # the equations of the zeros that were added for that
+    once: bool = False  # whether equal pullbacks are called once
+    share: Sequence[Any] = ()  # how a capture makes one of functions that differ, the boldest first
+    keeps_carries: bool | None = None  # whether loops have to keep the order of their carry; None: not asked yet
     traces: bool = True  # whether the text that was written last does at all
     # Whether the target compiles to the original's program, which the attempt waits for where it needs to know.
     compiled_alike: OptimisedAlike | None = None
@@ -223,9 +230,8 @@ class _Attempt:
             form = form.proven_as(without_repeated(whole, once), "pullbacks called once", captured)
         alike = _begin_compiling(captured, form.target, options, timings)  # first of all: XLA takes its time
         program = plain.whole if whole is captured.expanded else plain.of(whole, name)
-        if once:
-            program.extra["pullbacks_once"] = True
-        return cls(captured, program, name, options, timings, form, compiled_alike=alike)
+        share = captured.extra.get("share", ())
+        return cls(captured, program, name, options, timings, form, once=bool(once), share=share, compiled_alike=alike)
 
     def padded(self, plain: Plain, once: dict[int, Any]) -> _Attempt:
         """An attempt at the program with the sums that are missing in it (`lift.addends`)."""
@@ -234,27 +240,20 @@ class _Attempt:
         jaxpr = with_addends(self.form.jaxpr, addends, padding)
         form = replace(self.form.proven_as(jaxpr, f"zeros added ({len(addends)})", self.captured), jaxpr=jaxpr)
         attempt = _Attempt.at(self.captured, plain, form, self.name, self.options, self.timings, once)
-        attempt.program.extra["padding"] = padding
+        attempt.padding = [equation for equation, _ in padding]
         for equation, depth in padding:
             provenance_of(attempt.program).shorten(equation, depth)
         return attempt
 
     def run(self, idiomatic: bool) -> Result | None:
         """The text and its proof; None where none of at least `bits` is found, or sums are missing first."""
-        try:
-            return self._run(idiomatic)
-        finally:
-            self.program.extra.pop("flat_carries", None)  # it holds the attempt, and that the program
-
-    def _run(self, idiomatic: bool) -> Result | None:
         captured, program, timings, target = self.captured, self.program, self.timings, self.form.target
         plain = [(f, f.equations) for f in walk_functions(program.entry)] if idiomatic else []
         forced: frozenset[int] = frozenset()
         refused: frozenset[int] = frozenset()  # no lift takes these in
         inlined: frozenset[int] = frozenset()  # nor does a function around them stay
         lifted = not idiomatic
-        program.extra["flat_carries"] = self._keeps_carries
-        program.extra["sums"] = self.options.simplify and self.options.prove
+        self.keeps_carries = None
         rolls = idiomatic
         for _ in range(2 * _ROUNDS):
             if not lifted:
@@ -262,7 +261,7 @@ class _Attempt:
                 self._lift(plain, refused, inlined)
                 lifted = True
                 self._spent("lift", start)
-                self.addends = program.extra.pop("addends", []) if self.pads else []
+                self.addends = list(program.facts.addends) if self.pads else []
                 if self.addends:
                     for function, equations in plain:
                         function.equations = equations
@@ -283,14 +282,12 @@ class _Attempt:
                 continue
             rolls = idiomatic
             if written.shared:
-                less = getattr(program.extra.pop("share"), "less", None)
-                if less is not None:
-                    program.extra["share"] = less
+                self.share = self.share[1:]
                 continue
             # Of each chain of suspects the innermost that was not tried yet.
             tried = forced & inlined if idiomatic else forced
             if outcome.reordered:
-                program.extra["flat_carries"] = lambda: True
+                self.keeps_carries = True
                 continue
             suspects = {next((i for i in chain if i not in tried), None) for chain in outcome.suspects} - {None}
             if not suspects:
@@ -349,25 +346,53 @@ class _Attempt:
         while True:
             for function, equations in plain:
                 function.equations = equations
-            lift(program, refused, inlined)
+            lift(program, refused, inlined, self._lift_options())
             lifted = walk_functions(program.entry)
             with self.captured.caches():
-                if not program.extra["importer"].capture_rest(lifted):
+                if not program.capture_rest(lifted):
                     return
             for function, equations in plain:
                 function.equations = equations
             plain[:] = [(f, f.equations) for f in walk_functions(program.entry)]
 
-    def _keeps_carries(self) -> bool:
-        """Whether loops have to keep the order of their carry: a text in which they do not is proven by running it, and not
-        as the same program."""
-        return self.compiled_alike is None or self.compiled_alike()
+    def _lift_options(self) -> LiftOptions:
+        return LiftOptions(
+            outline=self.captured.extra.get("outline"),
+            pullbacks_once=self.once,
+            adds_cotangents=self.options.simplify and self.options.prove,
+            padding=self.padding,
+        )
 
     def _written(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool, rolls: bool) -> Written:
-        o = self.options
+        """The text. Where a loop has no tree in its carry, for that would be in another order, it is asked whether it has to
+        be so, which waits for XLA: the target is the original's program then, and so has the text to be."""
+        written = self._write(head, forced, idiomatic, scans, rolls)
+        if not written.kept_carries or self.keeps_carries is not None:
+            return written
+        self.keeps_carries = self.compiled_alike is None or self.compiled_alike()
+        return written if self.keeps_carries else self._write(head, forced, idiomatic, scans, rolls)
+
+    def _write(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool, rolls: bool) -> Written:
+        o, extra = self.options, self.captured.extra
         guarded = guard.guarded_by(self.captured) if o.guard else None
+        manner = Manner(
+            keeps_carries=self.keeps_carries is not False,
+            share=self.share[0] if self.share else None,
+            layout=extra.get("layout", Layout),
+            size_names="outline" not in extra,
+        )
         return write_module(
-            self.program, head, forced, o.standalone, idiomatic, o.comments, o.annotations, scans, rolls, guarded
+            self.program,
+            head,
+            forced,
+            o.standalone,
+            idiomatic,
+            o.comments,
+            o.annotations,
+            scans,
+            rolls,
+            guarded,
+            manner,
         )
 
     def _scanned(

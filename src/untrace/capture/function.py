@@ -327,8 +327,8 @@ def program_of(
 ) -> Program:
     """The Program of what `captured` was expanded to, or of what a rewrite made of that.
 
-    rules: whether it has the derivative rules of the functions that it calls. is_public: of which of them the importer,
-    in `extra`, has yet to capture those; see `Importer`.
+    rules: whether it has the derivative rules of the functions that it calls. is_public: of which of them `capture_rest`
+    has yet to capture those; see `Importer`.
     """
     importer = Importer(captured.expander, captured.checkpoints, rules, is_public, captured.keeps_calls)
     with captured.caches():
@@ -341,10 +341,10 @@ def program_of(
         entry,
         signature,
         tuple(importer.notes),
-        extra={**captured.extra, "importer": importer},
         numbers=captured.numbers,
         idle=captured.idle,
         provenance=captured.provenance,
+        capture_rest=importer.capture_rest,
     )
     note_trees(program, captured.bodies)
     return program

@@ -1,17 +1,17 @@
-"""What passes find out about a function, for passes after them: one question of a reader is one field.
+"""What passes find out about a function or a program, for passes after them: one question of a reader is one field.
 
-Each field says what it is of a function of which nobody said anything. Facts are never changed: a pass that has something
-to say gives the function other facts (`dataclasses.replace`).
+The default of a field is what holds where nobody has said anything. Facts are never changed: a pass that has something to
+say gives the function, or the program, other facts (`dataclasses.replace`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from untrace.ir.trees import BodyTrees, Tree
-from untrace.ir.types import Jaxpr
+from untrace.ir.types import Jaxpr, Origin, Variable
 from untrace.ir.values import Atom, Constant, Value
 
 # From a tree to a part of it: ("item", the key as source, how many children the tuple or list has, 0 for a dict) or
@@ -67,6 +67,23 @@ class ModuleParts:
 
     every: frozenset[tuple[str, tuple[str, ...]]]
     some: frozenset[tuple[str, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Addend:
+    """Where zeros are to be added: to `variable`, right after the equation `after`, as `like` adds in another call.
+
+    `first`: whether they are its first operand. `readers`: (equation, operand) that read the sum. `beside`: the equation before
+    which the zeros are made, None for where the program begins; `depth`: how many of its frames are theirs.
+    """
+
+    after: Origin
+    variable: Variable
+    like: Origin
+    first: bool
+    readers: tuple[tuple[Origin, int], ...]
+    beside: Origin
+    depth: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,3 +183,31 @@ class FunctionFacts:
 
 # Those of a function of which nobody has said anything.
 NOTHING = FunctionFacts()
+
+
+def _of_nothing(value: Value) -> Value | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramFacts:
+    """What is known of a whole Program."""
+
+    # ------------------------------------------------------------ from capture
+
+    own: Collection[str] = ()
+    """The primitives for which the user has registered rules: no lift takes them in."""
+
+    summary: str = ""
+    """What the program is, where it is what a transformation of JAX gave: "Gradient of `loss` with respect to params"."""
+
+    # ------------------------------------------------------------ from the passes of `lift`
+
+    primal_of: Callable[[Value], Value | None] = _of_nothing
+    """The value that another one is the cotangent of; None where that is not known."""
+
+    residuals: Mapping[Value, Value] = field(default_factory=dict)
+    """What a loop takes, slice by slice, of what an earlier loop has stacked: the parameter of its body, the value there."""
+
+    addends: Sequence[Addend] = ()
+    """The sums that are missing in backward parts beside those of other calls of the same function."""

@@ -13,11 +13,11 @@ shared by identity is one Function, so sharing survives every pass and is printe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from untrace.ir.facts import NOTHING, FunctionFacts, Transposed
+from untrace.ir.facts import NOTHING, FunctionFacts, ProgramFacts, Transposed
 from untrace.ir.types import Aval, Jaxpr, Origin, Parameter, PrimitiveObject, PyTree
 from untrace.ir.values import Atom as Atom
 from untrace.ir.values import Constant as Constant
@@ -265,18 +265,20 @@ class Program:
     the sizes of the inputs; None where the sizes are the example's own. `idle`: the traced arguments (positional, keyword)
     with other static fields, on which the program does not depend. `in_order`: whether everything is computed in the order
     in which the author did, for the derivative of a function adds up in that order. `provenance`: where equations came from
-    (`capture.provenance`), once somebody asked.
+    (`capture.provenance`), once somebody asked. `facts`: what passes know of it. `capture_rest`: captures what was put off of
+    these functions; False where that is nothing.
     """
 
     entry: Function
     signature: Parameter
     notes: tuple[str, ...] = ()
     where: str = ""
-    extra: dict[str, Parameter] = field(default_factory=dict)
+    facts: ProgramFacts = field(default_factory=ProgramFacts)
     numbers: SizeNumbers | None = None
     idle: tuple[tuple[PyTree, ...], dict[str, PyTree]] | None = None
     in_order: bool = False
     provenance: Parameter = None
+    capture_rest: Callable[[Iterable[Function]], bool] = lambda functions: False
 
 
 def functions_in(value: Parameter) -> list[Function]:

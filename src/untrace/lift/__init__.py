@@ -28,6 +28,7 @@ from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.engine import Lifter
 from untrace.lift.folded_back import fold_back
 from untrace.lift.names import name_values, provenance_of
+from untrace.lift.options import USUAL, LiftOptions
 from untrace.lift.outline import outline
 from untrace.lift.prune import prune
 from untrace.lift.pullbacks import find_pullbacks
@@ -42,6 +43,7 @@ def lift(
     program: Program,
     refused: Mapping[int, int] | frozenset[int] = frozenset(),
     inlined: frozenset[int] = frozenset(),
+    options: LiftOptions = USUAL,
 ) -> Program:
     """The idiomatic form of `program`, in place. `refused`: ids of jaxpr equations to leave as they are; `inlined`: of
     those that must not even be in a function of their own."""
@@ -52,16 +54,18 @@ def lift(
     program = find_associative_scans(program, refused)  # before its combining function is outlined a dozen times
     program = find_solvers(program, refused)  # before calls of the author's stand in its function
     program = find_pullbacks(program, refused)  # so that what they save is one value
-    if program.extra.get("pullbacks_once"):
+    if options.pullbacks_once:
         program = call_once(program)
-    # A capture that knows the calls by itself brings its own pass.
-    pass_of_its_own = program.extra.get("outline", outline)
-    program = pass_of_its_own(program, inlined)  # before lifting: a library call should not hide whose call it is in
+    # Before lifting: a library call should not hide whose call it is in.
+    if options.outline is not None:
+        program = options.outline(program, inlined)
+    else:
+        program = outline(program, inlined, options.padding)
     program = share_checkpoints(program, refused)  # of the functions that are there now
     forget_trees(program, refused)
     any_size = program.numbers is not None
-    program = Lifter(refused, program.extra.get("own", ()), any_size, provenance=provenance_of(program)).lift(program)
-    if program.extra.get("sums"):
+    program = Lifter(refused, program.facts.own, any_size, provenance=provenance_of(program)).lift(program)
+    if options.adds_cotangents:
         program = add_cotangents(program, refused)  # after the library calls that they are part of
     program = fold_back(program)
     program = map_trees(program, refused)

@@ -13,11 +13,11 @@ takes that out again, which the proof shows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance
+from untrace.ir.facts import Addend
 from untrace.ir.nodes import Equation, Primitive, Value
 from untrace.lift.calls import Call
 from untrace.lift.pieces import Piece, renamed, same_bodies
@@ -25,23 +25,6 @@ from untrace.prove.compare import Comparer
 
 _FEWEST = 6  # equations, below which a function says too little for it
 _SUMS = ("add", "add_any")
-
-
-@dataclass(frozen=True, slots=True)
-class Addend:
-    """Where zeros are to be added: to `variable`, right after the equation `after`, as `like` adds in another call.
-
-    `first`: whether they are its first operand. `readers`: (equation, operand) that read the sum. `beside`: the equation before
-    which the zeros are made, None for where the program begins; `depth`: how many of its frames are theirs.
-    """
-
-    after: Any
-    variable: Any
-    like: Any
-    first: bool
-    readers: tuple[tuple[Any, int], ...]
-    beside: Any
-    depth: int
 
 
 def sums_outside(root: Call, equations: list[Equation]) -> list[Equation]:

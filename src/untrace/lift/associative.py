@@ -45,7 +45,7 @@ def find_associative_scans(program: Program, refused: Mapping[int, int] | frozen
         groups = _groups(function.equations) if halved else []
         if not groups:
             continue
-        lifter = lifter or Lifter(refused, program.extra.get("own", ()), provenance=provenance_of(program))
+        lifter = lifter or Lifter(refused, program.facts.own, provenance=provenance_of(program))
         matcher = Matcher(lifter, function)
         for group in groups:
             _lift(matcher, group)

@@ -511,7 +511,7 @@ def _has_typed_number(callee: Library) -> bool:
 _LARGE = 3
 
 
-def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], dict[int, Any], bool]:
+def recognised(program: Program) -> tuple[set[int], dict[int, Any], bool]:
     """Ids of the jaxpr equations that are part of a large idiom (`logsumexp`, an index) of a program, which is lifted, and
     of calls of which another body is one that would be recognised, with that; whether there are equal calls of `jax.vjp`.
 
@@ -527,9 +527,9 @@ def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], d
     find_associative_scans(program)
     find_solvers(program)
     instead: dict[int, Any] = {}
-    find_pullbacks(program, own=own, instead=instead)
+    find_pullbacks(program, instead=instead)
     repeats = bool(repeated(program))
-    Lifter(own=own, provenance=provenance_of(program), large=True).lift(program)
+    Lifter(own=program.facts.own, provenance=provenance_of(program), large=True).lift(program)
     for function in walk_functions(program.entry):
         for equation in function.equations:
             callee = equation.callee

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from untrace import jax_compat
@@ -34,7 +35,7 @@ def name_values(program: Program) -> Program:
     namer.name(program.entry)
     name_constants(program, namer.provenance)
     namer.cotangents.let_go()
-    program.extra["primal_of"] = namer.cotangents.primal_of
+    program.facts = replace(program.facts, primal_of=namer.cotangents.primal_of)
     return program
 
 

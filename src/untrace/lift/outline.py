@@ -50,17 +50,17 @@ _BIG_LIBRARY = 10  # a library's own helper of at least as many equations is a f
 _SHARED_LIBRARY = 6  # the same for one that is called several times
 
 
-def outline(program: Program, refused: Iterable[int] = ()) -> Program:
+def outline(program: Program, refused: Iterable[int] = (), padding: Iterable[Any] = ()) -> Program:
     """Puts calls of local functions into the functions of `program`, in place.
 
-    `refused`: ids of jaxpr equations that must not be in one.
+    `refused`: ids of jaxpr equations that must not be in one. `padding`: those that make zeros which were added.
     """
-    Outliner(program, refused).outline()
+    Outliner(program, refused, padding).outline()
     return program
 
 
 class Outliner(FunctionNames):
-    def __init__(self, program: Program, refused: Iterable[int]):
+    def __init__(self, program: Program, refused: Iterable[int], padding: Iterable[Any] = ()):
         self.program = program
         self.refused = frozenset(refused)
         # Which argument of the entry an input is a part of: a local function can take parts of one tree together.
@@ -78,7 +78,7 @@ class Outliner(FunctionNames):
         # A parameter of a loop's body -> (where, what) the value is that an earlier loop stacked.
         self.slices: dict[Value, tuple[Scan, Value]] = {}
         self.terms: dict[Value, Value] = {}  # what a loop adds up -> the sum
-        added = {id(eqn) for eqn, _ in program.extra.get("padding", ())}
+        added = set(map(id, padding))
         every = walk_functions(program.entry) if added else []
         self.padding = {e.outputs[0] for f in every for e in f.equations if id(e.origin) in added}
 
@@ -120,9 +120,7 @@ class Outliner(FunctionNames):
                 shape.uses = 0
                 shape.kept = shape.kept and self._is_readable(shape)
             if backward:
-                self.program.extra["addends"] = missing_addends(
-                    [s for s in part if s.kept], self._around(scans), self.provenance
-                )
+                addends = missing_addends([s for s in part if s.kept], self._around(scans), self.provenance)
             for scan in scans:
                 self._count(scan.pieces, set(), backward)
             for shape in part:
@@ -132,7 +130,8 @@ class Outliner(FunctionNames):
             if shape.kept and self._saved(shape) > _MOST_RESIDUALS:
                 shape.kept = id(shape.pieces[0].call.callee.code) in taken  # else it is taken apart where it is used
         self._name(every)
-        self.program.extra["residuals"] = {param: value for param, (_, value) in self.slices.items()}
+        residuals = {param: value for param, (_, value) in self.slices.items()}
+        self.program.facts = replace(self.program.facts, residuals=residuals, addends=addends)
         for scan in scans:
             if any(type(i) is Piece for i in scan.pieces):
                 scan.function.equations = self._emit(scan.pieces, scan, {}, frozenset())

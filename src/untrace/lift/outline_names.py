@@ -88,7 +88,7 @@ class FunctionNames(ABC):
 
         `results`: what its results are inside it.
         """
-        primal_of = self.program.extra["primal_of"]
+        primal_of = self.program.facts.primal_of
         forward = piece.scan.forward_part(piece)
         if forward is None:
             return [None] * len(piece.inputs)

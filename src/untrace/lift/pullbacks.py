@@ -11,7 +11,7 @@ outlined, so that the residuals are one value wherever they go.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
@@ -65,7 +65,6 @@ _LEAST = 4
 def find_pullbacks(
     program: Program,
     refused: Mapping[int, int] | frozenset[int] = frozenset(),
-    own: Collection[str] = (),
     instead: dict[int, Any] | None = None,
 ) -> Program:
     """Makes `jax.vjp` of the two parts of each library function's derivative, where that is proven; in place.
@@ -74,7 +73,7 @@ def find_pullbacks(
     there, by the id of the part's own equation.
     """
     provenance = provenance_of(program)
-    lifter = Lifter(refused, program.extra.get("own", own), provenance=provenance)
+    lifter = Lifter(refused, program.facts.own, provenance=provenance)
     for function in walk_functions(program.entry):
         pairs = list(_pairs(function))
         if not pairs and not any(provenance.site(e.origin).phase == "backward" for e in function.equations):

@@ -39,8 +39,7 @@ def call_shared_functions(program: Program) -> bool:
                 if guess.path.startswith(("jnp.", "jax.")):  # no operator: NumPy would compute those of its arrays
                     yield Guess(guess.path, tuple([_strong(a) for a in guess.args]), guess.kwargs)
 
-    own = program.extra.get("own", ())
-    Lifter(own=own, only={name: [shared_function] for name in _CALLS}).lift(program)
+    Lifter(own=program.facts.own, only={name: [shared_function] for name in _CALLS}).lift(program)
     return True
 
 

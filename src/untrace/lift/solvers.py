@@ -35,7 +35,7 @@ def find_solvers(program: Program, refused: Mapping[int, int] | frozenset[int] =
         found = [(e, name) for e in function.equations for name in [_solver(e)] if name]
         if not found:
             continue
-        lifter = lifter or Lifter(refused, program.extra.get("own", ()), provenance=provenance_of(program))
+        lifter = lifter or Lifter(refused, program.facts.own, provenance=provenance_of(program))
         matcher = Matcher(lifter, function)
         for equation, name in found:
             _lift(matcher, equation, name)

@@ -76,7 +76,7 @@ def _written(
         return {
             "title": _title(module), "outline": outliner, "layout": functools.partial(TorchLayout, silent=outliner.silent),
             "simplifications": _SIMPLIFICATIONS, "apart": functools.partial(in_other_calls, found),
-            "share": instances.share,
+            "share": (instances.share, instances.share_alike),
         }  # fmt: skip
 
     captures.check_module(module)

@@ -14,7 +14,7 @@ round otherwise then, so that such a text is proven by running it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +48,8 @@ class Sum:
     terms: tuple[tuple[Any, ...], ...]
 
 
-def sums(equation: Equation, places: dict[Any, Any], forced: Any, in_order: Callable[[], bool]) -> list[Sum]:
-    """The trees that a loop adds up. places: where in which tree a value goes (`returned._Place`). forced: ids of jaxpr
-    equations that are bound. in_order: whether the carry has to keep its order."""
+def sums(module: Any, equation: Equation, places: dict[Any, Any]) -> list[Sum]:
+    """The trees that a loop adds up. places: where in which tree a value goes (`returned._Place`)."""
     body = equation.params["jaxpr"]
     if body.facts.trees is not None or not is_plain_scan(equation):
         return []
@@ -69,10 +68,11 @@ def sums(equation: Equation, places: dict[Any, Any], forced: Any, in_order: Call
                 continue
             ways = _in_order(node, [way[len(prefix) :] for way in inside])
             order = [inside[(*prefix, *way)] for way in ways]
-            added = [_chain(body, body.params[consts + n], body.results[n], forced) for n in order]
+            added = [_chain(body, body.params[consts + n], body.results[n], module.forced) for n in order]
             if not all(added) or len({len(a) for a in added}) > 1:
                 continue
-            if order != list(range(order[0], order[0] + count)) and in_order():
+            if order != list(range(order[0], order[0] + count)) and module.keeps_carries:
+                module.kept_carries = True
                 continue
             taken.update(order)
             additions = tuple([e for chain in added for e, _ in chain])

@@ -184,11 +184,11 @@ def _describe(module: ModuleWriter, definition: Def, entry: PytreeEntry, program
         if kind.kind == "array":
             _add_dims(dims, sizes, name, entry.signature.annotations.get(name), kind)
     result = tree_type(entry.result, [r.aval for r in program.entry.results])
-    if result.kind == "array" and not program.extra.get("summary"):
+    if result.kind == "array" and not program.facts.summary:
         _add_dims(dims, sizes, "", entry.signature.annotations.get("return"), result)
     if any(len(found) > 1 for found in sizes.values()):
         dims = {}  # one name for two sizes: the function was traced as something else than it says
-    what = "the gradient" if program.extra.get("summary", "").startswith("Gradient") else ""
+    what = "the gradient" if program.facts.summary.startswith("Gradient") else ""
     module.described.describe(definition, arguments, result, what, dims)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from untrace.capture.provenance import Provenance
 from untrace.ir.nodes import Program
 from untrace.lift.names import provenance_of
 from untrace.lift.size_words import author_words
@@ -76,6 +77,7 @@ class Written:
     scans: int = 0  # how many loops over local functions became scans: the program is another one
     shared: bool = False  # whether functions that differ became one
     rolled: bool = False  # whether statements that repeat became a loop
+    kept_carries: bool = False  # whether a loop has no tree in its carry, for that would have another order
 
     def with_docstring(self, docstring: str, old: str) -> None:
         """Puts another docstring of as many lines in the place of `old`."""
@@ -84,6 +86,23 @@ class Written:
             lines = self.source.split("\n")
             lines[: len(before)] = after
             self.source = "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """What is decided for one attempt at a text, by the pipeline or by a capture that knows more than a trace."""
+
+    keeps_carries: bool = True
+    """Whether the carries of loops keep their order: XLA may round otherwise where they do not."""
+
+    share: Callable[[ModuleWriter, list[Statement]], bool] | None = None
+    """Makes one of functions that differ, and says whether it did, where a capture knows better which are one."""
+
+    layout: Callable[[Provenance, str], Layout] = Layout
+    """What puts blank lines and comments between statements."""
+
+    size_names: bool = True
+    """Whether the author's words for sizes are looked for in the code; else the functions have them."""
 
 
 def write_module(
@@ -97,6 +116,7 @@ def write_module(
     reroll: bool = False,
     rolls: bool = True,
     guarded: Guarded | None = None,
+    manner: Manner = Manner(),
 ) -> Written:
     """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express.
 
@@ -106,15 +126,15 @@ def write_module(
     module.reroll, module.guarded = reroll, guarded
     module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
     module.program, module.in_order, module.provenance = program.entry.jaxpr, program.in_order, provenance_of(program)
-    module.residuals = program.extra.get("residuals", {})
+    module.residuals = program.facts.residuals
     module.stacked = set(module.residuals.values())
-    module.flat_carries = program.extra.get("flat_carries", module.flat_carries)
+    module.keeps_carries = manner.keeps_carries
     module.numbers = program.numbers or module.numbers
     if module.numbers.integers:
-        module.size_names = {} if "outline" in program.extra else author_words(program, provenance_of(program))
+        module.size_names = author_words(program, provenance_of(program)) if manner.size_names else {}
         module.described.sizes = words_of_sizes(program, module.size_names)
     name, definitions = entry.write_entry(module, program)
-    share = program.extra.get("share") if idiomatic else None  # a capture may know better which functions are one
+    share = manner.share if idiomatic else None
     shared = share(module, definitions) if share is not None else False
     rolled = False
     if idiomatic:
@@ -145,7 +165,7 @@ def write_module(
 
     constants = {id(s) for s in module.constants}
     guarded_entry = next((d for d in definitions if type(d) is Def), None)
-    layout = program.extra.get("layout", Layout)(provenance_of(program), comments) if idiomatic else None
+    layout = manner.layout(provenance_of(program), comments) if idiomatic else None
     if layout is not None:
         layout.sizes = module.described.sizes
     for statement in [*module.definitions, *definitions]:
@@ -189,7 +209,18 @@ def write_module(
     sizes = module.described.sizes
     del module.described  # it holds the module
     return Written(
-        text, name, module.large, origins, notes, module.missing, module.folded, sizes, module.scans, shared, rolled
+        text,
+        name,
+        module.large,
+        origins,
+        notes,
+        module.missing,
+        module.folded,
+        sizes,
+        module.scans,
+        shared,
+        rolled,
+        module.kept_carries,
     )
 
 

@@ -92,7 +92,7 @@ def _places_in_loop(
 ) -> Iterator[tuple[Value, _Place]]:
     """Where the terms of the trees go that a loop adds up; notes these."""
     (equation, known), *others = sites
-    found = sums(equation, known, w.module.forced, w.module.flat_carries) if known and not others else []
+    found = sums(w.module, equation, known) if known and not others else []
     rows = made(equation, known) if known and not others else []
     if rows:
         w.module.rows[id(equation)] = rows

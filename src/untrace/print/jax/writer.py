@@ -94,7 +94,8 @@ class ModuleWriter(ConstantWriter):
         self.returned: dict[int, Any] = {}  # of local functions, by id: which of their results are trees
         self.in_order = False  # see Program
         self.provenance = Provenance()  # that of the program
-        self.flat_carries: Callable[[], bool] = lambda: True  # whether the carries of loops keep their order
+        self.keeps_carries = True  # whether the carries of loops keep their order
+        self.kept_carries = False  # whether one has no tree in it for that reason
         self.sums: dict[int, Any] = {}  # of loops, by id of the equation: the trees that they add up
         self.rows: dict[int, Any] = {}  # the same: the trees that they stack
         self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
