@@ -125,9 +125,8 @@ def forms_of(captured: Captured, plain: Plain, options: Options, folds: bool = F
     if options.style == "idiomatic" and options.simplify and options.prove:
         # What calls the host is not run for a proof: the user's functions would be called with inputs of ours.
         small = is_run(captured)
-        most = captured.extra.get("simplifications")  # all of them, but where a capture wants the author's steps kept
-        apart = captured.extra.get("apart")
-        settings = captured.constant_names, apart
+        most = captured.hooks.simplifications
+        settings = captured.constant_names, captured.hooks.apart
         forms: tuple[tuple[Any, frozenset[str]], ...] = ((NEUTRAL, BOLD),)
         kept = parts(whole, captured.checkpoints)
         instead: dict[int, Any] = {}
@@ -137,9 +136,7 @@ def forms_of(captured: Captured, plain: Plain, options: Options, folds: bool = F
             if captured.example is not None:  # a product of numbers may be rounded otherwise at other sizes
                 forms = (forms[0], (most, frozenset({"arithmetic_of_literals"})), *forms[1:])
             retrace.begin_original(captured.example or captured, _may_be_padded(whole))
-            found, instead, captured.extra["repeats"] = recognised(
-                close_over_constants(prune(plain.of(whole, "", rules=False)))
-            )
+            found, instead, captured.repeats = recognised(close_over_constants(prune(plain.of(whole, "", rules=False))))
             kept |= found
             if instead and captured.beside is not None:
                 captured.beside.bodies = _bodies_at_example(captured, plain, folds)
@@ -217,7 +214,7 @@ def _at_example(
     if len(example.vmaps) == len(captured.vmaps) and _calls(example) == _calls(captured):
         whole = _whole(example, folds)
         there = {id(place[i]) for i in kept if i in place} | parts(whole, example.checkpoints)
-        settings = example.constant_names, example.extra.get("apart")
+        settings = example.constant_names, example.hooks.apart
         known = Known(example.provenance)
         same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, beside.bodies, known)
         if sizes.note_numbers(captured, form, same):
@@ -227,7 +224,7 @@ def _at_example(
 
 def repeated_pullbacks(captured: Captured, plain: Plain, form: Any) -> dict[int, Any]:
     """`repeated` of a form of a program, where its original has such calls."""
-    if not captured.extra.get("repeats"):
+    if not captured.repeats:
         return {}
     program = close_over_constants(prune(plain.of(form, "", rules=False)))
     return repeated(find_pullbacks(program))
@@ -241,11 +238,10 @@ def _may_be_padded(jaxpr: Any) -> bool:
 
 def is_run(captured: Captured) -> bool:
     """Whether a program is compiled and run for a proof, if need be."""
-    known: bool | None = captured.extra.get("is_run")
-    if known is None:
+    if captured.is_run is None:
         jaxpr = captured.expanded
-        known = captured.extra["is_run"] = count_equations(jaxpr) <= _MOST_COMPILED and not calls_host(jaxpr)
-    return known
+        captured.is_run = count_equations(jaxpr) <= _MOST_COMPILED and not calls_host(jaxpr)
+    return captured.is_run
 
 
 def _harmless(

@@ -230,7 +230,7 @@ class _Attempt:
             form = form.proven_as(without_repeated(whole, once), "pullbacks called once", captured)
         alike = _begin_compiling(captured, form.target, options, timings)  # first of all: XLA takes its time
         program = plain.whole if whole is captured.expanded else plain.of(whole, name)
-        share = captured.extra.get("share", ())
+        share = captured.hooks.share
         return cls(captured, program, name, options, timings, form, once=bool(once), share=share, compiled_alike=alike)
 
     def padded(self, plain: Plain, once: dict[int, Any]) -> _Attempt:
@@ -357,7 +357,7 @@ class _Attempt:
 
     def _lift_options(self) -> LiftOptions:
         return LiftOptions(
-            outline=self.captured.extra.get("outline"),
+            outline=self.captured.hooks.outline,
             pullbacks_once=self.once,
             adds_cotangents=self.options.simplify and self.options.prove,
             padding=self.padding,
@@ -373,13 +373,13 @@ class _Attempt:
         return written if self.keeps_carries else self._write(head, forced, idiomatic, scans, rolls)
 
     def _write(self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool, rolls: bool) -> Written:
-        o, extra = self.options, self.captured.extra
+        o, hooks = self.options, self.captured.hooks
         guarded = guard.guarded_by(self.captured) if o.guard else None
         manner = Manner(
             keeps_carries=self.keeps_carries is not False,
             share=self.share[0] if self.share else None,
-            layout=extra.get("layout", Layout),
-            size_names="outline" not in extra,
+            layout=hooks.layout or Layout,
+            size_names=hooks.outline is None,
         )
         return write_module(
             self.program,
@@ -423,13 +423,13 @@ def head_of_module(captured: Captured, name: str, idiomatic: bool, proven: str =
     from untrace import __version__
 
     where = captured.where()
-    where = f" ({where})" if where and "title" not in captured.extra else ""
+    where = f" ({where})" if where and not captured.hooks.title else ""
     notes = ["", *captured.notes] if captured.notes else []
     if not idiomatic:
         return "\n".join(
             [f"`{name}`{where}, written back by untrace {__version__} from JAX {jax.__version__}.", *notes]
         )
-    what = captured.extra.get("title") or captured.summary or f"`{name}`"
+    what = captured.hooks.title or captured.summary or f"`{name}`"
     proven = (proven or "unproven") + where_proven
     state = " · ".join([f"untrace {__version__}", f"jax {jax.__version__}", proven])
     return "\n".join([f"{what}{where}.", "", state, *notes])

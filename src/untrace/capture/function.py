@@ -21,6 +21,7 @@ from untrace.capture.body_trees import Bodies, has_unknown_loops, note_trees, no
 from untrace.capture.checkpoints import Checkpoints, has_unknown_checkpoints, noted_checkpoints
 from untrace.capture.differentiated import called_derivatives, noted_derivatives
 from untrace.capture.expand import Expander
+from untrace.capture.hooks import NO_HOOKS, CaptureHooks
 from untrace.capture.jaxpr import Importer
 from untrace.capture.provenance import Provenance
 from untrace.capture.unfolding import unfolded
@@ -84,8 +85,7 @@ class Captured:
     name: str
     summary: str = ""  # "Gradient of `loss` with respect to params"; "" of a function that is no transformation's
     expander: Any = None  # what replaced the library primitives, for those inside derivative rules
-    # What a capture of its own knows (`torch`): "title" for the docstring, "outline" and "layout" for the passes.
-    extra: dict[str, Any] = field(default_factory=dict)
+    hooks: CaptureHooks = NO_HOOKS  # what a capture of its own knows (`torch`)
     function: Any = None  # what was traced; None of a jaxpr that came alone
     constant_names: dict[int, str] = field(default_factory=dict)  # by id: names for what the function closes over
     vmaps: Sequence[VmapCall] = ()  # the calls of `jax.vmap` that were made, where they were noted
@@ -105,6 +105,12 @@ class Captured:
     taken: int = 0  # how many derivatives the function asks for, those of others not counted; where it was noted
     called: Called | None = None  # with calls of derivatives, where there are some
     folded: Any = None  # what was captured, with all calls found again, once somebody asked
+    repeats: bool = False  # whether it was seen to make equal calls of `jax.vjp`
+    is_run: bool | None = None  # whether it is compiled and run for a proof; None: nobody has asked yet
+    begun: bool = False  # whether XLA was asked to compile it, beside what happens meanwhile
+    compilation: Any = (
+        None  # what came of that (`prove.hlo.Compilation`); None where it is compiled with another program
+    )
     provenance: Provenance = field(default_factory=Provenance)  # of all programs that are made of it
     _looked_for: dict[int, Any] = field(default_factory=dict)
 

@@ -232,7 +232,7 @@ def prove_scans(written: Written, captured: Captured) -> tuple[Proof, LoadedText
 def begin_compiling(target: Any, captured: Captured, lowered_alike: bool) -> OptimisedAlike:
     """Whether a jaxpr compiles to the program that the captured one compiles to, as one can ask later; see `weaker_of`."""
     args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
-    return OptimisedAlike(captured.jaxpr, target, args, lowered_alike, captured.extra.get("compilation"))
+    return OptimisedAlike(captured.jaxpr, target, args, lowered_alike, captured.compilation)
 
 
 def begin_original(captured: Captured, several: bool) -> None:
@@ -240,9 +240,10 @@ def begin_original(captured: Captured, several: bool) -> None:
 
     several: whether there may be more than one simplified one.
     """
-    if "compilation" not in captured.extra:
+    if not captured.begun:
+        captured.begun = True
         args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
-        captured.extra["compilation"] = begin_alone(captured.jaxpr, args, several)
+        captured.compilation = begin_alone(captured.jaxpr, args, several)
 
 
 def weaker_of(

@@ -17,6 +17,7 @@ from untrace._errors import ProofError
 from untrace._garbage import no_collections
 from untrace._pipeline import write_and_prove
 from untrace.capture import provenance, whose
+from untrace.capture.hooks import CaptureHooks
 from untrace.lift.simplify import REWRITES
 from untrace.torch import capture as captures
 from untrace.torch import general, instances, ops_parts, weights
@@ -71,23 +72,26 @@ def _written(
 ) -> tuple[Decompiled, list[tuple[int, str, int]]]:
     start = time.perf_counter()
 
-    def extra(found: captures.Capture) -> dict[str, Any]:
+    def hooks(found: captures.Capture) -> CaptureHooks:
         outliner = ModuleOutliner(found)
-        return {
-            "title": _title(module), "outline": outliner, "layout": functools.partial(TorchLayout, silent=outliner.silent),
-            "simplifications": _SIMPLIFICATIONS, "apart": functools.partial(in_other_calls, found),
-            "share": (instances.share, instances.share_alike),
-        }  # fmt: skip
+        return CaptureHooks(
+            title=_title(module),
+            outline=outliner,
+            layout=functools.partial(TorchLayout, silent=outliner.silent),
+            share=(instances.share, instances.share_alike),
+            simplifications=_SIMPLIFICATIONS,
+            apart=functools.partial(in_other_calls, found),
+        )
 
     captures.check_module(module)
     with whose.authors(_files(module)), no_collections():
-        example = general.example_of(module, args, kwargs, extra)
-        others = [general.example_of(module, *more, extra) for more in general.also_of(also)]
+        example = general.example_of(module, args, kwargs, hooks)
+        others = [general.example_of(module, *more, hooks) for more in general.also_of(also)]
         found, captured = example.found, example.captured
         timings = {"capture": time.perf_counter() - start}
         many = None
         if options.prove and options.style == "idiomatic":
-            many = general.written_for_all_sizes(module, example, others, options, timings, extra)
+            many = general.written_for_all_sizes(module, example, others, options, timings, hooks)
         if many is None and others:
             raise ProofError(
                 f"no text for {type(module).__name__} was proven at the sizes of the example and of `also` at once: "

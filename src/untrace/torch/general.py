@@ -16,6 +16,7 @@ from untrace._options import Options
 from untrace._pipeline import Result, head_of_module, prove_again, write_and_prove
 from untrace.capture.correspondence import Different, correspondence
 from untrace.capture.function import Captured, Limit, trace
+from untrace.capture.hooks import CaptureHooks
 from untrace.ir.nodes import SizeNumbers
 from untrace.print.jax.entry import entry_of
 from untrace.torch import capture as captures
@@ -48,13 +49,13 @@ class Example:
 
 
 def example_of(
-    module: Any, args: Sequence[Any], kwargs: dict[str, Any], extra: Callable[[Capture], dict[str, Any]]
+    module: Any, args: Sequence[Any], kwargs: dict[str, Any], hooks: Callable[[Capture], CaptureHooks]
 ) -> Example:
     """Traces `module(*args, **kwargs)`. Raises CaptureError."""
     found = captures.capture(module, args, kwargs)
     captured = captures._explained(module, lambda: trace(found.function, found.args, {}))
     captured.asked = frozenset()  # a module of PyTorch asks JAX nothing: what stands between the two does
-    captured.extra.update(extra(found))
+    captured.hooks = hooks(found)
     captured.numbers = SizeNumbers()  # PyTorch's sizes are never taken for the example's only
     return Example(tuple(args), kwargs, found, captured)
 
@@ -84,7 +85,7 @@ def written_for_all_sizes(
     others: Sequence[Example],
     options: Options,
     timings: dict[str, float],
-    extra: Callable[[Capture], dict[str, Any]],
+    hooks: Callable[[Capture], CaptureHooks],
 ) -> General | None:
     """The module's text with its sizes read off the inputs; None where no size may differ, or no such text is proven.
 
@@ -98,7 +99,7 @@ def written_for_all_sizes(
         groups = groups_of(module, inputs, taken, more, start)
         for chosen in _choices(groups):
             try:
-                model = example_of(module, *inputs.resized(chosen), extra)
+                model = example_of(module, *inputs.resized(chosen), hooks)
                 sizes = _sizes(model, example, others)
             except (UntraceError, Different):
                 continue
@@ -106,8 +107,8 @@ def written_for_all_sizes(
                 if start < _PRIMES_PASSED_OVER - 1:
                     break
                 continue
-            checks = [*others, *_elsewhere(module, inputs, chosen, extra)]
-            limits = _limits(module, (inputs, *more), chosen, extra) if options.guard else [Limited({})]
+            checks = [*others, *_elsewhere(module, inputs, chosen, hooks)]
+            limits = _limits(module, (inputs, *more), chosen, hooks) if options.guard else [Limited({})]
             result = _attempt(model, sizes, example, checks, limits, options, timings)
             if result is not None:
                 names = inputs.named(module)
@@ -143,7 +144,7 @@ class Limited:
 
 
 def _limits(
-    module: Any, given: Sequence[Inputs], chosen: Sequence[Group], extra: Callable[[Capture], dict[str, Any]]
+    module: Any, given: Sequence[Inputs], chosen: Sequence[Group], hooks: Callable[[Capture], CaptureHooks]
 ) -> list[Limited]:
     """Limits that a text may have which holds for the given inputs, the widest first: what PyTorch takes at one row (which
     is broadcast), a batch alone, none of them."""
@@ -159,19 +160,19 @@ def _limits(
     for several in (ones, batches) if batches != ones else (ones,):
         if several:
             with contextlib.suppress(UntraceError):
-                at = example_of(module, *inputs.resized([Group(g.places, 1) for g in several]), extra)
+                at = example_of(module, *inputs.resized([Group(g.places, 1) for g in several]), hooks)
                 found.append(Limited({**plain, **{g.size: Limit(1) for g in several}}, (at,)))
     return [*found, Limited(plain)]
 
 
 def _elsewhere(
-    module: Any, inputs: Inputs, chosen: Sequence[Group], extra: Callable[[Capture], dict[str, Any]]
+    module: Any, inputs: Inputs, chosen: Sequence[Group], hooks: Callable[[Capture], CaptureHooks]
 ) -> list[Example]:
     """The module at further sizes. Where two sizes are equal by chance (a height and a width after some strides) the
     text may read the wrong one; elsewhere that shows. None where PyTorch takes no such sizes."""
     further = further_sizes(module, inputs, chosen)
     try:
-        return [example_of(module, *inputs.resized(further), extra)] if further else []
+        return [example_of(module, *inputs.resized(further), hooks)] if further else []
     except UntraceError:
         return []
 

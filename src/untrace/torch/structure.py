@@ -57,7 +57,7 @@ class ModuleOutliner:
         self.capture = capture
         self.silent: set[str] = set()  # heads of functions in which none of the author's statements stands
 
-    def __call__(self, program: Program, refused: Iterable[int] = (), paths: Any = None) -> Program:
+    def __call__(self, program: Program, refused: Iterable[int] = ()) -> Program:
         _Outlining(self, program, frozenset(refused)).run()
         return program
 
