@@ -5,9 +5,8 @@ Their parameter `jaxpr` is the function; its first parameters are the values tha
 
 from __future__ import annotations
 
-from typing import Any
-
 from untrace.ir.nodes import Equation
+from untrace.ir.types import CallSignature
 
 _DERIVATIVES = frozenset({"value_and_grad", "jvp", "vjp", "linearize", "jacfwd", "jacrev", "hessian", "called"})
 
@@ -27,7 +26,7 @@ def is_named_where_written(equation: Equation) -> bool:
     )
 
 
-def signature_of(equation: Equation) -> Any:
+def signature_of(equation: Equation) -> CallSignature:
     """What the author's function takes and gives."""
     params = equation.params
     return params["signature"] if equation.callee.name == "vmap" else params["derivative"].signature

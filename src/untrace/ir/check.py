@@ -23,14 +23,13 @@ def check(entry: Function) -> None:
                 if output is not None:
                     _bind(output, bound, function, equation)
             if type(equation.callee) is Local:
-                _fits(equation, function)
+                _fits(equation, equation.callee.body, function)
         for atom in function.results:
             _use(atom, bound, function, None)
 
 
-def _fits(equation: Equation, function: Function) -> None:
+def _fits(equation: Equation, body: Function, function: Function) -> None:
     """A call of a local function passes and takes what the function has, type by type."""
-    body = equation.callee.body
     pairs = [("arguments", equation.inputs, body.params), ("results", equation.outputs, body.results)]
     for what, outside, inside in pairs:
         if len(outside) != len(inside):

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Library, Local, Pack, TreeMap, TreeSum, TupleType, Unpack, Value
+from untrace.ir.nodes import (
+    Atom,
+    Equation,
+    Function,
+    Library,
+    Local,
+    Pack,
+    TreeMap,
+    TreeSum,
+    TupleType,
+    Unpack,
+    Value,
+)
+from untrace.ir.types import Aval, Data
 
 
-def evaluate(function: Function, *args: Any) -> list[Any]:
+def evaluate(function: Function, *args: Data) -> list[Data]:
     """The results of `function` on `args` (arrays or tracers, one per parameter); usable under `jax.jit`.
 
     Equations are bound again with the parameters that they were captured with, so this says what the *capture* means:
     a pass that rewrites a nested Function without updating its jaxpr is not seen here.
     """
-    env: dict[Value, Any] = dict(zip(function.params, args, strict=True))
+    env: dict[Value, Data] = dict(zip(function.params, args, strict=True))
 
-    def read(atom: Any) -> Any:
-        return env[atom] if type(atom) is Value else atom.value
+    def read(atom: Atom) -> Data:
+        return env[atom] if isinstance(atom, Value) else atom.value
 
     for equation in function.equations:
         inputs = [read(a) for a in equation.inputs]
         callee = equation.callee
-        outputs: Sequence[Any]
+        outputs: Sequence[Data]
         if type(callee) is Pack:
             outputs = [tuple(inputs)]
         elif type(callee) is Unpack:
@@ -34,22 +46,24 @@ def evaluate(function: Function, *args: Any) -> list[Any]:
             outputs = [evaluate(f, *callee.arguments(inputs, turn))[0] for turn, f in enumerate(callee.turns)]
         elif type(callee) is TreeSum:
             outputs = evaluate(Function("sum", equation.inputs, callee.equations, equation.outputs), *inputs)  # type: ignore[arg-type]
+        elif type(callee) is Library or type(callee) is Local:
+            outputs = evaluate(callee.body, *inputs)
         else:
-            outputs = evaluate(callee.body, *inputs) if type(callee) in (Library, Local) else _bind(equation, inputs)
+            outputs = _bind(equation, inputs)
         for value, out in zip(equation.outputs, outputs, strict=True):
             if value is not None:
                 env[value] = out
     return [read(a) for a in function.results]
 
 
-def _bind(equation: Equation, args: Sequence[Any]) -> Sequence[Any]:
+def _bind(equation: Equation, args: Sequence[Data]) -> Sequence[Data]:
     """What the captured equation gives; a loop takes and gives the parts of tuples."""
     outputs = jax_compat.bind_equation(equation.origin, jax.tree.leaves(list(args)))
     if not any(o is not None and type(o.aval) is TupleType for o in equation.outputs):
         return outputs
     rest = iter(outputs)
 
-    def build(aval: Any) -> Any:
+    def build(aval: Aval | None) -> Data:
         return tuple([build(p) for p in aval.parts]) if type(aval) is TupleType else next(rest)
 
     return [build(o.aval if o is not None else None) for o in equation.outputs]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from untrace.ir.facts import NOTHING, FunctionFacts, ProgramFacts, Transposed
-from untrace.ir.types import Aval, Jaxpr, Origin, Parameter, PrimitiveObject, PyTree
+from untrace.ir.types import Aval, EntrySignature, Jaxpr, Origin, Parameter, PrimitiveObject, PyTree, Sources
 from untrace.ir.values import Atom as Atom
 from untrace.ir.values import Constant as Constant
 from untrace.ir.values import Literal as Literal
@@ -270,14 +270,14 @@ class Program:
     """
 
     entry: Function
-    signature: Parameter
+    signature: EntrySignature
     notes: tuple[str, ...] = ()
     where: str = ""
     facts: ProgramFacts = field(default_factory=ProgramFacts)
     numbers: SizeNumbers | None = None
     idle: tuple[tuple[PyTree, ...], dict[str, PyTree]] | None = None
     in_order: bool = False
-    provenance: Parameter = None
+    provenance: Sources = None
     capture_rest: Callable[[Iterable[Function]], bool] = lambda functions: False
 
 
@@ -291,7 +291,9 @@ def functions_in(value: Parameter) -> list[Function]:
     if not isinstance(value, (tuple, list, dict)):
         _WITHOUT.add(kind)
         return []
-    items = value.values() if kind is dict else () if isinstance(value, dict) else value
+    items: Iterable[Parameter] = value
+    if isinstance(value, dict):
+        items = value.values() if kind is dict else ()
     return [] if _are_plain(items) else [f for item in items for f in functions_in(item)]
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from untrace import jax_compat
-from untrace.ir.nodes import Constant, Equation, Function, Literal, Value
+from untrace.ir.nodes import Atom, Constant, Equation, Function, Literal, Value
 
 # Parameters of a scan that say what it does, or how its operands are counted; any other must be at its default.
 _COUNTS = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear"})
@@ -20,7 +19,7 @@ def is_plain_scan(equation: Equation) -> bool:
 
     (It turns a carry that the body only forwards into a constant, and drops an output that is an input.)
     """
-    params: Mapping[str, Any] = equation.params
+    params = equation.params
     function = params["jaxpr"]
     consts, carries = jax_compat.scan_counts(equation.origin)
     inputs = equation.inputs
@@ -46,7 +45,7 @@ def used_values(*functions: Function) -> set[Value]:
     return found
 
 
-def closes_simply(function: Function, count: int, outside: Sequence[Any]) -> bool:
+def closes_simply(function: Function, count: int, outside: Sequence[Atom]) -> bool:
     """Whether a Python function may close over the first `count` parameters: distinct variables or arrays outside.
 
     (A closed-over number would become part of the equations that use it; one variable under two names, one constant.)
@@ -56,14 +55,14 @@ def closes_simply(function: Function, count: int, outside: Sequence[Any]) -> boo
     return not any(map(_is_number, atoms)) and len({id(a) for a in atoms}) == len(atoms)
 
 
-def _is_number(atom: Any) -> bool:
+def _is_number(atom: Atom) -> bool:
     """Whether JAX would make a literal of `atom`: a number, or a NumPy array without axes."""
     if type(atom) is Constant:
         return not np.ndim(atom.value) and not jax_compat.is_jax_array(atom.value)
     return type(atom) is Literal
 
 
-def same_weak_types(atoms: Sequence[Any], params: Sequence[Value]) -> bool:
+def same_weak_types(atoms: Sequence[Atom], params: Sequence[Value]) -> bool:
     """Whether values outside have the weak types of the carry inside: otherwise JAX would convert them."""
     pairs = zip(atoms, params, strict=True)
     return all(getattr(a.aval, "weak_type", False) == getattr(p.aval, "weak_type", False) for a, p in pairs)

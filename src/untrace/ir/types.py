@@ -23,6 +23,14 @@ Parameter: TypeAlias = Any
 Data: TypeAlias = Any
 
 
+# What a function that the author maps or differentiates takes and gives (`capture.vmaps`, `capture.derivatives`).
+CallSignature: TypeAlias = Any
+# What the entry of a program takes and gives (`print.jax.entry`).
+EntrySignature: TypeAlias = Any
+# Where equations came from (`capture.provenance.Provenance`).
+Sources: TypeAlias = Any
+
+
 class Aval(Protocol):
     """An abstract value: the type of a variable. (Of a token it is an object without these.)"""
 

@@ -202,7 +202,7 @@ def _whole(scope: _Scope, parts: Sequence[tuple[Value, Path]]) -> tuple[Value, P
 
 
 def _type_of(root: Value, path: Path) -> Any:
-    found = root.aval
+    found: Any = root.aval
     for index in path:
         found = found.parts[index]
     return found

@@ -288,7 +288,7 @@ def take_stacked(
     while place < len(backward.inputs):
         root, way = parts.get(backward.inputs[place], (None, ()))  # type: ignore[arg-type]
         for length in range(len(way)):
-            kind = root.aval  # type: ignore[union-attr]
+            kind: Any = root.aval  # type: ignore[union-attr]
             for index in way[:length]:
                 kind = kind.parts[index]
             paths = _paths(kind)
@@ -337,7 +337,7 @@ def _items(values: Sequence[Any], parts: dict[Value, tuple[Value, Path]]) -> lis
     return items
 
 
-def _paths(aval: TupleType) -> list[Path]:
+def _paths(aval: Any) -> list[Path]:
     """The ways to the values in a tuple, in their order."""
     found: list[Path] = []
     for i, part in enumerate(aval.parts):

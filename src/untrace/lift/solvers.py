@@ -7,6 +7,7 @@ product, as any other, and laid over what is there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -62,7 +63,7 @@ def _lift(m: Matcher, equation: Equation, name: str) -> bool:
     given = [b] if zeros is not None and type(zeros.inputs[0]) is Literal else [b, start]
     inputs = [*equation.inputs[:closed], *given]
     kwargs = dict(_settings(solve))
-    size = b.aval.size
+    size = math.prod(b.aval.shape)
     path = f"{_MODULE}.{name}"
     if kwargs.get("maxiter") == _STEPS_PER_UNKNOWN * size:
         del kwargs["maxiter"]

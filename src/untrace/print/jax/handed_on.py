@@ -124,7 +124,7 @@ def name_parts(w: Any, run: Sequence[Equation], handed: Handed, name: str) -> No
         value = known.get(leaf.steps)
         if value is not None:
             w.names[value] = leaf
-        values.append(value or same.get(leaf.steps) or Value(None))
+        values.append(value or same.get(leaf.steps) or Value(None))  # type: ignore[arg-type]
     w.trees.add(root, handed.example, values)
 
 
@@ -139,7 +139,7 @@ def returned(w: Any, body: Function) -> Expr | None:
     w.trees.arguments.update([id(body.params[p]) for p in places])
     leaves = reach(handed.example, root) or []
     own = dict(zip(ways, [body.params[p] for p in places], strict=True))
-    w.trees.add(root, handed.example, [own.get(leaf.steps) or Value(None) for leaf in leaves])
+    w.trees.add(root, handed.example, [own.get(leaf.steps) or Value(None) for leaf in leaves])  # type: ignore[arg-type]
     return rebuilt(w, handed.example, [changed.get(leaf.steps, leaf) for leaf in leaves])
 
 

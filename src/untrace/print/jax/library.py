@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from untrace.ir.nodes import Equation, Library, Slot
+from untrace.ir.nodes import Equation, Function, Library, Slot
 from untrace.lift.library import ASSOCIATIVE_SCAN, OF_MATRIX
 from untrace.lift.patterns import Fixed
 from untrace.print.jax.sizes import joined
@@ -44,10 +44,10 @@ _UNARY = {"neg": "-", "invert": "~"}
 
 def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr | Groups:
     """The expression of an equation whose callee is a Library function. Raises Unwritable."""
-    callee = equation.callee
+    callee: Library = equation.callee  # type: ignore[assignment]
     if callee.function is not None:
         write = _associative_scan if callee.name == ASSOCIATIVE_SCAN else _solver
-        return write(w, equation, operands)
+        return write(w, callee, callee.function, operands)
     kind, _, rest = callee.name.partition(".")
     if kind == "vjp":
         return _differentiated(w, rest, equation, operands)
@@ -136,7 +136,8 @@ def _pushed_forward(w: Any, path: str, args: Sequence[Expr], several: bool) -> E
 def _differentiated(w: Any, path: str, equation: Equation, operands: Sequence[Expr]) -> Groups:
     """`jax.vjp(jnp.linalg.cholesky, x)`; a lambda where there are other arguments."""
     w.module.modules.add("jax")
-    callee, sizes = equation.callee, (len(equation.outputs) - 1, 1)
+    callee: Library = equation.callee  # type: ignore[assignment]
+    sizes: tuple[int, ...] = (len(equation.outputs) - 1, 1)
     varied, given = callee.args
     own_tuple, auxiliary = callee.own_tuple, callee.auxiliary
     settings = [] if auxiliary is None else [("has_aux", Text("True"))]
@@ -219,12 +220,11 @@ def _over_axes(
     return call(Lambda(names, _spelled(w, path, inside, kwargs)), [args[place] for place in mapped])
 
 
-def _associative_scan(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
+def _associative_scan(w: Any, callee: Library, combine: Function, operands: Sequence[Expr]) -> Expr:
     """`lax.associative_scan(combine, (decays, driven))`, its function defined before it."""
     from untrace.ir.scans import used_values
     from untrace.print.jax.bodies import Body, group
 
-    combine = equation.callee.function
     count = len(operands)
     body = Body(w, combine, identifier(combine.name, "combine"), ())
     body.authored = bool(combine.name)
@@ -235,16 +235,16 @@ def _associative_scan(w: Any, equation: Equation, operands: Sequence[Expr]) -> E
     body.writer.equations(combine.equations, combine.results)
     function = body.finish(group([body.writer.atom(r) for r in combine.results]))
     w.module.modules.add("lax")
-    kwargs = [(k, w.source(v)) for k, v in equation.callee.kwargs.items()]
-    return Call(equation.callee.name, [function, group(operands)], kwargs)
+    kwargs = [(k, w.source(v)) for k, v in callee.kwargs.items()]
+    return Call(callee.name, [function, group(operands)], kwargs)
 
 
-def _solver(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
+def _solver(w: Any, callee: Library, matvec: Function, operands: Sequence[Expr]) -> Expr:
     """`jax.scipy.sparse.linalg.cg(matvec, b)[0]`, its function defined before it."""
     from untrace.ir.scans import used_values
     from untrace.print.jax.bodies import Body, argument_words, hint_of
 
-    matvec, closed = equation.callee.function, equation.callee.closed
+    closed = callee.closed
     body = Body(w, matvec, "matvec", zip(matvec.params[:closed], operands[:closed], strict=True))
     (value,) = matvec.params[closed:]
     ((_, word),) = argument_words(matvec, closed)
@@ -252,8 +252,8 @@ def _solver(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     body.writer.equations(matvec.equations, matvec.results)
     function = body.finish(body.writer.atom(matvec.results[0]))
     w.module.modules.add("jax")
-    kwargs = [(k, w.source(v)) for k, v in equation.callee.kwargs.items()]
-    return Subscript(Call(equation.callee.name, [function, *operands[closed:]], kwargs), Text("0"))
+    kwargs = [(k, w.source(v)) for k, v in callee.kwargs.items()]
+    return Subscript(Call(callee.name, [function, *operands[closed:]], kwargs), Text("0"))
 
 
 def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:

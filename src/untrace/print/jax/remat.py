@@ -74,6 +74,7 @@ def pulled_back(
     primals, cotangents = operands[: len(jaxpr.params)], operands[len(jaxpr.params) :]
     name, order, layout, trees = local.taking_trees(w, jaxpr, primals)
     given = [trees[-1 - i] if i < 0 else primals[i] for i in order]
+    names = layout.names or ()  # all of its trees have one
     free = [place for place, i in enumerate(order) if i < 0 or i in varied]
     function: Expr = Call("jax.checkpoint", [Name(name)], options)
     if len(free) < len(given):
@@ -81,7 +82,7 @@ def pulled_back(
         inside = list(given)
         for place in free:
             i = order[place]
-            word = identifier(layout.names[-1 - i] if i < 0 else jaxpr.params[i].hint or "x", "x")
+            word = identifier(names[-1 - i] if i < 0 else jaxpr.params[i].hint or "x", "x")
             while word in others:
                 word += "_"
             others.add(word)
@@ -94,7 +95,7 @@ def pulled_back(
     call = Call(pullback, cotangents if len(cotangents) == 1 else [Tuple(cotangents)])
     if not trees:
         return call
-    targets = [_target(w, jaxpr, order[place], layout, varied) for place in free]
+    targets = [_target(w, jaxpr, order[place], layout, names, varied) for place in free]
     found = Assign(targets, call) if len(targets) > 1 else Assign(targets, Subscript(call, Text("0")))
     found.is_backward = True
     w.statements.append(found)
@@ -102,7 +103,7 @@ def pulled_back(
     return WRITTEN
 
 
-def _target(w: Any, jaxpr: Function, argument: int, layout: Layout, varied: Sequence[int]) -> str:
+def _target(w: Any, jaxpr: Function, argument: int, layout: Layout, names: Sequence[str], varied: Sequence[int]) -> str:
     """What the cotangent of an argument (as in `local._order`) is bound to."""
     places, ways = layout.packs[-1 - argument] if argument < 0 else ([argument], [()])
     outputs = [w.equation.outputs[varied.index(place)] for place in places]
@@ -110,10 +111,10 @@ def _target(w: Any, jaxpr: Function, argument: int, layout: Layout, varied: Sequ
         return "_"
     if argument >= 0:
         return str(w._target(outputs[0], "d_x"))
-    word = layout.names[-1 - argument]
+    word = names[-1 - argument]
     root = Name(w.scope.fresh(identifier(f"d_{word}", "d_x")))
     w.names.update((o, Leaf(root, way)) for o, way in zip(outputs, ways, strict=True) if o is not None)
-    example = next(tree.example for _, tree in jaxpr.facts.taken if list(tree.places) == places)
+    example = next(tree.example for _, tree in jaxpr.facts.taken or () if list(tree.places) == places)
     if all(o is not None for o in outputs):
         w.trees.add(root, example, outputs)
     else:
