@@ -208,6 +208,7 @@ class _Attempt:
     padding: Sequence[Any] = ()  # the equations of the zeros that were added for that
     once: bool = False  # whether equal pullbacks are called once
     share: Sequence[Any] = ()  # how a capture makes one of functions that differ, the boldest first
+    in_order: bool = False  # whether everything is computed in the author's order
     keeps_carries: bool | None = None  # whether loops have to keep the order of their carry; None: not asked yet
     traces: bool = True  # whether the text that was written last does at all
     # Whether the target compiles to the original's program, which the attempt waits for where it needs to know.
@@ -291,9 +292,9 @@ class _Attempt:
                 continue
             suspects = {next((i for i in chain if i not in tried), None) for chain in outcome.suspects} - {None}
             if not suspects:
-                if captured.called is None or not self.form.folds or program.in_order:
+                if captured.called is None or not self.form.folds or self.in_order:
                     break
-                program.in_order = True
+                self.in_order = True
                 continue
             # First the lift of a suspect is taken back, then the function around it; if its exact form is wrong as well, it
             # becomes a `bind`.
@@ -380,6 +381,7 @@ class _Attempt:
             share=self.share[0] if self.share else None,
             layout=hooks.layout or Layout,
             size_names=hooks.outline is None,
+            in_order=self.in_order,
         )
         return write_module(
             self.program,

@@ -263,8 +263,7 @@ class Program:
 
     `notes` are sentences for the proof (what was expanded, which callable became a parameter). `numbers`: those that follow
     the sizes of the inputs; None where the sizes are the example's own. `idle`: the traced arguments (positional, keyword)
-    with other static fields, on which the program does not depend. `in_order`: whether everything is computed in the order
-    in which the author did, for the derivative of a function adds up in that order. `provenance`: where equations came from
+    with other static fields, on which the program does not depend. `provenance`: where equations came from
     (`capture.provenance`), once somebody asked. `facts`: what passes know of it. `capture_rest`: captures what was put off of
     these functions; False where that is nothing.
     """
@@ -276,7 +275,6 @@ class Program:
     facts: ProgramFacts = field(default_factory=ProgramFacts)
     numbers: SizeNumbers | None = None
     idle: tuple[tuple[PyTree, ...], dict[str, PyTree]] | None = None
-    in_order: bool = False
     provenance: Sources = None
     capture_rest: Callable[[Iterable[Function]], bool] = lambda functions: False
 

@@ -95,6 +95,9 @@ class Manner:
     keeps_carries: bool = True
     """Whether the carries of loops keep their order: XLA may round otherwise where they do not."""
 
+    in_order: bool = False
+    """Whether everything is computed in the author's order: in that order the derivative of a function adds up."""
+
     share: Callable[[ModuleWriter, list[Statement]], bool] | None = None
     """Makes one of functions that differ, and says whether it did, where a capture knows better which are one."""
 
@@ -125,7 +128,7 @@ def write_module(
     module = ModuleWriter(forced, standalone, idiomatic)
     module.reroll, module.guarded = reroll, guarded
     module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
-    module.program, module.in_order, module.provenance = program.entry.jaxpr, program.in_order, provenance_of(program)
+    module.program, module.in_order, module.provenance = program.entry.jaxpr, manner.in_order, provenance_of(program)
     module.residuals = program.facts.residuals
     module.stacked = set(module.residuals.values())
     module.keeps_carries = manner.keeps_carries

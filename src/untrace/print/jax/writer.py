@@ -92,7 +92,7 @@ class ModuleWriter(ConstantWriter):
         self.kept: list[Any] = []  # ids are only unique while the objects live
         self.entry: Any = None  # the entry Function
         self.returned: dict[int, Any] = {}  # of local functions, by id: which of their results are trees
-        self.in_order = False  # see Program
+        self.in_order = False  # see `module.Manner`
         self.provenance = Provenance()  # that of the program
         self.keeps_carries = True  # whether the carries of loops keep their order
         self.kept_carries = False  # whether one has no tree in it for that reason
