@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from untrace._errors import UntraceError
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Value, walk_functions
 
 
@@ -30,7 +31,7 @@ def check(entry: Function) -> None:
 
 def _fits(equation: Equation, function: Function) -> None:
     """A call of a local function passes and takes what the function has, type by type."""
-    body = equation.callee.body
+    body = callee_of(equation, Local).body
     pairs = [("arguments", equation.inputs, body.params), ("results", equation.outputs, body.results)]
     for what, outside, inside in pairs:
         if len(outside) != len(inside):

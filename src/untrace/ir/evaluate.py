@@ -33,9 +33,13 @@ def evaluate(function: Function, *args: Any) -> list[Any]:
         elif type(callee) is TreeMap:
             outputs = [evaluate(f, *callee.arguments(inputs, turn))[0] for turn, f in enumerate(callee.turns)]
         elif type(callee) is TreeSum:
-            outputs = evaluate(Function("sum", equation.inputs, callee.equations, equation.outputs), *inputs)  # type: ignore[arg-type]
+            params: Any = equation.inputs
+            results: Any = equation.outputs
+            outputs = evaluate(Function("sum", params, list(callee.equations), results), *inputs)
+        elif type(callee) is Library or type(callee) is Local:
+            outputs = evaluate(callee.body, *inputs)
         else:
-            outputs = evaluate(callee.body, *inputs) if type(callee) in (Library, Local) else _bind(equation, inputs)
+            outputs = _bind(equation, inputs)
         for value, out in zip(equation.outputs, outputs, strict=True):
             if value is not None:
                 env[value] = out

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 
+@final
 class Value:
     """A variable: bound once, by a Function's parameter or an Equation's output. `aval` is JAX's abstract value.
 
@@ -34,6 +35,7 @@ class Value:
         self.named_inside = False
 
 
+@final
 class Literal:
     """A scalar that stands in an equation itself. `value`: Python or NumPy scalar of `aval.dtype`, shape ()."""
 
@@ -44,6 +46,7 @@ class Literal:
         self.aval = aval
 
 
+@final
 class Constant:
     """An array that a function closes over; one object per array identity in the whole Program.
 
@@ -59,8 +62,10 @@ class Constant:
 
 
 Atom = Value | Literal | Constant
+Passed = Value | Constant  # what a call of a local function may be passed
 
 
+@final
 class Primitive:
     """A callee that is a JAX primitive. `object` is the primitive itself, `name` its name."""
 
@@ -71,6 +76,7 @@ class Primitive:
         self.name: str = object.name
 
 
+@final
 class Slot:
     """The place of input number `index` of an equation in the arguments of a Library callee."""
 
@@ -83,6 +89,7 @@ class Slot:
         return f"Slot({self.index})"
 
 
+@final
 class Library:
     """A callee that is a public function of JAX, with the equations that it stands for.
 
@@ -100,6 +107,7 @@ class Library:
         self.body = body
 
 
+@final
 class Local:
     """A callee that is a function of the program itself: a call that the author made. Several calls may share `body`,
     which must be complete when this is made. `effects`: whether it does more than compute its results.
@@ -113,6 +121,7 @@ class Local:
         self.effects = any(e.effects for e in body.equations)
 
 
+@final
 class Pack:
     """A callee that makes one tuple of its inputs."""
 
@@ -121,6 +130,7 @@ class Pack:
     effects = False
 
 
+@final
 class Unpack:
     """A callee that takes one tuple apart; `outputs` holds None for the parts that nothing needs."""
 
@@ -129,6 +139,7 @@ class Unpack:
     effects = False
 
 
+@final
 class TreeMap:
     """A callee that does the same for every leaf of some trees: `jax.tree.map(f, params, grads)`.
 
@@ -161,6 +172,7 @@ class TreeMap:
         return [*[inputs[tree * count + turn] for tree in range(self.trees)], *inputs[self.trees * count :]]
 
 
+@final
 class TreeSum:
     """A callee that adds up the leaves of a tree, its inputs, one after the other; from 0 on where `from_zero`.
 
@@ -175,6 +187,7 @@ class TreeSum:
         self.from_zero = from_zero
 
 
+@final
 class TupleType:
     """What stands for the abstract value of a tuple: those of its parts, with names for them."""
 
@@ -186,6 +199,7 @@ class TupleType:
         self.hints = tuple(hints)
 
 
+@final
 class PullbackType:
     """What stands for the abstract value of the function that `jax.vjp` gives back: those of the residuals that it holds.
 
@@ -200,6 +214,7 @@ class PullbackType:
         self.parts = tuple(parts)
 
 
+@final
 class Equation:
     """`outputs = callee(*inputs, **params)`.
 
@@ -231,6 +246,7 @@ class Equation:
         return self.origin is not None and bool(self.origin.effects)
 
 
+@final
 class Function:
     """Equations between `params` and `results`; `name` is a hint from the program (data: not yet an identifier).
 
@@ -306,7 +322,7 @@ def functions_in(value: Any) -> list[Function]:
     if not isinstance(value, (tuple, list, dict)):
         _WITHOUT.add(kind)
         return []
-    items = value.values() if kind is dict else () if isinstance(value, dict) else value
+    items: Any = (value.values() if kind is dict else ()) if isinstance(value, dict) else value
     return [] if _are_plain(items) else [f for item in items for f in functions_in(item)]
 
 

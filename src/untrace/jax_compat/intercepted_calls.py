@@ -45,8 +45,10 @@ def intercepted_vmap(note: Callable[[MappedCall], None]) -> Iterator[None]:
     named axes and those inside another transformation.
     """
     from jax._src import core, source_info_util
-    from jax._src.interpreters import batching, partial_eval
+    from jax._src.interpreters import batching as jax_batching
+    from jax._src.interpreters import partial_eval
 
+    batching: Any = jax_batching  # of which functions are replaced
     flatten_before, batch_before = batching.flatten_fun_for_vmap, batching.batch
     functions: dict[int, tuple[Any, Any, Any]] = {}
     own = jax_folder()

@@ -18,6 +18,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site
 from untrace.ir.nodes import (
+    Atom,
     Constant,
     Equation,
     Function,
@@ -154,7 +155,7 @@ class Matcher:
         )  # whether a variant of it splits into parts of two sizes
         self.consumed: set[int] = set()
         self.replaced: dict[int, Equation] = {}
-        self.made: dict[Value, Equation] = {}
+        self.made: dict[Atom, Equation] = {}
         self.uses: dict[Any, int] = {}
         self._refused = lifter.refused
         uses = self.uses
@@ -425,7 +426,7 @@ class Matcher:
             uses[atom] = uses.get(atom, 0) + 1
         body_equations = group if len(group) == 1 else self._from(group)
         outputs = [o for e in anchors for o in e.outputs]
-        results = outputs
+        results: list[Any] = outputs
         if None in outputs:  # the body computes them all the same
             whole = {id(e): with_all_outputs(e) for e in anchors}
             body_equations = [whole.get(id(e), e) for e in body_equations]
@@ -534,7 +535,9 @@ def recognised(program: Program, own: Collection[str] = ()) -> tuple[set[int], d
     Lifter(own=own, provenance=provenance_of(program), large=True).lift(program)
     for function in walk_functions(program.entry):
         for equation in function.equations:
-            large = type(equation.callee) is Library and len(equation.callee.body.equations) >= _LARGE
-            if large or "matvec" in equation.params or is_derivative(equation.callee):
-                found.update([id(e.origin) for e in equation.callee.body.equations if e.origin is not None])
+            callee = equation.callee
+            if type(callee) is not Library:
+                continue
+            if len(callee.body.equations) >= _LARGE or "matvec" in equation.params or is_derivative(callee):
+                found.update([id(e.origin) for e in callee.body.equations if e.origin is not None])
     return found, instead, repeats

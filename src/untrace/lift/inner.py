@@ -100,7 +100,7 @@ def carry_after_results(equation: Equation, function: Function, known: int) -> N
 _TURNED = frozenset({"transpose", "reshape", "squeeze", "broadcast_in_dim", "convert_element_type"})
 
 
-def added(makers: Mapping[Value, Equation], carry: Value, result: Any) -> Equation | None:
+def added(makers: Mapping[Any, Equation], carry: Value, result: Any) -> Equation | None:
     """The equation that computes what the body of a loop adds to a carry; of several the last one. `makers`: the equations
     of the body by what they give."""
     total = makers.get(result)
@@ -142,9 +142,9 @@ _PLACE = re.compile(r"_\d+$")
 
 def constant_word(equation: Equation) -> str:
     """What an equation on literals alone makes: zeros, ones."""
-    value = next((a.value for a in equation.inputs if type(a) is Literal), None)
+    value: Any = next((a.value for a in equation.inputs if type(a) is Literal), None)
     try:
-        return {0.0: "zeros", 1.0: "ones"}.get(float(value), equation.callee.name)  # type: ignore[arg-type]
+        return {0.0: "zeros", 1.0: "ones"}.get(float(value), equation.callee.name)
     except (TypeError, ValueError):
         return equation.callee.name
 

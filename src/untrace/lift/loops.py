@@ -47,7 +47,7 @@ def slices(function: Function) -> Iterator[tuple[Value, Value, Function]]:
         body = equation.params["jaxpr"]
         for param, atom in list(zip(body.params, equation.inputs, strict=True))[consts + carries :]:
             if atom in stacked:
-                yield param, *stacked[atom]  # type: ignore[index]
+                yield param, *stacked[atom]
         for output, result in list(zip(equation.outputs, body.results, strict=True))[carries:]:
             if output is not None and type(result) is Value:
                 stacked[output] = result, body

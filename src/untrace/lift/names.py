@@ -417,7 +417,7 @@ class Namer:
             tangents = outputs if same else []
         for output in tangents:
             self._tangents.add(id(output))
-            if "_dot" not in output.hint:
+            if output.hint is not None and "_dot" not in output.hint:
                 output.hint = words.clean(f"{output.hint}_dot")
 
     # ------------------------------------------------------------ inner functions
@@ -437,8 +437,7 @@ class Namer:
                 backward_loop = kind == "scan" and phase == "backward"
                 names = self._operand_names(equation, operands, function, phase)
                 same = len(function.results) == len(equation.outputs)
-                if backward_loop:
-                    known = self._name_backward_carry(equation, group, function)
+                known = self._name_backward_carry(equation, group, function) if backward_loop else 0
                 self._name_parameters(function, names)
                 around = self.cotangents.branch
                 if kind == "cond" and len(functions) > 1:
@@ -544,8 +543,8 @@ class Namer:
             if residual is not None:
                 self.cotangents.same(function.params[i], residual)
                 names[i] = residual.hint
-            elif names[i] is not None:
-                names[i] = words.singular(names[i])
+            elif (name := names[i]) is not None:
+                names[i] = words.singular(name)
         if phase != "backward":
             inner.after_definition(names, function, consts, carries)
         return names

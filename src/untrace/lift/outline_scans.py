@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from untrace import jax_compat
 from untrace.capture.provenance import Frame, Provenance
-from untrace.ir.nodes import Equation, Function, Value
+from untrace.ir.nodes import Equation, Function, Passed, Value
 from untrace.lift import pieces
 from untrace.lift.addends import sums_outside
 from untrace.lift.calls import Call, call_tree
@@ -84,7 +84,7 @@ class Scan:
                     self.last_forward[atom] = end
         self.pieces: list[int | Piece] = []
         self.saved: dict[Value, int] | None = None
-        self.makers_of: dict[Value, Equation] | None = None
+        self.makers_of: dict[Any, Equation] | None = None
         self.looped = looped
 
     def makers(self, outliner: Outliner) -> dict[Value, int]:
@@ -107,7 +107,7 @@ class Scan:
                     self.saved[param] = maker
         return self.saved
 
-    def is_made_by(self, value: Value, node: ast.AST, frame: Frame, provenance: Provenance) -> bool:
+    def is_made_by(self, value: Passed, node: ast.AST, frame: Frame, provenance: Provenance) -> bool:
         """Whether `value` is what the expression `node` gives, in the function that `frame` runs."""
         if self.makers_of is None:
             self.makers_of = {o: e for e in self.equations for o in e.outputs if o is not None}

@@ -68,8 +68,8 @@ def handovers(functions: Sequence[Function], refused: Container[int]) -> dict[in
 def _runs(forward: Equation, backward: Equation, uses: Counter[Any]) -> Iterator[list[Value]]:
     """What goes from one loop to the other together."""
     consts, carries = jax_compat.scan_counts(backward.origin)
-    places = {a: i for i, a in enumerate(backward.inputs) if i >= consts + carries}
-    outputs = forward.outputs
+    places: dict[Any, int] = {a: i for i, a in enumerate(backward.inputs) if i >= consts + carries}
+    outputs: Sequence[Any] = forward.outputs
     start = jax_compat.scan_counts(forward.origin)[1]
     while start < len(outputs):
         first = outputs[start]
@@ -117,8 +117,8 @@ def stacks(
         uses.update(function.results)
         saved = {r for r in function.results[-function.extra["saved"] :] if uses[r] == 1}
         for place in _loops(function, refused):
-            outputs = function.equations[place].outputs
-            runs = [list(group) for ours, group in groupby(outputs, saved.__contains__) if ours]
+            outputs: Sequence[Any] = function.equations[place].outputs
+            runs: list[list[Any]] = [list(group) for ours, group in groupby(outputs, saved.__contains__) if ours]
             runs = [run for run in runs if len(run) >= _MANY]
             if runs:
                 forward = with_own_body(function, place)
@@ -185,14 +185,15 @@ def _arrange(
     if len(orders_wanted) != 1 or None in orders_wanted:
         return
     (order,) = orders_wanted
+    assert order is not None
     results = list(function.results)
-    function.results = [*results[:count], *[(results if kind == "out" else function.params)[i] for kind, i in order]]  # type: ignore[union-attr]
-    function.extra["saved"] = len(order)  # type: ignore[arg-type]
+    function.results = [*results[:count], *[(results if kind == "out" else function.params)[i] for kind, i in order]]
+    function.extra["saved"] = len(order)
     orders[id(function)] = function.results
     for caller, equation in sites:
         outputs = list(equation.outputs)
         new: list[Value | None] = []
-        for kind, i in order:  # type: ignore[union-attr]
+        for kind, i in order:
             value = outputs[i] if kind == "out" else Value(equation.inputs[i].aval, function.params[i].hint)
             if kind == "in" and id(caller) in orders:
                 place = _span(orders[id(caller)], outputs[count:])[0] + len(new)
@@ -265,7 +266,7 @@ def stack(found: Stack, parts: dict[Value, tuple[Value, Path]], give: Callable[[
         if type(value.aval) is not TupleType:
             continue
         start = first + at
-        leaves = forward.outputs[start : start + size]
+        leaves: Sequence[Any] = forward.outputs[start : start + size]
         stacked = _tuple(value, leaves)
         for leaf, path in zip(leaves, _paths(value.aval), strict=True):
             give(leaf, stacked, path)
@@ -275,7 +276,7 @@ def stack(found: Stack, parts: dict[Value, tuple[Value, Path]], give: Callable[[
 
 def take_stacked(
     backward: Equation,
-    parts: dict[Value, tuple[Value, Path]],
+    parts: dict[Any, tuple[Value, Path]],
     whole_of: Callable[[Value, Path], Value],
     take: Callable[[Value, Value, Path], None],
 ) -> None:
@@ -285,15 +286,16 @@ def take_stacked(
     other = backward.params["jaxpr"]
     place = consts + carries
     while place < len(backward.inputs):
-        root, way = parts.get(backward.inputs[place], (None, ()))  # type: ignore[arg-type]
-        for length in range(len(way)):
-            kind = root.aval  # type: ignore[union-attr]
+        root, way = parts.get(backward.inputs[place]) or (None, ())
+        for length in range(len(way) if root is not None else 0):
+            assert root is not None
+            kind = root.aval
             for index in way[:length]:
                 kind = kind.parts[index]
             paths = _paths(kind)
-            here = [parts.get(a) for a in backward.inputs[place : place + len(paths)]]  # type: ignore[arg-type]
+            here = [parts.get(a) for a in backward.inputs[place : place + len(paths)]]
             if len(paths) > 1 and here == [(root, (*way[:length], *path)) for path in paths]:
-                whole = whole_of(root, way[:length])  # type: ignore[arg-type]
+                whole = whole_of(root, way[:length])
                 leaves = other.params[place : place + len(paths)]
                 given = _tuple(whole, leaves)
                 for leaf, path in zip(leaves, paths, strict=True):
@@ -344,7 +346,7 @@ def _paths(aval: TupleType) -> list[Path]:
     return found
 
 
-def _tuple(like: Value, leaves: Sequence[Value]) -> Value:
+def _tuple(like: Value, leaves: Sequence[Any]) -> Value:
     """A value for a tuple that is built like `like` of these values."""
     rest = iter(leaves)
 

@@ -13,6 +13,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.capture.provenance import targets
 from untrace.capture.whose import is_library_internal
+from untrace.ir.callees import output_of
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Equation, Function, Literal, Program, Slot, walk_functions
 from untrace.lift.engine import Lifter, Matcher
@@ -75,8 +76,8 @@ def _lift(m: Matcher, equation: Equation, name: str) -> bool:
     m.replaced[id(equation)].params = {"matvec": matvec, "matvec_consts": closed}
     names = [t.name for t in targets(m.site(equation)) if t.strong and t.path == (0,)]
     if names:
-        equation.outputs[0].hint = clean(names[0])  # type: ignore[union-attr]
-        equation.outputs[0].named = True  # type: ignore[union-attr]
+        output = output_of(equation)
+        output.hint, output.named = clean(names[0]), True
     return True
 
 

@@ -212,6 +212,7 @@ def _word(w: Any, item: Sum, state: Sequence[Value]) -> str:
     if word not in ("", "d"):
         return identifier(clean(word), "sums")
     alike = zeros_like(w, item.example, None, item.prefix)
-    if alike is not None and word == "d":
-        return identifier(clean(f"d_{last_word(alike.args[1])}"), "sums")
+    parameter = alike.args[1] if type(alike) is Call and word == "d" else None
+    if isinstance(parameter, Leaf):
+        return identifier(clean(f"d_{last_word(parameter)}"), "sums")
     return "grads" if word == "d" else "sums"

@@ -31,7 +31,7 @@ def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Contai
             found.add(id(equation))
             continue
         given = equation.inputs
-        body = equation.params.get("jaxpr")
+        body: Any = equation.params.get("jaxpr")
         own = equation.callee.name == "scan" and "trees" not in body.extra and id(equation.origin) not in forced
         if own and is_plain_scan(equation):
             read = used_values(body)

@@ -171,7 +171,7 @@ class Layout:
             if number == without:
                 found.append(None)
                 continue
-            tree = None
+            tree: Any = None
             for place, way in zip(places, ways, strict=True):
                 leaf = operands[place]
                 if leaf is None or leaf.steps[len(leaf.steps) - len(way) :] != way or len(leaf.steps) < len(way):
@@ -227,9 +227,10 @@ def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> li
         if leaf is not None:
             roots.setdefault(leaf.root.id, []).append(place)
     same = body.extra.get("same", ())  # what every call passes alike
+    of: Sequence[Any] = operands
     for places in roots.values():
         # A function that passes on all that it took as one tree passes that tree.
-        whole = module.pack_sizes.get(id(operands[places[0]].root)) == len(places)  # type: ignore[union-attr]
+        whole = module.pack_sizes.get(id(of[places[0]].root)) == len(places)
         shared = body.extra.get("calls", 1) > 1 and not all(place in same for place in places) and not whole
         packs.extend(_packs(places, operands, 0, shared))
     return packs
@@ -237,8 +238,8 @@ def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> li
 
 def _whole(places: list[int], operands: Sequence[Leaf | None]) -> list[Any]:
     """The pack of leaves that are the whole of one list, or have keys of their own in it."""
-    leaves = [operands[p] for p in places]
-    if any(leaf is None for leaf in leaves) or len({leaf.root.id for leaf in leaves}) > 1:  # type: ignore[union-attr]
+    leaves = [leaf for p in places if (leaf := operands[p]) is not None]
+    if len(leaves) < len(places) or len({leaf.root.id for leaf in leaves}) > 1:
         return []
     found = _packs(places, operands, 0, False)
     steps = {way[0] for _, ways in found for way in ways}
@@ -277,14 +278,13 @@ def rows(
     while at < len(leaves):
         leaf = leaves[at]
         for size in range(len(leaf.steps) if leaf is not None else 0):
-            node = Leaf(leaf.root, leaf.steps[:size])  # type: ignore[union-attr]
+            assert leaf is not None
+            node = Leaf(leaf.root, leaf.steps[:size])
             inside = ways(node) or ()
             if len(inside) < 2 or all(len(way) == 1 and way[0][2] for way in inside):
                 continue
-            row = leaves[at : at + len(inside)]
-            if all(x is not None and x.root.id == node.root.id for x in row) and [x.steps for x in row] == [  # type: ignore[union-attr]
-                (*node.steps, *way) for way in inside
-            ]:
+            row = [x for x in leaves[at : at + len(inside)] if x is not None and x.root.id == node.root.id]
+            if [x.steps for x in row] == [(*node.steps, *way) for way in inside]:
                 found.append((range(at, at + len(inside)), inside, node))
                 at += len(inside) - 1
                 break
@@ -344,7 +344,7 @@ def _count_uses(
     for at, equation in enumerate(equations):
         inside: dict[int, int] = {}
         if type(equation.callee) is TreeMap:
-            mapped.update(equation.outputs)  # type: ignore[arg-type]
+            mapped.update([o for o in equation.outputs if o is not None])
         if type(equation.callee) is Local and mapped and not mapped.isdisjoint(equation.inputs):
             pass  # it may take a tree that is not there yet: how it is called shows where it stands
         elif type(equation.callee) is Local:

@@ -35,9 +35,10 @@ _KNOWN = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear", "jax
 def trees_of(w: Any, body: Function) -> BodyTrees | None:
     """The trees of a function that is called or looped, where they say more than a tuple of leaves would, and can be
     written: what it takes by the function that `w` writes, and what it gives by itself."""
-    trees: BodyTrees | None = body.extra.get("trees")
-    if trees is None:
+    found: BodyTrees | None = body.extra.get("trees")
+    if found is None:
         return None
+    trees: BodyTrees = found
     outs = trees.out.parts() if type(trees.out.example) is tuple else [trees.out]
     every = [*trees.args, *outs]
     if not any(t.nested() for t in every) or not all(_is_reached(t.example) for t in every):
@@ -236,7 +237,7 @@ class TreeBody(Body):
         """A result, or the parameter that stands for it."""
         return self.function.results[place] if place >= 0 else self.function.params[-1 - place]
 
-    def parameter(  # type: ignore[override]
+    def parameter(  # pyrefly: ignore[bad-override]
         self,
         tree: Tree,
         is_carry: bool,
@@ -380,7 +381,7 @@ def _key(atoms: Sequence[Any]) -> tuple[Any, ...]:
 
 def _taken_by(equation: Equation) -> Iterator[Any]:
     """The keys of the trees that a call takes."""
-    body = equation.params.get("jaxpr")
+    body: Any = equation.params.get("jaxpr")
     trees = body.extra.get("trees") if type(body) is Function else None
     if trees is not None and len(body.params) == len(equation.inputs):
         for tree in trees.args:
@@ -437,7 +438,7 @@ def assign(
             return word
         return "ys" if path[:1] == (1,) else "out"
 
-    targets_ = [bind(tree, path, words(tree, path)) for tree, path in trees]
+    targets_: list[Any] = [bind(tree, path, words(tree, path)) for tree, path in trees]
     if len(targets_) == 1 and type(targets_[0]) is Tuple:
         targets_ = list(targets_[0].elements)
     bound = [t.id if type(t) is Name else t for t in targets_]

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
-from untrace.ir.nodes import Equation, Function
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Equation, Function, Local
 from untrace.print.jax.leaves import Leaf, Step
 from untrace.print.jax.types import Type, array_type, tuple_type, ways_type
 from untrace.print.tree import Assign, Dict, Expr, Name, Text, Tuple
@@ -53,7 +54,7 @@ def result_type(body: Function) -> Type:
 
 def assign(w: Any, equation: Equation, call: Expr) -> None:
     """Binds what a call gives back."""
-    body = equation.callee.body
+    body = callee_of(equation, Local).body
     packed = body.extra.get("packed_results")
     if packed is None:
         w._statement(equation, call)
