@@ -41,7 +41,7 @@ installed := $(VENV)/.installed-$(shell printf '%s' '$(JAX) $(WITH)' | cksum | c
 help:
 	@echo 'make demo    decompile the gradient of a small GPT, and prove and time the result'
 	@echo 'make test    run the tests'
-	@echo 'make lint    check the style of the source and its imports'
+	@echo 'make lint    check the style of the source, its types and its imports'
 	@echo 'make clean   remove the environments and what the demo wrote'
 
 demo: $(installed)
@@ -53,6 +53,7 @@ test: $(installed)
 lint: $(installed)
 	@$(VENV)/bin/python -m pip install --quiet --editable '.[dev]'
 	@$(VENV)/bin/ruff check
+	@$(VENV)/bin/pyrefly check --python-interpreter-path $(VENV)/bin/python --summary=none
 	@$(VENV)/bin/lint-imports --no-cache --no-logo
 	@$(VENV)/bin/python bench/house.py
 

@@ -82,7 +82,9 @@ class Plain:
 
     def at_example(self, jaxpr: Any) -> Program:
         """A Program of the example's, of which this is one at other sizes."""
-        return Plain(self._captured.example, self._name, self._signature).of(jaxpr, "", rules=False)
+        example = self._captured.example
+        assert example is not None
+        return Plain(example, self._name, self._signature).of(jaxpr, "", rules=False)
 
     def of(self, jaxpr: Any, name: str, rules: bool = True) -> Program:
         """A Program of what a rewrite made of it; see `program_of`."""

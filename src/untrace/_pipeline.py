@@ -100,6 +100,7 @@ def write_and_prove(
         with captured.caches():
             program = Plain(captured, name, entry, notes).whole
             shares = call_shared_functions(program)
+        why = ""
         for again in range(1 + shares):  # without those calls where they are not proven
             if again:
                 program = Plain(captured, name, entry, notes).whole
@@ -110,8 +111,9 @@ def write_and_prove(
             result = attempt.run(idiomatic=False)
             if result is not None:
                 return result
+            why = attempt.why
         raise ProofError(
-            f"the text written for {name} is not proven to be the same program: {attempt.why}\n"
+            f"the text written for {name} is not proven to be the same program: {why}\n"
             "This is a bug of untrace. With prove=False you get the text all the same."
         )
 
@@ -324,7 +326,8 @@ class Attempt:
             if outcome.reordered:
                 self.keeps_carries = True
                 continue
-            suspects = {next((i for i in chain if i not in tried), None) for chain in outcome.suspects} - {None}
+            untried = [next((i for i in chain if i not in tried), None) for chain in outcome.suspects]
+            suspects = {i for i in untried if i is not None}
             if not suspects:
                 if captured.called is None or not self.form.folds or self.in_order:
                     break
@@ -351,6 +354,7 @@ class Attempt:
         if at:
             proof = replace(proof, notes=(*proof.notes, f"it holds{at}; other sizes were not tried"))
         written.with_docstring(head_of_module(captured, self.name, idiomatic, proof.sentence, at), head)
+        assert module is not None  # which was proven
         restate(module, written.source)
         return Result(written, proof, self._notes(), module, self if idiomatic else None)
 

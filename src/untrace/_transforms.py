@@ -150,8 +150,8 @@ def _jvp_signature(function: Function, count: int) -> inspect.Signature:
 
 def _standing_for(function: Function, wrapper: Function, signature: inspect.Signature) -> Function:
     """`wrapper`, with the name and the source line of `function` and a signature of its own."""
-    wrapper = functools.wraps(function)(wrapper)
-    wrapper.__signature__ = signature  # type: ignore[attr-defined]
+    made: Any = functools.wraps(function)(wrapper)
+    made.__signature__ = signature
     return wrapper
 
 

@@ -242,7 +242,8 @@ def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
     args, kwargs = commands.inputs(options.args, options.kw)
     if any(o is not None for o in (options.reroll, options.sizes, options.derivatives)):
         raise OptionError("--reroll, --sizes and --derivatives do not go with --torch.")
-    settings = {**_style_settings(options), "also": commands.others(options.also)}
+    settings = _style_settings(options)
+    settings["also"] = commands.others(options.also)
     with terminal.working("tracing, writing and proving" if options.prove else "tracing and writing"):
         return untrace.from_torch(module, prove=options.prove, **settings)(*args, **kwargs)
 

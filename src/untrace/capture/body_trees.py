@@ -145,7 +145,8 @@ def _result_places(
     found = [
         by_name[name] if name in by_name else -1 - carry[i] if i < len(carry) else None for i, name in enumerate(known)
     ]
-    return None if None in found else tuple(found)  # type: ignore[arg-type]
+    places = [place for place in found if place is not None]
+    return tuple(places) if len(places) == len(found) else None
 
 
 @contextlib.contextmanager

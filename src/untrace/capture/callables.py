@@ -142,7 +142,7 @@ def public_location(value: Any) -> tuple[str, str] | None:
     names = [n for n in names if isinstance(n, str) and all(p.isidentifier() for p in n.split("."))]
     if not names:
         return None
-    home = getattr(value, "__module__", None)
+    home: Any = getattr(value, "__module__", None)
     home = {"posixpath": "os.path", "ntpath": "os.path"}.get(home, home)  # one name on every system
     roots = {home.partition(".")[0]} if isinstance(home, str) else {"numpy", "jax"}
     if isinstance(home, str) and is_public_module(home):
@@ -202,6 +202,7 @@ def _can_import(name: str) -> bool:
     if not all(word.isidentifier() and not _is_keyword(word) for word in words):
         return False
     path: Any = None
+    spec: Any = None
     for count in range(1, len(words) + 1):
         # Not `importlib.util.find_spec`: that believes what is loaded, also from a bare file.
         part = ".".join(words[:count])
@@ -339,16 +340,17 @@ class _Scope:
 def _literal(value: Any, module: Callable[[str], str]) -> ast.expr:
     """`value` as an expression; `module(name)` is the alias of a module. Raises NotEmbeddable."""
     kind = type(value)
+    known: Any = value  # of those types that are asked for
     if isinstance(value, types.MethodType) or (callable(value) and kind.__name__ == "builtin_function_or_method"):
-        raise NotEmbeddable(f"it is a method of an object of type {type(value.__self__).__qualname__}")
+        raise NotEmbeddable(f"it is a method of an object of type {type(known.__self__).__qualname__}")
     if value is None or value is Ellipsis or kind in (bool, int, str, bytes, float, complex):
         # The parser reads back what repr writes but for `nan`, `inf` and negative zero's complex
         # forms.
         text = repr(value)
-        if kind is float and not np.isfinite(value):
+        if kind is float and not np.isfinite(known):
             text = f'float("{value}")'
         if kind is complex:
-            parts = (unparsed(_literal(part, module)) for part in (value.real, value.imag))
+            parts = (unparsed(_literal(part, module)) for part in (known.real, known.imag))
             text = f"complex({', '.join(parts)})"
         return ast.parse(text, mode="eval").body
     if kind in (tuple, list, set, frozenset):

@@ -138,7 +138,7 @@ def _steps(value: Any) -> Iterator[tuple[str, Any]]:
         for key, item in itertools.islice(dict.items(value), _WIDEST):
             yield (key if type(key) is str else str(key) if type(key) is int else ""), item
     elif isinstance(value, (list, tuple)):
-        items = (list if isinstance(value, list) else tuple).__iter__(value)
+        items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
         fields = getattr(type(value), "_fields", None)
         for i, item in enumerate(itertools.islice(items, _WIDEST)):
             yield (fields[i] if type(fields) is tuple and i < len(fields) else str(i)), item

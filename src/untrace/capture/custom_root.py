@@ -30,7 +30,7 @@ class Root:
     f: Any
     solve: Any
     tangent_solve: Any
-    counts: tuple[int, int, int]
+    counts: tuple[int, ...]
     size: int
 
     def starts(self) -> tuple[int, int, int]:
@@ -58,8 +58,8 @@ def custom_root_of(eqn: Any, expander: Expander) -> Root | None:
     maps = _applications(eqn, root)
     if maps is None:
         return None
-    parts = [expander.closed(part) for part in (f, solve)]
-    return Root(*parts, expander.closed_but(tangent_solve, maps), root.counts, size)
+    f, solve = expander.closed(f), expander.closed(solve)
+    return Root(f, solve, expander.closed_but(tangent_solve, maps), root.counts, size)
 
 
 def _applications(eqn: Any, root: Root) -> list[Any] | None:

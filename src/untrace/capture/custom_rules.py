@@ -56,7 +56,7 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     if found is not None:
         return found
     name = jax_compat.function_name(params["call_jaxpr"]) or "custom_jvp"
-    out = importer.rules[key] = {
+    out: Any = {
         "call_jaxpr": importer.function(params["call_jaxpr"], name),
         "num_consts": params["num_consts"],
         "symbolic_zeros": params["symbolic_zeros"],
@@ -64,6 +64,7 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
         "out_zeros": (),
         "closed": (),
     }
+    importer.rules[key] = out
 
     def trace() -> Any:
         rule, out_zeros = importer.expander.jvp_of(eqn)
@@ -101,13 +102,14 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     name = jax_compat.function_name(params["call_jaxpr"]) or "custom_vjp"
     primal = importer.function(params["call_jaxpr"], name)
     _note_paths(primal, params["fwd_jaxpr_thunk"])
-    out = importer.rules[key] = {
+    out: Any = {
         "call_jaxpr": primal,
         "num_consts": params["num_consts"],
         "symbolic_zeros": params["symbolic_zeros"],
         "fwd": None,
         "bwd": None,
     }
+    importer.rules[key] = out
 
     def trace() -> Any:
         fwd, forwards, bwd, *rest = importer.expander.vjp_of(eqn)

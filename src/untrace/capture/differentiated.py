@@ -296,7 +296,8 @@ def _code_of(function: Any) -> Any:
 def _names(closed: Any, args: Sequence[Any]) -> tuple[str, ...]:
     paths = iter(jax_compat.argument_names(closed) or ())
     leaves = [[next(paths, "") for _ in jax.tree.leaves(arg)] for arg in args]
-    return tuple([_ROOT.match(own[0])[0] if own else "" for own in leaves])  # type: ignore[index]
+    roots = [_ROOT.match(own[0]) if own else None for own in leaves]
+    return tuple([root[0] if root is not None else "" for root in roots])
 
 
 def _is_unknown(argument: Any) -> bool:
@@ -318,7 +319,8 @@ def _without(function: Any, args: Sequence[Any], named: dict[str, Any], known: s
         signature = inspect.signature(function)
         own = list(signature.parameters.values())
         kept = [p for i, p in enumerate(own) if i not in known and p.name not in named]
-        called.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        described: Any = called
+        described.__signature__ = signature.replace(parameters=kept)
     return called
 
 

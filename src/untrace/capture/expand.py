@@ -203,9 +203,10 @@ class Expander:
         for eqn in jaxpr.eqns:
             linear = [type(v) is not jax_compat.LITERAL_TYPE and v in moving for v in eqn.invars] if moving else ()
             if any(linear):
+                assert used is not None  # where something moves
                 moving.update(eqn.outvars)
                 eqn = jax_compat.with_unused_dropped(eqn, used)
-            body = None
+            body, copies, own = None, (), ()
             if self._may_expand(eqn):
                 used = self._used(jaxpr) if used is None else used
                 stays = bool(kept) and id(jax_compat.hi_primitive(eqn)) in kept

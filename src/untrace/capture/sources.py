@@ -108,14 +108,14 @@ def _lambda_at(tree: ast.Module, code: types.CodeType) -> ast.FunctionDef:
     `return`.
     """
     places = [p for p in code.co_positions() if None not in p and (p[0], p[2]) != (p[1], p[3])]
-    start = min((p[0], p[2]) for p in places)  # type: ignore[type-var]
-    end = max((p[1], p[3]) for p in places)  # type: ignore[type-var]
+    start = min((p[0], p[2]) for p in places)
+    end = max((p[1], p[3]) for p in places)
     inside = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Lambda):
             body = node.body
             first, last = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
-            if first <= start and end <= last:  # type: ignore[operator]
+            if first <= start and end <= last:
                 inside.append((first, node))
     if not inside:
         raise NotEmbeddable("its source is not a plain function")
@@ -188,8 +188,8 @@ def drop_foreign_assignments(node: ast.FunctionDef, values: Mapping[str, Any], w
     notes: list[str] = []
 
     class Dropper(ast.NodeTransformer):
-        def visit_Assign(self, statement: ast.Assign) -> Any:
-            target = statement.targets[0]
+        def visit_Assign(self, node: ast.Assign) -> Any:
+            statement, target = node, node.targets[0]
             if len(statement.targets) == 1 and isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
                 owner = values.get(target.value.id)
                 if isinstance(owner, types.ModuleType) and not is_public_module(owner.__name__):
@@ -198,7 +198,7 @@ def drop_foreign_assignments(node: ast.FunctionDef, values: Mapping[str, Any], w
             return statement
 
     Dropper().visit(node)
-    for body in [n.body for n in ast.walk(node) if isinstance(getattr(n, "body", None), list)]:
+    for body in [body for n in ast.walk(node) if isinstance(body := getattr(n, "body", None), list)]:
         if len(body) > 1:
             body[:] = [s for s in body if not isinstance(s, ast.Pass)] or [ast.Pass()]
     return notes

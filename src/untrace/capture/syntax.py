@@ -257,7 +257,8 @@ def _first_line(statement: Any) -> int:
 
 
 def _last_line(statement: Any) -> int:
-    return statement.body[-1].end_lineno if type(statement) is ast.match_case else statement.end_lineno
+    last: Any = statement.body[-1] if type(statement) is ast.match_case else statement
+    return int(last.end_lineno)
 
 
 _FILES: dict[str, _File] = {}
@@ -295,7 +296,8 @@ def _known_to_linecache(name: str) -> _File | None:
         return None
     file = _FILES.get(name)
     if file is None or file.state is not lines:
-        if file is None or list(file.lines) != lines:
+        held: Any = file.lines if file is not None else ()
+        if file is None or list(held) != lines:
             file = _FILES[name] = _File(Listed(lines))
         file.state = lines
     return file
@@ -384,7 +386,8 @@ def returned(code: CodeType, name: str, node: ast.AST) -> tuple[int | str, ...] 
     if facts is None:
         facts = piece.returns[function] = _Returns(function)
     place = facts.places.get(name)
-    if place is None or facts.last_store.get(name, (0, 0)) > (node.end_lineno or 0, node.end_col_offset or 0):
+    end = getattr(node, "end_lineno", None) or 0, getattr(node, "end_col_offset", None) or 0
+    if place is None or facts.last_store.get(name, (0, 0)) > end:
         # The store of this very statement stands before its value, so a later one is another statement's.
         return None
     return place
@@ -467,7 +470,7 @@ def _names_in(value: ast.AST, path: tuple[int | str, ...]) -> list[tuple[str, tu
         case ast.Tuple() | ast.List():
             return [found for i, e in enumerate(value.elts) for found in _names_in(e, (*path, i))]
         case ast.Dict():
-            keys = [k.value if isinstance(k, ast.Constant) else "?" for k in value.keys]
+            keys: list[Any] = [k.value if isinstance(k, ast.Constant) else "?" for k in value.keys]
             return [found for k, v in zip(keys, value.values, strict=True) for found in _names_in(v, (*path, k))]
     return []
 

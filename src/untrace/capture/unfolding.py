@@ -185,8 +185,10 @@ def _call_value_and_grad(function: Any, signature: Signature, inputs: Sequence[A
         out = called(*args, **kwargs)
         return (out[0][0], out[1]) if signature.has_aux else out[0]
 
-    options = dict.fromkeys(signature.options, True)
-    both = jax.value_and_grad(scalar, signature.argnums, has_aux=signature.has_aux, **options)
+    options: Any = dict.fromkeys(signature.options, True)
+    argnums = signature.argnums
+    assert argnums is not None  # of a gradient some are named
+    both = jax.value_and_grad(scalar, argnums, has_aux=signature.has_aux, **options)
     value, gradients = both(*args, **kwargs)
     return [*jax.tree.leaves(value), *filter(_moves, jax.tree.leaves(gradients))], None
 

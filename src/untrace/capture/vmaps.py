@@ -147,8 +147,9 @@ def as_function(called: Any) -> Any:
         return called(*args, **kwargs)
 
     function.__name__ = "<unnamed>"
+    with_signature: Any = function
     with contextlib.suppress(TypeError, ValueError):
-        function.__signature__ = inspect.signature(called)  # type: ignore[attr-defined]
+        with_signature.__signature__ = inspect.signature(called)
     return function
 
 

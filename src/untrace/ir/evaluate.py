@@ -63,8 +63,9 @@ def _run(function: Function, args: Sequence[Data], primitive: Callable[[Equation
         elif type(callee) is TreeMap:
             outputs = [_run(f, callee.arguments(inputs, turn), primitive)[0] for turn, f in enumerate(callee.turns)]
         elif type(callee) is TreeSum:
-            total = Function("sum", equation.inputs, list(callee.equations), equation.outputs)  # type: ignore[arg-type]
-            outputs = _run(total, inputs, primitive)
+            params: Any = equation.inputs
+            results: Any = equation.outputs
+            outputs = _run(Function("sum", params, list(callee.equations), results), inputs, primitive)
         elif type(callee) is Library or type(callee) is Local:
             outputs = _run(callee.body, inputs, primitive)
         else:
@@ -127,9 +128,7 @@ def _arrays(values: Sequence[Any]) -> tuple[Any, ...]:
 
 def _typed(values: Sequence[Any], carry: Sequence[Any]) -> tuple[Any, ...]:
     """What a turn hands on, of the types that it was handed: a literal among it is a Python number here."""
-    return tuple(
-        [jax.tree.map(lambda v, c: jnp.asarray(v, c.dtype), v, c) for v, c in zip(values, carry, strict=True)]
-    )
+    return tuple([jax.tree.map(lambda v, c: jnp.asarray(v, c.dtype), v, c) for v, c in zip(values, carry, strict=True)])
 
 
 def _bind(equation: Equation, args: Sequence[Any]) -> Sequence[Any]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, final
 
 from untrace.ir.facts import NOTHING, FunctionFacts, ProgramFacts, Transposed
 from untrace.ir.types import Aval, EntrySignature, Jaxpr, Origin, Parameter, PrimitiveObject, PyTree, Sources
@@ -26,6 +26,7 @@ from untrace.ir.values import Literal as Literal
 from untrace.ir.values import Value as Value
 
 T = TypeVar("T")
+Passed = Value | Constant  # what a call of a local function may be passed
 
 
 class Primitive:
@@ -57,6 +58,7 @@ class Structured(Primitive):
         raise NotImplementedError(type(self).__name__)
 
 
+@final
 class Scan(Structured):
     """`lax.scan`. `body` takes constants, the carry and the elements of a turn, and gives the carry and the outputs of a turn;
     the equation's inputs are the constants (`consts` of them), the first carry (`carries`) and the arrays of elements, its
@@ -82,6 +84,7 @@ class Scan(Structured):
         return Scan(self.object, body, self.consts, self.carries)
 
 
+@final
 class While(Structured):
     """`lax.while_loop`. `condition` and `body` take constants, each its own, and the carry; the equation's inputs are those of
     the condition (`condition_consts`), those of the body (`body_consts`) and the first carry, its outputs the last one."""
@@ -119,6 +122,7 @@ class While(Structured):
         }  # fmt: skip
 
 
+@final
 class Cond(Structured):
     """`lax.cond` and `lax.switch`. The equation's inputs are the number of the branch and the operands of all `branches`."""
 
@@ -137,6 +141,7 @@ class Cond(Structured):
         return {"branches": self.branches}
 
 
+@final
 class Slot:
     """The place of input number `index` of an equation in the arguments of a Library callee."""
 
@@ -149,6 +154,7 @@ class Slot:
         return f"Slot({self.index})"
 
 
+@final
 class Library:
     """A callee that is a public function of JAX, with the equations that it stands for.
 
@@ -175,6 +181,7 @@ class Library:
         self.own_tuple = False
 
 
+@final
 class Local:
     """A callee that is a function of the program itself: a call that the author made. Several calls may share `body`,
     which must be complete when this is made. `effects`: whether it does more than compute its results.
@@ -188,6 +195,7 @@ class Local:
         self.effects = any(e.effects for e in body.equations)
 
 
+@final
 class Pack:
     """A callee that makes one tuple of its inputs."""
 
@@ -196,6 +204,7 @@ class Pack:
     effects = False
 
 
+@final
 class Unpack:
     """A callee that takes one tuple apart; `outputs` holds None for the parts that nothing needs."""
 
@@ -204,6 +213,7 @@ class Unpack:
     effects = False
 
 
+@final
 class TreeMap:
     """A callee that does the same for every leaf of some trees: `jax.tree.map(f, params, grads)`.
 
@@ -236,6 +246,7 @@ class TreeMap:
         return [*[inputs[tree * count + turn] for tree in range(self.trees)], *inputs[self.trees * count :]]
 
 
+@final
 class TreeSum:
     """A callee that adds up the leaves of a tree, its inputs, one after the other; from 0 on where `from_zero`.
 
@@ -250,6 +261,7 @@ class TreeSum:
         self.from_zero = from_zero
 
 
+@final
 class TupleType:
     """What stands for the abstract value of a tuple: those of its parts, with names for them."""
 
@@ -261,6 +273,7 @@ class TupleType:
         self.hints = tuple(hints)
 
 
+@final
 class PullbackType:
     """What stands for the abstract value of the function that `jax.vjp` gives back: those of the residuals that it holds.
 
@@ -275,6 +288,7 @@ class PullbackType:
         self.parts = tuple(parts)
 
 
+@final
 class Equation:
     """`outputs = callee(*inputs, **params)`.
 
@@ -325,6 +339,7 @@ class Equation:
         return {**{key: every[key] for key in order if key in every}, **every}
 
 
+@final
 class Function:
     """Equations between `params` and `results`; `name` is a hint from the program (data: not yet an identifier).
 

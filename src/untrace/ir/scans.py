@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from untrace import jax_compat
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Atom, Constant, Equation, Function, Literal, Scan, Value
 
 # Parameters of a scan that say what it does, or how its operands are counted; any other must be at its default.
@@ -14,18 +15,12 @@ _COUNTS = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear"})
 _SAID = frozenset({"jaxpr", "length", "reverse", "unroll"})
 
 
-def scan_of(equation: Equation) -> Scan:
-    """The callee of an equation that is known to be a scan."""
-    assert type(equation.callee) is Scan, equation.callee.name
-    return equation.callee
-
-
 def is_plain_scan(equation: Equation) -> bool:
     """Whether `lax.scan` of a function that closes over the constants makes this scan.
 
     (It turns a carry that the body only forwards into a constant, and drops an output that is an input.)
     """
-    loop = scan_of(equation)
+    loop = callee_of(equation, Scan)
     function, consts, carries, params = loop.body, loop.consts, loop.carries, equation.params
     inputs = equation.inputs
     init, xs = inputs[consts : consts + carries], inputs[consts + carries :]

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+from typing import final
+
 from untrace.ir.types import Aval, Data
 
 
+@final
 class Value:
     """A variable: bound once, by a Function's parameter or an Equation's output. `aval` is JAX's abstract value.
 
@@ -24,6 +27,7 @@ class Value:
         self.named_inside = False
 
 
+@final
 class Literal:
     """A scalar that stands in an equation itself. `value`: Python or NumPy scalar of `aval.dtype`, shape ()."""
 
@@ -34,6 +38,7 @@ class Literal:
         self.aval = aval
 
 
+@final
 class Constant:
     """An array that a function closes over; one object per array identity in the whole Program.
 

@@ -105,6 +105,7 @@ def closed_as_used(eqn: Any) -> Any:
     if eqn.primitive.name == "custom_linear_solve":
         params, counts, kept = dict(eqn.params), list(eqn.params["const_lengths"]), []
         for _, number, place in inner_places(eqn):
+            assert number is not None  # they are several
             own = range(place.start, place.start + counts[number])
             order, jaxpr = _closed_as_used(params["jaxprs"][number], [eqn.invars[i] for i in own])
             put_inner_jaxpr(params, "jaxprs", number, jaxpr)

@@ -45,8 +45,10 @@ def intercepted_vmap(note: Callable[[MappedCall], None]) -> Iterator[None]:
     named axes and those inside another transformation.
     """
     from jax._src import core, source_info_util
-    from jax._src.interpreters import batching, partial_eval
+    from jax._src.interpreters import batching as jax_batching
+    from jax._src.interpreters import partial_eval
 
+    batching: Any = jax_batching  # of which functions are replaced
     flatten_before, batch_before = batching.flatten_fun_for_vmap, batching.batch
     functions: dict[int, tuple[Any, Any, Any]] = {}
     own = jax_folder()
@@ -101,8 +103,9 @@ def intercepted_bodies(note: Callable[[Any, Any, Any], None]) -> Iterator[None]:
     only. Source: `trace_to_jaxpr` in jax/_src/interpreters/partial_eval.py, which all of them go through; what it has
     traced before it does not call again, but gives.
     """
-    from jax._src.interpreters import partial_eval
+    from jax._src.interpreters import partial_eval as jax_partial_eval
 
+    partial_eval: Any = jax_partial_eval  # of which a function is replaced
     before = partial_eval.trace_to_jaxpr
 
     def trace_to_jaxpr(function: Any, avals: Any, *args: Any, **kwargs: Any) -> Any:
@@ -128,9 +131,11 @@ def noted_reuse() -> Iterator[list[Any]]:
     What JAX takes from its caches it does not call. Source: there are two that go by the function, `_infer_params` in
     jax/_src/pjit.py and `trace_to_jaxpr` in jax/_src/interpreters/partial_eval.py.
     """
-    from jax._src import pjit
-    from jax._src.interpreters import partial_eval
+    from jax._src import pjit as jax_pjit
+    from jax._src.interpreters import partial_eval as jax_partial_eval
 
+    pjit: Any = jax_pjit  # of which functions are replaced, as in the next
+    partial_eval: Any = jax_partial_eval
     reused: list[Any] = []
     made: dict[int, Any] = {}  # by id: what was traced here
     trace, trace_for_jit, infer = partial_eval.trace_to_jaxpr, pjit._trace_for_jit, pjit._infer_params

@@ -13,8 +13,8 @@ import numpy as np
 from jax._src import core as _core
 from jax.extend import core as jex_core
 
-LITERAL_TYPE = jex_core.Literal
-DROP_TYPE = jex_core.DropVar
+LITERAL_TYPE: type[Any] = jex_core.Literal
+DROP_TYPE: type[Any] = jex_core.DropVar
 JAXPR_TYPES: tuple[type, ...] = (jex_core.ClosedJaxpr, getattr(jex_core, "Jaxpr", jex_core.ClosedJaxpr))
 
 

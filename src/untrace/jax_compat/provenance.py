@@ -232,7 +232,7 @@ def unfiltered_tracebacks() -> Iterator[None]:
     from jax._src import config, traceback_util
 
     before = traceback_util._is_under_reraiser
-    traceback_util._is_under_reraiser = lambda error: True
+    traceback_util._is_under_reraiser = lambda e: True
     try:
         with config.traceback_filtering("off"):
             yield

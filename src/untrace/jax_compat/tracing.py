@@ -30,7 +30,7 @@ def tracing_context(eqn: Any) -> Iterator[None]:
     """
     from jax._src import config, core
 
-    mesh = getattr(eqn.ctx, "cur_abstract_mesh", None)
+    mesh: Any = getattr(eqn.ctx, "cur_abstract_mesh", None)
     manual = tuple(getattr(mesh, "manual_axes", ()) or ()) if mesh is not None else ()
     varies = any(varying_axes(v.aval) for v in (*eqn.invars, *eqn.outvars))
     with contextlib.ExitStack() as stack:
@@ -51,7 +51,7 @@ def tracing_inside_mesh(avals: Sequence[Any]) -> Iterator[None]:
     from jax._src import config, core
     from jax._src.mesh import use_abstract_mesh
 
-    mesh = next((a.sharding.mesh for a in avals if has_typed_mesh(a)), None)
+    mesh: Any = next((a.sharding.mesh for a in avals if has_typed_mesh(a)), None)
     manual = tuple(getattr(mesh, "manual_axes", ()) or ())
     with contextlib.ExitStack() as stack:
         if manual:
@@ -144,11 +144,13 @@ def name_of_call(function: Any) -> str | None:
     """The name of the one call that a jitted function leaves in every trace; None where it leaves its equations, or is no
     jitted function. Its settings have no public name, and the value that stands for inlining differs between the lines.
     """
-    if type(function) is not type(_JITTED):  # `custom_jvp` copies the attributes of the function that it wraps
+    jitted: Any = type(_JITTED)
+    settings: Any = jax.config  # its settings are no attributes to a type checker
+    if type(function) is not jitted:  # `custom_jvp` copies the attributes of the function that it wraps
         return None
     inline = getattr(getattr(function, "_jit_info", None), "inline", None)
     stays = inline is False or getattr(inline, "name", "") == "AUTO"
-    return function.__name__ if stays and not jax.config.jax_disable_jit else None
+    return function.__name__ if stays and not settings.jax_disable_jit else None
 
 
 class TooManyEquations(Exception):

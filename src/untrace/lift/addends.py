@@ -35,7 +35,7 @@ def sums_outside(root: Call, equations: list[Equation]) -> list[Equation]:
     """
     if not _has_backward(root):
         return equations
-    readers: dict[Value, list[int]] = {}
+    readers: dict[Any, list[int]] = {}
     makers = {o: at for at, e in enumerate(equations) for o in e.outputs if o is not None}
     for at, equation in enumerate(equations):
         for atom in equation.inputs:
@@ -47,13 +47,13 @@ def sums_outside(root: Call, equations: list[Equation]) -> list[Equation]:
         equation = equations[at]
         if not isinstance(equation.callee, Primitive) or equation.callee.name not in _SUMS:
             return False
-        if any(reader in inside for reader in readers.get(equation.outputs[0], ())):  # type: ignore[arg-type]
+        if any(reader in inside for reader in readers.get(equation.outputs[0], ())):
             return False
         own = [makers.get(a) in inside for a in equation.inputs if type(a) is Value]
         if len(own) != 2 or own[0] == own[1]:
             return False
         other = equation.inputs[own.index(False)]
-        return sum(reader in inside for reader in readers[other]) == 1  # type: ignore[index]
+        return sum(reader in inside for reader in readers[other]) == 1
 
     def visit(call: Call) -> tuple[set[int], list[int]]:
         """The equations inside, and those that go behind it."""
@@ -62,10 +62,10 @@ def sums_outside(root: Call, equations: list[Equation]) -> list[Equation]:
         items: list[int | Call] = []
         for item in call.items:
             items.append(item)
-            if type(item) is int:
+            if isinstance(item, int):
                 inside.add(item)
             else:
-                inner, behind = visit(item)  # type: ignore[arg-type]
+                inner, behind = visit(item)
                 inside.update(inner)
                 inside.update(behind)
                 items.extend(behind)
@@ -87,17 +87,17 @@ def sums_outside(root: Call, equations: list[Equation]) -> list[Equation]:
 
 
 def _has_backward(call: Call) -> bool:
-    return call.backward or any(type(i) is not int and _has_backward(i) for i in call.items)
+    return call.backward or any(not isinstance(i, int) and _has_backward(i) for i in call.items)
 
 
 def _renumber(call: Call, order: list[int]) -> None:
     """Numbers the equations of a call as they stand in it now. order: gets the old numbers."""
     for place, item in enumerate(call.items):
-        if type(item) is int:
+        if isinstance(item, int):
             call.items[place] = len(order)
             order.append(item)
         else:
-            _renumber(item, order)  # type: ignore[arg-type]
+            _renumber(item, order)
 
 
 def missing_addends(shapes: Sequence[Any], around: Mapping[Any, Any], provenance: Provenance) -> list[Addend]:

@@ -21,8 +21,19 @@ from untrace import jax_compat
 from untrace.capture import syntax
 from untrace.capture.provenance import targets
 from untrace.capture.whose import is_library_internal
+from untrace.ir.callees import callee_of
 from untrace.ir.evaluate import bound_again
-from untrace.ir.nodes import Equation, Function, Primitive, Program, Slot, Value, functions_called, walk_functions
+from untrace.ir.nodes import (
+    Equation,
+    Function,
+    Library,
+    Primitive,
+    Program,
+    Slot,
+    Value,
+    functions_called,
+    walk_functions,
+)
 from untrace.lift import parameters
 from untrace.lift.engine import Lifter, Matcher
 from untrace.lift.library import ASSOCIATIVE_SCAN
@@ -113,11 +124,11 @@ def _lift(m: Matcher, group: list[Equation]) -> bool:
         args = (tuple([Slot(i) for i in slots]),) if count > 1 else (Slot(0),)
         m._replace(ASSOCIATIVE_SCAN, args, kwargs, inputs, covered, anchors, place)
         lifted = m.replaced[id(place)]
-        lifted.callee.function = combine  # type: ignore[union-attr]
-        results = dict(zip(chosen, lifted.outputs, strict=True))
+        callee_of(lifted, Library).function = combine
+        results: dict[int, Any] = dict(zip(chosen, lifted.outputs, strict=True))
         lifted.outputs = [results.get(i) for i in range(count)]
         _name(m, anchors[-1], lifted.outputs)
-        body = lifted.callee.body  # type: ignore[union-attr]
+        body = callee_of(lifted, Library).body
         body.results = [results.get(i, body.results[0]) for i in range(count)]
         return True
     return False

@@ -29,7 +29,7 @@ def owner_of(frame: Frame) -> str | None:
 def function_name(call: Call) -> str:
     """`attention` for `Attention.__call__`, else the method's or the function's own name; for a library the caller's word."""
     call = _behind_wrappers(call)
-    frame = call.callee
+    frame = _callee(call)
     owner = owner_of(frame)
     name = frame.name
     if owner is not None and (name.startswith("__") or frame.library and name in _CALLS):
@@ -40,18 +40,22 @@ def function_name(call: Call) -> str:
     return words.clean(name.strip("_") or "inner", "inner")
 
 
+def _callee(call: Call) -> Frame:
+    """The first frame inside of a call, which every one but a function's own root has."""
+    assert call.callee is not None
+    return call.callee
+
+
 def owner_of_call(call: Call) -> str | None:
     """The class of the method that a call is of."""
-    return owner_of(_behind_wrappers(call).callee)
+    return owner_of(_callee(_behind_wrappers(call)))
 
 
 def _behind_wrappers(call: Call) -> Call:
     """The call of a method, where `call` is that of an object around it."""
-    while (
-        call.callee.library and call.callee.name == "__call__" and len(call.items) == 1 and type(call.items[0]) is Call
-    ):
-        inner = call.items[0]
-        if inner.callee.name.startswith("<") or inner.callee.name == "__call__":
+    while _callee(call).library and _callee(call).name == "__call__" and len(call.items) == 1:
+        (inner,) = call.items
+        if type(inner) is not Call or _callee(inner).name.startswith("<") or _callee(inner).name == "__call__":
             break
         call = inner
     return call

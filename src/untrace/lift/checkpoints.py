@@ -17,6 +17,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.capture.checkpoints import NAMES
+from untrace.ir.callees import output_of
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Primitive, Program, Value, walk_functions
 from untrace.lift.cotangents import d
 from untrace.lift.pieces import renamed
@@ -50,7 +51,7 @@ def find_checkpoints(program: Program, refused: Container[int] = ()) -> Program:
                 p: _zeros(p.aval, equation) for p, i in zip(block.params, transposed.primals, strict=True) if i < 0
             }
             primals = [
-                equation.inputs[i] if i >= 0 else zeros[p].outputs[0]
+                equation.inputs[i] if i >= 0 else output_of(zeros[p])
                 for p, i in zip(block.params, transposed.primals, strict=True)
             ]
             inputs = [*primals, *[equation.inputs[i] for i in transposed.cotangents]]
@@ -136,7 +137,7 @@ def _close_over(block: Function, users: list[tuple[Function, int]]) -> None:
     if not constants:
         return
     values = {block.params[i]: equations[0].inputs[i] for i in constants}
-    block.equations = [renamed(e, values) for e in block.equations]  # type: ignore[arg-type]
+    block.equations = [renamed(e, values) for e in block.equations]
     block.params = [p for p in block.params if p not in values]
     left = [i for i in range(count) if i not in constants]
     taken = [

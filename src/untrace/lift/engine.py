@@ -18,6 +18,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site
 from untrace.ir.nodes import (
+    Atom,
     Cond,
     Constant,
     Equation,
@@ -153,7 +154,7 @@ class Matcher:
         self.uneven = function.facts.uneven
         self.consumed: set[int] = set()
         self.replaced: dict[int, Equation] = {}
-        self.made: dict[Value, Equation] = {}
+        self.made: dict[Atom, Equation] = {}
         self.uses: dict[Any, int] = {}
         self._refused = lifter.refused
         uses = self.uses
@@ -424,7 +425,7 @@ class Matcher:
             uses[atom] = uses.get(atom, 0) + 1
         body_equations = group if len(group) == 1 else self._from(group)
         outputs = [o for e in anchors for o in e.outputs]
-        results = outputs
+        results: list[Any] = outputs
         if None in outputs:  # the body computes them all the same
             whole = {id(e): with_all_outputs(e) for e in anchors}
             body_equations = [whole.get(id(e), e) for e in body_equations]

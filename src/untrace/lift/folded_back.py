@@ -6,6 +6,10 @@ How much a call hides is not known before: twenty equations may be one `jax.nn.s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Local, Program, Value, walk_functions
 from untrace.lift.pieces import renamed
 
@@ -49,7 +53,7 @@ def _takes_leaves(body: Function) -> bool:
     places = {param: i for i, param in enumerate(body.params)}
     users = [(e, a) for e in body.equations for a in e.inputs if a in places]
     # In order: other functions take several arguments too, of which each is something else.
-    in_order = [places[a] for _, a in users] == list(range(len(places)))  # type: ignore[index]
+    in_order = [places[a] for _, a in users] == list(range(len(places)))
     return in_order and len({(e.callee.name, len(e.inputs)) for e, _ in users}) == 1 and len(users[0][0].inputs) == 1
 
 
@@ -63,17 +67,18 @@ def _is_expression(body: Function) -> bool:
 def _inside(equation: Equation, named: set[str | None]) -> list[Equation]:
     """The equations of the function that is called, on the values of its caller. named: what the caller has names for,
     which the function's own values would take from it."""
-    body: Function = equation.callee.body  # type: ignore[union-attr]
-    known: dict[Value, Value] = dict(zip(body.params, equation.inputs, strict=True))  # type: ignore[arg-type]
+    body = callee_of(equation, Local).body
+    known: dict[Any, Any] = dict(zip(body.params, equation.inputs, strict=True))
     for inner in body.equations:  # several bodies that say the same may call it, each once
         for value in inner.outputs:
             if value is not None:
                 known[value] = made = Value(value.aval, None if value.hint in named else value.hint)
                 made.named = value.named and made.hint is not None
                 made.named_inside = value.named_inside and made.hint is not None
-    for result, output in zip(body.results, equation.outputs, strict=True):
+    results: Sequence[Any] = body.results
+    for result, output in zip(results, equation.outputs, strict=True):
         if output is not None:
-            if not output.named and result.hint and result.hint not in named:  # type: ignore[union-attr]
-                output.hint = result.hint  # type: ignore[union-attr]
-            known[result] = output  # type: ignore[index]
+            if not output.named and result.hint and result.hint not in named:
+                output.hint = result.hint
+            known[result] = output
     return [renamed(e, known) for e in body.equations]

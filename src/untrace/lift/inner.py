@@ -8,8 +8,8 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from untrace import jax_compat
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Cond, Equation, Function, Literal, Scan, Value, While, functions_called
-from untrace.ir.scans import scan_of
 from untrace.lift import parameters, words
 
 
@@ -90,7 +90,7 @@ def operands(equation: Equation, key: str, function: Function) -> list[Any]:
 
 def carry_after_results(equation: Equation, function: Function, known: int) -> None:
     """A cotangent that a backward loop sums up is named where it is added to."""
-    loop = scan_of(equation)
+    loop = callee_of(equation, Scan)
     consts, carries = loop.consts, loop.carries
     for i, (param, result) in enumerate(
         zip(function.params[consts : consts + carries], function.results, strict=False)
@@ -102,7 +102,7 @@ def carry_after_results(equation: Equation, function: Function, known: int) -> N
 _TURNED = frozenset({"transpose", "reshape", "squeeze", "broadcast_in_dim", "convert_element_type"})
 
 
-def added(makers: Mapping[Value, Equation], carry: Value, result: Any) -> Equation | None:
+def added(makers: Mapping[Any, Equation], carry: Value, result: Any) -> Equation | None:
     """The equation that computes what the body of a loop adds to a carry; of several the last one. `makers`: the equations
     of the body by what they give."""
     total = makers.get(result)
@@ -144,9 +144,9 @@ _PLACE = re.compile(r"_\d+$")
 
 def constant_word(equation: Equation) -> str:
     """What an equation on literals alone makes: zeros, ones."""
-    value = next((a.value for a in equation.inputs if type(a) is Literal), None)
+    value: Any = next((a.value for a in equation.inputs if type(a) is Literal), None)
     try:
-        return {0.0: "zeros", 1.0: "ones"}.get(float(value), equation.callee.name)  # type: ignore[arg-type]
+        return {0.0: "zeros", 1.0: "ones"}.get(float(value), equation.callee.name)
     except (TypeError, ValueError):
         return equation.callee.name
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Scan, Value, functions_called
-from untrace.ir.scans import scan_of
 
 _ADDITIONS = frozenset(("add_any", "add"))
 _LOOPS = frozenset(("scan", "while"))
@@ -47,7 +47,7 @@ def slices(function: Function) -> Iterator[tuple[Value, Value, Function]]:
         body, consts, carries = loop.body, loop.consts, loop.carries
         for param, atom in list(zip(body.params, equation.inputs, strict=True))[consts + carries :]:
             if atom in stacked:
-                yield param, *stacked[atom]  # type: ignore[index]
+                yield param, *stacked[atom]
         for output, result in list(zip(equation.outputs, body.results, strict=True))[carries:]:
             if output is not None and type(result) is Value:
                 stacked[output] = result, body
@@ -60,7 +60,7 @@ def put_sums_last(function: Function, equation: Equation) -> tuple[set[int], dic
     The gradient of what a loop closes over is such a sum over its turns. JAX adds where a cotangent is computed, in the
     midst of a call's backward part; the call gives the term, and the loop adds it.
     """
-    loop = scan_of(equation)
+    loop = callee_of(equation, Scan)
     consts, carries = loop.consts, loop.carries
     uses: Counter[object] = Counter(a for e in function.equations for a in e.inputs)
     uses.update(function.results)

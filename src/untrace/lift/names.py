@@ -21,9 +21,9 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance, Site, Target, targets
+from untrace.ir.callees import callee_of
 from untrace.ir.calls import is_named_where_written
 from untrace.ir.nodes import Cond, Equation, Function, Literal, Program, Scan, Value, functions_called, functions_in
-from untrace.ir.scans import scan_of
 from untrace.lift import cotangents, inner, parameters, words
 from untrace.lift.checkpoints import CHECKPOINT_VJP, name_cotangents
 from untrace.lift.constants import name_constants
@@ -416,7 +416,7 @@ class Namer:
             tangents = outputs if same else []
         for output in tangents:
             self._tangents.add(id(output))
-            if "_dot" not in output.hint:
+            if output.hint is not None and "_dot" not in output.hint:
                 output.hint = words.clean(f"{output.hint}_dot")
 
     # ------------------------------------------------------------ inner functions
@@ -436,8 +436,7 @@ class Namer:
                 backward_loop = type(equation.callee) is Scan and phase == "backward"
                 names = self._operand_names(equation, operands, function, phase)
                 same = len(function.results) == len(equation.outputs)
-                if backward_loop:
-                    known = self._name_backward_carry(equation, group, function)
+                known = self._name_backward_carry(equation, group, function) if backward_loop else 0
                 self._name_parameters(function, names)
                 around = self.cotangents.branch
                 if type(equation.callee) is Cond and len(functions) > 1:
@@ -451,7 +450,7 @@ class Namer:
 
     def _name_initial(self, equation: Equation, function: Function) -> None:
         """`initial_hidden` for what a loop starts from, where the author gave only the carry a name."""
-        loop = scan_of(equation)
+        loop = callee_of(equation, Scan)
         consts, carries = loop.consts, loop.carries
         inner.carry_after_values(function, consts, carries)
         for i in range(consts, consts + carries):
@@ -469,7 +468,7 @@ class Namer:
 
         Gives a bit set of the carries for which that could be told.
         """
-        loop = scan_of(equation)
+        loop = callee_of(equation, Scan)
         consts, carries = loop.consts, loop.carries
         known = 0
         inputs = [a for a in equation.inputs if type(a) is Value]
@@ -543,8 +542,8 @@ class Namer:
             if residual is not None:
                 self.cotangents.same(function.params[i], residual)
                 names[i] = residual.hint
-            elif names[i] is not None:
-                names[i] = words.singular(names[i])
+            elif (name := names[i]) is not None:
+                names[i] = words.singular(name)
         if phase != "backward":
             inner.after_definition(names, function, consts, carries)
         return names

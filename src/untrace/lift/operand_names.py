@@ -76,7 +76,7 @@ def _of_subscript(node: ast.Subscript, steps: Sequence[Equation]) -> list[tuple[
     read = dict.fromkeys(a for e in steps for a in e.inputs if type(a) is not Literal and a not in made)
     indices = [a for a in read if type(a) is Constant and a.aval.dtype.kind in "iu"]
     arrays = [a for a in read if a not in indices and str(getattr(a.aval, "dtype", "")) != "bool"]
-    found = [(a, _word(node.value)) for a in arrays if len(arrays) == 1]
+    found: list[tuple[Atom, str | None]] = [(a, _word(node.value)) for a in arrays if len(arrays) == 1]
     return found + [(a, _word(node.slice)) for a in indices if len(indices) == 1]
 
 

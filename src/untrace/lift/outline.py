@@ -10,7 +10,7 @@ innermost call around an equation of `refused`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from untrace.ir.facts import FunctionFacts
 from untrace.ir.nodes import (
     Equation,
     Function,
+    Library,
     Local,
     Primitive,
     Program,
@@ -38,7 +39,7 @@ from untrace.lift.checkpoints import CHECKPOINT_VJP
 from untrace.lift.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
 from untrace.lift.names import provenance_of
 from untrace.lift.outline_names import FunctionNames
-from untrace.lift.outline_scans import Piece, Scan, Shape
+from untrace.lift.outline_scans import Piece, Region, Shape
 from untrace.lift.outline_turns import LEAVES, Turns
 from untrace.lift.pullbacks import is_derivative
 from untrace.prove.rules import RULE_PARAMS
@@ -67,8 +68,8 @@ class Outliner(FunctionNames):
         # Which argument of the entry an input is a part of: a local function can take parts of one tree together.
         roots = getattr(program.signature, "roots", list)()
         count = {root: roots.count(root) for root in set(roots)}
-        self.trees = {p: r for p, r in zip(program.entry.params, roots, strict=False) if count[r] > 1}
-        self.order = {value: i for i, value in enumerate(program.entry.params)}
+        self.trees: dict[Any, Any] = {p: r for p, r in zip(program.entry.params, roots, strict=False) if count[r] > 1}
+        self.order: dict[Any, int] = {value: i for i, value in enumerate(program.entry.params)}
         self._note_trees_inside(program.entry)
         self.provenance = provenance_of(program)
         self.own: set[int] = set()
@@ -77,7 +78,7 @@ class Outliner(FunctionNames):
         self.marked: set[tuple[str, str]] = set()  # functions that are there anyway, for `jax.checkpoint` marked them
         self.turns = Turns(self.order, self.trees)
         # A parameter of a loop's body -> (where, what) the value is that an earlier loop stacked.
-        self.slices: dict[Value, tuple[Scan, Value]] = {}
+        self.slices: dict[Value, tuple[Region, Value]] = {}
         self.terms: dict[Value, Value] = {}  # what a loop adds up -> the sum
         added = set(map(id, padding))
         every = walk_functions(program.entry) if added else []
@@ -114,6 +115,7 @@ class Outliner(FunctionNames):
             self._fold_whole(scan.pieces)
             self.turns.find(scan.pieces)
         self.taken_out = self._taken_out(every, scans)
+        addends: Sequence[Any] = ()
         # Forward parts first: what they save goes to the backward ones as one value.
         for backward in (False, True):
             part = [s for s in every if s.pieces[0].call.backward is backward]
@@ -143,7 +145,7 @@ class Outliner(FunctionNames):
         for shape in every:
             shape.pieces, shape.variants = [], []
 
-    def _taken_out(self, shapes: Sequence[Shape], scans: Sequence[Scan]) -> set[int]:
+    def _taken_out(self, shapes: Sequence[Shape], scans: Sequence[Region]) -> set[int]:
         """Ids of shapes that are only what JAX takes out of a loop where it differentiates that: the part of a call in the
         loop that does not depend on its turns."""
         every = [(id(shape), piece) for shape in shapes for piece in shape.pieces if not piece.call.backward]
@@ -173,26 +175,26 @@ class Outliner(FunctionNames):
                     forward.update(map(id, functions_called(equation)))
         return {id(f) for f in every} - forward
 
-    def _scans(self, backward: set[int]) -> list[Scan]:
+    def _scans(self, backward: set[int]) -> list[Region]:
         """Every function with calls to be found in it, callees first. `backward`: ids of those in a backward pass; of these
         only the bodies of loops are told apart."""
         every = walk_functions(self.program.entry)
         loops = bodies_of_loops(every)
-        scans: dict[int, Scan] = {}
+        scans: dict[int, Region] = {}
         for function in reversed(every):  # callers first
             # Where a pass was before (another attempt at a shared function), the calls have been found already.
             if any(not isinstance(e.callee, Primitive) and not is_derivative(e.callee) for e in function.equations):
                 continue
             outer, loop = loops.get(id(function), (None, None))
-            caller = scans.get(id(outer))
+            caller = scans.get(id(outer)) if loop is not None else None
             if id(function) not in backward:
-                saved = caller.saved_by_loop(loop) if caller is not None else frozenset()
+                saved = caller.saved_by_loop(loop) if caller is not None and loop is not None else frozenset()
                 looped = caller is not None and function.jaxpr is not None
-                scans[id(function)] = Scan(function, self, saved=saved, looped=looped)
-            elif caller is not None:
+                scans[id(function)] = Region(function, self, saved=saved, looped=looped)
+            elif caller is not None and loop is not None:
                 sums, terms = put_sums_last(function, loop)
                 self.terms.update(terms)
-                scans[id(function)] = Scan(function, self, True, sums=sums)
+                scans[id(function)] = Region(function, self, True, sums=sums)
         for scan in scans.values():
             for param, value, body in slices(scan.function):
                 if id(body) in scans:
@@ -217,11 +219,11 @@ class Outliner(FunctionNames):
 
     # ------------------------------------------------------------ equal bodies
 
-    def _pieces(self, call: Call, scan: Scan) -> tuple[list[int | Piece], int]:
+    def _pieces(self, call: Call, scan: Region) -> tuple[list[int | Piece], int]:
         items: list[int | Piece] = []
         stop = 0
         for item in call.items:
-            if type(item) is Call:
+            if isinstance(item, Call):
                 inner, stop = self._pieces(item, scan)
                 items.append(self._piece(item, inner, scan, stop))
             else:
@@ -229,12 +231,14 @@ class Outliner(FunctionNames):
                 stop = item + 1
         return items, stop
 
-    def _piece(self, call: Call, items: list[int | Piece], scan: Scan, stop: int) -> Piece:
+    def _piece(self, call: Call, items: list[int | Piece], scan: Region, stop: int) -> Piece:
         piece = Piece(call, scan)
         piece.items, piece.stop = items, stop
-        piece.start = items[0] if type(items[0]) is int else items[0].start
+        first = items[0]
+        piece.start = first if isinstance(first, int) else first.start
         # Deep inside rules the rules of rules are not captured any more: nothing there stands for the program's own.
         within = None if id(scan.function) in self.own else id(scan.function)
+        assert call.callee is not None  # that is a function's own root
         piece.number(scan.equations, [id(call.callee.code), within, call.backward])
         self.shapes.add(piece, lambda p: p.scan.equations)
         return piece
@@ -322,7 +326,7 @@ class Outliner(FunctionNames):
         turned = [e for e in piece.scan.equations[piece.start : piece.stop] if e.callee.name == "transpose"]
         return self._weight(piece) - (len(turned) if piece.call.callee.library else 0) <= _TINY
 
-    def _around(self, scans: Sequence[Scan]) -> dict[Piece, Piece]:
+    def _around(self, scans: Sequence[Region]) -> dict[Piece, Piece]:
         """By call the one that it stands in."""
         found: dict[Piece, Piece] = {}
         stack = [i for scan in scans for i in scan.pieces if type(i) is Piece]
@@ -383,9 +387,9 @@ class Outliner(FunctionNames):
 
     def _width(self, piece: Piece) -> int:
         """How many things a call is passed: the leaves of one tree are one, and so is what one call saved."""
-        roots = [self.trees.get(value) for value in piece.inputs]
+        roots: list[Any] = [self.trees.get(value) for value in piece.inputs]
         if piece.call.backward:
-            makers = piece.scan.makers(self)
+            makers: Mapping[Any, int] = piece.scan.makers(self)
             roots = [root or makers.get(value) for root, value in zip(roots, piece.inputs, strict=True)]
         return roots.count(None) + len(set(roots) - {None})
 
@@ -402,7 +406,10 @@ class Outliner(FunctionNames):
     def _weight(self, piece: Piece) -> int:
         """How many equations it has, with those that calls of `jax.vjp` stand for and those in loops."""
         inside = piece.scan.equations[piece.start : piece.stop]
-        return sum(len(e.callee.body.equations) if is_derivative(e.callee) else weight(e) for e in inside)
+        return sum(
+            len(e.callee.body.equations) if type(e.callee) is Library and is_derivative(e.callee) else weight(e)
+            for e in inside
+        )
 
     def _count(self, items: Sequence[int | Piece], seen: set[int], backward: bool) -> None:
         """Counts calls as they will stand in the text, backward parts or others: those inside a shared function once."""
@@ -419,12 +426,12 @@ class Outliner(FunctionNames):
     # ------------------------------------------------------------ the new equations
 
     def _emit(
-        self, items: Sequence[int | Piece], scan: Scan, known: dict[Value, Value], results: frozenset[Value]
+        self, items: Sequence[int | Piece], scan: Region, known: dict[Any, Any], results: frozenset[Value]
     ) -> list[Equation]:
         """The equations of `items` in a function where `known` values go by other objects and `results` are returned."""
         new: list[Equation] = []
         for item in items:
-            if type(item) is int:
+            if isinstance(item, int):
                 new.append(pieces.renamed(scan.equations[item], known))
             elif not item.shape.kept:
                 new.extend(self._emit(item.items, scan, known, results))
@@ -432,7 +439,7 @@ class Outliner(FunctionNames):
                 new.append(self._call(item, scan, known, results))
         return new
 
-    def _call(self, piece: Piece, scan: Scan, known: dict[Value, Value], results: frozenset[Value]) -> Equation:
+    def _call(self, piece: Piece, scan: Region, known: dict[Any, Any], results: frozenset[Value]) -> Equation:
         shape = piece.shape
         body = shape.functions.get(piece.variant) or self._define(shape, self._telling(shape, piece.variant))
         needed = set(scan.needed(piece))
@@ -440,6 +447,7 @@ class Outliner(FunctionNames):
         if shape.plain is None:
             shape.plain = frozenset(shape.results) - self._only_saved(shape)
         for number, result in zip(shape.results, body.results, strict=True):
+            assert type(result) is Value  # of a function of ours
             value = piece.values[number]
             if number not in needed and value not in results:
                 outputs.append(None)
@@ -487,6 +495,7 @@ class Outliner(FunctionNames):
     def _define(self, shape: Shape, piece: Piece) -> Function:
         results = [piece.values[n] for n in shape.results]
         inner = [Value(r.aval, r.hint) for r in results]
+        said: set[int] = set()
         if piece.call.backward:
             own = self._own_words(piece.inputs)
             names, unmatched = self._backward_names(piece, dict(zip(results, inner, strict=True))), []
@@ -515,7 +524,7 @@ class Outliner(FunctionNames):
                         value.named, value.named_inside = False, True
         params = [Value(a.aval, n or o) for a, n, o in zip(piece.inputs, names, own, strict=True)]
         self._rename_inside(piece, [p.hint for p in params], inner)
-        known = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
+        known: dict[Any, Any] = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
         equations = self._emit(piece.items, piece.scan, known, frozenset(results))
         function = shape.functions[piece.variant] = Function(shape.name, params, equations, inner)
         same = frozenset(i for i, v in enumerate(piece.inputs) if all(p.inputs[i] is v for p in shape.pieces))
@@ -546,7 +555,9 @@ class Outliner(FunctionNames):
 def _site(call: Call) -> tuple[Any, ...]:
     """Where a call stands in the author's code, and what it calls."""
     frame = call.frame
-    return (id(call.callee.code), None if frame is None else (id(frame.code), frame.lasti))
+    callee = call.callee
+    assert callee is not None  # that is a function's own root
+    return (id(callee.code), None if frame is None else (id(frame.code), frame.lasti))
 
 
 def _is_uneven(shape: Shape) -> bool:

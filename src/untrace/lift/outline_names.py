@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Frame, Provenance
-from untrace.ir.nodes import Atom, Literal, Program, Value
+from untrace.ir.nodes import Atom, Literal, Passed, Program, Value
 from untrace.lift import pieces, words
 from untrace.lift.call_names import function_name, own_parameters, owner_of_call, snake_case
 from untrace.lift.cotangents import d
@@ -23,8 +23,8 @@ class FunctionNames(ABC):
 
     program: Program
     provenance: Provenance
-    trees: dict[Value, Any]
-    order: dict[Value, int]
+    trees: dict[Any, Any]
+    order: dict[Any, int]
     terms: dict[Value, Value]
 
     @abstractmethod
@@ -96,16 +96,18 @@ class FunctionNames(ABC):
         given = [g or w for g, w in zip(given, self._own_words(forward.inputs), strict=True)]
         shape = forward.shape
         function = shape.functions.get(forward.variant)
-        written = dict(zip(shape.results, function.results, strict=True)) if function is not None else {}
+        written: dict[int, Any] = (
+            dict(zip(shape.results, function.results, strict=True)) if function is not None else {}
+        )
 
-        def name(value: Value) -> str | None:
+        def name(value: Any) -> str | None:
             value = piece.scan.whole(value)
             number = forward.numbers.get(value)
             if number is None:
                 return next((g for a, g in zip(forward.inputs, given, strict=True) if a is value), None)
             return written.get(number, shape.variants[forward.variant].values[number]).hint
 
-        def cotangent(value: Value) -> str | None:
+        def cotangent(value: Any) -> str | None:
             primal = primal_of(self.terms.get(value, value))
             found = name(primal) if primal is not None else None
             if found is None and primal is not None and forward.numbers.get(piece.scan.whole(primal)) in shape.results:
@@ -131,7 +133,7 @@ class FunctionNames(ABC):
             common.pop()
         return "_".join(reversed(common)) or None
 
-    def _own_words(self, inputs: Sequence[Value]) -> list[str | None]:
+    def _own_words(self, inputs: Sequence[Passed]) -> list[str | None]:
         """Names of a call's inputs; of those that are leaves of one tree, without what they have in common."""
         names = [a.hint for a in inputs]
         leaves: dict[Any, list[int]] = {}

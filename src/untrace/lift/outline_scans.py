@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from untrace import jax_compat
 from untrace.capture.provenance import Frame, Provenance
-from untrace.ir.nodes import Equation, Function, Value
-from untrace.ir.scans import scan_of
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Equation, Function, Passed, Scan, Value
 from untrace.lift import pieces
 from untrace.lift.addends import sums_outside
 from untrace.lift.calls import Call, call_tree
@@ -24,7 +24,7 @@ class Piece(pieces.Piece):
     __slots__ = ("scan",)
     shape: Shape
 
-    def __init__(self, call: Call, scan: Scan):
+    def __init__(self, call: Call, scan: Region):
         super().__init__(call)
         self.scan = scan
 
@@ -41,7 +41,7 @@ class Shape(pieces.Shape):
         self.name = ""
 
 
-class Scan:
+class Region:
     """One function that is being outlined, and how far each of its values is needed.
 
     `backward`: whether it is the body of a backward loop. `saved`: results that only a backward loop needs. `sums`: ids of
@@ -85,7 +85,7 @@ class Scan:
                     self.last_forward[atom] = end
         self.pieces: list[int | Piece] = []
         self.saved: dict[Value, int] | None = None
-        self.makers_of: dict[Value, Equation] | None = None
+        self.makers_of: dict[Any, Equation] | None = None
         self.looped = looped
 
     def makers(self, outliner: Outliner) -> dict[Value, int]:
@@ -108,7 +108,7 @@ class Scan:
                     self.saved[param] = maker
         return self.saved
 
-    def is_made_by(self, value: Value, node: ast.AST, frame: Frame, provenance: Provenance) -> bool:
+    def is_made_by(self, value: Passed, node: ast.AST, frame: Frame, provenance: Provenance) -> bool:
         """Whether `value` is what the expression `node` gives, in the function that `frame` runs."""
         if self.makers_of is None:
             self.makers_of = {o: e for e in self.equations for o in e.outputs if o is not None}
@@ -140,7 +140,7 @@ class Scan:
     def saved_by_loop(self, equation: Equation) -> frozenset[Value]:
         """What a loop stacks for the backward pass alone: the results of its body."""
         at = next(place for place, other in enumerate(self.equations) if other is equation)
-        loop = scan_of(equation)
+        loop = callee_of(equation, Scan)
         results, carries = loop.body.results, loop.carries
         pairs = zip(equation.outputs[carries:], results[carries:], strict=True)
         found = {r: o is not None and self.last_forward.get(o, -1) > at for o, r in pairs if type(r) is Value}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from untrace.ir.nodes import Value
+from untrace.ir.nodes import Passed
 from untrace.lift.outline_scans import Piece, Shape
 
 LEAVES = 3  # calls in a row for different types are those for the leaves of a tree
@@ -19,7 +19,7 @@ LEAVES = 3  # calls in a row for different types are those for the leaves of a t
 class Turns:
     """Which calls are those for the leaves of trees. `order`: the number of a leaf among all, `trees`: the tree it is of."""
 
-    def __init__(self, order: Mapping[Value, int], trees: Mapping[Value, Any]):
+    def __init__(self, order: Mapping[Any, int], trees: Mapping[Any, Any]):
         self._order = order
         self._trees = trees
         self.mapped: set[Piece] = set()  # that `jax.tree.map` says better
@@ -66,7 +66,7 @@ class Turns:
                 groups.append([place])
         return [places for places in groups if len(places) > 1 and self._follow(run, places)]
 
-    def _are_neighbours(self, leaves: Sequence[Value]) -> bool:
+    def _are_neighbours(self, leaves: Sequence[Passed]) -> bool:
         numbers = [self._order.get(leaf, -1) for leaf in leaves]
         trees = {self._trees.get(leaf) for leaf in leaves}
         return len(trees) == 1 and numbers == list(range(numbers[0], numbers[0] + len(numbers)))

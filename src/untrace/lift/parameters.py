@@ -154,7 +154,7 @@ def has_source(closed: Any) -> bool:
 def positional(function: ast.AST | None) -> list[list[str]]:
     """For each positional parameter of a function its names: those it is unpacked into, else its own."""
     arguments = getattr(function, "args", None)
-    if not isinstance(arguments, ast.arguments):
+    if function is None or not isinstance(arguments, ast.arguments):
         return []
     unpacked = _unpacked(function)
     found = []
@@ -207,7 +207,7 @@ def _unpacked(function: ast.AST, find: Callable[[str], Any] | None = None) -> di
     every = syntax.walked(function) if find is not None else []
     made = _assigned(every)
     for node in every:
-        callee = _called(node, made, find) if isinstance(node, ast.Call) else None
+        callee = _called(node, made, find) if find is not None and isinstance(node, ast.Call) else None
         if callee is not None:
             own = [a.arg for a in (*callee.args.posonlyargs, *callee.args.args)]
             inside = _unpacked(callee)

@@ -105,12 +105,12 @@ def pattern_of(
 ) -> Pattern | None:
     key = (path, _key(args), *[(k, _key(v)) for k, v in kwargs.items()], *[a.aval for a in inputs])
     try:
-        found = patterns.get(key, False)
+        found: Any = patterns.get(key, False)
     except TypeError:  # an argument that has no hash is no static argument of JAX either
         return None
     if found is False:
         found = patterns[key] = _trace(path, args, kwargs, [a.aval for a in inputs])
-    return found  # type: ignore[return-value]
+    return found
 
 
 def _as_simplified(jaxpr: Any) -> Any:

@@ -220,8 +220,9 @@ def same_bodies(comparer: Comparer, left: Piece, right: Piece, ours: Equations, 
 
 def by_way(numbers: Sequence[int], ways: Sequence[Way | None]) -> list[int] | None:
     """Results in the order in which the author returns them; None where that is not known of all."""
-    if len(set(ways)) == len(ways) and all(w is not None and all(type(s) is int for s in w) for w in ways):
-        return [n for _, n in sorted(zip(ways, numbers, strict=True))]  # type: ignore[type-var]
+    known: list[Any] = [w for w in ways if w is not None and all(type(s) is int for s in w)]
+    if len(set(ways)) == len(ways) == len(known):
+        return [n for _, n in sorted(zip(known, numbers, strict=True))]
     return None
 
 
@@ -264,12 +265,12 @@ def name_in_caller(frame: Frame | None, way: Way | None) -> tuple[str, bool] | N
 # ---------------------------------------------------------------- equations
 
 
-def renamed(equation: Equation, known: dict[Value, Value]) -> Equation:
+def renamed(equation: Equation, known: Mapping[Any, Any]) -> Equation:
     """The equation with `known` values replaced; the very same object where it has none."""
     if not known or not any(a in known for a in equation.inputs) and not any(o in known for o in equation.outputs):
         return equation
-    inputs = [known.get(a, a) for a in equation.inputs]  # type: ignore[call-overload]
-    outputs = [known.get(o, o) for o in equation.outputs]  # type: ignore[call-overload]
+    inputs = [known.get(a, a) for a in equation.inputs]
+    outputs = [known.get(o, o) for o in equation.outputs]
     return Equation(equation.callee, inputs, outputs, equation.params, equation.origin)
 
 

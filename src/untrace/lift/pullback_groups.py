@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import Any
 
+from untrace.ir.callees import output_of
 from untrace.ir.nodes import Equation, Library, Literal, Primitive, Value
 from untrace.lift import beforehand, library, signatures
 from untrace.lift.engine import Guess, Matcher, templates
@@ -134,7 +135,7 @@ def _guesses(m: Matcher, group: _Group) -> Iterator[Guess]:
         return
     path, site = call
     facts = signatures.Facts(
-        [e.origin for e in group.equations], [a.aval for a in group.inputs], [group.forward.outputs[0].aval]
+        [e.origin for e in group.equations], [a.aval for a in group.inputs], [output_of(group.forward).aval]
     )
     given = given_arguments(path, site)
     for known in [given, {}] if given else [{}]:
@@ -178,7 +179,8 @@ class PulledCall:
 
     def callee(self, varied: Sequence[int]) -> Library:
         """The callee without its body, of the derivative for the operands `varied`."""
-        return Library(self.path, (tuple(varied), self.args), self.kwargs, None)  # type: ignore[arg-type]
+        none: Any = None  # until `pullbacks.replace` puts one there
+        return Library(self.path, (tuple(varied), self.args), self.kwargs, none)
 
 
 def call_to_try(guess: Guess, cotangents: Sequence[Any], defaults: bool = False) -> PulledCall | None:
@@ -207,7 +209,7 @@ def _typed(literal: Literal) -> Any:
 
 def divided(m: Matcher, equations: list[Equation], cotangent: Value) -> tuple[list[Equation], list[Equation]]:
     """Equations in program order, those that need the cotangent apart."""
-    after = {cotangent}
+    after: set[Any] = {cotangent}
     parts: tuple[list[Equation], list[Equation]] = ([], [])
     for equation in sorted(equations, key=m.position):
         late = not after.isdisjoint(equation.inputs)

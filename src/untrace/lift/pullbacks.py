@@ -223,8 +223,8 @@ def replace(
         result.hint = after_lift(result.hint, name, result.aval)
     pullback = Value(PullbackType(callee.name, [a.aval for a in saved]), f"{name}_vjp")
     count = len(first.outputs) if len(forward) > 1 else results_of_call
-    whole = [*made[forward.index(first)].outputs[:count], pullback]
-    outputs = [*first.outputs[:count], pullback]
+    whole: list[Any] = [*made[forward.index(first)].outputs[:count], pullback]
+    outputs: list[Any] = [*first.outputs[:count], pullback]
     if auxiliary is not None:  # `result, pullback, other`
         whole, outputs = [[o[1 - auxiliary], pullback, o[auxiliary]] for o in (whole, outputs)]
         callee.auxiliary = auxiliary
@@ -236,7 +236,7 @@ def replace(
     unpack = Equation(Unpack(), [pullback], list(inside.values()), {})
     pulled = [with_all_outputs(renamed(e, inside)) for e in backward]
     last = min(lasts, key=m.position)
-    ours = [o for e in lasts for o in pulled[backward.index(e)].outputs]
+    ours: list[Any] = [o for e in lasts for o in pulled[backward.index(e)].outputs]
     cotangents = [Value(a.aval) if type(a) is Literal else a for a in given]
     body = Function(PULLBACK, [pullback, *cotangents], [unpack, *pulled], ours)
     slots = tuple([Slot(i) for i in range(1 + len(given))])
@@ -258,7 +258,8 @@ def _gives_own_tuple(callee: Library, inputs: Sequence[Any]) -> bool:
 
     def noted(*arrays: Any) -> None:
         function = resolve(callee.name.removeprefix("vjp."))
-        kinds.append(type(function(*fill(callee.args[1], arrays), **callee.kwargs)))  # type: ignore[misc]
+        assert function is not None  # which was called
+        kinds.append(type(function(*fill(callee.args[1], arrays), **callee.kwargs)))
 
     jax.eval_shape(noted, *[jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in inputs])
     return kinds[0] is not tuple

@@ -14,6 +14,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.capture.provenance import Provenance
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Library, Primitive, Program, Value, walk_functions
 from untrace.lift.computed_once import author_chain
 from untrace.lift.pieces import renamed
@@ -92,7 +93,7 @@ def _pairs(function: Function) -> list[tuple[Equation, Equation]]:
 def _same_equations(later: Equation, first: Equation) -> dict[int, Any] | None:
     """{id of each equation of the one call: that of the other}; None where they are not the same one by one."""
     pairs = [
-        [e for e in call.callee.body.equations if isinstance(e.callee, Primitive)]  # type: ignore[union-attr]
+        [e for e in callee_of(call, Library).body.equations if isinstance(e.callee, Primitive)]
         for call in (later, first)
     ]
     if len(pairs[0]) != len(pairs[1]) or any(a is None and b is not None for a, b in zip(first.outputs, later.outputs)):  # noqa: B905

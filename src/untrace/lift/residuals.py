@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import (
     Equation,
     Function,
@@ -21,12 +22,12 @@ from untrace.ir.nodes import (
     Pack,
     Program,
     PullbackType,
+    Scan,
     TupleType,
     Unpack,
     Value,
     walk_functions,
 )
-from untrace.ir.scans import scan_of
 from untrace.lift.residuals_of_loops import (
     Handover,
     Stack,
@@ -59,7 +60,7 @@ class _Scope:
 
     def __init__(self, function: Function):
         self.function = function
-        self.parts: dict[Value, tuple[Value, Path]] = {}
+        self.parts: dict[Any, tuple[Value, Path]] = {}
         self.inner: dict[tuple[Value, Path], Value] = {}  # tuples within tuples
 
     def take(self, value: Value, whole: Value, path: Path) -> None:
@@ -90,10 +91,12 @@ class _Bundler:
         for function in self.functions:
             self._take(function)
             for handover in self.loops.get(id(function), ()):
-                forward, backward = [self.scopes[id(scan_of(e).body)] for e in (handover.forward, handover.backward)]
+                forward, backward = [
+                    self.scopes[id(callee_of(e, Scan).body)] for e in (handover.forward, handover.backward)
+                ]
                 hand_over(handover, forward.parts, backward.take)
             for found in self.stacked.get(id(function), ()):
-                inner = self.scopes[id(scan_of(found.forward).body)]
+                inner = self.scopes[id(callee_of(found.forward, Scan).body)]
                 stack(found, inner.parts, self.scopes[id(function)].take)
             if function.facts.saved > 1:
                 self._give(function)
@@ -106,7 +109,7 @@ class _Bundler:
                 if type(equation.callee) is Local:
                     sites.setdefault(id(equation.callee.body), []).append((scope, equation))
                 elif id(equation) in self.takers:
-                    body = self.scopes[id(scan_of(equation).body)]
+                    body = self.scopes[id(callee_of(equation, Scan).body)]
                     take_stacked(equation, scope.parts, scope.whole, body.take)
         for scope in self.scopes.values():
             if scope.parts:
@@ -120,8 +123,9 @@ class _Bundler:
             if ways is None:
                 continue
             count = len(equation.outputs) - len(ways)
-            word = equation.callee.body.name.removesuffix("_fwd")
-            saved = Value(self.types[id(equation.callee.body)], f"{word}_saved")
+            body = callee_of(equation, Local).body
+            word = body.name.removesuffix("_fwd")
+            saved = Value(self.types[id(body)], f"{word}_saved")
             for value, way in zip(equation.outputs[count:], ways, strict=True):
                 if value is not None:
                     scope.parts[value] = saved, way
@@ -134,7 +138,7 @@ class _Bundler:
         members: list[Any] = []
         ways: list[Path] = []
         for result in function.results[count:]:
-            whole, rest = parts.get(result, (result, ()))  # type: ignore[call-overload]
+            whole, rest = parts.get(result, (result, ()))
             if not any(whole is m for m in members):
                 members.append(whole)
             ways.append((next(i for i, m in enumerate(members) if m is whole), *rest))
@@ -164,7 +168,7 @@ class _Bundler:
         passed = [[a for i, a in enumerate(e.inputs) if i not in dropped] for _, e in sites]
         for places in groups:
             _, ways = groups[places]
-            tuples = [_whole(site, [site.parts[e.inputs[p]] for p in places]) for site, e in sites]  # type: ignore[index]
+            tuples = [_whole(site, [site.parts[e.inputs[p]] for p in places]) for site, e in sites]
             saved = Value(_type_of(*tuples[0]), "saved" if len(groups) == 1 else tuples[0][0].hint)
             for place, way in zip(places, ways, strict=True):
                 scope.parts[function.params[place]] = saved, way
@@ -185,7 +189,7 @@ def _groups(scope: _Scope, equation: Equation, whole: bool) -> dict[tuple[int, .
             by_root.setdefault(part[0] if whole else (part[0], part[1][:-1]), []).append(place)
     found = {}
     for places in by_root.values():
-        parts = [scope.parts[equation.inputs[p]] for p in places]  # type: ignore[index]
+        parts = [scope.parts[equation.inputs[p]] for p in places]
         root, prefix = _whole(scope, parts)
         if not prefix and root in scope.function.params and len(places) < _count(root.aval):
             continue  # what the function around it saved is not what its own forward part did
@@ -236,7 +240,7 @@ def _take_apart(scope: _Scope) -> None:
     needed = {a for e in function.equations for a in e.inputs if a in places}
     needed.update(r for r in function.results if r in places)
     # The tuples on the way to a part are needed as well.
-    for root, way in [places[v] for v in sorted(needed, key=lambda v: places[v][1])]:  # type: ignore[index]
+    for root, way in [places[v] for v in sorted(needed, key=lambda v: places[v][1])]:
         for size in range(1, len(way)):
             whole = (root, way[:size])
             if whole not in wanted:
@@ -259,11 +263,11 @@ def _take_apart(scope: _Scope) -> None:
     for equation in function.equations:
         for atom in equation.inputs:
             if atom in places:
-                root, way = places[atom]  # type: ignore[index]
+                root, way = places[atom]
                 equations.extend(open_(root, way[:-1]))
         equations.append(equation)
     for atom in function.results:
         if atom in places:
-            root, way = places[atom]  # type: ignore[index]
+            root, way = places[atom]
             equations.extend(open_(root, way[:-1]))
     function.equations = equations

@@ -17,8 +17,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Local, Pack, Scan, TupleType, Value, functions_called
-from untrace.ir.scans import is_plain_scan, scan_of
+from untrace.ir.scans import is_plain_scan
 
 Path = tuple[int, ...]
 
@@ -44,7 +45,7 @@ def handovers(functions: Sequence[Function], refused: Container[int]) -> dict[in
     shared = Counter(id(g) for f in functions for e in f.equations if e.may_hold_functions for g in functions_called(e))
     found: dict[int, list[Handover]] = {}
     for function in functions:
-        loops = [i for i in _loops(function, refused) if shared[id(scan_of(function.equations[i]).body)] == 1]
+        loops = [i for i in _loops(function, refused) if shared[id(callee_of(function.equations[i], Scan).body)] == 1]
         if len(loops) < 2:
             continue
         uses = Counter(a for e in function.equations for a in e.inputs)
@@ -67,11 +68,11 @@ def handovers(functions: Sequence[Function], refused: Container[int]) -> dict[in
 
 def _runs(forward: Equation, backward: Equation, uses: Counter[Any]) -> Iterator[list[Value]]:
     """What goes from one loop to the other together."""
-    loop = scan_of(backward)
+    loop = callee_of(backward, Scan)
     consts, carries = loop.consts, loop.carries
-    places = {a: i for i, a in enumerate(backward.inputs) if i >= consts + carries}
-    outputs = forward.outputs
-    start = scan_of(forward).carries
+    places: dict[Any, int] = {a: i for i, a in enumerate(backward.inputs) if i >= consts + carries}
+    outputs: Sequence[Any] = forward.outputs
+    start = callee_of(forward, Scan).carries
     while start < len(outputs):
         first = outputs[start]
         stop = start
@@ -118,8 +119,8 @@ def stacks(
         uses.update(function.results)
         saved = {r for r in function.results[-function.facts.saved :] if uses[r] == 1}
         for place in _loops(function, refused):
-            outputs = function.equations[place].outputs
-            runs = [list(group) for ours, group in groupby(outputs, saved.__contains__) if ours]
+            outputs: Sequence[Any] = function.equations[place].outputs
+            runs: list[list[Any]] = [list(group) for ours, group in groupby(outputs, saved.__contains__) if ours]
             runs = [run for run in runs if len(run) >= _MANY]
             if runs:
                 forward = with_own_body(function, place)
@@ -149,7 +150,7 @@ def _loops(function: Function, refused: Container[int]) -> list[int]:
 
 
 def _with_own_body(equation: Equation) -> Equation:
-    loop = scan_of(equation)
+    loop = callee_of(equation, Scan)
     body = loop.body
     own = Function(body.name, list(body.params), list(body.equations), list(body.results), body.jaxpr)
     own.facts = body.facts
@@ -164,8 +165,8 @@ def arrange(functions: Sequence[Function], found: dict[int, list[Handover]]) -> 
     """What functions save is put into the order in which loops give it; `functions`: callees first."""
     orders: dict[int, list[Any]] = {}  # id of a function -> its results: as a loop gives them, or as arranged here
     for handover in (h for hs in found.values() for h in hs):
-        body = scan_of(handover.forward).body
-        orders[id(body)] = body.results
+        body = callee_of(handover.forward, Scan).body
+        orders[id(body)] = list(body.results)
     sites: dict[int, list[tuple[Function, Equation]]] = {}
     for function in reversed(functions):
         if function.facts.saved > 1 and id(function) in sites:
@@ -187,14 +188,15 @@ def _arrange(
     if len(orders_wanted) != 1 or None in orders_wanted:
         return
     (order,) = orders_wanted
+    assert order is not None
     results = list(function.results)
-    function.results = [*results[:count], *[(results if kind == "out" else function.params)[i] for kind, i in order]]  # type: ignore[union-attr]
-    function.facts = replace(function.facts, saved=len(order))  # type: ignore[arg-type]
+    function.results = [*results[:count], *[(results if kind == "out" else function.params)[i] for kind, i in order]]
+    function.facts = replace(function.facts, saved=len(order))
     orders[id(function)] = function.results
     for caller, equation in sites:
         outputs = list(equation.outputs)
         new: list[Value | None] = []
-        for kind, i in order:  # type: ignore[union-attr]
+        for kind, i in order:
             value = outputs[i] if kind == "out" else Value(equation.inputs[i].aval, function.params[i].hint)
             if kind == "in" and id(caller) in orders:
                 place = _span(orders[id(caller)], outputs[count:])[0] + len(new)
@@ -236,7 +238,7 @@ def hand_over(
     """One handover with tuples: `parts` says of which tuple the forward body's values are parts, `take(value, whole, path)` is
     told of which tuple a parameter of the backward body is a part now."""
     forward, backward = handover.forward, handover.backward
-    body, other = scan_of(forward).body, scan_of(backward).body
+    body, other = callee_of(forward, Scan).body, callee_of(backward, Scan).body
     # Another handover may have made these lists shorter.
     first, taken = forward.outputs.index(handover.values[0]), backward.inputs.index(handover.values[0])
     at = len(handover.values)
@@ -259,7 +261,7 @@ def stack(found: Stack, parts: dict[Value, tuple[Value, Path]], give: Callable[[
     """The loop stacks a tuple: `parts` as in `hand_over`, `give(value, whole, path)` is told what the loop's results are
     parts of now."""
     forward = found.forward
-    body = scan_of(forward).body
+    body = callee_of(forward, Scan).body
     first = forward.outputs.index(found.values[0])
     at = len(found.values)
     for value, size in reversed(_bundled(body, first, at, parts)):
@@ -267,7 +269,7 @@ def stack(found: Stack, parts: dict[Value, tuple[Value, Path]], give: Callable[[
         if type(value.aval) is not TupleType:
             continue
         start = first + at
-        leaves = forward.outputs[start : start + size]
+        leaves: Sequence[Any] = forward.outputs[start : start + size]
         stacked = _tuple(value, leaves)
         for leaf, path in zip(leaves, _paths(value.aval), strict=True):
             give(leaf, stacked, path)
@@ -277,25 +279,26 @@ def stack(found: Stack, parts: dict[Value, tuple[Value, Path]], give: Callable[[
 
 def take_stacked(
     backward: Equation,
-    parts: dict[Value, tuple[Value, Path]],
+    parts: dict[Any, tuple[Value, Path]],
     whole_of: Callable[[Value, Path], Value],
     take: Callable[[Value, Value, Path], None],
 ) -> None:
     """A loop takes tuples where it takes all their parts in order. `parts`: those around the loop; `take` as in
     `hand_over`."""
-    loop = scan_of(backward)
+    loop = callee_of(backward, Scan)
     other = loop.body
     place = loop.consts + loop.carries
     while place < len(backward.inputs):
-        root, way = parts.get(backward.inputs[place], (None, ()))  # type: ignore[arg-type]
-        for length in range(len(way)):
-            kind: Any = root.aval  # type: ignore[union-attr]
+        root, way = parts.get(backward.inputs[place]) or (None, ())
+        for length in range(len(way) if root is not None else 0):
+            assert root is not None
+            kind: Any = root.aval
             for index in way[:length]:
                 kind = kind.parts[index]
             paths = _paths(kind)
-            here = [parts.get(a) for a in backward.inputs[place : place + len(paths)]]  # type: ignore[arg-type]
+            here = [parts.get(a) for a in backward.inputs[place : place + len(paths)]]
             if len(paths) > 1 and here == [(root, (*way[:length], *path)) for path in paths]:
-                whole = whole_of(root, way[:length])  # type: ignore[arg-type]
+                whole = whole_of(root, way[:length])
                 leaves = other.params[place : place + len(paths)]
                 given = _tuple(whole, leaves)
                 for leaf, path in zip(leaves, paths, strict=True):
@@ -346,7 +349,7 @@ def _paths(aval: Any) -> list[Path]:
     return found
 
 
-def _tuple(like: Value, leaves: Sequence[Value]) -> Value:
+def _tuple(like: Value, leaves: Sequence[Any]) -> Value:
     """A value for a tuple that is built like `like` of these values."""
     rest = iter(leaves)
 

@@ -23,7 +23,7 @@ def gradients_of(program: Program) -> dict[Value, Value]:
         for node, first in _nodes(argument.example, start):
             known.setdefault(_kind(node, params, first), first)
         start += len(jax.tree.leaves(argument.example))
-    example = program.signature.result  # type: ignore[attr-defined]
+    example = program.signature.result
     if start != len(params) or len(jax.tree.leaves(example)) != len(results):
         return {}
     found: dict[Value, Value] = {}

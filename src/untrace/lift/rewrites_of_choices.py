@@ -169,10 +169,10 @@ def _choice(body: Body, atom: Any) -> tuple[Any, float, float] | None:
     if found is None or type(found[0]) is Literal:
         return None
     which, no, yes = found
-    numbers = [body.scalar(yes), body.scalar(no)]
-    if None in numbers or which.aval.dtype != bool:
+    one, other = body.scalar(yes), body.scalar(no)
+    if one is None or other is None or which.aval.dtype != bool:
         return None
-    return which, *[float(np.asarray(n.val)) for n in numbers]  # type: ignore[return-value]
+    return which, float(np.asarray(one.val)), float(np.asarray(other.val))
 
 
 @rewrite("add")
@@ -185,10 +185,10 @@ def choice_of_negative(body: Body, eqn: Any) -> Any:
     negated = body.maker(eqn.invars[1], "neg") if type(eqn.invars[1]) is not Literal else None
     if negated is None or type(negated.invars[0]) is Literal or str(out.dtype) not in ("float32", "float64"):
         return None
-    parts = [_one_or_zero(body, v) for v in (eqn.invars[0], negated.invars[0])]
-    if None in parts or parts[0][:2] != parts[1][:2] or (parts[0][2], parts[1][2]) != (True, False):  # type: ignore[index]
+    first, second = [_one_or_zero(body, v) for v in (eqn.invars[0], negated.invars[0])]
+    if first is None or second is None or first[:2] != second[:2] or (first[2], second[2]) != (True, False):
         return None
-    which, d, _ = parts[0]  # type: ignore[misc]
+    which, d, _ = first
     if tuple(d.aval.shape) != tuple(out.shape) or which.aval.shape != out.shape or d.aval.weak_type or out.weak_type:
         return None
     return spliced(body, eqn, lambda c, x: [jnp.where(c, x, 0.0 - x)], [which, d])

@@ -267,7 +267,7 @@ def indices_of_a_loop(body: Body, eqn: Any) -> Any:
         if type(operand) is Literal or not jnp.issubdtype(param.aval.dtype, jnp.integer):
             continue
         uses = [(e, n) for e in jaxpr.eqns for n, v in enumerate(e.invars) if v is param]
-        sizes = [_indexed_size(e) for e, n in uses if n == 1]
+        sizes: list[Any] = [_indexed_size(e) for e, n in uses if n == 1]
         if not uses or len(sizes) < len(uses) or None in sizes or len(set(sizes)) > 1:
             continue
         steps = _steps_from_index(body, operand, sizes[0])

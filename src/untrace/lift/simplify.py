@@ -481,10 +481,11 @@ class Body:
         """Remembers the readers among equations that come into the jaxpr."""
         if self._users is None:
             self.users(None)
+        assert self._users is not None
         for eqn in eqns:
             for atom in eqn.invars:
                 if type(atom) is not Literal:
-                    self._users.setdefault(atom, []).append(eqn)  # type: ignore[union-attr]
+                    self._users.setdefault(atom, []).append(eqn)
 
     def maker(self, atom: Any, *names: str, inside: bool = False) -> Any:
         """The equation of one of these primitives that computes `atom`, or None.

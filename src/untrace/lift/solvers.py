@@ -14,8 +14,9 @@ from typing import Any
 from untrace import jax_compat
 from untrace.capture.provenance import targets
 from untrace.capture.whose import is_library_internal
+from untrace.ir.callees import callee_of, output_of
 from untrace.ir.evaluate import bound_again
-from untrace.ir.nodes import Equation, Function, Literal, Program, Slot, While, walk_functions
+from untrace.ir.nodes import Equation, Function, Library, Literal, Program, Slot, While, walk_functions
 from untrace.lift.engine import Lifter, Matcher
 from untrace.lift.library import resolve
 from untrace.lift.names import provenance_of
@@ -73,12 +74,12 @@ def _lift(m: Matcher, equation: Equation, name: str) -> bool:
         return False
     args = tuple([Slot(i) for i in range(closed, len(inputs))])
     m._replace(path, args, kwargs, inputs, covered, [equation], equation)
-    callee = m.replaced[id(equation)].callee
-    callee.function, callee.closed = matvec, closed  # type: ignore[union-attr]
+    callee = callee_of(m.replaced[id(equation)], Library)
+    callee.function, callee.closed = matvec, closed
     names = [t.name for t in targets(m.site(equation)) if t.strong and t.path == (0,)]
     if names:
-        equation.outputs[0].hint = clean(names[0])  # type: ignore[union-attr]
-        equation.outputs[0].named = True  # type: ignore[union-attr]
+        output = output_of(equation)
+        output.hint, output.named = clean(names[0]), True
     return True
 
 

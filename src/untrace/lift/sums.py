@@ -21,8 +21,9 @@ def add_cotangents(program: Program, refused: Container[int]) -> Program:
 def _added(equation: Equation) -> Equation:
     if not isinstance(equation.callee, Primitive) or equation.callee.name not in SUMS or not _are_numbers(equation):
         return equation
-    inputs, outputs = equation.inputs, equation.outputs
-    body = Function("operator.add", inputs, [equation], outputs)  # type: ignore[arg-type]
+    inputs: Any = equation.inputs
+    outputs: Any = equation.outputs
+    body = Function("operator.add", inputs, [equation], outputs)
     return Equation(Library("operator.add", (Slot(0), Slot(1)), {}, body), inputs, outputs, {}, equation.origin)
 
 
@@ -33,4 +34,4 @@ def _are_numbers(equation: Equation) -> bool:
         return False
     kinds = [getattr(a.aval, "dtype", None) for a in (*equation.inputs, output)]
     plain = all(getattr(k, "kind", "") in ("i", "u", "f", "c") or str(k) == "bfloat16" for k in kinds)
-    return plain and output.aval.weak_type == all(a.aval.weak_type for a in equation.inputs)  # type: ignore[union-attr]
+    return plain and output.aval.weak_type == all(a.aval.weak_type for a in equation.inputs)

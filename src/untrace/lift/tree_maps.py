@@ -15,8 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.capture.provenance import Frame, Provenance
+from untrace.ir.callees import callee_of, output_of
 from untrace.ir.calls import is_call
 from untrace.ir.nodes import (
+    Atom,
     Equation,
     Function,
     Library,
@@ -86,7 +88,7 @@ def _in_order(equations: Sequence[Equation], function: Function) -> list[Equatio
 
 
 def _permuted(equation: Equation, order: Sequence[int]) -> Equation:
-    callee, count = equation.callee, len(order)
+    callee, count = callee_of(equation, TreeMap), len(order)
     columns = [equation.inputs[i * count : (i + 1) * count] for i in range(callee.trees)]
     turns = [callee.turns[i] for i in order]
     inputs = [*[c[i] for c in columns for i in order], *equation.inputs[callee.trees * count :]]
@@ -102,7 +104,7 @@ def _in_one(equations: Sequence[Equation], results: Sequence[Any]) -> list[Equat
     found = list(equations)
     if not any(type(e.callee) is TreeMap for e in found):
         return found
-    uses = Counter(a for e in found for a in e.inputs if type(a) is Value)
+    uses: Counter[Atom] = Counter(a for e in found for a in e.inputs if type(a) is Value)
     uses.update(r for r in results if type(r) is Value)
     maker = {id(e.outputs[0]): e for e in found if type(e.callee) is TreeMap}
     taken: set[str | None] = {None}
@@ -122,7 +124,10 @@ def _in_one(equations: Sequence[Equation], results: Sequence[Any]) -> list[Equat
                 first = maker.get(id(column[0]))
                 if first is None or id(first) not in numbered or list(first.outputs) != list(column):
                     continue
-                if len(first.callee.turns[0].equations) + len(equation.callee.turns[0].equations) > _LONGEST:
+                if (
+                    len(callee_of(first, TreeMap).turns[0].equations) + len(equation.callee.turns[0].equations)
+                    > _LONGEST
+                ):
                     continue
                 if any(uses[a] != 1 for a in column):
                     continue
@@ -138,12 +143,13 @@ def _in_one(equations: Sequence[Equation], results: Sequence[Any]) -> list[Equat
 
 def _joined(first: Equation, second: Equation, tree: int) -> Equation:
     """The map that does what `second` does to what `first` gives, which is its tree number `tree`."""
-    count = len(second.callee.turns)
+    one_map, other_map = callee_of(first, TreeMap), callee_of(second, TreeMap)
+    count = len(other_map.turns)
     columns: list[Sequence[Any]] = []
     names: list[str | None] = []
     shared: list[Any] = []
     for equation, without in ((second, tree), (first, -1)):
-        callee = equation.callee
+        callee = callee_of(equation, TreeMap)
         for i in range(callee.trees):
             column = equation.inputs[i * count : (i + 1) * count]
             if i != without and not any(all(map(operator.is_, column, c)) for c in columns):
@@ -152,11 +158,11 @@ def _joined(first: Equation, second: Equation, tree: int) -> Equation:
         shared.extend(a for a in equation.inputs[callee.trees * count :] if not any(a is b for b in shared))
     turns = [
         Function("leaf", [*[c[i] for c in columns], *shared], [*one.equations, *two.equations], two.results)
-        for i, (one, two) in enumerate(zip(first.callee.turns, second.callee.turns, strict=True))
+        for i, (one, two) in enumerate(zip(one_map.turns, other_map.turns, strict=True))
     ]
-    for output in first.outputs:
-        output.named = False  # type: ignore[union-attr]
-    callee = TreeMap(turns, len(columns), names, "", second.callee.result)
+    for place in range(len(first.outputs)):
+        output_of(first, place).named = False
+    callee = TreeMap(turns, len(columns), names, "", other_map.result)
     return Equation(callee, [*[a for c in columns for a in c], *shared], second.outputs, {}, second.origin)
 
 
@@ -227,14 +233,14 @@ class _Mapper:
         """Additions of which each adds something else to the one before, and to that alone, are one TreeSum, which
         stands where the last one stood."""
         runs: list[list[Equation]] = []
-        by_total: dict[Value, list[Equation]] = {}  # the sum so far -> its additions
+        by_total: dict[Atom, list[Equation]] = {}  # the sum so far -> its additions
         for equation in equations:
             if equation.callee.name != "operator.add" or not frames[id(equation)]:
                 continue
-            run = by_total.get(equation.inputs[0]) if len(equation.inputs) == 2 else None  # type: ignore[call-overload]
+            run = by_total.get(equation.inputs[0]) if len(equation.inputs) == 2 else None
             if run is not None and frames[id(run[0])] == frames[id(equation)]:
                 run.append(equation)
-            elif len(equation.inputs) == 2 or _adds_to_zero(equation.callee):
+            elif len(equation.inputs) == 2 or _adds_to_zero(callee_of(equation, Library)):
                 run = [equation]
                 runs.append(run)
             else:
@@ -300,9 +306,9 @@ class _Mapper:
             return None
         names, order = _names(tail, len(trees))
         trees = [trees[i] for i in order]
-        outputs = [turn[-1].outputs[0] for turn in turns]
+        outputs = [output_of(turn[-1]) for turn in turns]
         functions = [
-            Function("leaf", [*[c[i] for c in trees], *shared], list(turn), [output])  # type: ignore[list-item]
+            Function("leaf", [*[c[i] for c in trees], *shared], list(turn), [output])
             for i, (turn, output) in enumerate(zip(turns, outputs, strict=True))
         ]
         name = tail[1].name if len(tail) > 1 else ""
@@ -330,7 +336,7 @@ class _Mapper:
                     place = stack.pop()
                     if place not in part:
                         part.add(place)
-                        stack.extend([makers[a] for a in turn[place].inputs if a in makers])  # type: ignore[index]
+                        stack.extend([makers[a] for a in turn[place].inputs if a in makers])
                 parts.append(sorted(part))
         places = [place for part in parts for place in part]
         several = any(len(turn[part[-1]].outputs) != 1 for part in parts)
@@ -356,7 +362,7 @@ class _Turn:
                 if type(atom) is Literal:
                     wires.append((repr(atom.value), str(atom.aval.dtype), atom.aval.weak_type))
                 elif atom in made:
-                    wires.append(made[atom])  # type: ignore[index]
+                    wires.append(made[atom])
                 else:
                     if id(atom) not in places:
                         places[id(atom)] = len(self.inputs)
@@ -426,7 +432,7 @@ def _names(tail: Sequence[Frame], count: int) -> tuple[list[str | None], list[in
 def _consumed(node: ast.AST) -> Iterator[str]:
     """Names in the order in which operations take them: `m` after `v` in `m / jnp.sqrt(v)`."""
     if isinstance(node, (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)):
-        children: list[ast.AST] = node.body if isinstance(node.body, list) else [node.body]
+        children: list[ast.AST] = [*node.body] if isinstance(node.body, list) else [node.body]
     else:
         children = list(ast.iter_child_nodes(node))
     if isinstance(node, ast.Compare) and all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):

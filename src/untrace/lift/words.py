@@ -8,10 +8,12 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections.abc import Container
 from typing import Any
 
 from untrace import jax_compat
 from untrace._identifiers import RESERVED, identifier
+from untrace.ir.callees import output_of
 from untrace.ir.nodes import Equation, Value
 
 # By primitive, or by the name of a function of JAX where that says the same: the two agree on most words.
@@ -124,7 +126,7 @@ def after_lift(hint: str | None, function: str, aval: Any) -> str | None:
     return hint if word is None else word
 
 
-def derived(equation: Equation, coined: set[int]) -> str | None:
+def derived(equation: Equation, coined: Container[int]) -> str | None:
     """A name for the result from its one named operand (`x_t`, `log_p`); None where that would not be short and sure.
 
     coined: ids of values whose names were made this way, from which no further ones are.
@@ -139,9 +141,9 @@ def derived(equation: Equation, coined: set[int]) -> str | None:
     if name in _DERIVED:
         made = _DERIVED[name].format(base)
     elif name == "convert_element_type":
-        made = f"{base}_{_short(getattr(equation.outputs[0].aval, 'dtype', 'cast'))}"
+        made = f"{base}_{_short(getattr(output_of(equation).aval, 'dtype', 'cast'))}"
     elif name in _SHAPES:
-        made = f"{base}_flat" if len(getattr(equation.outputs[0].aval, "shape", (0, 0))) == 1 else f"{base}_wide"
+        made = f"{base}_flat" if len(getattr(output_of(equation).aval, "shape", (0, 0))) == 1 else f"{base}_wide"
         if name in ("reshape", "squeeze") and made.endswith("_wide"):
             made = f"{base}_reshaped"
     else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 WIDTH = 88  # the community's formatters' own
 
@@ -92,7 +93,7 @@ class Call(Expr):
         self.kwargs = kwargs
 
     def _func(self) -> str:
-        return self.func if type(self.func) is str else wrap(self.func, ATOM)
+        return self.func if isinstance(self.func, str) else wrap(self.func, ATOM)
 
     def flat(self) -> str:
         text = ", ".join([a.flat() for a in self.args])
@@ -317,8 +318,9 @@ def _operation_lines(prefix: str, expr: Binary, suffix: str, indent: str, width:
     operands.reverse()
     last = operands[-1][1]
     head = f"{prefix}{wrap(operands[0][1], operands[0][2])} {operands[-1][0]}"
-    if len(operands) == 2 and last.strength == ATOM and last.items() and last.items()[1]:
-        opening = last.items()[0]
+    broken = last.items() if len(operands) == 2 and last.strength == ATOM else None
+    if broken and broken[1]:
+        opening = broken[0]
         if len(indent) + len(head) + len(opening) <= width:
             yield from lines_of(head, last, suffix, indent, width)
             return
@@ -375,6 +377,8 @@ class Statement:
     """
 
     __slots__ = ("origin", "is_backward")
+    origin: Any
+    is_backward: bool
 
     def lines(self, indent: str) -> Iterator[str]:
         raise NotImplementedError(type(self).__name__)
@@ -433,12 +437,12 @@ class Assign(Statement):
                 yield line
                 return
         targets = _starred(self.targets)
-        head = "".join([t if type(t) is str else t.flat() for t in targets[:1]])
+        head = "".join([t if isinstance(t, str) else t.flat() for t in targets[:1]])
         if len(targets) > 1:
-            head = ", ".join([t if type(t) is str else t.flat() for t in targets])
+            head = ", ".join([t if isinstance(t, str) else t.flat() for t in targets])
         head = head + " = " if targets else ""
         if len(targets) > 1 and not self._fits(indent, head):
-            whole = Tuple([Text(t) if type(t) is str else t for t in targets])
+            whole = Tuple([Text(t) if isinstance(t, str) else t for t in targets])
             *first, last = lines_of("", whole, "", indent, len(indent) + 1)
             yield from first
             yield from lines_of(last[len(indent) :] + " = ", self.value, "", indent)
@@ -459,12 +463,14 @@ class Unpack(Statement):
 
     __slots__ = ("targets", "value")
 
-    def __init__(self, targets: Sequence[str], value: Expr, origin: object = None):
+    def __init__(self, targets: Sequence[str | Tuple], value: Expr, origin: object = None):
         self.targets, self.value, self.origin = targets, value, origin
 
     def lines(self, indent: str) -> Iterator[str]:
         if len(self.targets) == 1:
-            yield from lines_of(f"({self.targets[0]},) = ", self.value, "", indent)
+            target = self.targets[0]
+            name = target if isinstance(target, str) else target.flat()
+            yield from lines_of(f"({name},) = ", self.value, "", indent)
         else:
             yield from Assign(self.targets, self.value).lines(indent)
 

@@ -207,8 +207,8 @@ class Values:
     def _items(self, array: np.ndarray) -> Expr | None:
         if array.ndim == 0:
             return self._element(array[()], array.dtype)
-        parts = [self._items(a) for a in array]
-        return None if any(p is None for p in parts) else List(parts)  # type: ignore[arg-type]
+        parts = [part for a in array if (part := self._items(a)) is not None]
+        return List(parts) if len(parts) == len(array) else None
 
     def _element(self, value: Any, dtype: np.dtype) -> Expr | None:
         """One array element as a Python number, or None where `np.array([it], dtype)` would have other bits."""

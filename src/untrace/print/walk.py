@@ -106,7 +106,7 @@ def copied(node: Any) -> Any:
         slots = _ALL[kind] = () if hasattr(node, "__dict__") else tuple(dict.fromkeys(every))
     if not slots:
         return copy.copy(node)
-    made = kind.__new__(kind)
+    made = object.__new__(kind)
     for slot in slots:
         if hasattr(node, slot):
             setattr(made, slot, getattr(node, slot))

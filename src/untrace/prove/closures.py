@@ -133,9 +133,9 @@ def _solver(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
 def _custom_root(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
     """JAX 0.12's `custom_root`, and the `g` in its `tangent_solve`: their functions are objects of Python."""
     roots = comparer.expander.root_of(ea), comparer.expander.root_of(eb)
-    if None in roots:
-        return _root_map(comparer, ea, eb)
     a, b = roots
+    if a is None or b is None:
+        return _root_map(comparer, ea, eb)
     if a.size != b.size or jax_compat.hi_primitive(ea).has_aux != jax_compat.hi_primitive(eb).has_aux:
         return None
     found: Indices = [(a.counts[1] + i, b.counts[1] + i) for i in range(a.size)]

@@ -407,7 +407,7 @@ def _read_optimised(
             if line.startswith("}"):
                 pieces = split("\n".join(body))
                 numbers: dict[str, int] = defaultdict(itertools.count().__next__)
-                pieces[1::2] = [hashes.get(n) or numbers[n] for n in pieces[1::2]]  # type: ignore[misc]
+                pieces[1::2] = [hashes.get(n) or numbers[n] for n in pieces[1::2]]
                 # Each line has a name of its own; where another is read, nothing is known of what that stands for.
                 is_closed = len(numbers) == len(body) - 2
                 hashes[current] = digest_of(tuple(pieces) if is_closed else (current,))
@@ -415,8 +415,8 @@ def _read_optimised(
         elif head and " = " in line:
             name, _, rest = line.partition(" = ")
             before, _, name = name.rpartition(" ")
-            if is_entry and " parameter(" in rest:
-                rest = _PARAMETER.sub(lambda m: f" parameter({int(m[1]) % parameters})", rest)  # type: ignore[operator]
+            if is_entry and parameters is not None and " parameter(" in rest:
+                rest = _PARAMETER.sub(lambda m, count=parameters: f" parameter({int(m[1]) % count})", rest)
             pieces = split(rest)
             meaning = pieces.copy()
             meaning[1::2] = [inside.get(n) or hashes.get(n, n) for n in pieces[1::2]]
@@ -434,7 +434,9 @@ def _read_optimised(
                     entry[name] = entry.pop(name)
         elif line.endswith("{") and _HEAD.match(line):
             # Parameters in the head of a computation have names without a percent sign.
-            name = _HEAD_NAME.search(line)[0]  # type: ignore[index]
+            named = _HEAD_NAME.search(line)
+            assert named is not None  # every computation has one
+            name = named[0]
             current = name if name.startswith("%") else "%" + name
             is_entry = parameters is not None and line.startswith("ENTRY")
             as_it_is = in_order and not is_entry

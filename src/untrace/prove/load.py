@@ -99,6 +99,5 @@ def _remove(path: str) -> None:
 def save_arrays(path: str, arrays: dict[str, np.ndarray]) -> None:
     """Writes an `.npz`; dtypes that NumPy does not know go as raw bytes of the same size and are viewed back."""
     with open(path, "wb") as file:
-        np.savez(
-            file, **{k: v if v.dtype.isbuiltin == 1 else v.view(f"V{v.dtype.itemsize}") for k, v in arrays.items()}
-        )
+        plain: Any = {k: v if v.dtype.isbuiltin == 1 else v.view(f"V{v.dtype.itemsize}") for k, v in arrays.items()}
+        np.savez(file, **plain)

@@ -121,6 +121,7 @@ class Values:
         if isinstance(left, (float, np.floating)) and isinstance(right, (float, np.floating)):
             return same_float(float(left), float(right))
         if isinstance(left, (complex, np.complexfloating)) and isinstance(right, (complex, np.complexfloating)):
+            left, right = complex(left), complex(right)
             return same_float(left.real, right.real) and same_float(left.imag, right.imag)
         return self._same_object(left, right)
 

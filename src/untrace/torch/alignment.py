@@ -7,6 +7,7 @@ of them lacks (a shortcut that is there only where the sizes change); anything e
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import re
 from collections import Counter
@@ -48,12 +49,10 @@ _ONES = {"rhs_dilation": (1,), "lhs_dilation": (1,)}
 Place = tuple[Any, str, tuple[int, ...]]  # (node, slot, places in the sequences there)
 
 
-def signature_of(function: str) -> Mapping[str, inspect.Parameter]:
+def signature_of(path: str) -> Mapping[str, inspect.Parameter]:
     """The parameters of a public function that a text calls: `lax.scan`. Empty where they are not known."""
-    root, *rest = function.split(".")
-    found: Any = _ROOTS.get(root)
-    for word in rest:
-        found = getattr(found, word, None)
+    root, *rest = path.split(".")
+    found: Any = functools.reduce(lambda whole, word: getattr(whole, word, None), rest, _ROOTS.get(root))
     try:
         return inspect.signature(found).parameters
     except (TypeError, ValueError):
@@ -90,7 +89,7 @@ def walk(node: Any) -> Iterator[Any]:
 
 def is_constant(expr: Expr) -> bool:
     """A number, a string, or several: nothing that a function computes."""
-    if type(expr) in (Tuple, List):
+    if type(expr) is Tuple or type(expr) is List:
         return all(is_constant(e) for e in expr.elements)
     return type(expr) is Text or type(expr) is Unary and is_constant(expr.value)
 
@@ -208,16 +207,17 @@ class Aligned:
             or statement.targets[0] not in self._once[which]
         ):
             return False
-        self._open[which][statement.targets[0]] = statement  # type: ignore[index]
+        self._open[which][statement.targets[0]] = statement
         return True
 
-    def _statement(self, base: Statement, other: Statement) -> None:
-        if type(base) is not type(other):
+    def _statement(self, base: Statement, statement: Statement) -> None:
+        if type(base) is not type(statement):
             raise Different
+        other: Any = statement  # of the same class
         if type(base) is Lines:
             if base.text != other.text:
                 raise Different
-        elif type(base) in (Assign, Unpack):
+        elif type(base) is Assign or type(base) is Unpack:
             self._parts((base, "value", ()), base.value, other.value)
             self._bind(base.targets, other.targets)
         elif type(base) is For:
@@ -276,6 +276,10 @@ class Aligned:
             return
         if type(base) is not type(other):
             raise Different
+        self._same_kind(place, base, other)
+
+    def _same_kind(self, place: Place, base: Expr, other: Any) -> None:
+        """Lays two expressions of one class over each other."""
         if type(base) is Name:
             if self._names.get(other.id, other.id) != base.id:
                 raise Different
@@ -318,17 +322,17 @@ class Aligned:
         """Whether one of the two returns `x + y` where the other returns `y`, which has a name in base."""
         if not self._folded or place[0] is not self._result or self.residual is not None:
             return False
-        sums = [type(e) is Binary and e.op == "+" for e in (base, other)]
-        if sums[0] == sums[1]:
+        sums = [e if type(e) is Binary and e.op == "+" else None for e in (base, other)]
+        adds = sums[0] or sums[1]
+        if adds is None or sums[0] is not None and sums[1] is not None:
             return False
-        adds = base if sums[0] else other
         for plain, added in ((adds.right, adds.left), (adds.left, adds.right)):
             if not isinstance(added, (Name, Leaf)):
                 continue
             before = dict(self._names), len(self.constants), len(self.keys), [dict(o) for o in self._open]
             try:
-                if sums[0]:
-                    self._expression((base, "right" if plain is base.right else "left", ()), plain, other)
+                if sums[0] is not None:
+                    self._expression((base, "right" if plain is adds.right else "left", ()), plain, other)
                     self.residual = place, base, plain, True
                 else:
                     self._expression(place, base, plain)
@@ -377,15 +381,15 @@ class Aligned:
             ]
 
     def _dict(self, base: Dict, other: Dict) -> None:
-        if any(key is None for key, _ in [*base.pairs, *other.pairs]):  # `**part`
+        mine = [(key.flat(), value) for key, value in base.pairs if key is not None]
+        theirs = {key.flat(): value for key, value in other.pairs if key is not None}
+        if len(mine) < len(base.pairs) or any(key is None for key, _ in other.pairs):  # `**part`
             raise Different
-        theirs = {key.flat(): value for key, value in other.pairs}
-        mine = [key.flat() for key, _ in base.pairs]
-        if [k for k in mine if k in theirs] != [k.flat() for k, _ in other.pairs]:
+        if [k for k, _ in mine if k in theirs] != [k.flat() for k, _ in other.pairs if k is not None]:
             raise Different
-        for i, (key, value) in enumerate(base.pairs):
-            if key.flat() in theirs:
-                self._parts((base, "pairs", (i, 1)), value, theirs[key.flat()])
+        for i, (key, value) in enumerate(mine):
+            if key in theirs:
+                self._parts((base, "pairs", (i, 1)), value, theirs[key])
             elif {n.id for n in walk(value) if type(n) is Name} <= self._left_out:
                 self.pairs.append((base, i))
             else:
@@ -408,9 +412,9 @@ def _used_once(definition: Def) -> frozenset[str]:
 
 
 def targets_of(statement: Statement) -> list[str]:
-    if type(statement) not in (Assign, Unpack):
+    if type(statement) is not Assign and type(statement) is not Unpack:
         raise Different
-    return [word for t in statement.targets for word in _WORD.findall(t if type(t) is str else t.flat())]
+    return [word for t in statement.targets for word in _WORD.findall(t if isinstance(t, str) else t.flat())]
 
 
 def _skeleton(statement: Statement) -> str:

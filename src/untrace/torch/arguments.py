@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Value
+from untrace.ir.nodes import Equation, Passed, Value
 from untrace.torch import views
 
 _SCOPE = "untrace_argument_"
@@ -96,8 +96,8 @@ class Aliases:
         self._names = names
         self._made: dict[tuple[Value, int], Value] = {}
         self.of: dict[Value, Value] = {}
-        self.named: dict[Value, tuple[int, str]] = {}
-        self._passed: dict[int, dict[Value, Value]] = {}
+        self.named: dict[Passed, tuple[int, str]] = {}
+        self._passed: dict[int, dict[Passed, Passed]] = {}
 
     def root(self, value: Any) -> Any:
         """The value itself, whatever it was passed as."""
@@ -124,7 +124,7 @@ class Aliases:
         inputs = [known.get(a, a) if type(a) is Value else a for a in equation.inputs]
         return Equation(equation.callee, inputs, list(equation.outputs), equation.params, equation.origin)
 
-    def passed_to(self, number: int) -> dict[Value, Value]:
+    def passed_to(self, number: int) -> dict[Passed, Passed]:
         """{argument of this call: the value that is passed for it}."""
         return self._passed.get(number, {})
 

@@ -78,7 +78,7 @@ def environment() -> Any:
 
     tensor = library.tensor
 
-    class Tensor(tensor.Tensor):  # type: ignore[misc, name-defined]
+    class Tensor(tensor.Tensor):
         """torchax's, whose methods that bypass `dispatch` know of views."""
 
         def __setitem__(self, key: Any, value: Any) -> None:
@@ -119,7 +119,7 @@ def environment() -> Any:
             x.__class__ = Tensor
         return x
 
-    class Environment(tensor.Environment):  # type: ignore[misc, name-defined]
+    class Environment(tensor.Environment):
         """torchax's, where every tensor is a JAX array, and a missing operation is an error of ours."""
 
         def _should_use_torchax_tensor(self, device: Any) -> bool:

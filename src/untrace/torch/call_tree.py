@@ -8,7 +8,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.capture.provenance import Frame, Provenance, Site
-from untrace.ir.nodes import Equation, Value
+from untrace.ir.nodes import Equation, Passed
 from untrace.lift import pieces
 from untrace.torch import ops_parts
 from untrace.torch.arguments import Aliases
@@ -77,7 +77,7 @@ class Piece(pieces.Piece):
         self.callee: Frame | None = None
         self.frame: Frame | None = None
 
-    def passed(self) -> list[Value]:
+    def passed(self) -> list[Passed]:
         of = self.aliases.passed_to(self.call.number) if self.aliases is not None else {}
         return [of.get(a, a) for a in self.inputs]
 

@@ -209,7 +209,8 @@ class _Runner:
 
         call.__name__ = function_name(type(capture.module))
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        call.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])  # type: ignore[attr-defined]
+        described: Any = call
+        described.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
         return call
 
     def everything(self, params: Any, buffers: Any, key: Any, *inputs: Any) -> Any:

@@ -44,7 +44,7 @@ def others(texts: Sequence[str]) -> list[Any]:
     found: list[Any] = []
     for text in texts:
         words = text.split()
-        named = [w.partition("=")[::2] for w in words if "=" in w]
+        named = [(w.partition("=")[0], w.partition("=")[2]) for w in words if "=" in w]
         if not words or named and len(named) < len(words):
             raise OptionError(
                 f"--also {text!r} gives no inputs that can be passed: write the types of all inputs with spaces between "

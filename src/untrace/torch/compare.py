@@ -94,6 +94,7 @@ def _agreement(
         reference = trees.plain(call(found, module, *given), numpy_of)
     ours = jax.jit(text)(*found.args)
     names = jax.tree_util.tree_flatten_with_path(reference)[0]
+    buffers: Any = {}
     if found.changed:
         ours, buffers = ours
     outputs = _gaps(names, jax.tree.leaves(ours))

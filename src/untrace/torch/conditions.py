@@ -151,7 +151,7 @@ class Conditions:
                 cost = 0.9 + len(keys) / 4 + (0.1 if root == "buffers" else 0.0)
                 yield cost, "", HasKey(keys[-1], parent), having
         for name in self.words:
-            values = {v: self.known[v].attributes.get(name) for v in every}
+            values: dict[Any, Any] = {v: self.known[v].attributes.get(name) for v in every}
             word = Name(self.words[name])
             kinds = {type(x) for x in values.values()}
             if kinds == {bool}:
@@ -170,13 +170,15 @@ class Conditions:
             cost -= 0.9 if self.words.get(flag) in {a.name for a in self.added} else 0.0
             literals.append((cost, flag, test, true & among))
             literals.append((cost + 0.3, flag, _negated(test), among - true))
-        found = [(cost, (flag,), test) for cost, flag, test, true in literals if true == those]
+        found: list[tuple[float, tuple[str, ...], Expr]] = [
+            (cost, (flag,), test) for cost, flag, test, true in literals if true == those
+        ]
         if not found:
             for (c1, f1, t1, s1), (c2, f2, t2, s2) in itertools.combinations(literals, 2):
                 if s1 & s2 == those:
-                    found.append((c1 + c2, (f1, f2), Binary(t1, "and", t2)))  # type: ignore[arg-type]
+                    found.append((c1 + c2, (f1, f2), Binary(t1, "and", t2)))
                 elif s1 | s2 == those:
-                    found.append((c1 + c2 + 0.1, (f1, f2), Binary(t1, "or", t2)))  # type: ignore[arg-type]
+                    found.append((c1 + c2 + 0.1, (f1, f2), Binary(t1, "or", t2)))
         if not found:
             return self._asked(those, about)
         _, flags, test = min(found, key=lambda f: f[0])

@@ -93,7 +93,7 @@ class Emission:
                 key = repr(sorted((sorted(v), e.flat()) for v, e in choice.ways))
                 found.setdefault(key, []).append(choice)
         for choices in found.values():
-            names = {e.id for _, e in choices[0].ways}  # type: ignore[attr-defined]
+            names = {e.id for _, e in choices[0].ways if type(e) is Name}
             covered = frozenset().union(*[v for v, _ in choices[0].ways])
             if len(choices) < 2 or covered != self.woven.variants:
                 continue
@@ -200,9 +200,10 @@ class Emission:
             if not name:
                 name = free(identifier(role or _common_word(ways), "part"), self.conditions.taken)
                 self.conditions.taken.add(name)
-                for _, s in spread:
+                every: list[Any] = [s for _, s in spread]
+                for s in every:
                     if bound_in(s) == ["\0"] or getattr(s, "targets", None) == ["\0"]:
-                        s.targets = [name]  # type: ignore[attr-defined]
+                        s.targets = [name]
             before += spread
             return next((e.use for _, e in ways if type(e) is Named and e.name == name), Name(name))
         if type(node) is Call:

@@ -134,8 +134,9 @@ def _applied(cls: Any, args: Sequence[Any]) -> Any:
     if names:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = [inspect.Parameter(names[i], kind) for i in places]
-        for function in (primal, forward):
-            function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        described: list[Any] = [primal, forward]
+        for function in described:
+            function.__signature__ = inspect.Signature(parameters)
     for function, suffix in ((primal, ""), (forward, "_fwd"), (backward, "_bwd")):
         function.__name__ = function.__qualname__ = function_name(cls) + suffix
     call = jax.custom_vjp(primal)

@@ -64,15 +64,18 @@ class SpreadDict(Dict):
 
     __slots__ = ("rest",)
 
-    def __init__(self, pairs: Sequence[tuple[Expr, Expr]], rest: str):
+    def __init__(self, pairs: Sequence[tuple[Expr | None, Expr]], rest: str):
         super().__init__(pairs)
         self.rest = rest
 
     def flat(self) -> str:
-        return "{" + ", ".join([*[f"{k.flat()}: {v.flat()}" for k, v in self.pairs], f"**{self.rest}"]) + "}"
+        return "{" + ", ".join([*[f"{key}{value.flat()}" for key, value in self._parts()], f"**{self.rest}"]) + "}"
 
     def items(self) -> Any:
-        return "{", [*[(f"{k.flat()}: ", v) for k, v in self.pairs], ("", Spread(self.rest))], "}"
+        return "{", [*self._parts(), ("", Spread(self.rest))], "}"
+
+    def _parts(self) -> list[tuple[str, Expr]]:
+        return [(f"{key.flat()}: " if key is not None else "**", value) for key, value in self.pairs]
 
 
 def share(module: Any, entry: Sequence[Statement]) -> bool:
@@ -273,7 +276,7 @@ class _Shared:
         name = _free(self._switch(adds) or "residual", taken)
         taken.add(name)
         put(place, Ternary(both, Name(name), plain))
-        texts = {n: Text(str(value)) for n, value in adds.items()}
+        texts: dict[str, Expr] = {n: Text(str(value)) for n, value in adds.items()}
         return [(Parameter(name), texts.pop(self.base.name), texts)]
 
     def _switch(self, values: Mapping[str, bool]) -> str:
@@ -328,7 +331,8 @@ class _Shared:
             parameter.default = next(v for v in every.values() if v.flat() == common)
             base.params = [*base.params, parameter]
             self.added.append(parameter)
-        module.described.also(base, [(p.name, Type("array", kind_of(p.default))) for p in self.added])
+        defaults = [(p.name, p.default) for p in self.added if p.default is not None]  # all have one
+        module.described.also(base, [(name, Type("array", kind_of(default))) for name, default in defaults])
         missing = next((a for a in self.aligned.values() if a.missing), None)
         if missing is not None:
             other = next(o for o in self.others if self.aligned[o.name] is missing)
@@ -374,7 +378,9 @@ class _Shared:
         taken = {t for n in walk(base.body) if isinstance(n, Statement) for t in _targets(n)}
         for dictionary in dict.fromkeys(d for d, _ in found.pairs):
             numbers = [i for d, i in found.pairs if d is dictionary]
-            name = _free("new_" + identifier(dictionary.pairs[numbers[0]][0].flat().strip('"'), "part"), taken)
+            key, _ = dictionary.pairs[numbers[0]]
+            assert key is not None  # of `**part` none is found
+            name = _free("new_" + identifier(key.flat().strip('"'), "part"), taken)
             taken.add(name)
             inside.append(Assign([name], Dict([dictionary.pairs[i] for i in numbers])))
             otherwise.append(Assign([name], Dict([])))
@@ -385,8 +391,9 @@ class _Shared:
                         put((node, slot, way), SpreadDict(pairs, name))
         only = inside[0]
         if len(inside) == 1 and type(only) is Assign and list(only.targets) == list(found.instead):
-            whole = Ternary(only.value, test, found.instead[only.targets[0]])
-            if len(whole.flat()) + len(only.targets[0]) < WIDTH - 8:
+            ((name, instead),) = found.instead.items()
+            whole = Ternary(only.value, test, instead)
+            if len(whole.flat()) + len(name) < WIDTH - 8:
                 only.value = whole
                 inside = []
                 body.insert(at, only)

@@ -36,8 +36,10 @@ def batch_norm(
     momentum: float = 0.1, eps: float = 1e-5, *, env: Any,
 ) -> Any:  # fmt: skip
     """New running statistics take the place of the old ones in the tensors that hold them."""
-    arrays = [None if t is None else env.t2j_iso(t) for t in (input, running_mean, running_var, weight, bias)]
-    out, mean, var = ops_parts.batch_norm(*arrays, training, momentum, eps)
+    x, old_mean, old_var, scale, shift = [
+        None if t is None else env.t2j_iso(t) for t in (input, running_mean, running_var, weight, bias)
+    ]
+    out, mean, var = ops_parts.batch_norm(x, old_mean, old_var, scale, shift, training, momentum, eps)
     if training and running_mean is not None:
         running_mean.apply_jax_(lambda _: mean)
         running_var.apply_jax_(lambda _: var)

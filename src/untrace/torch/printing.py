@@ -66,7 +66,9 @@ class TorchLayout(Layout):
         if self._comments == "none" or type(statement) is not Assign or self._is_layer:
             return
         frame = author_frame(site)
-        text, line = statement_of(frame) if frame is not None else ("", 0)
+        if frame is None:
+            return
+        text, line = statement_of(frame)
         if not text or (frame.file, line) in self._said and self._comments != "full":
             return
         self._said.add((frame.file, line))

@@ -17,7 +17,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.capture.provenance import Frame, Site
 from untrace.ir.facts import FunctionFacts, Grouping, ModuleParts, PackedResults
-from untrace.ir.nodes import Equation, Function, Local, Program, Value
+from untrace.ir.nodes import Equation, Function, Local, Passed, Program, Value
 from untrace.lift import pieces, size_words, words
 from untrace.lift.names import provenance_of
 from untrace.lift.pieces import Shape
@@ -91,11 +91,11 @@ class _Outlining:
 
     # ------------------------------------------------------------ inputs
 
-    def _leaves(self) -> dict[Value, tuple[str, Path]]:
+    def _leaves(self) -> dict[Passed, tuple[str, Path]]:
         """The entry's parameters that are the module's: ("params", ("layers", "0", "weight"))."""
         import jax
 
-        found: dict[Value, tuple[str, Path]] = {}
+        found: dict[Passed, tuple[str, Path]] = {}
         values = iter(self.program.entry.params)
         for name, tree in zip(self.capture.names, self.capture.args, strict=True):
             for way, _ in jax.tree_util.tree_leaves_with_path(tree):
@@ -124,8 +124,8 @@ class _Outlining:
         found: dict[int, Path] = {}
         for number in shape.results:
             ways = {self._new_way(piece, piece.values[number]) for piece in shape.pieces}
-            if len(ways) == 1 and None not in ways:
-                found[number] = ways.pop()  # type: ignore[assignment]
+            if len(ways) == 1 and (way := ways.pop()) is not None:
+                found[number] = way
         if not found:
             return None
         others = [n for n in shape.results if n not in found]
@@ -176,7 +176,7 @@ class _Outlining:
             self.program.entry.equations = self._emit(items, self._known(), (), frozenset())
 
     def _piece(self, piece: Piece) -> Piece:
-        items = [self._piece(i) if type(i) is Piece else i for i in piece.items]
+        items: list[Any] = [self._piece(i) if type(i) is Piece else i for i in piece.items]
         piece.items = items
         piece.aliases = self.aliases
         first, last = items[0], items[-1]
@@ -188,7 +188,7 @@ class _Outlining:
         self.shapes.add(piece, lambda _: self.equations)
         return piece
 
-    def _way(self, value: Value, prefix: Path) -> tuple[str, Path] | None:
+    def _way(self, value: Passed, prefix: Path) -> tuple[str, Path] | None:
         """Where in its module a tensor stands; None for what is no tensor of this module."""
         found = self.leaves.get(value)
         if found is None or found[1][: len(prefix)] != prefix:
@@ -263,7 +263,7 @@ class _Outlining:
     def _emit(self, items: list[int | Piece], known: Known, prefix: Path, results: frozenset[Value]) -> list[Equation]:
         new: list[Equation] = []
         for item in items:
-            if type(item) is int:
+            if isinstance(item, int):
                 new.append(known.renamed(self.equations[item]))
             elif not self._is_kept(item):
                 new.extend(self._emit(item.items, known, prefix, results))
@@ -410,7 +410,7 @@ class _Outlining:
 
     def _parameter_names(self, piece: Piece) -> list[str | None]:
         """The author's names for what the function gets, by what was passed to `forward`."""
-        given: dict[Value, str] = self._passed(piece) if type(piece.call) is HelperCall else {}
+        given: dict[Passed, str] = self._passed(piece) if type(piece.call) is HelperCall else {}
         for name, var in piece.call.arguments:
             value = self.by_var.get(id(var))
             if value is not None:
@@ -438,7 +438,7 @@ class _Outlining:
             names = ["x" if n == "input_" else n for n in names]  # PyTorch's word, which is a builtin's
         return names
 
-    def _passed(self, piece: Piece) -> dict[Value, str]:
+    def _passed(self, piece: Piece) -> dict[Passed, str]:
         """The parameters of a helper by the words of its call: `rotate(q, table)` passes the value that is called `q`."""
         node = piece.frame.node if piece.frame is not None else None
         own = list(self._author_parameters(piece))
@@ -446,7 +446,7 @@ class _Outlining:
             return {}
         pairs = [*zip(own, node.args, strict=False), *[(k.arg, k.value) for k in node.keywords]]
         left = [a for a in piece.inputs if a not in self.leaves]
-        found: dict[Value, str] = {}
+        found: dict[Passed, str] = {}
         open_ = []
         for name, value in pairs:
             fitting = [a for a in left if isinstance(value, ast.Name) and a.hint == value.id]
@@ -470,7 +470,7 @@ class _Outlining:
         return pieces.name_inside(frames, value.hint) if frames else value.hint
 
 
-def _shapes_by_name(values: Iterable[Value]) -> dict[str, tuple[int, ...]]:
+def _shapes_by_name(values: Iterable[Passed]) -> dict[str, tuple[int, ...]]:
     """The shapes of named values; of several with one name, the last one's."""
     return {v.hint: v.aval.shape for v in values if v.hint and hasattr(v.aval, "shape")}
 

@@ -94,7 +94,7 @@ def rebuilt(example: Any, values: Any, wrap: Callable[[Any], Any]) -> Any:
         new = {k: rebuilt(v, values.get(str(k)), wrap) for k, v in example.items()}
         if type(example) is dict:
             return new
-        made = copy.copy(example)
+        made: Any = copy.copy(example)
         made.update(new)
         return made
     if isinstance(example, tuple) and hasattr(example, "_fields"):

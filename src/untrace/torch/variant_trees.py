@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.reroll import For
@@ -189,7 +189,7 @@ def inlined(body: Sequence[Statement], names: Collection[str] = ()) -> list[Stat
     for statement in body:
         made = statement if type(statement) in (For, Def, Lines) else change(statement)
         target = made.targets[0] if type(made) is Assign and len(made.targets) == 1 else None
-        if type(target) is str and read[target] == 1 and target not in kept:
+        if type(made) is Assign and type(target) is str and read[target] == 1 and target not in kept:
             held[target] = made
         else:
             found.append(made)
@@ -292,7 +292,7 @@ def shapes_in(body: Sequence[Any]) -> dict[str, Expr]:
     return found
 
 
-def is_size(value: Any) -> bool:
+def is_size(value: Any) -> TypeGuard[Subscript]:
     return type(value) is Subscript and type(value.value) is Attribute and value.value.name == "shape"
 
 
@@ -306,7 +306,8 @@ def sizes_in_full(args: Sequence[Any], known: Mapping[str, Expr]) -> list[Expr]:
         inner = arg.value if type(arg) is Star else None
         cut = inner.index if type(inner) is Subscript and type(inner.index) is Slice else None
         if (
-            cut is not None
+            type(inner) is Subscript
+            and cut is not None
             and cut.start is None
             and cut.step is None
             and type(cut.stop) is Text
@@ -320,9 +321,12 @@ def sizes_in_full(args: Sequence[Any], known: Mapping[str, Expr]) -> list[Expr]:
 
 def sizes_in_short(args: Sequence[Expr]) -> list[Expr]:
     """`x.shape[0], x.shape[1]` as `*x.shape[:2]`."""
+    first = args[0] if args else None
+    if not is_size(first):
+        return list(args)
     count = 0
-    while count < len(args) and is_size(args[count]) and args[count].flat() == f"{args[0].value.flat()}[{count}]":  # type: ignore[attr-defined]
+    while count < len(args) and is_size(args[count]) and args[count].flat() == f"{first.value.flat()}[{count}]":
         count += 1
     if count < 2:
         return list(args)
-    return [Star(Subscript(args[0].value, Slice(None, Text(str(count)), None))), *args[count:]]  # type: ignore[attr-defined]
+    return [Star(Subscript(first.value, Slice(None, Text(str(count)), None))), *args[count:]]

@@ -127,7 +127,7 @@ class _United:
         )
 
     def _role(self, call: Call, place: int | str) -> str:
-        if type(place) is str:
+        if isinstance(place, str):
             return place
         if type(call.func) is not str:
             return "size"
@@ -225,7 +225,9 @@ class _United:
             call.kwargs = kwargs  # those that are the defaults go at last: until then they stand beside those of others
             call.func = made.name
             self._take(statement, call, self._order(variant, found), len(found.results), found.several)
-        module.described.joined(made, self.members, {f.name: kind_of(f.default) for f in flags})
+        module.described.joined(
+            made, self.members, {f.name: kind_of(f.default) for f in flags if f.default is not None}
+        )
         at = min(module.definitions.index(d) for d in self.members)
         module.definitions[at] = made
         module.definitions[:] = [d for d in module.definitions if d not in self.members]
@@ -286,7 +288,7 @@ def _ifs_around(frame: Frame) -> list[tuple[ast.AST, bool]]:
         return []
     first = min([definition.lineno, *[d.lineno for d in definition.decorator_list]])
     line -= frame.code.co_firstlineno - first  # nodes may count from the start of their function
-    found = []
+    found: list[tuple[ast.AST, bool]] = []
     for node in ast.walk(definition):
         if isinstance(node, ast.If):
             for block, true in ((node.body, True), (node.orelse, False)):

@@ -102,6 +102,7 @@ def _shares(found: Link) -> bool:
     if found.shares is None:
         places = None
         step: Any = found
+        root: Any = None
         forwards = []
         while step is not None:
             forwards.append(step)
@@ -170,7 +171,7 @@ def _order(places: Any, numbers: Any) -> tuple[int, ...] | None:
     """The order of axes in which the view has the source's elements."""
     distances = [(int(np.prod(numbers.shape[i + 1 :])), i) for i in range(numbers.ndim) if numbers.shape[i] > 1]
     axes = {stride: i for stride, i in distances}
-    found = []
+    found: list[Any] = []
     for axis in range(places.ndim):
         if places.shape[axis] > 1:
             at = [0] * places.ndim
@@ -181,7 +182,7 @@ def _order(places: Any, numbers: Any) -> tuple[int, ...] | None:
         return None
     order = (*found, *left)
     fits = len(order) == numbers.ndim and (numbers.transpose(order).ravel() == places.ravel()).all()
-    return order if fits else None  # type: ignore[return-value]
+    return order if fits else None
 
 
 def _slices(places: Any, shape: tuple[int, ...]) -> Any:

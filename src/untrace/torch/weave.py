@@ -109,7 +109,7 @@ class _Weaving:
         for i, k in pairs.items():
             self._bind(base.body[i][1], self.other[k])
         self.alone = {
-            bound_in(s)[0]: s.value  # type: ignore[attr-defined]
+            bound_in(s)[0]: s.value
             for i, (_, s) in enumerate(base.body)
             if i not in pairs and type(s) is Assign and len(bound_in(s)) == 1
         }
@@ -141,8 +141,9 @@ class _Weaving:
         if not self.for_all & set(names):
             return guard, statement
         if len(names) == 1 and names[0] in self.alone:
-            statement = rebuilt(statement, lambda node: node)
-            statement.value = self.alone[names[0]]  # type: ignore[attr-defined]
+            made: Any = rebuilt(statement, lambda node: node)
+            made.value = self.alone[names[0]]
+            return guard | self.own, made
         return guard | self.own, statement
 
     def _parameters(self) -> list[tuple[str, Expr | None, Variants]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from untrace.ir.callees import output_of
 from untrace.ir.nodes import Constant, Equation, Literal
 from untrace.lift.engine import Guess, Matcher, idiom
 from untrace.lift.patterns import Fixed
@@ -295,7 +296,7 @@ def _index_arrays(m: Matcher, joined: Equation) -> Iterator[tuple[Any, ...]]:
     parts = [_index_array(m, part) for part in joined.inputs]
     if not all(parts):
         return
-    shape = tuple(joined.outputs[0].aval.shape[:-1])
+    shape = tuple(output_of(joined).aval.shape[:-1])
     first, last = tuple(p[0] for p in parts), tuple(p[-1] for p in parts)
     yield first
     yield last
@@ -369,7 +370,7 @@ def _static_index(m: Matcher, equation: Equation, axes: list[int]) -> Any:
     """The index `[1:, 2]` of a scatter whose indices are literals; None where they are not."""
     x, indices, updates = equation.inputs
     joined = m.producer(indices, "concatenate")
-    starts = [_start(m, part) for part in (joined.inputs if joined is not None else [indices])]
+    starts: list[Any] = [_start(m, part) for part in (joined.inputs if joined is not None else [indices])]
     if len(starts) != len(axes) or None in starts:
         return None
     numbers = equation.origin.params["dimension_numbers"]

@@ -60,7 +60,7 @@ def _precision(precision: Any) -> dict[str, Any]:
         return {}
     if isinstance(precision, tuple) and precision[0] == precision[1]:
         precision = precision[0]
-    name = getattr(precision, "name", None)
+    name = getattr(precision, "name", "")
     return {"precision": name.lower() if isinstance(precision, lax.Precision) else precision}
 
 

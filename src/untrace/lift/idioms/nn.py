@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import product as product_of
 from typing import Any
 
+from untrace.ir.callees import output_of
 from untrace.ir.nodes import Equation, Literal, Value
 from untrace.lift.engine import Guess, Matcher, idiom
 from untrace.lift.idioms.reductions import axis_arguments, reduced
@@ -58,7 +59,7 @@ def _gelu(m: Matcher, equation: Equation) -> Iterator[Guess]:
         if type(x) is not Literal:
             inside = m.producer(equation.inputs[1], "mul", "add", *_SIGMOIDS)
             alone = inside is not None and not m.is_used_outside(inside.outputs[0], [equation])
-            found = _sigmoids(m, inside) if alone else set()
+            found = _sigmoids(m, inside) if inside is not None and alone else set()
             if "tanh" in found:
                 yield Guess("jax.nn.gelu", (x,))
             if found & {"erf", "erfc"}:
@@ -97,7 +98,7 @@ def _dot_product_attention(m: Matcher, equation: Equation) -> Iterator[Guess]:
     while (before := m.through(result, "transpose")) is not None:
         result = before
     product = m.producer(result, "dot_general")
-    if product is None or len(equation.outputs[0].aval.shape) != 4:
+    if product is None or len(output_of(equation).aval.shape) != 4:
         return
     operands = [a for a in product.inputs if type(a) is Value]
     if sorted(len(a.aval.shape) for a in operands) != [4, 5]:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from untrace.ir.callees import output_of
 from untrace.ir.nodes import Equation, Literal
 from untrace.lift.engine import Guess, Matcher, idiom
 
@@ -102,7 +103,7 @@ def _broadcast(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if type(x) is Literal:
         dtype = x.aval.dtype
         if not np.ndim(x.value):
-            yield from _filled(x, shape, dtype, equation.outputs[0].aval)
+            yield from _filled(x, shape, dtype, output_of(equation).aval)
         return
     inside = _shape(x)
     if not inside:
@@ -200,7 +201,7 @@ def _concatenate(m: Matcher, equation: Equation) -> Iterator[Guess]:
             rows = [_elements(m, i) for i in inner] if rank == 2 else [None]
             if None not in rows:
                 yield Guess("jnp.array", (rows,))
-            dtype = equation.outputs[0].aval.dtype
+            dtype = output_of(equation).aval.dtype
             for named in ({}, {"dtype": dtype}):
                 yield Guess("jnp.array", (inner,), named)
         yield Guess("jnp.stack", (inner,), _axis(axis))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from untrace import jax_compat
+from untrace.ir.callees import output_of
 from untrace.ir.nodes import Equation, Literal
 from untrace.lift.engine import Guess, Matcher, idiom
 
@@ -29,7 +30,7 @@ def _triangle(m: Matcher, equation: Equation) -> Iterator[Guess]:
     numbers = [int(np.asarray(v.val)) for e in added for v in e.invars if type(v) is jax_compat.LITERAL_TYPE]
     name = made.origin.params["name"]
     k = (numbers[0] if numbers else 0) + (name == "triu")
-    rows, columns = made.outputs[0].aval.shape  # type: ignore[union-attr]
+    rows, columns = output_of(made).aval.shape
     options: dict[str, Any] = {"k": k} if k else {}
     if columns != rows:
         options["m"] = columns
@@ -61,6 +62,6 @@ def _matrix(m: Matcher, equation: Equation) -> Equation | None:
         if made is None:
             continue
         if _is_call(made, "triu") or _is_call(made, "tril"):
-            return made if len(made.outputs[0].aval.shape) == 2 else None  # type: ignore[union-attr]
+            return made if len(output_of(made).aval.shape) == 2 else None
         todo.extend(made.inputs)
     return None

@@ -75,8 +75,8 @@ def share_definitions(module: Any, others: Sequence[Statement]) -> None:
             for d in changed:
                 mentioned[id(d)] = mentioned_in(d)
                 forms.pop(id(d), None)
-                if id(d) in outlines:
-                    outlines[id(d)] = outline_of(d)  # type: ignore[arg-type]
+                if isinstance(d, Def) and id(d) in outlines:
+                    outlines[id(d)] = outline_of(d)
 
 
 def _merge(
@@ -172,9 +172,10 @@ def _size_of_argument(first: Def, column: Sequence[str], types: Sequence[Any]) -
         if parameter.name in rebound:
             continue
         kinds = [t[place][1] if place < len(t) else None for t in types]
-        if any(k is None or k.kind != "array" or k.aval is None for k in kinds):
+        arrays = [k.aval for k in kinds if k is not None and k.kind == "array" and k.aval is not None]
+        if len(arrays) < len(kinds):
             continue
-        shapes = [k.aval.shape for k in kinds]
+        shapes = [aval.shape for aval in arrays]
         rank = len(shapes[0])
         for axis in range(rank):
             if all(len(s) == rank and s[axis] == int(c) for s, c in zip(shapes, column, strict=True)):

@@ -90,10 +90,11 @@ def cond(w: Any, selector: Equation | None, operands: Sequence[Expr], branches: 
 
 def _trees(w: Any, branches: Sequence[Function], taken: Sequence[int]) -> tuple[Tree | None, tuple[Tree, ...] | None]:
     """The tree that all branches give, and those that they take; None where that says no more than a tuple."""
-    trees = [loop_trees.trees_of(w, branch) for branch in branches]
-    if any(t is None for t in trees):
+    found = [loop_trees.trees_of(w, branch) for branch in branches]
+    trees = [t for t in found if t is not None]
+    if len(trees) < len(found):
         return None, None
-    outs, arguments = [t.out for t in trees], [t.args for t in trees]  # type: ignore[union-attr]
+    outs, arguments = [t.out for t in trees], [t.args for t in trees]
     places = tuple(range(len(branches[0].results)))
     same = _alike(outs) and outs[0].nested() and all(out.places == places for out in outs)
     taken_alike = all(len(a) == len(arguments[0]) for a in arguments) and all(map(_alike, zip(*arguments, strict=True)))

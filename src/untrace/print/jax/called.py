@@ -27,6 +27,8 @@ from untrace.print.jax.types import array_type, tree_type
 from untrace.print.names import Scope
 from untrace.print.tree import Assign, Def, Expr, Name, Parameter, Return, Statement, Tuple, Unpack
 
+Path = tuple[int | str, ...]  # into what a call gives
+
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -166,7 +168,7 @@ def bind_result(
     call: Expr,
     out: Any,
     outputs: Sequence[Value | None],
-    words: Mapping[tuple[int, ...], str] = MappingProxyType({}),
+    words: Mapping[Path, str] = MappingProxyType({}),
     part: tuple[int, ...] = (),
 ) -> None:
     """Binds what comes back, of which there is a tree `out`: a name for each array, and for each tree in a tuple.
@@ -191,16 +193,16 @@ def bind_result(
 def _bound(
     w: Any,
     part: Any,
-    path: tuple[int, ...],
+    path: Path,
     outputs: Iterator[Value | None],
-    names: Mapping[tuple[int, ...], str],
-    words: Mapping[tuple[int, ...], str],
+    names: Mapping[Path, str],
+    words: Mapping[Path, str],
 ) -> str | Tuple:
     """The target of a part of what a call gives."""
     inside = any(len(p) > len(path) and p[: len(path)] == path for p in (*names, *words))
     if type(part) is tuple and len(part) > 1 and path and path not in names and inside:
         inner = [_bound(w, p, (*path, i), outputs, names, words) for i, p in enumerate(part)]
-        return Tuple([Name(t) if type(t) is str else t for t in inner])
+        return Tuple([Name(t) if isinstance(t, str) else t for t in inner])
     word = names.get(path) or words.get(path, "out")
     if is_leaf(part):
         value = next(outputs)

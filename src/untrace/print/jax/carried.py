@@ -20,8 +20,9 @@ from typing import Any
 
 from untrace._identifiers import identifier
 from untrace._trees import is_plain
-from untrace.ir.nodes import Equation, Function, Value
-from untrace.ir.scans import is_plain_scan, scan_of
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Equation, Function, Scan, Value
+from untrace.ir.scans import is_plain_scan
 from untrace.lift.words import clean
 from untrace.print.jax.bodies import Body, group, plain_equation, unpacked
 from untrace.print.jax.leaves import Leaf, Step, last_word
@@ -49,7 +50,7 @@ class Sum:
 
 def sums(module: Any, equation: Equation, places: dict[Any, Any]) -> list[Sum]:
     """The trees that a loop adds up. places: where in which tree a value goes (`returned._Place`)."""
-    loop = scan_of(equation)
+    loop = callee_of(equation, Scan)
     body, consts, carries = loop.body, loop.consts, loop.carries
     if body.facts.trees is not None or not is_plain_scan(equation):
         return []
@@ -211,6 +212,7 @@ def _word(w: Any, item: Sum, state: Sequence[Value]) -> str:
     if word not in ("", "d"):
         return identifier(clean(word), "sums")
     alike = zeros_like(w, item.example, None, item.prefix)
-    if alike is not None and word == "d":
-        return identifier(clean(f"d_{last_word(alike.args[1])}"), "sums")
+    parameter = alike.args[1] if type(alike) is Call and word == "d" else None
+    if isinstance(parameter, Leaf):
+        return identifier(clean(f"d_{last_word(parameter)}"), "sums")
     return "grads" if word == "d" else "sums"

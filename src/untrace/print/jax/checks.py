@@ -37,6 +37,7 @@ class RefuseOthers(Statement):
     """
 
     __slots__ = ("same", "variables")
+    variables: tuple[str, ...]
 
     def __init__(self, same: Sequence[tuple[str, Expr, Expr]]):
         self.same, self.variables, self.origin = same, ("argument", "given", "traced"), None

@@ -21,6 +21,8 @@ _SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
 class ConstantWriter:
     """What `ModuleWriter` does with constants and literals, and with the helper that reads the large ones."""
 
+    idiomatic: bool
+
     def __init__(self) -> None:
         self.scope = Scope()
         self.modules: set[str] = set()

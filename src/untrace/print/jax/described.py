@@ -108,10 +108,11 @@ class Described:
         """`definition` stands for `other` as well, which has the same text but may have other types."""
         _, arguments, result = self._types[id(definition)]
         _, others, other_result = self._types[id(other)]
-        both = [(name, mine.merged(theirs)) for (name, mine), (_, theirs) in zip(arguments, others, strict=True)]
+        merged = [(name, mine.merged(theirs)) for (name, mine), (_, theirs) in zip(arguments, others, strict=True)]
         returned = result.merged(other_result)
-        if returned is not None and all(kind is not None for _, kind in both):
-            self.describe(definition, both, returned)  # type: ignore[arg-type]
+        both = [(name, kind) for name, kind in merged if kind is not None]
+        if returned is not None and len(both) == len(merged):
+            self.describe(definition, both, returned)
             return
         definition.docstring = ""
         _strip(definition)

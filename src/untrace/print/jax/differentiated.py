@@ -14,7 +14,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.nodes import Function, Value
-from untrace.print.jax.called import arguments_of, bind_result, given_to, is_leaf
+from untrace.print.jax.called import Path, arguments_of, bind_result, given_to, is_leaf
 from untrace.print.jax.results import rebuilt
 from untrace.print.jax.transformed import gradient, transformed
 from untrace.print.tree import Call, Expr, Text, Tuple
@@ -27,7 +27,8 @@ def value_and_grad(w: Any, operands: Sequence[Expr], body: Function, signature: 
     count = len(jax.tree.leaves(signature.out))
     gradients = _with_gaps(outputs[count:], jax.tree.leaves(signature.gradients))
     value, aux = outputs[0], outputs[1:count]
-    out, found, words = signature.gradients, [*gradients, *aux], {(): "grads", (0,): "grads", (1,): "aux"}
+    out, found = signature.gradients, [*gradients, *aux]
+    words: dict[Path, str] = {(): "grads", (0,): "grads", (1,): "aux"}
     if value is None and signature.has_aux:
         out = out, signature.out[1]
     elif value is not None:
@@ -62,7 +63,7 @@ def jacobian(w: Any, operands: Sequence[Expr], body: Function, derivative: Any) 
     signature = derivative.signature
     function, given = _parts(w, operands, body, signature)
     out = (derivative.jacobian, signature.out[1]) if signature.has_aux else derivative.jacobian
-    words = {(): "jacobian", (0,): "jacobian", (1,): "aux"}
+    words: dict[Path, str] = {(): "jacobian", (0,): "jacobian", (1,): "aux"}
     bind_result(
         w, w.equation, Call(gradient(signature.transform, function, signature), *given), out, w.equation.outputs, words
     )
@@ -82,7 +83,7 @@ def with_pullback(w: Any, operands: Sequence[Expr], body: Function, signature: A
     *outs, token = w.equation.outputs
     several = len(jax.tree.leaves(signature.value))
     example = signature.value, jax.ShapeDtypeStruct((), np.int32), *((signature.out[1],) if signature.has_aux else ())
-    words = {(1,): "pullback" if signature.transform == "vjp" else "pushforward", (2,): "aux"}
+    words: dict[Path, str] = {(1,): "pullback" if signature.transform == "vjp" else "pushforward", (2,): "aux"}
     bind_result(w, w.equation, call, example, [*outs[:several], token, *outs[several:]], words)
 
 
@@ -90,7 +91,7 @@ def pullback(w: Any, operands: Sequence[Expr], signature: Any) -> None:
     given = _tangents(operands[1:], jax.tree.leaves(signature.value))
     call = Call(operands[0], [_tree(w, signature.value, given)])
     found = _with_gaps(w.equation.outputs, jax.tree.leaves(signature.args[0]))
-    words = {(i,): f"d_{name}" for i, name in enumerate(signature.names) if name}
+    words: dict[Path, str] = {(i,): f"d_{name}" for i, name in enumerate(signature.names) if name}
     bind_result(w, w.equation, call, signature.args[0], found, words)
 
 

@@ -214,13 +214,13 @@ def _bind_arguments(
         values = function.params[first : first + len(jax.tree.leaves(argument.example))]
         root = argument.root
         nodes = reach_nodes(argument.example) if type(root) is Name else None
-        if nodes is not None:
+        if type(root) is Name and nodes is not None:
             leaves = [Leaf(root, way) for way in (nodes[0][2] if nodes else [()])]
         else:
             leaves = None if type(root) is Name else reach(argument.example, root)
         if leaves is not None:
             known.extend(zip(values, leaves, strict=True))
-            if nodes is not None:
+            if type(root) is Name and nodes is not None:
                 w.trees.add_nodes(root, nodes, values)
                 w.trees.arguments.update([id(v) for v in values])
                 w.module.pack_sizes[id(root)] = len(values)

@@ -301,11 +301,11 @@ def _whole(kind: str, parts: Sequence[_Part]) -> _Part:
     if kind not in ("*", "**"):
         return parts[0]
     node = (tuple, None) if kind == "*" else (dict, [part.name for part in parts])
-    trees = [
+    tree, other = [
         PyTreeDef.from_node_data_and_children(default_registry, node, several)
         for several in ([p.tree for p in parts], [p.other for p in parts])
     ]
-    return _Part("", *trees, [aval for part in parts for aval in part.avals])
+    return _Part("", tree, other, [aval for part in parts for aval in part.avals])
 
 
 def _is_plain(tree: Any) -> bool:
@@ -313,7 +313,7 @@ def _is_plain(tree: Any) -> bool:
     nodes = [tree]
     while nodes:
         node = nodes.pop()
-        kind, fixed = node.node_data() or (None, None)
+        kind, fixed = node.node_data() or (None, ())
         if kind not in (None, dict, tuple, list, type(None)):
             return False
         if kind is dict and not all(type(k) is int or type(k) is str and _KEY.fullmatch(k) for k in fixed):
@@ -372,8 +372,9 @@ def _settings_of(jaxpr: Any) -> dict[str, Any]:
     # A number that gives way to other types, and one that does not, are two programs where there are other types.
     if any(len([k for k, _ in kinds if k == kind]) > 1 for kind in "fi"):
         found["weak"] = True
-    if jax.config.jax_enable_x64:
+    config: Any = jax.config  # its settings are no attributes to a type checker
+    if config.jax_enable_x64:
         found["x64"] = True
     if makes_keys:
-        found["prng"] = jax.config.jax_default_prng_impl
+        found["prng"] = config.jax_default_prng_impl
     return found

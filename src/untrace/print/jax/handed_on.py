@@ -21,7 +21,8 @@ import jax
 import numpy as np
 
 from untrace._identifiers import identifier
-from untrace.ir.nodes import Equation, Function, Value
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Equation, Function, Local, Value
 from untrace.print.jax import reroll
 from untrace.print.jax.leaves import Layout, Leaf, Step, is_grouped, packs_of, reach
 from untrace.print.jax.pytrees import is_namedtuple
@@ -47,7 +48,7 @@ def note_handed(
     module: Any, equations: Sequence[Equation], at: int, results: Sequence[Any], known: Mapping[Value, Leaf]
 ) -> None:
     """Notes that the calls from place `at` on hand a tree on, where they do. known: leaves of trees that have a name."""
-    body = equations[at].callee.body  # type: ignore[union-attr]
+    body = callee_of(equations[at], Local).body
     if id(body) in module.layouts or is_grouped(body) or body.facts.packed_results is not None or module.reroll:
         return
     count = reroll.run_length(equations, at)
@@ -58,17 +59,17 @@ def note_handed(
     if carries is None or not _FEWEST <= len(carries) == len(body.results):
         return
     leaves = [known.get(a) if type(a) is Value else None for a in run[0].inputs]
-    own = [leaves[p] for p in carries]
-    roots = {leaf.root.id for leaf in own if leaf is not None}
-    if None in own or len(roots) != 1:
+    own = [leaf for p in carries if (leaf := leaves[p]) is not None]
+    roots = {leaf.root.id for leaf in own}
+    if len(own) < len(carries) or len(roots) != 1:
         return
-    above = own[0].steps[:-1]  # type: ignore[union-attr]
+    above = own[0].steps[:-1]
     inside = [
         i for i, x in enumerate(leaves) if x is not None and x.root.id in roots and x.steps[: len(above)] == above
     ]
     if any(x is not None and x.root.id in roots and i not in inside for i, x in enumerate(leaves)):
         return
-    steps = [leaves[i].steps[len(above) :] for i in inside]  # type: ignore[union-attr]
+    steps = [leaf.steps[len(above) :] for i in inside if (leaf := leaves[i]) is not None]
     kept = [i for i in inside if i not in carries]
     if any(len(s) != 1 or s[0][0] != "attribute" for s in steps) or len(kept) < len(carries):
         return
@@ -84,7 +85,7 @@ def note_handed(
 
 def handed_by(w: Any, run: Sequence[Equation], leaves: Sequence[Leaf | None]) -> tuple[Handed, Leaf] | None:
     """What a run of calls hands on, and the tree that it begins with."""
-    body = run[0].callee.body  # type: ignore[union-attr]
+    body = callee_of(run[0], Local).body
     handed = w.module.handed.get(id(body))
     if handed is None or handed.count != len(run):
         return None
@@ -117,14 +118,15 @@ def name_parts(w: Any, run: Sequence[Equation], handed: Handed, name: str) -> No
     root = Name(name)
     w.module.kept.append(root)
     known = dict(zip(handed.ways.values(), [run[-1].outputs[i] for i in handed.ways], strict=True))
-    places, ways = w.module.layouts[id(run[0].callee.body)].packs[handed.pack]  # type: ignore[union-attr]
+    places, ways = w.module.layouts[id(run[0].callee.body)].packs[handed.pack]
     same = dict(zip(ways, [run[0].inputs[p] for p in places], strict=True))
     values = []
+    nothing: Any = None  # the type of a leaf that nothing is known of
     for leaf in reach(handed.example, root) or []:
         value = known.get(leaf.steps)
         if value is not None:
             w.names[value] = leaf
-        values.append(value or same.get(leaf.steps) or Value(None))  # type: ignore[arg-type]
+        values.append(value or same.get(leaf.steps) or Value(nothing))
     w.trees.add(root, handed.example, values)
 
 
@@ -139,7 +141,8 @@ def returned(w: Any, body: Function) -> Expr | None:
     w.trees.arguments.update([id(body.params[p]) for p in places])
     leaves = reach(handed.example, root) or []
     own = dict(zip(ways, [body.params[p] for p in places], strict=True))
-    w.trees.add(root, handed.example, [own.get(leaf.steps) or Value(None) for leaf in leaves])  # type: ignore[arg-type]
+    nothing: Any = None
+    w.trees.add(root, handed.example, [own.get(leaf.steps) or Value(nothing) for leaf in leaves])
     return rebuilt(w, handed.example, [changed.get(leaf.steps, leaf) for leaf in leaves])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from untrace import jax_compat
 from untrace._places import is_cell, place_of
@@ -78,7 +78,7 @@ class Layout:
         return found
 
     def _site(self, statement: Statement) -> Site | None:
-        origin = statement.origin if type(statement) in _ASSIGNMENTS else None
+        origin = statement.origin if _is_assignment(statement) else None
         if origin is None:
             return None
         site = self._provenance.site(origin)
@@ -89,7 +89,7 @@ class Layout:
             return "backward"
         if isinstance(statement, For):
             return next((p for p in map(self._phase, statement.body) if p), "")
-        if type(statement) not in _ASSIGNMENTS:
+        if not _is_assignment(statement):
             return ""
         if statement.origin is None:  # a function of the module, or a part of an argument
             return "forward" if type(statement.value) is Call else ""
@@ -118,7 +118,7 @@ class Layout:
         new_place = previous is None or previous.file != frame.file or previous.line != frame.line
         words = []
         if full or new_place:
-            outputs = getattr(statement.origin, "outvars", ())
+            outputs: Sequence[Any] = getattr(statement.origin, "outvars", ())
             if len(statement.targets) == len(outputs) == 1:
                 words.append(self._type(outputs[0].aval))
             if place and (full or new_place):
@@ -136,13 +136,19 @@ class Layout:
 
     def _above(self, statement: Statement) -> list[Statement]:
         """Where everything is commented, what finds no room beside a statement stands above it."""
-        if self._comments != "full" or type(statement) not in (Assign, Unpacked) or not statement.comment:
+        if self._comments != "full" or type(statement) is not Assign and type(statement) is not Unpacked:
+            return []
+        if not statement.comment:
             return []
         indent = "    " * (self._depth + 1)
         if len(list(statement.lines(indent))[-1]) + 2 + len("# " + statement.comment) <= WIDTH:
             return []
         comment, statement.comment = statement.comment, ""
         return [Lines(f"# {comment}")]
+
+
+def _is_assignment(statement: Statement) -> TypeGuard[Assign | Unpack]:
+    return type(statement) in _ASSIGNMENTS
 
 
 def _is_space(statement: Statement) -> bool:

@@ -19,10 +19,10 @@ from typing import Any
 import jax
 
 from untrace._identifiers import identifier
+from untrace.ir.callees import callee_of
 from untrace.ir.calls import is_call, passed_places
 from untrace.ir.facts import Grouping, Step, Way
 from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, Structured, TreeMap, Value, While
-from untrace.ir.scans import scan_of
 from untrace.print.jax.pytrees import access, branches, labelled
 from untrace.print.tree import WIDTH, Assign, Attribute, Expr, Name, Statement, Subscript, Text, Tuple, Unpack
 
@@ -173,7 +173,7 @@ class Layout:
             if number == without:
                 found.append(None)
                 continue
-            tree = None
+            tree: Any = None
             for place, way in zip(places, ways, strict=True):
                 leaf = operands[place]
                 if leaf is None or leaf.steps[len(leaf.steps) - len(way) :] != way or len(leaf.steps) < len(way):
@@ -225,9 +225,10 @@ def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> li
         if leaf is not None:
             roots.setdefault(leaf.root.id, []).append(place)
     same = body.facts.same
+    of: Sequence[Any] = operands
     for places in roots.values():
         # A function that passes on all that it took as one tree passes that tree.
-        whole = module.pack_sizes.get(id(operands[places[0]].root)) == len(places)  # type: ignore[union-attr]
+        whole = module.pack_sizes.get(id(of[places[0]].root)) == len(places)
         shared = body.facts.calls > 1 and not all(place in same for place in places) and not whole
         packs.extend(_packs(places, operands, 0, shared))
     return packs
@@ -235,8 +236,8 @@ def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> li
 
 def _whole(places: list[int], operands: Sequence[Leaf | None]) -> list[Any]:
     """The pack of leaves that are the whole of one list, or have keys of their own in it."""
-    leaves = [operands[p] for p in places]
-    if any(leaf is None for leaf in leaves) or len({leaf.root.id for leaf in leaves}) > 1:  # type: ignore[union-attr]
+    leaves = [leaf for p in places if (leaf := operands[p]) is not None]
+    if len(leaves) < len(places) or len({leaf.root.id for leaf in leaves}) > 1:
         return []
     found = _packs(places, operands, 0, False)
     steps = {way[0] for _, ways in found for way in ways}
@@ -275,14 +276,13 @@ def rows(
     while at < len(leaves):
         leaf = leaves[at]
         for size in range(len(leaf.steps) if leaf is not None else 0):
-            node = Leaf(leaf.root, leaf.steps[:size])  # type: ignore[union-attr]
+            assert leaf is not None
+            node = Leaf(leaf.root, leaf.steps[:size])
             inside = ways(node) or ()
             if len(inside) < 2 or all(len(way) == 1 and way[0][2] for way in inside):
                 continue
-            row = leaves[at : at + len(inside)]
-            if all(x is not None and x.root.id == node.root.id for x in row) and [x.steps for x in row] == [  # type: ignore[union-attr]
-                (*node.steps, *way) for way in inside
-            ]:
+            row = [x for x in leaves[at : at + len(inside)] if x is not None and x.root.id == node.root.id]
+            if [x.steps for x in row] == [(*node.steps, *way) for way in inside]:
                 found.append((range(at, at + len(inside)), inside, node))
                 at += len(inside) - 1
                 break
@@ -342,7 +342,7 @@ def _count_uses(
     for at, equation in enumerate(equations):
         inside: dict[int, int] = {}
         if type(equation.callee) is TreeMap:
-            mapped.update(equation.outputs)  # type: ignore[arg-type]
+            mapped.update([o for o in equation.outputs if o is not None])
         if type(equation.callee) is Local and mapped and not mapped.isdisjoint(equation.inputs):
             pass  # it may take a tree that is not there yet: how it is called shows where it stands
         elif type(equation.callee) is Local:
@@ -375,7 +375,7 @@ def _count_uses(
 
 def _uses_in_loop(module: Any, equation: Equation, known: dict[Value, Leaf]) -> dict[int, int]:
     """What a loop closes over gets a name outside, unless its body only passes it on with the rest of its tree."""
-    loop = scan_of(equation)
+    loop = callee_of(equation, Scan)
     body, consts, carries = loop.body, loop.consts, loop.carries
     trees = body.facts.trees
     whole = trees.whole() if trees is not None else _gone_through(equation, consts + carries, known)
@@ -417,7 +417,7 @@ def _uses_in_bodies(module: Any, equation: Equation, known: dict[Value, Leaf]) -
     if any(body.facts.trees is None for body in main):
         return {}
     found: dict[int, int] = {}
-    whole = {p for body in main for p in body.facts.trees.whole()}
+    whole = {p for body in main if body.facts.trees is not None for p in body.facts.trees.whole()}
     for body, places, shift in zip(bodies, closed, shifts, strict=True):
         inner = Equation(callee, equation.inputs[shift:], (), {})
         uses = _uses_inside(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from untrace._identifiers import identifier
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Library, Slot
 from untrace.lift.library import ASSOCIATIVE_SCAN, OF_MATRIX
 from untrace.lift.patterns import Fixed
@@ -44,7 +45,7 @@ _UNARY = {"neg": "-", "invert": "~"}
 
 def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr | Groups:
     """The expression of an equation whose callee is a Library function. Raises Unwritable."""
-    callee: Library = equation.callee  # type: ignore[assignment]
+    callee = callee_of(equation, Library)
     if callee.function is not None:
         write = _associative_scan if callee.name == ASSOCIATIVE_SCAN else _solver
         return write(w, callee, callee.function, operands)
@@ -101,8 +102,9 @@ def _spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str
 
 def _bare(index: Expr) -> Expr:
     """`x[None]` for `x[None,]`."""
-    single = type(index) is Tuple and len(index.elements) == 1 and type(index.elements[0]) in (Text, Name)
-    return index.elements[0] if single else index  # type: ignore[attr-defined]
+    if type(index) is Tuple and len(index.elements) == 1 and type(index.elements[0]) in (Text, Name):
+        return index.elements[0]
+    return index
 
 
 def _of_sparse(w: Any, name: str, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Expr:
@@ -136,7 +138,7 @@ def _pushed_forward(w: Any, path: str, args: Sequence[Expr], several: bool) -> E
 def _differentiated(w: Any, path: str, equation: Equation, operands: Sequence[Expr]) -> Groups:
     """`jax.vjp(jnp.linalg.cholesky, x)`; a lambda where there are other arguments."""
     w.module.modules.add("jax")
-    callee: Library = equation.callee  # type: ignore[assignment]
+    callee = callee_of(equation, Library)
     sizes: tuple[int, ...] = (len(equation.outputs) - 1, 1)
     varied, given = callee.args
     own_tuple, auxiliary = callee.own_tuple, callee.auxiliary
@@ -160,14 +162,16 @@ def _differentiated(w: Any, path: str, equation: Equation, operands: Sequence[Ex
     kind, _, name = path.partition(".")
     kwargs = [(k, _argument(w, v, inside)) for k, v in callee.kwargs.items()]
     if kind == "primitive":
-        call = JAX.find(name)(w, *args, **callee.kwargs)
+        rule = JAX.find(name)
+        assert rule is not None  # of a primitive that has none there is no derivative to spell
+        call = rule(w, *args, **callee.kwargs)
         if call is DECLINE:
             raise Unwritable(f"the rule of {name} declines")
     elif kind == "vmap":
         call = _over_axes(w, name, given, args, kwargs)
-        called = call.args  # type: ignore[attr-defined]
-        if called == [inside[place] for place in varied] and not own_tuple and auxiliary != 0:
-            return Groups(Call("jax.vjp", [call.func, *primals], settings), sizes)  # type: ignore[attr-defined]
+        called = call.args == [inside[place] for place in varied]
+        if called and isinstance(call.func, Expr) and not own_tuple and auxiliary != 0:
+            return Groups(Call("jax.vjp", [call.func, *primals], settings), sizes)
     else:
         call = _spelled(w, path, args, kwargs)
     if own_tuple:
@@ -183,7 +187,7 @@ def _takes_index(path: str) -> bool:
 
 def _over_axes(
     w: Any, path: str, given: Sequence[Any], args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]
-) -> Expr:
+) -> Call:
     """`jax.vmap(jax.random.split)(keys)`; a lambda where there are other arguments. given: what is mapped, once for each
     time, and the arguments, which `args` are written."""
     w.module.modules.add("jax")
@@ -192,7 +196,7 @@ def _over_axes(
         axes, path = axes + 1, path.removeprefix("vmap.")
     mapped, args = given[axes - 1], args[axes:]
 
-    def call(function: Expr, given: Sequence[Expr]) -> Expr:
+    def call(function: Expr, given: Sequence[Expr]) -> Call:
         for _ in range(axes):
             function = Call("jax.vmap", [function])
         return Call(function, given)

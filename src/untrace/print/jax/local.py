@@ -12,6 +12,7 @@ import jax
 
 from untrace._identifiers import identifier
 from untrace._trees import is_simple
+from untrace.ir.callees import callee_of, output_of
 from untrace.ir.nodes import Equation, Function, Local, Value
 from untrace.print.jax import handed_on, packed, reroll, returned, scanned
 from untrace.print.jax.leaves import Layout, Leaf, bind_leaves, grouping_of, last_word, layout_of
@@ -47,7 +48,7 @@ def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequenc
 
 
 def _mark(statements: Sequence[Statement], equation: Equation) -> None:
-    if equation.callee.body.facts.backward:
+    if callee_of(equation, Local).body.facts.backward:
         for statement in statements:
             statement.is_backward = True
 
@@ -55,7 +56,7 @@ def _mark(statements: Sequence[Statement], equation: Equation) -> None:
 def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> list[Statement] | None:
     """`x = x0`, `for layer in layers: x = f(layer, x)`; None where the calls are no such loop."""
     carries = reroll.carries_of(run, start, uses)
-    body = run[0].callee.body
+    body = callee_of(run[0], Local).body
     if not carries or body.facts.packed_results is not None or id(body) in w.module.returned:
         return None
     first = [leaf_behind(w, w.atom(a)) for a in run[0].inputs]
@@ -64,8 +65,9 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> lis
     leaves = [[None if o is None else leaf_behind(w, o) for o in turn] for turn in atoms]
     layout = layout_of(w.module, body, first if handed is not None else leaves[0])
     pack = None if handed is None else handed[0].pack
-    trees = [layout.trees(turn, pack) for turn in leaves]
-    if any(t is None for t in trees):
+    found = [layout.trees(turn, pack) for turn in leaves]
+    trees = [t for t in found if t is not None]
+    if len(trees) < len(found):
         return None
     order = _order(body, layout)
     elements: list[tuple[int, reroll.Element]] = []
@@ -74,7 +76,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: reroll.Uses) -> lis
         if pack is not None and i == -1 - pack:
             args.append(None)
             continue
-        turns = [t[-1 - i] for t in trees] if i < 0 else [t[i] for t in leaves]  # type: ignore[index]
+        turns = [t[-1 - i] for t in trees] if i < 0 else [t[i] for t in leaves]
         if i in carries:
             args.append(i)
         elif i >= 0 and all(e.inputs[i] is run[0].inputs[i] for e in run):
@@ -132,7 +134,7 @@ def _carry_name(
     whole = leaf is None or not leaf.steps
     if type(initial) is Value and type(expr) is Name and whole and not uses.after(initial, start):
         return expr.id, False
-    hint = run[-1].outputs[output].hint or run[0].callee.body.params[place].hint or "x"
+    hint = output_of(run[-1], output).hint or callee_of(run[0], Local).body.params[place].hint or "x"
     return w.scope.fresh(identifier(hint, "x")), True
 
 
@@ -144,7 +146,7 @@ def _carried(w: Any, name: str, output: Value | None) -> Name:
 
 def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     """The call of an equation whose callee is a Local function, which is written before the caller."""
-    body = equation.callee.body
+    body = callee_of(equation, Local).body
     leaves = [leaf_behind(w, o) for o in operands]
     layout = layout_of(w.module, body, leaves)
     trees = _put_together(w, body, layout, operands) if body.facts.taken is not None else layout.trees(leaves)
@@ -380,7 +382,7 @@ def _rename_after(body: Function, bound: Sequence[tuple[Value, Leaf]]) -> None:
     for equation in body.equations if names else ():
         for output in equation.outputs:
             hint = output.hint if output is not None else None
-            if hint is None or output.named:
+            if output is None or hint is None or output.named:
                 continue
             start = "d_" if hint.startswith("d_") else ""
             outside = next(

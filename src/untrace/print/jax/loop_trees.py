@@ -15,8 +15,9 @@ import jax
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.capture.provenance import Provenance, targets
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Scan, Value
-from untrace.ir.scans import closes_simply, same_weak_types, scan_of, used_values
+from untrace.ir.scans import closes_simply, same_weak_types, used_values
 from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift import parameters
 from untrace.lift.words import clean
@@ -34,9 +35,10 @@ _KNOWN = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear", "jax
 def trees_of(w: Any, body: Function) -> BodyTrees | None:
     """The trees of a function that is called or looped, where they say more than a tuple of leaves would, and can be
     written: what it takes by the function that `w` writes, and what it gives by itself."""
-    trees: BodyTrees | None = body.facts.trees
-    if trees is None:
+    found: BodyTrees | None = body.facts.trees
+    if found is None:
         return None
+    trees: BodyTrees = found
     outs = trees.out.parts() if type(trees.out.example) is tuple else [trees.out]
     every = [*trees.args, *outs]
     if not any(t.nested() for t in every) or not all(_is_reached(t.example) for t in every):
@@ -66,7 +68,7 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
         return None
     equation = w.equation
     carry, x = trees.args
-    loop = scan_of(equation)
+    loop = callee_of(equation, Scan)
     consts, carries = loop.consts, loop.carries
     inputs = equation.inputs
     xs = inputs[consts + carries :]
@@ -235,7 +237,7 @@ class TreeBody(Body):
         """A result, or the parameter that stands for it."""
         return self.function.results[place] if place >= 0 else self.function.params[-1 - place]
 
-    def parameter(  # type: ignore[override]
+    def parameter(  # pyrefly: ignore[bad-override]
         self,
         tree: Tree,
         is_carry: bool,
@@ -379,7 +381,7 @@ def _key(atoms: Sequence[Any]) -> tuple[Any, ...]:
 
 def _taken_by(equation: Equation) -> Iterator[Any]:
     """The keys of the trees that a call takes."""
-    body = equation.callee.body if type(equation.callee) is Scan else equation.params.get("jaxpr")
+    body: Any = equation.callee.body if type(equation.callee) is Scan else equation.params.get("jaxpr")
     trees = body.facts.trees if type(body) is Function else None
     if trees is not None and len(body.params) == len(equation.inputs):
         for tree in trees.args:
@@ -436,7 +438,7 @@ def assign(
             return word
         return "ys" if path[:1] == (1,) else "out"
 
-    targets_ = [bind(tree, path, words(tree, path)) for tree, path in trees]
+    targets_: list[Any] = [bind(tree, path, words(tree, path)) for tree, path in trees]
     if len(targets_) == 1 and type(targets_[0]) is Tuple:
         targets_ = list(targets_[0].elements)
     bound = [t.id if type(t) is Name else t for t in targets_]

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
+from untrace.ir.callees import callee_of
 from untrace.ir.calls import is_call, passed_places
 from untrace.ir.nodes import Equation, Function, Literal, Scan, Value, While
-from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, scan_of, used_values
+from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, used_values
 from untrace.lift.words import singular
 from untrace.print.jax import loop_trees, stacked
 from untrace.print.jax.bodies import (
@@ -40,7 +41,7 @@ _CALLS = frozenset({"checkpoint", "remat2", "remat", "custom_vjp_call", "custom_
 def passed(equation: Equation) -> Sequence[Any]:
     """The operands of a loop or a call that its statement passes, and no function inside it closes over."""
     callee = equation.callee
-    if type(callee) in (Scan, While):
+    if type(callee) is Scan or type(callee) is While:
         return equation.inputs[callee.consts :]
     if callee.name == "custom_jvp_call":
         return equation.inputs[equation.params["num_consts"] :]
@@ -50,7 +51,7 @@ def passed(equation: Equation) -> Sequence[Any]:
 
 
 def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int) -> Groups | None:
-    loop = scan_of(w.equation)
+    loop = callee_of(w.equation, Scan)
     consts, carries = loop.consts, loop.carries
     inputs = w.equation.inputs
     init, xs = inputs[consts : consts + carries], inputs[consts + carries :]

@@ -147,7 +147,7 @@ def straight_of(definition: Def, own: Own | None = None) -> Straight | None:
                 return None
         elif type(statement) is not Return:
             return None
-        text = statement.value.flat()  # type: ignore[attr-defined]
+        text = statement.value.flat()
         if _NOT_STRAIGHT.search(text):
             return None
         found.append((name, _VARIABLE.findall(text)))

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
+from untrace.ir.callees import callee_of
 from untrace.ir.facts import Way
-from untrace.ir.nodes import Equation, Function
+from untrace.ir.nodes import Equation, Function, Local
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.types import Type, array_type, tuple_type, ways_type
 from untrace.print.tree import Assign, Dict, Expr, Name, Text, Tuple
@@ -52,7 +53,7 @@ def result_type(body: Function) -> Type:
 
 def assign(w: Any, equation: Equation, call: Expr) -> None:
     """Binds what a call gives back."""
-    body = equation.callee.body
+    body = callee_of(equation, Local).body
     packed = body.facts.packed_results
     if packed is None:
         w._statement(equation, call)

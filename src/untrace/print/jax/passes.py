@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from untrace.capture.provenance import Provenance
@@ -24,7 +24,7 @@ from untrace.print.jax.variadic import spread_arguments
 from untrace.print.jax.writer import ModuleWriter
 from untrace.print.tree import Statement
 
-Share = Callable[[ModuleWriter, Sequence[Statement]], bool]
+Share = Callable[[ModuleWriter, list[Statement]], bool]
 
 
 @dataclass(slots=True)

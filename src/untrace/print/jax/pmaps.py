@@ -40,7 +40,7 @@ def pmap(w: Any, operands: Sequence[Expr], function: Function) -> Any:
 
 def _of_one(body: Function, axes: Sequence[int | None]) -> Function | None:
     """The function that is mapped: without what takes the axis of the devices out and puts it in again."""
-    made = {o: e for e in body.equations for o in e.outputs}
+    made: dict[Any, Equation] = {o: e for e in body.equations for o in e.outputs}
     gone: list[Equation] = []
     params: list[Value] = []
     for param, axis in zip(body.params, axes, strict=True):
@@ -50,7 +50,8 @@ def _of_one(body: Function, axes: Sequence[int | None]) -> Function | None:
             continue
         if len(uses) != 1 or _primitive(uses[0]) != "squeeze" or param in body.results:
             return None
-        one = uses[0].outputs[0]
+        (one,) = uses[0].outputs
+        assert one is not None
         one.hint = one.hint or param.hint
         params.append(one)
         gone.append(uses[0])

@@ -108,7 +108,7 @@ def _shared(module: Any, definition: Def, where: Sequence[Statement]) -> bool:
     places = _of_one_dict(turns, places)
     if len(places) < _FEWEST:
         return False
-    rows = [[t[i] for i in places] for t in turns]
+    rows = [[part for i in places if (part := t[i]) is not None] for t in turns]
     split = _split(rows)
     if split is None:
         return False
@@ -141,8 +141,8 @@ def _part(expr: Expr) -> _Part | None:
 
 
 def _is_access(expr: Expr) -> bool:
-    while type(expr) in (Subscript, Attribute):
-        expr = expr.value  # type: ignore[attr-defined]
+    while type(expr) is Subscript or type(expr) is Attribute:
+        expr = expr.value
     return type(expr) in (Name, Leaf)
 
 
@@ -150,8 +150,8 @@ def _of_one_dict(turns: Sequence[Sequence[_Part | None]], places: Sequence[int])
     """Those places whose arguments are of one dict in each call, the most there are."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for place in places:
-        parts = [t[place] for t in turns]
-        where = tuple((p.dict_.flat(), p.begin and p.begin.id) for p in parts)  # type: ignore[union-attr]
+        parts: list[Any] = [t[place] for t in turns]
+        where = tuple((p.dict_.flat(), p.begin and p.begin.id) for p in parts)
         groups.setdefault(where, []).append(place)
     return max(groups.values(), key=len, default=[])
 
@@ -223,4 +223,7 @@ def _word(dict_: Expr) -> str:
         dict_ = dict_.value
     if type(dict_) is Leaf:
         return last_word(dict_)
-    return dict_.name if type(dict_) is Attribute else dict_.id  # type: ignore[attr-defined]
+    if type(dict_) is Attribute:
+        return dict_.name
+    assert type(dict_) is Name
+    return dict_.id

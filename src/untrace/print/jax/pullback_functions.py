@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from untrace.print.jax.alike import mentioned_in
 from untrace.print.jax.leaves import Bare, Leaf, Step
@@ -95,7 +95,9 @@ class _Site:
 
     @property
     def args(self) -> Sequence[Expr]:
-        return self.statement.value.args  # type: ignore[attr-defined]
+        call = self.statement.value
+        assert type(call) is Call
+        return call.args
 
     @property
     def targets(self) -> Sequence[Any]:
@@ -151,7 +153,7 @@ def _backward_part(module: Any, forward: Def, sites: Sequence[_Site]) -> Def:
     found: dict[str, list[tuple[_Site, Call]]] = {}
     known = {key: _Passed(outer) for key, outer in {id(s.outer): s.outer for s in sites}.items()}
     for place in range(len(sites[0].targets)):
-        takers: dict[str, list[tuple[_Site, Call]]] = {}
+        takers: dict[Any, list[tuple[_Site, Call]]] = {}
         for site in sites:
             name = site.targets[place]
             passed = known[id(site.outer)]
@@ -161,7 +163,7 @@ def _backward_part(module: Any, forward: Def, sites: Sequence[_Site]) -> Def:
             if passed.read[name] != len(calls):
                 break
             for call in calls:
-                takers.setdefault(call.func, []).append((site, call))  # type: ignore[arg-type]
+                takers.setdefault(call.func, []).append((site, call))
         else:
             for function, calls in takers.items():
                 found.setdefault(function, []).extend(calls)
@@ -291,9 +293,10 @@ class _Nesting:
         for statement in self.forward.body:
             known.update({value.flat(): name for name, value in _parts_bound(statement)})
         for statement in self.backward.body:
-            found = {n: known.get(substituted(v, self.new).flat()) for n, v in _parts_bound(statement)}
-            if found and all(name is not None and self.bound[name] == 1 for name in found.values()):
-                self.new.update({n: Name(name) for n, name in found.items()})  # type: ignore[arg-type]
+            names = {n: known.get(substituted(v, self.new).flat()) for n, v in _parts_bound(statement)}
+            found = {n: name for n, name in names.items() if name is not None and self.bound[name] == 1}
+            if found and len(found) == len(names):
+                self.new.update({n: Name(name) for n, name in found.items()})
                 self.gone.add(id(statement))
 
     def _take_result(self, name: str, place: int, read: Mapping[str, int]) -> None:
@@ -304,16 +307,18 @@ class _Nesting:
             None,
         )
         parts = value if type(value) is Tuple else statement.value if statement is not None else None
-        unpacked = next((s for s in self.backward.body if _takes_apart(s, name)), None)
+        unpacked: Assign | Unpack | None = next((s for s in self.backward.body if _takes_apart(s, name)), None)
         if place in self.dropped and type(parts) is Tuple and unpacked is not None and read[name] == 1:
-            if any(type(t) is not str for t in unpacked.targets) or len(unpacked.targets) != len(parts.elements):
+            targets = [t for t in unpacked.targets if isinstance(t, str)]
+            if len(targets) < len(unpacked.targets) or len(targets) != len(parts.elements):
                 raise _Stays
             if statement is not None:
-                if sum(n == value.id for s in self.forward.body for n in reads(s)) != 1:  # type: ignore[attr-defined]
+                assert type(value) is Name
+                if sum(n == value.id for s in self.forward.body for n in reads(s)) != 1:
                     raise _Stays
                 self.gone.add(id(statement))
             self.gone.add(id(unpacked))
-            for target, element in zip(unpacked.targets, parts.elements, strict=True):
+            for target, element in zip(targets, parts.elements, strict=True):
                 if target != "_":
                     self._take(target, element, read)
             return
@@ -390,10 +395,10 @@ def _parts_bound(statement: Statement) -> list[tuple[str, Expr]]:
     values = statement.value.elements if type(statement.value) is Bare else [statement.value]
     if len(values) != len(statement.targets) or any(type(v) is not Leaf for v in values):
         return []
-    return list(zip(statement.targets, values, strict=True))  # type: ignore[arg-type]
+    return [(str(target), value) for target, value in zip(statement.targets, values, strict=True)]
 
 
-def _takes_apart(statement: Statement, name: str) -> bool:
+def _takes_apart(statement: Statement, name: str) -> TypeGuard[Assign | Unpack]:
     return isinstance(statement, (Assign, Unpack)) and type(statement.value) is Name and statement.value.id == name
 
 

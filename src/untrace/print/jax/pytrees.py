@@ -164,11 +164,10 @@ def labelled(example: Any) -> tuple[Any, bool]:
     try:
         tree = jax.tree.unflatten(treedef, labels)
         again, treedef_again = jax.tree.flatten(tree)
-        faithful = _same_objects(again, labels) and treedef_again == treedef
+        if _same_objects(again, labels) and treedef_again == treedef:
+            return tree, True
     except Exception:  # a library's own unflatten may look at its leaves, and fail in any way
-        faithful = False
-    if faithful:
-        return tree, True
+        pass
     # The example itself serves as well where its leaves are already distinct objects (arrays,
     # ShapeDtypeStructs).
     return example, len({id(leaf) for leaf in leaves}) == len(leaves)
@@ -237,7 +236,7 @@ def _candidates(node: Any, expr: Expr, level: Branches, index: int, key: Any, ch
 
 
 def _attribute_names(node: Any, key: Any, child: Any) -> Iterator[str]:
-    name = getattr(key, "name", None)
+    name: Any = getattr(key, "name", None)
     if is_plain_identifier(name):
         yield name
     # Classes that give JAX no key (BCOO, Partial) mostly keep a child in an attribute.
@@ -266,8 +265,8 @@ def key_source(key: Any) -> Expr | None:
     """A dict key as source; None for one that text cannot give back (a NaN, an object)."""
     kinds = (str, bytes, int, bool, float, type(None))
     if type(key) is tuple:
-        parts = [key_source(part) for part in key]
-        return None if None in parts else Tuple(parts)  # type: ignore[arg-type]
+        parts = [source for part in key if (source := key_source(part)) is not None]
+        return Tuple(parts) if len(parts) == len(key) else None
     if type(key) not in kinds or key != key:
         return None
     if type(key) is str:

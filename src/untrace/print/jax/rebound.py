@@ -371,8 +371,8 @@ class _Uses:
         while stack:
             node = stack.pop()
             kind = type(node)
-            if kind is ast.Name:
-                words.append(node.id)  # type: ignore[attr-defined]
+            if isinstance(node, ast.Name):
+                words.append(node.id)
             elif kind is ast.NamedExpr:
                 raise _UnknownStatement
             elif kind in _SCOPES:
@@ -389,7 +389,9 @@ def _bound_in_order(statements: Sequence[ast.stmt], plain: Collection[int]) -> I
     """The variables of a function in the order in which its text binds them. plain: see `_Uses`."""
     for statement in statements:
         if id(statement) in plain:
-            yield statement.targets[0].id  # type: ignore[attr-defined]
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+            assert isinstance(target, ast.Name)
+            yield target.id
             continue
         if isinstance(statement, ast.FunctionDef):
             yield statement.name
@@ -414,7 +416,7 @@ def _free_names(scope: ast.AST) -> set[str]:
     bound: set[str] = set()
     read: set[str] = set()
     outside: set[str] = set()  # read where the function is defined
-    stack = list(ast.iter_child_nodes(scope))
+    stack: list[ast.AST] = list(ast.iter_child_nodes(scope))
     if isinstance(scope, (ast.FunctionDef, ast.Lambda)):
         bound = {a.arg for a in _arguments(scope.args)}
         stack = [*scope.body] if isinstance(scope, ast.FunctionDef) else [scope.body]

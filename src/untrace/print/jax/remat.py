@@ -79,15 +79,17 @@ def pulled_back(
     function: Expr = Call("jax.checkpoint", [Name(name)], options)
     if len(free) < len(given):
         others = {n for p, a in enumerate(given) if p not in free for n in _WORD.findall(a.flat())} | {name}
-        inside = list(given)
+        inside: list[Expr] = list(given)
+        words = {}
         for place in free:
             i = order[place]
             word = identifier(names[-1 - i] if i < 0 else jaxpr.params[i].hint or "x", "x")
             while word in others:
                 word += "_"
             others.add(word)
+            words[place] = word
             inside[place] = Name(word)
-        function = Lambda([inside[place].id for place in free], Call(function, inside))
+        function = Lambda([words[place] for place in free], Call(function, inside))
     pullback = w.scope.fresh(f"{name}_vjp")
     made = Assign(["_", pullback], Call("jax.vjp", [function, *[given[place] for place in free]]))
     made.is_backward = True

@@ -34,7 +34,8 @@ def count_again(
         now = {id(f): set(_bound(own_statements(f.body))) for f in functions}
         if all(before[id(f)] <= now[id(f)] for f in functions):
             continue
-        words = known.get(id(definition)) or words_of(definition)  # type: ignore[arg-type]
+        assert isinstance(definition, Def)  # what has functions is one
+        words = known.get(id(definition)) or words_of(definition)
         for function in functions:
             free = [name for name in before[id(function)] - now[id(function)] if name not in words]
             if free:

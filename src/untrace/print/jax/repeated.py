@@ -87,9 +87,15 @@ def _name_functions(statements: Sequence[Statement], labels: set[str]) -> None:
 
 def _named_function(expr: Expr, labels: set[str]) -> Expr:
     call = expr.body if type(expr) is Lambda else None
-    if type(call) is not Call or type(call.func) is not str or call.func not in labels or call.kwargs:
+    if (
+        type(expr) is not Lambda
+        or type(call) is not Call
+        or type(call.func) is not str
+        or call.func not in labels
+        or call.kwargs
+    ):
         return expr
-    same = [a.id for a in call.args if type(a) is Name] == list(expr.params) and len(call.args) == len(expr.params)  # type: ignore[attr-defined]
+    same = [a.id for a in call.args if type(a) is Name] == list(expr.params) and len(call.args) == len(expr.params)
     return Text(call.func) if same else expr
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Local, Value
 from untrace.lift.words import clean, singular
 from untrace.print.jax.leaves import Leaf, Step, along
@@ -41,9 +42,9 @@ class For(Compound):
 
 def run_length(equations: Sequence[Equation], start: int) -> int:
     """How many equations from `start` on call the same local function."""
-    body = equations[start].callee.body
+    body = callee_of(equations[start], Local).body
     stop = start + 1
-    while stop < len(equations) and type(equations[stop].callee) is Local and equations[stop].callee.body is body:
+    while stop < len(equations) and type(callee := equations[stop].callee) is Local and callee.body is body:
         stop += 1
     return stop - start
 
@@ -132,7 +133,9 @@ class Element:
         if numbers == list(range(length))[::-1]:
             return Call("reversed", [whole])
         if len(numbers) > 1 and numbers == list(range(stop - 1, start + 1))[::-1]:
-            return Call("reversed", [Element(self.root, self.above, self.keys[::-1], self.below).iterable()])  # type: ignore[list-item]
+            inner = Element(self.root, self.above, self.keys[::-1], self.below).iterable()
+            assert inner is not None  # its keys are numbers in a row
+            return Call("reversed", [inner])
         step = numbers[1] - start if len(numbers) > 1 else 1
         if step > 1 and numbers == list(range(start, length, step)):  # all of them, from the first on
             return Subscript(whole, Slice(Text(str(start)) if start else None, None, Text(str(step))))

@@ -170,7 +170,7 @@ class _Node:
     """A node of the result. `plain`: it can be written without an argument or a twin to help."""
 
     value: Any
-    level: Branches | None
+    level: Any  # Branches; None of a leaf
     children: list[_Node]
     count: int
     keywords: Any = None
@@ -354,12 +354,14 @@ class _Builder:
             return made
         by_root: dict[str, list[int]] = {}
         for i, (key, value) in enumerate(made.pairs):
-            if isinstance(value, Leaf) and value.steps == (("item", key.flat(), 0),):  # type: ignore[union-attr]
+            if isinstance(value, Leaf) and key is not None and value.steps == (("item", key.flat(), 0),):
                 by_root.setdefault(value.root.id, []).append(i)
         whole: dict[int, Expr] = {}  # place of the first item -> the dict
         gone: set[int] = set()
         for places in by_root.values():
-            root = made.pairs[places[0]][1].root  # type: ignore[attr-defined]
+            first = made.pairs[places[0]][1]
+            assert isinstance(first, Leaf)
+            root = first.root
             example = self.trees.node(Leaf(root, ()))
             if type(example) is dict and len(example) == len(places) > 1:
                 whole[places[0]] = root
@@ -374,6 +376,7 @@ class _Builder:
     def _class_node(self, node: _Node, children: list[Expr]) -> Expr:
         place = twins.place_of(type(node.value))
         if node.plain_itself:
+            assert place is not None  # what can be called by itself has a name
             return self._construct(node, self._import(place), children)
         for expr, other, level in self._all_subtrees():
             if type(other) is type(node.value) and len(level.children) == len(children):
@@ -498,6 +501,7 @@ class _Builder:
         """An object of a library: imported, or looked up where the module may not import it."""
         self._could_refer(value, otherwise)
         place = twins.place_of(value)
+        assert place is not None  # else it could not be referred to
         if twins.is_importable(place, self.standalone):
             return self._import(place)
         plain = otherwise if otherwise in (int, str, float, dict) else None

@@ -17,8 +17,8 @@ from typing import Any
 
 from untrace._identifiers import identifier
 from untrace._trees import is_plain, is_simple
+from untrace.ir.callees import callee_of, output_of
 from untrace.ir.nodes import Equation, Function, Local, Scan, TreeMap, Value, walk_functions
-from untrace.ir.scans import scan_of
 from untrace.lift.words import clean
 from untrace.print.jax.carried import sums
 from untrace.print.jax.leaves import Leaf, Step, last_word, reach_nodes
@@ -63,7 +63,7 @@ def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any],
             if body is not None:
                 bodies[id(body)] = body
                 sites.setdefault(id(body), []).append((owner, equation))
-    places = {None: dict(_places_in_entry(w, equations, results, example))}
+    places: dict[int | None, dict[Any, _Place]] = {None: dict(_places_in_entry(w, equations, results, example))}
     for body in _callers_first(bodies):
         known = [(e, places.get(None if o is None else id(o), {})) for o, e in sites[id(body)]]
         if type(known[0][0].callee) is not Local:
@@ -82,7 +82,8 @@ def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any],
 
 def _body(equation: Equation) -> Function | None:
     """The function that is called or looped."""
-    return equation.callee.body if type(equation.callee) in (Local, Scan) else None
+    callee = equation.callee
+    return callee.body if type(callee) is Local or type(callee) is Scan else None
 
 
 def _places_in_loop(
@@ -95,12 +96,13 @@ def _places_in_loop(
     if rows:
         w.module.rows[id(equation)] = rows
         w.module.kept.append(equation)
-    stacked = body.results[len(body.results) - len(equation.outputs) + scan_of(equation).carries :]
+    stacked = body.results[len(body.results) - len(equation.outputs) + callee_of(equation, Scan).carries :]
     for row in rows:
         nodes = _nodes(row.example)
         for place, way in zip(row.places, row.ways, strict=True):
-            if type(stacked[place]) is Value:
-                yield stacked[place], _Place((id(body), "stacked", row.places.start), way, nodes)
+            value = stacked[place]
+            if type(value) is Value:
+                yield value, _Place((id(body), "stacked", row.places.start), way, nodes)
     if found:
         w.module.sums[id(equation)] = found
         w.module.kept.append(equation)
@@ -134,12 +136,13 @@ def _places_in_entry(
     w: Any, equations: Sequence[Equation], results: Sequence[Any], example: Any
 ) -> Iterator[tuple[Value, _Place]]:
     for equation in equations:
-        structure = w.structures.get(id(equation)) if type(equation.callee) is TreeMap else None
-        if structure is None or not is_simple(structure.example):
+        callee = equation.callee
+        structure = w.structures.get(id(equation)) if type(callee) is TreeMap else None
+        if type(callee) is not TreeMap or structure is None or not is_simple(structure.example):
             continue
         nodes = _nodes(structure.example)
-        count = len(equation.callee.turns)
-        for column in range(equation.callee.trees):
+        count = len(callee.turns)
+        for column in range(callee.trees):
             values = equation.inputs[column * count : (column + 1) * count]
             for value, way in zip(values, structure.ways, strict=True):
                 if type(value) is Value:
@@ -158,14 +161,14 @@ def _places_in_entry(
 def _groups(body: Function, sites: Sequence[tuple[Equation, dict[Any, _Place]]]) -> list[Group]:
     if body.facts.packed_results is not None or len(body.results) < _FEWEST:
         return []
-    rows = [[known.get(o) for o in e.outputs] for e, known in sites]
+    rows: list[list[Any]] = [[known.get(o) for o in e.outputs] for e, known in sites]
     found: list[Group] = []
     candidates: dict[Hashable, list[int]] = {}
     for i, place in enumerate(rows[0]):
         if sum(r is body.results[i] for r in body.results) > 1:
             return []
         if place is not None and all(row[i] is not None for row in rows):
-            candidates.setdefault(tuple([row[i].tree for row in rows]), []).append(i)  # type: ignore[union-attr]
+            candidates.setdefault(tuple([row[i].tree for row in rows]), []).append(i)
     for numbers in candidates.values():
         found.extend(_groups_of(body, sites, rows, numbers))
     return found
@@ -174,18 +177,18 @@ def _groups(body: Function, sites: Sequence[tuple[Equation, dict[Any, _Place]]])
 def _groups_of(
     body: Function,
     sites: Sequence[tuple[Equation, dict[Any, _Place]]],
-    rows: Sequence[Sequence[_Place | None]],
+    rows: Sequence[Sequence[Any]],
     numbers: Sequence[int],
 ) -> Iterator[Group]:
     """The groups among results that go into one tree at each call: all of them, or those below each of its branches."""
     if len(numbers) < _FEWEST:
         return
     columns = [[row[i] for i in numbers] for row in rows]
-    prefixes = [_common([p.way for p in column]) for column in columns]  # type: ignore[union-attr]
-    ways = [tuple([p.way[len(x) :] for p in c]) for c, x in zip(columns, prefixes, strict=True)]  # type: ignore[union-attr]
+    prefixes = [_common([p.way for p in column]) for column in columns]
+    ways = [tuple([p.way[len(x) :] for p in c]) for c, x in zip(columns, prefixes, strict=True)]
     examples: list[Any] = [None]
     if len(set(ways)) == 1 and len(set(ways[0])) == len(numbers):
-        examples = [_part(c[0].nodes, x, ways[0]) for c, x in zip(columns, prefixes, strict=True)]  # type: ignore[union-attr]
+        examples = [_part(c[0].nodes, x, ways[0]) for c, x in zip(columns, prefixes, strict=True)]
     if examples[0] is None or any(_shape(e) != _shape(examples[0]) for e in examples):
         branches: dict[Any, list[int]] = {}
         for place, i in enumerate(numbers):
@@ -194,11 +197,11 @@ def _groups_of(
             yield from _groups_of(body, sites, rows, inner)
         return
     # In the tree's own order, in which it is flattened.
-    order = {leaf: n for n, leaf in enumerate(reach_nodes(examples[0])[0][2])}  # type: ignore[index]
+    order = {leaf: n for n, leaf in enumerate((reach_nodes(examples[0]) or [])[0][2])}
     pairs = sorted(zip(numbers, ways[0], strict=True), key=lambda pair: order[pair[1]])
     group = Group(tuple([n for n, _ in pairs]), tuple([way for _, way in pairs]), examples[0])
     for (equation, _), column, prefix in zip(sites, columns, prefixes, strict=True):
-        group.words[id(equation)] = _word(equation, group, column[0], prefix)  # type: ignore[arg-type]
+        group.words[id(equation)] = _word(equation, group, column[0], prefix)
     yield group
 
 
@@ -237,14 +240,14 @@ def _shape(example: Any) -> Any:
 
 def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
     """`d_norm` for the gradients of `params["norm"]`, `new_norm` for its new values; else after the function."""
-    gradient = all((equation.outputs[p].hint or "").startswith("d_") for p in group.places)  # type: ignore[union-attr]
+    gradient = all((output_of(equation, p).hint or "").startswith("d_") for p in group.places)
     node, count = place.nodes.get(prefix, (None, 0))
     word = last_word(Leaf(Name(""), prefix)) if count == len(group.places) and node is not None else ""
     if not word and not gradient:  # the leaves of one tree, which the author calls alike
-        hints = {base_of(equation.outputs[p].hint or "") for p in group.places}  # type: ignore[union-attr]
+        hints = {base_of(output_of(equation, p).hint or "") for p in group.places}
         if len(hints) == 1 and hints != {""}:
             return clean(hints.pop())
-    return clean(f"{'d' if gradient else 'new'}_{word or equation.callee.body.name.removesuffix('_bwd')}")
+    return clean(f"{'d' if gradient else 'new'}_{word or callee_of(equation, Local).body.name.removesuffix('_bwd')}")
 
 
 # ---------------------------------------------------------------- how they are written
@@ -252,7 +255,7 @@ def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
 
 def assign(w: Any, equation: Equation, call: Expr) -> bool:
     """Binds what a call gives back, where some of it is trees; whether any is."""
-    groups = w.module.returned.get(id(equation.callee.body))
+    groups = w.module.returned.get(id(callee_of(equation, Local).body))
     if groups is None:
         return False
     inside = {p: group for group in groups for p in group.places}

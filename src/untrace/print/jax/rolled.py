@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from untrace.capture.provenance import Provenance
 from untrace.print.jax.leaves import Bare, Leaf, Step
@@ -72,7 +72,7 @@ def _without_unread_parts(definition: Def) -> list[Statement]:
     found: list[Statement] = []
     for statement in definition.body:
         parts = statement.value if type(statement) is Assign else None
-        values = parts.elements if type(parts) is Bare else [parts]
+        values: Sequence[Any] = parts.elements if type(parts) is Bare else [parts]
         if not all(type(v) is Leaf for v in values) or type(statement) is not Assign:
             found.append(statement)
             continue
@@ -244,7 +244,7 @@ class _Roller:
         local = {name for s in statements for name in targets_of(s)}
         bound = Counter(name for s in statements for name in targets_of(s) if name != "_")
 
-        def repeats(statement: Statement) -> bool:
+        def repeats(statement: Statement) -> TypeGuard[Assign | Unpack]:
             if (
                 not isinstance(statement, (Assign, Unpack))
                 or not statement.targets
@@ -254,8 +254,7 @@ class _Roller:
             return all(bound[n] == 1 for n in targets_of(statement) if n != "_")
 
         return [
-            (type(s), len(s.targets), *self.known.key(s, local)) if repeats(s) else i  # type: ignore[attr-defined]
-            for i, s in enumerate(statements)
+            (type(s), len(s.targets), *self.known.key(s, local)) if repeats(s) else i for i, s in enumerate(statements)
         ]
 
     def _once(self, statements: list[Statement], temporary: set[str]) -> list[Statement] | None:
@@ -328,9 +327,10 @@ class _Roller:
             targets = targets_of(statement)
             if inside and not inside.keys().isdisjoint(read_by(statement)):
                 statement = substituted(statement, inside)
-            if len(targets) == 1 and targets[0] in self.leaves and type(statement.value) is Leaf:  # type: ignore[attr-defined]
+            value = getattr(statement, "value", None)
+            if len(targets) == 1 and targets[0] in self.leaves and type(value) is Leaf:
                 if read[targets[0]] == 1 < self.read[targets[0]] and targets[0] not in looped:
-                    inside[targets[0]] = statement.value  # type: ignore[attr-defined]
+                    inside[targets[0]] = value
                     continue
             unread = [n for n in targets if not read[n] and n in self.leaves]
             if not unread or not isinstance(statement, (Assign, Unpack)):

@@ -75,7 +75,9 @@ class Head:
         lists = sorted(groups, key=lambda s: s[0] in self.roller.saved)  # what was saved stands last
         for source in lists:
             members = [turns.elements[i] for i in groups[source]]
-            self.iterables.append(members[0].iterable())  # type: ignore[arg-type]
+            iterable = members[0].iterable()
+            assert iterable is not None  # of other elements there is no group
+            self.iterables.append(iterable)
             if source[0] in self.roller.saved:
                 named = self._saved_targets(source[0], members)
             else:
@@ -101,7 +103,7 @@ class Head:
         self.parts = [found[i] for i in range(len(turns.elements))]
 
     def _element_targets(self, members: Sequence[Element], words: str | list[str]) -> list[Expr]:
-        if type(words) is list:
+        if isinstance(words, list):
             steps = [e.below[:1] for e in members]
             if all(s and s[0][0] == "item" and s[0][2] == len(words) for s in steps):
                 numbers = [int(s[0][1]) for s in steps]
@@ -109,7 +111,7 @@ class Head:
                 self.targets.append(f"({', '.join(names)})")
                 return [along(Name(names[n]), e.below[1:]) for n, e in zip(numbers, members, strict=True)]
             words = members[0].word()
-        name = self.fresh(words)  # type: ignore[arg-type]
+        name = self.fresh(words)
         self.words.append(name)
         self.targets.append(name)
         return [along(Name(name), e.below) for e in members]
@@ -155,10 +157,10 @@ class Head:
             self.targets.append(name)
             self.iterables.append(Tuple([Text(k) for k in keys[0]]))
             return True
-        patterns = [key_pattern(row) for row in keys]
-        numbers = patterns[0][2] if patterns[0] is not None else None
-        if numbers is None or any(p is None or p[2] != numbers for p in patterns):
+        patterns = [pattern for row in keys if (pattern := key_pattern(row)) is not None]
+        if len(patterns) < len(keys) or any(p[2] != patterns[0][2] for p in patterns):
             return False
+        numbers = patterns[0][2]
         low, high = min(numbers), max(numbers) + 1
         if sorted(numbers) != list(range(low, high)) or numbers not in (sorted(numbers), sorted(numbers)[::-1]):
             return False
@@ -167,7 +169,7 @@ class Head:
         self.iterables.append(span if numbers == sorted(numbers) else Call("reversed", [span]))
         self.targets.append(name)
         for row, pattern in zip(keys, patterns, strict=True):
-            self.key_names[row] = Text(f'f"{pattern[0]}{{{name}}}{pattern[1]}"')  # type: ignore[index]
+            self.key_names[row] = Text(f'f"{pattern[0]}{{{name}}}{pattern[1]}"')
         return True
 
     def fresh(self, word: str) -> str:
@@ -216,8 +218,9 @@ def author_target(provenance: Provenance, statements: Sequence[Statement]) -> tu
         iterable = iterable.value
     if isinstance(target, ast.Name):
         return _last_word(iterable), target.id
-    if isinstance(target, ast.Tuple) and all(isinstance(e, ast.Name) for e in target.elts):
-        return _last_word(iterable), [e.id for e in target.elts]  # type: ignore[attr-defined]
+    if isinstance(target, ast.Tuple):
+        names = [e.id for e in target.elts if isinstance(e, ast.Name)]
+        return (_last_word(iterable), names) if len(names) == len(target.elts) else None
     return None
 
 

@@ -159,7 +159,8 @@ class _Writer:
                     self.roller.end_names[name] = self._named(self.names["carry", place], own)
         for place in last - turns.carries.keys():
             final = turns.at(self.count - 1, place)
-            new[final] = self._named(self.names["own", place], turns.name(place))  # type: ignore[index]
+            assert final is not None  # the last turn has it
+            new[final] = self._named(self.names["own", place], turns.name(place))
         self.rest = self.known.substituted(self.rest, new)
 
     def _begun(self, name: str, place: Place) -> str:

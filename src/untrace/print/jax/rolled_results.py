@@ -203,7 +203,7 @@ class Gatherer:
             if len(members) != count or any(at in gone for _, at in members):
                 continue
             for row in (members, members[::-1]):
-                keys = tuple([node.pairs[at][0].flat() for _, at in row])  # type: ignore[union-attr]
+                keys = tuple([key.flat() for _, at in row if (key := node.pairs[at][0]) is not None])
                 if key_pattern(keys) is None:
                     continue
                 values = self._values([[node.pairs[at][1]] for _, at in row])

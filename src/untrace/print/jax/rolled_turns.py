@@ -91,11 +91,11 @@ class Turns:
         for j in range(len(turns[0])):
             self.template.append(self._statement(j, [turn[j] for turn in turns if j < len(turn)]))
 
-    def _statement(self, j: int, rows: Sequence[Statement]) -> tuple[Statement, Expr]:
-        kinds = {(type(s), tuple([_width(t) for t in s.targets])) for s in rows}  # type: ignore[attr-defined]
+    def _statement(self, j: int, rows: Sequence[Any]) -> tuple[Statement, Expr]:
+        kinds = {(type(s), tuple([_width(t) for t in s.targets])) for s in rows}
         if len(kinds) > 1:
             raise Differ
-        return rows[0], self.unify([s.value for s in rows])  # type: ignore[attr-defined]
+        return rows[0], self.unify([s.value for s in rows])
 
     def name(self, place: Place) -> str:
         """What the author, or the first turn that has it, calls a value."""
@@ -131,7 +131,7 @@ class Turns:
             return Lambda(first.params, body)
         made = copied(first)
         for slot in slots_of(first):
-            values = [getattr(n, slot, None) for n in nodes]
+            values: list[Any] = [getattr(n, slot, None) for n in nodes]
             if kind is Call and slot == "func" and all(type(v) is str for v in values):
                 if len(set(values)) > 1:
                     made.func = self._slot([Name(v) for v in values])
@@ -169,9 +169,9 @@ class Turns:
             if isinstance(first, Leaf) and first.steps == nodes[1].steps:
                 return along(self._slot([n.root for n in nodes]), nodes[1].steps)
             raise Differ
-        names = [n.id if type(n) is Name else None for n in nodes]
+        names: list[Any] = [n.id if type(n) is Name else None for n in nodes]
         if self.turn_of.get(names[0] or "") == 0:
-            place = self.produced[0][names[0]]  # type: ignore[index]
+            place = self.produced[0][names[0]]
             if all(self.produced[k].get(name or "") == place for k, name in enumerate(names)):
                 return Own(place)
             raise Differ
@@ -193,9 +193,10 @@ class Turns:
 
     def _element(self, nodes: Sequence[Any]) -> Expr:
         leaves = [n if isinstance(n, Leaf) else self.leaf(n.id) if type(n) is Name else None for n in nodes]
-        if any(leaf is None for leaf in leaves):
+        ways = [(leaf.root, leaf.steps) for leaf in leaves if leaf is not None]
+        if len(ways) < len(leaves):
             raise Differ
-        element = Element.of([(leaf.root, leaf.steps) for leaf in leaves])  # type: ignore[union-attr]
+        element = Element.of(ways)
         if element is None:
             raise Differ
         if len(nodes) < len(self.turns):

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Local
 from untrace.lift.words import plural
 from untrace.print.jax.bodies import group, put_definition
@@ -117,11 +118,12 @@ def _stack(element: Element, is_array: bool) -> Expr:
 def note_unscanned(w: Any, equations: Sequence[Equation], at: int) -> None:
     """Says why the call at place `at` and the one before it, of a function of the same name, are no scan."""
     before, here = equations[at - 1] if at else None, equations[at]
-    if before is None or type(before.callee) is not Local or before.callee.body.name != here.callee.body.name:
+    own = callee_of(here, Local).body
+    if before is None or type(before.callee) is not Local or before.callee.body.name != own.name:
         return
     if not any(o is not None and any(a is o for a in here.inputs) for o in before.outputs):
         return
-    first, second = before.callee.body, here.callee.body
+    first, second = before.callee.body, own
     name = identifier(second.name, "fn")
     why = "they go through no list, or give more than the next one takes"
     if first is not second:

@@ -115,7 +115,7 @@ def static_arguments(
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     positions = {n + len(args) if n < 0 else n for n in numbers}
-    all_names = set(names) | {plain[n] for n in positions if n < len(plain) and plain[n]}
+    all_names = set(names) | {name for n in positions if n < len(plain) and (name := plain[n])}
     positions |= {i for i, name in enumerate(plain) if name in all_names}
     return frozenset(n for n in positions if n < len(args)), frozenset(all_names)
 

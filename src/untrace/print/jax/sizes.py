@@ -262,7 +262,9 @@ class Sizes:
             else:
                 statements.extend([Assign([axes[i].id], self._shape(value, i)) for i in sorted(axes)])
         for size, name in rest:
-            statements.append(Assign([name.id], self._way(size)))
+            way = self._way(size)
+            assert way is not None  # a size that has a name was found
+            statements.append(Assign([name.id], way))
         return statements
 
 
@@ -416,7 +418,9 @@ def joined(sizes: Sequence[Expr]) -> list[Expr]:
         count += 1
     if count < 2:
         return list(sizes)
-    whole = sizes[0].value  # type: ignore[attr-defined]
+    first = sizes[0]
+    assert type(first) is Subscript  # of a shape
+    whole = first.value
     return [Star(Subscript(whole, Slice(None, Text(str(count)), None))), *sizes[count:]]
 
 

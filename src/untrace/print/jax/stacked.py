@@ -23,8 +23,9 @@ from untrace._identifiers import identifier
 from untrace._trees import is_simple
 from untrace.capture.provenance import Provenance
 from untrace.capture.provenance import targets as assigned
-from untrace.ir.nodes import Equation, Value
-from untrace.ir.scans import is_plain_scan, scan_of
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Equation, Scan, Value
+from untrace.ir.scans import is_plain_scan
 from untrace.lift.words import clean, singular
 from untrace.print.jax.bodies import Body, group, unpacked
 from untrace.print.jax.leaves import Leaf, Step, bind_leaves, last_word, reach, rows
@@ -113,7 +114,7 @@ def _word(value: Value, leaf: Leaf) -> str:
 
 def made(equation: Equation, places: dict[Any, Any]) -> list[Row]:
     """The trees among what a loop stacks. places: where in which tree a value goes (`returned._Place`)."""
-    loop = scan_of(equation)
+    loop = callee_of(equation, Scan)
     if loop.body.facts.trees is not None or not is_plain_scan(equation):
         return []
     outputs = equation.outputs[loop.carries :]

@@ -18,6 +18,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._identifiers import identifier
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
 from untrace.lift.words import clean
 from untrace.print.jax.leaves import Leaf, Node, Step, last_word, reach_nodes
@@ -78,15 +79,18 @@ class Trees:
     def whole(self, node: Any, leaves: Sequence[Leaf | None]) -> Expr | None:
         """The part of a tree that these are all the leaves of, where it has the structure of `node`."""
         first = leaves[0] if leaves else None
-        if first is None or any(x is None or x.root.id != first.root.id for x in leaves):
+        if first is None:
+            return None
+        own = [x for x in leaves if x is not None and x.root.id == first.root.id]
+        if len(own) < len(leaves):
             return None
         if first.root.id not in self.by_root:
             return self.outer.whole(node, leaves) if self.outer is not None else None
         parts = self.by_root[first.root.id]
         for size in range(len(first.steps)):
             count, other = parts.get(first.steps[:size], (0, None))
-            if count == len(leaves) and all(x.steps[:size] == first.steps[:size] for x in leaves):  # type: ignore[union-attr]
-                same = len({x.steps for x in leaves}) == count and _same_structure(node, other)  # type: ignore[union-attr]
+            if count == len(leaves) and all(x.steps[:size] == first.steps[:size] for x in own):
+                same = len({x.steps for x in own}) == count and _same_structure(node, other)
                 return Leaf(first.root, first.steps[:size]) if same else None
         return None
 
@@ -209,7 +213,7 @@ def _like_an_argument(trees: Trees, leaves: Sequence[Any]) -> Structure | None:
 
 
 def _columns(equation: Equation) -> list[Sequence[Any]]:
-    callee = equation.callee
+    callee = callee_of(equation, TreeMap)
     count = len(callee.turns)
     return [equation.inputs[i * count : (i + 1) * count] for i in range(callee.trees)]
 
@@ -222,10 +226,11 @@ def _key(values: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _one_text(w: Any, equation: Equation) -> bool:
-    shared = len(equation.callee.turns[0].params) - equation.callee.trees
+    callee = callee_of(equation, TreeMap)
+    shared = len(callee.turns[0].params) - callee.trees
     names = [Name(f"shared_{i}") for i in range(shared)]
     texts = set()
-    for turn in range(len(equation.callee.turns)):
+    for turn in range(len(callee.turns)):
         try:
             params, statements, value = _leaf_function(w, equation, turn, names)
         except Unwritable:
@@ -240,7 +245,7 @@ def _leaf_function(
     w: Any, equation: Equation, turn: int, shared: Sequence[Expr]
 ) -> tuple[list[Parameter], list[Any], Expr]:
     """(parameters, statements, result) of the function for the leaf of one turn."""
-    callee = equation.callee
+    callee = callee_of(equation, TreeMap)
     function = callee.turns[turn]
     scope = Scope(w.module.scope)
     for expr in shared:
@@ -257,7 +262,9 @@ def _leaf_function(
     hints = [(o, o.hint, o.named) for e in function.equations for o in e.outputs if o is not None]
     for output, hint, named in hints:
         output.hint = hint if named else None  # the rest are after the leaf's own name
-    function.results[0].named = False  # type: ignore[union-attr]
+    (result,) = function.results
+    assert type(result) is Value
+    result.named = False
     try:
         inner.equations(function.equations, function.results)
         value, last = inner.atom(function.results[0]), inner.statements[-1:]
@@ -282,13 +289,13 @@ def _root(expr: Expr) -> str:
 
 def write_map(w: Any, equation: Equation) -> None:
     """`result = jax.tree.map(f, tree, ...)`."""
-    callee = equation.callee
+    callee = callee_of(equation, TreeMap)
     structure = w.structures[id(equation)]
     w.module.modules.add("jax")
     trees = [_tree(w, column, structure) for column in _columns(equation)]
     shared = [w.atom(a) for a in equation.inputs[callee.trees * len(callee.turns) :]]
     params, statements, value = _leaf_function(w, equation, 0, shared)
-    name = callee.result or _common([o.hint for o in equation.outputs], "leaves")
+    name = callee.result or _common([o.hint for o in equation.outputs if o is not None], "leaves")
     if callee.result is None and type(trees[0]) is Leaf and set(equation.outputs) <= set(w.remaining()[1]):
         name = f"new_{last_word(trees[0])}"
     function: Expr = Lambda([p.name for p in params], value)
@@ -312,7 +319,7 @@ def sum_of(w: Any, equation: Equation) -> Expr:
     """`sum(jax.tree.leaves(tree))`."""
     w.module.modules.add("jax")
     tree = w.trees.by_leaves[_key(equation.inputs)][0]
-    if equation.callee.from_zero:
+    if callee_of(equation, TreeSum).from_zero:
         return Call("sum", [Call("jax.tree.leaves", [tree])])
     w.module.imports.add("import operator")
     return Call("jax.tree.reduce", [Text("operator.add"), tree])

@@ -296,7 +296,7 @@ def constructor_keywords(
     if is_namedtuple(node):
         names = list(cls._fields)
     elif dataclasses.is_dataclass(cls):
-        names = [getattr(key, "name", None) for key in level.keys]
+        names: list[Any] = [getattr(key, "name", None) for key in level.keys]
     else:
         return None
     if not all(map(_is_field_name, names)) or len(set(names)) != len(names):
@@ -324,7 +324,7 @@ def constructor_keywords(
         same = found is not None and found.kind is level.kind and bool(found.data == level.data)
     except Exception:  # whatever a library's constructor raises on stand-ins
         return None
-    if not same or len(found.children) != len(probes):
+    if found is None or not same or len(found.children) != len(probes):
         return None
     return keywords if all(a is b for a, b in zip(found.children, probes, strict=True)) else None
 
@@ -387,7 +387,7 @@ class TwinClass(Statement):
         if issubclass(self._cls, tuple):
             yield f"{indent}class {self.name}(typing.NamedTuple):"
         else:
-            frozen = self._cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+            frozen = self._cls.__dataclass_params__.frozen
             yield f"{indent}@jax.tree_util.register_dataclass"
             yield f"{indent}@dataclasses.dataclass{'(frozen=True)' if frozen else ''}"
             yield f"{indent}class {self.name}:"

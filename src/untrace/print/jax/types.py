@@ -176,7 +176,7 @@ def _tree_type(node: Any, rest: Any) -> tuple[Type, str]:
         keys = given if all(given) and len(set(given)) == len(given) else [""] * len(found)
     else:
         kind = kind if is_plain_identifier(kind) else ""
-        words = [getattr(key, "name", None) for key in level.keys]
+        words: list[Any] = [getattr(key, "name", None) for key in level.keys]
         fields = getattr(node, "_fields", ())
         if len(fields) == len(words):
             words = list(fields)

@@ -71,10 +71,10 @@ def _last_in_list(definition: Def) -> tuple[int, Expr] | None:
         if type(call) is not Call or type(call.func) is not str or not call.func.startswith("jnp."):
             continue
         for listed in call.args:
-            if type(listed) not in (List, Tuple):
+            if type(listed) is not List and type(listed) is not Tuple:
                 continue
-            own = [e.id for e in listed.elements if type(e) is Name]  # type: ignore[attr-defined]
-            count = len(listed.elements)  # type: ignore[attr-defined]
+            own = [e.id for e in listed.elements if type(e) is Name]
+            count = len(listed.elements)
             once = all(uses[n] == bound[n] == 1 for n in own)
             if 1 < count == len(own) < len(names) and own == names[-count:] and once:
                 return count, listed

@@ -16,6 +16,7 @@ from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.capture.provenance import Provenance
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import (
     Constant,
     Equation,
@@ -23,6 +24,7 @@ from untrace.ir.nodes import (
     Library,
     Literal,
     Local,
+    Primitive,
     Scan,
     SizeNumbers,
     TreeMap,
@@ -202,7 +204,7 @@ class ModuleWriter(ConstantWriter):
 
     def primitive(self, prim: Any) -> Expr | None:
         """`primitives.add_p`, or another public place of the primitive object; None where there is none."""
-        found = self._primitive_names.get(id(prim), False)
+        found: Any = self._primitive_names.get(id(prim), False)
         if found is False:
             path = jax_compat.public_primitive(prim)
             if path is not None:
@@ -217,7 +219,7 @@ class ModuleWriter(ConstantWriter):
                     self.imports.add(f"from {module} import {name}")
                     path = name
             found = self._primitive_names[id(prim)] = None if path is None else Text(path)
-        return found  # type: ignore[return-value]
+        return found
 
 
 class FunctionWriter:
@@ -228,7 +230,7 @@ class FunctionWriter:
         self.scope = scope
         self.names: dict[Value, Expr] = {}
         self.statements: list[Statement] = []
-        self.equation: Equation = None  # type: ignore[assignment]
+        self.equation: Any = None  # the one that is written
         self.offset = 0  # of the constants among a loop's operands, while a nested function is written
         self._body: Sequence[Equation] = ()
         self._at = 0
@@ -438,7 +440,7 @@ class FunctionWriter:
             callee = equation.callee
             if type(callee) is Library:
                 called = library_call(self, equation, operands)
-                if type(called) is rules.Groups:
+                if isinstance(called, rules.Groups):
                     self._groups(called, equation)
                 else:
                     self._statement(equation, called)
@@ -491,7 +493,7 @@ class FunctionWriter:
         output = outputs[0]
         returned = len(self._results) == 1 and output is self._results[0]
         limit = RETURNED_WIDTH if returned else FOLDED_WIDTH
-        if single and output in self._folding and not self._stands(output):
+        if single and output is not None and output in self._folding and not self._stands(output):
             # The arguments of a call have their lines.
             if returned and type(expr) is Call or len(expr.flat()) <= limit:
                 self.names[output] = expr
@@ -592,7 +594,7 @@ class FunctionWriter:
 
     def bind(self, equation: Equation, operands: Sequence[Expr]) -> Expr:
         """`primitives.x_p.bind(*operands, **params)`: the very same equation."""
-        prim = equation.callee.object
+        prim = callee_of(equation, Primitive).object
         if jax_compat.binds_functions(prim):
             why = self._reason or "it has no rule, and a call primitive cannot be bound with written functions"
             raise UnsupportedPrimitiveError(_unsupported(equation, why))

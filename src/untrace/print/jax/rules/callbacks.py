@@ -114,7 +114,9 @@ def _arguments(w: Any, info: CallbackInfo, operands: Sequence[Expr]) -> tuple[li
 
 
 def _function(w: Any, info: CallbackInfo) -> Expr:
-    return callable_name(w, info.flat_function() if info.flat_reason else info.function)
+    function = info.flat_function() if info.flat_reason else info.function
+    assert function is not None  # of a flat one that there is no function for, the rule declines
+    return callable_name(w, function)
 
 
 def _options(w: Any, options: Mapping[str, Any]) -> list[tuple[str, Expr]]:

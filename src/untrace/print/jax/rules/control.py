@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Equation, Function, Literal, Value, functions_called
-from untrace.ir.scans import scan_of
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Equation, Function, Literal, Scan, Value, functions_called
 from untrace.print.jax import branches as branches_
 from untrace.print.jax import loops
 from untrace.print.jax.bodies import scan_options
@@ -158,7 +158,7 @@ def scan(w: Any, *operands: Any, jaxpr: Function, length: int, reverse: bool, un
         found = loops.scan(w, operands, jaxpr, length, reverse, unroll)
         if found is not None:
             return found
-    loop = scan_of(w.equation)
+    loop = callee_of(w.equation, Scan)
     consts, carries = loop.consts, loop.carries
     extra = {k: v for k, v in params.items() if k not in ("num_consts", "num_carry", "ft_in", "ft_out", "linear")}
     outs = len(jaxpr.results)

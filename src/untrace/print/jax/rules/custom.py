@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -140,7 +140,10 @@ def _closed_jvp(
     return [Assign([], Call(Attribute(Name(name), "defjvp"), [w.module.helper("_no_rule")], _symbolic(symbolic)))]
 
 
-def _written_rule(module: Any, primal: Function, write: Callable[[], Any]) -> Any:
+Rule = TypeVar("Rule")
+
+
+def _written_rule(module: Any, primal: Function, write: Callable[[], Rule]) -> Rule | None:
     """What `write` gives; None, and a note, where the rule holds a primitive that cannot be written.
 
     Such a rule need not work in the original either: JAX runs it only when it differentiates.
