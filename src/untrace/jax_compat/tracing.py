@@ -85,7 +85,8 @@ def trace_settings() -> tuple[Any, ...]:
     config = jax.config
     names = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion",
              "jax_numpy_rank_promotion", "jax_softmax_custom_jvp", "jax_random_seed_offset",
-             "jax_threefry_partitionable", "jax_default_prng_impl", "jax_debug_nans")  # fmt: skip
+             "jax_threefry_partitionable", "jax_default_prng_impl", "jax_debug_nans", "jax_disable_jit",
+             "jax_use_simplified_jaxpr_constants")  # fmt: skip
     return tuple(getattr(config, name, None) for name in names)
 
 
