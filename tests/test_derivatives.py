@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import roundtrip
 from jax import grad, jacfwd, lax
+from jax.scipy.optimize import minimize
 
 import untrace
 
@@ -410,6 +411,46 @@ def test_what_a_library_packs_things_into_stays_out():
     d = untrace.decompile(fn)(state, X, Y)
     assert d.proof.at_least("bits") and "jax.value_and_grad(loss_fn, has_aux=True)" in d.source, d.source
     assert "NodeStates" not in d.source and "GraphDef" not in d.source, d.source
+
+
+def energy(x, scale):
+    return scale * jnp.sum((x - 1) ** 4) + jnp.sum(jnp.cosh(x))
+
+
+@jax.jit
+def jitted_energy(x):
+    return energy(x, 2.0)
+
+
+def test_what_a_solver_of_jax_differentiates_is_of_the_author():
+    def fit(x):
+        return minimize(energy, x, args=(2.0,), method="BFGS").x
+
+    text = written(fit, X[0], level="bits", sizes="fixed")
+    assert "value, grads = jax.value_and_grad(energy)(x)" in text and text.count("def energy(x)") == 1, text
+    assert text.count("jax.value_and_grad(energy)(x_k + ") == 3, text
+    text = written(lambda x: minimize(jitted_energy, x, method="BFGS").x, X[0], level="bits", sizes="fixed")
+    assert text.count("jax.value_and_grad(jitted_energy)(") == 4, text
+
+
+def test_what_jax_differentiates_of_its_own_is_no_call():
+    d = untrace.decompile(lambda x: minimize(jnp.sum, x, method="BFGS", options={"maxiter": 2}).x)(X[0])
+    assert "grad(" not in d.source and not any("derivatives" in note for note in d.notes), d.notes
+
+
+def test_a_function_that_inner_loops_differentiate_too_is_defined_once():
+    def fn(x, y):
+        def error(p):
+            return jnp.sum((p - y) ** 4)
+
+        def outer(_, p):
+            inner = lax.fori_loop(0, 3, lambda _, q: q - 0.1 * jax.grad(error)(q), p)
+            return p - 0.1 * jax.grad(error)(inner)
+
+        return lax.fori_loop(0, 3, outer, x - jax.grad(error)(x))
+
+    text = written(fn, X[0], X[1])
+    assert text.count("def error(p):") == 1 and text.count("jax.grad(error)(") == 3, text
 
 
 def test_a_filtered_gradient_has_the_authors_words():

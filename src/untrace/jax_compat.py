@@ -2333,9 +2333,9 @@ def body_names(closed: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...] | Non
 class DerivativeCall:
     """A call that asks JAX for a derivative, as it is made: of `function(*args, **kwargs)`.
 
-    transform: "value_and_grad", "grad", "vjp", "linearize", "jvp", "jacfwd", "jacrev" or "hessian". argnums: what is
-    differentiated, as it was given; all of `args` where it is None. tangents: of `jvp`, like `args`. caller: the file of the
-    code outside JAX that called.
+    transform: "value_and_grad", "grad", "vjp", "linearize", "linear_transpose", "jvp", "jacfwd", "jacrev" or "hessian".
+    argnums: what is differentiated, as it was given; all of `args` where it is None. tangents: of `jvp`, like `args`. caller: the file of the
+    code outside JAX that called, or (`by_jax`) that called a function of JAX's, written on top of it, which asks.
     """
 
     transform: str
@@ -2348,6 +2348,7 @@ class DerivativeCall:
     allow_int: bool
     tangents: tuple[Any, ...]
     caller: str
+    by_jax: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -2497,7 +2498,7 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
                 given = name, fun, args, kwargs, number, has_aux, holomorphic, allow_int, ()
                 caller = None if inside else _caller_of_derivative(sys._getframe(1))
                 if caller is not None and is_seen():
-                    stand = replace(DerivativeCall(*given, caller))
+                    stand = replace(DerivativeCall(*given, *caller))
                     if stand is not None:
                         return (stand.out, stand.aux) if has_aux else stand.out
                 outside, inside = inside, True
@@ -2585,7 +2586,7 @@ def _derivative_call(frame: Any) -> DerivativeCall | None:
     caller = _caller_of_derivative(outer)
     tangents = tuple(found["tangents"]) if transform == "jvp" else ()
     given = function, args, kwargs, argnums, has_aux, holomorphic, allow_int, tangents
-    return None if caller is None else DerivativeCall(transform, *given, caller)
+    return None if caller is None else DerivativeCall(transform, *given, *caller)
 
 
 def _frame_above(frame: Any) -> Any:
@@ -2596,14 +2597,17 @@ def _frame_above(frame: Any) -> Any:
     return frame
 
 
-def _caller_of_derivative(frame: Any) -> str | None:
-    """The file of the code outside JAX that this frame, or what JAX calls it for, belongs to; None where JAX has a purpose of
-    its own."""
+def _caller_of_derivative(frame: Any) -> tuple[str, bool] | None:
+    """(the file of the code outside JAX that this frame, or what JAX calls it for, belongs to; whether a function that is
+    written on top of JAX asks for it); None where JAX has a purpose of its own."""
+    on_top = os.path.join(_jax_folder(), "_src", "scipy", "")
+    by_jax = False
     while frame is not None and frame.f_code.co_filename.startswith(_jax_folder()):
         if frame.f_code.co_filename.startswith(_solvers()):
             return None
+        by_jax = by_jax or frame.f_code.co_filename.startswith(on_top)
         frame = _frame_above(frame)
-    return frame.f_code.co_filename if frame is not None else ""
+    return frame.f_code.co_filename if frame is not None else "", by_jax
 
 
 @functools.cache
@@ -2614,7 +2618,6 @@ def _solvers() -> tuple[str, ...]:
         "custom_derivatives.py",
         "custom_transpose.py",
         "interpreters/ad.py",
-        "scipy",
         "lax/control_flow/solves.py",
     )
     return tuple([own + place for place in places]) + (os.path.join(_jax_folder(), "experimental", ""),)

@@ -71,7 +71,7 @@ def called_derivatives(
 
     def asks(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | None:
         nonlocal depth
-        if not whole and call.caller == _ENTRY:
+        if not _is_asked(call, whole):
             return None
         asked.count += not depth
         number = asked.count
@@ -97,7 +97,7 @@ def noted_derivatives(whole: bool) -> Iterator[list[str]]:
     names: list[str] = []
 
     def note(call: jax_compat.DerivativeCall) -> None:
-        if whole or call.caller != _ENTRY:
+        if _is_asked(call, whole):
             names.append(call.transform)
 
     with jax_compat.intercepted_derivatives(note):
@@ -114,7 +114,9 @@ def _replaced(call: jax_compat.DerivativeCall, classes: Collection[type]) -> jax
     types = jax.tree.unflatten(tree, avals)
     with jax_compat.tracing_inside_mesh(avals):
         closed, out = jax.make_jaxpr(function, return_shape=True)(*types[0], **types[1])
-    plain, closed = closed, _in_the_authors_words(closed, call.function, types)
+    plain = closed
+    if call.by_jax or file_kind(file_of_called(call.function)) == "library":
+        closed = _in_the_authors_words(closed, types, call.by_jax)
     # Arrays that it closes over as well: inside a loop JAX hands them to the loop.
     body, traced = jax_compat.constants_as_inputs(closed)
     if call.has_aux and not (type(out) in (tuple, list) and len(out) == 2):
@@ -126,7 +128,10 @@ def _replaced(call: jax_compat.DerivativeCall, classes: Collection[type]) -> jax
         return None  # a library's own primitives may be differentiated by rules of their own
     options = tuple([name for name in ("holomorphic", "allow_int") if getattr(call, name)])
     out = tuple(out) if call.has_aux else out
-    name = "" if closed is not plain else called_name(call.function) or name_of_called(call.function)
+    own = _within(call.function) if call.by_jax else call.function
+    name = ""
+    if closed is plain:
+        name = called_name(own) or name_of_called(own) or (own.__name__ if call.by_jax else "")
     names = _names(closed, types[0])
     signature = Signature(call.transform, types, out, len(traced), name, argnums, call.has_aux, names, options)
     derivative = Derivative(signature, code=_code_of(call.function))
@@ -251,10 +256,36 @@ def _given(call: jax_compat.DerivativeCall) -> tuple[Any, tuple[Any, ...], dict[
     return function, tuple([call.args[i] for i in places]), kwargs, argnums
 
 
-def _in_the_authors_words(closed: Any, function: Any, types: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    """The jaxpr of a library's function around the author's, which says that it is of the author's."""
-    if file_kind(file_of_called(function)) != "library":
-        return closed
+def _is_asked(call: jax_compat.DerivativeCall, whole: bool) -> bool:
+    """Whether the author asks, or a library for the derivative of a function of the author's. whole: as above."""
+    return (whole or call.caller != _ENTRY) and (not call.by_jax or _within(call.function) is not None)
+
+
+def _within(function: Any) -> Any:
+    """The function of the author's, or of a library, that one of JAX's closes over: `lambda x: fun(x, *args)`. None where
+    there is none."""
+    seen: list[Any] = []
+    waiting = [function]
+    while waiting:
+        function = waiting.pop()
+        while isinstance(function, functools.partial):
+            function = function.func
+        function = inspect.unwrap(function)
+        if any(function is other for other in seen):
+            continue
+        seen.append(function)
+        if file_kind(file_of_called(function)) in ("user", "library"):
+            return function
+        with contextlib.suppress(ValueError):  # of a cell that is empty yet
+            waiting += [
+                c.cell_contents for c in getattr(function, "__closure__", None) or () if callable(c.cell_contents)
+            ]
+    return None
+
+
+def _in_the_authors_words(closed: Any, types: tuple[tuple[Any, ...], dict[str, Any]], by_jax: bool) -> Any:
+    """The jaxpr of a library's function around the author's, which says that it is of the author's. by_jax: it passes on
+    all that it takes."""
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     provenance = Provenance()
     frames = [next((f for f in provenance.site(e).frames if not f.library), None) for e in jaxpr.eqns]
@@ -263,7 +294,7 @@ def _in_the_authors_words(closed: Any, function: Any, types: tuple[tuple[Any, ..
         return closed
     code = codes.pop()
     words = list(code.co_varnames[: code.co_argcount])
-    if words[len(types[0]) :] != [w for w in words if w in types[1]]:
+    if not by_jax and words[len(types[0]) :] != [w for w in words if w in types[1]]:
         return closed
     if words[0] == "self":
         words[0] = snake_case(type(types[0][0]).__name__)

@@ -121,7 +121,7 @@ def function_of(
     around = w
     while around is not None:  # a name means one thing, here and around here
         for known in around.statements:
-            if type(known) is Def and known.name != own_name and _body_text(known) == text:
+            if type(known) is Def and _body_text(known) == text:
                 return Name(known.name)
         around = around.outer
     put_definition(w.statements, definition)
