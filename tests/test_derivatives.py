@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import roundtrip
-from jax import grad, jacfwd, lax
+from jax import grad, jacfwd, lax, linear_transpose
 from jax.scipy.optimize import minimize
 
 import untrace
@@ -324,6 +324,77 @@ def test_pullbacks_that_are_called_several_times_and_closed_over():
     text = written(fn, W, X, Y)
     assert "r, pullback = jax.vjp(residuals, w)" in text and "_, pushed = jax.linearize(residuals, w)" in text, text
     assert "(d_w,) = pullback(r)" in text and "i32[]" not in text, text
+
+
+def test_transposed_functions_that_are_called_later():
+    def blur(x):
+        return jnp.convolve(x, jnp.array([0.25, 0.5, 0.25]), mode="same") * 2.0
+
+    def deblurred(x, y):
+        blur_t = linear_transpose(blur, x)
+        (u,) = blur_t(y)
+        return u + blur_t(u + x)[0]
+
+    text = written(deblurred, X[:, 0], X[:, 1])
+    assert "blur_t = jax.linear_transpose(blur, x)" in text and "(u,) = blur_t(y)" in text, text
+    assert text.count("blur_t(") == 2, text
+
+    def solved(w, y):
+        def apply(x):
+            return jnp.tanh(w) @ x
+
+        transposed = jax.linear_transpose(apply, jax.ShapeDtypeStruct((4,), jnp.float32))
+
+        def step(x, _):
+            (d,) = transposed(apply(x) - y)
+            return x - 0.1 * d, jnp.sum(d)
+
+        return lax.scan(step, y, None, length=4)
+
+    text = written(solved, X @ X.T, X[:, 0])
+    assert "transposed = jax.linear_transpose(apply, jax.ShapeDtypeStruct((4,), jnp.float32))" in text, text
+    assert "(d,) = transposed(" in text, text
+
+    def in_a_jitted_function(w, y):
+        def apply(x):
+            return jnp.tanh(w) * x
+
+        transposed = jax.linear_transpose(apply, y)
+        return jax.jit(lambda z: transposed(z)[0] + z)(y)
+
+    assert "jax.linear_transpose(apply, y)" in written(in_a_jitted_function, X, X + 1)
+
+
+def test_transposed_functions_of_trees_and_numbers():
+    def split(pair, shift):
+        return {"sum": pair["left"] + pair["right"][0] + shift, "difference": pair["left"] - pair["right"][0]}
+
+    def fn(pair, y):
+        split_t = jax.linear_transpose(split, pair, pair["left"])
+        d_pair, d_shift = split_t({"sum": y, "difference": 2 * y})
+        return jax.tree.map(lambda p, d: p - d, pair, d_pair), d_shift
+
+    text = written(fn, {"left": X, "right": (Y[:, :1],)}, X + 1)
+    assert 'split_t = jax.linear_transpose(split, pair, pair["left"])' in text, text
+    assert re.search(r"d_pair, d_shift = split_t\(\{.*y.*\}\)", text), text
+    text = written(lambda y: jax.linear_transpose(lambda x: 3.0 * x, 1.0)(y)[0], np.float32(2))
+    assert "jax.linear_transpose(function, 0.0)(y)" in text, text
+    mapped = written(lambda xs: jax.vmap(lambda x: jax.linear_transpose(jnp.cumsum, x)(x)[0])(xs), X)
+    assert "jax.linear_transpose(cumsum, x)(x)" in mapped and "jax.vmap(one)(xs)" in mapped, mapped
+
+
+def test_a_transposed_function_is_differentiated():
+    def energy(x):
+        (u,) = jax.linear_transpose(lambda v: jnp.cumsum(v) * 0.5, x)(x)
+        return jnp.sum(u**4)
+
+    text = written(lambda x: x - jax.grad(energy)(x), X[0])
+    assert "jax.grad(energy)(x)" in text and "jax.linear_transpose(" in text, text
+
+
+def test_a_transposed_function_of_integers_is_written_out():
+    d = untrace.decompile(lambda k: jax.linear_transpose(lambda v: 2 * v, k)(k))(np.arange(3))
+    assert "linear_transpose" not in d.source and any("derivatives" in note for note in d.notes), d.notes
 
 
 def test_jacobians_and_hessians_bound_early():

@@ -2366,6 +2366,12 @@ class Differentiated:
     tangents: Any = None
 
 
+def _as_linear(stand: Differentiated) -> Callable[..., Any]:
+    """The linear function that tangents of the arguments are pushed through."""
+    structure = jax.tree.structure(stand.out)
+    return lambda *args: jax.tree.unflatten(structure, stand.pushed(stand.residuals, jax.tree.leaves(args)))
+
+
 _STAND_IN = jex_core.Primitive("stand_in")  # for a whole function, while its derivative is taken
 _STAND_IN.multiple_results = True
 
@@ -2445,9 +2451,9 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
     something, that stands for what JAX would have traced.
 
     Whatever a user calls ends in one of two functions, also what was made before: `linearize` and `jvp` in
-    jax/_src/interpreters/ad.py. What was called stands in the frames above (jax/_src/api.py). Jacobians are seen where they
-    are made while the context is open: what makes them is a cell of the function that everybody has. Those derivatives are
-    left as they are that JAX's rules and solvers ask for, and those inside another transformation.
+    jax/_src/interpreters/ad.py. What was called stands in the frames above (jax/_src/api.py). Jacobians and transposed
+    functions are seen where they are made while the context is open: what makes them is a cell of the function that everybody
+    has. Those derivatives are left as they are that JAX's rules and solvers ask for, and those inside another transformation.
     """
     from jax._src import api, core
     from jax._src.interpreters import ad, partial_eval
@@ -2511,11 +2517,19 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
 
         return jacobian
 
-    cells = {name: _made_by(getattr(api, name)) for name in ("jacfwd", "jacrev", "hessian")}
+    def transposed(fun: Any, *primals: Any, **options: Any) -> Any:
+        caller = _caller_of_derivative(sys._getframe(1)) if is_seen() else None
+        if caller is not None:
+            given = fun, primals, {}, None, False, False, False, ()
+            stand = replace(DerivativeCall("linear_transpose", *given, *caller))
+            fun = fun if stand is None else _as_linear(stand)
+        return makers["linear_transpose"](fun, *primals, **options)
+
+    cells = {name: _made_by(getattr(api, name)) for name in ("jacfwd", "jacrev", "hessian", "linear_transpose")}
     makers = {name: cell.cell_contents for name, cell in cells.items()}
     ad.linearize, ad.jvp = linearize, jvp
     for name, cell in cells.items():
-        cell.cell_contents = noting(name, makers[name])
+        cell.cell_contents = transposed if name == "linear_transpose" else noting(name, makers[name])
     try:
         yield
     finally:

@@ -31,6 +31,7 @@ from untrace.capture.derivative_calls import (
     PUSHFORWARD,
     TOKEN,
     VALUE_AND_GRAD,
+    WITH_TOKEN,
     Derivative,
     Known,
     Later,
@@ -146,6 +147,10 @@ def _replaced(call: jax_compat.DerivativeCall, classes: Collection[type]) -> jax
         found = _jacobian(derivative, body, inputs)
     elif call.transform in ("value_and_grad", "grad"):
         found = _value_and_grad(derivative, body, inputs)
+    elif call.transform == "linear_transpose":
+        if not all(map(_moves, jax.tree.leaves((moving, out)))):
+            return None  # integers are transposed as well
+        found = _with_token(derivative, body, inputs if all(map(jax_compat.is_tracer, leaves)) else traced)
     else:
         found = _with_token(derivative, body, inputs)
     derivative.signature = replace(signature, args=shown[0], out=shown[1])  # of the same leaves
@@ -166,12 +171,11 @@ def _shown(tree: Any, classes: Collection[type]) -> Any:
     return full[0] if len(full) == 1 else tuple(full)
 
 
-def _bound(primitive: Any, derivative: Derivative, body: Any, inputs: Sequence[Any], tokens: int = 0) -> list[Any]:
+def _bound(primitive: Any, derivative: Derivative, body: Any, inputs: Sequence[Any]) -> list[Any]:
     made = body_of(primitive.name, body, derivative, [jax_compat.typeof(x) for x in inputs])
     avals = [v.aval for v in jax_compat.open_jaxpr(made.plain)[0].outvars]
-    if tokens:
-        count = len(jax.tree.leaves(derivative.signature.out))
-        avals = [*avals[:count], jax.typeof(TOKEN)]
+    if primitive.name in WITH_TOKEN:
+        avals = [*avals[: len(avals) - len(made.residuals)], jax.typeof(TOKEN)]
     return primitive.bind(*inputs, jaxpr=body, derivative=derivative, avals=tuple(avals))
 
 
@@ -215,9 +219,8 @@ def _jacobian(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_c
 
 def _with_token(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat.Differentiated:
     signature = derivative.signature
-    primitive = CALLS[signature.transform]
-    *outs, token = _bound(primitive, derivative, body, inputs, tokens=1)
-    value, aux = _parts(signature, outs)
+    *outs, token = _bound(CALLS[signature.transform], derivative, body, inputs)
+    value, aux = _parts(signature, outs) if outs else (signature.out, None)
     avals = tuple([jax_compat.typeof(x) for x in jax.tree.leaves(value) if _moves(x)])
 
     def pushed(residuals: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from untrace.ir.nodes import Equation
 
-_DERIVATIVES = frozenset({"value_and_grad", "jvp", "vjp", "linearize", "jacfwd", "jacrev", "hessian", "called"})
+_DERIVATIVES = frozenset("value_and_grad jvp vjp linearize linear_transpose jacfwd jacrev hessian called".split())
 
 
 def is_call(equation: Equation) -> bool:
