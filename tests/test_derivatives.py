@@ -419,6 +419,59 @@ def test_what_is_handed_over_is_written_out():
         untrace.decompile(step, derivatives="maybe")(PARAMS, X, Y)
 
 
+def test_calls_inside_what_is_handed_over_stay_calls():
+    def adapted(params, x, y):
+        grads = jax.grad(loss)(params, x, y)
+        return loss(jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), x, y)
+
+    for handed_over in (jax.grad(adapted), jax.jit(jax.grad(adapted))):
+        text = written(handed_over, PARAMS, X, Y)
+        assert "grads, pullback = jax.vjp(gradient, params)" in text, text
+        assert "return jax.grad(loss)(params, x, y)" in text and text.count("pullback(") == 1, text
+
+    def product(a, b):
+        d_a, d_b = jax.grad(lambda a, b: jnp.sum(jnp.sin(a) * b**2), argnums=(0, 1))(a, b)
+        return jnp.sum(d_a * d_b)
+
+    text = written(jax.value_and_grad(product, argnums=(0, 1)), X, X + 1)
+    assert "(d_a, d_b), pullback = jax.vjp(jax.grad(function, argnums=(0, 1)), a, b)" in text, text
+
+
+def test_closures_and_results_beside_inside_what_is_handed_over():
+    def fn(x, w):
+        def energy(z):
+            h = jnp.tanh(w * z)
+            return jnp.sum(h**2), {"h": h}
+
+        (value, aux), grads = jax.value_and_grad(energy, has_aux=True)(x)
+        return value + jnp.sum(aux["h"]) + jnp.sum(grads * w)
+
+    text = written(jax.grad(fn), X[0], X[1])
+    assert "pullback = jax.vjp(jax.value_and_grad(energy, has_aux=True), x)" in text, text
+
+    def of_what_it_closes_over(w, x):
+        return jnp.sum(jax.grad(lambda z: jnp.sum(jnp.tanh(w * z) ** 2))(x) ** 2)
+
+    text = written(jax.grad(of_what_it_closes_over), X[0], X[1])
+    assert "grads, pullback = jax.vjp(gradient, w)" in text and "return jax.grad(function)(x)" in text, text
+
+
+def test_calls_inside_what_is_handed_over_that_do_not_come_back_are_written_out():
+    def in_a_loop(x):
+        step = lambda _, z: z - 0.1 * jax.grad(lambda z: jnp.sum(jnp.sin(z)))(z)  # noqa: E731
+        return jnp.sum(lax.fori_loop(0, 3, step, x))
+
+    assert "jax.vjp(" not in written(jax.grad(in_a_loop), X[0])
+
+    def by_a_pullback(x):
+        y, pullback = jax.vjp(lambda z: jnp.sum(jnp.sin(z) ** 2), x)
+        return jnp.sum(pullback(y)[0])
+
+    d = untrace.decompile(jax.grad(by_a_pullback))(X[0])
+    assert "jax.vjp(" not in d.source and any("1 of 1 derivatives" in note for note in d.notes), d.notes
+    assert not untrace.decompile(jax.grad(loss))(PARAMS, X, Y).notes
+
+
 def test_a_function_with_a_state_is_the_one_that_was_traced_first():
     calls = iter(range(100))
 

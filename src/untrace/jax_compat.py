@@ -2335,7 +2335,8 @@ class DerivativeCall:
 
     transform: "value_and_grad", "grad", "vjp", "linearize", "linear_transpose", "jvp", "jacfwd", "jacrev" or "hessian".
     argnums: what is differentiated, as it was given; all of `args` where it is None. tangents: of `jvp`, like `args`. caller: the file of the
-    code outside JAX that called, or (`by_jax`) that called a function of JAX's, written on top of it, which asks.
+    code outside JAX that called, or (`by_jax`) that called a function of JAX's, written on top of it, which asks. opens: for
+    who is asked to say: whether calls inside are asked about too, though JAX takes this derivative.
     """
 
     transform: str
@@ -2349,6 +2350,7 @@ class DerivativeCall:
     tangents: tuple[Any, ...]
     caller: str
     by_jax: bool = False
+    opens: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -2376,7 +2378,29 @@ _STAND_IN = jex_core.Primitive("stand_in")  # for a whole function, while its de
 _STAND_IN.multiple_results = True
 
 
-def _linearized_stand_in(*given: Any, stand: Differentiated) -> Any:
+def _linearized_stand_in(is_vjp: bool, varying: Sequence[bool], *given: Any, stand: Differentiated) -> Any:
+    return _linearized(stand, [i for i, x in enumerate(given) if is_continuous(x)])
+
+
+def register_linearization(primitive: Any, rule: Callable[..., tuple[Differentiated, Sequence[int]]]) -> None:
+    """Tells JAX how a primitive is linearized: `rule(varying, *operands, **params)` gives what stands for it, and the places
+    of the operands whose tangents that is pushed, in their order. varying: which operands have tangents."""
+    from jax._src.interpreters import ad
+
+    def linearized(is_vjp: bool, varying: Sequence[bool], *operands: Any, **params: Any) -> Any:
+        return _linearized(*rule(varying, *operands, **params))
+
+    ad.primitive_linearizations[primitive] = linearized
+
+
+def varies(value: Any) -> bool:
+    """Whether JAX differentiates with respect to what a value is computed from."""
+    from jax._src.interpreters import ad
+
+    return isinstance(value, ad.LinearizeTracer) and type(value.tangent) is not ad.Zero
+
+
+def _linearized(stand: Differentiated, places: Sequence[int]) -> Any:
     """See `LinearizeTrace.process_primitive` in jax/_src/interpreters/ad.py; in JAX 0.12 there are residuals of another kind."""
     from jax._src.interpreters import ad
 
@@ -2386,7 +2410,7 @@ def _linearized_stand_in(*given: Any, stand: Differentiated) -> Any:
 
     def linear(residuals: Any, *tangents: Any) -> Any:
         tangents = tangents[len(others) :]
-        given = [ad.instantiate_zeros(t) for t in tangents if t.aval.dtype != FLOAT0]
+        given = [ad.instantiate_zeros(tangents[p]) for p in places]
         found = iter(stand.pushed(residuals, given))
         return [next(found) if m else ad.Zero(typeof(x).to_tangent_aval()) for x, m in zip(outs, moves, strict=True)]
 
@@ -2453,7 +2477,8 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
     Whatever a user calls ends in one of two functions, also what was made before: `linearize` and `jvp` in
     jax/_src/interpreters/ad.py. What was called stands in the frames above (jax/_src/api.py). Jacobians and transposed
     functions are seen where they are made while the context is open: what makes them is a cell of the function that everybody
-    has. Those derivatives are left as they are that JAX's rules and solvers ask for, and those inside another transformation.
+    has. Those derivatives are left as they are that JAX's rules and solvers ask for, and those inside another transformation,
+    but for a derivative of which `replace` says that it `opens`.
     """
     from jax._src import api, core
     from jax._src.interpreters import ad, partial_eval
@@ -2462,17 +2487,27 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
     if _STAND_IN not in ad.primitive_linearizations:
         ad.primitive_linearizations[_STAND_IN] = _linearized_stand_in
 
-    def asked(frame: Any) -> Differentiated | None:
+    def asked(frame: Any) -> tuple[Differentiated | None, bool]:
         call = _derivative_call(frame) if is_seen() else None
-        return None if call is None else replace(call)
+        return (None, False) if call is None else (replace(call), call.opens)
+
+    is_open = False
 
     def is_seen() -> bool:
-        return isinstance(core.trace_ctx.trace, partial_eval.DynamicJaxprTrace) and not _AS_THEY_ARE.get()
+        trace = core.trace_ctx.trace
+        if is_open and isinstance(trace, ad.LinearizeTrace):
+            trace = trace.parent_trace
+        return isinstance(trace, partial_eval.DynamicJaxprTrace) and not _AS_THEY_ARE.get()
 
     def linearize(traceable: Any, primals: Any, has_aux: bool = False, *args: Any, **options: Any) -> Any:
-        stand = asked(sys._getframe(1))
+        nonlocal is_open
+        stand, opens = asked(sys._getframe(1))
         if stand is None:
-            return linearize_before(traceable, primals, has_aux, *args, **options)
+            before, is_open = is_open, opens
+            try:
+                return linearize_before(traceable, primals, has_aux, *args, **options)
+            finally:
+                is_open = before
 
         def stood_in(*moving: Any) -> Any:
             outs = _STAND_IN.bind(*jax.tree.leaves(moving), stand=stand)
@@ -2482,7 +2517,7 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
         return linearize_before(stood_in, primals, has_aux, *args, **options)
 
     def jvp(fun: Any, primals: Any, tangents: Any, has_aux: bool = False, *args: Any, **options: Any) -> Any:
-        stand = asked(sys._getframe(1))
+        stand, _ = asked(sys._getframe(1))
         if stand is None:
             return jvp_before(fun, primals, tangents, has_aux, *args, **options)
         aux = (stand.aux,) if has_aux else ()

@@ -35,6 +35,7 @@ class Signature:
     has_aux: bool
     names: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # "holomorphic", "allow_int"
+    around: bool = False  # whether it is the `vjp` of a call of the author's, who has no name but for the value
 
     def stands_alone(self, operands: Sequence[Any]) -> bool:
         """Whether the function can be one of the module, which knows the constants that it closes over."""

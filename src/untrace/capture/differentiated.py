@@ -29,7 +29,6 @@ from untrace.capture.derivative_calls import (
     JVP,
     PULLBACK,
     PUSHFORWARD,
-    TOKEN,
     VALUE_AND_GRAD,
     WITH_TOKEN,
     Derivative,
@@ -39,7 +38,8 @@ from untrace.capture.derivative_calls import (
 )
 from untrace.capture.expand import Expander
 from untrace.capture.provenance import Provenance
-from untrace.capture.unfolding import body_of, later_of
+from untrace.capture.under_derivatives import bound
+from untrace.capture.unfolding import later_of
 from untrace.capture.vmaps import as_function, file_of_called, is_reached, name_of_called
 from untrace.capture.whose import file_kind
 from untrace.print.names import snake_case
@@ -73,6 +73,7 @@ def called_derivatives(
     def asks(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | None:
         nonlocal depth
         if not _is_asked(call, whole):
+            call.opens = call.caller == _ENTRY
             return None
         asked.count += not depth
         number = asked.count
@@ -98,6 +99,7 @@ def noted_derivatives(whole: bool) -> Iterator[list[str]]:
     names: list[str] = []
 
     def note(call: jax_compat.DerivativeCall) -> None:
+        call.opens = not whole and call.caller == _ENTRY
         if _is_asked(call, whole):
             names.append(call.transform)
 
@@ -127,6 +129,10 @@ def _replaced(call: jax_compat.DerivativeCall, classes: Collection[type]) -> jax
         return None
     if Expander().closed(body) is not body:
         return None  # a library's own primitives may be differentiated by rules of their own
+    if any(map(jax_compat.varies, [*traced, *leaves])):
+        # JAX differentiates around it: what is given to be called later, or what the text has in other trees, it does not know.
+        if call.transform in WITH_TOKEN or any(map(_is_other, shown, (types, out))):
+            return None
     options = tuple([name for name in ("holomorphic", "allow_int") if getattr(call, name)])
     out = tuple(out) if call.has_aux else out
     own = _within(call.function) if call.by_jax else call.function
@@ -171,12 +177,8 @@ def _shown(tree: Any, classes: Collection[type]) -> Any:
     return full[0] if len(full) == 1 else tuple(full)
 
 
-def _bound(primitive: Any, derivative: Derivative, body: Any, inputs: Sequence[Any]) -> list[Any]:
-    made = body_of(primitive.name, body, derivative, [jax_compat.typeof(x) for x in inputs])
-    avals = [v.aval for v in jax_compat.open_jaxpr(made.plain)[0].outvars]
-    if primitive.name in WITH_TOKEN:
-        avals = [*avals[: len(avals) - len(made.residuals)], jax.typeof(TOKEN)]
-    return primitive.bind(*inputs, jaxpr=body, derivative=derivative, avals=tuple(avals))
+def _is_other(shown: Any, tree: Any) -> bool:
+    return not bool(jax.tree.structure(shown) == jax.tree.structure(tree))
 
 
 def _parts(signature: Signature, outs: Sequence[Any]) -> tuple[Any, Any]:
@@ -187,7 +189,7 @@ def _parts(signature: Signature, outs: Sequence[Any]) -> tuple[Any, Any]:
 
 def _value_and_grad(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat.Differentiated:
     signature = derivative.signature
-    results = _bound(VALUE_AND_GRAD, derivative, body, inputs)
+    results = bound(VALUE_AND_GRAD, derivative, body, inputs)
     count = len(jax.tree.leaves(signature.out))
     value, aux = _parts(signature, results[:count])
     known = Known(results[count:], [jax_compat.typeof(x) for x in jax.tree.leaves(value)])
@@ -200,7 +202,7 @@ def _value_and_grad(derivative: Derivative, body: Any, inputs: Sequence[Any]) ->
 
 def _jvp(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat.Differentiated:
     signature = derivative.signature
-    results = _bound(JVP, derivative, body, inputs)
+    results = bound(JVP, derivative, body, inputs)
     count = len(jax.tree.leaves(signature.out))
     value, aux = _parts(signature, results[:count])
     tangents = iter(results[count:])
@@ -210,7 +212,7 @@ def _jvp(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat
 
 def _jacobian(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat.Differentiated:
     signature = derivative.signature
-    results = _bound(JACOBIANS[signature.transform], derivative, body, inputs)
+    results = bound(JACOBIANS[signature.transform], derivative, body, inputs)
     count = len(jax.tree.leaves(derivative.jacobian))
     whole = jax.tree.unflatten(jax.tree.structure(derivative.jacobian), results[:count])
     aux = jax.tree.unflatten(jax.tree.structure(signature.out[1]), results[count:]) if signature.has_aux else None
@@ -219,7 +221,7 @@ def _jacobian(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_c
 
 def _with_token(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat.Differentiated:
     signature = derivative.signature
-    *outs, token = _bound(CALLS[signature.transform], derivative, body, inputs)
+    *outs, token = bound(CALLS[signature.transform], derivative, body, inputs)
     value, aux = _parts(signature, outs) if outs else (signature.out, None)
     avals = tuple([jax_compat.typeof(x) for x in jax.tree.leaves(value) if _moves(x)])
 

@@ -193,5 +193,6 @@ def name_token(equation: Equation, strong: Sequence[Any]) -> None:
     word = {"vjp": "pullback", "linearize": "pushforward", "linear_transpose": "transposed"}.get(equation.callee.name)
     if word is not None and equation.outputs[-1] is not None:
         path = () if word == "transposed" else (1,)
-        found = next((t.name for t in strong if t.path == path), None)
+        own = not equation.params["derivative"].signature.around
+        found = next((t.name for t in strong if own and t.path == path), None)
         equation.outputs[-1].hint = word if found is None else words.clean(found)

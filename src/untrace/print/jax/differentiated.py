@@ -83,7 +83,10 @@ def with_pullback(w: Any, operands: Sequence[Expr], body: Function, signature: A
     several = len(jax.tree.leaves(signature.value))
     example = signature.value, jax.ShapeDtypeStruct((), np.int32), *((signature.out[1],) if signature.has_aux else ())
     words = {(1,): "pullback" if signature.transform == "vjp" else "pushforward", (2,): "aux"}
-    bind_result(w, w.equation, call, example, [*outs[:several], token, *outs[several:]], words)
+    part = (0,) if signature.around else ()
+    if signature.around and type(signature.out) is not tuple:
+        words[part] = "grads" if signature.name == "gradient" else signature.name
+    bind_result(w, w.equation, call, example, [*outs[:several], token, *outs[several:]], words, inside=part)
 
 
 def linear_transpose(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> None:
