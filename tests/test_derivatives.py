@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import roundtrip
-from jax import grad, jacfwd, lax
+from jax import grad, jacfwd, lax, linear_transpose
+from jax.scipy.optimize import minimize
 
 import untrace
 
@@ -325,6 +326,77 @@ def test_pullbacks_that_are_called_several_times_and_closed_over():
     assert "(d_w,) = pullback(r)" in text and "i32[]" not in text, text
 
 
+def test_transposed_functions_that_are_called_later():
+    def blur(x):
+        return jnp.convolve(x, jnp.array([0.25, 0.5, 0.25]), mode="same") * 2.0
+
+    def deblurred(x, y):
+        blur_t = linear_transpose(blur, x)
+        (u,) = blur_t(y)
+        return u + blur_t(u + x)[0]
+
+    text = written(deblurred, X[:, 0], X[:, 1])
+    assert "blur_t = jax.linear_transpose(blur, x)" in text and "(u,) = blur_t(y)" in text, text
+    assert text.count("blur_t(") == 2, text
+
+    def solved(w, y):
+        def apply(x):
+            return jnp.tanh(w) @ x
+
+        transposed = jax.linear_transpose(apply, jax.ShapeDtypeStruct((4,), jnp.float32))
+
+        def step(x, _):
+            (d,) = transposed(apply(x) - y)
+            return x - 0.1 * d, jnp.sum(d)
+
+        return lax.scan(step, y, None, length=4)
+
+    text = written(solved, X @ X.T, X[:, 0])
+    assert "transposed = jax.linear_transpose(apply, jax.ShapeDtypeStruct((4,), jnp.float32))" in text, text
+    assert "(d,) = transposed(" in text, text
+
+    def in_a_jitted_function(w, y):
+        def apply(x):
+            return jnp.tanh(w) * x
+
+        transposed = jax.linear_transpose(apply, y)
+        return jax.jit(lambda z: transposed(z)[0] + z)(y)
+
+    assert "jax.linear_transpose(apply, y)" in written(in_a_jitted_function, X, X + 1)
+
+
+def test_transposed_functions_of_trees_and_numbers():
+    def split(pair, shift):
+        return {"sum": pair["left"] + pair["right"][0] + shift, "difference": pair["left"] - pair["right"][0]}
+
+    def fn(pair, y):
+        split_t = jax.linear_transpose(split, pair, pair["left"])
+        d_pair, d_shift = split_t({"sum": y, "difference": 2 * y})
+        return jax.tree.map(lambda p, d: p - d, pair, d_pair), d_shift
+
+    text = written(fn, {"left": X, "right": (Y[:, :1],)}, X + 1)
+    assert 'split_t = jax.linear_transpose(split, pair, pair["left"])' in text, text
+    assert re.search(r"d_pair, d_shift = split_t\(\{.*y.*\}\)", text), text
+    text = written(lambda y: jax.linear_transpose(lambda x: 3.0 * x, 1.0)(y)[0], np.float32(2))
+    assert "jax.linear_transpose(function, 0.0)(y)" in text, text
+    mapped = written(lambda xs: jax.vmap(lambda x: jax.linear_transpose(jnp.cumsum, x)(x)[0])(xs), X)
+    assert "jax.linear_transpose(cumsum, x)(x)" in mapped and "jax.vmap(one)(xs)" in mapped, mapped
+
+
+def test_a_transposed_function_is_differentiated():
+    def energy(x):
+        (u,) = jax.linear_transpose(lambda v: jnp.cumsum(v) * 0.5, x)(x)
+        return jnp.sum(u**4)
+
+    text = written(lambda x: x - jax.grad(energy)(x), X[0])
+    assert "jax.grad(energy)(x)" in text and "jax.linear_transpose(" in text, text
+
+
+def test_a_transposed_function_of_integers_is_written_out():
+    d = untrace.decompile(lambda k: jax.linear_transpose(lambda v: 2 * v, k)(k))(np.arange(3))
+    assert "linear_transpose" not in d.source and any("derivatives" in note for note in d.notes), d.notes
+
+
 def test_jacobians_and_hessians_bound_early():
     def dynamics(state, u):
         return {"q": state["q"] + 0.1 * jnp.tanh(state["v"]), "v": state["v"] + u}
@@ -345,6 +417,59 @@ def test_what_is_handed_over_is_written_out():
     assert "jax.grad(" in written(lambda p, x, y: jax.grad(loss)(p, x, y), PARAMS, X, Y)
     with pytest.raises(untrace.OptionError, match="derivatives='maybe'"):
         untrace.decompile(step, derivatives="maybe")(PARAMS, X, Y)
+
+
+def test_calls_inside_what_is_handed_over_stay_calls():
+    def adapted(params, x, y):
+        grads = jax.grad(loss)(params, x, y)
+        return loss(jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), x, y)
+
+    for handed_over in (jax.grad(adapted), jax.jit(jax.grad(adapted))):
+        text = written(handed_over, PARAMS, X, Y)
+        assert "grads, pullback = jax.vjp(gradient, params)" in text, text
+        assert "return jax.grad(loss)(params, x, y)" in text and text.count("pullback(") == 1, text
+
+    def product(a, b):
+        d_a, d_b = jax.grad(lambda a, b: jnp.sum(jnp.sin(a) * b**2), argnums=(0, 1))(a, b)
+        return jnp.sum(d_a * d_b)
+
+    text = written(jax.value_and_grad(product, argnums=(0, 1)), X, X + 1)
+    assert "(d_a, d_b), pullback = jax.vjp(jax.grad(function, argnums=(0, 1)), a, b)" in text, text
+
+
+def test_closures_and_results_beside_inside_what_is_handed_over():
+    def fn(x, w):
+        def energy(z):
+            h = jnp.tanh(w * z)
+            return jnp.sum(h**2), {"h": h}
+
+        (value, aux), grads = jax.value_and_grad(energy, has_aux=True)(x)
+        return value + jnp.sum(aux["h"]) + jnp.sum(grads * w)
+
+    text = written(jax.grad(fn), X[0], X[1])
+    assert "pullback = jax.vjp(jax.value_and_grad(energy, has_aux=True), x)" in text, text
+
+    def of_what_it_closes_over(w, x):
+        return jnp.sum(jax.grad(lambda z: jnp.sum(jnp.tanh(w * z) ** 2))(x) ** 2)
+
+    text = written(jax.grad(of_what_it_closes_over), X[0], X[1])
+    assert "grads, pullback = jax.vjp(gradient, w)" in text and "return jax.grad(function)(x)" in text, text
+
+
+def test_calls_inside_what_is_handed_over_that_do_not_come_back_are_written_out():
+    def in_a_loop(x):
+        step = lambda _, z: z - 0.1 * jax.grad(lambda z: jnp.sum(jnp.sin(z)))(z)  # noqa: E731
+        return jnp.sum(lax.fori_loop(0, 3, step, x))
+
+    assert "jax.vjp(" not in written(jax.grad(in_a_loop), X[0])
+
+    def by_a_pullback(x):
+        y, pullback = jax.vjp(lambda z: jnp.sum(jnp.sin(z) ** 2), x)
+        return jnp.sum(pullback(y)[0])
+
+    d = untrace.decompile(jax.grad(by_a_pullback))(X[0])
+    assert "jax.vjp(" not in d.source and any("1 of 1 derivatives" in note for note in d.notes), d.notes
+    assert not untrace.decompile(jax.grad(loss))(PARAMS, X, Y).notes
 
 
 def test_a_function_with_a_state_is_the_one_that_was_traced_first():
@@ -410,6 +535,46 @@ def test_what_a_library_packs_things_into_stays_out():
     d = untrace.decompile(fn)(state, X, Y)
     assert d.proof.at_least("bits") and "jax.value_and_grad(loss_fn, has_aux=True)" in d.source, d.source
     assert "NodeStates" not in d.source and "GraphDef" not in d.source, d.source
+
+
+def energy(x, scale):
+    return scale * jnp.sum((x - 1) ** 4) + jnp.sum(jnp.cosh(x))
+
+
+@jax.jit
+def jitted_energy(x):
+    return energy(x, 2.0)
+
+
+def test_what_a_solver_of_jax_differentiates_is_of_the_author():
+    def fit(x):
+        return minimize(energy, x, args=(2.0,), method="BFGS").x
+
+    text = written(fit, X[0], level="bits", sizes="fixed")
+    assert "value, grads = jax.value_and_grad(energy)(x)" in text and text.count("def energy(x)") == 1, text
+    assert text.count("jax.value_and_grad(energy)(x_k + ") == 3, text
+    text = written(lambda x: minimize(jitted_energy, x, method="BFGS").x, X[0], level="bits", sizes="fixed")
+    assert text.count("jax.value_and_grad(jitted_energy)(") == 4, text
+
+
+def test_what_jax_differentiates_of_its_own_is_no_call():
+    d = untrace.decompile(lambda x: minimize(jnp.sum, x, method="BFGS", options={"maxiter": 2}).x)(X[0])
+    assert "grad(" not in d.source and not any("derivatives" in note for note in d.notes), d.notes
+
+
+def test_a_function_that_inner_loops_differentiate_too_is_defined_once():
+    def fn(x, y):
+        def error(p):
+            return jnp.sum((p - y) ** 4)
+
+        def outer(_, p):
+            inner = lax.fori_loop(0, 3, lambda _, q: q - 0.1 * jax.grad(error)(q), p)
+            return p - 0.1 * jax.grad(error)(inner)
+
+        return lax.fori_loop(0, 3, outer, x - jax.grad(error)(x))
+
+    text = written(fn, X[0], X[1])
+    assert text.count("def error(p):") == 1 and text.count("jax.grad(error)(") == 3, text
 
 
 def test_a_filtered_gradient_has_the_authors_words():

@@ -26,7 +26,7 @@ class Signature:
     class, if it is an object that is called. argnums: places in `args`, one or several as they were given; None for all.
     """
 
-    transform: str  # "value_and_grad", "grad", "vjp", "linearize", "jvp", "jacfwd", "jacrev" or "hessian"
+    transform: str  # as in `jax_compat.DerivativeCall`
     args: tuple[tuple[Any, ...], dict[str, Any]]
     out: Any
     closed: int
@@ -35,6 +35,7 @@ class Signature:
     has_aux: bool
     names: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # "holomorphic", "allow_int"
+    around: bool = False  # whether it is the `vjp` of a call of the author's, who has no name but for the value
 
     def stands_alone(self, operands: Sequence[Any]) -> bool:
         """Whether the function can be one of the module, which knows the constants that it closes over."""
@@ -125,6 +126,7 @@ VALUE_AND_GRAD = _primitive("value_and_grad")  # inputs -> the result, and what 
 JVP = _primitive("jvp")  # inputs, tangents -> the result, tangents
 VJP = _primitive("vjp")  # inputs -> the result, and a token that stands for the pullback
 LINEARIZE = _primitive("linearize")  # the same with a function of tangents
+LINEAR_TRANSPOSE = _primitive("linear_transpose")  # inputs, where they are arrays and not types alone -> a token
 # inputs -> the leaves of the Jacobian, and what comes beside it
 JACOBIANS = {name: _primitive(name) for name in ("jacfwd", "jacrev", "hessian")}
 # Their parameter: `later`.
@@ -132,7 +134,8 @@ PULLBACK = _primitive("pullback")  # the token, cotangents -> cotangents
 PUSHFORWARD = _primitive("pushforward")  # the token, tangents -> tangents
 GRADIENTS = _primitive("gradients")  # gives, transposed, the gradients that are there already; in no jaxpr of ours
 CALLED = _primitive("called")  # the function itself: inputs -> the result
-CALLS = {p.name: p for p in (VALUE_AND_GRAD, JVP, VJP, LINEARIZE, *JACOBIANS.values())}
+WITH_TOKEN = {p.name: p for p in (VJP, LINEARIZE, LINEAR_TRANSPOSE)}
+CALLS = {p.name: p for p in (VALUE_AND_GRAD, JVP, *WITH_TOKEN.values(), *JACOBIANS.values())}
 LATER = {p.name: p for p in (PULLBACK, PUSHFORWARD)}
 TOKEN = jax.ShapeDtypeStruct((), jax.dtypes.float0)
 

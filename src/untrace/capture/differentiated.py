@@ -30,8 +30,8 @@ from untrace.capture.derivative_calls import (
     JVP,
     PULLBACK,
     PUSHFORWARD,
-    TOKEN,
     VALUE_AND_GRAD,
+    WITH_TOKEN,
     Derivative,
     Known,
     Later,
@@ -39,7 +39,8 @@ from untrace.capture.derivative_calls import (
 )
 from untrace.capture.expand import Expander
 from untrace.capture.provenance import Provenance
-from untrace.capture.unfolding import body_of, later_of
+from untrace.capture.under_derivatives import bound
+from untrace.capture.unfolding import later_of
 from untrace.capture.vmaps import as_function, file_of_called, is_reached, name_of_called
 from untrace.capture.whose import file_kind
 
@@ -71,7 +72,8 @@ def called_derivatives(
 
     def asks(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | None:
         nonlocal depth
-        if not whole and call.caller == _ENTRY:
+        if not _is_asked(call, whole):
+            call.opens = call.caller == _ENTRY
             return None
         asked.count += not depth
         number = asked.count
@@ -97,7 +99,8 @@ def noted_derivatives(whole: bool) -> Iterator[list[str]]:
     names: list[str] = []
 
     def note(call: jax_compat.DerivativeCall) -> None:
-        if whole or call.caller != _ENTRY:
+        call.opens = not whole and call.caller == _ENTRY
+        if _is_asked(call, whole):
             names.append(call.transform)
 
     with jax_compat.intercepted_derivatives(note):
@@ -114,7 +117,9 @@ def _replaced(call: jax_compat.DerivativeCall, classes: Collection[type]) -> jax
     types = jax.tree.unflatten(tree, avals)
     with jax_compat.tracing_inside_mesh(avals):
         closed, out = jax.make_jaxpr(function, return_shape=True)(*types[0], **types[1])
-    plain, closed = closed, _in_the_authors_words(closed, call.function, types)
+    plain = closed
+    if call.by_jax or file_kind(file_of_called(call.function)) == "library":
+        closed = _in_the_authors_words(closed, types, call.by_jax)
     # Arrays that it closes over as well: inside a loop JAX hands them to the loop.
     body, traced = jax_compat.constants_as_inputs(closed)
     if call.has_aux and not (type(out) in (tuple, list) and len(out) == 2):
@@ -124,9 +129,16 @@ def _replaced(call: jax_compat.DerivativeCall, classes: Collection[type]) -> jax
         return None
     if Expander().closed(body) is not body:
         return None  # a library's own primitives may be differentiated by rules of their own
+    if any(map(jax_compat.varies, [*traced, *leaves])):
+        # JAX differentiates around it: what is given to be called later, or what the text has in other trees, it does not know.
+        if call.transform in WITH_TOKEN or any(map(_is_other, shown, (types, out))):
+            return None
     options = tuple([name for name in ("holomorphic", "allow_int") if getattr(call, name)])
     out = tuple(out) if call.has_aux else out
-    name = "" if closed is not plain else called_name(call.function) or name_of_called(call.function)
+    own = _within(call.function) if call.by_jax else call.function
+    name = ""
+    if closed is plain:
+        name = called_name(own) or name_of_called(own) or (own.__name__ if call.by_jax else "")
     names = _names(closed, types[0])
     signature = Signature(call.transform, types, out, len(traced), name, argnums, call.has_aux, names, options)
     derivative = Derivative(signature, code=_code_of(call.function))
@@ -141,6 +153,10 @@ def _replaced(call: jax_compat.DerivativeCall, classes: Collection[type]) -> jax
         found = _jacobian(derivative, body, inputs)
     elif call.transform in ("value_and_grad", "grad"):
         found = _value_and_grad(derivative, body, inputs)
+    elif call.transform == "linear_transpose":
+        if not all(map(_moves, jax.tree.leaves((moving, out)))):
+            return None  # integers are transposed as well
+        found = _with_token(derivative, body, inputs if all(map(jax_compat.is_tracer, leaves)) else traced)
     else:
         found = _with_token(derivative, body, inputs)
     derivative.signature = replace(signature, args=shown[0], out=shown[1])  # of the same leaves
@@ -161,13 +177,8 @@ def _shown(tree: Any, classes: Collection[type]) -> Any:
     return full[0] if len(full) == 1 else tuple(full)
 
 
-def _bound(primitive: Any, derivative: Derivative, body: Any, inputs: Sequence[Any], tokens: int = 0) -> list[Any]:
-    made = body_of(primitive.name, body, derivative, [jax_compat.typeof(x) for x in inputs])
-    avals = [v.aval for v in jax_compat.open_jaxpr(made.plain)[0].outvars]
-    if tokens:
-        count = len(jax.tree.leaves(derivative.signature.out))
-        avals = [*avals[:count], jax.typeof(TOKEN)]
-    return primitive.bind(*inputs, jaxpr=body, derivative=derivative, avals=tuple(avals))
+def _is_other(shown: Any, tree: Any) -> bool:
+    return not bool(jax.tree.structure(shown) == jax.tree.structure(tree))
 
 
 def _parts(signature: Signature, outs: Sequence[Any]) -> tuple[Any, Any]:
@@ -178,7 +189,7 @@ def _parts(signature: Signature, outs: Sequence[Any]) -> tuple[Any, Any]:
 
 def _value_and_grad(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat.Differentiated:
     signature = derivative.signature
-    results = _bound(VALUE_AND_GRAD, derivative, body, inputs)
+    results = bound(VALUE_AND_GRAD, derivative, body, inputs)
     count = len(jax.tree.leaves(signature.out))
     value, aux = _parts(signature, results[:count])
     known = Known(results[count:], [jax_compat.typeof(x) for x in jax.tree.leaves(value)])
@@ -191,7 +202,7 @@ def _value_and_grad(derivative: Derivative, body: Any, inputs: Sequence[Any]) ->
 
 def _jvp(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat.Differentiated:
     signature = derivative.signature
-    results = _bound(JVP, derivative, body, inputs)
+    results = bound(JVP, derivative, body, inputs)
     count = len(jax.tree.leaves(signature.out))
     value, aux = _parts(signature, results[:count])
     tangents = iter(results[count:])
@@ -201,7 +212,7 @@ def _jvp(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat
 
 def _jacobian(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat.Differentiated:
     signature = derivative.signature
-    results = _bound(JACOBIANS[signature.transform], derivative, body, inputs)
+    results = bound(JACOBIANS[signature.transform], derivative, body, inputs)
     count = len(jax.tree.leaves(derivative.jacobian))
     whole = jax.tree.unflatten(jax.tree.structure(derivative.jacobian), results[:count])
     aux = jax.tree.unflatten(jax.tree.structure(signature.out[1]), results[count:]) if signature.has_aux else None
@@ -210,9 +221,8 @@ def _jacobian(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_c
 
 def _with_token(derivative: Derivative, body: Any, inputs: Sequence[Any]) -> jax_compat.Differentiated:
     signature = derivative.signature
-    primitive = CALLS[signature.transform]
-    *outs, token = _bound(primitive, derivative, body, inputs, tokens=1)
-    value, aux = _parts(signature, outs)
+    *outs, token = bound(CALLS[signature.transform], derivative, body, inputs)
+    value, aux = _parts(signature, outs) if outs else (signature.out, None)
     avals = tuple([jax_compat.typeof(x) for x in jax.tree.leaves(value) if _moves(x)])
 
     def pushed(residuals: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
@@ -251,10 +261,36 @@ def _given(call: jax_compat.DerivativeCall) -> tuple[Any, tuple[Any, ...], dict[
     return function, tuple([call.args[i] for i in places]), kwargs, argnums
 
 
-def _in_the_authors_words(closed: Any, function: Any, types: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    """The jaxpr of a library's function around the author's, which says that it is of the author's."""
-    if file_kind(file_of_called(function)) != "library":
-        return closed
+def _is_asked(call: jax_compat.DerivativeCall, whole: bool) -> bool:
+    """Whether the author asks, or a library for the derivative of a function of the author's. whole: as above."""
+    return (whole or call.caller != _ENTRY) and (not call.by_jax or _within(call.function) is not None)
+
+
+def _within(function: Any) -> Any:
+    """The function of the author's, or of a library, that one of JAX's closes over: `lambda x: fun(x, *args)`. None where
+    there is none."""
+    seen: list[Any] = []
+    waiting = [function]
+    while waiting:
+        function = waiting.pop()
+        while isinstance(function, functools.partial):
+            function = function.func
+        function = inspect.unwrap(function)
+        if any(function is other for other in seen):
+            continue
+        seen.append(function)
+        if file_kind(file_of_called(function)) in ("user", "library"):
+            return function
+        with contextlib.suppress(ValueError):  # of a cell that is empty yet
+            waiting += [
+                c.cell_contents for c in getattr(function, "__closure__", None) or () if callable(c.cell_contents)
+            ]
+    return None
+
+
+def _in_the_authors_words(closed: Any, types: tuple[tuple[Any, ...], dict[str, Any]], by_jax: bool) -> Any:
+    """The jaxpr of a library's function around the author's, which says that it is of the author's. by_jax: it passes on
+    all that it takes."""
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     provenance = Provenance()
     frames = [next((f for f in provenance.site(e).frames if not f.library), None) for e in jaxpr.eqns]
@@ -263,7 +299,7 @@ def _in_the_authors_words(closed: Any, function: Any, types: tuple[tuple[Any, ..
         return closed
     code = codes.pop()
     words = list(code.co_varnames[: code.co_argcount])
-    if words[len(types[0]) :] != [w for w in words if w in types[1]]:
+    if not by_jax and words[len(types[0]) :] != [w for w in words if w in types[1]]:
         return closed
     if words[0] == "self":
         words[0] = snake_case(type(types[0][0]).__name__)

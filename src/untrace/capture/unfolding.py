@@ -19,10 +19,12 @@ from untrace.capture.derivative_calls import (
     JACOBIANS,
     JVP,
     LATER,
+    LINEAR_TRANSPOSE,
     LINEARIZE,
     PULLBACK,
     VALUE_AND_GRAD,
     VJP,
+    WITH_TOKEN,
     Body,
     Derivative,
     Signature,
@@ -95,7 +97,7 @@ class _Unfolder:
             elif name in CALLS:
                 body = body_of(name, eqn.params["jaxpr"], eqn.params["derivative"], [v.aval for v in operands], self)
                 plain = body.plain
-                if name in (VJP.name, LINEARIZE.name):
+                if name in WITH_TOKEN:
                     *outvars, token = outvars
                     found = jax_compat.new_variables(body.residuals)
                     tokens[token] = body, found
@@ -230,9 +232,15 @@ def _call_linearize(function: Any, signature: Signature, inputs: Sequence[Any]) 
     return jax.tree.leaves((value, *aux)), pushed
 
 
+def _call_linear_transpose(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
+    types = jax.tree.leaves(signature.args)
+    called, args, _ = _function(function, signature, [*inputs, *types] if len(inputs) == signature.closed else inputs)
+    return [], jax.linear_transpose(called, *args)
+
+
 _TAKEN = {
     VALUE_AND_GRAD.name: _call_value_and_grad, JVP.name: _call_jvp, VJP.name: _call_vjp,
-    LINEARIZE.name: _call_linearize,
+    LINEARIZE.name: _call_linearize, LINEAR_TRANSPOSE.name: _call_linear_transpose,
 }  # fmt: skip
 
 

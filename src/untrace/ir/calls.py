@@ -8,7 +8,7 @@ from __future__ import annotations
 from untrace.ir.nodes import Equation
 from untrace.ir.types import CallSignature
 
-_DERIVATIVES = frozenset({"value_and_grad", "jvp", "vjp", "linearize", "jacfwd", "jacrev", "hessian", "called"})
+_DERIVATIVES = frozenset("value_and_grad jvp vjp linearize linear_transpose jacfwd jacrev hessian called".split())
 
 
 def is_call(equation: Equation) -> bool:

@@ -205,6 +205,8 @@ from untrace.jax_compat.intercepted_derivatives import (
     Differentiated,
     derivatives_as_they_are,
     intercepted_derivatives,
+    register_linearization,
+    varies,
 )
 from untrace.jax_compat.compiler import (
     called_side_by_side,

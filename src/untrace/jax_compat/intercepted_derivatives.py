@@ -16,16 +16,17 @@ from jax.extend import core as jex_core
 
 from untrace.jax_compat.jax_code import jax_folder, own_folder
 from untrace.jax_compat.jaxprs import JAXPR_TYPES
-from untrace.jax_compat.values import FLOAT0, is_continuous, typeof
+from untrace.jax_compat.values import is_continuous, typeof
 
 
 @dataclasses.dataclass(slots=True)
 class DerivativeCall:
     """A call that asks JAX for a derivative, as it is made: of `function(*args, **kwargs)`.
 
-    transform: "value_and_grad", "grad", "vjp", "linearize", "jvp", "jacfwd", "jacrev" or "hessian". argnums: what is
-    differentiated, as it was given; all of `args` where it is None. tangents: of `jvp`, like `args`. caller: the file of the
-    code outside JAX that called.
+    transform: "value_and_grad", "grad", "vjp", "linearize", "linear_transpose", "jvp", "jacfwd", "jacrev" or "hessian".
+    argnums: what is differentiated, as it was given; all of `args` where it is None. tangents: of `jvp`, like `args`. caller: the file of the
+    code outside JAX that called, or (`by_jax`) that called a function of JAX's, written on top of it, which asks. opens: for
+    who is asked to say: whether calls inside are asked about too, though JAX takes this derivative.
     """
 
     transform: str
@@ -38,6 +39,8 @@ class DerivativeCall:
     allow_int: bool
     tangents: tuple[Any, ...]
     caller: str
+    by_jax: bool = False
+    opens: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,12 +58,40 @@ class Differentiated:
     tangents: Any = None
 
 
+def _as_linear(stand: Differentiated) -> Callable[..., Any]:
+    """The linear function that tangents of the arguments are pushed through."""
+    structure = jax.tree.structure(stand.out)
+    return lambda *args: jax.tree.unflatten(structure, stand.pushed(stand.residuals, jax.tree.leaves(args)))
+
+
 _STAND_IN = jex_core.Primitive("stand_in")  # for a whole function, while its derivative is taken
 
 _STAND_IN.multiple_results = True
 
 
-def _linearized_stand_in(*given: Any, stand: Differentiated) -> Any:
+def _linearized_stand_in(is_vjp: bool, varying: Sequence[bool], *given: Any, stand: Differentiated) -> Any:
+    return _linearized(stand, [i for i, x in enumerate(given) if is_continuous(x)])
+
+
+def register_linearization(primitive: Any, rule: Callable[..., tuple[Differentiated, Sequence[int]]]) -> None:
+    """Tells JAX how a primitive is linearized: `rule(varying, *operands, **params)` gives what stands for it, and the places
+    of the operands whose tangents that is pushed, in their order. varying: which operands have tangents."""
+    from jax._src.interpreters import ad
+
+    def linearized(is_vjp: bool, varying: Sequence[bool], *operands: Any, **params: Any) -> Any:
+        return _linearized(*rule(varying, *operands, **params))
+
+    ad.primitive_linearizations[primitive] = linearized
+
+
+def varies(value: Any) -> bool:
+    """Whether JAX differentiates with respect to what a value is computed from."""
+    from jax._src.interpreters import ad
+
+    return isinstance(value, ad.LinearizeTracer) and type(value.tangent) is not ad.Zero
+
+
+def _linearized(stand: Differentiated, places: Sequence[int]) -> Any:
     """See `LinearizeTrace.process_primitive` in jax/_src/interpreters/ad.py; in JAX 0.12 there are residuals of another kind."""
     from jax._src.interpreters import ad
 
@@ -70,7 +101,7 @@ def _linearized_stand_in(*given: Any, stand: Differentiated) -> Any:
 
     def linear(residuals: Any, *tangents: Any) -> Any:
         tangents = tangents[len(others) :]
-        given = [ad.instantiate_zeros(t) for t in tangents if t.aval.dtype != FLOAT0]
+        given = [ad.instantiate_zeros(tangents[p]) for p in places]
         found = iter(stand.pushed(residuals, given))
         return [next(found) if m else ad.Zero(typeof(x).to_tangent_aval()) for x, m in zip(outs, moves, strict=True)]
 
@@ -83,9 +114,10 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
     something, that stands for what JAX would have traced.
 
     Whatever a user calls ends in one of two functions, also what was made before: `linearize` and `jvp` in
-    jax/_src/interpreters/ad.py. What was called stands in the frames above (jax/_src/api.py). Jacobians are seen where they
-    are made while the context is open: what makes them is a cell of the function that everybody has. Those derivatives are
-    left as they are that JAX's rules and solvers ask for, and those inside another transformation.
+    jax/_src/interpreters/ad.py. What was called stands in the frames above (jax/_src/api.py). Jacobians and transposed
+    functions are seen where they are made while the context is open: what makes them is a cell of the function that everybody
+    has. Those derivatives are left as they are that JAX's rules and solvers ask for, and those inside another transformation,
+    but for a derivative of which `replace` says that it `opens`.
     """
     from jax._src import api, core
     from jax._src.interpreters import ad, partial_eval
@@ -94,17 +126,27 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
     if _STAND_IN not in ad.primitive_linearizations:
         ad.primitive_linearizations[_STAND_IN] = _linearized_stand_in
 
-    def asked(frame: Any) -> Differentiated | None:
+    def asked(frame: Any) -> tuple[Differentiated | None, bool]:
         call = _derivative_call(frame) if is_seen() else None
-        return None if call is None else replace(call)
+        return (None, False) if call is None else (replace(call), call.opens)
+
+    is_open = False
 
     def is_seen() -> bool:
-        return isinstance(core.trace_ctx.trace, partial_eval.DynamicJaxprTrace) and not _AS_THEY_ARE.get()
+        trace = core.trace_ctx.trace
+        if is_open and isinstance(trace, ad.LinearizeTrace):
+            trace = trace.parent_trace
+        return isinstance(trace, partial_eval.DynamicJaxprTrace) and not _AS_THEY_ARE.get()
 
     def linearize(traceable: Any, primals: Any, has_aux: bool = False, *args: Any, **options: Any) -> Any:
-        stand = asked(sys._getframe(1))
+        nonlocal is_open
+        stand, opens = asked(sys._getframe(1))
         if stand is None:
-            return linearize_before(traceable, primals, has_aux, *args, **options)
+            before, is_open = is_open, opens
+            try:
+                return linearize_before(traceable, primals, has_aux, *args, **options)
+            finally:
+                is_open = before
 
         def stood_in(*moving: Any) -> Any:
             outs = _STAND_IN.bind(*jax.tree.leaves(moving), stand=stand)
@@ -114,7 +156,7 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
         return linearize_before(stood_in, primals, has_aux, *args, **options)
 
     def jvp(fun: Any, primals: Any, tangents: Any, has_aux: bool = False, *args: Any, **options: Any) -> Any:
-        stand = asked(sys._getframe(1))
+        stand, _ = asked(sys._getframe(1))
         if stand is None:
             return jvp_before(fun, primals, tangents, has_aux, *args, **options)
         aux = (stand.aux,) if has_aux else ()
@@ -136,7 +178,7 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
                 given = name, fun, args, kwargs, number, has_aux, holomorphic, allow_int, ()
                 caller = None if inside else _caller_of_derivative(sys._getframe(1))
                 if caller is not None and is_seen():
-                    stand = replace(DerivativeCall(*given, caller))
+                    stand = replace(DerivativeCall(*given, *caller))
                     if stand is not None:
                         return (stand.out, stand.aux) if has_aux else stand.out
                 outside, inside = inside, True
@@ -149,11 +191,19 @@ def intercepted_derivatives(replace: Callable[[DerivativeCall], Differentiated |
 
         return jacobian
 
-    cells = {name: _made_by(getattr(api, name)) for name in ("jacfwd", "jacrev", "hessian")}
+    def transposed(fun: Any, *primals: Any, **options: Any) -> Any:
+        caller = _caller_of_derivative(sys._getframe(1)) if is_seen() else None
+        if caller is not None:
+            given = fun, primals, {}, None, False, False, False, ()
+            stand = replace(DerivativeCall("linear_transpose", *given, *caller))
+            fun = fun if stand is None else _as_linear(stand)
+        return makers["linear_transpose"](fun, *primals, **options)
+
+    cells = {name: _made_by(getattr(api, name)) for name in ("jacfwd", "jacrev", "hessian", "linear_transpose")}
     makers = {name: cell.cell_contents for name, cell in cells.items()}
     ad.linearize, ad.jvp = linearize, jvp
     for name, cell in cells.items():
-        cell.cell_contents = noting(name, makers[name])
+        cell.cell_contents = transposed if name == "linear_transpose" else noting(name, makers[name])
     try:
         yield
     finally:
@@ -208,7 +258,7 @@ def _derivative_call(frame: Any) -> DerivativeCall | None:
     caller = _caller_of_derivative(outer)
     tangents = tuple(found["tangents"]) if transform == "jvp" else ()
     given = function, args, kwargs, argnums, has_aux, holomorphic, allow_int, tangents
-    return None if caller is None else DerivativeCall(transform, *given, caller)
+    return None if caller is None else DerivativeCall(transform, *given, *caller)
 
 
 def _frame_above(frame: Any) -> Any:
@@ -223,14 +273,17 @@ def _is_passing(file: str) -> bool:
     return file.endswith("traceback_util.py") or file.startswith(own_folder())
 
 
-def _caller_of_derivative(frame: Any) -> str | None:
-    """The file of the code outside JAX that this frame, or what JAX calls it for, belongs to; None where JAX has a purpose of
-    its own."""
+def _caller_of_derivative(frame: Any) -> tuple[str, bool] | None:
+    """(the file of the code outside JAX that this frame, or what JAX calls it for, belongs to; whether a function that is
+    written on top of JAX asks for it); None where JAX has a purpose of its own."""
+    on_top = os.path.join(jax_folder(), "_src", "scipy", "")
+    by_jax = False
     while frame is not None and frame.f_code.co_filename.startswith(jax_folder()):
         if frame.f_code.co_filename.startswith(_solvers()):
             return None
+        by_jax = by_jax or frame.f_code.co_filename.startswith(on_top)
         frame = _frame_above(frame)
-    return frame.f_code.co_filename if frame is not None else ""
+    return frame.f_code.co_filename if frame is not None else "", by_jax
 
 
 @functools.cache
@@ -241,7 +294,6 @@ def _solvers() -> tuple[str, ...]:
         "custom_derivatives.py",
         "custom_transpose.py",
         "interpreters/ad.py",
-        "scipy",
         "lax/control_flow/solves.py",
     )
     return tuple([own + place for place in places]) + (os.path.join(jax_folder(), "experimental", ""),)

@@ -191,8 +191,10 @@ def function_name(function: Function, kind: str, role: str, phase: str) -> str:
 
 
 def name_token(equation: Equation, strong: Sequence[Any]) -> None:
-    """What `jax.vjp` and `jax.linearize` give to call later goes through functions by its name."""
-    if equation.callee.name in ("vjp", "linearize") and equation.outputs[-1] is not None:
-        found = next((t.name for t in strong if t.path == (1,)), None)
-        word = "pullback" if equation.callee.name == "vjp" else "pushforward"
+    """What `jax.vjp` and its like give to call later goes through functions by its name."""
+    word = {"vjp": "pullback", "linearize": "pushforward", "linear_transpose": "transposed"}.get(equation.callee.name)
+    if word is not None and equation.outputs[-1] is not None:
+        path = () if word == "transposed" else (1,)
+        own = not equation.params["derivative"].signature.around
+        found = next((t.name for t in strong if own and t.path == path), None)
         equation.outputs[-1].hint = word if found is None else words.clean(found)

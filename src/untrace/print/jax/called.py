@@ -124,7 +124,7 @@ def function_of(
     around = w
     while around is not None:  # a name means one thing, here and around here
         for known in around.statements:
-            if type(known) is Def and known.name != own_name and _body_text(known) == text:
+            if type(known) is Def and _body_text(known) == text:
                 return Name(known.name)
         around = around.outer
     put_definition(w.statements, definition)
@@ -170,10 +170,12 @@ def bind_result(
     outputs: Sequence[Value | None],
     words: Mapping[Path, str] = MappingProxyType({}),
     part: tuple[int, ...] = (),
+    inside: tuple[int, ...] = (),
 ) -> None:
     """Binds what comes back, of which there is a tree `out`: a name for each array, and for each tree in a tuple.
 
-    words: names for what the author has none for, by path. part: where `out` is in what the author's call gives.
+    words: names for what the author has none for, by path. part: where `out` is in what the author's call gives; inside: where
+    that is in `out`.
     """
     if is_leaf(out) and len(equation.outputs) == 1:
         w._statement(equation, call, base=words.get(()))
@@ -181,7 +183,7 @@ def bind_result(
     outputs = [o if o is None or w.is_read(o) else None for o in outputs]
     own = [t for t in targets(w.module.provenance.site(equation.origin)) if t.strong and not t.library]
     found = [t for t in own if t.path[: len(part)] == part]
-    names = {t.path[len(part) :]: clean(t.name) for t in found}
+    names = {(*inside, *t.path[len(part) :]): clean(t.name) for t in found}
     rest = iter(outputs)
     if type(out) is tuple and (not names or () not in names):
         bound = [_bound(w, o, (i,), rest, names, words) for i, o in enumerate(out)]

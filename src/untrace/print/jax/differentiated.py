@@ -1,4 +1,4 @@
-"""`jax.value_and_grad(f)(x)`, `jax.vjp`, `jvp` and `linearize`: derivatives that the capture kept as calls of the author's.
+"""`jax.value_and_grad(f)(x)`, `jax.vjp`, `jvp`, `linearize` and `linear_transpose`: derivatives that the capture kept as calls of the author's.
 
 The functions are written as those of `jax.vmap` are (`mapped.py`): in the module where they close over nothing, else where
 they are called.
@@ -84,7 +84,23 @@ def with_pullback(w: Any, operands: Sequence[Expr], body: Function, signature: A
     several = len(jax.tree.leaves(signature.value))
     example = signature.value, jax.ShapeDtypeStruct((), np.int32), *((signature.out[1],) if signature.has_aux else ())
     words: dict[Path, str] = {(1,): "pullback" if signature.transform == "vjp" else "pushforward", (2,): "aux"}
-    bind_result(w, w.equation, call, example, [*outs[:several], token, *outs[several:]], words)
+    part = (0,) if signature.around else ()
+    if signature.around and type(signature.out) is not tuple:
+        words[part] = "grads" if signature.name == "gradient" else signature.name
+    bind_result(w, w.equation, call, example, [*outs[:several], token, *outs[several:]], words, inside=part)
+
+
+def linear_transpose(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> None:
+    """`f_transpose = jax.linear_transpose(f, x)`, of types where the author had no arrays."""
+    if len(operands) == signature.closed:
+        operands = [*operands, *(_type(w, p.aval) for p in body.params[signature.closed :])]
+    function, (args, _) = _parts(w, operands, body, signature)
+    bind_result(w, w.equation, Call("jax.linear_transpose", [function, *args]), body.params[0], w.equation.outputs)
+
+
+def _type(w: Any, aval: Any) -> Expr:
+    """Something of this type."""
+    return Text("0.0") if aval.weak_type and not aval.shape and aval.dtype == np.float32 else w.aval(aval)
 
 
 def pullback(w: Any, operands: Sequence[Expr], signature: Any) -> None:

@@ -33,6 +33,12 @@ def with_pullback(w: Any, *operands: Any, jaxpr: Function, derivative: Any, aval
     return WRITTEN
 
 
+@rule("linear_transpose")
+def linear_transpose(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
+    differentiated.linear_transpose(w, operands, jaxpr, derivative.signature)
+    return WRITTEN
+
+
 @rule("pullback")
 def pullback(w: Any, *operands: Any, later: Any) -> Any:
     differentiated.pullback(w, operands, later.derivative.signature)
