@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -41,12 +40,11 @@ from untrace.capture.expand import Expander
 from untrace.capture.provenance import Provenance
 from untrace.capture.under_derivatives import bound
 from untrace.capture.unfolding import later_of
-from untrace.capture.vmaps import as_function, file_of_called, is_reached, name_of_called
+from untrace.capture.vmaps import ENTRY, as_function, file_of_called, is_reached, name_of_called
 from untrace.capture.whose import file_kind
 
 _PLAIN = (dict, list, tuple, type(None))
 _ROOT = re.compile(r"\w*")
-_ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "function.py")
 _moves, _no_tangent = jax_compat.is_continuous, jax_compat.no_tangent
 
 
@@ -73,7 +71,7 @@ def called_derivatives(
     def asks(call: jax_compat.DerivativeCall) -> jax_compat.Differentiated | None:
         nonlocal depth
         if not _is_asked(call, whole):
-            call.opens = call.caller == _ENTRY
+            call.opens = call.caller == ENTRY
             return None
         asked.count += not depth
         number = asked.count
@@ -99,7 +97,7 @@ def noted_derivatives(whole: bool) -> Iterator[list[str]]:
     names: list[str] = []
 
     def note(call: jax_compat.DerivativeCall) -> None:
-        call.opens = not whole and call.caller == _ENTRY
+        call.opens = not whole and call.caller == ENTRY
         if _is_asked(call, whole):
             names.append(call.transform)
 
@@ -263,7 +261,7 @@ def _given(call: jax_compat.DerivativeCall) -> tuple[Any, tuple[Any, ...], dict[
 
 def _is_asked(call: jax_compat.DerivativeCall, whole: bool) -> bool:
     """Whether the author asks, or a library for the derivative of a function of the author's. whole: as above."""
-    return (whole or call.caller != _ENTRY) and (not call.by_jax or _within(call.function) is not None)
+    return (whole or call.caller != ENTRY) and (not call.by_jax or _within(call.function) is not None)
 
 
 def _within(function: Any) -> Any:

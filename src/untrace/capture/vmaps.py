@@ -30,6 +30,8 @@ from untrace.capture.whose import file_kind
 from untrace.ir.nodes import Literal
 from untrace.prove.compare import compare, count_equations
 
+# The file whose code calls what the user handed over.
+ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "function.py")
 # Library functions with fewer equations read as well where they were batched.
 _FEWEST = 12
 
@@ -117,10 +119,7 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     if jaxpr.effects or len(jaxpr.outvars) != len(call.outs) or not is_reached((args, kwargs)) or not is_reached(out):
         return None
     function = _unwrapped(call.function)
-    is_entry = os.path.basename(call.caller) == "function.py" and os.path.dirname(call.caller) == os.path.dirname(
-        __file__
-    )
-    if not is_entry and "library" in (file_kind(call.caller), file_kind(file_of_called(function))):
+    if call.caller != ENTRY and "library" in (file_kind(call.caller), file_kind(file_of_called(function))):
         given = [x for x in (*args, *kwargs.values()) if x is not None]
         # What a library puts around the author's values says nothing to a reader, nor do small parts of it.
         if not is_plain([given, out]) or count_equations(closed) < _FEWEST:
