@@ -119,7 +119,8 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     if jaxpr.effects or len(jaxpr.outvars) != len(call.outs) or not is_reached((args, kwargs)) or not is_reached(out):
         return None
     function = _unwrapped(call.function)
-    if call.caller != ENTRY and "library" in (file_kind(call.caller), file_kind(file_of_called(function))):
+    is_entry = call.caller == ENTRY
+    if not is_entry and "library" in (file_kind(call.caller), file_kind(file_of_called(function))):
         given = [x for x in (*args, *kwargs.values()) if x is not None]
         # What a library puts around the author's values says nothing to a reader, nor do small parts of it.
         if not is_plain([given, out]) or count_equations(closed) < _FEWEST:
