@@ -15,8 +15,8 @@ from untrace.capture.jaxpr import Importer
 from untrace.ir.check import check
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Library, Program
-from untrace.lift.associative import find_associative_scans
 from untrace.lift.prune import prune
+from untrace.lift.recognise.associative import find_associative_scans
 
 XS = jnp.linspace(0.5, 1.5, 60).reshape(20, 3)
 

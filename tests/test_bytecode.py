@@ -10,8 +10,8 @@ import types
 import jax.numpy as jnp
 import pytest
 
-from untrace.capture import bytecode, syntax
-from untrace.capture.provenance import Frame, climbed
+from untrace.provenance import bytecode, syntax
+from untrace.provenance.sites import Frame, climbed
 
 
 def f(x):

@@ -396,7 +396,9 @@ def test_demo_writes_prints_proves_and_measures(run: Run, folder: Path) -> None:
 def test_an_excerpt_shows_the_function_and_no_line_twice(
     capsys: pytest.CaptureFixture[str], before: int, length: int, after: int, left_out: list[int]
 ) -> None:
-    above, below = ([f"{word}_{n} = {n}" for n in range(count)] for word, count in (("above", before), ("below", after)))
+    above, below = (
+        [f"{word}_{n} = {n}" for n in range(count)] for word, count in (("above", before), ("below", after))
+    )
     function = ["@jax.jit", "def loss(x):", *[f"    x_{n} = {n}" for n in range(length - 3)], "    return x"]
     lines = [*above, *function, *below]
     Terminal().show_excerpt("\n".join([*lines, ""]), "loss", "out.py")

@@ -13,8 +13,8 @@ import pytest
 
 import untrace
 from untrace.capture.closed_over import names_of
-from untrace.lift.constants import content
-from untrace.lift.simplify import simplified
+from untrace.lift.naming.constants import content
+from untrace.lift.rewrite.simplify import simplified
 from untrace.prove.hlo import normalise_stablehlo, same_stablehlo
 
 X = jnp.arange(3.0)

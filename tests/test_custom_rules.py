@@ -11,7 +11,7 @@ import pytest
 
 import untrace
 from untrace import jax_compat
-from untrace.capture.expand import Expander
+from untrace.jaxprs.expand.expand import Expander
 
 X = np.array([1.0, 2.0, 4.0], np.float32)
 
@@ -140,7 +140,7 @@ def test_the_same_refusing_rule_twice_is_traced_once() -> None:
     """A refused attempt resets what the rule left behind in JAX; it must not be asked for again."""
     function = refusing()
     closed = jax.make_jaxpr(function)(2.0, 3.0)
-    from untrace.capture.expand import Expander
+    from untrace.jaxprs.expand.expand import Expander
 
     expander = Expander()
     (eqn,) = jax_compat.open_jaxpr(closed)[0].eqns
@@ -373,7 +373,7 @@ def test_a_choice_in_a_rule_of_a_number_that_has_a_type_is_a_call() -> None:
 
 
 def test_the_rule_of_a_public_function_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from untrace.capture.expand import Expander
+    from untrace.jaxprs.expand.expand import Expander
 
     traced = []
     rule_of = Expander.jvp_of
@@ -383,7 +383,7 @@ def test_the_rule_of_a_public_function_is_left_to_it(monkeypatch: pytest.MonkeyP
 
 
 def test_the_rule_of_a_public_function_is_written_where_its_call_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    from untrace.lift.engine import Lifter
+    from untrace.lift.recognise.engine import Lifter
 
     monkeypatch.setattr(Lifter, "lift", lambda self, program: program)
     written = untrace.decompile(lambda x: jax.nn.relu(x) * 2.0)(x := jnp.array([-1.0, 0.0, 3.0]))

@@ -1,4 +1,4 @@
-"""Derivatives that the author called stay calls; see src/untrace/capture/differentiated.py."""
+"""Derivatives that the author called stay calls; see src/untrace/capture/calls/differentiated.py."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir, passmanager
 
 from untrace import jax_compat
-from untrace.capture.expand import Expander, expand_library_primitives
-from untrace.capture.hi_primitives import hi_primitive_call
+from untrace.jaxprs.expand.expand import Expander, expand_library_primitives
+from untrace.jaxprs.expand.hi_primitives import hi_primitive_call
 
 X = np.array([1.0, 2.0, 4.0], np.float32)
 

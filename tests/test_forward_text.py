@@ -262,7 +262,7 @@ def test_what_two_recognised_calls_of_one_expression_compute_is_computed_once():
 
 def test_functions_of_torch_are_calls_and_its_layers_are_not():
     torch = pytest.importorskip("torch")
-    from untrace.capture.provenance import Provenance
+    from untrace.provenance.sites import Provenance
 
     assert Provenance().kind(torch.nn.functional.batch_norm.__code__) == "library"
     assert Provenance().kind(torch.nn.Linear.forward.__code__) == "cut"

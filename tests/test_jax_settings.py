@@ -105,6 +105,9 @@ def leaks(x: Any, kept: list[Any] = []) -> Any:  # noqa: B006
     ],
 )
 def test_what_a_setting_forbids_is_said(setting: str, program: Callable[..., Any], said: str) -> None:
-    with set_to(setting, SETTINGS[setting]), pytest.raises(untrace.CaptureError, match="could not be traced by JAX") as error:
+    with (
+        set_to(setting, SETTINGS[setting]),
+        pytest.raises(untrace.CaptureError, match="could not be traced by JAX") as error,
+    ):
         untrace.decompile(program)(X)
     assert said in str(error.value)

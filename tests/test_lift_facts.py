@@ -13,9 +13,9 @@ from jax import lax
 import untrace
 from untrace import jax_compat
 from untrace.ir.nodes import Slot, Value
-from untrace.lift import beforehand, library, signatures
-from untrace.lift.engine import Matcher
-from untrace.lift.patterns import _trace
+from untrace.lift.recognise import beforehand, library, signatures
+from untrace.lift.recognise.engine import Matcher
+from untrace.lift.recognise.patterns import _trace
 
 X = jax.ShapeDtypeStruct((3, 4), jnp.float32)
 CALLS = {
@@ -76,7 +76,7 @@ def test_a_quick_trace_is_the_trace():
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float32", "complex64"])
 def test_products_of_jnp_say_of_which_type_they_are(dtype: str) -> None:
-    # What does not say it is none of them, and is not tried as one (`lift/idioms/linalg.py`).
+    # What does not say it is none of them, and is not tried as one (`lift/recognise/idioms/linalg.py`).
     x, y = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((2, 3), (3, 4)))
     for product in (jnp.matmul, jnp.dot, lambda a, b: jnp.einsum("ij,jk->ik", a, b)):
         found = [e for e in jax_compat.equations_in(jax.make_jaxpr(product)(x, y)) if e.primitive.name == "dot_general"]
@@ -102,7 +102,7 @@ def test_reductions_that_have_another_shape_are_not_tried() -> None:
 
 @pytest.mark.parametrize("spec", ["ij,kj->ik", "ij,kj->ki", "bij,bkj->bik", "bijh,bkjh->bhik"])
 def test_einsum_transposes_no_operand(spec: str) -> None:
-    # So a product with one is none of its (`lift/idioms/written.py`).
+    # So a product with one is none of its (`lift/recognise/idioms/written.py`).
     letters, _, _ = spec.partition("->")
     args = [jax.ShapeDtypeStruct(tuple("bijkh".index(c) + 2 for c in part), "float32") for part in letters.split(",")]
     traced = jax.make_jaxpr(lambda a, b: jnp.einsum(spec, a, b))(*args)

@@ -16,13 +16,13 @@ from programs import program_of
 
 import untrace
 from untrace.capture.function import trace
-from untrace.capture.provenance import NOWHERE
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Library, walk_functions
 from untrace.lift import lift
-from untrace.lift.engine import IDIOMS, Guess, Matcher
+from untrace.lift.recognise.engine import IDIOMS, Guess, Matcher
 from untrace.print.jax.entry import entry_of
 from untrace.print.rules import JAX
+from untrace.provenance.sites import NOWHERE
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 

@@ -13,8 +13,8 @@ from jax import lax
 from programs import program_of
 
 import untrace
-from untrace.capture.body_trees import forget_trees
 from untrace.capture.function import trace
+from untrace.ir.bodies import forget_trees
 from untrace.ir.nodes import walk_functions
 
 pytestmark = pytest.mark.usefixtures("unguarded")

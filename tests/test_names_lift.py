@@ -15,8 +15,8 @@ import untrace
 from untrace._identifiers import RESERVED
 from untrace.capture.function import trace
 from untrace.ir.nodes import Function, Value, walk_functions
-from untrace.lift import parameters, words
-from untrace.lift.names import name_values
+from untrace.lift.naming import parameters, words
+from untrace.lift.naming.names import name_values
 
 VECTOR = jnp.ones(4)
 MATRIX = jnp.ones((4, 4))

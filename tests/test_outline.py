@@ -16,8 +16,8 @@ from untrace.capture.function import trace
 from untrace.ir.check import MalformedProgram, check
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Equation, Function, Local, Program, Value, walk_functions
-from untrace.lift.names import name_values
-from untrace.lift.outline import outline
+from untrace.lift.naming.names import name_values
+from untrace.lift.outline.outline import outline
 from untrace.lift.prune import prune
 from untrace.print.jax.entry import entry_of
 
@@ -520,7 +520,7 @@ def test_gradients_of_parameters_count_as_one_result():
 
 
 def test_a_lift_that_is_wrong_leaves_the_function_around_it(monkeypatch):
-    from untrace.lift.engine import IDIOMS, Guess
+    from untrace.lift.recognise.engine import IDIOMS, Guess
 
     def wrong(m, equation):  # what is printed for it is another call
         yield Guess("jnp.tanh", equation.inputs)
@@ -545,7 +545,7 @@ def test_a_lift_that_is_wrong_leaves_the_function_around_it(monkeypatch):
 
 def test_a_private_library_function_called_again_and_again(monkeypatch):
     """As jraph's `network = GraphNetwork(...)` does: the function that it gives is private, the caller's word is not."""
-    from untrace.capture.provenance import Provenance
+    from untrace.provenance.sites import Provenance
 
     def make(params):
         def _apply(x, y):

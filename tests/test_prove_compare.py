@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from untrace.prove.compare import compare, compare_jaxprs, count_equations
-from untrace.prove.values import Values
+from untrace.jaxprs.equal.compare import compare, compare_jaxprs, count_equations
+from untrace.jaxprs.equal.values import Values
 
 X = jnp.arange(6.0).reshape(2, 3)
 Y = jnp.ones((2, 3))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from untrace.prove.compare import compare, compare_jaxprs
+from untrace.jaxprs.equal.compare import compare, compare_jaxprs
 
 
 def traced(f, *args):

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 from untrace import jax_compat
-from untrace.capture import provenance
-from untrace.capture.provenance import NOWHERE, Provenance, targets
+from untrace.provenance import sites as provenance
+from untrace.provenance.sites import NOWHERE, Provenance, targets
 
 VECTOR = jnp.ones(4)
 MATRIX = jnp.ones((4, 4))

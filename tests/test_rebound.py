@@ -12,11 +12,11 @@ import pytest
 from jax import lax
 
 import untrace
-from untrace.capture.provenance import Provenance
 from untrace.print.jax.neighbours import words_of
 from untrace.print.jax.own_nodes import own_nodes, straight_of
 from untrace.print.jax.rebound import _parsed, new_names, rebind_names, renamed
 from untrace.print.tree import Assign, Attribute, Binary, Call, Def, Lambda, Name, Parameter, Return, Text, Tuple
+from untrace.provenance.sites import Provenance
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 

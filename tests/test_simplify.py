@@ -16,7 +16,7 @@ from jax.extend.core import primitives
 
 import untrace
 from untrace import jax_compat
-from untrace.lift.simplify import BOLD, IMPLICIT, NEUTRAL, REWRITES, Literal, simplified
+from untrace.lift.rewrite.simplify import BOLD, IMPLICIT, NEUTRAL, REWRITES, Literal, simplified
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 

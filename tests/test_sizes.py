@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import untrace
-from untrace.capture.dimensions import tied_dimensions
+from untrace.capture.sizes.dimensions import tied_dimensions
 
 _serial = itertools.count()
 

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import untrace
-from untrace.lift.words import singular
+from untrace.lift.naming.words import singular
 
 
 def array(*shape):

@@ -1,4 +1,4 @@
-"""Calls of `jax.vmap` come back as calls of `jax.vmap`; see src/untrace/capture/vmaps.py."""
+"""Calls of `jax.vmap` come back as calls of `jax.vmap`; see src/untrace/capture/calls/vmaps.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import roundtrip
 from jax import lax
 
 import untrace
-from untrace.capture import vmaps
+from untrace.capture.calls import vmaps
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 
@@ -254,8 +254,8 @@ def test_nothing_is_folded_that_does_not_come_back():
     def fn(xs):
         return jax.vmap(lambda x: jnp.sin(x).sum())(xs), jax.vmap(lambda x: jnp.cos(x).sum())(xs)
 
-    from untrace.capture.expand import Expander
-    from untrace.capture.unfolding import unfolded
+    from untrace.capture.calls.unfolding import unfolded
+    from untrace.jaxprs.expand.expand import Expander
 
     with vmaps.noted_vmaps() as calls:
         closed = jax.make_jaxpr(fn)(X)

@@ -14,19 +14,21 @@ import jax
 
 from untrace import jax_compat
 from untrace._options import Options
-from untrace.capture import sizes, vmaps
-from untrace.capture.checkpoints import parts
+from untrace.capture.calls import vmaps
+from untrace.capture.calls.checkpoints import parts
+from untrace.capture.calls.known_calls import with_known_calls
+from untrace.capture.calls.unfolding import unfolded
 from untrace.capture.function import Captured, comes_back, expand, program_of
-from untrace.capture.known_calls import with_known_calls
-from untrace.capture.unfolding import unfolded
+from untrace.capture.sizes import sizes
 from untrace.ir.nodes import Program
-from untrace.lift import library
+from untrace.jaxprs.equal.compare import count_equations
+from untrace.lift.adjoint.pullbacks import find_pullbacks
+from untrace.lift.adjoint.pullbacks_once import repeated
 from untrace.lift.closed_constants import close_over_constants
-from untrace.lift.engine import recognised
 from untrace.lift.prune import prune
-from untrace.lift.pullbacks import find_pullbacks
-from untrace.lift.pullbacks_once import repeated
-from untrace.lift.simplify import (
+from untrace.lift.recognise import library
+from untrace.lift.recognise.engine import recognised
+from untrace.lift.rewrite.simplify import (
     BOLD,
     NEUTRAL,
     Known,
@@ -40,7 +42,6 @@ from untrace.lift.simplify import (
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
 from untrace.print.rules import JAX
 from untrace.prove import retrace
-from untrace.prove.compare import count_equations
 from untrace.prove.harmless import harmless_rewrites
 from untrace.prove.retrace import Target
 
@@ -233,7 +234,7 @@ def repeated_pullbacks(captured: Captured, plain: Plain, form: Any) -> dict[int,
 
 
 def _may_be_padded(jaxpr: Any) -> bool:
-    """Whether a program is a backward pass of many layers, in which sums may turn out to be missing (`lift.addends`)."""
+    """Whether a program is a backward pass of many layers, in which sums may turn out to be missing (`lift.adjoint.addends`)."""
     eqns = jax_compat.open_jaxpr(jaxpr)[0].eqns
     return len(eqns) > _MANY and any(map(in_backward_pass, eqns))
 

@@ -15,19 +15,20 @@ from untrace._errors import ProofError, UnsupportedPrimitiveError
 from untrace._forms import Form, Plain, forms_of, is_run, repeated_pullbacks
 from untrace._options import Options
 from untrace._version import __version__
-from untrace.capture import sizes
-from untrace.capture.body_trees import Bodies, forget_trees, has_trees
+from untrace.capture.body_trees import Bodies
 from untrace.capture.constant_order import keep_constant_order
 from untrace.capture.function import Captured
+from untrace.capture.sizes import sizes
+from untrace.ir.bodies import forget_trees, has_trees
 from untrace.ir.nodes import Equation, Function, Program, walk_functions
 from untrace.ir.passes import ALL, NONE, Course, is_strict
 from untrace.lift import lift
-from untrace.lift.addends import Addend, with_addends
-from untrace.lift.names import provenance_of
+from untrace.lift.adjoint.addends import Addend, with_addends
+from untrace.lift.adjoint.pullbacks_once import without_repeated
+from untrace.lift.naming.names import provenance_of
 from untrace.lift.options import LiftOptions
-from untrace.lift.pullbacks_once import without_repeated
+from untrace.lift.rewrite.simplify import calls_host
 from untrace.lift.shared_lowering import call_shared_functions
-from untrace.lift.simplify import calls_host
 from untrace.print.jax import guard
 from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
@@ -270,7 +271,7 @@ class Attempt:
         )
 
     def padded(self, plain: Plain, once: dict[int, Any]) -> Attempt:
-        """An attempt at the program with the sums that are missing in it (`lift.addends`)."""
+        """An attempt at the program with the sums that are missing in it (`lift.adjoint.addends`)."""
         addends, padding = self.addends, []
         self.pads, self.addends = False, []
         jaxpr = with_addends(self.form.jaxpr, addends, padding)

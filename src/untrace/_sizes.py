@@ -14,11 +14,11 @@ from untrace._errors import ProofError, UntraceError
 from untrace._options import Options
 from untrace._pipeline import Result, prove_again, write_and_prove
 from untrace.capture.function import Captured, trace
-from untrace.capture.sizes import Arguments, Sized, at_other_sizes
-from untrace.capture.static_fields import with_idle_fields_changed
+from untrace.capture.sizes.sizes import Arguments, Sized, at_other_sizes
+from untrace.capture.sizes.static_fields import with_idle_fields_changed
 from untrace.ir.passes import is_strict
+from untrace.jaxprs.equal.compare import are_same_callables
 from untrace.print.jax.entry import PytreeEntry, entry_of
-from untrace.prove.compare import are_same_callables
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +17,11 @@ import jax
 
 from untrace import jax_compat
 from untrace.capture.filtered_bodies import FilteredCall, filtered_call
+from untrace.ir.bodies import CALLS, bodies_in
 from untrace.ir.calls import is_derivative, signature_of
-from untrace.ir.nodes import Equation, Function, Program, Structured, functions_called, walk_functions
+from untrace.ir.nodes import Function, Program, walk_functions
 from untrace.ir.trees import BodyTrees, Tree
 
-# Calls of a function that is their parameter `jaxpr`.
-_CALLS = frozenset({"jit", "pjit", "checkpoint", "remat2", "remat"})
 _LOOPS = frozenset({"scan", "while", "cond"})  # and branches
 
 
@@ -158,7 +157,7 @@ def noted_bodies(bodies: Bodies) -> Iterator[None]:
 
 def has_unknown_loops(closed: Any, bodies: Bodies) -> bool:
     """Whether a program has a loop whose function JAX had traced before: nothing was noted of it."""
-    found = [e for e in jax_compat.equations_in(closed) if e.primitive.name in _LOOPS or e.primitive.name in _CALLS]
+    found = [e for e in jax_compat.equations_in(closed) if e.primitive.name in _LOOPS or e.primitive.name in CALLS]
     every = [body for eqn in found for body in jax_compat.jaxprs_in(eqn)]
     # JAX's own functions take arrays one by one.
     return not all(bodies.knows(body) or jax_compat.is_library_jaxpr(body) for body in every)
@@ -170,7 +169,7 @@ def note_trees(program: Program, bodies: Bodies) -> None:
         for equation in function.equations:
             if is_derivative(equation):
                 _note(equation.params["jaxpr"], _of_signature(signature_of(equation)))
-    for body, _ in _bodies_in(program):
+    for body, _ in bodies_in(program):
         marked = body.transposed[0] if body.transposed is not None else None
         taken = bodies.trees(marked.jaxpr) if marked is not None else None
         if marked is not None and taken is not None:
@@ -203,22 +202,3 @@ def _root(names: Sequence[str], tree: Tree) -> str:
     """What the author calls the argument that a tree is: `layer` of `layer['w']`; "" where the leaves do not agree."""
     found = {re.split(r"\W", names[place], maxsplit=1)[0] for place in tree.places}
     return found.pop() if len(found) == 1 else ""
-
-
-def forget_trees(program: Program, refused: Container[int] | None = None) -> None:
-    """Takes the trees away from equations that were wrong with them, by id; from all where none are named."""
-    for body, equation in _bodies_in(program):
-        if refused is None or id(equation.origin) in refused:
-            body.facts = replace(body.facts, trees=None)
-
-
-def has_trees(program: Program) -> bool:
-    return any(body.facts.trees is not None for body, _ in _bodies_in(program))
-
-
-def _bodies_in(program: Program) -> Iterator[tuple[Function, Equation]]:
-    for function in walk_functions(program.entry):
-        for equation in function.equations:
-            if isinstance(equation.callee, Structured) or equation.callee.name in _CALLS:
-                for body in functions_called(equation):
-                    yield body, equation

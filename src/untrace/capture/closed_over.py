@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
-from untrace.capture.whose import is_library_internal
+from untrace.provenance.whose import is_library_internal
 
 Path = tuple[str, ...]
 

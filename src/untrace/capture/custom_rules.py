@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from untrace import jax_compat
-from untrace.capture.differentiated import called_derivatives
-from untrace.capture.unfolding import unfolded
+from untrace.capture.calls.differentiated import called_derivatives
+from untrace.capture.calls.unfolding import unfolded
 from untrace.ir.nodes import Function
-from untrace.prove.compare import compare
+from untrace.jaxprs.equal.compare import compare
 
 if TYPE_CHECKING:
     from untrace.capture.jaxpr import Importer

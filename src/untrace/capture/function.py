@@ -17,18 +17,19 @@ from untrace import jax_compat
 from untrace._errors import CaptureError
 from untrace._identifiers import snake_case
 from untrace._places import place_of
-from untrace.capture import closed_over, syntax
+from untrace.capture import closed_over
 from untrace.capture.body_trees import Bodies, has_unknown_loops, note_trees, noted_bodies
-from untrace.capture.checkpoints import Checkpoints, has_unknown_checkpoints, noted_checkpoints
-from untrace.capture.differentiated import called_derivatives, noted_derivatives
-from untrace.capture.expand import Expander
+from untrace.capture.calls.checkpoints import Checkpoints, has_unknown_checkpoints, noted_checkpoints
+from untrace.capture.calls.differentiated import called_derivatives, noted_derivatives
+from untrace.capture.calls.unfolding import unfolded
+from untrace.capture.calls.vmaps import VmapCall, noted_vmaps
 from untrace.capture.hooks import NO_HOOKS, CaptureHooks
 from untrace.capture.jaxpr import Importer
-from untrace.capture.provenance import Provenance
-from untrace.capture.unfolding import unfolded
-from untrace.capture.vmaps import VmapCall, noted_vmaps
 from untrace.ir.nodes import Program, SizeNumbers
-from untrace.prove.compare import compare
+from untrace.jaxprs.equal.compare import compare
+from untrace.jaxprs.expand.expand import Expander
+from untrace.provenance import syntax
+from untrace.provenance.sites import Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Captured:
     asked: frozenset[str] = frozenset()
     # Whether those are all: not where JAX took functions of the author's from its caches, which it does not call again.
     asked_all: bool = True
-    beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes`)
+    beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes.sizes`)
     keeps_calls: bool = False  # whether derivatives that are asked for stay calls
     taken: int = 0  # how many derivatives the function asks for, those of others not counted; where it was noted
     called: Called | None = None  # with calls of derivatives, where there are some

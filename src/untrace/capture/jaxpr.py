@@ -16,10 +16,10 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.capture import custom_rules
-from untrace.capture.checkpoints import NAMES as CHECKPOINTS
-from untrace.capture.checkpoints import Checkpoints
-from untrace.capture.expand import Expander
+from untrace.capture.calls.checkpoints import Checkpoints
+from untrace.ir.bodies import CHECKPOINTS
 from untrace.ir.nodes import Cond, Constant, Equation, Function, Literal, Primitive, Scan, Value, While
+from untrace.jaxprs.expand.expand import Expander
 
 _JITS = ("jit", "pjit")
 

@@ -158,7 +158,7 @@ class Slot:
 class Library:
     """A callee that is a public function of JAX, with the equations that it stands for.
 
-    `name`: its path (`jnp.mean`, `operator.add`; see `lift.library`). `args`, `kwargs`: its arguments, with a Slot where an
+    `name`: its path (`jnp.mean`, `operator.add`; see `lift.recognise.library`). `args`, `kwargs`: its arguments, with a Slot where an
     input of the equation goes; tuples, lists and slices may hold Slots. `body`: what it does, so that a
     target without this function can write that.
 
@@ -393,7 +393,7 @@ class Program:
     `notes` are sentences for the proof (what was expanded, which callable became a parameter). `numbers`: those that follow
     the sizes of the inputs; None where the sizes are the example's own. `idle`: the traced arguments (positional, keyword)
     with other static fields, on which the program does not depend. `provenance`: where equations came from
-    (`capture.provenance`), once somebody asked. `facts`: what passes know of it. `capture_rest`: captures what was put off of
+    (`provenance.sites`), once somebody asked. `facts`: what passes know of it. `capture_rest`: captures what was put off of
     these functions; False where that is nothing.
     """
 

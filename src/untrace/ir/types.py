@@ -23,11 +23,11 @@ Parameter: TypeAlias = Any
 Data: TypeAlias = Any
 
 
-# What a function that the author maps or differentiates takes and gives (`capture.vmaps`, `capture.derivatives`).
+# What a function that the author maps or differentiates takes and gives (`capture.calls.vmaps`, `jaxprs.expand.derivatives`).
 CallSignature: TypeAlias = Any
 # What the entry of a program takes and gives (`print.jax.entry`).
 EntrySignature: TypeAlias = Any
-# Where equations came from (`capture.provenance.Provenance`).
+# Where equations came from (`provenance.sites.Provenance`).
 Sources: TypeAlias = Any
 
 

@@ -244,6 +244,6 @@ def _caller_of_vmap(folder: str, frame: Any) -> str | None:
         depth += not (file.endswith("traceback_util.py") or file.startswith(passing))
         frame = frame.f_back
     folder = os.path.join(os.path.dirname(passing.rstrip(os.sep)), "capture")
-    ours = [os.path.join(folder, name) for name in ("vmaps.py", "function.py")]
+    ours = [os.path.join(folder, name) for name in (os.path.join("calls", "vmaps.py"), "function.py")]
     file = frame.f_code.co_filename if frame is not None else ""
     return file if file and (depth == 0 or file in ours) else None

@@ -15,7 +15,7 @@ class LiftOptions:
     """Choices of an attempt, beside the equations that it leaves as they are."""
 
     outline: Callable[[Program, frozenset[int]], Program] | None = None
-    """The pass that finds the author's calls, of a capture that knows them; None for `lift.outline`."""
+    """The pass that finds the author's calls, of a capture that knows them; None for `lift.outline.outline`."""
 
     pullbacks_once: bool = False
     """Whether equal calls of `jax.vjp` become one: the program is another one then, which the attempt expects."""
@@ -24,7 +24,7 @@ class LiftOptions:
     """Whether sums of cotangents become `a + b` where no simplification reaches them: that has to be proven."""
 
     padding: Sequence[Origin] = ()
-    """The jaxpr's equations that make zeros, in a program to which missing sums were added (`lift.addends`)."""
+    """The jaxpr's equations that make zeros, in a program to which missing sums were added (`lift.adjoint.addends`)."""
 
     course: Course = ALL
     """Which of the passes are run."""

@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from untrace.capture.body_trees import forget_trees
+from untrace.ir.bodies import forget_trees
 from untrace.ir.check import check
 from untrace.ir.nodes import Program
 from untrace.ir.passes import Pass, run_passes
-from untrace.lift.associative import find_associative_scans
-from untrace.lift.checkpoints import find_checkpoints, share_checkpoints
+from untrace.lift.adjoint.checkpoints import find_checkpoints, share_checkpoints
+from untrace.lift.adjoint.pullbacks import find_pullbacks
+from untrace.lift.adjoint.pullbacks_once import call_once
+from untrace.lift.adjoint.residuals import bundle_residuals
+from untrace.lift.adjoint.sums import add_cotangents
 from untrace.lift.closed_constants import close_over_constants
-from untrace.lift.engine import Lifter
-from untrace.lift.folded_back import fold_back
-from untrace.lift.names import name_values, provenance_of
+from untrace.lift.naming.names import name_values, provenance_of
 from untrace.lift.options import USUAL, LiftOptions
-from untrace.lift.outline import outline
+from untrace.lift.outline.inline import fold_back
+from untrace.lift.outline.outline import outline
 from untrace.lift.prune import prune
-from untrace.lift.pullbacks import find_pullbacks
-from untrace.lift.pullbacks_once import call_once
-from untrace.lift.residuals import bundle_residuals
-from untrace.lift.solvers import find_solvers
-from untrace.lift.sums import add_cotangents
-from untrace.lift.tree_maps import map_trees
+from untrace.lift.recognise.associative import find_associative_scans
+from untrace.lift.recognise.engine import Lifter
+from untrace.lift.recognise.solvers import find_solvers
+from untrace.lift.recognise.tree_maps import map_trees
 
 
 @dataclass(slots=True)

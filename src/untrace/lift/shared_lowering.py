@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from untrace import jax_compat
-from untrace.capture.hi_primitives import hi_primitive_call
 from untrace.ir.nodes import Equation, Literal, Program, walk_functions
-from untrace.lift.engine import Guess, Lifter, Matcher
-from untrace.lift.idioms.calls import named_call
+from untrace.jaxprs.expand.hi_primitives import hi_primitive_call
+from untrace.lift.recognise.engine import Guess, Lifter, Matcher
+from untrace.lift.recognise.idioms.calls import named_call
 
 _CALLS = ("jit", "pjit")
 

@@ -13,9 +13,9 @@ import jax.extend
 
 from untrace import jax_compat
 from untrace.capture.function import Captured
-from untrace.lift.simplify import IMPLICIT, simplified
+from untrace.jaxprs.equal.compare import compare
+from untrace.lift.rewrite.simplify import IMPLICIT, simplified
 from untrace.print.jax.module import Written
-from untrace.prove.compare import compare
 from untrace.prove.hlo import OptimisedAlike, begin_alone
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof

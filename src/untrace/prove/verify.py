@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from untrace._errors import CaptureError
+from untrace.jaxprs.equal.compare import compare
 from untrace.prove import hlo
-from untrace.prove.compare import compare
 from untrace.prove.report import Proof
 from untrace.prove.run import (
     LeafDifference,

@@ -16,9 +16,10 @@ from untrace._api import Decompiled, _decompiled, _options
 from untrace._errors import ProofError
 from untrace._garbage import no_collections
 from untrace._pipeline import write_and_prove
-from untrace.capture import provenance, whose
 from untrace.capture.hooks import CaptureHooks
-from untrace.lift.simplify import REWRITES
+from untrace.lift.rewrite.simplify import REWRITES
+from untrace.provenance import sites as provenance
+from untrace.provenance import whose
 from untrace.torch import capture as captures
 from untrace.torch import general, instances, ops_parts, weights
 from untrace.torch.call_tree import author_frame, in_other_calls, is_author

@@ -369,7 +369,7 @@ def _place(frames: list[tuple[str, int]]) -> tuple[str, str]:
     import linecache
     import os
 
-    from untrace.capture.whose import is_library_internal
+    from untrace.provenance.whose import is_library_internal
 
     for file, line in frames:
         if not is_library_internal(file):

@@ -7,9 +7,9 @@ from types import CodeType
 from typing import Any
 
 from untrace import jax_compat
-from untrace.capture.provenance import Frame, Provenance, Site
 from untrace.ir.nodes import Equation, Passed
-from untrace.lift import pieces
+from untrace.lift.outline import pieces
+from untrace.provenance.sites import Frame, Provenance, Site
 from untrace.torch import ops_parts
 from untrace.torch.arguments import Aliases
 from untrace.torch.capture import Capture, ModuleCall, call_numbers

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from untrace._identifiers import identifier
-from untrace.lift import words
+from untrace.lift.naming import words
 from untrace.print.jax.leaves import Leaf
 from untrace.print.tree import (
     COMPARE,

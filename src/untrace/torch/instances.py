@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
-from untrace.capture.provenance import Provenance
 from untrace.ir.passes import is_strict
-from untrace.lift import words
+from untrace.lift.naming import words
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.types import Type
 from untrace.print.tree import (
@@ -39,6 +38,7 @@ from untrace.print.tree import (
     Tuple,
     Unary,
 )  # fmt: skip
+from untrace.provenance.sites import Provenance
 from untrace.torch.alignment import Aligned, Different, Place, get, places_of, put, signature_of, targets_of, walk
 from untrace.torch.conditions import HasKey, If, Ternary
 from untrace.torch.variants import kind_of, unite

@@ -7,10 +7,10 @@ import linecache
 from collections.abc import Collection
 from typing import Any
 
-from untrace.capture import syntax
-from untrace.capture.provenance import Frame, Site
 from untrace.print.jax.layout import Layout
 from untrace.print.tree import WIDTH, Assign, Lines, Name, Statement, Unpack
+from untrace.provenance import syntax
+from untrace.provenance.sites import Frame, Site
 from untrace.torch.call_tree import author_frame
 from untrace.torch.conditions import If
 from untrace.torch.structure import OF_PYTORCH, CallOrigin

@@ -15,13 +15,14 @@ from types import CodeType
 from typing import Any
 
 from untrace import jax_compat
-from untrace.capture.provenance import Frame, Site
 from untrace.ir.facts import FunctionFacts, Grouping, ModuleParts, PackedResults
 from untrace.ir.nodes import Equation, Function, Local, Passed, Program, Value
-from untrace.lift import pieces, size_words, words
-from untrace.lift.names import provenance_of
-from untrace.lift.pieces import Shape
+from untrace.lift.naming import size_words, words
+from untrace.lift.naming.names import provenance_of
+from untrace.lift.outline import pieces
+from untrace.lift.outline.pieces import Shape
 from untrace.print.tree import quoted
+from untrace.provenance.sites import Frame, Site
 from untrace.torch import ops_parts
 from untrace.torch.arguments import Aliases, Known
 from untrace.torch.call_tree import CallTree, HelperCall, Path, Piece, author_frame, is_author
@@ -51,7 +52,7 @@ _SMALL = 6
 
 
 class ModuleOutliner:
-    """Outlines the module calls of one Program. Given to the pipeline in the place of `lift.outline`."""
+    """Outlines the module calls of one Program. Given to the pipeline in the place of `lift.outline.outline`."""
 
     def __init__(self, capture: Capture):
         self.capture = capture

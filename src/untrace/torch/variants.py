@@ -11,8 +11,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from untrace.capture.provenance import Frame, Provenance
-from untrace.lift import words
+from untrace.lift.naming import words
 from untrace.print.tree import (
     Assign,
     Call,
@@ -29,6 +28,7 @@ from untrace.print.tree import (
     Tuple,
     Unpack,
 )
+from untrace.provenance.sites import Frame, Provenance
 from untrace.torch.alignment import Different, get, places_of, put, signature_of, walk
 from untrace.torch.conditions import Added, Conditions, Instance
 from untrace.torch.emission import Emission

@@ -1,7 +1,7 @@
 """Functions inside a function, in idiomatic style: what they close over, how their parameters come apart, their names.
 
 A nested function closes over the values that JAX handed to its jaxpr as constants: whatever their order, the proof
-takes them for the same (`prove.closures`). Its own variables may have the names of variables around it that it does
+takes them for the same (`jaxprs.equal.closures`). Its own variables may have the names of variables around it that it does
 not use, as an author's would.
 """
 

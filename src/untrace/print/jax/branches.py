@@ -14,7 +14,7 @@ import jax
 from untrace.ir.nodes import Equation, Function, Literal
 from untrace.ir.scans import used_values
 from untrace.ir.trees import Tree
-from untrace.lift.words import clean
+from untrace.lift.naming.words import clean
 from untrace.print.jax import loop_trees
 from untrace.print.jax.bodies import Body, argument_words, hint_of
 from untrace.print.jax.results import rebuilt

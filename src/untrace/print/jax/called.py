@@ -15,10 +15,9 @@ from typing import Any
 import jax
 
 from untrace._identifiers import identifier
-from untrace.capture.provenance import targets
 from untrace.ir.nodes import Equation, Function, Value
-from untrace.lift.unpacked import names_in
-from untrace.lift.words import clean
+from untrace.lift.naming.unpacked import names_in
+from untrace.lift.naming.words import clean
 from untrace.print.jax.bodies import BareReturn, argument_words, function_hint, hint_of, put_definition
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, plain_way, reach
 from untrace.print.jax.local import placed
@@ -26,6 +25,7 @@ from untrace.print.jax.results import rebuilt
 from untrace.print.jax.types import array_type, tree_type
 from untrace.print.names import Scope
 from untrace.print.tree import Assign, Def, Expr, Name, Parameter, Return, Statement, Tuple, Unpack
+from untrace.provenance.sites import targets
 
 Path = tuple[int | str, ...]  # into what a call gives
 

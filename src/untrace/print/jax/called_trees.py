@@ -13,7 +13,7 @@ from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.nodes import Function, Value
 from untrace.ir.trees import BodyTrees, Tree
-from untrace.lift import parameters
+from untrace.lift.naming import parameters
 from untrace.print.jax.bodies import argument_words, hint_of
 from untrace.print.jax.called import returned
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, reach

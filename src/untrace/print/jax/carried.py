@@ -8,7 +8,7 @@
     (d_params, _), _ = lax.scan(step_bwd, (jax.tree.map(jnp.zeros_like, params), ...), ..., reverse=True)
 
 Which carried values are the leaves of one tree is seen from where the last ones go (`returned`); each must be a sum over
-the turns. The carry has them in the order of the tree: the proof knows that this is the same (`prove.carries`), but XLA may
+the turns. The carry has them in the order of the tree: the proof knows that this is the same (`jaxprs.equal.carries`), but XLA may
 round otherwise then, so that such a text is proven by running it.
 """
 
@@ -23,7 +23,7 @@ from untrace._trees import is_plain
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Scan, Value
 from untrace.ir.scans import is_plain_scan
-from untrace.lift.words import clean
+from untrace.lift.naming.words import clean
 from untrace.print.jax.bodies import Body, group, plain_equation, unpacked
 from untrace.print.jax.leaves import Leaf, Step, last_word
 from untrace.print.jax.results import rebuilt

@@ -1,6 +1,6 @@
 """`lax.custom_root` as a person writes it: `f`, `solve` and `tangent_solve` beside the call.
 
-Only on JAX 0.12, where it is one equation (`capture.custom_root`); before, it is a `custom_jvp` of JAX's own.
+Only on JAX 0.12, where it is one equation (`jaxprs.expand.custom_root`); before, it is a `custom_jvp` of JAX's own.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from untrace.capture.custom_root import Root
 from untrace.ir.nodes import Function, Literal
 from untrace.ir.scans import used_values
+from untrace.jaxprs.expand.custom_root import Root
 from untrace.print.jax.bodies import Body, argument_words, group, hint_of
 from untrace.print.rules import Groups, Whole
 from untrace.print.tree import Call, Expr, Name, Parameter, Subscript, Text, Tuple

@@ -13,7 +13,7 @@ from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Function, Program, Value
-from untrace.lift.unpacked import unpacked_names
+from untrace.lift.naming.unpacked import unpacked_names
 from untrace.print.jax.called import returned
 from untrace.print.jax.checks import RefuseOthers
 from untrace.print.jax.described import WORDS, author_dims

@@ -13,12 +13,12 @@ from typing import Any, TypeGuard
 
 from untrace import jax_compat
 from untrace._places import is_cell, place_of
-from untrace.capture.provenance import Provenance, Site
 from untrace.print.jax.called import Unpacked
 from untrace.print.jax.reroll import For
 from untrace.print.jax.rolled_loop import Start
 from untrace.print.jax.types import array_type
 from untrace.print.tree import WIDTH, Assign, Call, Def, Lines, Statement, Unpack
+from untrace.provenance.sites import Provenance, Site
 
 _ASSIGNMENTS = (Assign, Unpacked, Unpack)
 

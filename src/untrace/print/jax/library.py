@@ -12,8 +12,8 @@ import numpy as np
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Library, Slot
-from untrace.lift.library import ASSOCIATIVE_SCAN, OF_MATRIX
-from untrace.lift.patterns import Fixed
+from untrace.lift.recognise.library import ASSOCIATIVE_SCAN, OF_MATRIX
+from untrace.lift.recognise.patterns import Fixed
 from untrace.print.jax.sizes import joined
 from untrace.print.rules import DECLINE, JAX, Groups
 from untrace.print.tree import (
@@ -75,7 +75,7 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr |
 
 
 def _spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Expr:
-    """The expression of the function of a path (see `lift.library`) on these arguments."""
+    """The expression of the function of a path (see `lift.recognise.library`) on these arguments."""
     kind, _, rest = path.partition(".")
     if kind == "operator":
         if rest == "getitem":

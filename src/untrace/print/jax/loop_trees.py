@@ -14,19 +14,19 @@ import jax
 
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
-from untrace.capture.provenance import Provenance, targets
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Scan, Value
 from untrace.ir.scans import closes_simply, same_weak_types, used_values
 from untrace.ir.trees import BodyTrees, Tree
-from untrace.lift import parameters
-from untrace.lift.words import clean
+from untrace.lift.naming import parameters
+from untrace.lift.naming.words import clean
 from untrace.print.jax.bodies import Body, argument_words, hint_of, scan_options
 from untrace.print.jax.called import Unpacked, returned
 from untrace.print.jax.leaves import Leaf, bind_leaves, last_word, own_uses, reach
 from untrace.print.jax.results import inner_nodes, is_readable, rebuilt
 from untrace.print.rules import WRITTEN, Whole
 from untrace.print.tree import Assign, Expr, Name, Parameter, Text, Tuple
+from untrace.provenance.sites import Provenance, targets
 
 # What a scan's parameters say of how its operands are counted, or what is written anyway.
 _KNOWN = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear", "jaxpr", "length", "reverse", "unroll"})

@@ -16,7 +16,7 @@ from untrace.ir.callees import callee_of
 from untrace.ir.calls import is_call, passed_places
 from untrace.ir.nodes import Equation, Function, Literal, Scan, Value, While
 from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, used_values
-from untrace.lift.words import singular
+from untrace.lift.naming.words import singular
 from untrace.print.jax import loop_trees, stacked
 from untrace.print.jax.bodies import (
     Body,

@@ -1,4 +1,4 @@
-"""`jax.vmap(f, in_axes)(x, y)`: calls that the capture found again (`capture/vmaps.py`)."""
+"""`jax.vmap(f, in_axes)(x, y)`: calls that the capture found again (`capture/calls/vmaps.py`)."""
 
 from __future__ import annotations
 

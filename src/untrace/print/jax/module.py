@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from untrace.capture.provenance import Provenance
 from untrace.ir.nodes import Program
 from untrace.ir.passes import ALL, Course
-from untrace.lift.names import provenance_of
-from untrace.lift.size_words import author_words
+from untrace.lift.naming.names import provenance_of
+from untrace.lift.naming.size_words import author_words
 from untrace.print.jax import entry, runtime
 from untrace.print.jax.guard import GUARDS, Guarded
 from untrace.print.jax.layout import Layout
@@ -21,6 +20,7 @@ from untrace.print.jax.passes import Statements, improve
 from untrace.print.jax.sizes import words_of_sizes
 from untrace.print.jax.writer import ModuleWriter
 from untrace.print.tree import WIDTH, Assign, Compound, Def, Lines, Statement, Unpack, docstring_lines
+from untrace.provenance.sites import Provenance
 
 # How a written module spells its imports; the rest is `import name`.
 _IMPORTS = {

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from untrace.capture.provenance import Provenance
 from untrace.print.jax.rules.refs import Store
 from untrace.print.tree import (
     WIDTH,
@@ -41,6 +40,7 @@ from untrace.print.tree import (
     Unpack,
 )
 from untrace.print.walk import nodes_of
+from untrace.provenance.sites import Provenance
 
 _MOST_OPERATIONS = 5  # of the line that two statements make
 _DEEPEST = 3  # brackets in one another

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from untrace.capture.provenance import Provenance
 from untrace.ir.passes import ALL, Course, Pass, run_passes
 from untrace.print.jax.alike import share_definitions
 from untrace.print.jax.equal import merge_equal
@@ -23,6 +22,7 @@ from untrace.print.jax.scopes import check_names
 from untrace.print.jax.variadic import spread_arguments
 from untrace.print.jax.writer import ModuleWriter
 from untrace.print.tree import Statement
+from untrace.provenance.sites import Provenance
 
 Share = Callable[[ModuleWriter, list[Statement]], bool]
 

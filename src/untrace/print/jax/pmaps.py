@@ -1,17 +1,17 @@
-"""`jax.pmap(f)(x)`: what is left of such a call is a jitted `shard_map` (`lift/pmaps.py`)."""
+"""`jax.pmap(f)(x)`: what is left of such a call is a jitted `shard_map` (`lift/recognise/pmaps.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from untrace.capture.provenance import Provenance
 from untrace.ir.nodes import Equation, Function, Value
-from untrace.lift.pmaps import UNNAMED, axes_of
+from untrace.lift.recognise.pmaps import UNNAMED, axes_of
 from untrace.print.jax.leaves import last_word
 from untrace.print.jax.local import leaf_behind
 from untrace.print.rules import Whole
 from untrace.print.tree import Call, Expr, Lambda, Name, Statement, Text, Tuple
+from untrace.provenance.sites import Provenance
 
 _LONGEST = 50
 

@@ -17,10 +17,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from untrace.capture.provenance import Provenance, Site, binds_again
 from untrace.print.jax.own_nodes import Own, Straight, own_nodes, straight_of
 from untrace.print.tree import Assign, Def, Expr, Statement, Unpack
 from untrace.print.walk import parts_of
+from untrace.provenance.sites import Provenance, Site, binds_again
 
 _NUMBER = re.compile(r"_(\d+)$")
 

@@ -19,7 +19,7 @@ from typing import Any
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Local, Value
-from untrace.lift.words import clean, singular
+from untrace.lift.naming.words import clean, singular
 from untrace.print.jax.leaves import Leaf, Step, along
 from untrace.print.tree import Call, Compound, Expr, Name, Slice, Statement, Subscript, Text, Tuple, lines_of
 

@@ -19,7 +19,7 @@ from untrace._identifiers import identifier
 from untrace._trees import is_plain, is_simple
 from untrace.ir.callees import callee_of, output_of
 from untrace.ir.nodes import Equation, Function, Local, Scan, TreeMap, Value, walk_functions
-from untrace.lift.words import clean
+from untrace.lift.naming.words import clean
 from untrace.print.jax.carried import sums
 from untrace.print.jax.leaves import Leaf, Step, last_word, reach_nodes
 from untrace.print.jax.results import rebuilt

@@ -11,7 +11,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Value
-from untrace.lift.parameters import definition_of, leaf_names, parse_path, positional
+from untrace.lift.naming.parameters import definition_of, leaf_names, parse_path, positional
 from untrace.print.jax.bodies import argument_words, hint_of, is_backward
 
 

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
-from untrace.capture.provenance import Provenance
 from untrace.print.jax.leaves import Bare, Leaf, Step
 from untrace.print.jax.own_nodes import EXPRESSIONS
 from untrace.print.jax.rebound import functions_of
@@ -38,6 +37,7 @@ from untrace.print.tree import (
     Unpack,
 )
 from untrace.print.walk import holds, nodes_of, rebuilt
+from untrace.provenance.sites import Provenance
 
 _MOST_STATEMENTS = 400  # in one turn
 _NEXT = 4  # places further on where the same statement is looked for

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
-from untrace.capture import syntax
-from untrace.capture.provenance import Provenance, Site
-from untrace.lift.words import clean, singular
+from untrace.lift.naming.words import clean, singular
 from untrace.print.jax.leaves import Leaf, along, last_word
 from untrace.print.jax.reroll import Element, key_pattern
 from untrace.print.jax.rolled_results import Gathered
 from untrace.print.jax.rolled_turns import Turns, base_of
 from untrace.print.jax.variables import targets_of
 from untrace.print.tree import Assign, Call, Expr, Name, Statement, Subscript, Text, Tuple
+from untrace.provenance import syntax
+from untrace.provenance.sites import Provenance, Site
 
 _MOST_KEYS = 4  # written one by one
 MOST_TARGETS = 4  # of a tuple in the head of a loop

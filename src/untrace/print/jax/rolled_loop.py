@@ -7,7 +7,7 @@ import keyword
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from untrace.lift.words import plural
+from untrace.lift.naming.words import plural
 from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.reroll import For, key_pattern
 from untrace.print.jax.rolled_head import MOST_TARGETS, Head

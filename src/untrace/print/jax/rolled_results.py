@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from untrace._identifiers import identifier
-from untrace.lift.words import clean, plural
+from untrace.lift.naming.words import clean, plural
 from untrace.print.jax.reroll import key_pattern
 from untrace.print.jax.rolled_known import Known
 from untrace.print.jax.rolled_turns import Carry, Hole, Own, Place, Turns, base_of

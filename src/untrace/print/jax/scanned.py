@@ -18,7 +18,7 @@ from typing import Any
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Local
-from untrace.lift.words import plural
+from untrace.lift.naming.words import plural
 from untrace.print.jax.bodies import group, put_definition
 from untrace.print.jax.leaves import Leaf, along
 from untrace.print.jax.reroll import Element

@@ -21,16 +21,16 @@ import jax
 
 from untrace._identifiers import identifier
 from untrace._trees import is_simple
-from untrace.capture.provenance import Provenance
-from untrace.capture.provenance import targets as assigned
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Scan, Value
 from untrace.ir.scans import is_plain_scan
-from untrace.lift.words import clean, singular
+from untrace.lift.naming.words import clean, singular
 from untrace.print.jax.bodies import Body, group, unpacked
 from untrace.print.jax.leaves import Leaf, Step, bind_leaves, last_word, reach, rows
 from untrace.print.jax.results import rebuilt
 from untrace.print.tree import Assign, Expr, Name, Parameter
+from untrace.provenance.sites import Provenance
+from untrace.provenance.sites import targets as assigned
 
 Way = tuple[Step, ...]
 

@@ -20,7 +20,7 @@ from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
-from untrace.lift.words import clean
+from untrace.lift.naming.words import clean
 from untrace.print.jax.leaves import Leaf, Node, Step, last_word, reach_nodes
 from untrace.print.jax.pytrees import is_namedtuple
 from untrace.print.jax.results import inner_nodes, rebuilt

@@ -146,7 +146,7 @@ def array_type(aval: Any) -> Type:
     if not jax_compat.is_shaped_array(aval):
         text = str(aval)
         return Type("array", text if text.isprintable() and len(text) < 40 else "an object", aval=aval)
-    if aval.dtype == jax_compat.FLOAT0 and not aval.shape:  # a token (`capture.differentiated`)
+    if aval.dtype == jax_compat.FLOAT0 and not aval.shape:  # a token (`capture.calls.differentiated`)
         return Type("array", "a derivative", aval=aval)
     return Type("array", str(aval.str_short(short_dtypes=True)), aval=aval)
 

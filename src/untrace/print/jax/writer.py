@@ -15,7 +15,6 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
-from untrace.capture.provenance import Provenance
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import (
     Constant,
@@ -63,6 +62,7 @@ from untrace.print.tree import (
     quoted,
 )
 from untrace.print.values import Unwritable
+from untrace.provenance.sites import Provenance
 
 
 class ModuleWriter(ConstantWriter):

@@ -198,8 +198,8 @@ def check(w: Any, *operands: Any, err_tree: Any, debug: bool) -> Any:
 @rule("call_hi_primitive")
 def call_hi_primitive(w: Any, *operands: Any, _prim: Any, **params: Any) -> Any:
     """A high-level primitive of JAX 0.12, as the public function that binds it (`hi_primitives` proves which)."""
-    from untrace.capture.hi_primitives import Operand as HiOperand
-    from untrace.capture.hi_primitives import hi_primitive_call
+    from untrace.jaxprs.expand.hi_primitives import Operand as HiOperand
+    from untrace.jaxprs.expand.hi_primitives import hi_primitive_call
     from untrace.print.rules import Whole
 
     if "root" in params:

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
-from untrace.capture.batching import helper_of
 from untrace.ir.nodes import Function, Value
+from untrace.jaxprs.expand.batching import helper_of
 from untrace.print.jax import called_trees, pmaps, remat, roles
 from untrace.print.jax.pytrees import unpack
 from untrace.print.jax.results import rebuilt
@@ -155,7 +155,7 @@ def checkpoint(
 def checkpoint_vjp(
     w: Any, *operands: Any, jaxpr: Function, varied: Sequence[int], prevent_cse: Any, policy: Any, **rest: Any
 ) -> Any:
-    """The derivative of a function that `jax.checkpoint` marked; see `lift/checkpoints.py`."""
+    """The derivative of a function that `jax.checkpoint` marked; see `lift/adjoint/checkpoints.py`."""
     if any(v is not None for k, v in rest.items() if k != "name"):
         return DECLINE
     return remat.pulled_back(w, operands, jaxpr, _options(w, prevent_cse, policy), varied)

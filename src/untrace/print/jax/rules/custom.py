@@ -14,8 +14,8 @@ from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.nodes import Constant, Equation, Function, Literal
-from untrace.lift.parameters import parse_path
-from untrace.lift.words import clean
+from untrace.lift.naming.parameters import parse_path
+from untrace.lift.naming.words import clean
 from untrace.print.jax import roles
 from untrace.print.jax.rules.calls import Spaced, result
 from untrace.print.jax.rules.control import closes_naturally

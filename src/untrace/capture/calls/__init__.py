@@ -1,0 +1,1 @@
+"""Calls of JAX's transformations, found again in what they left."""

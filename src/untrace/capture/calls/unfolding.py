@@ -1,0 +1,264 @@
+"""Takes calls of derivatives, and of mapped functions, out of a jaxpr again: differentiates and maps what they are of.
+
+What comes is compared with the program that was captured, so that nothing about the calls needs to be trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.extend.core
+
+from untrace import jax_compat
+from untrace.capture.calls.derivative_calls import (
+    CALLED,
+    CALLS,
+    JACOBIANS,
+    JVP,
+    LATER,
+    LINEAR_TRANSPOSE,
+    LINEARIZE,
+    PULLBACK,
+    VALUE_AND_GRAD,
+    VJP,
+    WITH_TOKEN,
+    Body,
+    Derivative,
+    Signature,
+)
+from untrace.capture.calls.vmaps import VMAP
+from untrace.jaxprs.expand.expand import constants_of, spliced
+
+_moves, _no_tangent = jax_compat.is_continuous, jax_compat.no_tangent
+
+
+def unfolded(closed: Any) -> Any:
+    """`closed` with every call of a derivative differentiated, and every mapped function mapped.
+
+    The very same object where there is none. Raises ValueError where a pullback is called where its function was not.
+    """
+    return _Unfolder().jaxpr(closed)
+
+
+@dataclass(slots=True)
+class _Unfolder:
+    """Unfolds jaxprs that may share parts, each once."""
+
+    _memo: dict[int, Any] = field(default_factory=dict)
+    _alive: list[Any] = field(default_factory=list)
+
+    def jaxpr(self, closed: Any) -> Any:
+        found = self._memo.get(id(closed))
+        if found is None:
+            self._alive.append(closed)
+            found = self._memo[id(closed)] = self._unfolded(closed, {})
+        return found
+
+    def _unfolded(self, closed: Any, held: Mapping[int, Body]) -> Any:
+        """held: the inputs that are tokens, by place; they become what the pullbacks hold."""
+        jaxpr, _ = jax_compat.open_jaxpr(closed)
+        eqns: list[Any] = []
+        substitute: dict[Any, Any] = {}
+        tokens: dict[Any, tuple[Body, list[Any]]] = {
+            jaxpr.invars[i]: (body, jax_compat.new_variables(body.residuals)) for i, body in held.items()
+        }
+        invars = [v for var in jaxpr.invars for v in (tokens[var][1] if var in tokens else [var])]
+        constvars: list[Any] = []
+        consts: list[Any] = []
+        changed = bool(held)
+        for eqn in jaxpr.eqns:
+            name = eqn.primitive.name
+            given = {i: tokens[v] for i, v in enumerate(eqn.invars) if jax_compat.is_variable(v) and v in tokens}
+            if eqn.primitive not in (VMAP, CALLED, CALLS.get(name), LATER.get(name)):
+                new = self._holding(eqn, given) if given else jax_compat.with_inner_jaxprs(eqn, self.jaxpr)
+                other = new is not eqn
+                if substitute:
+                    new = new.replace(invars=jax_compat.substituted(new.invars, substitute))
+                if other:
+                    new = jax_compat.closed_as_used(new)
+                changed = changed or new is not eqn
+                eqns.append(new)
+                continue
+            changed = True
+            operands = list(eqn.invars)
+            outvars = list(eqn.outvars)
+            if name in LATER:
+                if not given:
+                    raise ValueError("a pullback is called in another function than the one that it is of")
+                body, residuals = given[0]
+                signature = eqn.params["later"].derivative.signature
+                plain = later_of(name, body, signature, [v.aval for v in operands[1:]])
+                operands = [*residuals, *operands[1:]]
+            elif given:
+                raise ValueError(f"a pullback is called in what {name} is of")
+            elif name in CALLS:
+                body = body_of(name, eqn.params["jaxpr"], eqn.params["derivative"], [v.aval for v in operands], self)
+                plain = body.plain
+                if name in WITH_TOKEN:
+                    *outvars, token = outvars
+                    found = jax_compat.new_variables(body.residuals)
+                    tokens[token] = body, found
+                    outvars += found
+            elif eqn.primitive is CALLED:
+                plain = self.jaxpr(eqn.params["jaxpr"])
+            else:
+                plain = self._mapped(eqn)
+            copies, own = constants_of(plain, eqn)
+            if own and jax_compat.is_open(closed):
+                raise ValueError("a constant has no home in an open jaxpr")
+            constvars += [var for var, _ in own]
+            consts += [value for _, value in own]
+            like = eqn.replace(invars=operands, outvars=outvars)
+            eqns += [*copies, *spliced(like, jax_compat.open_jaxpr(plain)[0], substitute)]
+        if not changed:
+            return closed
+        outvars = jax_compat.substituted(jaxpr.outvars, substitute)
+        return jax_compat.rebuilt_jaxpr(closed, eqns, outvars, constvars, consts, invars if held else None)
+
+    def _holding(self, eqn: Any, given: Mapping[int, tuple[Body, list[Any]]]) -> Any:
+        """A loop, a choice or a call whose functions call pullbacks that they close over."""
+        bodies = {i: body for i, (body, _) in given.items()}
+        inner = jax_compat.inner_places(eqn)
+        params = dict(eqn.params)
+        for key, number, place in inner:
+            held = {at - place.start: bodies[at] for at in place if at in bodies}
+            new = self._unfolded(jax_compat.inner_jaxpr(params, key, number), held)
+            jax_compat.put_inner_jaxpr(params, key, number, new)
+        several = {i: len(residuals) for i, (_, residuals) in given.items()}
+        invars = [v for i, var in enumerate(eqn.invars) for v in (given[i][1] if i in given else [var])]
+        return eqn.replace(invars=invars, params=jax_compat.with_operands_spread(eqn, params, several))
+
+    def _mapped(self, eqn: Any) -> Any:
+        params = {**eqn.params, "jaxpr": self.jaxpr(eqn.params["jaxpr"])}
+        return jax_compat.trace_on_avals(lambda *xs: VMAP.impl(*xs, **params), [v.aval for v in eqn.invars], eqn.ctx)
+
+
+def body_of(
+    name: str, closed: Any, derivative: Derivative, avals: Sequence[Any], unfolder: _Unfolder | None = None
+) -> Body:
+    """What a call of the function `closed` comes to; traced once for the same object."""
+    if derivative.body is not None and derivative.body.jaxpr is closed:
+        return derivative.body
+    signature = derivative.signature
+    function = jax.extend.core.jaxpr_as_fun((unfolder or _Unfolder()).jaxpr(closed))
+    later: list[Any] = []
+
+    def called(*inputs: Any) -> list[Any]:
+        if name in JACOBIANS:
+            whole, aux = _call_jacobian(function, signature, inputs)
+            derivative.jacobian = jax.tree.map(jax_compat.typeof, whole)
+            return jax.tree.leaves((whole, aux))
+        outs, pullback = _TAKEN[name](function, signature, inputs)
+        if pullback is not None:
+            residuals, tree = jax.tree.flatten(pullback)
+            later.append(tree)
+            outs = [*outs, *residuals]
+        return outs
+
+    with jax_compat.derivatives_as_they_are():
+        plain = jax_compat.trace_on_avals(called, avals)
+    tree = later[-1] if later else None
+    outvars = jax_compat.open_jaxpr(plain)[0].outvars
+    derivative.body = Body(closed, plain, tree, outvars[len(outvars) - tree.num_leaves :] if later else ())
+    return derivative.body
+
+
+def _function(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[Callable[..., Any], Any, Any]:
+    """(the author's function, its arguments) over a flat one: it gives leaves of what is differentiated, and of the rest."""
+    closed = list(inputs[: signature.closed])
+    count = len(jax.tree.leaves(signature.args))
+    args, kwargs = signature.split(inputs[signature.closed : signature.closed + count])
+    several = len(jax.tree.leaves(signature.value))
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        outs = function(*closed, *jax.tree.leaves((args, kwargs)))
+        return (outs[:several], outs[several:]) if signature.has_aux else outs
+
+    return called, args, kwargs
+
+
+def _call_value_and_grad(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
+    called, args, kwargs = _function(function, signature, inputs)
+
+    def scalar(*args: Any, **kwargs: Any) -> Any:
+        out = called(*args, **kwargs)
+        return (out[0][0], out[1]) if signature.has_aux else out[0]
+
+    options: Any = dict.fromkeys(signature.options, True)
+    argnums = signature.argnums
+    assert argnums is not None  # of a gradient some are named
+    both = jax.value_and_grad(scalar, argnums, has_aux=signature.has_aux, **options)
+    value, gradients = both(*args, **kwargs)
+    return [*jax.tree.leaves(value), *filter(_moves, jax.tree.leaves(gradients))], None
+
+
+def _call_jvp(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
+    called, args, _ = _function(function, signature, inputs)
+    leaves = jax.tree.leaves(args)
+    given = iter(inputs[len(inputs) - sum(map(_moves, leaves)) :])
+    tangents = [next(given) if _moves(x) else _no_tangent(x) for x in leaves]
+    whole = jax.tree.unflatten(jax.tree.structure(args), tangents)
+    value, pushed, *aux = jax.jvp(called, args, whole, has_aux=signature.has_aux)
+    return [*jax.tree.leaves((value, *aux)), *filter(_moves, jax.tree.leaves(pushed))], None
+
+
+def _call_jacobian(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[Any, Any]:
+    called, args, kwargs = _function(function, signature, inputs)
+
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        out = called(*args, **kwargs)
+        value, aux = out if signature.has_aux else (out, None)
+        value = jax.tree.unflatten(jax.tree.structure(signature.value), value)
+        return (value, aux) if signature.has_aux else value
+
+    options = dict.fromkeys(signature.options, True)
+    transform = getattr(jax, signature.transform)
+    found = transform(whole, signature.argnums, has_aux=signature.has_aux, **options)(*args, **kwargs)
+    return found if signature.has_aux else (found, None)
+
+
+def _call_vjp(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
+    called, args, _ = _function(function, signature, inputs)
+    value, pullback, *aux = jax.vjp(called, *args, has_aux=signature.has_aux)
+    return jax.tree.leaves((value, *aux)), pullback
+
+
+def _call_linearize(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
+    called, args, _ = _function(function, signature, inputs)
+    value, pushed, *aux = jax.linearize(called, *args, has_aux=signature.has_aux)
+    return jax.tree.leaves((value, *aux)), pushed
+
+
+def _call_linear_transpose(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
+    types = jax.tree.leaves(signature.args)
+    called, args, _ = _function(function, signature, [*inputs, *types] if len(inputs) == signature.closed else inputs)
+    return [], jax.linear_transpose(called, *args)
+
+
+_TAKEN = {
+    VALUE_AND_GRAD.name: _call_value_and_grad, JVP.name: _call_jvp, VJP.name: _call_vjp,
+    LINEARIZE.name: _call_linearize, LINEAR_TRANSPOSE.name: _call_linear_transpose,
+}  # fmt: skip
+
+
+def later_of(name: str, body: Body, signature: Signature, avals: Sequence[Any]) -> Any:
+    """The jaxpr of a pullback, or of a linearized function: of what it holds and what it is called with."""
+    held = [v.aval for v in body.residuals]
+
+    def called(*inputs: Any) -> list[Any]:
+        function = jax.tree.unflatten(body.later, inputs[: len(held)])
+        given = iter(inputs[len(held) :])
+        if name == PULLBACK.name:
+            outs = jax.tree.leaves(signature.value)
+            cotangents = [next(given) if _moves(x) else _no_tangent(x) for x in outs]
+            return list(filter(_moves, jax.tree.leaves(function(cotangents))))
+        leaves = jax.tree.leaves(signature.args[0])
+        tangents = [next(given) if _moves(x) else _no_tangent(x) for x in leaves]
+        moved = function(*jax.tree.unflatten(jax.tree.structure(signature.args[0]), tangents))
+        return list(filter(_moves, jax.tree.leaves(moved)))
+
+    with jax_compat.derivatives_as_they_are():
+        return jax_compat.trace_on_avals(called, [*held, *avals])

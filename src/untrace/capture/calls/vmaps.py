@@ -1,0 +1,339 @@
+"""Finds the calls of `jax.vmap` again that JAX traced away.
+
+A jaxpr holds what became of a mapped function, not the function. So the calls that the user's code makes are noted
+while it is traced, each with a jaxpr of the function for one element (`noted_vmaps`). `folded` then puts one equation of
+the primitive `vmap` in the place of the equations that such a call left. These functions are mapped again
+(`unfolding`): only where that gives the very program back is the form used, so nothing here needs to be trusted.
+
+Calls inside a function that JAX differentiated are not found, unless that is a call again (`differentiated`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.extend.core
+import numpy as np
+
+from untrace import jax_compat
+from untrace._trees import is_plain
+from untrace.ir.nodes import Literal
+from untrace.jaxprs.equal.compare import compare, count_equations
+from untrace.jaxprs.expand.expand import OURS, Expander
+from untrace.provenance.whose import file_kind
+
+# The file whose code calls what the user handed over.
+ENTRY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "function.py")
+# Library functions with fewer equations read as well where they were batched.
+_FEWEST = 12
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Signature:
+    """What the author's function takes and gives: pytrees for one element, `(args, kwargs)` and the result.
+
+    closed: how many values it closes over, which are the first parameters of its jaxpr. name: of its class, if it is
+    an object that is called.
+    """
+
+    args: tuple[tuple[Any, ...], dict[str, Any]]
+    out: Any
+    closed: int
+    name: str
+
+    def stands_alone(self, operands: Sequence[Any]) -> bool:
+        """Whether it can be a function of the module."""
+        return self.closed == 0 and not any(type(x) is Literal for x in operands)
+
+
+@dataclass(slots=True)
+class VmapCall:
+    """One call, flat. `body`: the jaxpr for one element; its first parameters are what the function closes over.
+
+    inputs: variables or literals of the jaxpr around it, or arrays. in_axes, out_axes: one for each input and output, None where
+    the input is for all elements.
+    """
+
+    body: Any
+    inputs: list[Any]
+    in_axes: tuple[int | None, ...]
+    out_axes: tuple[int, ...]
+    outputs: list[Any]
+    source_info: Any
+    signature: Signature
+    is_entry: bool = False  # the whole of what was given to decompile
+
+
+def _mapped(
+    *args: Any, jaxpr: Any, in_axes: Sequence[int | None], out_axes: Sequence[int], signature: Signature
+) -> list[Any]:
+    function = jax.extend.core.jaxpr_as_fun(jaxpr)
+    return jax.vmap(lambda *xs: function(*xs), tuple(in_axes), list(out_axes))(*args)
+
+
+VMAP = jax.extend.core.Primitive("vmap")
+VMAP.multiple_results = True
+VMAP.def_impl(_mapped)
+OURS.add(VMAP)
+
+
+@contextlib.contextmanager
+def noted_vmaps() -> Iterator[list[VmapCall]]:
+    """While the context is open, calls of `jax.vmap` in code that is not JAX's own go to the list that it gives."""
+    calls: list[VmapCall] = []
+
+    depth = 0
+
+    def note(call: jax_compat.MappedCall) -> None:
+        nonlocal depth
+        depth += 1
+        # Tracing a user's function once more may raise anything; then this call stays as JAX batched it.
+        with contextlib.suppress(Exception):
+            noted = _noted(call, depth > 1)
+            if noted is not None:
+                calls.append(noted)
+        depth -= 1
+
+    with jax_compat.intercepted_vmap(note):
+        yield calls
+
+
+def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
+    in_axes = tuple(call.in_axes)
+    if all(axis is None for axis in in_axes) or not all(type(axis) is int for axis in call.out_axes):
+        return None
+    slices = [_slice(x, axis) for x, axis in zip(call.args, in_axes, strict=True)]
+    args, kwargs = jax.tree_util.tree_unflatten(call.in_tree, slices)
+    with jax_compat.tracing_inside_mesh([jax_compat.typeof(x) for x in call.args]):
+        closed, out = jax.make_jaxpr(as_function(call.function), return_shape=True)(*args, **kwargs)
+    body, traced = jax_compat.traced_constants_as_inputs(closed)
+    jaxpr, _ = jax_compat.open_jaxpr(body)
+    if jaxpr.effects or len(jaxpr.outvars) != len(call.outs) or not is_reached((args, kwargs)) or not is_reached(out):
+        return None
+    function = _unwrapped(call.function)
+    is_entry = call.caller == ENTRY
+    if not is_entry and "library" in (file_kind(call.caller), file_kind(file_of_called(function))):
+        given = [x for x in (*args, *kwargs.values()) if x is not None]
+        # What a library puts around the author's values says nothing to a reader, nor do small parts of it.
+        if not is_plain([given, out]) or count_equations(closed) < _FEWEST:
+            return None
+    if inside and traced and not inspect.isroutine(function):
+        return None  # layers that are mapped inside a mapped model: as batched calls they share functions
+    inputs = [call.variable(x) if jax_compat.is_tracer(x) else x for x in (*traced, *call.args)]
+    outputs = [call.variable(x) if jax_compat.is_tracer(x) else None for x in call.outs]
+    if any(x is None for x in inputs) or not all(map(jax_compat.is_variable, outputs)):
+        return None
+    if len(set(outputs)) < len(outputs):
+        return None
+    axes = (*(None for _ in traced), *in_axes)
+    signature = Signature((args, kwargs), out, len(traced), name_of_called(function))
+    return VmapCall(body, inputs, axes, tuple(call.out_axes), outputs, call.source_info, signature, is_entry)
+
+
+def as_function(called: Any) -> Any:
+    """What is called, as a function: JAX takes the whole `repr` of anything else for its name, each time."""
+    if inspect.isroutine(_unwrapped(called)):
+        return called
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return called(*args, **kwargs)
+
+    function.__name__ = "<unnamed>"
+    with_signature: Any = function
+    with contextlib.suppress(TypeError, ValueError):
+        with_signature.__signature__ = inspect.signature(called)
+    return function
+
+
+def is_reached(tree: Any) -> bool:
+    """Whether keys, places and attributes lead to every leaf."""
+    keys = (jax.tree_util.SequenceKey, jax.tree_util.DictKey, jax.tree_util.GetAttrKey)
+    return all(type(k) in keys for path, _ in jax.tree_util.tree_leaves_with_path(tree) for k in path)
+
+
+def _unwrapped(function: Any) -> Any:
+    """The function inside a partial or a jitted one; an object that is called stays as it is."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.unwrap(function)
+
+
+def file_of_called(function: Any) -> str:
+    """The file with the code of a function or of an object that is called."""
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return getattr(code, "co_filename", "")
+
+
+def name_of_called(function: Any) -> str:
+    """`mlp` for an object of class `MLP` that is called; "" for a function, whose jaxpr has its name."""
+    if inspect.isroutine(function):
+        return ""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(function).__name__.strip("_")).lower()
+
+
+def _slice(value: Any, axis: int | None) -> Any:
+    aval = jax_compat.typeof(value)
+    shape = list(aval.shape)
+    if axis is not None:
+        del shape[axis]
+    return jax.ShapeDtypeStruct(shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False)))
+
+
+# ---------------------------------------------------------------- folding
+
+
+def folded(
+    closed: Any, plain: Any, calls: Sequence[VmapCall], expander: Expander, unfolded: Callable[[Any], Any]
+) -> Any:
+    """`closed` with an equation `vmap` for each call that is found in it and gives the same equations again.
+
+    The very same object where there is none. `plain`: the same program without calls, which `unfolded` makes of one.
+    `expander`: what replaced the library primitives of `closed`.
+    """
+    usable = [c for c in calls if expander.closed(c.body) is c.body]
+    if not _stops_apart(closed):  # what is mapped as a whole is asked for as JAX batches it
+        usable = [c for c in usable if not c.is_entry or _branches(c.body) > _branches(closed)]
+    while usable:
+        folder = _Folder(usable)
+        found = folder.jaxpr(closed)
+        if found is closed:
+            break
+        try:
+            if compare(plain, unfolded(found), expander).difference is None:
+                return found
+        except Exception:  # rules that cannot be traced by themselves
+            return closed
+        # One call that does not come back hides the others: each is tried alone, once.
+        if len(usable) == 1:
+            break
+        usable = [c for c in usable if folded(closed, plain, [c], expander, unfolded) is not closed]
+        if len(usable) == len(folder.calls):
+            break
+    return closed
+
+
+def _stops_apart(closed: Any) -> bool:
+    """Whether a program has a loop over elements that each stop at a time of their own: only `vmap` makes one."""
+    loops = [e for e in jax_compat.equations_in(closed) if e.primitive.name == "while"]
+    conditions = [jax_compat.open_jaxpr(e.params["cond_jaxpr"])[0] for e in loops]
+    return any(getattr(c.outvars[0].aval, "shape", ()) for c in conditions)
+
+
+def _branches(closed: Any) -> int:
+    """How many choices between branches there are: where each element chooses by itself, JAX computes all of them."""
+    return sum(e.primitive.name == "cond" for e in jax_compat.equations_in(closed))
+
+
+class _Folder:
+    """Folds jaxprs that may share parts, each once."""
+
+    def __init__(self, calls: Sequence[VmapCall]):
+        self.calls = list(calls)
+        self._memo: dict[int, Any] = {}
+        self._alive: list[Any] = []
+
+    def jaxpr(self, closed: Any) -> Any:
+        found = self._memo.get(id(closed))
+        if found is None:
+            self._alive.append(closed)
+            found = self._memo[id(closed)] = self._folded(closed)
+        return found
+
+    def _folded(self, closed: Any) -> Any:
+        jaxpr, consts = jax_compat.open_jaxpr(closed)
+        known = {id(value): var for var, value in zip(jaxpr.constvars, consts, strict=False)}
+        eqns: list[Any] = [jax_compat.with_inner_jaxprs(e, self.jaxpr) for e in jaxpr.eqns]
+        changed = any(a is not b for a, b in zip(eqns, jaxpr.eqns, strict=True))
+        made_by = {v: i for i, e in enumerate(eqns) for v in e.outvars}
+        dead = _dead(eqns, jaxpr.outvars)
+        gone: set[int] = set()
+        for call in self.calls:
+            places = _places(call, jaxpr, eqns, made_by, dead)
+            if not places or gone.intersection(places):
+                continue
+            equation = self._equation(call, eqns[max(places)], known)
+            if equation is None:
+                continue
+            gone.update(places)
+            gone.discard(max(places))
+            eqns[max(places)] = equation
+            changed = True
+        if not changed:
+            return closed
+        if gone:
+            gone |= _dead([e if i not in gone else None for i, e in enumerate(eqns)], jaxpr.outvars)
+        return jax_compat.rebuilt_jaxpr(closed, [e for i, e in enumerate(eqns) if i not in gone], jaxpr.outvars)
+
+    def _equation(self, call: VmapCall, like: Any, known: dict[int, Any]) -> Any:
+        """The equation for a call; `known`: the variables of arrays, by id. None where an input is none of the jaxpr's."""
+        atoms = []
+        for x in call.inputs:
+            if jax_compat.is_variable(x) or type(x) is jax_compat.LITERAL_TYPE:
+                atoms.append(x)
+            elif id(x) in known:
+                atoms.append(known[id(x)])
+            elif np.ndim(x) == 0:
+                atoms.append(jax_compat.literal(x, jax_compat.typeof(x)))
+            else:
+                return None
+        params = {"jaxpr": self.jaxpr(call.body), "in_axes": call.in_axes, "out_axes": call.out_axes}
+        params["signature"] = call.signature
+        return like.replace(
+            primitive=VMAP, invars=atoms, outvars=list(call.outputs), params=params, source_info=call.source_info
+        )
+
+
+def _dead(eqns: Sequence[Any], outvars: Sequence[Any]) -> set[int]:
+    """The places of equations that nothing needs."""
+    live = {v for v in outvars if type(v) is not jax_compat.LITERAL_TYPE}
+    found = set()
+    for place in range(len(eqns) - 1, -1, -1):
+        eqn = eqns[place]
+        if eqn is None:
+            continue
+        if eqn.effects or any(v in live for v in eqn.outvars):
+            live.update(v for v in eqn.invars if type(v) is not jax_compat.LITERAL_TYPE)
+        else:
+            found.add(place)
+    return found
+
+
+def _places(call: VmapCall, jaxpr: Any, eqns: Sequence[Any], made_by: dict[Any, int], dead: set[int]) -> set[int]:
+    """The places of the equations that a call left; none where they are not a piece of the program by themselves."""
+    given = {x for x in call.inputs if jax_compat.is_variable(x)}
+    if not all(o in made_by for o in call.outputs) or given.intersection(call.outputs):
+        return set()
+    known = made_by.keys() | set(jaxpr.invars) | set(jaxpr.constvars)
+    if not given <= known:
+        return set()
+    places: set[int] = set()
+    stack = [made_by[o] for o in call.outputs]
+    outside = set(jaxpr.invars) - given
+    while stack:
+        place = stack.pop()
+        if place in places:
+            continue
+        places.add(place)
+        if eqns[place].effects:
+            return set()
+        for atom in eqns[place].invars:
+            if type(atom) is jax_compat.LITERAL_TYPE or atom in given:
+                continue
+            if atom in outside:
+                return set()
+            if atom in made_by:
+                stack.append(made_by[atom])
+    own = {v for p in places for v in eqns[p].outvars} - set(call.outputs)
+    read = [a for i, e in enumerate(eqns) if i not in places and i not in dead for a in e.invars]
+    if any(type(a) is not jax_compat.LITERAL_TYPE and a in own for a in (*read, *jaxpr.outvars)):
+        return set()
+    return places

@@ -1,0 +1,1 @@
+"""Which sizes and static fields may differ, and what follows them."""

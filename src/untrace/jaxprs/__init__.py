@@ -1,0 +1,1 @@
+"""What works on jaxprs alone."""

@@ -1,0 +1,1 @@
+"""Whether two jaxprs are the same program, and where they differ."""

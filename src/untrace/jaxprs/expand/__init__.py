@@ -1,0 +1,1 @@
+"""Library primitives in a jaxpr, written out in JAX's own."""

@@ -1,0 +1,1 @@
+"""What differentiation leaves: pullbacks, residuals, cotangents and their sums."""

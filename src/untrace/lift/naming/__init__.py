@@ -1,0 +1,1 @@
+"""Names for values and functions."""

@@ -1,0 +1,1 @@
+"""The author's calls, as functions of the program."""

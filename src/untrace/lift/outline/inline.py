@@ -1,0 +1,84 @@
+"""Functions that are called once and say little go back into their caller, once library calls have been found in them.
+
+How much a call hides is not known before: twenty equations may be one `jax.nn.softmax`. So do a library's functions of trees
+(`optax.global_norm`), which get the leaves one by one: in the caller the trees are known, and what is done to them is one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Equation, Function, Local, Program, Value, walk_functions
+from untrace.lift.outline.pieces import renamed
+
+_FEW = 2  # equations of a function of the author's that is called once
+_FEW_OF_LIBRARY = 3  # of a library's, whose name the author did not choose
+_MOST_IN_EXPRESSION = 5  # of one of a library's that is one expression
+_FEWEST_LEAVES = 3
+
+
+def fold_back(program: Program) -> Program:
+    """Puts the equations of such functions in the place of their calls, in place."""
+    functions = walk_functions(program.entry)  # callees before callers
+    small = {id(e) for f in functions for e in f.equations if _is_small(e)}  # as they are before others are in them
+    for function in functions:
+        if any(id(e) in small for e in function.equations):
+            named = {v.hint for e in function.equations for v in e.outputs if v is not None and v.named}
+            named.update(p.hint for p in function.params)
+            lists = [_inside(e, named) if id(e) in small else [e] for e in function.equations]
+            function.equations = [e for inner in lists for e in inner]
+    return program
+
+
+def _is_small(equation: Equation) -> bool:
+    if type(equation.callee) is not Local:
+        return False
+    body = equation.callee.body
+    facts, size = body.facts, len(body.equations)
+    if facts.library and _takes_leaves(body):
+        return True
+    if not facts.called_once:
+        return False
+    if not facts.library:
+        return size <= _FEW
+    return size <= _FEW_OF_LIBRARY or size <= _MOST_IN_EXPRESSION and _is_expression(body)
+
+
+def _takes_leaves(body: Function) -> bool:
+    """Whether a function of one result does the same to each of its arguments, which are the leaves of a tree."""
+    if len(body.params) < _FEWEST_LEAVES or len(body.results) != 1:
+        return False
+    places = {param: i for i, param in enumerate(body.params)}
+    users = [(e, a) for e in body.equations for a in e.inputs if a in places]
+    # In order: other functions take several arguments too, of which each is something else.
+    in_order = [places[a] for _, a in users] == list(range(len(places)))
+    return in_order and len({(e.callee.name, len(e.inputs)) for e, _ in users}) == 1 and len(users[0][0].inputs) == 1
+
+
+def _is_expression(body: Function) -> bool:
+    """Whether nothing that a function computes is used more than once."""
+    made = {o for e in body.equations for o in e.outputs if o is not None}
+    used = [a for e in body.equations for a in e.inputs if a in made] + [r for r in body.results if r in made]
+    return len(used) == len(set(used))
+
+
+def _inside(equation: Equation, named: set[str | None]) -> list[Equation]:
+    """The equations of the function that is called, on the values of its caller. named: what the caller has names for,
+    which the function's own values would take from it."""
+    body = callee_of(equation, Local).body
+    known: dict[Any, Any] = dict(zip(body.params, equation.inputs, strict=True))
+    for inner in body.equations:  # several bodies that say the same may call it, each once
+        for value in inner.outputs:
+            if value is not None:
+                known[value] = made = Value(value.aval, None if value.hint in named else value.hint)
+                made.named = value.named and made.hint is not None
+                made.named_inside = value.named_inside and made.hint is not None
+    results: Sequence[Any] = body.results
+    for result, output in zip(results, equation.outputs, strict=True):
+        if output is not None:
+            if not output.named and result.hint and result.hint not in named:
+                output.hint = result.hint
+            known[result] = output
+    return [renamed(e, known) for e in body.equations]

@@ -1,0 +1,585 @@
+"""Functions: the equations of a call that the author made become a call of a local function.
+
+Which calls there were is read off the frames (`calls`). Each is one interval of the equations of its caller, so taking
+it out changes no order. Calls of the same code with the same body, up to names, share one function.
+
+A call stays where it is ("folded back") where a function would not help a reader: very small ones, wrappers around one
+other call, the whole of the caller, and those that need many values from around them or give many back. So is the
+innermost call around an equation of `refused`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from untrace import jax_compat
+from untrace._places import place_of
+from untrace.ir.calls import is_call
+from untrace.ir.facts import FunctionFacts
+from untrace.ir.nodes import (
+    Equation,
+    Function,
+    Library,
+    Local,
+    Primitive,
+    Program,
+    PullbackType,
+    Value,
+    functions_called,
+    functions_in,
+    walk_functions,
+)
+from untrace.jaxprs.equal.rules import RULE_PARAMS
+from untrace.lift.adjoint.addends import missing_addends
+from untrace.lift.adjoint.checkpoints import CHECKPOINT_VJP
+from untrace.lift.adjoint.pullbacks import is_derivative
+from untrace.lift.naming import words
+from untrace.lift.naming.names import provenance_of
+from untrace.lift.outline import pieces
+from untrace.lift.outline.activations import Call
+from untrace.lift.outline.call_names import is_module_call, own_parameters, owner_of, variadic_parameter
+from untrace.lift.outline.leaf_calls import LEAVES, Turns
+from untrace.lift.outline.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
+from untrace.lift.outline.parameter_names import FunctionNames
+from untrace.lift.outline.regions import Piece, Region, Shape
+
+# What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
+_MOST_INPUTS, _MOST_OUTPUTS, _MOST_RESIDUALS = 10, 8, 3
+_MOST_SAVED = 40  # residuals of a function called several times, which go as one tuple to its backward part
+_TINY, _SMALL = 1, 3  # equations: always folded back; folded back where called once
+_BIG_LIBRARY = 10  # a library's own helper of at least as many equations is a function
+_SHARED_LIBRARY = 6  # the same for one that is called several times
+
+
+def outline(program: Program, refused: Iterable[int] = (), padding: Iterable[Any] = ()) -> Program:
+    """Puts calls of local functions into the functions of `program`, in place.
+
+    `refused`: ids of jaxpr equations that must not be in one. `padding`: those that make zeros which were added.
+    """
+    Outliner(program, refused, padding).outline()
+    return program
+
+
+class Outliner(FunctionNames):
+    def __init__(self, program: Program, refused: Iterable[int], padding: Iterable[Any] = ()):
+        self.program = program
+        self.refused = frozenset(refused)
+        # Which argument of the entry an input is a part of: a local function can take parts of one tree together.
+        roots = getattr(program.signature, "roots", list)()
+        count = {root: roots.count(root) for root in set(roots)}
+        self.trees: dict[Any, Any] = {p: r for p, r in zip(program.entry.params, roots, strict=False) if count[r] > 1}
+        self.order: dict[Any, int] = {value: i for i, value in enumerate(program.entry.params)}
+        self._note_trees_inside(program.entry)
+        self.provenance = provenance_of(program)
+        self.own: set[int] = set()
+        self.shapes = pieces.Shapes(Shape, rough=True)
+        self.taken_out: set[int] = set()
+        self.marked: set[tuple[str, str]] = set()  # functions that are there anyway, for `jax.checkpoint` marked them
+        self.turns = Turns(self.order, self.trees)
+        # A parameter of a loop's body -> (where, what) the value is that an earlier loop stacked.
+        self.slices: dict[Value, tuple[Region, Value]] = {}
+        self.terms: dict[Value, Value] = {}  # what a loop adds up -> the sum
+        added = set(map(id, padding))
+        every = walk_functions(program.entry) if added else []
+        self.padding = {e.outputs[0] for f in every for e in f.equations if id(e.origin) in added}
+
+    def _note_trees_inside(self, function: Function) -> None:
+        """A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own."""
+        for equation in function.equations:
+            for body in functions_called(equation):
+                trees = body.facts.trees
+                if is_call(equation) and trees is None:
+                    for param, atom in zip(body.params, equation.inputs, strict=False):
+                        if atom in self.trees:
+                            self.trees[param], self.order[param] = self.trees[atom], self.order[atom]
+                    self._note_trees_inside(body)
+                elif trees is not None:
+                    for number, place in enumerate(p for tree in trees.args for p in tree.places):
+                        self.order[body.params[place]] = number
+                    for root, tree in enumerate(trees.subtrees()):
+                        self.trees.update((body.params[p], (id(body), root)) for p in tree.places)
+                    self._note_trees_inside(body)
+
+    def outline(self) -> None:
+        backward = self._backward()
+        self.own = self._without_rules()
+        scans = self._scans(backward)
+        for scan in scans:
+            scan.pieces, _ = self._pieces(scan.root, scan)
+        self.shapes.close_over()
+        every = self.shapes.every()
+        for shape in every:
+            shape.results = self._results(shape)
+        for scan in scans:
+            self._fold_whole(scan.pieces)
+            self.turns.find(scan.pieces)
+        self.taken_out = self._taken_out(every, scans)
+        addends: Sequence[Any] = ()
+        # Forward parts first: what they save goes to the backward ones as one value.
+        for backward in (False, True):
+            part = [s for s in every if s.pieces[0].call.backward is backward]
+            for shape in part:
+                shape.uses = 0
+                shape.kept = shape.kept and self._is_readable(shape)
+            if backward:
+                addends = missing_addends([s for s in part if s.kept], self._around(scans), self.provenance)
+            for scan in scans:
+                self._count(scan.pieces, set(), backward)
+            for shape in part:
+                shape.kept = shape.kept and self._is_worth_it(shape)
+        taken = {id(s.pieces[0].call.callee.code) for s in every if s.kept and s.pieces[0].call.backward}
+        for shape in every:
+            if shape.kept and self._saved(shape) > _MOST_RESIDUALS:
+                shape.kept = id(shape.pieces[0].call.callee.code) in taken  # else it is taken apart where it is used
+        self._name(every)
+        residuals = {param: value for param, (_, value) in self.slices.items()}
+        self.program.facts = replace(self.program.facts, residuals=residuals, addends=addends)
+        for scan in scans:
+            if any(type(i) is Piece for i in scan.pieces):
+                scan.function.equations = self._emit(scan.pieces, scan, {}, frozenset())
+        # Without these circles all of it goes without Python's collector, which takes longer.
+        self.slices.clear()
+        for scan in scans:
+            scan.pieces = []
+        for shape in every:
+            shape.pieces, shape.variants = [], []
+
+    def _taken_out(self, shapes: Sequence[Shape], scans: Sequence[Region]) -> set[int]:
+        """Ids of shapes that are only what JAX takes out of a loop where it differentiates that: the part of a call in the
+        loop that does not depend on its turns."""
+        every = [(id(shape), piece) for shape in shapes for piece in shape.pieces if not piece.call.backward]
+        looped = {_site(piece.call) for _, piece in every if piece.scan.looped}
+        bodies = {jax_compat.function_name(scan.function.jaxpr) for scan in scans if scan.looped}
+        return {
+            shape
+            for shape, piece in every
+            if not piece.scan.looped and (_site(piece.call) in looped or piece.call.callee.name in bodies)
+        }
+
+    def _backward(self) -> set[int]:
+        """Ids of the functions that only transposed equations call: their own equations do not say so any more."""
+        forward: set[int] = {id(self.program.entry)}
+        every = walk_functions(self.program.entry)
+        for function in reversed(every):  # callers first
+            for equation in function.equations:
+                if equation.callee.name == CHECKPOINT_VJP.name:  # the function itself, as it was before
+                    forward.add(id(equation.params["jaxpr"]))
+                    block = equation.params["jaxpr"].jaxpr
+                    self.marked.add((jax_compat.function_name(block), jax_compat.function_source(block)))
+                elif id(function) not in forward:
+                    continue
+                elif type(equation.callee) is Local:
+                    forward.add(id(equation.callee.body))
+                elif equation.may_hold_functions and self.provenance.site(equation.origin).phase == "forward":
+                    forward.update(map(id, functions_called(equation)))
+        return {id(f) for f in every} - forward
+
+    def _scans(self, backward: set[int]) -> list[Region]:
+        """Every function with calls to be found in it, callees first. `backward`: ids of those in a backward pass; of these
+        only the bodies of loops are told apart."""
+        every = walk_functions(self.program.entry)
+        loops = bodies_of_loops(every)
+        scans: dict[int, Region] = {}
+        for function in reversed(every):  # callers first
+            # Where a pass was before (another attempt at a shared function), the calls have been found already.
+            if any(not isinstance(e.callee, Primitive) and not is_derivative(e.callee) for e in function.equations):
+                continue
+            outer, loop = loops.get(id(function), (None, None))
+            caller = scans.get(id(outer)) if loop is not None else None
+            if id(function) not in backward:
+                saved = caller.saved_by_loop(loop) if caller is not None and loop is not None else frozenset()
+                looped = caller is not None and function.jaxpr is not None
+                scans[id(function)] = Region(function, self, saved=saved, looped=looped)
+            elif caller is not None and loop is not None:
+                sums, terms = put_sums_last(function, loop)
+                self.terms.update(terms)
+                scans[id(function)] = Region(function, self, True, sums=sums)
+        for scan in scans.values():
+            for param, value, body in slices(scan.function):
+                if id(body) in scans:
+                    self.slices[param] = scans[id(body)], value
+        return list(scans.values())[::-1]
+
+    def _without_rules(self) -> set[int]:
+        """Ids of the functions that are no derivative rules nor in one."""
+        own: set[int] = {id(self.program.entry)}
+        stack = [self.program.entry]
+        while stack:
+            for equation in stack.pop().equations:
+                if equation.callee.name in RULE_PARAMS:
+                    called = functions_in(equation.params.get("call_jaxpr"))
+                else:
+                    called = functions_called(equation)
+                for function in called:
+                    if id(function) not in own:
+                        own.add(id(function))
+                        stack.append(function)
+        return own
+
+    # ------------------------------------------------------------ equal bodies
+
+    def _pieces(self, call: Call, scan: Region) -> tuple[list[int | Piece], int]:
+        items: list[int | Piece] = []
+        stop = 0
+        for item in call.items:
+            if isinstance(item, Call):
+                inner, stop = self._pieces(item, scan)
+                items.append(self._piece(item, inner, scan, stop))
+            else:
+                items.append(item)
+                stop = item + 1
+        return items, stop
+
+    def _piece(self, call: Call, items: list[int | Piece], scan: Region, stop: int) -> Piece:
+        piece = Piece(call, scan)
+        piece.items, piece.stop = items, stop
+        first = items[0]
+        piece.start = first if isinstance(first, int) else first.start
+        # Deep inside rules the rules of rules are not captured any more: nothing there stands for the program's own.
+        within = None if id(scan.function) in self.own else id(scan.function)
+        assert call.callee is not None  # that is a function's own root
+        piece.number(scan.equations, [id(call.callee.code), within, call.backward])
+        self.shapes.add(piece, lambda p: p.scan.equations)
+        return piece
+
+    def _results(self, shape: Shape) -> list[int]:
+        """What any of the calls needs, in the order in which the author returns it, as far as that is known; residuals
+        come last."""
+        numbers = sorted({n for piece in shape.pieces for n in piece.scan.needed(piece)})
+        saved = set(numbers).intersection(*[self._residuals(p, numbers) for p in shape.pieces])
+        first = shape.pieces[0]
+        whole = self._as_returned(first, numbers) if len(saved) < 2 else None
+        if whole is not None:
+            return whole
+        plain = [n for n in numbers if n not in saved]
+        return [*(self._as_returned(first, plain) or plain), *[n for n in numbers if n in saved]]
+
+    def _as_returned(self, piece: Piece, numbers: list[int]) -> list[int] | None:
+        """Results in the order in which the author returns them; None where that is not known of all."""
+        if len(numbers) > _MOST_OUTPUTS or piece.call.backward:
+            return None
+        return pieces.by_way(numbers, [self._returned(piece, piece.values[n]) for n in numbers])
+
+    # ------------------------------------------------------------ which of them are worth a function
+
+    def _fold_whole(self, items: list[int | Piece]) -> None:
+        """A call that is all that its caller does (but for a loop's counter) is folded back, with the wrappers of libraries."""
+        while True:
+            calls = [i for i in items if type(i) is Piece]
+            if len(calls) != 1 or len(items) > 2 or len(items) > 1 and len(calls[0].shape.pieces) > 1:
+                return
+            calls[0].shape.kept = False
+            items = calls[0].items
+
+    def _is_worth_it(self, shape: Shape) -> bool:
+        """Whether it hides more than it costs: a call with many results is only another way of writing an assignment."""
+        size = self._size(shape.pieces[0])
+        saved = self._saved(shape)
+        results = len(shape.results) - max(0, saved - 1)
+        gradients = self._gradients(shape) if shape.pieces[0].call.backward else 0
+        if sum(s.uses for s in self.turns.family(shape)) > 1:
+            weight = self._weight(shape.pieces[0])
+            return results <= max(1, weight // 2) or gradients > 0 and results - gradients <= weight // 3
+        code = shape.pieces[0].call.callee.code
+        if (code.co_name, place_of(code.co_filename, str(code.co_firstlineno))) in self.marked and not saved:
+            return True
+        # One forward part and one backward part read best in one place.
+        if shape.pieces[0].call.backward or saved > (0 if shape.pieces[0].call.callee.library else _MOST_RESIDUALS):
+            return False
+        return size > _SMALL and len(shape.results) <= max(1, size // 4)
+
+    def _saved(self, shape: Shape) -> int:
+        """How many of the results are needed by the backward pass alone, whichever the call."""
+        return len(self._only_saved(shape))
+
+    def _only_saved(self, shape: Shape) -> set[int]:
+        return set(shape.results).intersection(*[self._residuals(p, shape.results) for p in shape.pieces])
+
+    def _is_readable(self, shape: Shape) -> bool:
+        piece = shape.pieces[0]
+        saved = self._saved(shape) if len(shape.pieces) > 1 else 0
+        plain = len(shape.results) - saved if saved > 1 else len(shape.results)
+        if piece.call.backward:
+            plain -= self._gradients(shape)
+        if plain > _MOST_OUTPUTS or not shape.results or self._is_tiny(piece) or saved > _MOST_SAVED:
+            return False
+        if not self._is_function(piece) or self._is_wrapper(piece):
+            return False
+        if not piece.inputs and self._size(piece) < _BIG_LIBRARY or id(shape) in self.taken_out:
+            return False  # constants
+        if piece in self.turns.mapped or len(shape.results) >= LEAVES and self.turns.maps(piece.items):
+            return False  # `jax.tree.map` says it better
+        if not piece.call.backward and saved <= 1:
+            if any(len(self._residuals(one, one.scan.needed(one))) > _MOST_RESIDUALS for one in shape.pieces):
+                return False
+        for one in shape.pieces:
+            if self._width(one) > _MOST_INPUTS:
+                return False
+            if self.refused and self._holds_refused(one):
+                shape.refused = True
+                return False
+        return True
+
+    def _is_tiny(self, piece: Piece) -> bool:
+        """Whether it is one operation; a library's product may be of a transposed matrix."""
+        turned = [e for e in piece.scan.equations[piece.start : piece.stop] if e.callee.name == "transpose"]
+        return self._weight(piece) - (len(turned) if piece.call.callee.library else 0) <= _TINY
+
+    def _around(self, scans: Sequence[Region]) -> dict[Piece, Piece]:
+        """By call the one that it stands in."""
+        found: dict[Piece, Piece] = {}
+        stack = [i for scan in scans for i in scan.pieces if type(i) is Piece]
+        while stack:
+            piece = stack.pop()
+            inner = [i for i in piece.items if type(i) is Piece]
+            found.update((i, piece) for i in inner)
+            stack.extend(inner)
+        return found
+
+    def _gradients(self, shape: Shape) -> int:
+        """How many results there are beyond the first that the backward pass is done with: for a reader, gradients are one
+        tree."""
+        piece = shape.pieces[0]
+        return max(0, sum(piece.values[n] not in piece.scan.read_backward for n in shape.results) - 1)
+
+    def _holds_refused(self, piece: Piece) -> bool:
+        """Whether it is the innermost function around a refused equation."""
+        for item in piece.items:
+            if type(item) is int:
+                if id(piece.scan.equations[item].origin) in self.refused:
+                    return True
+            elif not item.shape.kept and not item.shape.refused and self._holds_refused(item):
+                return True
+        return False
+
+    def _is_function(self, piece: Piece) -> bool:
+        callee, caller = piece.call.callee, piece.call.frame
+        name = callee.name
+        if name.startswith("<"):
+            return False
+        if not callee.library:
+            return True
+        if is_module_call(callee):
+            return True
+        big = self._size(piece) >= _BIG_LIBRARY
+        if name.startswith("_") or "wrap" in name:  # the name is its caller's, who calls it again and again
+            return big and caller is not None and not caller.library and len(piece.shape.pieces) > 1
+        several = len(piece.shape.pieces) > 1 and self._size(piece) >= _SHARED_LIBRARY
+        several = several or self.turns.together(piece) is not None and self._size(piece) > _SMALL
+        return caller is None or not caller.library or big or several
+
+    def _is_wrapper(self, piece: Piece) -> bool:
+        """Whether it does nothing but make one other call, whose name says more."""
+        inner = _only_call(piece)
+        while inner is not None and not self._is_function(inner):
+            inner = _only_call(inner)
+        if inner is None:
+            return False
+        callee, other = piece.call.callee, inner.call.callee
+        if not callee.library:
+            # Called from elsewhere as well, it says by itself what its caller only hands on.
+            inner.shape.kept = inner.shape.kept and len(inner.shape.pieces) > len(piece.shape.pieces)
+            return inner.shape.kept and not other.library
+        if not is_module_call(callee) or is_module_call(other) or not other.library:
+            return True
+        return owner_of(other) not in (None, owner_of(callee))  # an object that stands for another one's method
+
+    def _width(self, piece: Piece) -> int:
+        """How many things a call is passed: the leaves of one tree are one, and so is what one call saved."""
+        roots: list[Any] = [self.trees.get(value) for value in piece.inputs]
+        if piece.call.backward:
+            makers: Mapping[Any, int] = piece.scan.makers(self)
+            roots = [root or makers.get(value) for root, value in zip(roots, piece.inputs, strict=True)]
+        return roots.count(None) + len(set(roots) - {None})
+
+    def _residuals(self, piece: Piece, numbers: Sequence[int]) -> set[int]:
+        """Those values of a forward part that only the backward pass needs after it, if anything does."""
+        if piece.call.backward:
+            return set()
+        last, stop = piece.scan.last_forward, piece.stop
+        return {n for n in numbers if last.get(piece.values[n], -1) < stop}
+
+    def _size(self, piece: Piece) -> int:
+        return piece.stop - piece.start
+
+    def _weight(self, piece: Piece) -> int:
+        """How many equations it has, with those that calls of `jax.vjp` stand for and those in loops."""
+        inside = piece.scan.equations[piece.start : piece.stop]
+        return sum(
+            len(e.callee.body.equations) if type(e.callee) is Library and is_derivative(e.callee) else weight(e)
+            for e in inside
+        )
+
+    def _count(self, items: Sequence[int | Piece], seen: set[int], backward: bool) -> None:
+        """Counts calls as they will stand in the text, backward parts or others: those inside a shared function once."""
+        for item in items:
+            if type(item) is Piece:
+                shape = item.shape
+                shape.uses += item.call.backward is backward
+                if not shape.kept:
+                    self._count(item.items, seen, backward)
+                elif id(shape) not in seen:
+                    seen.add(id(shape))
+                    self._count(item.items, seen, backward)
+
+    # ------------------------------------------------------------ the new equations
+
+    def _emit(
+        self, items: Sequence[int | Piece], scan: Region, known: dict[Any, Any], results: frozenset[Value]
+    ) -> list[Equation]:
+        """The equations of `items` in a function where `known` values go by other objects and `results` are returned."""
+        new: list[Equation] = []
+        for item in items:
+            if isinstance(item, int):
+                new.append(pieces.renamed(scan.equations[item], known))
+            elif not item.shape.kept:
+                new.extend(self._emit(item.items, scan, known, results))
+            else:
+                new.append(self._call(item, scan, known, results))
+        return new
+
+    def _call(self, piece: Piece, scan: Region, known: dict[Any, Any], results: frozenset[Value]) -> Equation:
+        shape = piece.shape
+        body = shape.functions.get(piece.variant) or self._define(shape, self._telling(shape, piece.variant))
+        needed = set(scan.needed(piece))
+        outputs: list[Value | None] = []
+        if shape.plain is None:
+            shape.plain = frozenset(shape.results) - self._only_saved(shape)
+        for number, result in zip(shape.results, body.results, strict=True):
+            assert type(result) is Value  # of a function of ours
+            value = piece.values[number]
+            if number not in needed and value not in results:
+                outputs.append(None)
+                continue
+            is_pullback = type(value.aval) is PullbackType  # which the author has no name for
+            name = None if is_pullback else self._name_in_caller(piece, value)
+            outer = known.get(value, value)
+            if is_pullback or number not in shape.plain and not piece.call.backward and not outer.named:
+                outer.hint = result.hint  # what is saved is called as where it comes from
+                outputs.append(outer)
+                continue
+            frame = piece.call.frame
+            library = frame is not None and frame.library and (piece.call.callee.library or name in words.STOCK)
+            if outer.named and library:
+                pass  # the author's own name, around what a library calls it
+            elif name is not None:
+                outer.hint = name
+            elif outer.hint == shape.name or (
+                {number} == shape.plain and outer.hint in words.STEPS and not outer.named
+            ):
+                # Nothing is called like the function that gives it, nor after the last step inside it.
+                outer.hint = words.clean(f"{shape.name}_out")
+            elif result.named_inside and self._is_last_step(piece, outer, value):
+                outer.hint = result.hint
+            outputs.append(outer)
+        inputs = [known.get(a, a) for a in piece.inputs]
+        return Equation(Local(body), inputs, outputs, {}, None)
+
+    def _is_last_step(self, piece: Piece, outer: Value, value: Value) -> bool:
+        """Whether a value is called after the last operation, or function of a library, that made it: `subtract`."""
+        if outer.named or outer.named_inside:
+            return False
+        return outer.hint in words.STEPS or outer.hint in [f.name for f in self._frames_inside(piece, value)[1:]]
+
+    def _telling(self, shape: Shape, variant: int) -> Piece:
+        """The call of a variant after which things are called in its function."""
+        first = shape.variants[variant]
+        if not first.call.backward:
+            return first
+        pieces = [p for p in shape.pieces if p.variant == variant]
+        return max(
+            pieces, key=lambda p: sum((a.hint or "").startswith("d_") and a not in self.padding for a in p.inputs)
+        )
+
+    def _define(self, shape: Shape, piece: Piece) -> Function:
+        results = [piece.values[n] for n in shape.results]
+        inner = [Value(r.aval, r.hint) for r in results]
+        said: set[int] = set()
+        if piece.call.backward:
+            own = self._own_words(piece.inputs)
+            names, unmatched = self._backward_names(piece, dict(zip(results, inner, strict=True))), []
+            changed = {r.hint: i.hint for r, i in zip(results, inner, strict=True) if r.hint != i.hint}
+            rename_in_loops(piece.scan.equations[piece.start : piece.stop], changed)
+        else:
+            # Variants have the names of the one whose call tells most of them.
+            found = [(self._parameter_names(p), p) for p in shape.variants]
+            (names, unmatched), named = max(found, key=lambda f: len(f[0][0]) - f[0][0].count(None))
+            said = {place for place, name in enumerate(names) if name is not None and piece.call.callee.library}
+            own = [self._common_word(shape, i) or word for i, word in enumerate(self._own_words(named.inputs))]
+            for i in [i for i, a in enumerate(named.inputs) if type(a) is not Value]:  # an array that one call passes
+                values = [p.inputs[i] for p in shape.pieces if type(p.inputs[i]) is Value]
+                own[i] = next((value.hint for value in values if value.hint), own[i])
+            for value, result in list(zip(inner, results, strict=True))[: len(results) - self._saved(shape)]:
+                if type(value.aval) is PullbackType:
+                    continue  # the author has none
+                value.hint = self._name_inside(piece, result)
+                is_its_own = result.named or result.named_inside or value.hint != result.hint
+                value.named_inside = piece.call.callee.library and value.hint is not None and is_its_own
+            self._forget_names_outside(piece)
+        if piece.call.callee.library:  # what its author calls the result is not what is computed on the way
+            for item in piece.items:
+                for value in piece.scan.equations[item].outputs if type(item) is int else ():
+                    if value is not None and value.named and value not in results:
+                        value.named, value.named_inside = False, True
+        params = [Value(a.aval, n or o) for a, n, o in zip(piece.inputs, names, own, strict=True)]
+        self._rename_inside(piece, [p.hint for p in params], inner)
+        known: dict[Any, Any] = dict(zip([*piece.inputs, *results], [*params, *inner], strict=True))
+        equations = self._emit(piece.items, piece.scan, known, frozenset(results))
+        function = shape.functions[piece.variant] = Function(shape.name, params, equations, inner)
+        same = frozenset(i for i, v in enumerate(piece.inputs) if all(p.inputs[i] is v for p in shape.pieces))
+        facts = FunctionFacts(
+            calls=shape.uses,
+            same=same,
+            uneven=len(shape.variants) > 1 and _is_uneven(shape),
+            together=self.turns.together(piece),
+            words=self._words_of_differing(shape, piece) if len(shape.variants) > 1 else (),
+            backward=piece.call.backward,
+        )
+        if not piece.call.backward:
+            saved, callee = self._saved(shape), piece.call.callee
+            facts = replace(
+                facts,
+                saved=saved if saved > 1 else 0,
+                definition=own_parameters(callee),
+                unmatched=unmatched,
+                said=frozenset(params[place] for place in said),
+                variadic=variadic_parameter(callee),
+                library=callee.library,
+                called_once=_is_called_once(shape) and not saved and len(set(results)) == len(results),
+            )
+        function.facts = facts
+        return function
+
+
+def _site(call: Call) -> tuple[Any, ...]:
+    """Where a call stands in the author's code, and what it calls."""
+    frame = call.frame
+    callee = call.callee
+    assert callee is not None  # that is a function's own root
+    return (id(callee.code), None if frame is None else (id(frame.code), frame.lasti))
+
+
+def _is_uneven(shape: Shape) -> bool:
+    """Whether a variant splits an array into parts of different sizes: then the others write sizes as well."""
+    return any(
+        e.callee.name == "split" and len(set(e.origin.params["sizes"])) > 1
+        for p in shape.variants
+        for e in p.scan.equations[p.start : p.stop]
+    )
+
+
+def _is_called_once(shape: Shape) -> bool:
+    """Whether one place in the text calls it: bodies of mapped functions that say the same become one."""
+    frames = [p.call.frame for p in shape.pieces]
+    scans = {id(p.scan) for p in shape.pieces}
+    if shape.uses == 1 or len(shape.variants) > 1 or len(scans) < len(frames) or None in frames:
+        return shape.uses == 1
+    return len({(id(f.code), f.lasti) for f in frames}) == 1
+
+
+def _only_call(piece: Piece) -> Piece | None:
+    """The call that is all that a piece does."""
+    only = piece.items[0] if len(piece.items) == 1 else None
+    return only if type(only) is Piece else None

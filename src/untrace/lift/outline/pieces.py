@@ -1,0 +1,317 @@
+"""What passes share that make local functions of calls: bodies that are equal, and the author's names around a call.
+
+A Piece is one call with the equations of its body, one interval of its caller's. Pieces with equal bodies, up to the
+names of their values, are one Shape, and share a function. Where a pass asks for it, so are pieces that differ in sizes
+and in a few numbers and arrays only: each such variant has a function in the IR, and the printer writes one for all (`alike`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, PullbackType, Value
+from untrace.jaxprs.equal.compare import Comparer
+from untrace.lift.naming import words
+from untrace.lift.outline.variants import alike_params
+from untrace.provenance.sites import Frame, climbed
+
+Way = tuple[Any, ...]
+Equations = Sequence[Equation] | Mapping[int, Equation]  # by their places
+
+_MOST_VARIANTS = 8  # of one Shape
+_MOST_NUMBERS = 3  # pairs of numbers in which two variants may differ
+_MOST_ARRAYS = 6  # the same of arrays that the function closes over, or that two calls pass
+
+
+class Piece:
+    """A call with what it reads and makes. Values made inside are numbered in order; `key` is equal for equal bodies,
+    `outline` for those that may differ in sizes, numbers and arrays. `variant`: which of those of its Shape it is. `first`:
+    what calls of one function share.
+    """
+
+    __slots__ = (
+        "call", "items", "start", "stop", "inputs", "values", "numbers", "first", "key", "outline", "literals", "arrays",
+        "shape", "variant",
+    )  # fmt: skip
+
+    def __init__(self, call: Any):
+        self.call = call
+        self.items: list[Any] = []  # places of equations, and Pieces
+        self.start = self.stop = 0  # the interval of equations
+        self.inputs: list[Value | Constant] = []
+        self.values: list[Value] = []
+        self.numbers: dict[Value, int] = {}
+        self.first: Sequence[Hashable] = ()
+        self.key: Any = None
+        self.outline: Any = None
+        self.literals: list[Literal] = []
+        self.arrays: list[Constant] = []
+        self.shape: Any = None
+        self.variant = 0
+
+    def number(self, equations: Equations, first: Sequence[Hashable]) -> None:
+        """Numbers what is read and made by `items`, and sets the key."""
+        numbers, values, inputs = self.numbers, self.values, self.inputs
+        self.first = first
+        places: dict[Value | Constant, int] = {}
+        keys: list[Any] = list(first)
+        outline: list[Any] = list(first)
+
+        def reference(atom: Any) -> Any:
+            kind = type(atom)
+            if kind is Value or kind is Constant and _may_be_passed(atom):
+                number = numbers.get(atom)
+                if number is None:
+                    place = places.get(atom)
+                    if place is None:
+                        place = places[atom] = len(inputs)
+                        inputs.append(atom)
+                    return -1 - place
+                return number
+            if kind is Literal:
+                self.literals.append(atom)
+                return number_key(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
+            self.arrays.append(atom)
+            return id(atom), _rough(_type_key(atom.aval))
+
+        def references(atoms: Sequence[Any]) -> tuple[Any, Any]:
+            exact = tuple([reference(a) for a in atoms])
+            return exact, tuple([r[1:] if type(r) is tuple else r for r in exact])
+
+        def make(value: Value) -> None:
+            numbers[value] = len(values)
+            values.append(value)
+
+        for item in self.items:
+            if isinstance(item, Piece):
+                exact, rough = references(item.passed())
+                keys.append((id(item.shape), item.variant, exact))
+                outline.append((id(item.shape), rough))
+                for value in item.values:
+                    make(value)
+                continue
+            equation = equations[item]
+            outs = tuple([None if o is None else _type_key(o.aval) for o in equation.outputs])
+            exact, rough = references(equation.inputs)
+            callee = callee_key(equation.callee)
+            keys.append((callee, exact, outs))
+            outline.append((callee, rough, tuple([_rough(o) for o in outs])))
+            for output in equation.outputs:
+                if output is not None:
+                    make(output)
+        types = [_type_key(a.aval) for a in inputs]
+        self.key = (tuple(keys), tuple(types))
+        self.outline = (tuple(outline), tuple([_rough(t) for t in types]))
+
+    def passed(self) -> Sequence[Value | Constant]:
+        """What the caller passes for `inputs`."""
+        return self.inputs
+
+    def maker(self, equations: Sequence[Equation], value: Value) -> Equation | None:
+        """The equation of the body that makes `value`."""
+        return next((e for e in reversed(equations[self.start : self.stop]) if value in e.outputs), None)
+
+
+class Shape:
+    """Pieces with equal bodies: one function, if it is to be one. `results`: numbers of the values that it gives back;
+    `plain`: those of them that are no residuals, known when the function is called first.
+
+    `variants`: the first piece of each that differs in sizes. `functions`: theirs.
+    """
+
+    __slots__ = ("pieces", "kept", "results", "plain", "variants", "functions")
+
+    def __init__(self, piece: Piece):
+        self.pieces: list[Any] = [piece]
+        self.kept = True
+        self.results: list[int] = []
+        self.plain: frozenset[int] | None = None
+        self.variants: list[Any] = [piece]
+        self.functions: dict[int, Function] = {}
+
+    @property
+    def function(self) -> Function | None:
+        """The function of a Shape without variants."""
+        return self.functions.get(0)
+
+    @function.setter
+    def function(self, function: Function) -> None:
+        self.functions[0] = function
+
+
+class Shapes:
+    """The Shapes of one program, by the keys of their pieces. `make`: a Shape from its first Piece. `rough`: whether
+    pieces that differ in sizes have one Shape.
+    """
+
+    def __init__(self, make: Callable[[Any], Any], rough: bool = False):
+        self._make = make
+        self._rough = rough
+        self._buckets: dict[Any, list[Any]] = {}
+        self._comparer = Comparer()
+
+    def add(self, piece: Any, equations: Callable[[Any], Sequence[Equation]]) -> None:
+        """Gives a piece its Shape. `equations`: the list that a piece's places count in."""
+        bucket = self._buckets.setdefault(piece.outline if self._rough else piece.key, [])
+        for shape in bucket:
+            for number, first in enumerate(shape.variants):
+                if len(_differing(first, piece)) > _MOST_ARRAYS:
+                    continue
+                if same_bodies(self._comparer, first, piece, equations(first), equations(piece)):
+                    shape.pieces.append(piece)
+                    piece.shape, piece.variant = shape, number
+                    return
+        for shape in bucket if self._rough else ():
+            first = shape.pieces[0]
+            if len(shape.variants) < _MOST_VARIANTS and self._alike(first, piece, equations(first), equations(piece)):
+                piece.shape, piece.variant = shape, len(shape.variants)
+                shape.pieces.append(piece)
+                shape.variants.append(piece)
+                return
+        piece.shape = self._make(piece)
+        bucket.append(piece.shape)
+
+    def close_over(self) -> None:
+        """Takes arrays that are the same at all calls of a function out of what these pass."""
+        for shape in self.every():
+            first = shape.pieces[0].inputs
+            arrays = {i for i, a in enumerate(first) if type(a) is Constant}
+            same = {i for i in arrays if all(_is_same_array(first[i], p.inputs[i]) for p in shape.pieces)}
+            for piece in shape.pieces if same else ():
+                piece.inputs = [a for i, a in enumerate(piece.inputs) if i not in same]
+
+    def every(self) -> list[Any]:
+        return [shape for bucket in self._buckets.values() for shape in bucket]
+
+    def _alike(self, left: Piece, right: Piece, ours: Sequence[Equation], theirs: Sequence[Equation]) -> bool:
+        """Whether two pieces with one outline differ in sizes and a few numbers only."""
+        pairs = zip(left.literals, right.literals, strict=True)
+        numbers = {(repr(a.value), repr(b.value)) for a, b in pairs if a.value != b.value}
+        arrays = {(id(a), id(b)) for a, b in zip(left.arrays, right.arrays, strict=True) if a is not b}
+        if len(numbers) > _MOST_NUMBERS or len(arrays) + len(_differing(left, right)) > _MOST_ARRAYS:
+            return False
+        for a, b in zip(left.items, right.items, strict=True):
+            if type(a) is int and not alike_params(self._comparer, ours[a].origin, theirs[b].origin):
+                return False
+        return True
+
+
+def _differing(left: Piece, right: Piece) -> set[tuple[int, int]]:
+    """The arrays in which what two calls pass differs, each pair once."""
+    pairs = zip(left.inputs, right.inputs, strict=True)
+    return {(id(a), id(b)) for a, b in pairs if Constant in (type(a), type(b)) and not _is_same_array(a, b)}
+
+
+def same_bodies(comparer: Comparer, left: Piece, right: Piece, ours: Equations, theirs: Equations) -> bool:
+    """Whether two pieces that are numbered do the same with their inputs. ours, theirs: what their places count in."""
+    if left.key != right.key:
+        return False
+    for a, b in zip(left.items, right.items, strict=True):
+        if type(a) is int:
+            one, other = ours[a].origin, theirs[b].origin
+            if one is not other and one.params and comparer.differing_param(one, other) is not None:
+                return False
+    return True
+
+
+def by_way(numbers: Sequence[int], ways: Sequence[Way | None]) -> list[int] | None:
+    """Results in the order in which the author returns them; None where that is not known of all."""
+    known: list[Any] = [w for w in ways if w is not None and all(type(s) is int for s in w)]
+    if len(set(ways)) == len(ways) == len(known):
+        return [n for _, n in sorted(zip(known, numbers, strict=True))]
+    return None
+
+
+# ---------------------------------------------------------------- the author's names
+
+
+def returned(frames: Sequence[Frame]) -> Way | None:
+    """Where in what the first frame's function returns the value of the last frame stands; None where it does not."""
+    way: Way = ()
+    for frame in reversed(frames):
+        climb = climbed(frame, way)
+        if not climb.returned:
+            return None
+        way = climb.path
+    return way if frames else None
+
+
+def name_inside(frames: Sequence[Frame], otherwise: str | None) -> str | None:
+    """What the first frame's function itself calls a value that it gives back: not the name that it has outside."""
+    way: Way = ()
+    for frame in reversed(frames):
+        climb = climbed(frame, way)
+        strong = [t for t in climb.targets if t.strong and not t.path and t.name.strip("_")]
+        if strong:
+            return words.clean(strong[0].name)
+        if not climb.returned:
+            return otherwise
+        way = climb.path
+    return None
+
+
+def name_in_caller(frame: Frame | None, way: Way | None) -> tuple[str, bool] | None:
+    """What the caller's frame calls a part of what a call gives back, and whether in a statement of its own."""
+    if way is None or frame is None:
+        return None
+    strong = [t for t in climbed(frame, way).targets if t.strong and not t.path and t.name.strip("_")]
+    return (words.clean(strong[0].name), strong[0].kind == "assign") if strong else None
+
+
+# ---------------------------------------------------------------- equations
+
+
+def renamed(equation: Equation, known: Mapping[Any, Any]) -> Equation:
+    """The equation with `known` values replaced; the very same object where it has none."""
+    if not known or not any(a in known for a in equation.inputs) and not any(o in known for o in equation.outputs):
+        return equation
+    inputs = [known.get(a, a) for a in equation.inputs]
+    outputs = [known.get(o, o) for o in equation.outputs]
+    return Equation(equation.callee, inputs, outputs, equation.params, equation.origin)
+
+
+def _rough(key: Any) -> Any:
+    """A type without its sizes."""
+    if type(key) is not tuple:
+        return key
+    if type(key[0]) is str:
+        return key[0], tuple([_rough(k) for k in key[1]])
+    return (len(key[0]), *key[1:])
+
+
+def callee_key(callee: Any) -> Any:
+    """Equal for equal callees; what a library's call does is told by the equation that it was."""
+    return callee.name if type(callee) is Library else id(callee.object)
+
+
+def _may_be_passed(constant: Constant) -> bool:
+    """Whether an array may be an argument of a function: an index has to be known as it is, as NumPy's."""
+    dtype = getattr(constant.aval, "dtype", None)
+    return isinstance(dtype, np.dtype) and dtype.kind in "fc" and not jax_compat.is_ref(constant.value)
+
+
+def _is_same_array(left: Any, right: Any) -> bool:
+    """Whether two of a call's inputs are one array, or two with the same bits."""
+    if left is right or type(left) is not Constant or type(right) is not Constant:
+        return left is right
+    if any(jax_compat.is_tracer(one.value) for one in (left, right)) or _type_key(left.aval) != _type_key(right.aval):
+        return False
+    return np.asarray(left.value).tobytes() == np.asarray(right.value).tobytes()
+
+
+def number_key(value: Any) -> Any:
+    """Equal for literals that are written alike: NaN is NaN, and the zeros differ. (Their `repr` takes a hundred times as
+    long where they are arrays.)"""
+    array = np.asarray(value)
+    return repr(value) if array.dtype.kind == "O" else (type(value), array.shape, array.tobytes())
+
+
+def _type_key(aval: Any) -> Any:
+    if type(aval) is PullbackType:
+        return aval.path, tuple([_type_key(a) for a in aval.parts])
+    shape = getattr(aval, "shape", None)
+    return (shape, aval.dtype, getattr(aval, "weak_type", None)) if shape is not None else type(aval).__name__

@@ -1,0 +1,157 @@
+"""What `outline` works on: calls as pieces of a function's equations, and how far each value of that is needed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container
+from typing import TYPE_CHECKING, Any
+
+from untrace import jax_compat
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Equation, Function, Passed, Scan, Value
+from untrace.lift.adjoint.addends import sums_outside
+from untrace.lift.outline import pieces
+from untrace.lift.outline.activations import Call, call_tree
+from untrace.provenance.sites import Frame, Provenance
+
+if TYPE_CHECKING:
+    from untrace.lift.outline.outline import Outliner
+
+
+class Piece(pieces.Piece):
+    """One call of a function that is outlined. `scan`: the function whose equations it is an interval of."""
+
+    __slots__ = ("scan",)
+    shape: Shape
+
+    def __init__(self, call: Call, scan: Region):
+        super().__init__(call)
+        self.scan = scan
+
+
+class Shape(pieces.Shape):
+    """Pieces with equal bodies, and whether and how they are written as a function."""
+
+    __slots__ = ("refused", "uses", "name")
+
+    def __init__(self, piece: Piece):
+        super().__init__(piece)
+        self.refused = False
+        self.uses = 0
+        self.name = ""
+
+
+class Region:
+    """One function that is being outlined, and how far each of its values is needed.
+
+    `backward`: whether it is the body of a backward loop. `saved`: results that only a backward loop needs. `sums`: ids of
+    equations that add up its carry. `looped`: whether it is the body of a loop.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        outliner: Outliner,
+        backward: bool = False,
+        saved: Container[Value] = (),
+        sums: Container[int] = (),
+        looped: bool = False,
+    ):
+        self.function = function
+        self.backward = backward
+        self.slices = outliner.slices
+        self.equations = function.equations
+        name = jax_compat.function_name(function.jaxpr) if looped else ""
+        self.root = call_tree(function.equations, outliner.provenance, backward, sums, name)
+        self.equations = function.equations = sums_outside(self.root, function.equations)
+        end = len(self.equations)
+        self.last_use: dict[Value, int] = {}
+        self.last_forward: dict[Value, int] = {}
+        self.read_backward: set[Value] = set()
+        site_of = outliner.provenance.site
+        for at, equation in enumerate(self.equations):
+            forward = not backward and site_of(equation.origin).phase == "forward"
+            for atom in equation.inputs:
+                if type(atom) is Value:
+                    self.last_use[atom] = at
+                    if forward:
+                        self.last_forward[atom] = at
+                    else:
+                        self.read_backward.add(atom)
+        for atom in function.results:
+            if type(atom) is Value:
+                self.last_use[atom] = end
+                if atom not in saved:
+                    self.last_forward[atom] = end
+        self.pieces: list[int | Piece] = []
+        self.saved: dict[Value, int] | None = None
+        self.makers_of: dict[Any, Equation] | None = None
+        self.looped = looped
+
+    def makers(self, outliner: Outliner) -> dict[Value, int]:
+        """{value that a kept forward part saves: which part}."""
+        if self.saved is None:
+            self.saved = {}
+            stack = list(self.pieces)
+            while stack:
+                item = stack.pop()
+                if type(item) is not Piece or item.call.backward:
+                    continue
+                if not item.shape.kept:
+                    stack.extend(item.items)
+                elif outliner._saved(item.shape) > 1:
+                    self.saved.update((item.values[n], id(item)) for n in outliner._residuals(item, item.shape.results))
+            for param in self.function.params if self.backward else ():
+                scan, value = self.slices.get(param, (None, param))
+                maker = scan.makers(outliner).get(value) if scan is not None else None
+                if maker is not None:
+                    self.saved[param] = maker
+        return self.saved
+
+    def is_made_by(self, value: Passed, node: ast.AST, frame: Frame, provenance: Provenance) -> bool:
+        """Whether `value` is what the expression `node` gives, in the function that `frame` runs."""
+        if self.makers_of is None:
+            self.makers_of = {o: e for e in self.equations for o in e.outputs if o is not None}
+        maker = self.makers_of.get(value)
+        if maker is None:
+            return False
+        inside = [f for f in provenance.site(maker.origin).frames if f.code is frame.code]
+        return any(f.node is not None and _place(f.node) == _place(node) for f in inside)
+
+    def forward_part(self, piece: Piece) -> Piece | None:
+        """The forward part that a backward one belongs to: of the same function, with the same values."""
+        inside = set(piece.inputs)
+        stack = list(self.pieces)
+        for scan, value in [self.slices[a] for a in piece.inputs if a in self.slices]:
+            inside.add(value)
+            stack.extend(scan.pieces)
+        while stack:
+            item = stack.pop()
+            if type(item) is Piece and not item.call.backward:
+                if item.call.callee.code is piece.call.callee.code and not inside.isdisjoint(item.numbers):
+                    return item
+                stack.extend(item.items)
+        return None
+
+    def whole(self, value: Value) -> Value:
+        """The value of a forward loop's body, for a slice of what it stacked."""
+        return self.slices[value][1] if value in self.slices else value
+
+    def saved_by_loop(self, equation: Equation) -> frozenset[Value]:
+        """What a loop stacks for the backward pass alone: the results of its body."""
+        at = next(place for place, other in enumerate(self.equations) if other is equation)
+        loop = callee_of(equation, Scan)
+        results, carries = loop.body.results, loop.carries
+        pairs = zip(equation.outputs[carries:], results[carries:], strict=True)
+        found = {r: o is not None and self.last_forward.get(o, -1) > at for o, r in pairs if type(r) is Value}
+        carried = results[:carries]
+        return frozenset(r for r, forward in found.items() if not forward and r not in carried)
+
+    def needed(self, piece: Piece) -> list[int]:
+        """Numbers of the values that something after the piece uses."""
+        last, stop = self.last_use, piece.stop
+        return [i for i, v in enumerate(piece.values) if last.get(v, -1) >= stop]
+
+
+def _place(node: ast.AST) -> tuple[Any, ...]:
+    return tuple(getattr(node, a, None) for a in ("lineno", "col_offset", "end_lineno", "end_col_offset"))

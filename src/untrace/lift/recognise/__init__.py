@@ -1,0 +1,1 @@
+"""Library calls in the place of the equations that they trace to."""

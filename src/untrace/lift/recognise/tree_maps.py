@@ -1,0 +1,445 @@
+"""Trees: equations that do the same for every leaf become one `jax.tree.map`.
+
+A function that JAX was asked to map over trees was called once for each leaf, from one place. So in a run of equations
+that were all called from one place, the same operations come again and again, on other leaves each time. That the
+leaves are those of trees, and that one text serves all of them, the printer finds out: it knows what is where.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import operator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from untrace.ir.callees import callee_of, output_of
+from untrace.ir.calls import is_call
+from untrace.ir.nodes import (
+    Atom,
+    Equation,
+    Function,
+    Library,
+    Literal,
+    Primitive,
+    Program,
+    Slot,
+    TreeMap,
+    TreeSum,
+    Value,
+    functions_called,
+)
+from untrace.lift.naming.names import period, provenance_of
+from untrace.lift.outline.call_names import own_parameters
+from untrace.lift.outline.pieces import name_inside
+from untrace.provenance.sites import Frame, Provenance
+
+_FEWEST = 3  # leaves: two are told apart better by their names
+_LONGEST = 12  # equations for one leaf
+_MOST = 5_000  # equations in one run
+_GONE: Any = object()
+_TRIES = 8  # a run may begin with equations that are no part of the first turn
+
+
+def map_trees(program: Program, refused: Any = ()) -> Program:
+    """Puts TreeMaps into the entry of `program`, the functions that it maps and loops over trees, in place: elsewhere there
+    are few trees."""
+    provenance = provenance_of(program)
+    functions = [program.entry]
+    for function in functions:  # grows on the way
+        for equation in function.equations:
+            if equation.may_hold_functions:
+                inner = functions_called(equation)
+                functions.extend(f for f in inner if is_call(equation) or f.facts.trees is not None)
+        if len(function.equations) >= _FEWEST:
+            equations = _in_one(_Mapper(function, provenance, refused).mapped(), function.results)
+            function.equations = _in_order(equations, function)
+    return program
+
+
+def _in_order(equations: Sequence[Equation], function: Function) -> list[Equation]:
+    """The equations, with maps whose leaves come in the order in which the function gives them, or a later map takes them.
+
+    JAX adds up gradients in the order in which a backward pass computed them, which is not that of a tree's leaves.
+    """
+    found = list(equations)
+    if not any(type(e.callee) is TreeMap for e in found):
+        return found
+    params = set(function.params)
+    places = {id(r): i for i, r in reversed(list(enumerate(function.results)))}
+    taken: dict[frozenset[int], dict[int, int]] = {}  # leaves -> the place of each among those that a map takes
+    for at in reversed(range(len(found))):
+        equation = found[at]
+        if type(equation.callee) is not TreeMap:
+            continue
+        count = len(equation.callee.turns)
+        outputs = [id(o) for o in equation.outputs]
+        wanted = taken.get(frozenset(outputs)) or places
+        columns = [equation.inputs[i * count : (i + 1) * count] for i in range(equation.callee.trees)]
+        if all(o in wanted for o in outputs) and not any(params.issuperset(c) for c in columns):
+            order = sorted(range(count), key=lambda i: wanted[outputs[i]])
+            if order != list(range(count)):
+                equation = found[at] = _permuted(equation, order)
+                columns = [[c[i] for i in order] for c in columns]
+        for column in columns:
+            taken.setdefault(frozenset(map(id, column)), {id(a): i for i, a in enumerate(column)})
+    return found
+
+
+def _permuted(equation: Equation, order: Sequence[int]) -> Equation:
+    callee, count = callee_of(equation, TreeMap), len(order)
+    columns = [equation.inputs[i * count : (i + 1) * count] for i in range(callee.trees)]
+    turns = [callee.turns[i] for i in order]
+    inputs = [*[c[i] for c in columns for i in order], *equation.inputs[callee.trees * count :]]
+    new = TreeMap(turns, callee.trees, callee.names, callee.function, callee.result)
+    return Equation(new, inputs, [equation.outputs[i] for i in order], {}, equation.origin)
+
+
+def _in_one(equations: Sequence[Equation], results: Sequence[Any]) -> list[Equation]:
+    """The equations, with one map for two of which the second alone takes what the first gives.
+
+    A step of an optimiser's chain that has a name of its own keeps it: `mu_hat`, but not the second and third `updates`.
+    """
+    found = list(equations)
+    if not any(type(e.callee) is TreeMap for e in found):
+        return found
+    uses: Counter[Atom] = Counter(a for e in found for a in e.inputs if type(a) is Value)
+    uses.update(r for r in results if type(r) is Value)
+    maker = {id(e.outputs[0]): e for e in found if type(e.callee) is TreeMap}
+    taken: set[str | None] = {None}
+    numbered: set[int] = set()  # maps whose names others have already
+    for equation in found:
+        if type(equation.callee) is TreeMap:
+            if equation.callee.result in taken:
+                numbered.add(id(equation))
+            taken.add(equation.callee.result)
+    for place, equation in enumerate(found):
+        joined = True
+        while joined and type(equation.callee) is TreeMap:
+            joined = False
+            count = len(equation.callee.turns)
+            for tree in range(equation.callee.trees):
+                column = equation.inputs[tree * count : (tree + 1) * count]
+                first = maker.get(id(column[0]))
+                if first is None or id(first) not in numbered or list(first.outputs) != list(column):
+                    continue
+                if (
+                    len(callee_of(first, TreeMap).turns[0].equations) + len(equation.callee.turns[0].equations)
+                    > _LONGEST
+                ):
+                    continue
+                if any(uses[a] != 1 for a in column):
+                    continue
+                again = id(equation) in numbered
+                equation = found[place] = _joined(first, equation, tree)
+                numbered.update([id(equation)] if again else [])
+                maker[id(equation.outputs[0])] = equation
+                found[next(i for i, e in enumerate(found) if e is first)] = _GONE
+                joined = True
+                break
+    return [e for e in found if e is not _GONE]
+
+
+def _joined(first: Equation, second: Equation, tree: int) -> Equation:
+    """The map that does what `second` does to what `first` gives, which is its tree number `tree`."""
+    one_map, other_map = callee_of(first, TreeMap), callee_of(second, TreeMap)
+    count = len(other_map.turns)
+    columns: list[Sequence[Any]] = []
+    names: list[str | None] = []
+    shared: list[Any] = []
+    for equation, without in ((second, tree), (first, -1)):
+        callee = callee_of(equation, TreeMap)
+        for i in range(callee.trees):
+            column = equation.inputs[i * count : (i + 1) * count]
+            if i != without and not any(all(map(operator.is_, column, c)) for c in columns):
+                columns.append(column)
+                names.append(callee.names[i] if i < len(callee.names) and callee.names[i] not in names else None)
+        shared.extend(a for a in equation.inputs[callee.trees * count :] if not any(a is b for b in shared))
+    turns = [
+        Function("leaf", [*[c[i] for c in columns], *shared], [*one.equations, *two.equations], two.results)
+        for i, (one, two) in enumerate(zip(one_map.turns, other_map.turns, strict=True))
+    ]
+    for place in range(len(first.outputs)):
+        output_of(first, place).named = False
+    callee = TreeMap(turns, len(columns), names, "", other_map.result)
+    return Equation(callee, [*[a for c in columns for a in c], *shared], second.outputs, {}, second.origin)
+
+
+class _Mapper:
+    def __init__(self, function: Function, provenance: Provenance, refused: Any):
+        self.function = function
+        self.refused = refused
+        self.provenance = provenance
+
+    @functools.cached_property
+    def uses(self) -> Counter[Value]:
+        """How often each value is read."""
+        atoms = [a for e in self.function.equations for a in e.inputs] + [*self.function.results]
+        return Counter(a for a in atoms if type(a) is Value)
+
+    def mapped(self) -> list[Equation]:
+        known = {id(e): self._frames(e) for e in self.function.equations}
+        equations = self._side_by_side(self._with_sums(self.function.equations, known), known)
+        frames = [known.get(id(e), ()) for e in equations]
+        if not any(frames):  # nothing was called
+            return list(equations)
+        found: list[Equation] = []
+        failed: dict[tuple[int, int], int] = {}  # runs, by depth and end: how often one was tried in vain
+        at = 0
+        while at < len(equations):
+            made = None
+            for depth in range(_depth_of_run(frames, at), 0, -1):
+                stop = _run(frames, at, depth)
+                tried = failed.get((depth, stop), 0)
+                failed[depth, stop] = tried + 1
+                if stop - at >= _FEWEST and tried < _TRIES:
+                    tails = [f[depth - 1 :] for f in frames[at:stop]]
+                    backward = self.provenance.site(equations[at].origin).phase == "backward"
+                    result = None if backward else name_inside(frames[at][:depth], None)
+                    made = self._tree_maps(equations[at:stop], tails, result)
+                if made is not None:
+                    found.extend(made)
+                    at = stop
+                    break
+            if made is None:
+                found.append(equations[at])
+                at += 1
+        return found
+
+    def _side_by_side(self, equations: Sequence[Equation], frames: Mapping[int, Sequence[Frame]]) -> Sequence[Equation]:
+        """Casts of a backward pass that come from one place, one for each leaf, stand where the last of them stood.
+
+        What was mapped over the parameters (`x.astype(jnp.bfloat16)`) is differentiated where each of them was used.
+        """
+        groups: dict[Any, list[int]] = {}
+        for at, equation in enumerate(equations):
+            own = frames.get(id(equation), ())
+            if own and _is_cast(equation) and self.provenance.site(equation.origin).phase == "backward":
+                groups.setdefault((tuple([id(f) for f in own]), _kind(equation)), []).append(at)
+        moved: dict[int, list[int]] = {}  # by the place of the last one
+        for places in groups.values():
+            outputs = {equations[at].outputs[0] for at in places}
+            between = [a for e in equations[places[0] : places[-1] + 1] for a in e.inputs if type(a) is Value]
+            if len(places) >= _FEWEST and outputs.isdisjoint(between):
+                moved[places[-1]] = places
+        if not moved:
+            return equations
+        gone = {at for places in moved.values() for at in places}
+        order = [i for at in range(len(equations)) for i in moved.get(at, () if at in gone else (at,))]
+        return [equations[i] for i in order]
+
+    def _with_sums(self, equations: Sequence[Equation], frames: Mapping[int, Sequence[Frame]]) -> Sequence[Equation]:
+        """Additions of which each adds something else to the one before, and to that alone, are one TreeSum, which
+        stands where the last one stood."""
+        runs: list[list[Equation]] = []
+        by_total: dict[Atom, list[Equation]] = {}  # the sum so far -> its additions
+        for equation in equations:
+            if equation.callee.name != "operator.add" or not frames[id(equation)]:
+                continue
+            run = by_total.get(equation.inputs[0]) if len(equation.inputs) == 2 else None
+            if run is not None and frames[id(run[0])] == frames[id(equation)]:
+                run.append(equation)
+            elif len(equation.inputs) == 2 or _adds_to_zero(callee_of(equation, Library)):
+                run = [equation]
+                runs.append(run)
+            else:
+                continue
+            if equation.outputs[0] is not None and self.uses.get(equation.outputs[0]) == 1:
+                by_total[equation.outputs[0]] = run
+        found: dict[int, Equation | None] = {}
+        for run in runs:
+            if len(run) >= _FEWEST:
+                found.update((id(e), None) for e in run)
+                found[id(run[-1])] = _tree_sum(run)
+        if not found:
+            return equations
+        moved = [found.get(id(e), e) for e in equations]
+        return [e for e in moved if e is not None]
+
+    def _frames(self, equation: Equation) -> Sequence[Frame]:
+        """Where an equation was called from; nothing for those that no leaf's function may hold."""
+        frames = self.provenance.site(equation.origin).frames
+        if not frames or not isinstance(equation.callee, (Library, Primitive)) or equation.effects:
+            return ()
+        return () if id(equation.origin) in self.refused or functions_called(equation) else frames
+
+    def _tree_maps(
+        self, run: Sequence[Equation], tails: Sequence[Sequence[Frame]], result: str | None
+    ) -> list[Equation] | None:
+        """The run as one equation for each result of a leaf's function; None where it is no repetition.
+
+        `tails`: the frames from the call inwards.
+        """
+        keys = [(tuple([id(f) for f in tail]), _kind(e)) for e, tail in zip(run, tails, strict=True)]
+        size = period(keys)
+        count = len(run) // size
+        if count < _FEWEST or size > _LONGEST:
+            return None
+        turns = [run[i * size : (i + 1) * size] for i in range(count)]
+        parts = self._parts(turns[0])
+        if not parts or any(self._parts(turn) != parts for turn in turns[1:]):
+            return None
+        made = {id(o) for e in run for o in e.outputs}
+        found = []
+        for part in parts:
+            one = self._tree_map([[turn[i] for i in part] for turn in turns], tails[part[-1]], result, made)
+            if one is None:
+                return None
+            found.append(one)
+            result = None  # the author's name is the first one's
+        return found
+
+    def _tree_map(
+        self, turns: Sequence[Sequence[Equation]], tail: Sequence[Frame], result: str | None, made: set[int]
+    ) -> Equation | None:
+        """The equation that does what `turns` do; None where they are not alike. `made`: what all of the run makes."""
+        read = [_Turn(turn) for turn in turns]
+        if any(turn.wiring != read[0].wiring for turn in read):
+            return None
+        columns = list(zip(*[turn.inputs for turn in read], strict=True))
+        trees = [c for c in columns if any(a is not c[0] for a in c)]
+        shared = [c[0] for c in columns if all(a is c[0] for a in c)]
+        if not trees or any(type(a) is not Value for c in trees for a in c):
+            return None
+        if any(len({id(a) for a in c}) < len(turns) or any(id(a) in made for a in c) for c in trees):
+            return None
+        names, order = _names(tail, len(trees))
+        trees = [trees[i] for i in order]
+        outputs = [output_of(turn[-1]) for turn in turns]
+        functions = [
+            Function("leaf", [*[c[i] for c in trees], *shared], list(turn), [output])
+            for i, (turn, output) in enumerate(zip(turns, outputs, strict=True))
+        ]
+        name = tail[1].name if len(tail) > 1 else ""
+        name = "" if name.startswith("<") else name
+        callee = TreeMap(functions, len(trees), [names[i] for i in order], name, result)
+        return Equation(callee, [*[a for c in trees for a in c], *shared], outputs, {}, turns[0][0].origin)
+
+    def _parts(self, turn: Sequence[Equation]) -> list[list[int]] | None:
+        """For each value that a turn gives back, the places of the equations that it takes; None where they overlap."""
+        inside: dict[Value, int] = {}
+        makers: dict[Value, int] = {}
+        for at, equation in enumerate(turn):
+            for atom in equation.inputs:
+                if type(atom) is Value:
+                    inside[atom] = inside.get(atom, 0) + 1
+            for output in equation.outputs:
+                if output is not None:
+                    makers[output] = at
+        parts = []
+        for output, at in makers.items():
+            if self.uses.get(output, 0) > inside.get(output, 0):
+                part: set[int] = set()
+                stack = [at]
+                while stack:
+                    place = stack.pop()
+                    if place not in part:
+                        part.add(place)
+                        stack.extend([makers[a] for a in turn[place].inputs if a in makers])
+                parts.append(sorted(part))
+        places = [place for part in parts for place in part]
+        several = any(len(turn[part[-1]].outputs) != 1 for part in parts)
+        return None if several or len(places) != len(set(places)) or len(places) != len(turn) else parts
+
+
+def _tree_sum(run: Sequence[Equation]) -> Equation:
+    inputs = [*run[0].inputs, *[e.inputs[1] for e in run[1:]]]
+    return Equation(TreeSum(run, len(run[0].inputs) == 1), inputs, run[-1].outputs, {}, run[0].origin)
+
+
+class _Turn:
+    """`inputs`: the values from outside, in order of use; `wiring`: how everything is connected, equal for equal turns."""
+
+    def __init__(self, equations: Sequence[Equation]):
+        self.inputs: list[Any] = []
+        made: dict[Value, int] = {}
+        places: dict[Any, int] = {}
+        self.wiring: list[Any] = []
+        for equation in equations:
+            wires: list[Any] = []
+            for atom in equation.inputs:
+                if type(atom) is Literal:
+                    wires.append((repr(atom.value), str(atom.aval.dtype), atom.aval.weak_type))
+                elif atom in made:
+                    wires.append(made[atom])
+                else:
+                    if id(atom) not in places:
+                        places[id(atom)] = len(self.inputs)
+                        self.inputs.append(atom)
+                    wires.append(-1 - places[id(atom)])
+            self.wiring.append(wires)
+            for output in equation.outputs:
+                if output is not None:
+                    made[output] = len(made)
+
+
+def _adds_to_zero(callee: Library) -> bool:
+    first, second = callee.args
+    return type(first) in (int, float) and first == 0 and type(second) is Slot
+
+
+def _depth_of_run(frames: Sequence[Sequence[Frame]], start: int) -> int:
+    """How many of the outermost frames as many equations share, from the one at `start` on, as a map needs."""
+    first, others = frames[start], frames[start + 1 : start + _FEWEST]
+    depth = len(first) if len(others) == _FEWEST - 1 else 0
+    for other in others:
+        if other is not first:
+            shared = 0
+            for one, another in zip(first[:depth], other, strict=False):
+                if one != another:
+                    break
+                shared += 1
+            depth = shared
+    return depth
+
+
+def _run(frames: Sequence[Sequence[Frame]], start: int, depth: int) -> int:
+    """Where the equations end that share the outermost `depth` frames with the one at `start`."""
+    common = frames[start][:depth]
+    stop = start + 1
+    most = min(len(frames), start + _MOST)
+    while stop < most and frames[stop][:depth] == common:
+        stop += 1
+    return stop
+
+
+def _is_cast(equation: Equation) -> bool:
+    return (
+        len(equation.inputs) == len(equation.outputs) == 1 and equation.origin.primitive.name == "convert_element_type"
+    )
+
+
+def _kind(equation: Equation) -> Any:
+    """What an equation does, but for its types."""
+    callee = equation.callee
+    if type(callee) is Library:
+        return callee.name, len(equation.inputs), tuple(sorted(callee.kwargs))
+    return callee.name, len(equation.inputs)
+
+
+def _names(tail: Sequence[Frame], count: int) -> tuple[list[str | None], list[int]]:
+    """The author's names for the leaves, in order of use; and the order in which the function takes them."""
+    if len(tail) < 2 or tail[1].definition is None:
+        return [None] * count, list(range(count))
+    own = own_parameters(tail[1])
+    places = list(dict.fromkeys([own.index(name) for name in _consumed(tail[1].definition) if name in own]))
+    if len(places) != count:
+        return [None] * count, list(range(count))
+    return [own[p] for p in places], sorted(range(count), key=lambda i: places[i])
+
+
+def _consumed(node: ast.AST) -> Iterator[str]:
+    """Names in the order in which operations take them: `m` after `v` in `m / jnp.sqrt(v)`."""
+    if isinstance(node, (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)):
+        children: list[ast.AST] = [*node.body] if isinstance(node.body, list) else [node.body]
+    else:
+        children = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Compare) and all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+        return  # no operation of the program
+    for child in children:
+        if not isinstance(child, ast.Name):
+            yield from _consumed(child)
+    for child in children:
+        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load):
+            yield child.id

@@ -1,0 +1,1 @@
+"""Rewrites of the jaxpr that keep every bit."""
