@@ -11,15 +11,13 @@ then fuses otherwise, so that its results may differ in the last bits, which is 
 
 from __future__ import annotations
 
-import argparse
 import collections
-import concurrent.futures
 import sys
 from pathlib import Path
 from typing import Any
 
-from _common import Record, child_main, compare_bits, host_leaves, run_child, write_json
-from guards import ROOT, SHARED, cases_of, program
+from _common import Record, child_main, compare_bits, host_leaves
+from guards import arguments, measured_rows, program
 
 _CLOSE = 1e-5  # of the largest value of an array
 
@@ -86,34 +84,14 @@ def verdict(expected: list[Any], found: list[Any]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    everything = [str(SHARED / "zoo"), str(SHARED / "zoo2"), str(ROOT / "tests" / "gallery"), "suite"]
-    parser.add_argument("--of", nargs="*", default=everything, help="folders of programs, or suite")
-    parser.add_argument("--only", help="a regular expression on names")
-    parser.add_argument("--seconds", type=float, default=300.0, help="time limit of one program")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--json", help="where to write everything measured")
-    options = parser.parse_args()
-    cases = [case for where in options.of for case in cases_of(where, options.only)]
-
-    def run(case: dict[str, Any]) -> dict[str, Any]:
-        asked = {k: case[k] for k in ("kind", "case")}
-        return {**case, **run_child(__file__, asked, options.seconds, devices=case["devices"], x64=case["x64"])}
-
-    rows: list[dict[str, Any]] = []
     total: collections.Counter[str] = collections.Counter()
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for row in pool.map(run, cases):
-            rows.append(row)
-            found = [str(row.get(stage, row.get("error"))) for stage in ("captured", "lifted")]
-            is_good = all(word in ("same", "close") for word in found)
-            total["passed" if is_good else "failed"] += 1
-            total.update(
-                f"{stage} {word}" for stage, word in zip(("captured", "lifted"), found, strict=True) if is_good
-            )
-            if found != ["same", "same"]:
-                print(f"{row['name']:44} captured: {found[0][:120]}   lifted: {found[1][:120]}", flush=True)
-            write_json(options.json, {"rows": rows})
+    for row in measured_rows(__file__, arguments((__doc__ or "").splitlines()[0], 300.0)):
+        found = [str(row.get(stage, row.get("error"))) for stage in ("captured", "lifted")]
+        is_good = all(word in ("same", "close") for word in found)
+        total["passed" if is_good else "failed"] += 1
+        total.update(f"{stage} {word}" for stage, word in zip(("captured", "lifted"), found, strict=True) if is_good)
+        if found != ["same", "same"]:
+            print(f"{row['name']:44} captured: {found[0][:120]}   lifted: {found[1][:120]}", flush=True)
     print("   ".join(f"{word} {count}" for word, count in sorted(total.items())))
     print(f"{total['passed']} passed, {total['failed']} failed")
     return bool(total["failed"])

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import concurrent.futures
 import contextlib
 import itertools
 import json
@@ -100,7 +101,9 @@ def measure(options: dict[str, Any], record: Record) -> None:
         record.put(stage=name)
     counts[first[0]] = counts.get(first[0], 0) + 1
     bad = [f for f in found if f[1] in ("SILENT", "other")]
-    record.put(counts=counts, bad=bad, allowed=followed.allowed, follows=followed.follows, refused_sizes=followed.refused)
+    record.put(
+        counts=counts, bad=bad, allowed=followed.allowed, follows=followed.follows, refused_sizes=followed.refused
+    )
 
 
 def program(options: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], tuple[Any, Any]]:
@@ -267,7 +270,11 @@ def changes(args: tuple[Any, ...], static: Any) -> Iterator[tuple[str, tuple[Any
     yield f"x64 {flag}", args, lambda: jax.enable_x64(flag)
     yield "rbg keys", args, lambda: jax.default_prng_impl("rbg")
     automatic = (jax.sharding.AxisType.Auto,)
-    yield "a mesh around it", args, lambda: jax.set_mesh(jax.make_mesh((jax.device_count(),), ("around",), axis_types=automatic))
+    yield (
+        "a mesh around it",
+        args,
+        lambda: jax.set_mesh(jax.make_mesh((jax.device_count(),), ("around",), axis_types=automatic)),
+    )
 
 
 def batches(args: Any) -> list[bool]:
@@ -340,7 +347,9 @@ def restructured(args: Any) -> Iterator[tuple[str, Any]]:
             yield f"{place} of another class", rebuild((tuple if kind is list else list)(node))
         if type(node) in (tuple, list):
             for i, item in enumerate(node):
-                yield from visit(item, lambda v, i=i: rebuild(type(node)([*node[:i], v, *node[i + 1 :]])), f"{place}[{i}]")
+                yield from visit(
+                    item, lambda v, i=i: rebuild(type(node)([*node[:i], v, *node[i + 1 :]])), f"{place}[{i}]"
+                )
         elif isinstance(node, tuple) and hasattr(node, "_fields"):
             yield f"{place} as a plain tuple", rebuild(tuple(node))
             for name in node._fields:
@@ -413,36 +422,48 @@ def cases_of(where: str, only: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def arguments(what: str, seconds: float) -> argparse.Namespace:
+    """The command line of a bench that runs programs one by one: which, and how long each may take."""
+    parser = argparse.ArgumentParser(description=what)
     everything = [str(SHARED / "zoo"), str(SHARED / "zoo2"), str(ROOT / "tests" / "gallery"), "suite"]
     parser.add_argument("--of", nargs="*", default=everything, help="folders of programs, or suite")
     parser.add_argument("--only", help="a regular expression on names")
-    parser.add_argument("--seconds", type=float, default=600.0, help="time limit of one program")
+    parser.add_argument("--seconds", type=float, default=seconds, help="time limit of one program")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", help="where to write everything measured")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def measured_rows(script: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What `script --child` recorded of each program, in their order; all so far are written after each."""
     cases = [case for where in options.of for case in cases_of(where, options.only)]
-    import concurrent.futures
 
     def run(case: dict[str, Any]) -> dict[str, Any]:
         asked = {k: case[k] for k in ("kind", "case")}
-        return {**case, **run_child(__file__, asked, options.seconds, devices=case["devices"], x64=case["x64"])}
+        return {**case, **run_child(script, asked, options.seconds, devices=case["devices"], x64=case["x64"])}
 
     rows: list[dict[str, Any]] = []
-    total: collections.Counter[str] = collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(run, cases):
             rows.append(row)
-            if "counts" not in row:
-                print(f"{row['name']:44} not measured: {str(row.get('error'))[:160]}", flush=True)
-                continue
-            total.update(row["counts"])
-            words = "  ".join(f"{k} {n}" for k, n in sorted(row["counts"].items()))
-            print(f"{row['name']:44} {row['follows']}/{row['allowed']} rows follow   {words}", flush=True)
-            for name, kind, detail in row["bad"][:12]:
-                print(f"    {kind}: {name}: {detail[:220]}", flush=True)
             write_json(options.json, {"rows": rows})
+            yield row
+
+
+def main() -> int:
+    options = arguments((__doc__ or "").splitlines()[0], 600.0)
+    rows: list[dict[str, Any]] = []
+    total: collections.Counter[str] = collections.Counter()
+    for row in measured_rows(__file__, options):
+        rows.append(row)
+        if "counts" not in row:
+            print(f"{row['name']:44} not measured: {str(row.get('error'))[:160]}", flush=True)
+            continue
+        total.update(row["counts"])
+        words = "  ".join(f"{k} {n}" for k, n in sorted(row["counts"].items()))
+        print(f"{row['name']:44} {row['follows']}/{row['allowed']} rows follow   {words}", flush=True)
+        for name, kind, detail in row["bad"][:12]:
+            print(f"    {kind}: {name}: {detail[:220]}", flush=True)
     measured = [r for r in rows if "counts" in r]
     allowed, follows = (sum(r[k] for r in measured) for k in ("allowed", "follows"))
     programs = [r for r in measured if r["allowed"]]
