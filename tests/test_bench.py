@@ -93,6 +93,25 @@ def test_transforms_says_when_writing_fails(zoo: Path, tmp_path: Path) -> None:
     assert "failed softplus [jit, jvp, vmap, grad, grad2]: write: " in text
 
 
+def test_evaluate_runs_programs_as_captured_and_as_lifted(zoo: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "out.json")
+    text, data = run("evaluate.py", "--of", str(zoo), "--json", out)
+    assert {row["name"]: (row["captured"], row["lifted"]) for row in data["rows"]} == {
+        "softplus": ("same", "same"), "halve": ("same", "same"),
+    }  # fmt: skip
+    assert text.splitlines()[-1] == "2 passed, 0 failed"
+
+
+def test_ablation_says_what_a_pass_is_worth(zoo: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "out.json")
+    text, data = run("ablation.py", "--of", str(zoo), "--only", "soft", "--passes", "library-calls", "--json", out)
+    (row,) = data["figures"]
+    assert set(row["without"]) == {"library-calls"} and "name-values" in row["fired"]
+    assert row["without"]["library-calls"]["tokens"] > row["whole"]["tokens"]
+    assert "library-calls                             1 " in text
+    assert text.splitlines()[-1] == "1 passed, 0 failed"
+
+
 def test_speed_measures_both_kinds(zoo: Path, tmp_path: Path) -> None:
     options = ("--sizes", "60", "--repeats", "1", "--zoo", str(zoo), "--only", "softplus")
     text, data = run("speed.py", *options, "--json", str(tmp_path / "out.json"))

@@ -148,10 +148,11 @@ def forms_of(captured: Captured, plain: Plain, options: Options, folds: bool = F
         bold = False
         seen: dict[str, int] = {}
         for only, without in forms:
+            without = without | options.without
             if without == BOLD and only is most and not bold:
                 continue
             if only is NEUTRAL and seen:
-                only, without = _harmless(captured, whole, list(seen), kept, settings), frozenset()
+                only, without = _harmless(captured, whole, list(seen), kept, settings), options.without
             form, counts = simplified(whole, only, JAX.user_names(), kept, *settings, without, instead, known)
             bold = not BOLD.isdisjoint(counts)
             seen = seen or counts

@@ -26,3 +26,4 @@ class Options:
     sizes: str = "infer"
     guard: bool = True
     derivatives: str = "auto"
+    without: frozenset[str] = frozenset()  # passes and rewrites that are left out, by name (`bench/ablation.py`)

@@ -404,7 +404,8 @@ class Attempt:
         while True:
             for function, equations in plain:
                 function.equations = equations
-            whole = lift(program, refused, inlined, replace(self._lift_options(), course=course))
+            options = replace(self._lift_options(), course=replace(course, without=self.options.without))
+            whole = lift(program, refused, inlined, options)
             lifted = walk_functions(program.entry)
             with self.captured.caches():
                 if not program.capture_rest(lifted):
@@ -442,7 +443,7 @@ class Attempt:
             share=self.share[0] if self.share else None,
             layout=hooks.layout or Layout,
             size_names=hooks.outline is None,
-            course=course,
+            course=replace(course, without=self.options.without),
             in_order=self.in_order,
         )
         return write_module(
