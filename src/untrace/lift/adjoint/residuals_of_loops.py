@@ -166,7 +166,7 @@ def arrange(functions: Sequence[Function], found: dict[int, list[Handover]]) -> 
     orders: dict[int, list[Any]] = {}  # id of a function -> its results: as a loop gives them, or as arranged here
     for handover in (h for hs in found.values() for h in hs):
         body = callee_of(handover.forward, Scan).body
-        orders[id(body)] = list(body.results)
+        body.results = orders[id(body)] = list(body.results)  # one list: what is arranged below is the body's own
     sites: dict[int, list[tuple[Function, Equation]]] = {}
     for function in reversed(functions):
         if function.facts.saved > 1 and id(function) in sites:
