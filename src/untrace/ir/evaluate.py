@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from untrace import jax_compat
+from untrace.ir.bodies import CALLS
 from untrace.ir.nodes import (
     Cond,
     Equation,
@@ -29,7 +30,7 @@ from untrace.ir.nodes import (
 from untrace.ir.types import Data
 
 # Calls of one Function that is their parameter, on all their operands.
-_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2"})
+_CALLS = CALLS | {"closed_call", "core_call"}
 
 
 def evaluate(function: Function, *args: Data) -> list[Data]:

@@ -33,6 +33,7 @@ from untrace.jax_compat.jaxprs import (
 )
 from untrace.jax_compat.inner_jaxprs import (
     PLAIN_TYPES,
+    JaxprRewriter,
     bodies_in,
     constants_in,
     count_of_equations,

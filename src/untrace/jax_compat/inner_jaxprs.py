@@ -79,6 +79,24 @@ def jaxprs_in(eqn: Any) -> list[Any]:
     return found
 
 
+class JaxprRewriter:
+    """Makes others of jaxprs that may share parts: of each, by identity, one. `rewritten` says what."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Any, Any]] = {}  # with the jaxpr itself, which keeps its id
+
+    def jaxpr(self, closed: Any) -> Any:
+        """What was made of a jaxpr, which may be the jaxpr itself."""
+        key = id(closed)
+        known = self._made.get(key)
+        if known is None:
+            known = self._made[key] = closed, self.rewritten(closed)
+        return known[1]
+
+    def rewritten(self, closed: Any) -> Any:
+        raise NotImplementedError(type(self).__name__)
+
+
 def equations_in(closed: Any) -> Iterator[Any]:
     """Every equation of a jaxpr and of the jaxprs in it, each of those once."""
     for jaxpr in bodies_in(closed):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace._places import place_of
-from untrace.jax_compat.inner_jaxprs import equations_in, jaxprs_in
+from untrace.jax_compat.inner_jaxprs import bodies_in, equations_in
 from untrace.jax_compat.jax_code import jax_folder
 from untrace.jax_compat.jaxprs import open_jaxpr
 from untrace.jax_compat.rebuilding import substituted
@@ -169,21 +169,14 @@ def _is_place_in_jax(place: str) -> bool:
 
 def is_mapped(closed: Any) -> bool:
     """Whether a program has equations that `jax.vmap` batched, outside of what is differentiated."""
-    seen: set[int] = set()
-    stack = [closed]
-    while stack:
-        jaxpr, _ = open_jaxpr(stack.pop())
-        if id(jaxpr) in seen:
-            continue
-        seen.add(id(jaxpr))
-        for eqn in jaxpr.eqns:
-            scopes = equation_source(eqn)[1]
-            transforms = [s for s in scope_names(scopes) if s in ("vmap()", "jvp()", "transpose()")] if scopes else []
-            if transforms[:1] == ["vmap()"]:
-                return True
-            if not transforms:
-                stack.extend(jaxprs_in(eqn))
-    return False
+    bodies = bodies_in(closed, lambda eqn: not _transforms_around(eqn))
+    return any(_transforms_around(eqn)[:1] == ["vmap()"] for jaxpr in bodies for eqn in jaxpr.eqns)
+
+
+def _transforms_around(eqn: Any) -> list[str]:
+    """The transformations that an equation was made in, the outermost first."""
+    scopes = equation_source(eqn)[1]
+    return [s for s in scope_names(scopes) if s in ("vmap()", "jvp()", "transpose()")] if scopes else []
 
 
 def is_differentiated(closed: Any) -> bool:

@@ -63,23 +63,15 @@ def _known(closed: Any) -> Iterator[_Known]:
                     yield _Known(body, derivative, jaxpr, eqn.invars[: derivative.signature.closed])
 
 
-class _Finder:
+class _Finder(jax_compat.JaxprRewriter):
     """Finds calls in jaxprs that may share parts, each once."""
 
     def __init__(self, known: Sequence[_Known], provenance: Provenance):
+        super().__init__()
         self.known = known
         self.provenance = provenance
-        self._memo: dict[int, Any] = {}
-        self._alive: list[Any] = []
 
-    def jaxpr(self, closed: Any) -> Any:
-        found = self._memo.get(id(closed))
-        if found is None:
-            self._alive.append(closed)
-            found = self._memo[id(closed)] = self._with_calls(closed)
-        return found
-
-    def _with_calls(self, closed: Any) -> Any:
+    def rewritten(self, closed: Any) -> Any:
         jaxpr, _ = jax_compat.open_jaxpr(closed)
         made_by = {v: (i, n) for i, e in enumerate(jaxpr.eqns) for n, v in enumerate(e.outvars)}
         calls: dict[int, Any] = {}

@@ -6,7 +6,6 @@ What comes is compared with the program that was captured, so that nothing about
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -43,19 +42,11 @@ def unfolded(closed: Any) -> Any:
     return _Unfolder().jaxpr(closed)
 
 
-@dataclass(slots=True)
-class _Unfolder:
+class _Unfolder(jax_compat.JaxprRewriter):
     """Unfolds jaxprs that may share parts, each once."""
 
-    _memo: dict[int, Any] = field(default_factory=dict)
-    _alive: list[Any] = field(default_factory=list)
-
-    def jaxpr(self, closed: Any) -> Any:
-        found = self._memo.get(id(closed))
-        if found is None:
-            self._alive.append(closed)
-            found = self._memo[id(closed)] = self._unfolded(closed, {})
-        return found
+    def rewritten(self, closed: Any) -> Any:
+        return self._unfolded(closed, {})
 
     def _unfolded(self, closed: Any, held: Mapping[int, Body]) -> Any:
         """held: the inputs that are tokens, by place; they become what the pullbacks hold."""

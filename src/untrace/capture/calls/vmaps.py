@@ -233,22 +233,14 @@ def _branches(closed: Any) -> int:
     return sum(e.primitive.name == "cond" for e in jax_compat.equations_in(closed))
 
 
-class _Folder:
+class _Folder(jax_compat.JaxprRewriter):
     """Folds jaxprs that may share parts, each once."""
 
     def __init__(self, calls: Sequence[VmapCall]):
+        super().__init__()
         self.calls = list(calls)
-        self._memo: dict[int, Any] = {}
-        self._alive: list[Any] = []
 
-    def jaxpr(self, closed: Any) -> Any:
-        found = self._memo.get(id(closed))
-        if found is None:
-            self._alive.append(closed)
-            found = self._memo[id(closed)] = self._folded(closed)
-        return found
-
-    def _folded(self, closed: Any) -> Any:
+    def rewritten(self, closed: Any) -> Any:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
         known = {id(value): var for var, value in zip(jaxpr.constvars, consts, strict=False)}
         eqns: list[Any] = [jax_compat.with_inner_jaxprs(e, self.jaxpr) for e in jaxpr.eqns]

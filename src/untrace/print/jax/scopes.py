@@ -83,7 +83,7 @@ def _check_body(body: Sequence[Statement], bound: set[str], outside: set[str], i
 
 
 def _bound_inside(node: Any) -> Iterator[str]:
-    """What an expression binds: `(n := x.shape[0])`."""
+    """What a statement binds that is no assignment."""
     if isinstance(node, Statement):
         yield from bound_names(node)
 
