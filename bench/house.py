@@ -130,7 +130,7 @@ def _has_open_dictionary(annotation: ast.expr) -> bool:
 
 def any_in_signatures(source: Source) -> Iterator[int]:
     """Lines of signatures with `Any` in them, in the folders that are to be typed throughout."""
-    if source.folder.split("/")[0] not in TYPED:
+    if source.folder not in TYPED:
         return
     for node in ast.walk(source.tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from untrace import jax_compat
-from untrace._errors import OptionError, OutputExistsError
+from untrace._errors import OptionError
 from untrace._garbage import no_collections
 from untrace._options import WORDS, Options
 from untrace._pipeline import Result, write_and_prove
@@ -23,8 +22,11 @@ from untrace.capture.function import Captured
 from untrace.print.jax.entry import FlatEntry
 from untrace.print.jax.signature import static_arguments
 from untrace.print.rules import JAX
-from untrace.prove.load import LoadedText, load_text, save_arrays
+from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
+from untrace.targets.base import Translated
+from untrace.targets.saving import save_module
+from untrace.targets.translate import TARGETS, translated
 
 __all__ = ["Decompiled", "decompile", "from_jaxpr", "rule", "steps"]
 
@@ -57,6 +59,7 @@ class Decompiled:
     callables: dict[str, Callable[..., Any]] = field(repr=False, default_factory=dict)
     _origins: list[Any] = field(repr=False, default_factory=list)
     _module: LoadedText | None = field(repr=False, default=None)
+    _translate: Callable[[str], Translated] | None = field(repr=False, default=None)
 
     @property
     def module(self) -> LoadedText:
@@ -79,53 +82,23 @@ class Decompiled:
 
         Each file appears whole or not at all. Raises OutputExistsError where one exists, unless `overwrite`.
         """
-        path = os.fspath(path)
-        if not path.endswith(".py"):
-            raise OptionError(f"a module is saved as a .py file, not as {path!r}")
-        data = path[:-3] + ".npz"
-        targets = [path, data] if self.arrays else [path]
-        if not overwrite:
-            for target in targets:
-                if os.path.exists(target):
-                    raise OutputExistsError(
-                        f"{target} exists; pass overwrite=True (on the command line --force) to replace it"
-                    )
-        folder = os.path.dirname(os.path.abspath(path))
-        if not os.path.isdir(folder):
-            raise OptionError(f"there is no folder {folder} to save into")
-        if self.arrays:  # first the data: a module without its data is worse than data without a module
-            _write_atomically(data, lambda temporary: save_arrays(temporary, self.arrays))
-        _write_atomically(path, lambda temporary: _write_text(temporary, self.source))
-        return path
+        return save_module(path, self.source, self.arrays, overwrite)
 
-    def to(self, target: str) -> Any:
-        """The same program for another target. None but JAX is there yet: raises OptionError."""
-        raise OptionError(f"the target {target!r} is not there yet; this version writes JAX only")
+    def to(self, target: str) -> Translated:
+        """The same program for another target: "numpy". Its derivatives are written out there.
+
+        Raises OptionError for a target that is not there yet, UnsupportedPrimitiveError for what the target cannot express.
+        """
+        _check_target(target)
+        if self._translate is None:
+            raise OptionError("what came as a jaxpr, or from PyTorch, is written for JAX only")
+        return self._translate(target)
 
 
-def _write_text(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-
-
-def _write_atomically(path: str, write: Callable[[str], None]) -> None:
-    """`write` fills a temporary file in the same folder, which then takes the place of `path` in one step."""
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".untrace_", suffix=".tmp")
-    os.close(handle)
-    try:
-        write(temporary)
-        mode = os.stat(path).st_mode if os.path.exists(path) else 0o666 & ~_umask()
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _check_target(target: str) -> None:
+    if target not in TARGETS:
+        known = ", ".join(map(repr, TARGETS))
+        raise OptionError(f"the target {target!r} is not there yet; this version has 'jax' and {known}")
 
 
 def decompile(
@@ -144,7 +117,8 @@ def decompile(
     also: Sequence[Any] = (),
     guard: bool = True,
     derivatives: str = "auto",
-) -> Callable[..., Decompiled]:
+    target: str = "jax",
+) -> Callable[..., Any]:
     """A function of `fn`'s arguments that gives its source: `decompile(fn)(*args, **kwargs) -> Decompiled`.
 
     Arguments are arrays, pytrees of them, or `jax.ShapeDtypeStruct`s; only shapes and dtypes matter, and the shapes only as
@@ -170,14 +144,22 @@ def decompile(
     derivatives: "auto": a derivative that the function calls (`jax.grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`) stays a
         call of a function of the text, and what was handed over as a derivative (`decompile(jax.grad(loss))`) is written out;
         "called": that stays a call as well; "written": all are written out.
+    target: "jax", or "numpy": then it is a Translated that comes, see `Decompiled.to`.
 
     Raises OptionError, CaptureError (the function cannot be traced), UnsupportedPrimitiveError, ProofError.
     """
     options = _options(style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard, derivatives)
 
+    job = _Job(fn, static_argnums, static_argnames, also, options)
+    if target != "jax":
+        _check_target(target)
+        return lambda *args, **kwargs: _translated(job, args, kwargs, target)
+
     def decompile_on(*args: Any, **kwargs: Any) -> Decompiled:
         with no_collections():
-            return _decompiled(*_written(_Job(fn, static_argnums, static_argnames, also, options), args, kwargs))
+            found = _decompiled(*_written(job, args, kwargs))
+        found._translate = lambda target: _translated(job, args, kwargs, target)
+        return found
 
     return decompile_on
 
@@ -191,6 +173,14 @@ class _Job:
     static_argnames: str | Sequence[str]
     also: Sequence[Any]
     options: Options
+
+
+def _translated(job: _Job, args: tuple[Any, ...], kwargs: dict[str, Any], target: str) -> Translated:
+    """The text for another target than JAX."""
+    nums, names = static_arguments(job.function, args, job.static_argnums, job.static_argnames)
+    call = Call(job.function, args, kwargs, nums, names, note_calls=False)
+    with no_collections():
+        return translated(target, call, job.options, [call.with_arguments(more) for more in job.also])
 
 
 def _written(job: _Job, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Captured, Result, dict[str, float]]:

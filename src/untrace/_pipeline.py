@@ -85,7 +85,7 @@ def write_and_prove(
     sizes than the user's is readable or none: the user's own sizes are plainer.
     """
     if options.style == "idiomatic" and captured.summary:
-        name = _name_of_transformed(captured.summary, name)
+        name = name_of_transformed(captured.summary, name)
     with _interpreter_settings():
         start = time.perf_counter()
         plain = Plain(captured, name, entry, lifted=options.style == "idiomatic")
@@ -119,7 +119,7 @@ def write_and_prove(
         )
 
 
-def _name_of_transformed(summary: str, name: str) -> str:
+def name_of_transformed(summary: str, name: str) -> str:
     """`grad_loss` for what `jax.grad(loss)` gave, unless it has another name by now."""
     words, _, rest = summary.partition(" of `")
     inner = rest.partition("`")[0]
@@ -371,6 +371,11 @@ class Attempt:
         plain = [(f, f.equations) for f in walk_functions(again.program.entry)]
         lifted = again._lift(plain, taken.refused, taken.inlined, course)
         return again._written("", taken.forced, True, False, taken.rolls, course if lifted else NONE)
+
+    def lifted_program(self) -> Program:
+        """The program after its passes, nothing taken back: for another target, which has its own way of writing it."""
+        self._lift([(f, f.equations) for f in walk_functions(self.program.entry)], frozenset(), frozenset())
+        return self.program
 
     def _notes(self) -> tuple[str, ...]:
         """What a person should know of the text: those of the program, and which derivatives are not calls in it."""

@@ -159,6 +159,8 @@ def _show(argv: list[str]) -> int:
     )
     options = parser.parse_intermixed_args(argv)
     terminal = _terminal()
+    if options.to not in (None, "jax") and (options.steps or options.until or options.jaxpr):
+        raise OptionError("--steps, --until and --jaxpr show how the text for JAX comes about: they do not go with --to.")
     if options.steps or options.until:
         return _show_steps(options, terminal)
     decompiled = _decompile(options, terminal)
@@ -238,6 +240,8 @@ def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
         raise OptionError(
             "--torch goes with --kw, --also, --no-prove and the flags of style only; differentiate what it writes."
         )
+    if options.to not in (None, "jax"):
+        raise OptionError("what comes from PyTorch is written for JAX only: --to does not go with --torch.")
     module = commands.load_module(options.target)
     args, kwargs = commands.inputs(options.args, options.kw)
     if any(o is not None for o in (options.reroll, options.sizes, options.derivatives)):
@@ -252,6 +256,8 @@ def _style_settings(options: argparse.Namespace) -> dict[str, Any]:
     """The options about the text that were given; the others keep their defaults."""
     names = ("style", "comments", "annotations", "reroll", "sizes", "derivatives")
     found = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.to is not None:
+        found["target"] = options.to
     return found if options.guard else {**found, "guard": False}
 
 
@@ -398,6 +404,7 @@ _OPTION_HELP = {
 
 
 def _add_style_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--to", metavar="TARGET", help="numpy: the program without JAX, its derivatives written out")
     parser.add_argument("--style", help="how to write: exact is one statement per equation")
     parser.add_argument("--comments", help="full, some or none: types and places beside the statements")
     parser.add_argument("--annotations", help='jaxtyping: `x: Float[Array, "8 128"]` in every function')

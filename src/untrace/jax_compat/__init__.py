@@ -62,6 +62,7 @@ from untrace.jax_compat.values import (
     is_traceable,
     is_tracer,
     is_weak,
+    as_numpy,
     key_data,
     key_impl_name,
     no_tangent,

@@ -35,6 +35,11 @@ def key_data(key: Any) -> Any:
     return jax.random.key_data(key)
 
 
+def as_numpy(value: Any) -> Any:
+    """A value as NumPy has it: an array, or a scalar of no dimensions; of typed keys their words."""
+    return np.asarray(jax.random.key_data(value) if is_key(value) else value)[()]
+
+
 def is_ref(value: Any) -> bool:
     """Whether `value` is a mutable array (`jax.new_ref`), concrete or traced."""
     from jax._src.core import Ref  # `jax.Ref` is public from 0.10 on, but a type alias there

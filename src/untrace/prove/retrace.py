@@ -175,10 +175,10 @@ def whole_call(function: Any, captured: Captured) -> Any:
 
 def weaker(module: LoadedText, written: Written, captured: Captured, why: str) -> Proof:
     """The level below `jaxpr` that holds: the same StableHLO, or the same bits on sampled inputs."""
-    return weaker_of(_of_leaves(module, written, captured), captured, why, captured.notes)
+    return weaker_of(of_leaves(module, written, captured), captured, why, captured.notes)
 
 
-def _of_leaves(module: LoadedText, written: Written, captured: Captured) -> Any:
+def of_leaves(module: LoadedText, written: Written, captured: Captured) -> Any:
     """The written function, of flat leaves to flat leaves."""
     function = whole_call(getattr(module, written.name), captured)
     _, tree = jax.tree_util.tree_flatten((captured.args, captured.kwargs))
@@ -201,7 +201,7 @@ def prove_scans(written: Written, captured: Captured) -> tuple[Proof, LoadedText
     module = None
     try:
         module = load_text(written.source, written.name, written.arrays, written.callables, final=False)
-        text = _of_leaves(module, written, captured)
+        text = of_leaves(module, written, captured)
         args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
         jax.eval_shape(text, *args)
         original = jax.extend.core.jaxpr_as_fun(captured.jaxpr)

@@ -79,7 +79,7 @@ def _flat(module: ModuleWriter, function: Function, name: str) -> Def:
         given = [Argument(Name(p.name), v.aval, (p.name,)) for p, v in zip(params, function.params, strict=True)]
         avals = [v.aval for v in function.params]
         module.guard = guard_of(module, {p.name: "plain" for p in params}, given, avals)
-    return module.described.describe(Def(name, params, w.statements), arguments, result)
+    return module.described.describe(Def(name, params, w.statements, module.entry_decorators), arguments, result)
 
 
 def _array(w: FunctionWriter, result: Any) -> Expr:
@@ -133,7 +133,7 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
     if signature.public:
         inner = module.scope.fresh(f"_{name}")
         forwarder = signature.forwarder(name, inner)
-    definition = Def(inner, signature.parameters, w.statements)
+    definition = Def(inner, signature.parameters, w.statements, module.entry_decorators)
     whole = _only_called(module, definition) if module.idiomatic and forwarder is None else None
     if whole is not None:
         definition = whole

@@ -294,17 +294,18 @@ def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
 
 
 def number(w: Any, value: float) -> Expr:
-    """A Python float as a person writes it; infinities and NaN by their names in `jnp`."""
+    """A Python float as a person writes it; infinities and NaN by their names in the target's `jnp`."""
     if math.isfinite(value):
         text = repr(value)
         if len(text) > 6 and text.endswith(".0"):
             digits, zeros = text[:-2].rstrip("0"), len(text[:-2]) - len(text[:-2].rstrip("0"))
             text = f"{digits}e{zeros}" if zeros > 3 else text
         return Text(text, UNARY if text.startswith("-") else 14)
-    w.module.modules.add("jnp")
+    w.module.modules.add(w.module.namespace)
+    name = w.module.namespace
     if value != value:
-        return Text("jnp.nan")
-    return Text("jnp.inf") if value > 0 else Text("-jnp.inf", UNARY)
+        return Text(f"{name}.nan")
+    return Text(f"{name}.inf") if value > 0 else Text(f"-{name}.inf", UNARY)
 
 
 def repeated_slots(callee: Library) -> list[int]:

@@ -114,13 +114,14 @@ def write_module(
     rolls: bool = True,
     guarded: Guarded | None = None,
     manner: Manner = Manner(),
+    writer: Callable[[frozenset[int], bool, bool], ModuleWriter] = ModuleWriter,
 ) -> Written:
     """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express.
 
     guarded: what the entry depends on beside its arguments, for its guard (`guard.guarded_by`); None: without one. course:
-    which passes over the statements are run.
+    which passes over the statements are run. writer: of the target.
     """
-    module = ModuleWriter(forced, standalone, idiomatic)
+    module = writer(forced, standalone, idiomatic)
     module.reroll, module.guarded = reroll, guarded
     module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
     module.program, module.in_order, module.provenance = program.entry.jaxpr, manner.in_order, provenance_of(program)

@@ -74,6 +74,9 @@ class ModuleWriter(ConstantWriter):
 
     def __init__(self, forced: frozenset[int] = frozenset(), standalone: bool = False, idiomatic: bool = False):
         super().__init__()
+        self.rules = rules.JAX  # those of the target
+        self.namespace = "jnp"  # what its functions on arrays are in
+        self.entry_decorators: Sequence[Expr] = ()
         self.idiomatic = idiomatic
         # Id of a jaxpr equation -> those whose expressions stand in its own.
         self.folded: dict[int, tuple[Any, ...]] = {}
@@ -407,7 +410,7 @@ class FunctionWriter:
         self._body, self._results, self._read = equations, results, None
         self._last_reads = self._last_taken = None
         names = self.names
-        find = rules.JAX.find
+        find = self.module.rules.find
         forced = self.module.forced
         literal = self.module.literal if self.sizes is None else self.literal
         dead: set[int] = set()

@@ -1,0 +1,94 @@
+"""What a text for another target is worth: run beside the original, on the example and on sampled inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from untrace import jax_compat
+from untrace.ir.types import Data
+from untrace.prove.report import Proof
+from untrace.prove.run import same_bits, type_difference, ulps
+from untrace.prove.sample import CannotSample, sample_inputs
+
+SAMPLES = 16
+_EDGES = (3, 4, 5, 7)  # of eight samples those with edge values, as `sample_inputs` draws them
+_EXPLAINED = 64  # times what one rounding of everything moves a result by, several may move it
+_CLOSE = 1024  # units in the last place of the largest number of a result
+
+
+def checked(
+    original: Callable[..., Data],
+    rounded: Callable[..., Data],
+    text: Callable[..., Data],
+    leaves: Sequence[Data],
+    names: Sequence[str],
+) -> Proof:
+    """`bits`, `close` or `unproven`, from running a text and its original on flat leaves, the original's own first.
+
+    close: to the last digits of each result's largest number, or as far apart as the original and `rounded` are, which
+    computes the same with another rounding; how far that is, in units in the last place, is said. On edge values
+    (overflow, NaN, subnormals) that explains less: where results differ there, a note says so.
+    """
+    worst, where, edges, moved, count, exact = 0.0, "", 0, 0, 0, True
+    function, other = jax.jit(original), jax.jit(rounded)
+    try:
+        for number, inputs in enumerate(sample_inputs(leaves, samples=SAMPLES)):
+            try:
+                expected = jax.block_until_ready(jax.tree.leaves(function(*inputs)))
+            except Exception:  # the user's program may refuse an input
+                continue
+            found = text(*[jax_compat.as_numpy(x) for x in inputs])
+            count += 1
+            is_edge = number % 8 in _EDGES
+            for place, (name, y, x) in enumerate(zip(names, found, expected, strict=True)):
+                wanted = jax_compat.as_numpy(x)
+                types = type_difference(wanted, np.asarray(y))
+                if types:
+                    return Proof("unproven", f"{name}: {types}")
+                given = np.asarray(y)
+                if same_bits(wanted, given):
+                    continue
+                exact = False
+                apart, is_alike = _distance(wanted, given)
+                if is_alike and apart <= _CLOSE:
+                    if apart > worst:
+                        worst, where = apart, name
+                elif is_edge:
+                    edges += 1
+                elif is_alike and apart <= _EXPLAINED * _distance(wanted, np.asarray(other(*inputs)[place]))[0]:
+                    moved += 1
+                else:
+                    return Proof("unproven", f"{name} differs at sampled input {number}")
+    except CannotSample as error:
+        return Proof("unproven", str(error))
+    except Exception as error:  # the text is wrong in some way: that is what this is for
+        return Proof("unproven", f"the text raises {type(error).__name__}: {error}")
+    if not count:
+        return Proof("unproven", "the original runs on none of the sampled inputs")
+    on = f"on {count} sampled inputs"
+    if exact:
+        return Proof("bits", on)
+    notes = [f"on edge values (overflow, NaN, subnormals) {edges} results differ"] if edges else []
+    if moved:
+        notes.insert(0, f"{moved} results are further apart, as another rounding of the original's own operations is")
+    in_which = f" of the largest number in {where}" if where else ""
+    return Proof("close", f"within {ulps(max(worst, 1.0))}{in_which}, {on}", tuple(notes))
+
+
+def _distance(wanted: np.ndarray, given: np.ndarray) -> tuple[float, bool]:
+    """(how far apart two arrays are, in units in the last place of the largest finite number; whether they are infinite or
+    NaN at the same places)."""
+    if not jax.dtypes.issubdtype(wanted.dtype, np.inexact):
+        return (0.0, True) if np.array_equal(wanted, given) else (np.inf, False)
+    wide = np.complex128 if np.iscomplexobj(wanted) else np.float64
+    a, b = wanted.astype(wide), given.astype(wide)
+    finite = np.isfinite(a)
+    is_alike = np.array_equal(finite, np.isfinite(b)) and np.array_equal(a[~finite], b[~finite], equal_nan=True)
+    if not is_alike:
+        return np.inf, False
+    unit = float(jax.numpy.finfo(wanted.dtype).eps) * np.abs(a[finite]).max(initial=0.0)
+    apart = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
+    return (apart / unit if unit else np.inf) if apart else 0.0, True

@@ -1,0 +1,1 @@
+"""NumPy: the program without JAX. Loops and branches are Python's, derivatives are written out."""

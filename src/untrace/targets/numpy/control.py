@@ -1,0 +1,293 @@
+"""Loops and branches in Python's own words: `for`, `while` and `if`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from untrace._identifiers import identifier
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Scan, Slot, Value, While
+from untrace.print.jax.folding import foldable
+from untrace.print.jax.reroll import For
+from untrace.print.rules import DECLINE, WRITTEN
+from untrace.print.tree import (
+    Assign,
+    Call,
+    Compound,
+    Expr,
+    Lines,
+    List,
+    Name,
+    Slice,
+    Statement,
+    Subscript,
+    Text,
+    Tuple,
+    Unary,
+    lines_of,
+)
+from untrace.targets.numpy.rules.table import rule
+from untrace.targets.numpy.writer import NumpyFunction
+
+
+class If(Compound):
+    """`if condition:` and what stands below it, and below its `else:` where that is anything."""
+
+    __slots__ = ("condition", "body", "otherwise")
+
+    def __init__(self, condition: Expr, body: Sequence[Statement], otherwise: Sequence[Statement], origin: Any = None):
+        self.condition, self.body, self.otherwise, self.origin = condition, body, otherwise, origin
+
+    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
+        yield list(lines_of("if ", self.condition, ":", indent)), self.body
+        if self.otherwise:
+            yield [f"{indent}else:"], self.otherwise
+
+
+class Loop(Compound):
+    """`while condition:` and its body."""
+
+    __slots__ = ("condition", "body")
+
+    def __init__(self, condition: Expr, body: Sequence[Statement], origin: Any = None):
+        self.condition, self.body, self.origin = condition, body, origin
+
+    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
+        yield list(lines_of("while ", self.condition, ":", indent)), self.body
+
+
+_BACKWARDS = Slice(None, None, Text("-1"))
+
+
+class Bare(Tuple):
+    """A tuple without parentheses: `a, b = b, a`."""
+
+    __slots__ = ()
+
+    def flat(self) -> str:
+        return ", ".join([e.flat() for e in self.elements])
+
+
+@rule("scan")
+def scan(w: NumpyFunction, *operands: Any, jaxpr: Function, length: int, reverse: bool, **_: Any) -> Any:
+    loop = callee_of(w.equation, Scan)
+    body, inputs, outputs = loop.body, w.equation.inputs, w.equation.outputs
+    first = loop.consts + loop.carries
+    inner = _block(w, body, inputs[: loop.consts])
+    counter = _counter(w, loop)
+    places = [i for i in range(loop.carries) if counter is None or i != counter.place]
+    params, results = [body.params[loop.consts + i] for i in places], [body.results[i] for i in places]
+    equations = [e for e in body.equations if counter is None or e is not counter.step]
+    read = {a for e in equations for a in e.inputs} | set(body.results)
+    carried = _start(w, inner, [inputs[loop.consts + i] for i in places], params, [outputs[i] for i in places])
+    elements, arrays = [], []
+    if counter is not None and counter.param in read:
+        ends = [counter.start + length] if not counter.start else [counter.start, counter.start + length]
+        arrays.append(w.np("arange", *ends, dtype=w.dtype(counter.param.aval.dtype)))
+        elements.append(inner.bind_parameter(counter.param, "i").id)
+    for atom, param in zip(inputs[first:], body.params[first:], strict=True):
+        if param in read:
+            rows = w.named_value(atom, "elements")
+            arrays.append(Subscript(rows, _BACKWARDS) if reverse else rows)
+            elements.append(inner.bind_parameter(param, "element").id)
+    kept = [i for i, o in enumerate(outputs) if i >= loop.carries and o is not None and w.is_read(o)]
+    lists = [_fresh(w, outputs[i], "outputs") for i in kept]
+    w.statements += [Assign([name], List([])) for name in lists]
+    _reuse(inner, equations, body.results, dict(zip(params, carried, strict=True)), results)
+    inner.equations(equations, body.results)
+    for name, i in zip(lists, kept, strict=True):
+        inner.statements.append(Assign((), Call(f"{name}.append", [inner.atom(body.results[i])])))
+    _hand_on(inner, carried, results)
+    turns = arrays[0] if len(arrays) == 1 else Call("zip", arrays) if arrays else Call("range", [w.source(length)])
+    w.statements.append(For(", ".join(elements) or "_", turns, inner.statements))
+    _name_results(w, carried, [outputs[i] for i in places])
+    for name, i in zip(lists, kept, strict=True):
+        output = outputs[i]
+        assert output is not None
+        stacked: Expr = w.np("stack", Subscript(Name(name), _BACKWARDS) if reverse else Name(name))
+        if not length:
+            stacked = w.np("zeros", tuple(output.aval.shape), w.dtype(output.aval.dtype))
+        w.statements.append(Assign([name], stacked, w.equation.origin))
+        w.names[output] = Name(name)
+    return WRITTEN
+
+
+@rule("while")
+def while_(w: NumpyFunction, *operands: Any, cond_jaxpr: Function, **_: Any) -> Any:
+    if cond_jaxpr.result_avals[0].shape:
+        return DECLINE  # of elements that each stop at a time of their own
+    loop = callee_of(w.equation, While)
+    inputs, outputs = w.equation.inputs, w.equation.outputs
+    inner = _block(w, loop.body, inputs[loop.condition_consts : loop.consts])
+    params = loop.body.params[loop.body_consts :]
+    carried = _start(w, inner, inputs[loop.consts :], params, outputs)
+    test = _block(w, loop.condition, inputs[: loop.condition_consts])
+    for param, name in zip(loop.condition.params[loop.condition_consts :], carried, strict=True):
+        test.names[param] = Name(name)
+    test.equations(loop.condition.equations, loop.condition.results)
+    condition = test.atom(loop.condition.results[0])
+    _reuse(inner, loop.body.equations, loop.body.results, dict(zip(params, carried, strict=True)), loop.body.results)
+    inner.equations(loop.body.equations, loop.body.results)
+    _hand_on(inner, carried, loop.body.results)
+    if test.statements:  # what takes several statements is asked at the beginning of each turn
+        ends = If(Unary("not ", condition), [Lines("break")], [])
+        w.statements.append(Loop(Text("True"), [*test.statements, ends, *inner.statements]))
+    else:
+        w.statements.append(Loop(condition, inner.statements))
+    _name_results(w, carried, outputs)
+    return WRITTEN
+
+
+@rule("cond")
+def cond(w: NumpyFunction, index: Any, *operands: Any, branches: Sequence[Function], **_: Any) -> Any:
+    inputs, outputs = w.equation.inputs, w.equation.outputs
+    live = [i for i, o in enumerate(outputs) if o is not None and w.is_read(o)]
+    names = [_fresh(w, outputs[i], "value") for i in live]
+    blocks: list[list[Statement]] = []
+    for branch in branches:
+        inner = _block(w, branch, inputs[1:])
+        inner.equations(branch.equations, branch.results)
+        values = [inner.atom(branch.results[i]) for i in live]
+        if names:
+            inner.statements.append(Assign(names, values[0] if len(values) == 1 else Bare(values)))
+        blocks.append(inner.statements or [Lines("pass")])
+    whole: list[Statement] = blocks[-1]
+    for number in range(len(blocks) - 2, -1, -1):
+        if len(blocks) == 2:
+            whole = [If(_truth(w, index), blocks[1], blocks[0], w.equation.origin)]
+        else:
+            whole = [If(Text(f"{w.named_value(inputs[0], 'branch').flat()} == {number}"), blocks[number], whole)]
+    w.statements += whole
+    for i, name in zip(live, names, strict=True):
+        output = outputs[i]
+        assert output is not None
+        w.names[output] = w.module.authored(Name(name), output.hint if output.named else None)
+    return WRITTEN
+
+
+def _truth(w: NumpyFunction, index: Expr) -> Expr:
+    """The condition behind the number of a branch: `x > 0` for `(x > 0).astype(np.int32)`."""
+    selector = w.previous(w.equation.inputs[0])
+    if selector is None or selector.callee.name != "convert_element_type":
+        return index
+    if str(selector.inputs[0].aval.dtype) != "bool":
+        return index
+    w.statements.pop()
+    return w.atom(selector.inputs[0])
+
+
+def _block(w: NumpyFunction, function: Function, consts: Sequence[Any]) -> NumpyFunction:
+    """A writer for the body of a loop or a branch, which reads the variables of the function that it stands in."""
+    inner = w.in_block()
+    for param, atom in zip(function.params, consts, strict=False):
+        inner.names[param] = w.named_value(atom, identifier(param.hint or "", "const"))
+    return inner
+
+
+def _start(
+    w: NumpyFunction, inner: NumpyFunction, inputs: Sequence[Any], params: Sequence[Value], outputs: Sequence[Any]
+) -> list[str]:
+    """Gives the variables of a loop their first values; their names."""
+    names, values = [], []
+    for atom, param, output in zip(inputs, params, outputs, strict=False):
+        values.append(w.atom(atom))
+        hint = param.hint or (output.hint if output is not None else "") or "carry"
+        name = Name(w.scope.fresh(identifier(hint, "carry")))
+        inner.names[param] = w.module.authored(name, param.hint if param.named else None)
+        names.append(name.id)
+    for name, value in zip(names, values, strict=True):
+        if value.flat() != name:
+            w.statements.append(Assign([name], value))
+    return names
+
+
+def _reuse(
+    inner: NumpyFunction,
+    equations: Sequence[Equation],
+    given: Sequence[Any],
+    carried: dict[Value, str],
+    results: Sequence[Any],
+) -> None:
+    """Lets what a turn hands on have the loop's variable at once, where nothing reads the old value after it.
+
+    given: all that a turn gives. results: what it hands on, to the variables in `carried`.
+    """
+    folded = foldable(equations, given)
+    end = len(equations)
+    places = {o: i for i, e in enumerate(equations) for o in e.outputs if o is not None}
+    # When an equation is computed at the latest: in a folded one, when what it stands in is.
+    latest = [i for i in range(end)]
+    readers: dict[Any, int] = {}
+    for i in range(end - 1, -1, -1):
+        equation = equations[i]
+        if any(o in folded for o in equation.outputs):
+            latest[i] = max((readers.get(o, end) for o in equation.outputs), default=end)
+        for atom in equation.inputs:
+            readers[atom] = max(readers.get(atom, -1), latest[i])
+    for (param, name), result in zip(carried.items(), results, strict=True):
+        last = end if any(r is param for r in given) else readers.get(param, -1)
+        if type(result) is not Value or result in folded or last > places.get(result, -1):
+            continue
+        if result in places and sum(r is result for r in results) == 1:
+            inner.reused[result] = name
+
+
+@dataclass(frozen=True, slots=True)
+class _Counter:
+    """A carry that counts the turns of a loop: its place, the equation that adds one, its first value, the variable."""
+
+    place: int
+    step: Equation
+    start: int
+    param: Value
+
+
+def _counter(w: NumpyFunction, loop: Scan) -> _Counter | None:
+    """The carry that only counts the turns, where nothing but the loop reads it."""
+    body, inputs, outputs = loop.body, w.equation.inputs, w.equation.outputs
+    for place in range(loop.carries):
+        start, param, result = inputs[loop.consts + place], body.params[loop.consts + place], body.results[place]
+        output = outputs[place]
+        if type(start) is not Literal or output is not None and w.is_read(output):
+            continue
+        step = next((e for e in body.equations if any(o is result for o in e.outputs)), None)
+        reads = [a for e in body.equations for a in e.inputs] + list(body.results)
+        if step is not None and _adds_one(step, param) and sum(a is result for a in reads) == 1:
+            return _Counter(place, step, int(start.value), param)
+    return None
+
+
+def _adds_one(equation: Equation, value: Value) -> bool:
+    """Whether an equation is `value + 1`."""
+    callee = equation.callee
+    if callee.name not in ("add", "operator.add") or not any(a is value for a in equation.inputs):
+        return False
+    terms = list(equation.inputs)
+    if type(callee) is Library:
+        terms = [equation.inputs[a.index] if type(a) is Slot else a for a in callee.args]
+    ones = [t.value if type(t) is Literal else t for t in terms if t is not value]
+    return len(ones) == 1 and type(ones[0]) not in (Value, Constant) and bool(np.all(np.equal(ones[0], 1)))
+
+
+def _hand_on(inner: NumpyFunction, names: Sequence[str], results: Sequence[Any]) -> None:
+    """Gives the variables of a loop the values of the next turn, all at once."""
+    pairs = [(n, v) for n, r in zip(names, results, strict=True) if (v := inner.atom(r)).flat() != n]
+    if pairs:
+        values = [v for _, v in pairs]
+        inner.statements.append(Assign([n for n, _ in pairs], values[0] if len(values) == 1 else Bare(values)))
+    if not inner.statements:
+        inner.statements.append(Lines("pass"))
+
+
+def _name_results(w: NumpyFunction, names: Sequence[str], outputs: Sequence[Value | None]) -> None:
+    for name, output in zip(names, outputs, strict=True):
+        if output is not None:
+            w.names[output] = w.module.authored(Name(name), output.hint if output.named else None)
+
+
+def _fresh(w: NumpyFunction, output: Value | None, base: str) -> str:
+    return w.scope.fresh(identifier((output.hint if output is not None else None) or base, base))

@@ -1,0 +1,179 @@
+"""A Program in the terms that NumPy has: what it cannot call, it has the body of.
+
+Calls of JAX's library become those of NumPy where NumPy's function does the same, which is tried and not believed; the
+others, jitted functions and functions with rules for derivatives become functions of the text. Small ones go into their
+callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from untrace import jax_compat
+from untrace._errors import UnsupportedPrimitiveError
+from untrace.ir.bodies import CALLS
+from untrace.ir.nodes import (
+    Atom,
+    Cond,
+    Equation,
+    Function,
+    Library,
+    Literal,
+    Local,
+    Pack,
+    Primitive,
+    Program,
+    Scan,
+    TreeMap,
+    TreeSum,
+    Unpack,
+    Value,
+    While,
+)
+from untrace.targets.numpy.spelling import spelled
+
+# Calls of a function that is one of their parameters, on all their operands.
+_CALLS = {
+    **dict.fromkeys(CALLS, "jaxpr"), "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
+    "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
+}  # fmt: skip
+_SMALL = 2  # equations, of which a function would say less than they do
+
+
+def lowered(program: Program, has_rule: Callable[[str], bool]) -> None:
+    """Lowers a program in place. has_rule: whether the target has a rule for the primitive of a name.
+
+    Raises UnsupportedPrimitiveError for all primitives at once that it has none for, each with the author's line.
+    """
+    lowering = _Lowering(has_rule)
+    lowering.function(program.entry)
+    if lowering.missing:
+        lines = "\n".join(f"  {line}" for line in dict.fromkeys(lowering.missing))
+        raise UnsupportedPrimitiveError(
+            f"this program cannot be written for NumPy, which has nothing for:\n{lines}\n"
+            "Compute these parts outside of the function, or write it for JAX."
+        )
+
+
+class _Lowering:
+    def __init__(self, has_rule: Callable[[str], bool]):
+        self.has_rule = has_rule
+        self.done: set[Function] = set()
+        self.missing: list[str] = []
+
+    def function(self, function: Function) -> Function:
+        """The same function, with equations that NumPy has."""
+        if function in self.done:
+            return function
+        self.done.add(function)
+        self._equations(function)
+        function.results = [_strong(r) for r in function.results]
+        return function
+
+    def _equations(self, function: Function) -> None:
+        found: list[Equation] = []
+        new: dict[Value, Atom] = {}  # results of what went into this function -> what they are there
+        for equation in function.equations:
+            inputs = [_read(new, a) for a in equation.inputs]
+            self._equation(equation, inputs, found, new)
+        function.equations = found
+        function.results = [_read(new, a) for a in function.results]
+
+    def _equation(
+        self, equation: Equation, inputs: Sequence[Atom], found: list[Equation], new: dict[Value, Atom]
+    ) -> None:
+        callee, origin = equation.callee, equation.origin
+        outputs = equation.outputs
+        if type(callee) is Library:
+            path = spelled(callee, inputs, outputs)
+            if path is None:
+                self._call(callee.body, callee.name, inputs, equation, found, new)
+                return
+            found.append(Equation(Library(path, callee.args, callee.kwargs, callee.body), inputs, outputs, {}, origin))
+        elif type(callee) is Local:
+            self.function(callee.body)
+            found.append(Equation(callee, [_strong(a) for a in inputs], outputs, equation.params, origin))
+        elif type(callee) is TreeMap:
+            for turn, (function, output) in enumerate(zip(callee.turns, outputs, strict=True)):
+                one = Equation(callee, inputs, [output], {}, origin)
+                self._call(function, callee.function, callee.arguments(inputs, turn), one, found, new)
+        elif type(callee) is TreeSum:
+            for one in callee.equations:
+                self._equation(one, [_read(new, a) for a in one.inputs], found, new)
+        elif type(callee) is Pack or type(callee) is Unpack:
+            found.append(Equation(callee, inputs, outputs, equation.params, origin))
+        elif isinstance(callee, Scan | While | Cond):
+            for body in callee.bodies:
+                self.function(body)
+            given = inputs if type(callee) is Cond else [_strong(a) for a in inputs]
+            found.append(Equation(callee, given, outputs, equation.params, origin))
+        elif type(callee) is Primitive and callee.name in _CALLS:
+            body = equation.params[_CALLS[callee.name]]
+            self._call(body, body.name or callee.name, inputs, equation, found, new)
+        else:
+            if not self.has_rule(callee.name):
+                where = jax_compat.user_line(origin) if origin is not None else ""
+                self.missing.append(f"`{callee.name}`{' from ' + where if where else ''}")
+            given = _typed(inputs, outputs)
+            found.append(Equation(callee, given, outputs, equation.params, origin))
+
+    def _call(
+        self,
+        body: Function,
+        name: str,
+        inputs: Sequence[Atom],
+        equation: Equation,
+        found: list[Equation],
+        new: dict[Value, Atom],
+    ) -> None:
+        """A call of a body, or the body itself where that is small."""
+        self.function(body)
+        body.name = body.name or name
+        if name.startswith(("jnp.", "jax.", "lax.", "method.", "at.", "attribute.", "operator.", "vmap.")):
+            body.name = name.rpartition(".")[2]
+        live = [o for o in equation.outputs if o is not None]
+        if len(body.equations) > _SMALL or any(type(e.callee) is not Primitive for e in body.equations):
+            called = Equation(Local(body), [_strong(a) for a in inputs], equation.outputs, {}, equation.origin)
+            found.append(called)
+            return
+        inside: dict[Value, Atom] = dict(zip(body.params, inputs, strict=True))
+        for one in body.equations:
+            outputs = [None if o is None else _like(o) for o in one.outputs]
+            for old, made in zip(one.outputs, outputs, strict=True):
+                if old is not None and made is not None:
+                    inside[old] = made
+            given = _typed([_read(inside, a) for a in one.inputs], outputs)
+            found.append(Equation(one.callee, given, outputs, one.params, one.origin or equation.origin))
+        for output, result in zip(equation.outputs, body.results, strict=True):
+            if output is None:
+                continue
+            made = _read(inside, result)
+            new[output] = made
+            if type(made) is Value and made not in inputs and len(live) == 1:
+                made.hint, made.named, made.named_inside = output.hint, output.named, output.named_inside
+
+
+def _read(new: dict[Value, Atom], atom: Atom) -> Atom:
+    return new.get(atom, atom) if type(atom) is Value else atom
+
+
+def _like(value: Value) -> Value:
+    made = Value(value.aval, value.hint)
+    made.named, made.named_inside = value.named, value.named_inside
+    return made
+
+
+def _strong(atom: Atom) -> Atom:
+    """A number with its type: a function, a loop or a caller may do with it what Python's own number does otherwise."""
+    if type(atom) is not Literal or not atom.aval.weak_type:
+        return atom
+    return Literal(np.asarray(atom.value, atom.aval.dtype)[()], jax.core.ShapedArray(atom.aval.shape, atom.aval.dtype))
+
+
+def _typed(inputs: Sequence[Atom], outputs: Sequence[Value | None]) -> list[Atom]:
+    """Operands of a primitive: Python's numbers only beside an array of their type."""
+    arrays = {a.aval.dtype for a in inputs if type(a) is not Literal}
+    return [_strong(a) if type(a) is Literal and a.aval.dtype not in arrays else a for a in inputs]

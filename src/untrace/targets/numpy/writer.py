@@ -1,0 +1,161 @@
+"""The printer of the NumPy target: what it spells otherwise than the one for JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace._errors import UnsupportedPrimitiveError
+from untrace.ir.nodes import Constant, Equation, Value
+from untrace.print.jax.writer import FunctionWriter, ModuleWriter
+from untrace.print.names import Scope
+from untrace.print.tree import Assign, Call, Expr, Name, Text, quoted
+from untrace.print.values import SMALL_BYTES, Values
+from untrace.targets.numpy.rules.table import NUMPY
+
+# What the printer asks for by the name that JAX's own helper has, and NumPy's has another text for.
+_HELPERS = {"_checked": "_checked_arrays"}
+_LONGEST = 8000  # characters of an array in the text
+
+
+class NumpyValues(Values):
+    """Values as source, with NumPy's dtypes."""
+
+    def dtype(self, dtype: Any) -> Expr:
+        """`np.float32`; those of `ml_dtypes`, which NumPy has no names for, as `ml_dtypes.bfloat16`."""
+        kind = np.dtype(dtype)
+        if kind.isbuiltin == 1:
+            self.modules.add("np")
+            return Text(f"np.{'bool_' if kind == np.bool_ else kind.name}")
+        self.modules.add("ml_dtypes")
+        return Text(f"ml_dtypes.{kind.name}")
+
+
+class NumpyModule(ModuleWriter):
+    """Collects what one module needs: as `ModuleWriter`."""
+
+    def __init__(self, forced: frozenset[int] = frozenset(), standalone: bool = False, idiomatic: bool = False):
+        super().__init__(forced, standalone, idiomatic)
+        self.rules = NUMPY
+        self.namespace = "np"
+        self.values = NumpyValues(self.modules)
+        self.modules.add("np")
+        self.entry_decorators = [Call("np.errstate", [], [("all", Text('"ignore"'))])]
+
+    def writer(self) -> FunctionWriter:
+        return NumpyFunction(self, Scope(self.scope))
+
+    def helper(self, name: str) -> Text:
+        if name in ("_type_of", "_type_of_classes"):  # which the check has in it
+            return Text(name)
+        super().helper(_HELPERS.get(name, name))
+        return Text(name)
+
+    def _write_constant(self, value: Any, aval: Any, base: str) -> Expr:
+        if jax_compat.is_ref(value) or jax_compat.is_tracer(value):
+            return super()._write_constant(value, aval, base)  # which says what is wrong
+        array = np.asarray(jax_compat.key_data(value) if jax_compat.is_key(value) else value)
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        key = (array.dtype.name, array.shape, array.tobytes())
+        found = self._constants_by_bits.get(key)
+        if found is None:
+            expr = self.values.array(array) if array.ndim else self.values.numpy_scalar(array[()])
+            is_listed = type(expr) is Call and expr.func == "np.array"
+            if is_listed and array.nbytes > SMALL_BYTES or len(expr.flat()) > _LONGEST:
+                super().helper("_constants")
+                name = self.scope.fresh(base)
+                self.large[name] = array
+                expr = Call("_constants", [Text(quoted(name)), self.values.dtype(array.dtype)])
+                self.constants.append(Assign([name], expr))
+                found = Name(name)
+                self.arrays[name] = array
+            else:
+                found = self._module_name(base, expr, array)
+            self._constants_by_bits[key] = found
+        return found
+
+    def numpy_constant(self, constant: Constant) -> Expr:
+        return self.constant(constant)
+
+    def primitive(self, prim: Any) -> Expr | None:
+        return None  # NumPy has none of JAX's
+
+
+class NumpyFunction(FunctionWriter):
+    """Writes one function's body; this is the `w` that rules get.
+
+    `reused`: values that are bound to a variable which is there already, a loop's.
+    """
+
+    def __init__(self, module: ModuleWriter, scope: Scope):
+        super().__init__(module, scope)
+        self.reused: dict[Value, str] = {}
+
+    def _target(self, output: Value, base: str) -> str:
+        name = self.reused.get(output)
+        if name is None:
+            return super()._target(output, base)
+        self.names[output] = self.module.authored(Name(name), output.hint if output.named else None)
+        return name
+
+    def nested(self) -> FunctionWriter:
+        made = NumpyFunction(self.module, Scope(self.scope)).inside(self)
+        if made.sizes is not None:
+            made.sizes.outer = self.sizes
+        return made
+
+    def in_block(self) -> NumpyFunction:
+        """A writer for what stands below a `for` or an `if` of this function, whose variables are this function's."""
+        made = NumpyFunction(self.module, self.scope)
+        made.inside(self)
+        made.names = dict(self.names)
+        if made.sizes is not None:
+            made.sizes = self.sizes
+        return made
+
+    def np(self, name: str, *args: Any, **kwargs: Any) -> Call:
+        """`np.name(*args, **kwargs)`; arguments that are not expressions are written as values."""
+        self.module.modules.add("np")
+        return self._call("np." + name, args, kwargs)
+
+    def jnp(self, name: str, *args: Any, **kwargs: Any) -> Call:
+        return self.np(name, *args, **kwargs)
+
+    def helper(self, name: str) -> Name:
+        """The name of a helper that the module then has."""
+        return Name(self.module.helper(name).flat())
+
+    def dtype(self, dtype: Any) -> Expr:
+        return self.module.values.dtype(dtype)
+
+    def call(self, path: str | Expr, *args: Any, **kwargs: Any) -> Call:
+        made = self._call("", args, kwargs)
+        return Call(path, made.args, made.kwargs)
+
+    def bind(self, equation: Equation, operands: Sequence[Expr]) -> Expr:
+        """Raises: a primitive is not there to be bound."""
+        name = equation.callee.name
+        where = jax_compat.user_line(equation.origin) if equation.origin is not None else ""
+        params = ", ".join(f"{k}={str(v)[:60]}" for k, v in equation.params.items())
+        raise UnsupportedPrimitiveError(
+            f"this program cannot be written for NumPy, which has nothing for `{name}` [{params}]"
+            f"{' from ' + where if where else ''}. Compute this part outside of the function, or write it for JAX."
+        )
+
+    def named_value(self, atom: Any, base: str) -> Expr:
+        """A variable or a constant for a value that a loop reads at each turn: an expression is computed once, before it."""
+        expr = self.atom(atom)
+        if type(expr) is Name or not self._is_computed(expr):
+            return expr
+        name = self.scope.fresh(base)
+        self.statements.append(Assign([name], expr))
+        return Name(name)
+
+    @staticmethod
+    def _is_computed(expr: Expr) -> bool:
+        from untrace.print.jax.leaves import Leaf
+
+        return not isinstance(expr, Leaf | Text)

@@ -1,0 +1,266 @@
+"""Programs written for NumPy: the text as a fresh module, without JAX, beside the original."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import untrace
+
+RANDOM = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> Any:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def loss(params, x, y):
+    h = jnp.tanh(x @ params["w"] + params["b"])
+    return jnp.mean((h - y) ** 2)
+
+
+PARAMS = {"w": floats(3, 4), "b": floats(4)}
+X, Y = floats(5, 3), floats(5, 4)
+
+
+def simulate(x0, v0, dt):
+    def step(carry, _):
+        x, v = carry
+        v = v - dt * jnp.sin(x)
+        x = x + dt * v
+        return (x, v), x
+
+    (x, v), path = lax.scan(step, (x0, v0), None, length=20)
+    return path, v
+
+
+def running(x):
+    def step(total, element):
+        total = 0.9 * total + element
+        return total, total * element
+
+    return lax.scan(step, jnp.zeros(x.shape[1:]), x, reverse=True)
+
+
+def kmeans(points, centers):
+    def goes_on(state):
+        centers, old, turn = state
+        return (turn < 10) & (jnp.sum((centers - old) ** 2) > 1e-6)
+
+    def turn(state):
+        centers, _, turn = state
+        distances = jnp.sum((points[:, None] - centers[None]) ** 2, -1)
+        own = jax.nn.one_hot(jnp.argmin(distances, 1), centers.shape[0])
+        return (own.T @ points) / jnp.maximum(own.sum(0)[:, None], 1.0), centers, turn + 1
+
+    centers, _, turns = lax.while_loop(goes_on, turn, (centers, centers + 1.0, 0))
+    return centers, turns
+
+
+def newton(x):
+    return lax.fori_loop(0, 6, lambda i, y: 0.5 * (y + x / y), x)
+
+
+def chosen(x):
+    return lax.cond(jnp.sum(x) > 0, lambda x: jnp.sin(x) * 2, lambda x: x - 1, x)
+
+
+def switched(i, x):
+    return lax.switch(i, [lambda x: x + 1.0, lambda x: x * x, lambda x: -x], x)
+
+
+def nested(x):
+    def outer(total, row):
+        def inner(i, t):
+            return lax.cond(t > 1.0, lambda t: t * 0.5, lambda t: t + row[i], t)
+
+        total = lax.fori_loop(0, row.shape[0], inner, total)
+        return total, total
+
+    return lax.scan(outer, jnp.float32(0.0), x)
+
+
+def swapped(a, b):
+    return lax.fori_loop(0, 3, lambda i, ab: (ab[1], ab[0] + ab[1]), (a, b))
+
+
+def softplus(x):
+    return jnp.log1p(jnp.exp(x))
+
+
+class State(NamedTuple):
+    position: Any
+    velocity: Any
+
+
+def moved(state, dt):
+    return State(state.position + dt * state.velocity, state.velocity * 0.99)
+
+
+def attention(q, k, v):
+    scores = q @ k.T / jnp.sqrt(q.shape[-1])
+    scores = jnp.where(jnp.tril(jnp.ones(scores.shape, bool)), scores, -jnp.inf)
+    return jax.nn.softmax(scores, axis=-1) @ v
+
+
+def looked_up(table, tokens):
+    return jax.nn.gelu(table[tokens]).sum(axis=-1)
+
+
+def scattered(x, index, value):
+    return x.at[index].add(value)
+
+
+PROGRAMS = {
+    "loss": (loss, (PARAMS, X, Y)),
+    "gradient": (jax.grad(loss), (PARAMS, X, Y)),
+    "value_and_gradient": (jax.value_and_grad(loss), (PARAMS, X, Y)),
+    "scan": (simulate, (floats(), floats(), np.float32(0.1))),
+    "scan_gradient": (jax.grad(lambda a, b: jnp.sum(simulate(a, b, 0.1)[0])), (floats(), floats())),
+    "scan_reversed": (running, (floats(6, 3),)),
+    "while": (kmeans, (floats(40, 2), floats(3, 2))),
+    "fori": (newton, (np.float32(2.0),)),
+    "cond": (chosen, (floats(4),)),
+    "switch": (switched, (np.int32(1), floats(4))),
+    "nested": (nested, (floats(4, 3),)),
+    "swapped": (swapped, (floats(), floats())),
+    "softplus_gradient": (jax.grad(softplus), (floats(),)),
+    "vmapped": (jax.vmap(jax.grad(softplus)), (floats(7),)),
+    "named_tuple": (moved, (State(floats(3), floats(3)), np.float32(0.1))),
+    "attention": (attention, (floats(5, 4), floats(5, 4), floats(5, 4))),
+    "attention_gradient": (
+        jax.grad(lambda q, k, v: attention(q, k, v).sum(), argnums=(0, 1, 2)),
+        (floats(5, 4), floats(5, 4), floats(5, 4)),
+    ),
+    "looked_up": (looked_up, (floats(7, 3), np.array([[0, 2], [6, 1]], np.int32))),
+    "scattered": (scattered, (floats(6), np.array([0, 5, 0], np.int32), floats(3))),
+    "sorted": (lambda x: (jnp.sort(x), jnp.argsort(x)), (floats(9),)),
+    "random": (lambda key: jax.random.normal(key, (3,)), (jax.random.PRNGKey(1),)),
+}
+
+
+@pytest.fixture(scope="module", params=list(PROGRAMS))
+def written(request: Any) -> Any:
+    function, args = PROGRAMS[request.param]
+    return function, args, untrace.decompile(function, target="numpy")(*args)
+
+
+def test_the_text_computes_what_the_original_does(written: Any) -> None:
+    function, args, text = written
+    assert text.proof.at_least("close"), text.proof
+    expected, found = function(*args), text(*args)
+    assert jax.tree.structure(expected) == jax.tree.structure(found)
+    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+        assert isinstance(b, np.ndarray | np.generic)
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_allclose(np.asarray(a), b, rtol=2e-5, atol=2e-6)
+
+
+def test_the_text_knows_nothing_of_jax(written: Any) -> None:
+    imports = [line for line in written[2].source.splitlines() if line.startswith(("import ", "from "))]
+    allowed = (
+        "import numpy as np",
+        "import scipy",
+        "import ml_dtypes",
+        "import functools",
+        "from typing",
+        "import math",
+    )
+    assert all(line.startswith(allowed) for line in imports), imports
+
+
+def test_it_runs_where_jax_is_not_installed(tmp_path: Path) -> None:
+    text = untrace.decompile(jax.grad(loss), target="numpy")(PARAMS, X, Y)
+    text.save(tmp_path / "model.py")
+    np.savez(tmp_path / "inputs.npz", w=PARAMS["w"], b=PARAMS["b"], x=X, y=Y)
+    program = """
+        import sys
+        for name in ("jax", "jaxlib", "untrace", "ml_dtypes", "torch"):
+            sys.modules[name] = None
+        import numpy as np
+        import model
+        i = np.load("inputs.npz")
+        grads = model.grad_loss({"w": i["w"], "b": i["b"]}, i["x"], i["y"])
+        np.savez("outputs.npz", **grads)
+    """
+    environment = {**os.environ, "PYTHONPATH": ""}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=tmp_path, check=True, env=environment)
+    found = np.load(tmp_path / "outputs.npz")
+    for name, grad in jax.grad(loss)(PARAMS, X, Y).items():
+        np.testing.assert_allclose(found[name], grad, rtol=1e-5, atol=1e-7)
+
+
+def test_other_sizes_are_followed_and_other_arguments_refused() -> None:
+    text = untrace.decompile(jax.grad(loss), target="numpy")(PARAMS, X, Y)
+    x, y = floats(8, 3), floats(8, 4)
+    expected = jax.grad(loss)(PARAMS, x, y)
+    np.testing.assert_allclose(text(PARAMS, x, y)["w"], expected["w"], rtol=1e-5, atol=1e-7)
+    with pytest.raises(TypeError, match="written for"):
+        text(PARAMS, floats(8, 2), y)
+    with pytest.raises(TypeError, match="written for"):
+        text({"w": PARAMS["w"]}, x, y)
+    with pytest.raises(TypeError, match="written for"):
+        text(PARAMS, x.astype(np.int32), y)
+
+
+def test_numbers_and_wide_arrays_become_what_jax_makes_of_them() -> None:
+    text = untrace.decompile(loss, target="numpy")(PARAMS, X, Y)
+    found = text(PARAMS, X.astype(np.float64), Y)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, loss(PARAMS, X, Y), rtol=1e-5)
+
+
+def on_the_host(x):
+    return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((4,), np.float32), x) + jax.scipy.linalg.schur(
+        jnp.outer(x, x)
+    )[0].sum(0)
+
+
+def test_what_numpy_has_not_is_refused_with_the_authors_lines() -> None:
+    with pytest.raises(untrace.UnsupportedPrimitiveError) as raised:
+        untrace.decompile(on_the_host, target="numpy")(floats(4))
+    assert "pure_callback" in str(raised.value) and "schur" in str(raised.value)  # all of it at once
+    assert str(raised.value).count("test_numpy.py") == 2
+
+
+def test_an_unknown_target_is_one_clear_sentence() -> None:
+    with pytest.raises(untrace.OptionError, match="'fortran' is not there yet"):
+        untrace.decompile(loss, target="fortran")
+    with pytest.raises(untrace.OptionError, match="not there yet"):
+        untrace.decompile(loss)(PARAMS, X, Y).to("fortran")
+
+
+def test_a_text_for_jax_goes_to_numpy() -> None:
+    text = untrace.decompile(loss)(PARAMS, X, Y).to("numpy")
+    assert text.target == "numpy"
+    assert "np.tanh(x @ params" in text.source
+
+
+def test_names_and_keys_from_outside_are_no_code() -> None:
+    hostile = {'a"]; import os; os.abort() #': floats(2), "b\n": floats(2)}
+
+    def program(params):
+        return sum(jnp.sum(v) for v in params.values())
+
+    program.__name__ = "f(x): import os #"
+    text = untrace.decompile(program, target="numpy")(hostile)
+    np.testing.assert_allclose(text(hostile), program(hostile), rtol=1e-5)
+
+
+def test_the_command_line_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from untrace.cli import main
+
+    source = tmp_path / "model.py"
+    source.write_text("import jax.numpy as jnp\ndef f(x):\n    return jnp.sin(x) * 2\n")
+    assert main(["show", f"{source}:f", "f32[3]", "--to", "numpy"]) == 0
+    assert "np.sin(x) * 2.0" in capsys.readouterr().out
