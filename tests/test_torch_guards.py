@@ -102,6 +102,143 @@ def test_sizes_that_have_to_be_halved_stay_multiples():
             d({}, jnp.ones(shape))
 
 
+class Positions(nn.Module):
+    """Tokens and a table of 16 positions; `read` takes its rows for a length."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(9, 6), nn.Embedding(16, 6)
+        self.register_buffer("position_ids", torch.arange(16)[None], persistent=False)
+        self.read = read
+
+    def forward(self, tokens):
+        return self.wte(tokens) + self.read(self, tokens.shape[1])
+
+
+class Grid(nn.Module):
+    """A table with a row for each place of an image."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(400, 6)
+
+    def forward(self, image):
+        height, width = image.shape[1:3]
+        return image + self.table(torch.arange(height)[:, None] * width + torch.arange(width))
+
+
+class Cached(nn.Module):
+    """Positions behind those of a cache."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(16, 6)
+
+    def forward(self, new, old):
+        start = old.shape[1]
+        return torch.cat([old, new + self.table(torch.arange(start, start + new.shape[1]))], 1)
+
+
+class Stored(nn.Module):
+    """A buffer of 16 places that is written to from the fourth on."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("store", torch.zeros(2, 16, 6))
+
+    def forward(self, x):
+        self.store[:, torch.arange(x.shape[1]) + 3] = x
+        return self.store.sum(1)
+
+
+READ = {
+    "embedding": (lambda m, n: m.wpe(torch.arange(n)), 16),
+    "functional": (lambda m, n: F.embedding(torch.arange(n), m.wpe.weight), 16),
+    "index": (lambda m, n: m.wpe.weight[torch.arange(n)], 16),
+    "index_select": (lambda m, n: m.wpe.weight.index_select(0, torch.arange(n)), 16),
+    "gather": (lambda m, n: m.wpe.weight.gather(0, torch.arange(n)[:, None].expand(-1, 6)), 16),
+    "slice": (lambda m, n: m.wpe.weight[:n], 16),
+    "buffer": (lambda m, n: m.wpe(m.position_ids[:, :n]), 16),
+    "offset": (lambda m, n: m.wpe(torch.arange(n) + 2), 14),
+    "of a mask": (lambda m, n: m.wpe(torch.ones(1, n, dtype=torch.int32).cumsum(1) + 1), 14),
+    "two apart": (lambda m, n: m.wpe(torch.arange(n) * 2), 8),
+    "distances": (lambda m, n: m.wpe(torch.arange(n)[:, None] - torch.arange(n) + 8).sum(1), 8),
+}
+
+
+def _same_as(model, d, *inputs):
+    params = d.module.load_params(model.state_dict())
+    out = d(params, *map(numpy_of, inputs))
+    np.testing.assert_allclose(out, numpy_of(model(*inputs).detach()), atol=1e-5)
+
+
+def _refused(model, d, match, *inputs):
+    with pytest.raises(TypeError, match=match):
+        d(d.module.load_params(model.state_dict()), *map(numpy_of, inputs))
+
+
+@pytest.mark.parametrize("read, most", READ.values(), ids=READ)
+def test_no_more_positions_than_the_table_has(read, most):
+    torch.manual_seed(0)
+    model = Positions(read)
+    d = untrace.from_torch(model)(torch.randint(0, 9, (2, 5)))
+    _same_as(model, d, torch.randint(0, 9, (3, most)))
+    beyond = torch.randint(0, 9, (3, most + 1))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(beyond)
+    _refused(model, d, rf"this was written for tokens: i32\[.*m ≤ {most}\), not for i32\[3,{most + 1}\]", beyond)
+
+
+def _bucket(n):
+    """T5's: exact for near places, then by the logarithm, up to a last one."""
+    distance = (torch.arange(n) - torch.arange(n)[:, None]).abs()
+    far = 4 + (torch.log(distance.float() / 4) / 3 * 4).int()
+    return torch.where(distance < 4, distance, far.clamp(max=7))
+
+
+SATURATED = {
+    "clamped": lambda m, n: m.wpe((torch.arange(n) - torch.arange(n)[:, None]).abs().clamp(max=12)).sum(1),
+    "buckets": lambda m, n: m.wpe(_bucket(n)).sum(1),
+    "modulo": lambda m, n: m.wpe(torch.arange(n) % 16),
+    "no table": lambda m, n: torch.arange(n)[:, None] / n,
+}
+
+
+@pytest.mark.parametrize("read", SATURATED.values(), ids=SATURATED)
+def test_indices_that_stay_inside_limit_nothing(read):
+    torch.manual_seed(0)
+    model = Positions(read)
+    d = untrace.from_torch(model)(torch.randint(0, 9, (2, 5)))
+    assert "most={" not in d.source.split("def _checked")[0]
+    _same_as(model, d, torch.randint(0, 9, (3, 40)))
+
+
+def test_a_table_for_two_sizes_is_read_up_to_what_was_shown():
+    torch.manual_seed(0)
+    model = Grid()
+    d = untrace.from_torch(model, also=[torch.randn(2, 20, 20, 6)])(torch.randn(2, 4, 5, 6))
+    _same_as(model, d, torch.randn(30, 20, 20, 6))
+    _refused(model, d, "height ≤ 20, width ≤ 20", torch.randn(2, 20, 21, 6))
+
+
+def test_positions_behind_a_cache():
+    torch.manual_seed(0)
+    model = Cached()
+    d = untrace.from_torch(model)(torch.randn(2, 4, 6), torch.randn(2, 5, 6))
+    for new, old in ((1, 15), (15, 1), (6, 10)):
+        _same_as(model, d, torch.randn(3, new, 6), torch.randn(3, old, 6))
+    _refused(model, d, "≤ 15", torch.randn(2, 1, 6), torch.randn(2, 16, 6))
+    _refused(model, d, "≤ 15", torch.randn(2, 16, 6), torch.randn(2, 1, 6))
+
+
+def test_no_more_is_written_than_a_buffer_has_places():
+    d = untrace.from_torch(Stored())(torch.randn(2, 5, 6))
+    params, buffers = d.module.load_params(Stored().state_dict())
+    assert d(params, buffers, jnp.ones((2, 13, 6)))[0].sum() == 2 * 13 * 6
+    with pytest.raises(TypeError, match="n ≤ 13"):
+        d(params, buffers, jnp.ones((2, 14, 6)))
+
+
 def test_random_numbers_and_state(model):
     training = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5)).train()
     d = untrace.from_torch(training)(torch.randn(4, 3))

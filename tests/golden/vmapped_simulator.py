@@ -38,8 +38,8 @@ def _type_of(tree, avals, weak):
 _KNOWN = set()
 
 
-def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):
-    """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 (`least`) on."""
+def _checked(types, *values, least={}, most={}, multiples={}, weak=False, x64=False, prng=None):
+    """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` may have `n` from 2 (`least`) to `most`."""
     leaves, tree = jax.tree.flatten(values)
     if not all([hasattr(leaf, "aval") for leaf in leaves]):
         leaves = [jnp.asarray(leaf) for leaf in leaves]
@@ -63,10 +63,12 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
                 found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
             tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]
             for old, new in itertools.zip_longest(*tokens, fillvalue=""):
-                is_size = old.isidentifier() and new.isdecimal() and int(new) >= least.get(old, 2)
+                is_size = old.isidentifier() and new.isdecimal()
+                is_size = is_size and least.get(old, 2) <= int(new) <= most.get(old, int(new))
                 is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
                 if not is_size and not fnmatch.fnmatchcase(new, old):
-                    given = ", ".join([f"{size} = {number}" for size, number in sizes.items()]) or "of no size yet"
+                    given = [f"{n} = {number}" for n, number in sizes.items()] + [f"{n} ≤ {most[n]}" for n in most]
+                    given = ", ".join(given) or "of no size yet"
                     raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
         _KNOWN.add(key)
     return values[0] if len(values) == 1 else values

@@ -34,10 +34,11 @@ from untrace.provenance.sites import Provenance
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Which sizes a dimension may have that is not the example's alone: from `least` on, multiples of `multiple`."""
+    """Which sizes a dimension may have that is not the example's alone: from `least` to `most`, multiples of `multiple`."""
 
     least: int
     multiple: int = 1
+    most: int | None = None  # None: any
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from untrace._pipeline import Result, head_of_module, prove_again, write_and_pro
 from untrace.capture.function import Captured, Limit, trace
 from untrace.capture.hooks import CaptureHooks
 from untrace.capture.sizes.correspondence import Different, correspondence
+from untrace.capture.sizes.tables import largest_sizes
 from untrace.ir.nodes import SizeNumbers
 from untrace.print.jax.entry import entry_of
 from untrace.torch import capture as captures
@@ -108,7 +109,9 @@ def written_for_all_sizes(
                     break
                 continue
             checks = [*others, *_elsewhere(module, inputs, chosen, hooks)]
-            limits = _limits(module, (inputs, *more), chosen, hooks) if options.guard else [Limited({})]
+            limits = [Limited({})]
+            if options.guard:
+                limits = _limits(module, (inputs, *more), chosen, [model, example, *checks], hooks)
             result = _attempt(model, sizes, example, checks, limits, options, timings)
             if result is not None:
                 names = inputs.named(module)
@@ -124,6 +127,7 @@ def written_for_all_sizes(
 # How often the text is written: each takes as long as the example's own.
 _MOST_ATTEMPTS = 3
 _PRIMES_PASSED_OVER = 5
+_MOST_ELEMENTS = 20_000_000  # of inputs that are made only to look at the module at a size
 
 
 def _choices(groups: Sequence[Group]) -> Iterator[list[Group]]:
@@ -144,10 +148,14 @@ class Limited:
 
 
 def _limits(
-    module: Any, given: Sequence[Inputs], chosen: Sequence[Group], hooks: Callable[[Capture], CaptureHooks]
+    module: Any,
+    given: Sequence[Inputs],
+    chosen: Sequence[Group],
+    traced: Sequence[Example],
+    hooks: Callable[[Capture], CaptureHooks],
 ) -> list[Limited]:
     """Limits that a text may have which holds for the given inputs, the widest first: what PyTorch takes at one row (which
-    is broadcast), a batch alone, none of them."""
+    is broadcast), a batch alone, none of them. traced: the module at several sizes, first at those of `chosen`."""
     inputs = given[0]
     plain: dict[int, Limit] = {}
     for group in chosen:
@@ -155,14 +163,44 @@ def _limits(
         sizes = [i.shapes[number][axis] for i in given]
         plain[group.size] = Limit(min(sizes), math.gcd(group.multiple, *sizes))
     ones = [g for g in of_one(module, inputs, chosen) if plain[g.size].least > 1]
+    least = tuple([1 if g in ones else plain[g.size].least for g in chosen])
+    for group, most in zip(chosen, _largest(inputs, chosen, traced, least, hooks), strict=True):
+        plain[group.size] = dataclasses.replace(plain[group.size], most=most)
     batches = [g for g in ones if all(axis == 0 for _, axis in g.places)]
     found: list[Limited] = []
     for several in (ones, batches) if batches != ones else (ones,):
         if several:
             with contextlib.suppress(UntraceError):
                 at = example_of(module, *inputs.resized([Group(g.places, 1) for g in several]), hooks)
-                found.append(Limited({**plain, **{g.size: Limit(1) for g in several}}, (at,)))
+                found.append(Limited({**plain, **{g.size: Limit(1, most=plain[g.size].most) for g in several}}, (at,)))
     return [*found, Limited(plain)]
+
+
+def _largest(
+    inputs: Inputs,
+    chosen: Sequence[Group],
+    traced: Sequence[Example],
+    least: tuple[int, ...],
+    hooks: Callable[[Capture], CaptureHooks],
+) -> list[int | None]:
+    """The largest size of each group for which the module's tables are long enough, None where that does not matter."""
+
+    def sizes(one: Example) -> tuple[int, ...]:
+        shapes = Inputs(one.args, one.kwargs).shapes
+        return tuple([shapes[number][axis] for number, axis in (g.places[0] for g in chosen)])
+
+    def trace(others: tuple[int, ...]) -> Any | None:
+        resized = [Group(g.places, size) for g, size in zip(chosen, others, strict=True)]
+        new = {place: g.size for g in resized for place in g.places}
+        shapes = [[new.get((n, axis), size) for axis, size in enumerate(s)] for n, s in enumerate(inputs.shapes)]
+        if sum(map(math.prod, shapes)) > _MOST_ELEMENTS:
+            return None
+        try:
+            return example_of(traced[0].found.module, *inputs.resized(resized), hooks).captured.jaxpr
+        except UntraceError:
+            return None
+
+    return largest_sizes([(one.captured.jaxpr, sizes(one)) for one in traced], least, trace)
 
 
 def _elsewhere(

@@ -40,8 +40,8 @@ _SHORT = 20  # characters, which say as much as "like params"
 
 
 @helper("jax", "jnp")
-def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):
-    """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 (`least`) on."""
+def _checked(types, *values, least={}, most={}, multiples={}, weak=False, x64=False, prng=None):
+    """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` may have `n` from 2 (`least`) to `most`."""
     leaves, tree = jax.tree.flatten(values)
     if not all([hasattr(leaf, "aval") for leaf in leaves]):
         leaves = [jnp.asarray(leaf) for leaf in leaves]
@@ -65,10 +65,12 @@ def _checked(types, *values, least={}, multiples={}, weak=False, x64=False, prng
                 found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
             tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]
             for old, new in itertools.zip_longest(*tokens, fillvalue=""):
-                is_size = old.isidentifier() and new.isdecimal() and int(new) >= least.get(old, 2)
+                is_size = old.isidentifier() and new.isdecimal()
+                is_size = is_size and least.get(old, 2) <= int(new) <= most.get(old, int(new))
                 is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
                 if not is_size and not fnmatch.fnmatchcase(new, old):
-                    given = ", ".join([f"{size} = {number}" for size, number in sizes.items()]) or "of no size yet"
+                    given = [f"{n} = {number}" for n, number in sizes.items()] + [f"{n} ≤ {most[n]}" for n in most]
+                    given = ", ".join(given) or "of no size yet"
                     raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
         _KNOWN.add(key)
     return values[0] if len(values) == 1 else values
@@ -189,7 +191,7 @@ def guard_of(
     describe = "_type_of" if all([_is_plain(value.tree) for value in values]) else "_type_of_classes"
     texts = {name: _words(module, describe, value) for name, value in zip(names, values, strict=True)}
     found = dict(module.guarded.settings)
-    for setting in ("least", "multiples"):
+    for setting in ("least", "most", "multiples"):
         found[setting] = {module.described.sizes[n]: m for n, m in found.pop(setting, {}).items()}
     settings = [(key, Text(_written(setting))) for key, setting in sorted(found.items()) if setting]
     module.helper(describe)
@@ -348,6 +350,7 @@ def guarded_by(captured: Captured) -> Guarded:
     settings = _settings_of(alive)
     limits = captured.limits.items()
     settings["least"] = {size: 1 for size, limit in limits if limit.least == 1}  # arrays of one row are broadcast
+    settings["most"] = {size: limit.most for size, limit in limits if limit.most is not None}
     settings["multiples"] = {size: limit.multiple for size, limit in limits if limit.multiple > 1}
     questions = set(captured.asked)
     if jax_compat.speaks_of_devices(alive):
