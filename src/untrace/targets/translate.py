@@ -29,7 +29,7 @@ from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
 from untrace.targets.base import Translated
 from untrace.targets.check import checked
-from untrace.targets.numpy import control, guard, lower, rules  # noqa: F401  (registers rules and helpers)
+from untrace.targets.numpy import control, guard, lower, rules, runtime  # noqa: F401  (registers rules and helpers)
 from untrace.targets.numpy.rules.table import NUMPY
 from untrace.targets.numpy.writer import NumpyModule
 

@@ -43,8 +43,13 @@ class If(Compound):
         self.condition, self.body, self.otherwise, self.origin = condition, body, otherwise, origin
 
     def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
-        yield list(lines_of("if ", self.condition, ":", indent)), self.body
-        if self.otherwise:
+        yield from self._blocks(indent, "if ")
+
+    def _blocks(self, indent: str, word: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
+        yield list(lines_of(word, self.condition, ":", indent)), self.body
+        if len(self.otherwise) == 1 and isinstance(self.otherwise[0], If):
+            yield from self.otherwise[0]._blocks(indent, "elif ")
+        elif self.otherwise:
             yield [f"{indent}else:"], self.otherwise
 
 

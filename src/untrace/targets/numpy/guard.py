@@ -11,10 +11,9 @@ GUARDS["_checked_arrays"] = "_checked"
 
 
 @helper("np")
-def _checked_arrays(types, *values, least={}, multiples={}, weak=False, x64=False, prng=None):
+def _checked_arrays(types, *values, least={}, multiples={}, most={}, weak=False, x64=False, prng=None):
     """The values, as arrays of JAX's types, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 on."""
-    import itertools
-    import re
+    import hashlib, itertools, re
 
     short = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
     narrow = {} if x64 else {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
@@ -49,6 +48,7 @@ def _checked_arrays(types, *values, least={}, multiples={}, weak=False, x64=Fals
         tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in plain]
         for old, new in itertools.zip_longest(*tokens, fillvalue=""):
             is_size = old.isidentifier() and new.isdecimal() and int(new) >= least.get(old, 2)
+            is_size = is_size and int(new) <= most.get(old, int(new))
             is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
             if not is_size and new != old:
                 raise TypeError(f"this was written for {name}: {expected}, not for {found}. Write the original for that.")

@@ -135,7 +135,7 @@ class _Lowering:
         if name.startswith(("jnp.", "jax.", "lax.", "method.", "at.", "attribute.", "operator.", "vmap.")):
             body.name = name.rpartition(".")[2]
         live = [o for o in equation.outputs if o is not None]
-        if len(body.equations) > _SMALL or any(type(e.callee) is not Primitive for e in body.equations):
+        if len(body.equations) > _SMALL or any(type(e.callee) not in (Primitive, Local) for e in body.equations):
             called = Equation(Local(body), [_strong(a) for a in inputs], equation.outputs, {}, equation.origin)
             found.append(called)
             return

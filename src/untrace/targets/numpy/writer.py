@@ -34,6 +34,16 @@ class NumpyValues(Values):
         return Text(f"ml_dtypes.{kind.name}")
 
 
+    def numpy_scalar(self, value: Any) -> Expr:
+        """`np.float32(0.1)`, also of infinities and NaN."""
+        array = np.asarray(value)
+        if array.dtype.kind == "f" and array.dtype.isbuiltin == 1 and not np.isfinite(array):
+            word = "np.nan" if np.isnan(array) else "np.inf" if array > 0 else "-np.inf"
+            self.modules.add("np")
+            return Text(f"np.{array.dtype.name}({word})")
+        return super().numpy_scalar(value)
+
+
 class NumpyModule(ModuleWriter):
     """Collects what one module needs: as `ModuleWriter`."""
 

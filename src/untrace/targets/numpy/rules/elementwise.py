@@ -1,0 +1,188 @@
+"""Elementwise primitives. Where NumPy's function means something else on some values, a helper does what JAX does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from untrace.print.rules import DECLINE
+from untrace.print.tree import Attribute, Binary, Call, Expr, Text, Tuple, Unary
+from untrace.targets.numpy.rules.table import rule
+
+_OPERATORS = {
+    "add": "+", "add_any": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
+    "ge": ">=", "and": "&", "or": "|", "xor": "^",
+}  # fmt: skip
+_FUNCTIONS = {
+    "abs": "abs", "ceil": "ceil", "floor": "floor", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log",
+    "log1p": "log1p", "log2": "log2", "sqrt": "sqrt", "cbrt": "cbrt", "square": "square", "sin": "sin", "cos": "cos",
+    "tan": "tan", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
+    "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh", "atan2": "arctan2", "max": "maximum", "min": "minimum",
+    "nextafter": "nextafter", "is_finite": "isfinite", "real": "real", "imag": "imag", "conj": "conj",
+}  # fmt: skip
+_SPECIAL = {
+    "erf": "erf", "erfc": "erfc", "erf_inv": "erfinv", "lgamma": "gammaln", "digamma": "digamma", "bessel_i0e": "i0e",
+    "bessel_i1e": "i1e", "igamma": "gammainc", "igammac": "gammaincc", "regularized_incomplete_beta": "betainc",
+    "zeta": "zeta",
+}  # fmt: skip
+
+
+def _operator(sign: str) -> Any:
+    return lambda w, x, y, **_: Binary(x, sign, y)
+
+
+def _function(name: str) -> Any:
+    return lambda w, *operands, **_: w.np(name, *operands)
+
+
+def _special(name: str) -> Any:
+    def call(w: Any, *operands: Any) -> Expr:
+        w.module.modules.add("scipy.special")
+        return Call(f"scipy.special.{name}", operands)
+
+    return call
+
+
+for _name, _sign in _OPERATORS.items():
+    rule(_name)(_operator(_sign))
+for _name, _numpy in _FUNCTIONS.items():
+    rule(_name)(_function(_numpy))
+for _name, _numpy in _SPECIAL.items():
+    rule(_name)(_special(_numpy))
+
+
+def is_float(aval: Any) -> bool:
+    """Whether an abstract value is of real or complex numbers."""
+    return bool(jax.dtypes.issubdtype(aval.dtype, np.inexact))
+
+
+@rule("population_count")
+def population_count(w: Any, x: Any) -> Expr:
+    return w.call(Attribute(w.np("bitwise_count", x), "astype"), w.dtype(w.out_avals[0].dtype))
+
+
+@rule("neg")
+def neg(w: Any, x: Any) -> Expr:
+    return Unary("-", x)
+
+
+@rule("not")
+def not_(w: Any, x: Any) -> Expr:
+    return Unary("~", x)
+
+
+@rule("div")
+def div(w: Any, x: Any, y: Any) -> Expr:
+    return Binary(x, "/", y) if is_float(w.out_avals[0]) else w.call(w.helper("_divided"), x, y)
+
+
+@rule("rem")
+def rem(w: Any, x: Any, y: Any) -> Expr:
+    return w.np("fmod", x, y) if is_float(w.out_avals[0]) else w.call(w.helper("_remainder"), x, y)
+
+
+@rule("sign")
+def sign(w: Any, x: Any) -> Expr:
+    return w.call(w.helper("_sign"), x) if is_float(w.out_avals[0]) else w.np("sign", x)
+
+
+@rule("rsqrt")
+def rsqrt(w: Any, x: Any, **_: Any) -> Expr:
+    return Binary(Text("1.0"), "/", w.np("sqrt", x))
+
+
+@rule("logistic")
+def logistic(w: Any, x: Any, **_: Any) -> Expr:
+    return Binary(Text("1.0"), "/", Binary(Text("1.0"), "+", w.np("exp", Unary("-", x))))
+
+
+@rule("integer_pow")
+def integer_pow(w: Any, x: Any, *, y: int) -> Expr:
+    return Binary(x, "**", Text(str(y))) if y >= 0 else Binary(Text("1.0"), "/", Binary(x, "**", Text(str(-y))))
+
+
+@rule("pow")
+def power(w: Any, x: Any, y: Any) -> Expr:
+    if w.avals[1].dtype != w.avals[0].dtype:
+        y = w.call(Attribute(y, "astype"), w.dtype(w.avals[0].dtype))
+    return Binary(x, "**", y)
+
+
+@rule("round")
+def round_(w: Any, x: Any, *, rounding_method: Any) -> Expr:
+    if rounding_method == lax.RoundingMethod.TO_NEAREST_EVEN:
+        return w.np("rint", x)
+    return w.call(w.helper("_rounded"), x)
+
+
+@rule("clamp")
+def clamp(w: Any, low: Any, x: Any, high: Any) -> Expr:
+    return w.np("clip", x, low, high)
+
+
+@rule("complex")
+def complex_(w: Any, x: Any, y: Any) -> Expr:
+    return w.call(Attribute(Binary(x, "+", Binary(Text("1j"), "*", y)), "astype"), w.dtype(w.out_avals[0].dtype))
+
+
+@rule("shift_left")
+def shift_left(w: Any, x: Any, y: Any) -> Expr:
+    return w.call(w.helper("_shifted_left"), x, y)
+
+
+@rule("shift_right_logical")
+def shift_right_logical(w: Any, x: Any, y: Any) -> Expr:
+    return w.call(w.helper("_shifted_right"), x, y)
+
+
+@rule("shift_right_arithmetic")
+def shift_right_arithmetic(w: Any, x: Any, y: Any) -> Expr:
+    return w.call(w.helper("_shifted_right_with_sign"), x, y)
+
+
+@rule("select_n")
+def select_n(w: Any, which: Any, *cases: Any) -> Expr:
+    if len(cases) == 2:
+        return w.np("where", which, cases[1], cases[0])
+    if w.avals[0].shape != w.out_avals[0].shape:
+        return DECLINE
+    return w.np("choose", which, Tuple(cases))
+
+
+@rule("convert_element_type")
+def convert_element_type(w: Any, x: Any, *, new_dtype: Any, weak_type: bool, sharding: Any) -> Expr:
+    old = w.avals[0].dtype
+    if sharding is not None:
+        return DECLINE
+    if old == new_dtype:
+        return x
+    if is_float(w.avals[0]) and np.issubdtype(new_dtype, np.integer):
+        return w.call(w.helper("_as_integers"), x, w.dtype(new_dtype))
+    if np.issubdtype(old, np.complexfloating) and not np.issubdtype(new_dtype, np.complexfloating):
+        x = Attribute(x, "real")
+    return w.call(Attribute(x, "astype"), w.dtype(new_dtype))
+
+
+@rule("bitcast_convert_type")
+def bitcast_convert_type(w: Any, x: Any, *, new_dtype: Any) -> Expr:
+    if np.dtype(new_dtype).itemsize != np.dtype(w.avals[0].dtype).itemsize:
+        return DECLINE
+    return w.call(Attribute(x, "view"), w.dtype(new_dtype))
+
+
+@rule("copy", "copy_p", "stop_gradient", "pvary")
+def copy(w: Any, x: Any, **_: Any) -> Expr:
+    return x
+
+
+@rule("optimization_barrier")
+def optimization_barrier(w: Any, *operands: Any) -> Expr:
+    return Tuple(operands)
+
+
+@rule("clz")
+def clz(w: Any, x: Any) -> Expr:
+    return w.call(w.helper("_leading_zeros"), x)

@@ -1,0 +1,86 @@
+"""Indices: JAX clamps or drops what lies outside, where NumPy raises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from untrace.print.rules import DECLINE
+from untrace.print.tree import Expr, Text, Tuple
+from untrace.targets.numpy.rules.table import rule
+
+
+@rule("dynamic_slice")
+def dynamic_slice(w: Any, x: Any, *starts: Any, slice_sizes: Sequence[int]) -> Expr:
+    return w.call(w.helper("_sliced"), x, Tuple(starts), tuple(slice_sizes))
+
+
+@rule("dynamic_update_slice")
+def dynamic_update_slice(w: Any, x: Any, update: Any, *starts: Any) -> Expr:
+    return w.call(w.helper("_updated"), x, update, Tuple(starts))
+
+
+def _fill(dtype: Any, fill_value: Any) -> Any:
+    if fill_value is not None:
+        return fill_value
+    if jax.dtypes.issubdtype(dtype, np.inexact):
+        return np.nan
+    if dtype == np.bool_:
+        return True
+    info = np.iinfo(dtype)
+    return int(info.min if info.min else info.max)
+
+
+@rule("gather")
+def gather(
+    w: Any, x: Any, indices: Any, *, dimension_numbers: Any, slice_sizes: Sequence[int], mode: Any, fill_value: Any,
+    indices_are_sorted: bool, unique_indices: bool,
+) -> Expr:  # fmt: skip
+    d, options = dimension_numbers, {}
+    if mode == lax.GatherScatterMode.FILL_OR_DROP:
+        fill = _fill(w.avals[0].dtype, fill_value)
+        options["fill"] = Text("np.nan") if fill != fill else fill
+    elif mode not in (lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS):
+        return DECLINE
+    if d.operand_batching_dims:
+        options["batched"] = tuple(zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True))
+    return w.call(
+        w.helper("_gathered"), x, indices, tuple(d.offset_dims), tuple(d.collapsed_slice_dims), tuple(d.start_index_map),
+        tuple(slice_sizes), **options,
+    )  # fmt: skip
+
+
+_UFUNCS = {
+    "scatter": "", "scatter-add": "add", "scatter_add": "add", "scatter-mul": "multiply", "scatter_mul": "multiply",
+    "scatter-min": "minimum", "scatter_min": "minimum", "scatter-max": "maximum", "scatter_max": "maximum",
+    "scatter-sub": "subtract", "scatter_sub": "subtract",
+}  # fmt: skip
+
+
+def _scatter(ufunc: str) -> Any:
+    def scatter(
+        w: Any, x: Any, indices: Any, updates: Any, *, dimension_numbers: Any, mode: Any, update_jaxpr: Any = None,
+        update_consts: Any = (), indices_are_sorted: bool, unique_indices: bool,
+    ) -> Expr:  # fmt: skip
+        d, options = dimension_numbers, {}
+        if mode == lax.GatherScatterMode.CLIP:
+            options["clip"] = True
+        if d.operand_batching_dims:
+            options["batched"] = tuple(zip(d.operand_batching_dims, d.scatter_indices_batching_dims, strict=True))
+        if ufunc:
+            w.module.modules.add("np")
+            options["combine"] = Text(f"np.{ufunc}")
+        return w.call(
+            w.helper("_scattered"), x, indices, updates, tuple(d.update_window_dims), tuple(d.inserted_window_dims),
+            tuple(d.scatter_dims_to_operand_dims), **options,
+        )  # fmt: skip
+
+    return scatter
+
+
+for _name, _ufunc in _UFUNCS.items():
+    rule(_name)(_scatter(_ufunc))

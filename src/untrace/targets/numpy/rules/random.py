@@ -1,0 +1,57 @@
+"""Keys and random bits: Threefry, so that the same key gives the same numbers. A key is an array of two words.
+
+Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011); jax/_src/prng.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from untrace import jax_compat
+from untrace.print.rules import DECLINE
+from untrace.print.tree import Expr
+from untrace.targets.numpy.rules.table import rule
+
+
+def _is_known(aval: Any) -> bool:
+    """Whether a key is one of Threefry's, whose bits for an array do not depend on its other elements."""
+    return jax_compat.key_impl_name(aval) == "threefry2x32" and bool(jax.config.jax_threefry_partitionable)
+
+
+@rule("threefry2x32")
+def threefry2x32(w: Any, a: Any, b: Any, x: Any, y: Any) -> Expr:
+    return w.call(w.helper("_threefry"), a, b, x, y)
+
+
+@rule("random_wrap")
+def random_wrap(w: Any, x: Any, *, impl: Any) -> Expr:
+    return x if _is_known(w.out_avals[0]) else DECLINE
+
+
+@rule("random_unwrap")
+def random_unwrap(w: Any, x: Any) -> Expr:
+    return x
+
+
+@rule("random_seed")
+def random_seed(w: Any, x: Any, *, impl: Any) -> Expr:
+    return w.call(w.helper("_seeded"), x) if _is_known(w.out_avals[0]) else DECLINE
+
+
+@rule("random_bits")
+def random_bits(w: Any, key: Any, *, bit_width: int, shape: Any) -> Expr:
+    if bit_width != 32 or not _is_known(w.avals[0]):
+        return DECLINE
+    return w.call(w.helper("_random_bits"), key, tuple(shape))
+
+
+@rule("random_split")
+def random_split(w: Any, key: Any, *, shape: Any) -> Expr:
+    return w.call(w.helper("_split"), key, tuple(shape)) if _is_known(w.avals[0]) else DECLINE
+
+
+@rule("random_fold_in")
+def random_fold_in(w: Any, key: Any, x: Any) -> Expr:
+    return w.call(w.helper("_folded_in"), key, x) if _is_known(w.avals[0]) else DECLINE
