@@ -64,6 +64,7 @@ from untrace.jax_compat.values import (
     is_weak,
     as_numpy,
     key_data,
+    splits_bits_by_place,
     key_impl_name,
     no_tangent,
     plain_aval,

@@ -35,6 +35,12 @@ def key_data(key: Any) -> Any:
     return jax.random.key_data(key)
 
 
+def splits_bits_by_place() -> bool:
+    """Whether Threefry's bits for an element of an array depend on its place alone (`jax_threefry_partitionable`)."""
+    config: Any = jax.config
+    return bool(config.jax_threefry_partitionable)
+
+
 def as_numpy(value: Any) -> Any:
     """A value as NumPy has it: an array, or a scalar of no dimensions; of typed keys their words."""
     return np.asarray(jax.random.key_data(value) if is_key(value) else value)[()]

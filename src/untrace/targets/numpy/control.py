@@ -275,7 +275,7 @@ def _adds_one(equation: Equation, value: Value) -> bool:
     if type(callee) is Library:
         terms = [equation.inputs[a.index] if type(a) is Slot else a for a in callee.args]
     ones = [t.value if type(t) is Literal else t for t in terms if t is not value]
-    return len(ones) == 1 and type(ones[0]) not in (Value, Constant) and bool(np.all(np.equal(ones[0], 1)))
+    return len(ones) == 1 and not isinstance(ones[0], Value | Constant) and bool(np.all(np.asarray(ones[0]) == 1))
 
 
 def _hand_on(inner: NumpyFunction, names: Sequence[str], results: Sequence[Any]) -> None:

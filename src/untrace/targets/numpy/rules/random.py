@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-
 from untrace import jax_compat
 from untrace.print.rules import DECLINE
 from untrace.print.tree import Expr
@@ -17,7 +15,7 @@ from untrace.targets.numpy.rules.table import rule
 
 def _is_known(aval: Any) -> bool:
     """Whether a key is one of Threefry's, whose bits for an array do not depend on its other elements."""
-    return jax_compat.key_impl_name(aval) == "threefry2x32" and bool(jax.config.jax_threefry_partitionable)
+    return jax_compat.key_impl_name(aval) == "threefry2x32" and jax_compat.splits_bits_by_place()
 
 
 @rule("threefry2x32")

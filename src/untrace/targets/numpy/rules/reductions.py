@@ -14,7 +14,7 @@ from untrace.targets.numpy.rules.table import rule
 _LEAST_PRECISE = 4  # bytes of a float in which sums are made
 
 
-def axis_of(w: Any, axes: Sequence[int], ndim: int) -> dict[str, Any]:
+def axis_of(w: Any, axes: Sequence[int], ndim: int) -> dict[str, object]:
     """`axis=...` as one writes it; nothing for all axes."""
     if len(axes) == ndim:
         return {}
