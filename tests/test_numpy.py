@@ -114,11 +114,11 @@ def attention(q, k, v):
 
 
 def looked_up(table, tokens):
-    return jax.nn.gelu(table[tokens]).sum(axis=-1)
+    return jax.nn.gelu(jnp.asarray(table)[tokens]).sum(axis=-1)
 
 
 def scattered(x, index, value):
-    return x.at[index].add(value)
+    return jnp.asarray(x).at[index].add(value)
 
 
 PROGRAMS = {

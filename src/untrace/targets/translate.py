@@ -44,6 +44,7 @@ _WITHOUT = frozenset(
         "pullbacks",
         "equal-pullbacks",
         "tree-maps",
+        "residuals",
     }
 )
 
@@ -56,6 +57,7 @@ def translated(target: str, call: Call, options: Options, also: Sequence[Call] =
     """
     options = replace(options, derivatives="written", without=options.without | _WITHOUT, reroll="loop")
     captured = call.captured()
+    _refuse_classes(captured)
     if options.guard:
         with contextlib.suppress(Exception):  # costs generality, never the result
             captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
@@ -120,12 +122,22 @@ def _write(captured: Captured, entry: PytreeEntry, options: Options, course: Cou
         manner=Manner(course=course),
         writer=NumpyModule,
     )
-    foreign = [m for m in ("jax", "jnp", "lax") if f"import {m}" in written.source or f"as {m}" in written.source]
-    if foreign:
-        raise UnsupportedPrimitiveError(
-            "this program cannot be written for NumPy: it takes or gives pytrees of classes that belong to JAX"
-        )
     return written
+
+
+def _refuse_classes(captured: Captured) -> None:
+    """Raises UnsupportedPrimitiveError where arguments or results have classes that JAX alone can take apart."""
+    trees = [jax.tree.structure(x) for x in (captured.args, captured.kwargs, captured.out_example)]
+    for tree in trees:
+        if tree.node_data() is None:
+            continue
+        kind, _ = tree.node_data()
+        if kind not in (dict, list, tuple, type(None)) and not hasattr(kind, "_make"):
+            raise UnsupportedPrimitiveError(
+                f"this program cannot be written for NumPy: it takes or gives a {kind.__module__}.{kind.__qualname__}, "
+                "which only JAX knows how to take apart. Give it dicts, lists, tuples or named tuples instead."
+            )
+        trees += tree.children()
 
 
 def _proof(written: Written, captured: Captured) -> Proof:

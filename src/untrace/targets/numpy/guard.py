@@ -42,7 +42,8 @@ def _checked_arrays(types, *values, least={}, multiples={}, most={}, weak=False,
     for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ") if t], values, strict=True):
         array, found = walk(value)
         made.append(array)
-        plain = [re.sub("[~'\"]|,(?=\\))", "", text.encode("unicode_escape").decode()) for text in (expected, found)]
+        words = re.sub(r"key<fry>\[(.*?)\]", lambda m: f"u32[{m[1] and m[1] + ','}2]", expected)
+        plain = [re.sub("[~'\"]|,(?=\\))", "", text.encode("unicode_escape").decode()) for text in (words, found)]
         if expected[0] == "#":
             plain[1] = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
         tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in plain]

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from untrace import jax_compat
 from untrace.print.rules import DECLINE
 from untrace.print.tree import Expr, Text, Tuple
 from untrace.targets.numpy.rules.table import rule
@@ -16,6 +17,8 @@ from untrace.targets.numpy.rules.table import rule
 
 @rule("dynamic_slice")
 def dynamic_slice(w: Any, x: Any, *starts: Any, slice_sizes: Sequence[int]) -> Expr:
+    if jax_compat.is_key_dtype(w.avals[0].dtype):  # whose words are an axis more
+        return w.call(w.helper("_sliced"), x, Tuple([*starts, Text("0")]), (*slice_sizes, 2))
     return w.call(w.helper("_sliced"), x, Tuple(starts), tuple(slice_sizes))
 
 
@@ -41,6 +44,8 @@ def gather(
     indices_are_sorted: bool, unique_indices: bool,
 ) -> Expr:  # fmt: skip
     d, options = dimension_numbers, {}
+    if jax_compat.is_key_dtype(w.avals[0].dtype):
+        return DECLINE
     if mode == lax.GatherScatterMode.FILL_OR_DROP:
         fill = _fill(w.avals[0].dtype, fill_value)
         options["fill"] = Text("np.nan") if fill != fill else fill

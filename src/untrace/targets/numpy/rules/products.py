@@ -66,7 +66,7 @@ def _turned(w: Any, x: Expr, ndim: int) -> Expr:
 def conv_general_dilated(
     w: Any, x: Any, y: Any, *, window_strides: Any, padding: Any, lhs_dilation: Any, rhs_dilation: Any,
     dimension_numbers: Any, feature_group_count: int, batch_group_count: int, precision: Any,
-    preferred_element_type: Any,
+    preferred_element_type: Any, out_sharding: Any = None,
 ) -> Expr:  # fmt: skip
     if batch_group_count != 1 or np.dtype(w.out_avals[0].dtype) != np.float32:
         return DECLINE

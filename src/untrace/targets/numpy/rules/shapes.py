@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from untrace import jax_compat
 from untrace.ir.nodes import Literal
 from untrace.print.rules import DECLINE
 from untrace.print.tree import Attribute, Expr, List, Slice, Subscript, Text, Tuple
@@ -17,6 +18,8 @@ from untrace.targets.numpy.rules.table import rule
 def reshape(w: Any, x: Any, *, new_sizes: Sequence[int], dimensions: Any, sharding: Any) -> Expr:
     if dimensions is not None or sharding is not None:
         return DECLINE
+    if jax_compat.is_key_dtype(w.avals[0].dtype):
+        return w.call(Attribute(x, "reshape"), (*new_sizes, 2))
     if len(new_sizes) == 1 and w.avals[0].size:
         return w.call(Attribute(x, "reshape"), -1)
     return w.call(Attribute(x, "reshape"), tuple(new_sizes))
@@ -24,7 +27,7 @@ def reshape(w: Any, x: Any, *, new_sizes: Sequence[int], dimensions: Any, shardi
 
 @rule("squeeze")
 def squeeze(w: Any, x: Any, *, dimensions: Sequence[int]) -> Expr:
-    if len(dimensions) == w.avals[0].ndim:
+    if len(dimensions) == w.avals[0].ndim and not jax_compat.is_key_dtype(w.avals[0].dtype):
         return w.call(Attribute(x, "reshape"), Tuple([]))
     return w.call(Attribute(x, "squeeze"), dimensions[0] if len(dimensions) == 1 else tuple(dimensions))
 
@@ -53,6 +56,8 @@ def broadcast_in_dim(
         if value == 0 and not np.signbit(value.real):
             return w.np("zeros", tuple(shape), dtype)
         return w.np("ones", tuple(shape), dtype) if value == 1 else w.np("full", tuple(shape), x)
+    if jax_compat.is_key_dtype(w.avals[0].dtype):
+        return DECLINE
     if not old:
         return w.np("full", tuple(shape), x)
     grows = any(n != old[broadcast_dimensions.index(d)] if d in broadcast_dimensions else n != 1 for d, n in enumerate(shape))
