@@ -21,7 +21,7 @@ def _checked_arrays(types, *values, least={}, multiples={}, most={}, weak=False,
     def walk(value):
         if isinstance(value, dict):
             pairs = {key: walk(value[key]) for key in sorted(value)}
-            words = [f"{re.sub('; ', '', str(key))}: {word}" for key, (_, word) in pairs.items()]
+            words = [f"{re.sub('; ', '', repr(key))}: {word}" for key, (_, word) in pairs.items()]
             return {key: array for key, (array, _) in pairs.items()}, f"{{{', '.join(words)}}}"
         if isinstance(value, (tuple, list)):
             pairs = [walk(part) for part in value]
@@ -43,7 +43,7 @@ def _checked_arrays(types, *values, least={}, multiples={}, most={}, weak=False,
         array, found = walk(value)
         made.append(array)
         words = re.sub(r"key<fry>\[(.*?)\]", lambda m: f"u32[{m[1] and m[1] + ','}2]", expected)
-        plain = [re.sub("[~'\"]|,(?=\\))", "", text.encode("unicode_escape").decode()) for text in (words, found)]
+        plain = [re.sub("[~'\"]|,(?=\\))", "", text) for text in (words, found)]
         if expected[0] == "#":
             plain[1] = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
         tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in plain]

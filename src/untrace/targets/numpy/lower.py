@@ -33,6 +33,7 @@ from untrace.ir.nodes import (
     Value,
     While,
 )
+from untrace.ir.types import Origin
 from untrace.targets.numpy.spelling import spelled
 
 # Calls of a function that is one of their parameters, on all their operands.
@@ -63,6 +64,7 @@ class _Lowering:
         self.has_rule = has_rule
         self.done: set[Function] = set()
         self.missing: list[str] = []
+        self.around: list[str] = []  # the author's lines of the calls that it is inside of
 
     def function(self, function: Function) -> Function:
         """The same function, with equations that NumPy has."""
@@ -115,7 +117,7 @@ class _Lowering:
             self._call(body, body.name or callee.name, inputs, equation, found, new)
         else:
             if not self.has_rule(callee.name):
-                where = jax_compat.user_line(origin) if origin is not None else ""
+                where = next(filter(None, [_line(origin), *self.around[::-1]]), "")
                 self.missing.append(f"`{callee.name}`{' from ' + where if where else ''}")
             given = _typed(inputs, outputs)
             found.append(Equation(callee, given, outputs, equation.params, origin))
@@ -130,7 +132,9 @@ class _Lowering:
         new: dict[Value, Atom],
     ) -> None:
         """A call of a body, or the body itself where that is small."""
+        self.around.append(_line(equation.origin))
         self.function(body)
+        self.around.pop()
         body.name = body.name or name
         if name.startswith(("jnp.", "jax.", "lax.", "method.", "at.", "attribute.", "operator.", "vmap.")):
             body.name = name.rpartition(".")[2]
@@ -154,6 +158,10 @@ class _Lowering:
             new[output] = made
             if type(made) is Value and made not in inputs and len(live) == 1:
                 made.hint, made.named, made.named_inside = output.hint, output.named, output.named_inside
+
+
+def _line(origin: Origin) -> str:
+    return jax_compat.user_line(origin) if origin is not None else ""
 
 
 def _read(new: dict[Value, Atom], atom: Atom) -> Atom:

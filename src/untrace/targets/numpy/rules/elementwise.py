@@ -99,6 +99,11 @@ def logistic(w: Any, x: Any, **_: Any) -> Expr:
     return Binary(Text("1.0"), "/", Binary(Text("1.0"), "+", w.np("exp", Unary("-", x))))
 
 
+@rule("one_minus_square")
+def one_minus_square(w: Any, x: Any, **_: Any) -> Expr:
+    return Binary(Text("1.0"), "-", w.np("square", x))
+
+
 @rule("integer_pow")
 def integer_pow(w: Any, x: Any, *, y: int) -> Expr:
     return Binary(x, "**", Text(str(y))) if y >= 0 else Binary(Text("1.0"), "/", Binary(x, "**", Text(str(-y))))
