@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import strategies
 from jax import lax
 
 import untrace
@@ -231,6 +232,41 @@ def test_what_numpy_has_not_is_refused_with_the_authors_lines() -> None:
         untrace.decompile(on_the_host, target="numpy")(floats(4))
     assert "pure_callback" in str(raised.value) and "schur" in str(raised.value)  # all of it at once
     assert str(raised.value).count("test_numpy.py") == 2
+
+
+def test_a_text_that_computes_something_else_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from untrace.targets.numpy.rules.table import NUMPY
+
+    monkeypatch.setitem(NUMPY._rules, "cos", lambda w, x, **_: w.np("sin", x))
+    with pytest.raises(untrace.ProofError, match="result differs by .* at sampled input"):
+        untrace.decompile(lambda x: lax.cos(x) + 1.0, target="numpy")(floats(3))
+
+
+def test_a_call_that_numpy_understands_otherwise_is_not_spelled_the_same() -> None:
+    def program(x, i):
+        return jnp.sum(x > 0), x[i], jnp.sign(x), jnp.mean(x)
+
+    text = untrace.decompile(program, target="numpy")(X, np.int32(4))
+    assert "np.mean(x)" in text.source or "x.mean()" in text.source
+    for given in (2, -1, 7, -9):  # the last, clamped
+        found, expected = text(X, np.int32(given)), jax.jit(program)(X, np.int32(given))
+        for a, b in zip(expected, found, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_random_program_is_close_or_refused(seed: int) -> None:
+    program = strategies.seeded_program(str(seed), size=6)
+    module = program.module()
+    args, kwargs = program.arguments(module)
+    try:
+        text = untrace.decompile(module.program, target="numpy", sizes="fixed")(*args, **kwargs)
+    except untrace.UnsupportedPrimitiveError:
+        return  # what is written, and what is not, is counted by bench/targets.py
+    assert text.proof.at_least("close")
+    found, expected = jax.tree.leaves(text(*args, **kwargs)), jax.tree.leaves(module.program(*args, **kwargs))
+    assert [(a.shape, a.dtype) for a in found] == [(a.shape, a.dtype) for a in expected]
 
 
 def test_an_unknown_target_is_one_clear_sentence() -> None:

@@ -117,9 +117,12 @@ class Form:
         return replace(self, target=target)
 
 
-def forms_of(captured: Captured, plain: Plain, options: Options, folds: bool = False) -> Iterator[Form]:
+def forms_of(
+    captured: Captured, plain: Plain, options: Options, folds: bool = False, compiles: bool = True
+) -> Iterator[Form]:
     """The forms that the text may be written from, the simplest first.
 
+    compiles: whether XLA begins with the original, which a proof waits for.
     folds: whether calls of `jax.vmap` and `jax.grad` are found again first; nothing comes where there is none.
     """
     whole = _whole(captured, folds)
@@ -138,7 +141,8 @@ def forms_of(captured: Captured, plain: Plain, options: Options, folds: bool = F
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
             if captured.example is not None:  # a product of numbers may be rounded otherwise at other sizes
                 forms = (forms[0], (most, frozenset({"arithmetic_of_literals"})), *forms[1:])
-            retrace.begin_original(captured.example or captured, _may_be_padded(whole))
+            if compiles:
+                retrace.begin_original(captured.example or captured, _may_be_padded(whole))
             found, instead, captured.repeats = recognised(close_over_constants(prune(plain.of(whole, "", rules=False))))
             kept |= found
             if instead and captured.beside is not None:

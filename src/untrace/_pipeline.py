@@ -245,12 +245,16 @@ class Attempt:
         options: Options,
         timings: dict[str, float],
         once: dict[int, Any],
+        compiles: bool = True,
     ) -> Attempt:
-        """An attempt at a form, in which equal pullbacks are called once: those of the equations in `once`."""
+        """An attempt at a form, in which equal pullbacks are called once: those of the equations in `once`.
+
+        compiles: whether XLA begins with what the proof compares.
+        """
         whole = form.jaxpr
         if once:
             form = form.proven_as(without_repeated(whole, once), "pullbacks called once", captured)
-        alike = _begin_compiling(captured, form.target, options, timings)  # first of all: XLA takes its time
+        alike = _begin_compiling(captured, form.target, options, timings) if compiles else None  # XLA takes its time
 
         def fresh(simplified: bool = True) -> Program:
             return plain.of(whole if simplified else captured.expanded, name)

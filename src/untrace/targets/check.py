@@ -63,7 +63,9 @@ def checked(
                 elif apart <= _EXPLAINED * _distance(wanted, np.asarray(other(*inputs)[place]))[0]:
                     moved += 1
                 else:
-                    return Proof("unproven", f"{name} differs at sampled input {number}")
+                    return Proof(
+                        "unproven", f"{name} differs by {ulps(apart)} of its largest number at sampled input {number}"
+                    )
     except CannotSample as error:
         return Proof("unproven", str(error))
     except Exception as error:  # the text is wrong in some way: that is what this is for

@@ -10,6 +10,7 @@ from dataclasses import replace
 import jax
 import jax.extend
 
+from untrace import jax_compat
 from untrace._errors import ProofError, UnsupportedPrimitiveError, UntraceError
 from untrace._forms import Plain, forms_of
 from untrace._options import Options
@@ -69,21 +70,23 @@ def translated(target: str, call: Call, options: Options, also: Sequence[Call] =
                 if at.example is not None:
                     at.idle = at.example.idle
                 found = _attempt(target, call.on(sized.dynamic), at, options, [captured, *others])
-                if found is not None:
+                if isinstance(found, Translated):
                     return found
     found = _attempt(target, call, captured, options, [captured, *others])
-    if found is None:
+    if not isinstance(found, Translated):
         raise ProofError(
-            f"the text of {captured.name} for {target} does not compute what the original does.\n"
-            "This is a bug of untrace. The text for JAX is proven by itself."
+            f"the text of {captured.name} for {target} does not compute what the original does: {found}.\n"
+            "This is a bug of untrace, or a program whose results rounding decides (a search that stops at a tolerance). "
+            "With prove=False you get the text all the same. The text for JAX is proven by itself."
         )
     return found
 
 
 def _attempt(
     target: str, call: Call, captured: Captured, options: Options, examples: Sequence[Captured]
-) -> Translated | None:
-    """The text written from a trace, checked on the examples; None where it is wrong there."""
+) -> Translated | str:
+    """The text written from a trace, checked on the examples; what is wrong there otherwise."""
+    why = ""
     entry = call.entry(captured)
     if captured.summary:
         captured.name = name_of_transformed(captured.summary, captured.name)
@@ -93,23 +96,25 @@ def _attempt(
             proofs = [_proof(written, example) for example in examples] if options.prove else [Proof("unproven")]
         except UnsupportedPrimitiveError:
             raise
-        except Exception:
+        except Exception as error:
             if is_strict():
                 raise
+            why = why or f"{type(error).__name__}: {error}"
             continue
         weakest = next(p for level in ("unproven", "close", "bits") for p in proofs if p.level == level)
         if not options.prove or weakest.at_least("close"):
             written.with_docstring(_head(captured, target, str(weakest)), _head(captured, target, ""))
             return Translated(target, written.source, written.name, weakest, written.arrays, written.notes)
+        why = why or weakest.detail
         if is_strict():
             raise ProofError(weakest.detail)
-    return None
+    return why
 
 
 def _write(captured: Captured, entry: PytreeEntry, options: Options, course: Course) -> Written:
     plain = Plain(captured, captured.name, entry, lifted=True)
-    form = next(forms_of(captured, plain, options))
-    attempt = Attempt.at(captured, plain, form, captured.name, options, {}, {})
+    form = next(forms_of(captured, plain, options, compiles=False))
+    attempt = Attempt.at(captured, plain, form, captured.name, options, {}, {}, compiles=False)
     program = attempt.lifted_program()
     lower.lowered(program, lambda name: NUMPY.find(name) is not None)
     written = write_module(
@@ -127,6 +132,11 @@ def _write(captured: Captured, entry: PytreeEntry, options: Options, course: Cou
 
 def _refuse_classes(captured: Captured) -> None:
     """Raises UnsupportedPrimitiveError where arguments or results have classes that JAX alone can take apart."""
+    keys = [x for x in jax.tree.leaves((captured.args, captured.kwargs)) if jax_compat.is_key(x)]
+    if any(jax_compat.key_impl_name(key) != "threefry2x32" for key in keys):
+        raise UnsupportedPrimitiveError(
+            "this program cannot be written for NumPy: it takes keys of another implementation than threefry2x32"
+        )
     trees = [jax.tree.structure(x) for x in (captured.args, captured.kwargs, captured.out_example)]
     for tree in trees:
         if tree.node_data() is None:

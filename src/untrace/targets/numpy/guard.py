@@ -52,7 +52,9 @@ def _checked_arrays(types, *values, least={}, multiples={}, most={}, weak=False,
             is_size = is_size and int(new) <= most.get(old, int(new))
             is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
             if not is_size and new != old:
-                raise TypeError(f"this was written for {name}: {expected}, not for {found}. Write the original for that.")
+                raise TypeError(
+                    f"this was written for {name}: {expected}, not for {found}. Write the original for that."
+                )
     return made[0] if len(made) == 1 else made
 
 

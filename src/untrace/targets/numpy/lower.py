@@ -117,7 +117,7 @@ class _Lowering:
             self._call(body, body.name or callee.name, inputs, equation, found, new)
         else:
             if not self.has_rule(callee.name):
-                where = next(filter(None, [_line(origin), *self.around[::-1]]), "")
+                where = next((line for line in (_line(origin), *self.around[::-1]) if line), "")
                 self.missing.append(f"`{callee.name}`{' from ' + where if where else ''}")
             given = _typed(inputs, outputs)
             found.append(Equation(callee, given, outputs, equation.params, origin))

@@ -33,7 +33,6 @@ class NumpyValues(Values):
         self.modules.add("ml_dtypes")
         return Text(f"ml_dtypes.{kind.name}")
 
-
     def numpy_scalar(self, value: Any) -> Expr:
         """`np.float32(0.1)`, also of infinities and NaN."""
         array = np.asarray(value)

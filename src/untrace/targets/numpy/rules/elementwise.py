@@ -164,10 +164,12 @@ def convert_element_type(w: Any, x: Any, *, new_dtype: Any, weak_type: bool, sha
         return DECLINE
     if old == new_dtype:
         return x
+    if np.issubdtype(old, np.complexfloating) and not np.issubdtype(new_dtype, np.complexfloating):
+        if new_dtype == np.bool_:
+            return Binary(x, "!=", Text("0"))
+        x = Attribute(x, "real")
     if is_float(w.avals[0]) and np.issubdtype(new_dtype, np.integer):
         return w.call(w.helper("_as_integers"), x, w.dtype(new_dtype))
-    if np.issubdtype(old, np.complexfloating) and not np.issubdtype(new_dtype, np.complexfloating):
-        x = Attribute(x, "real")
     return w.call(Attribute(x, "astype"), w.dtype(new_dtype))
 
 
@@ -183,8 +185,8 @@ def copy(w: Any, x: Any, **_: Any) -> Expr:
     return x
 
 
-@rule("optimization_barrier")
-def optimization_barrier(w: Any, *operands: Any) -> Expr:
+@rule("optimization_barrier", "device_put")
+def optimization_barrier(w: Any, *operands: Any, **_: Any) -> Expr:
     return Tuple(operands)
 
 

@@ -60,7 +60,9 @@ def broadcast_in_dim(
         return DECLINE
     if not old:
         return w.np("full", tuple(shape), x)
-    grows = any(n != old[broadcast_dimensions.index(d)] if d in broadcast_dimensions else n != 1 for d, n in enumerate(shape))
+    grows = any(
+        n != old[broadcast_dimensions.index(d)] if d in broadcast_dimensions else n != 1 for d, n in enumerate(shape)
+    )
     index: list[Expr] = [Text(":") if d in broadcast_dimensions else Text("None") for d in range(len(shape))]
     while grows and index and index[0].flat() == "None":  # NumPy puts those in front itself
         index.pop(0)
