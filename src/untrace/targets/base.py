@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+import jax
 import numpy as np
 
+from untrace import jax_compat
 from untrace.ir.types import PyTree
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
@@ -38,7 +40,9 @@ class Translated:
         return self._module
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
-        """Runs the text on the original's arguments; returns the original's pytree, of the target's arrays."""
+        """Runs the text on the original's arguments; returns the original's pytree, of the target's arrays. (Typed keys, which
+        the target has not, are taken for their words.)"""
+        args, kwargs = jax.tree.map(lambda x: jax_compat.as_numpy(x) if jax_compat.is_key(x) else x, (args, kwargs))
         return getattr(self.module, self.name)(*args, **kwargs)
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> str:

@@ -39,7 +39,7 @@ from untrace.targets.numpy.spelling import spelled
 # Calls of a function that is one of their parameters, on all their operands.
 _CALLS = {
     **dict.fromkeys(CALLS, "jaxpr"), "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
-    "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
+    "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "custom_vmap_call": "call",
 }  # fmt: skip
 _SMALL = 2  # equations, of which a function would say less than they do
 

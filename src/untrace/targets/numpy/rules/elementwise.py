@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -180,7 +181,7 @@ def bitcast_convert_type(w: Any, x: Any, *, new_dtype: Any) -> Expr:
     return w.call(Attribute(x, "view"), w.dtype(new_dtype))
 
 
-@rule("copy", "copy_p", "stop_gradient", "pvary")
+@rule("copy", "copy_p", "stop_gradient", "pvary", "name")
 def copy(w: Any, x: Any, **_: Any) -> Expr:
     return x
 
@@ -188,6 +189,14 @@ def copy(w: Any, x: Any, **_: Any) -> Expr:
 @rule("optimization_barrier", "device_put")
 def optimization_barrier(w: Any, *operands: Any, **_: Any) -> Expr:
     return Tuple(operands)
+
+
+@rule("platform_index")
+def platform_index(w: Any, *, platforms: Sequence[Any]) -> Expr:
+    """Which of the branches for platforms is that for a CPU, or for all others."""
+    places = [i for i, names in enumerate(platforms) if names is not None and "cpu" in names]
+    others = [i for i, names in enumerate(platforms) if names is None]
+    return w.source(np.int32((places or others)[0])) if places or others else DECLINE
 
 
 @rule("clz")

@@ -11,7 +11,7 @@ from jax import lax
 
 from untrace import jax_compat
 from untrace.print.rules import DECLINE
-from untrace.print.tree import Expr, Text, Tuple
+from untrace.print.tree import Expr, Subscript, Text, Tuple
 from untrace.targets.numpy.rules.table import rule
 
 
@@ -46,6 +46,9 @@ def gather(
     d, options = dimension_numbers, {}
     if jax_compat.is_key_dtype(w.avals[0].dtype):
         return DECLINE
+    rows = _rows(w, x, indices, d, slice_sizes)
+    if rows is not None and mode in (lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS):
+        return rows
     if mode == lax.GatherScatterMode.FILL_OR_DROP:
         fill = _fill(w.avals[0].dtype, fill_value)
         options["fill"] = Text("np.nan") if fill != fill else fill
@@ -57,6 +60,27 @@ def gather(
         w.helper("_gathered"), x, indices, tuple(d.offset_dims), tuple(d.collapsed_slice_dims), tuple(d.start_index_map),
         tuple(slice_sizes), **options,
     )  # fmt: skip
+
+
+def _rows(w: Any, x: Expr, indices: Expr, d: Any, slice_sizes: Sequence[int]) -> Expr | None:
+    """`np.take(x, i, axis=0, mode="clip")` for whole rows along one axis."""
+    shape, batch = w.avals[0].shape, w.avals[1].ndim - 1
+    if (
+        len(d.start_index_map) != 1
+        or d.operand_batching_dims
+        or tuple(d.collapsed_slice_dims) != tuple(d.start_index_map)
+    ):
+        return None
+    axis = d.start_index_map[0]
+    is_whole = all(n == m or i == axis for i, (n, m) in enumerate(zip(slice_sizes, shape, strict=True)))
+    if not is_whole or tuple(d.offset_dims) != (*range(axis), *range(axis + batch, batch + len(shape) - 1)):
+        return None
+    index: Expr = Subscript(indices, Text("..., 0"))
+    if type(indices) is Subscript and type(indices.index) is Tuple:  # as it was before it had that axis
+        words = [part.flat() for part in indices.index.elements]
+        if words[-1] == "None" and set(words[:-1]) == {":"}:
+            index = indices.value
+    return w.np("take", x, index, axis=axis, mode="clip")
 
 
 _UFUNCS = {
