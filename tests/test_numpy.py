@@ -146,6 +146,18 @@ PROGRAMS = {
     "looked_up": (looked_up, (floats(7, 3), np.array([[0, 2], [6, 1]], np.int32))),
     "scattered": (scattered, (floats(6), np.array([0, 5, 0], np.int32), floats(3))),
     "sorted": (lambda x: (jnp.sort(x), jnp.argsort(x)), (floats(9),)),
+    "bfloat16": (lambda x: (jnp.maximum(x * 2 - 1, 0.5), jax.nn.sigmoid(x)), (jnp.arange(6, dtype=jnp.bfloat16) / 3,)),
+    "complex_parts": (lambda x, y: (lax.complex(x, y), lax.conj(x)), (np.float32([1, -0.0, np.inf]), floats(3))),
+    "cholesky": (jnp.linalg.cholesky, (np.stack([np.eye(3, dtype=np.float32), -np.eye(3, dtype=np.float32)]),)),
+    "triangular": (
+        lambda a, b: jax.scipy.linalg.solve_triangular(a, b, lower=True, trans=1),
+        (floats(4, 4) + 3 * np.eye(4, dtype=np.float32), floats(4, 2)),
+    ),
+    "bits": (
+        lambda x, y: (lax.population_count(x), lax.shift_right_arithmetic(x, y), lax.div(x, y), lax.rem(x, y)),
+        (np.int32([-1, 7, -8, -(2**31)]), np.int32([40, 0, 2, -1])),
+    ),
+    "keys": (lambda key: jax.random.uniform(jax.random.split(key)[1], (2,)), (jax.random.key(3),)),
     "random": (lambda key: jax.random.normal(key, (3,)), (jax.random.PRNGKey(1),)),
 }
 
@@ -164,7 +176,9 @@ def test_the_text_computes_what_the_original_does(written: Any) -> None:
     for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
         assert isinstance(b, np.ndarray | np.generic)
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        np.testing.assert_allclose(np.asarray(a), b, rtol=2e-5, atol=2e-6)
+        step = float(jnp.finfo(a.dtype).eps) if jnp.issubdtype(a.dtype, jnp.inexact) else 0.0
+        wide = np.complex128 if jnp.issubdtype(a.dtype, jnp.complexfloating) else np.float64
+        np.testing.assert_allclose(np.asarray(a).astype(wide), b.astype(wide), rtol=max(2e-5, 2 * step), atol=2e-6)
 
 
 def test_the_text_knows_nothing_of_jax(written: Any) -> None:

@@ -41,6 +41,8 @@ _CALLS = {
     **dict.fromkeys(CALLS, "jaxpr"), "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
     "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "custom_vmap_call": "call",
 }  # fmt: skip
+# Functions of SciPy: beside a Python number they compute in float64.
+_WITHOUT_NUMBERS = frozenset({"igamma", "igammac", "regularized_incomplete_beta", "zeta"})
 _SMALL = 2  # equations, of which a function would say less than they do
 
 
@@ -119,7 +121,7 @@ class _Lowering:
             if not self.has_rule(callee.name):
                 where = next((line for line in (_line(origin), *self.around[::-1]) if line), "")
                 self.missing.append(f"`{callee.name}`{' from ' + where if where else ''}")
-            given = _typed(inputs, outputs)
+            given = _typed(callee.name, inputs)
             found.append(Equation(callee, given, outputs, equation.params, origin))
 
     def _call(
@@ -149,7 +151,7 @@ class _Lowering:
             for old, made in zip(one.outputs, outputs, strict=True):
                 if old is not None and made is not None:
                     inside[old] = made
-            given = _typed([_read(inside, a) for a in one.inputs], outputs)
+            given = _typed(one.callee.name, [_read(inside, a) for a in one.inputs])
             found.append(Equation(one.callee, given, outputs, one.params, one.origin or equation.origin))
         for output, result in zip(equation.outputs, body.results, strict=True):
             if output is None:
@@ -181,7 +183,10 @@ def _strong(atom: Atom) -> Atom:
     return Literal(np.asarray(atom.value, atom.aval.dtype)[()], jax.core.ShapedArray(atom.aval.shape, atom.aval.dtype))
 
 
-def _typed(inputs: Sequence[Atom], outputs: Sequence[Value | None]) -> list[Atom]:
-    """Operands of a primitive: Python's numbers only beside an array of their type."""
-    arrays = {a.aval.dtype for a in inputs if type(a) is not Literal}
+def _typed(primitive: str, inputs: Sequence[Atom]) -> list[Atom]:
+    """Operands of a primitive: Python's numbers only beside an array of their type, which is one of NumPy's own."""
+    types = [a.aval.dtype for a in inputs if type(a) is not Literal]
+    arrays = {t for t in types if isinstance(t, np.dtype) and t.isbuiltin == 1}
+    if primitive in _WITHOUT_NUMBERS:
+        arrays = set()
     return [_strong(a) if type(a) is Literal and a.aval.dtype not in arrays else a for a in inputs]

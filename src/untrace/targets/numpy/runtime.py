@@ -76,9 +76,10 @@ def _shifted_right(x, y):
 
 @helper("np")
 def _shifted_right_with_sign(x, y):
-    """Bits shifted to the right, with the sign before them."""
+    """Bits shifted to the right, with the first of them before them."""
     most = 8 * x.dtype.itemsize - 1
-    return x >> np.where((y >= 0) & (y <= most), y, most).astype(x.dtype)
+    bits = np.dtype(f"i{x.dtype.itemsize}")
+    return (x.view(bits) >> np.where((y >= 0) & (y <= most), y, most).astype(bits)).view(x.dtype)
 
 
 @helper("np")
@@ -214,8 +215,18 @@ def _convolved(x, w, strides, padding, spread, dilation, specs, groups):
 
 
 @helper("np")
+def _complex(x, y, dtype):
+    """Complex numbers of two parts, infinities and zeros of either sign among them."""
+    out = np.empty(np.broadcast_shapes(np.shape(x), np.shape(y)), dtype)
+    out.real, out.imag = x, y
+    return out[()]
+
+
+@helper("np")
 def _cholesky(x):
-    """The lower factor; NaN where there is none."""
+    """The lower factor of each matrix; NaN where there is none."""
+    if x.ndim > 2:
+        return np.stack([_cholesky(matrix) for matrix in x]) if len(x) else np.array(x)
     try:
         return np.linalg.cholesky(x)
     except np.linalg.LinAlgError:
@@ -224,14 +235,17 @@ def _cholesky(x):
 
 @helper("np")
 def _solved(a, b, lower=False, transpose=False, unit_diagonal=False, from_right=False):
-    """`a x = b`, or `x a = b` from the right, for a triangular matrix."""
-    a = np.tril(a) if lower else np.triu(a)
-    if unit_diagonal:
-        a = a - a * np.eye(a.shape[-1], dtype=a.dtype) + np.eye(a.shape[-1], dtype=a.dtype)
-    a = a.swapaxes(-1, -2) if transpose else a
+    """`a x = b`, or `x a = b` from the right, for a triangular matrix: one row after the other."""
     if from_right:
-        return np.linalg.solve(a.swapaxes(-1, -2), b.swapaxes(-1, -2)).swapaxes(-1, -2)
-    return np.linalg.solve(a, b)
+        return _solved(a, b.swapaxes(-1, -2), lower, not transpose, unit_diagonal).swapaxes(-1, -2)
+    a = np.tril(a) if lower else np.triu(a)
+    if transpose:
+        a, lower = a.swapaxes(-1, -2), not lower
+    x = np.zeros_like(b)
+    for i in range(a.shape[-1]) if lower else reversed(range(a.shape[-1])):
+        rest = b[..., i, :] - (a[..., i, None, :] @ x)[..., 0, :]
+        x[..., i, :] = rest if unit_diagonal else rest / a[..., i, i, None]
+    return x
 
 
 @helper("np")

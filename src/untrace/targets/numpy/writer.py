@@ -40,6 +40,8 @@ class NumpyValues(Values):
             word = "np.nan" if np.isnan(array) else "np.inf" if array > 0 else "-np.inf"
             self.modules.add("np")
             return Text(f"np.{array.dtype.name}({word})")
+        if array.dtype.kind == "V" and np.isfinite(array.astype(np.float64)):  # a type of ml_dtypes
+            return Call(self.dtype(array.dtype), [Text(repr(float(array)))])
         return super().numpy_scalar(value)
 
 

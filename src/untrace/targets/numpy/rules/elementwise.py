@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,11 +18,11 @@ _OPERATORS = {
     "ge": ">=", "and": "&", "or": "|", "xor": "^",
 }  # fmt: skip
 _FUNCTIONS = {
-    "abs": "abs", "ceil": "ceil", "floor": "floor", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log",
+    "abs": "abs", "ceil": "ceil", "floor": "floor", "exp": "exp", "expm1": "expm1", "log": "log",
     "log1p": "log1p", "log2": "log2", "sqrt": "sqrt", "cbrt": "cbrt", "square": "square", "sin": "sin", "cos": "cos",
     "tan": "tan", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
     "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh", "atan2": "arctan2", "max": "maximum", "min": "minimum",
-    "nextafter": "nextafter", "is_finite": "isfinite", "real": "real", "imag": "imag", "conj": "conj",
+    "nextafter": "nextafter", "is_finite": "isfinite", "real": "real", "imag": "imag",
 }  # fmt: skip
 _SPECIAL = {
     "erf": "erf", "erfc": "erfc", "erf_inv": "erfinv", "lgamma": "gammaln", "digamma": "digamma", "bessel_i0e": "i0e",
@@ -32,19 +32,34 @@ _SPECIAL = {
 
 
 def _operator(sign: str) -> Any:
-    return lambda w, x, y, **_: Binary(x, sign, y)
+    def operate(w: Any, x: Any, y: Any, *, out_dtype: Any = None) -> Expr:
+        return Binary(x, sign, y) if out_dtype is None else DECLINE
+
+    return operate
 
 
 def _function(name: str) -> Any:
-    return lambda w, *operands, **_: w.np(name, *operands)
+    def call(w: Any, *operands: Any, accuracy: Any = None) -> Expr:
+        return w.np(name, *operands)
+
+    return call
 
 
 def _special(name: str) -> Any:
-    def call(w: Any, *operands: Any) -> Expr:
+    def call(w: Any, *operands: Any, accuracy: Any = None) -> Expr:
         w.module.modules.add("scipy.special")
-        return Call(f"scipy.special.{name}", operands)
+        return _in_single(w, operands, lambda *given: Call(f"scipy.special.{name}", given))
 
     return call
+
+
+def _in_single(w: Any, operands: Sequence[Expr], compute: Callable[..., Expr]) -> Expr:
+    """What is computed in float32 where the type is narrower, as XLA does: NumPy has no such functions for those types."""
+    if np.dtype(w.out_avals[0].dtype).itemsize >= 4:
+        return compute(*operands)
+    single = w.dtype(np.float32)
+    given = [w.call(Attribute(x, "astype"), single) for x in operands]
+    return w.call(Attribute(compute(*given), "astype"), w.dtype(w.out_avals[0].dtype))
 
 
 for _name, _sign in _OPERATORS.items():
@@ -60,9 +75,16 @@ def is_float(aval: Any) -> bool:
     return bool(jax.dtypes.issubdtype(aval.dtype, np.inexact))
 
 
+@rule("exp2")
+def exp2(w: Any, x: Any, *, accuracy: Any = None) -> Expr:
+    return _in_single(w, [x], lambda x: w.np("exp2", x))
+
+
 @rule("population_count")
 def population_count(w: Any, x: Any) -> Expr:
-    return w.call(Attribute(w.np("bitwise_count", x), "astype"), w.dtype(w.out_avals[0].dtype))
+    kind = np.dtype(w.avals[0].dtype)
+    bits = x if kind.kind == "u" else w.call(Attribute(x, "view"), w.dtype(np.dtype(f"u{kind.itemsize}")))
+    return w.call(Attribute(w.np("bitwise_count", bits), "astype"), w.dtype(kind))
 
 
 @rule("neg")
@@ -91,17 +113,17 @@ def sign(w: Any, x: Any) -> Expr:
 
 
 @rule("rsqrt")
-def rsqrt(w: Any, x: Any, **_: Any) -> Expr:
-    return Binary(Text("1.0"), "/", w.np("sqrt", x))
+def rsqrt(w: Any, x: Any, *, accuracy: Any = None) -> Expr:
+    return _in_single(w, [x], lambda x: Binary(Text("1.0"), "/", w.np("sqrt", x)))
 
 
 @rule("logistic")
-def logistic(w: Any, x: Any, **_: Any) -> Expr:
-    return Binary(Text("1.0"), "/", Binary(Text("1.0"), "+", w.np("exp", Unary("-", x))))
+def logistic(w: Any, x: Any, *, accuracy: Any = None) -> Expr:
+    return _in_single(w, [x], lambda x: Binary(Text("1.0"), "/", Binary(Text("1.0"), "+", w.np("exp", Unary("-", x)))))
 
 
 @rule("one_minus_square")
-def one_minus_square(w: Any, x: Any, **_: Any) -> Expr:
+def one_minus_square(w: Any, x: Any, *, accuracy: Any = None) -> Expr:
     return Binary(Text("1.0"), "-", w.np("square", x))
 
 
@@ -131,7 +153,14 @@ def clamp(w: Any, low: Any, x: Any, high: Any) -> Expr:
 
 @rule("complex")
 def complex_(w: Any, x: Any, y: Any) -> Expr:
-    return w.call(Attribute(Binary(x, "+", Binary(Text("1j"), "*", y)), "astype"), w.dtype(w.out_avals[0].dtype))
+    return w.call(w.helper("_complex"), x, y, w.dtype(w.out_avals[0].dtype))
+
+
+@rule("conj")
+def conj(w: Any, x: Any, *, input_dtype: Any) -> Expr:
+    if np.issubdtype(w.avals[0].dtype, np.complexfloating):
+        return w.np("conj", x)
+    return w.call(Attribute(x, "astype"), w.dtype(w.out_avals[0].dtype))
 
 
 @rule("shift_left")
