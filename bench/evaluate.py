@@ -27,9 +27,9 @@ def measure(options: dict[str, Any], record: Record) -> None:
     fn, args, kwargs, static = program(options)
     import jax
 
-    from untrace._pipeline import _interpreter_settings
+    from untrace._pipeline import interpreter_settings
 
-    with _interpreter_settings():
+    with interpreter_settings():
         expected = host_leaves(original(fn, args, kwargs, static))
         for lifted in (False, True):
             stage = "lifted" if lifted else "captured"

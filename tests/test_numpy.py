@@ -228,6 +228,39 @@ def test_other_sizes_are_followed_and_other_arguments_refused() -> None:
         text(PARAMS, x.astype(np.int32), y)
 
 
+def test_many_arguments_are_checked_by_a_hash() -> None:
+    params = {f"layer_{i:02}": {"kernel/w": np.eye(3, dtype=np.float32), "bias": (floats(3),)} for i in range(20)}
+
+    def program(params, x):
+        for layer in params.values():
+            x = jnp.tanh(x @ layer["kernel/w"] + layer["bias"][0])
+        return x
+
+    text = untrace.decompile(program, target="numpy", sizes="fixed")(params, floats(3))
+    assert "params: #" in text.source
+    assert text(params, X[0]).shape == (3,)
+    with pytest.raises(TypeError, match="written for params"):
+        text({**params, "layer_00": {"kernel/w": floats(3, 3), "bias": floats(3)}}, X[0])
+
+
+def test_names_of_helpers_are_not_the_authors() -> None:
+    def _sign(x):
+        return jnp.where(x > 0, 2 * x, x * x) + 1
+
+    def program(x):
+        _rounded = jnp.tanh(_sign(x) + _sign(x + 1.0))
+        return lax.sign(_rounded) * lax.round(x) + _rounded
+
+    text = untrace.decompile(program, target="numpy")(floats(5))
+    np.testing.assert_allclose(text(X[0]), program(X[0]), rtol=1e-5)
+
+
+def test_it_does_not_ask_where_jax_runs() -> None:
+    text = untrace.decompile(lambda x: x * jax.device_count(), target="numpy")(floats(3))
+    assert any("device_count = " in note for note in text.notes)
+    assert "jax" not in text.source.split('"""', 2)[2]
+
+
 def test_numbers_and_wide_arrays_become_what_jax_makes_of_them() -> None:
     text = untrace.decompile(loss, target="numpy")(PARAMS, X, Y)
     found = text(PARAMS, X.astype(np.float64), Y)

@@ -86,7 +86,7 @@ def write_and_prove(
     """
     if options.style == "idiomatic" and captured.summary:
         name = name_of_transformed(captured.summary, name)
-    with _interpreter_settings():
+    with interpreter_settings():
         start = time.perf_counter()
         plain = Plain(captured, name, entry, lifted=options.style == "idiomatic")
         timings["write"] = time.perf_counter() - start
@@ -184,7 +184,7 @@ def prove_again(
     written: Written, captured: Captured, entry: PytreeEntry | FlatEntry, options: Options, timings: dict[str, float]
 ) -> Proof:
     """What holds of a text beside another trace than the one that it was written from (other sizes of the inputs)."""
-    with _interpreter_settings():
+    with interpreter_settings():
         plain = Plain(captured, captured.name, entry)
         folds = (True, False) if captured.vmaps or captured.called else (False,)
         for form in (form for fold in folds for form in forms_of(captured, plain, options, fold)):
@@ -507,7 +507,7 @@ def head_of_module(captured: Captured, name: str, idiomatic: bool, proven: str =
     return "\n".join([f"{what}{where}.", "", state, *notes])
 
 
-class _interpreter_settings:
+class interpreter_settings:
     """Lets nested programs nest: writing and comparing recurse once for each level of nesting.
 
     And lets XLA's thread have Python's lock soon, which it needs for a moment a few times on its way.

@@ -70,14 +70,14 @@ def written_for_sizes(
     others = [(more, more.captured()) for more in also]
     if options.guard:
         if not captured.asked_all:
-            with _readable_or_not():
+            with readable_or_not():
                 captured.asked |= call.asked()
-        with _readable_or_not():
+        with readable_or_not():
             captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
     if options.sizes == "infer" and options.style == "idiomatic" and options.prove:
         traces = [other for _, other in others]
         afresh = captured.caches is not contextlib.nullcontext  # as the example had to be
-        with _readable_or_not():
+        with readable_or_not():
             for sized in at_other_sizes(captured, lambda new: call.on(new).captured(afresh), traces):
                 if not are_same_callables(sized.objects):
                     break  # which function the text calls on the host would be a matter of belief
@@ -93,7 +93,7 @@ def written_for_sizes(
 
 
 @contextlib.contextmanager
-def _readable_or_not() -> Iterator[None]:
+def readable_or_not() -> Iterator[None]:
     """A fault in what finds out about other arguments, or what a class of the user's makes of them, costs generality and
     never the result."""
     try:
@@ -113,6 +113,6 @@ def _attempt(call: Call, sized: Sized, options: Options, timings: dict[str, floa
     if captured.example is not None:
         captured.idle, captured.asked = captured.example.idle, captured.example.asked
     entry = call.on(sized.dynamic).entry(captured)
-    with contextlib.suppress(UntraceError), _readable_or_not():
+    with contextlib.suppress(UntraceError), readable_or_not():
         return write_and_prove(captured, entry, captured.name, options, timings)
     return None

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from untrace import jax_compat
-from untrace.ir.bodies import CALLS
+from untrace.ir.bodies import PLAIN_CALLS
 from untrace.ir.nodes import (
     Cond,
     Equation,
@@ -29,9 +29,7 @@ from untrace.ir.nodes import (
 )
 from untrace.ir.types import Data
 
-# Calls of one Function that is their parameter, on all their operands.
 Evaluator = Callable[..., list[Data]]  # of a Function on its arguments
-_CALLS = CALLS | {"closed_call", "core_call"}
 
 
 def evaluate(function: Function, *args: Data) -> list[Data]:
@@ -111,7 +109,7 @@ def _by_body(equation: Equation, inputs: Sequence[Any], run: Evaluator | None = 
     if type(callee) is Cond:
         branches = [lambda *operands, b=branch: run(b, *operands) for branch in callee.branches]
         return lax.switch(inputs[0], branches, *inputs[1:])
-    if callee.name in _CALLS:
+    if callee.name in PLAIN_CALLS:
         (body,) = functions_called(equation)
         return run(body, *inputs)
     return _bind(equation, inputs)

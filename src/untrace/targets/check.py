@@ -60,7 +60,7 @@ def checked(
                         worst, where = apart, name
                 elif is_edge or number and not is_alike and not np.isfinite(wanted).all():
                     edges += 1
-                elif apart <= _EXPLAINED * _distance(wanted, np.asarray(other(*inputs)[place]))[0]:
+                elif apart <= _EXPLAINED * _distance(wanted, jax_compat.as_numpy(other(*inputs)[place]))[0]:
                     moved += 1
                 else:
                     return Proof(

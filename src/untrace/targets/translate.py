@@ -3,6 +3,7 @@ the target has, written, and run beside the original."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,16 +15,15 @@ from untrace import jax_compat
 from untrace._errors import ProofError, UnsupportedPrimitiveError, UntraceError
 from untrace._forms import Plain, forms_of
 from untrace._options import Options
-from untrace._pipeline import Attempt, name_of_transformed
-from untrace._sizes import Call
-from untrace._version import __version__
+from untrace._pipeline import Attempt, head_of_module, interpreter_settings, name_of_transformed
+from untrace._sizes import Call, readable_or_not
 from untrace.capture.function import Captured
 from untrace.capture.sizes.sizes import at_other_sizes
 from untrace.capture.sizes.static_fields import with_idle_fields_changed
 from untrace.ir.evaluate import rounded_otherwise
 from untrace.ir.passes import ALL, NONE, Course, is_strict
 from untrace.print.jax.entry import FlatEntry, PytreeEntry
-from untrace.print.jax.guard import guarded_by
+from untrace.print.jax.guard import Guarded, guarded_by
 from untrace.print.jax.module import Manner, Written, write_module
 from untrace.prove.load import load_text
 from untrace.prove.report import Proof
@@ -56,15 +56,20 @@ def translated(target: str, call: Call, options: Options, also: Sequence[Call] =
     Raises CaptureError, UnsupportedPrimitiveError for all that the target cannot express at once, ProofError where the
     text does not compute what the original does.
     """
+    with interpreter_settings():
+        return _translated(target, call, options, also)
+
+
+def _translated(target: str, call: Call, options: Options, also: Sequence[Call]) -> Translated:
     options = replace(options, derivatives="written", without=options.without | _WITHOUT, reroll="loop")
     captured = call.captured()
     _refuse_classes(captured)
     if options.guard:
-        with contextlib.suppress(Exception):  # costs generality, never the result
+        with readable_or_not():
             captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
     others = [more.captured() for more in also]
-    if options.sizes == "infer":
-        with contextlib.suppress(UntraceError):
+    if options.sizes == "infer" and options.prove:
+        with contextlib.suppress(UntraceError), readable_or_not():
             for sized in at_other_sizes(captured, lambda new: call.on(new).captured(), others):
                 at = sized.captured
                 if at.example is not None:
@@ -88,46 +93,59 @@ def _attempt(
     """The text written from a trace, checked on the examples; what is wrong there otherwise."""
     why = ""
     entry = call.entry(captured)
-    if captured.summary:
-        captured.name = name_of_transformed(captured.summary, captured.name)
+    name = name_of_transformed(captured.summary, captured.name) if captured.summary else captured.name
     for course in (ALL, NONE):  # without the passes over statements, where one of them was wrong about a loop
         try:
-            written = _write(captured, entry, options, course)
+            written = _write(captured, name, entry, options, course)
             proofs = [_proof(written, example) for example in examples] if options.prove else [Proof("unproven")]
         except UnsupportedPrimitiveError:
             raise
-        except Exception as error:
+        except Exception as error:  # a fault of ours in a pass: the next attempt has none of them
             if is_strict():
                 raise
             why = why or f"{type(error).__name__}: {error}"
             continue
         weakest = next(p for level in ("unproven", "close", "bits") for p in proofs if p.level == level)
         if not options.prove or weakest.at_least("close"):
-            written.with_docstring(_head(captured, target, str(weakest)), _head(captured, target, ""))
-            return Translated(target, written.source, written.name, weakest, written.arrays, written.notes)
+            said = str(replace(weakest, notes=()))
+            written.with_docstring(_head(captured, name, said), _head(captured, name))
+            fixed = [f"it is written for {q} = {a} of JAX" for q, a in guarded_by(captured).answers.items()]
+            return Translated(target, written.source, written.name, weakest, written.arrays, (*written.notes, *fixed))
         why = why or weakest.detail
         if is_strict():
             raise ProofError(weakest.detail)
     return why
 
 
-def _write(captured: Captured, entry: PytreeEntry, options: Options, course: Course) -> Written:
-    plain = Plain(captured, captured.name, entry, lifted=True)
+def _write(captured: Captured, name: str, entry: PytreeEntry, options: Options, course: Course) -> Written:
+    """The text. Raises UnsupportedPrimitiveError."""
+    plain = Plain(captured, name, entry, lifted=True)
     form = next(forms_of(captured, plain, options, compiles=False))
-    attempt = Attempt.at(captured, plain, form, captured.name, options, {}, {}, compiles=False)
-    program = attempt.lifted_program()
+    program = Attempt.at(captured, plain, form, name, options, {}, {}, compiles=False).lifted_program()
     lower.lowered(program, lambda name: NUMPY.find(name) is not None)
     written = write_module(
         program,
-        _head(captured, "numpy", ""),
+        _head(captured, name),
         standalone=True,
         idiomatic=True,
         comments=options.comments,
-        guarded=guarded_by(captured) if options.guard else None,
+        guarded=_guarded(captured) if options.guard else None,
         manner=Manner(course=course),
         writer=NumpyModule,
     )
+    imported = [n for n in ast.walk(ast.parse(written.source)) if isinstance(n, ast.Import | ast.ImportFrom)]
+    if any(ast.unparse(n).split()[1].partition(".")[0] == "jax" for n in imported):
+        raise UnsupportedPrimitiveError(
+            "this program cannot be written for NumPy: it puts pytrees together in a way that only JAX has. "
+            "Give and take flatter ones, or write it for JAX."
+        )
     return written
+
+
+def _guarded(captured: Captured) -> Guarded:
+    """What the entry depends on beside its arguments: no more of JAX than whether it had 64 bits."""
+    settings = guarded_by(captured).settings
+    return Guarded({k: v for k, v in settings.items() if k in ("x64", "least", "most", "multiples")}, {})
 
 
 def _refuse_classes(captured: Captured) -> None:
@@ -166,11 +184,5 @@ def _proof(written: Written, captured: Captured) -> Proof:
     )
 
 
-def _head(captured: Captured, target: str, proof: str) -> str:
-    """The docstring of a written module."""
-    where = captured.where()
-    what = captured.summary or f"`{captured.name}`"
-    state = " · ".join([f"untrace {__version__}", f"jax {jax.__version__}", f"for {target}", proof or "unproven"])
-    return "\n".join(
-        [f"{what}{f' ({where})' if where else ''}.", "", state, *([""] if captured.notes else []), *captured.notes]
-    )
+def _head(captured: Captured, name: str, proof: str = "unproven") -> str:
+    return head_of_module(captured, name, True, f"for numpy · {proof}")

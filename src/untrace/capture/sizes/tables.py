@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 
 from untrace import jax_compat
+from untrace.ir.bodies import PLAIN_CALLS, RULED_CALLS
 
 Sizes = tuple[int, ...]  # of the groups of dimensions that may differ
 
-# Calls of one jaxpr, on their own operands.
-_CALLS = frozenset(
-    ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
-)
 _MOST_ELEMENTS = 1_000_000  # of an array of indices that is computed
 
 
@@ -180,7 +177,7 @@ def _follow(closed: Any, inputs: Sequence[Value | None], found: list[Room]) -> l
         operands = [read(a) for a in eqn.invars]
         inner = jax_compat.jaxprs_in(eqn)
         results: list[Value | None] = [None] * len(eqn.outvars)
-        if eqn.primitive.name in _CALLS and len(inner) == 1:
+        if eqn.primitive.name in PLAIN_CALLS | RULED_CALLS and len(inner) == 1:
             results = _follow(inner[0], operands, found)
         elif not inner:
             for rows, lowest, highest in _accesses(eqn, operands):

@@ -27,11 +27,6 @@ from untrace.print.jax import runtime
 from untrace.print.jax.runtime import helper
 from untrace.print.tree import WIDTH, Assign, Call, Expr, Statement, Text, quoted
 
-# These stand at the end of the module, out of the reader's way, under these names.
-GUARDS = {
-    "_placed": "_placed", "_answer": "_answer", "_checked": "_checked", "_spelled_out": "_spelled_out",
-    "_type_of": "_type_of", "_type_of_classes": "_type_of",
-}  # fmt: skip
 _KEY = re.compile(r"[\w./-]*")  # of a dict, that stands in a description as it is
 _LIST = re.compile(r"\[((?:[^][]|\[[\w,]*\])*)\]")  # without lists in it
 _SIZE = re.compile(r"(?<=[\[,])[A-Za-z_]\w*(?=[,\]])")
@@ -39,7 +34,7 @@ _LONGEST = 600  # characters; of more without a size in them a hash says as much
 _SHORT = 20  # characters, which say as much as "like params"
 
 
-@helper("jax", "jnp")
+@helper("jax", "jnp", last="_checked")
 def _checked(types, *values, least={}, most={}, multiples={}, weak=False, x64=False, prng=None):
     """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` may have `n` from 2 (`least`) to `most`."""
     leaves, tree = jax.tree.flatten(values)
@@ -79,7 +74,7 @@ def _checked(types, *values, least={}, most={}, multiples={}, weak=False, x64=Fa
 _KNOWN: set[Any] = set()
 
 
-@helper("functools")
+@helper("functools", last="_spelled_out")
 @functools.cache
 def _spelled_out(types):
     """The types with lists (`[f32[n]] * 2`) and what is `like x` written out."""
@@ -93,14 +88,14 @@ def _spelled_out(types):
     return "; ".join([f"{name}: {text}" for name, text in found.items()])
 
 
-@helper("jax")
+@helper("jax", last="_type_of")
 def _type_of(tree, avals, weak):
     """The type of a pytree in words: `{w: f32[3,4]}`; of numbers that give way to other types with a `~`, if `weak`."""
     words = ["~" * (weak and aval.weak_type) + aval.str_short(short_dtypes=True) for aval in avals]
     return str(jax.tree.unflatten(tree, words)).replace("'", "")
 
 
-@helper()
+@helper(last="_type_of")
 def _type_of_classes(tree, avals, weak):
     """The type of a pytree in words, with the static fields of its classes: `Body(f32[3,4] | 2.0)`."""
     import re
@@ -133,7 +128,7 @@ def _type_of_classes(tree, avals, weak):
     return words(tree)
 
 
-@helper(needs=("_answer",))
+@helper(needs=("_answer",), last="_placed")
 def _placed(**answers):
     """Refuses to run where JAX has another answer: `device_count=8` is that of `jax.device_count()`."""
     for question, answer in answers.items():
@@ -143,7 +138,7 @@ def _placed(**answers):
             raise TypeError(f"this was written for {question} = {answer}, not for {found}. {said}")
 
 
-@helper("jax")
+@helper("jax", last="_answer")
 def _answer(question):
     """What JAX says of the place where this runs: a number, or words for devices (`8 cpu`) and a mesh (`i=8 Auto`)."""
     found = (getattr(jax, question, None) or getattr(jax.sharding, question))()
@@ -188,7 +183,9 @@ def guard_of(
         parts.setdefault(argument.path[0], []).append(part)
     names = [name for name in parameters if name in parts]
     values = [_whole(parameters[name], parts[name]) for name in names]
-    describe = "_type_of" if all([_is_plain(value.tree) for value in values]) else "_type_of_classes"
+    describe = module.describes_types or (
+        "_type_of" if all([_is_plain(value.tree) for value in values]) else "_type_of_classes"
+    )
     texts = {name: _words(module, describe, value) for name, value in zip(names, values, strict=True)}
     found = dict(module.guarded.settings)
     for setting in ("least", "most", "multiples"):

@@ -14,7 +14,7 @@ from untrace.ir.passes import ALL, Course
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.naming.size_words import author_words
 from untrace.print.jax import entry, runtime
-from untrace.print.jax.guard import GUARDS, Guarded
+from untrace.print.jax.guard import Guarded
 from untrace.print.jax.layout import Layout
 from untrace.print.jax.passes import Statements, improve
 from untrace.print.jax.sizes import words_of_sizes
@@ -177,14 +177,14 @@ def write_module(
     if "_constants" in module.helpers:
         emit("", *runtime.text("_constants").split("\n"), "", "")
     _print(module.constants, lines, origins)
-    at_the_end = [h for h in module.helpers if h in GUARDS]
+    at_the_end = [h for h in module.helpers if runtime.name_at_end(h)]
     for helper in module.helpers:
         if helper != "_constants" and helper not in at_the_end:
             emit("", "", *runtime.text(helper).split("\n"))
     lines.extend(below)
     origins.extend(origins_below)
     for helper in at_the_end:
-        emit("", "", *runtime.text(helper).replace(helper, GUARDS[helper]).split("\n"))
+        emit("", "", *runtime.text(helper).replace(helper, runtime.name_at_end(helper)).split("\n"))
     emit("")
     text = "\n".join(lines)
     notes = tuple(module.notes)

@@ -23,16 +23,22 @@ from jax import lax
 _NEEDS: dict[str, tuple[str, ...]] = {}
 _MODULES: dict[str, tuple[str, ...]] = {}
 _FUNCTIONS: dict[str, Any] = {}
+_LAST: dict[str, str] = {}
 
 
-def helper(*modules: str, needs: tuple[str, ...] = ()) -> Callable[[Any], Any]:
-    """Registers a helper: the modules that its text uses, and the helpers that it calls."""
+def helper(*modules: str, needs: tuple[str, ...] = (), last: str = "") -> Callable[[Any], Any]:
+    """Registers a helper: the modules that its text uses, and the helpers that it calls.
+
+    last: what it is called where it stands at the end of a module, out of the reader's way; "" where it comes first.
+    """
 
     def register(function: Any) -> Any:
         name = inspect.unwrap(function).__name__
         _FUNCTIONS[name] = inspect.unwrap(function)
         _MODULES[name] = modules
         _NEEDS[name] = needs
+        if last:
+            _LAST[name] = last
         return function
 
     return register
@@ -44,6 +50,16 @@ def needs(name: str) -> tuple[str, ...]:
 
 def function(name: str) -> Any:
     return _FUNCTIONS[name]
+
+
+def name_at_end(name: str) -> str:
+    """What a helper is called at the end of a module; "" for one that stands before the program."""
+    return _LAST.get(name, "")
+
+
+def names_at_end() -> list[str]:
+    """What all helpers that may stand at the end of a module are called there."""
+    return sorted(set(_LAST.values()))
 
 
 def modules(name: str) -> tuple[str, ...]:

@@ -77,6 +77,7 @@ class ModuleWriter(ConstantWriter):
         self.rules = rules.JAX  # those of the target
         self.namespace = "jnp"  # what its functions on arrays are in
         self.entry_decorators: Sequence[Expr] = ()
+        self.describes_types = ""  # the helper that gives types in words; "" for JAX's own
         self.idiomatic = idiomatic
         # Id of a jaxpr equation -> those whose expressions stand in its own.
         self.folded: dict[int, tuple[Any, ...]] = {}
@@ -273,7 +274,7 @@ class FunctionWriter:
 
     def nested(self) -> FunctionWriter:
         """A writer for a function inside this one, which sees this one's variables."""
-        made = FunctionWriter(self.module, Scope(self.scope)).inside(self)
+        made = type(self)(self.module, Scope(self.scope)).inside(self)
         if made.sizes is not None:
             made.sizes.outer = self.sizes
         return made

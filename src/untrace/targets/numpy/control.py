@@ -16,6 +16,7 @@ from untrace.print.jax.reroll import For
 from untrace.print.rules import DECLINE, WRITTEN
 from untrace.print.tree import (
     Assign,
+    Binary,
     Call,
     Compound,
     Expr,
@@ -160,12 +161,12 @@ def cond(w: NumpyFunction, index: Any, *operands: Any, branches: Sequence[Functi
         if names:
             inner.statements.append(Assign(names, values[0] if len(values) == 1 else Bare(values)))
         blocks.append(inner.statements or [Lines("pass")])
-    whole: list[Statement] = blocks[-1]
-    for number in range(len(blocks) - 2, -1, -1):
-        if len(blocks) == 2:
-            whole = [If(_truth(w, index), blocks[1], blocks[0], w.equation.origin)]
-        else:
-            whole = [If(Text(f"{w.named_value(inputs[0], 'branch').flat()} == {number}"), blocks[number], whole)]
+    if len(blocks) == 2:
+        whole: list[Statement] = [If(_truth(w, index), blocks[1], blocks[0], w.equation.origin)]
+    else:
+        number, whole = w.named_value(inputs[0], "branch"), blocks[-1]
+        for i in range(len(blocks) - 2, -1, -1):
+            whole = [If(Binary(number, "==", Text(str(i))), blocks[i], whole, w.equation.origin)]
     w.statements += whole
     for i, name in zip(live, names, strict=True):
         output = outputs[i]

@@ -2,60 +2,83 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from untrace.print.jax.guard import GUARDS
+from untrace import jax_compat
 from untrace.print.jax.runtime import helper
 
-GUARDS["_checked_arrays"] = "_checked"
+
+@helper(last="_in_words")
+def _in_words(tree):
+    """A tree of words as one: `{w: f32[3,4]}`."""
+    import re
+
+    if isinstance(tree, dict):
+        names = [key if isinstance(key, str) and re.fullmatch(r"[\w./-]+", key) else repr(key) for key in sorted(tree)]
+        parts = [_in_words(tree[key]) for key in sorted(tree)]
+        words = [f"{re.sub('; ', '', name)}: {part}" for name, part in zip(names, parts, strict=True)]
+        return f"{{{', '.join(words)}}}"
+    if isinstance(tree, (tuple, list)):
+        start = type(tree).__name__ if hasattr(tree, "_make") else ""
+        words = ", ".join([_in_words(part) for part in tree])
+        return f"[{words}]" if isinstance(tree, list) else f"{start}({words})"
+    return str(tree)
 
 
-@helper("np")
-def _checked_arrays(types, *values, least={}, multiples={}, most={}, weak=False, x64=False, prng=None):
+@helper("np", needs=("_in_words",), last="_checked")
+def _checked_arrays(types, *values, least={}, most={}, multiples={}, x64=False):
     """The values, as arrays of JAX's types, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 on."""
     import hashlib, itertools, re
 
     short = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
     narrow = {} if x64 else {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
 
-    def walk(value):
+    def walk(value, leaf):
         if isinstance(value, dict):
-            pairs = {key: walk(value[key]) for key in sorted(value)}
-            words = [f"{re.sub('; ', '', repr(key))}: {word}" for key, (_, word) in pairs.items()]
-            return {key: array for key, (array, _) in pairs.items()}, f"{{{', '.join(words)}}}"
+            return {key: walk(part, leaf) for key, part in value.items()}
         if isinstance(value, (tuple, list)):
-            pairs = [walk(part) for part in value]
-            is_named = hasattr(value, "_make")
-            start = type(value).__name__ if is_named else ""
-            words = ", ".join([word for _, word in pairs])
-            arrays = [array for array, _ in pairs]
-            array = value._make(arrays) if is_named else type(value)(arrays)
-            return array, f"[{words}]" if isinstance(value, list) else f"{start}({words})"
-        if value is None:
-            return None, "None"
-        array = np.asarray(value)
-        array = array.astype(narrow.get(array.dtype.name, array.dtype))[()]
-        kind = re.sub("[a-z]+(?=[0-9])", lambda m: short.get(m[0], m[0]), array.dtype.name)
-        return array, f"{kind}[{','.join(map(str, array.shape))}]"
+            make = getattr(value, "_make", type(value))
+            return make([walk(part, leaf) for part in value])
+        return None if value is None else leaf(value)
 
-    sizes, made = {}, []
+    def array(value):
+        made = np.asarray(value)
+        return made.astype(narrow.get(made.dtype.name, made.dtype))[()]
+
+    def word(value):
+        kind = re.sub("[a-z]+(?=[0-9])", lambda m: short.get(m[0], m[0]), value.dtype.name)
+        return f"{kind}[{','.join(map(str, value.shape))}]"
+
+    sizes = {}
+    values = [walk(value, array) for value in values]
     for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ") if t], values, strict=True):
-        array, found = walk(value)
-        made.append(array)
-        words = re.sub(r"key<fry>\[(.*?)\]", lambda m: f"u32[{m[1] and m[1] + ','}2]", expected)
-        plain = [re.sub("[~'\"]|,(?=\\))", "", text) for text in (words, found)]
+        found = _in_words(walk(value, word))
         if expected[0] == "#":
-            plain[1] = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
-        tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in plain]
+            found = "#" + hashlib.sha256(found.encode()).hexdigest()[:12]
+        tokens = [re.findall(r"(?<=[\[,])\w+|[^][,]+|.", text) for text in (expected, found)]
         for old, new in itertools.zip_longest(*tokens, fillvalue=""):
-            is_size = old.isidentifier() and new.isdecimal() and int(new) >= least.get(old, 2)
-            is_size = is_size and int(new) <= most.get(old, int(new))
+            is_size = old.isidentifier() and new.isdecimal()
+            is_size = is_size and least.get(old, 2) <= int(new) <= most.get(old, int(new))
             is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
             if not is_size and new != old:
                 raise TypeError(
                     f"this was written for {name}: {expected}, not for {found}. Write the original for that."
                 )
-    return made[0] if len(made) == 1 else made
+    return values[0] if len(values) == 1 else values
+
+
+@helper()
+def types_in_words(tree: Any, avals: Any, weak: bool) -> str:
+    """The type of a pytree as the check says it; keys are their words there."""
+    words = []
+    for aval in avals:
+        word = aval.str_short(short_dtypes=True)
+        if jax_compat.is_key_dtype(aval.dtype):
+            word = f"u32[{','.join(map(str, (*aval.shape, 2)))}]"
+        words.append(word)
+    return _in_words(tree.unflatten(words))
 
 
 _ = np  # the helper's text needs it

@@ -14,7 +14,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.ir.bodies import CALLS
+from untrace.ir.bodies import CALLS, PLAIN_CALLS, RULED_CALLS
 from untrace.ir.nodes import (
     Atom,
     Cond,
@@ -38,8 +38,8 @@ from untrace.targets.numpy.spelling import spelled
 
 # Calls of a function that is one of their parameters, on all their operands.
 _CALLS = {
-    **dict.fromkeys(CALLS, "jaxpr"), "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
-    "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "custom_vmap_call": "call",
+    **dict.fromkeys(PLAIN_CALLS | RULED_CALLS, "call_jaxpr"), **dict.fromkeys(CALLS, "jaxpr"),
+    "custom_vmap_call": "call",
 }  # fmt: skip
 # Functions of SciPy: beside a Python number they compute in float64.
 _WITHOUT_NUMBERS = frozenset({"igamma", "igammac", "regularized_incomplete_beta", "zeta"})

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
-from untrace.print.jax import runtime
-from untrace.print.jax.guard import GUARDS
+from untrace.print.jax.runtime import helper
 
 
-def helper(*modules: str, needs: tuple[str, ...] = ()) -> Callable[[Any], Any]:
-    """Registers a helper that stands at the end of a module: see `print.jax.runtime.helper`."""
-
-    def register(function: Any) -> Any:
-        GUARDS[function.__name__] = function.__name__
-        return runtime.helper(*modules, needs=needs)(function)
-
-    return register
-
-
-@helper("np")
+@helper("np", last="_divided")
 def _divided(x, y):
     """Integers divided towards zero; by zero -1."""
     whole = np.floor_divide(x, np.where(y == 0, 1, y).astype(x.dtype))
@@ -29,26 +15,26 @@ def _divided(x, y):
     return np.where(y == 0, np.array(-1).astype(x.dtype), whole)[()]
 
 
-@helper("np")
+@helper("np", last="_remainder")
 def _remainder(x, y):
     """What is left of integers divided towards zero; all of it where that is by zero."""
     return np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y).astype(x.dtype)))[()]
 
 
-@helper("np")
+@helper("np", last="_sign")
 def _sign(x):
     """The sign of floats, of zeros as well."""
     return np.where(x == 0, x, np.sign(x))[()]
 
 
-@helper("np")
+@helper("np", last="_rounded")
 def _rounded(x):
     """Rounded to whole numbers, halves away from zero."""
     whole = np.trunc(x)
     return np.where(np.abs(x - whole) >= 0.5, whole + np.copysign(1, x), whole).astype(x.dtype)[()]
 
 
-@helper("np")
+@helper("np", last="_as_integers")
 def _as_integers(x, dtype):
     """Floats as integers: those outside become the nearest, NaN becomes 0."""
     info = np.iinfo(dtype)
@@ -59,14 +45,14 @@ def _as_integers(x, dtype):
     return np.where(wide <= float(info.min), np.array(info.min, dtype), found)[()]
 
 
-@helper("np")
+@helper("np", last="_shifted_left")
 def _shifted_left(x, y):
     """Bits shifted; all of them out where there are not so many."""
     inside = (y >= 0) & (y < 8 * x.dtype.itemsize)
     return np.where(inside, x << np.where(inside, y, 0).astype(x.dtype), 0).astype(x.dtype)[()]
 
 
-@helper("np")
+@helper("np", last="_shifted_right")
 def _shifted_right(x, y):
     """Bits shifted to the right, with zeros before them."""
     inside = (y >= 0) & (y < 8 * x.dtype.itemsize)
@@ -74,7 +60,7 @@ def _shifted_right(x, y):
     return np.where(inside, x.view(bits) >> np.where(inside, y, 0).astype(bits), 0).astype(bits).view(x.dtype)[()]
 
 
-@helper("np")
+@helper("np", last="_shifted_right_with_sign")
 def _shifted_right_with_sign(x, y):
     """Bits shifted to the right, with the first of them before them."""
     most = 8 * x.dtype.itemsize - 1
@@ -82,7 +68,7 @@ def _shifted_right_with_sign(x, y):
     return (x.view(bits) >> np.where((y >= 0) & (y <= most), y, most).astype(bits)).view(x.dtype)
 
 
-@helper("np")
+@helper("np", last="_leading_zeros")
 def _leading_zeros(x):
     """How many zeros integers begin with."""
     bits = 8 * x.dtype.itemsize
@@ -92,7 +78,7 @@ def _leading_zeros(x):
     return found[()]
 
 
-@helper("np")
+@helper("np", last="_windows")
 def _windows(x, sizes, strides, padding, value):
     """The windows of an array, along axes after its own."""
     padded = np.pad(x, padding, constant_values=value)
@@ -100,7 +86,7 @@ def _windows(x, sizes, strides, padding, value):
     return windows[tuple(slice(None, None, stride) for stride in strides)]
 
 
-@helper("np")
+@helper("np", last="_padded")
 def _padded(x, value, config):
     """Padded by (before, after, between), of which those before and after may take away."""
     between = [n + max(n - 1, 0) * c for n, (_, _, c) in zip(x.shape, config, strict=True)]
@@ -110,20 +96,20 @@ def _padded(x, value, config):
     return np.pad(out, [(max(a, 0), max(b, 0)) for a, b, _ in config], constant_values=value)
 
 
-@helper("np")
+@helper("np", last="_starts")
 def _starts(starts, shape, sizes):
     """Where slices of these sizes begin: inside, as far as that goes."""
     return [int(np.clip(s, 0, n - size)) for s, n, size in zip(starts, shape, sizes, strict=True)]
 
 
-@helper("np", needs=("_starts",))
+@helper("np", needs=("_starts",), last="_sliced")
 def _sliced(x, starts, sizes):
     """A slice of these sizes, moved inside where it begins too late."""
     begins = _starts(starts, x.shape, sizes)
     return x[tuple(slice(b, b + n) for b, n in zip(begins, sizes, strict=True))]
 
 
-@helper("np", needs=("_starts",))
+@helper("np", needs=("_starts",), last="_updated")
 def _updated(x, update, starts):
     """A copy with another slice, moved inside where it begins too late."""
     out = np.array(x)
@@ -132,7 +118,7 @@ def _updated(x, update, starts):
     return out
 
 
-@helper("np")
+@helper("np", last="_places")
 def _places(shape, indices, sizes, dims, inside, batched):
     """(the index of each element of windows into an array, whether each window lies inside it).
 
@@ -159,7 +145,7 @@ def _places(shape, indices, sizes, dims, inside, batched):
     return tuple(places), is_inside.reshape(is_inside.shape + (1,) * len(inside))
 
 
-@helper("np", needs=("_places",))
+@helper("np", needs=("_places",), last="_gathered")
 def _gathered(x, indices, offset_dims, collapsed, dims, sizes, batched=(), fill=None):
     """Windows of an array; one that lies outside is moved inside, or filled."""
     taken = [*collapsed, *[axis for axis, _ in batched]]
@@ -172,7 +158,7 @@ def _gathered(x, indices, offset_dims, collapsed, dims, sizes, batched=(), fill=
     return np.moveaxis(found, range(count, count + len(inside)), offset_dims)
 
 
-@helper("np", needs=("_places",))
+@helper("np", needs=("_places",), last="_scattered")
 def _scattered(x, indices, updates, window_dims, inserted, dims, batched=(), combine=None, clip=False):
     """A copy of an array with updates of its windows; those outside are dropped, or moved inside."""
     taken = [*inserted, *[axis for axis, _ in batched]]
@@ -193,7 +179,7 @@ def _scattered(x, indices, updates, window_dims, inserted, dims, batched=(), com
     return out
 
 
-@helper("np")
+@helper("np", last="_convolved")
 def _convolved(x, w, strides, padding, spread, dilation, specs, groups):
     """A convolution. specs: which axes are batch or output, features, and space, of both arrays and of the result."""
     x, w = np.transpose(x, specs[0]), np.transpose(w, specs[1])
@@ -214,7 +200,7 @@ def _convolved(x, w, strides, padding, spread, dilation, specs, groups):
     return np.transpose(np.concatenate(parts, 1), np.argsort(specs[2]))
 
 
-@helper("np")
+@helper("np", last="_complex")
 def _complex(x, y, dtype):
     """Complex numbers of two parts, infinities and zeros of either sign among them."""
     out = np.empty(np.broadcast_shapes(np.shape(x), np.shape(y)), dtype)
@@ -222,7 +208,7 @@ def _complex(x, y, dtype):
     return out[()]
 
 
-@helper("np")
+@helper("np", last="_cholesky")
 def _cholesky(x):
     """The lower factor of each matrix; NaN where there is none."""
     if x.ndim > 2:
@@ -233,7 +219,7 @@ def _cholesky(x):
         return np.full_like(x, np.nan)
 
 
-@helper("np")
+@helper("np", last="_solved")
 def _solved(a, b, lower=False, transpose=False, unit_diagonal=False, from_right=False):
     """`a x = b`, or `x a = b` from the right, for a triangular matrix: one row after the other."""
     if from_right:
@@ -248,14 +234,14 @@ def _solved(a, b, lower=False, transpose=False, unit_diagonal=False, from_right=
     return x
 
 
-@helper("np")
+@helper("np", last="_sorted_together")
 def _sorted_together(*arrays, axis, keys):
     """Arrays in the order of the first few."""
     order = np.lexsort(arrays[:keys][::-1], axis=axis)
     return tuple(np.take_along_axis(array, order, axis) for array in arrays)
 
 
-@helper("np")
+@helper("np", last="_top")
 def _top(x, k, axis):
     """(the largest elements along an axis, the first of equal ones first; their places)."""
     backwards = np.flip(x, axis)
@@ -264,7 +250,7 @@ def _top(x, k, axis):
     return np.take_along_axis(x, order, axis), order.astype(np.int32)
 
 
-@helper("np")
+@helper("np", last="_threefry")
 def _threefry(a, b, x, y):
     """Two words of random bits for a key of two words and a count of two."""
     a, b, x, y = [np.asarray(word, np.uint32) for word in (a, b, x, y)]
@@ -278,7 +264,7 @@ def _threefry(a, b, x, y):
     return x, y
 
 
-@helper("np")
+@helper("np", last="_seeded")
 def _seeded(seed):
     """The key of a seed."""
     bits = np.asarray(seed).astype(np.int64) if np.asarray(seed).dtype.itemsize < 8 else np.asarray(seed)
@@ -286,7 +272,7 @@ def _seeded(seed):
     return np.stack([high, bits & 0xFFFFFFFF], -1).astype(np.uint32)
 
 
-@helper("np", needs=("_threefry",))
+@helper("np", needs=("_threefry",), last="_words")
 def _words(key, shape):
     """Two arrays of words for each key, each element by its place."""
     places = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
@@ -294,20 +280,20 @@ def _words(key, shape):
     return _threefry(first, second, (places >> 32).astype(np.uint32), (places & 0xFFFFFFFF).astype(np.uint32))
 
 
-@helper("np", needs=("_words",))
+@helper("np", needs=("_words",), last="_random_bits")
 def _random_bits(key, shape):
     """Random words of 32 bits."""
     high, low = _words(key, shape)
     return high ^ low
 
 
-@helper("np", needs=("_words",))
+@helper("np", needs=("_words",), last="_split")
 def _split(key, shape):
     """New keys."""
     return np.stack(_words(key, shape), -1)
 
 
-@helper("np", needs=("_threefry", "_seeded"))
+@helper("np", needs=("_threefry", "_seeded"), last="_folded_in")
 def _folded_in(key, number):
     """The key with a number in it."""
     words = _seeded(number)

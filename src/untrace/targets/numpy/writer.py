@@ -10,15 +10,16 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.nodes import Constant, Equation, Value
+from untrace.print.jax import runtime
+from untrace.print.jax.leaves import Leaf
 from untrace.print.jax.writer import FunctionWriter, ModuleWriter
 from untrace.print.names import Scope
-from untrace.print.tree import Assign, Call, Expr, Name, Text, quoted
-from untrace.print.values import SMALL_BYTES, Values
+from untrace.print.tree import Assign, Call, Expr, Name, Text
+from untrace.print.values import Values
 from untrace.targets.numpy.rules.table import NUMPY
 
-# What the printer asks for by the name that JAX's own helper has, and NumPy's has another text for.
+# What the printer asks for by the name of JAX's own helper, where NumPy's has another text.
 _HELPERS = {"_checked": "_checked_arrays"}
-_LONGEST = 8000  # characters of an array in the text
 
 
 class NumpyValues(Values):
@@ -54,39 +55,28 @@ class NumpyModule(ModuleWriter):
         self.namespace = "np"
         self.values = NumpyValues(self.modules)
         self.modules.add("np")
+        self.describes_types = "types_in_words"
+        for name in ("scipy", "ml_dtypes", *runtime.names_at_end()):
+            self.scope.claim_parameter(name)
         self.entry_decorators = [Call("np.errstate", [], [("all", Text('"ignore"'))])]
 
     def writer(self) -> FunctionWriter:
         return NumpyFunction(self, Scope(self.scope))
 
     def helper(self, name: str) -> Text:
-        if name in ("_type_of", "_type_of_classes"):  # which the check has in it
-            return Text(name)
-        super().helper(_HELPERS.get(name, name))
+        if name != self.describes_types:  # which is for us
+            super().helper(_HELPERS.get(name, name))
         return Text(name)
 
     def _write_constant(self, value: Any, aval: Any, base: str) -> Expr:
         if jax_compat.is_ref(value) or jax_compat.is_tracer(value):
             return super()._write_constant(value, aval, base)  # which says what is wrong
-        array = np.asarray(jax_compat.key_data(value) if jax_compat.is_key(value) else value)
-        array = np.ascontiguousarray(array).reshape(array.shape)
-        key = (array.dtype.name, array.shape, array.tobytes())
-        found = self._constants_by_bits.get(key)
-        if found is None:
-            expr = self.values.array(array) if array.ndim else self.values.numpy_scalar(array[()])
-            is_listed = type(expr) is Call and expr.func == "np.array"
-            if is_listed and array.nbytes > SMALL_BYTES or len(expr.flat()) > _LONGEST:
-                super().helper("_constants")
-                name = self.scope.fresh(base)
-                self.large[name] = array
-                expr = Call("_constants", [Text(quoted(name)), self.values.dtype(array.dtype)])
-                self.constants.append(Assign([name], expr))
-                found = Name(name)
-                self.arrays[name] = array
-            else:
-                found = self._module_name(base, expr, array)
-            self._constants_by_bits[key] = found
-        return found
+        array = np.asarray(jax_compat.as_numpy(value))
+        known = self._constants_by_bits.get((array.dtype.name, array.shape, array.tobytes(), False))
+        return known or super()._write_constant(array, None, base)  # to NumPy equal arrays are one
+
+    def _as_array(self, expr: Expr, array: np.ndarray) -> Expr:
+        return expr
 
     def numpy_constant(self, constant: Constant) -> Expr:
         return self.constant(constant)
@@ -112,12 +102,6 @@ class NumpyFunction(FunctionWriter):
         self.names[output] = self.module.authored(Name(name), output.hint if output.named else None)
         return name
 
-    def nested(self) -> FunctionWriter:
-        made = NumpyFunction(self.module, Scope(self.scope)).inside(self)
-        if made.sizes is not None:
-            made.sizes.outer = self.sizes
-        return made
-
     def in_block(self) -> NumpyFunction:
         """A writer for what stands below a `for` or an `if` of this function, whose variables are this function's."""
         made = NumpyFunction(self.module, self.scope)
@@ -133,6 +117,7 @@ class NumpyFunction(FunctionWriter):
         return self._call("np." + name, args, kwargs)
 
     def jnp(self, name: str, *args: Any, **kwargs: Any) -> Call:
+        """What the printer itself asks `jnp` for (`asarray`, `zeros_like`), NumPy has under the same name."""
         return self.np(name, *args, **kwargs)
 
     def helper(self, name: str) -> Name:
@@ -159,14 +144,8 @@ class NumpyFunction(FunctionWriter):
     def named_value(self, atom: Any, base: str) -> Expr:
         """A variable or a constant for a value that a loop reads at each turn: an expression is computed once, before it."""
         expr = self.atom(atom)
-        if type(expr) is Name or not self._is_computed(expr):
+        if isinstance(expr, Name | Leaf | Text):
             return expr
         name = self.scope.fresh(base)
         self.statements.append(Assign([name], expr))
         return Name(name)
-
-    @staticmethod
-    def _is_computed(expr: Expr) -> bool:
-        from untrace.print.jax.leaves import Leaf
-
-        return not isinstance(expr, Leaf | Text)
