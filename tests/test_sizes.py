@@ -88,6 +88,19 @@ def test_a_decision_on_a_size_is_seen():
     assert "x: f32[4]" in untrace.decompile(chunked)(f32(4)).source
 
 
+def test_what_jax_says_is_of_another_size_stays_and_the_rest_follows():
+    def predict(params, x):
+        if x.shape[-1] != 5:  # as a library does that knows what it was set up with
+            raise ValueError(f"this layer takes {5} features, not {x.shape[-1]}")
+        hidden = jnp.tanh(x @ params["w"])
+        return hidden @ params["v"] / hidden.shape[-1]
+
+    d = written(predict, {"w": f32(5, 8), "v": f32(8, 3)}, f32(4, 5))
+    assert "hidden.shape[1]" in d.source, d.source
+    other = {"w": f32(5, 6), "v": f32(6, 2)}, f32(7, 5)
+    np.testing.assert_array_equal(jax.jit(d)(*other), jax.jit(predict)(*other))
+
+
 def test_halves_are_of_even_sizes_and_strides_keep_their_factors():
     def down(x, k):
         return lax.conv_general_dilated(x, k, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))

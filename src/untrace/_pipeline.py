@@ -63,6 +63,14 @@ class Result:
     attempt: Attempt | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """Why the text of a form is not proven. `differs_at_example`: whether it is another program at the user's own sizes."""
+
+    why: str
+    differs_at_example: bool
+
+
 class NotAtExample(ProofError):
     """A text for other sizes that does not trace: nor will a plainer one, for a number in it follows the wrong size."""
 
@@ -143,9 +151,12 @@ def _idiomatic(
         for fold in folds:
             try:
                 for form in forms_of(captured, plain, options, fold):
-                    result, why = _at_its_best(captured, plain, form, name, options, timings)
-                    if result is not None:
+                    result = _at_its_best(captured, plain, form, name, options, timings)
+                    if isinstance(result, Result):
                         return result, ""
+                    before, why = why, result.why
+                    if result.differs_at_example and why == before:  # nor will it in a plainer form
+                        return None, why
             except NotAtExample as error:
                 return None, str(error)
             except UnsupportedPrimitiveError as error:
@@ -159,10 +170,10 @@ def _idiomatic(
 
 def _at_its_best(
     captured: Captured, plain: Plain, form: Form, name: str, options: Options, timings: dict[str, float]
-) -> tuple[Result | None, str]:
+) -> Result | Unproven:
     """The text of a form, with equal pullbacks called once and the missing sums added where that is proven; or why not."""
     same = repeated_pullbacks(captured, plain, form.jaxpr) if form.target.simplifications else {}
-    why = ""
+    found = Unproven("", False)
     for once in (same, {}) if same else ({},):
         attempt = Attempt.at(captured, plain, form, name, options, timings, once)
         attempt.pads = options.simplify and options.prove and is_run(captured)
@@ -173,11 +184,11 @@ def _at_its_best(
                 bare = attempt.run(idiomatic=True)
                 result = bare if bare is not None and bare.proof.at_least("hlo") else result or bare
         if result is not None:
-            return result, ""
-        why = attempt.why
+            return result
+        found = Unproven(attempt.why, attempt.differs_at_example)
         if captured.example is not None and not attempt.traces:
-            raise NotAtExample(why)
-    return None, why
+            raise NotAtExample(attempt.why)
+    return found
 
 
 def prove_again(
@@ -229,6 +240,7 @@ class Attempt:
     in_order: bool = False  # whether everything is computed in the author's order
     keeps_carries: bool | None = None  # whether loops have to keep the order of their carry; None: not asked yet
     traces: bool = True  # whether the text that was written last does at all
+    differs_at_example: bool = False  # whether that is another program at the user's own sizes
     # Whether the target compiles to the original's program, which the attempt waits for where it needs to know.
     compiled_alike: OptimisedAlike | None = None
     retreats: Retreats = Retreats()  # of the text that was written last
@@ -316,7 +328,7 @@ class Attempt:
             if not self.options.prove:
                 return Result(written, Proof("unproven", "prove=False"), self._notes(), None, self)
             outcome = retrace.prove_text(written, captured, timings, target, self.compiled_alike)
-            self.why, self.traces = outcome.why, outcome.traced
+            self.why, self.traces, self.differs_at_example = outcome.why, outcome.traced, outcome.differs_at_example
             if outcome.proof is not None:
                 break
             if written.rolled and (outcome.suspects or outcome.module is None):  # what was bold about the text first

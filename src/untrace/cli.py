@@ -160,7 +160,9 @@ def _show(argv: list[str]) -> int:
     options = parser.parse_intermixed_args(argv)
     terminal = _terminal()
     if options.to not in (None, "jax") and (options.steps or options.until or options.jaxpr):
-        raise OptionError("--steps, --until and --jaxpr show how the text for JAX comes about: they do not go with --to.")
+        raise OptionError(
+            "--steps, --until and --jaxpr show how the text for JAX comes about: they do not go with --to."
+        )
     if options.steps or options.until:
         return _show_steps(options, terminal)
     decompiled = _decompile(options, terminal)

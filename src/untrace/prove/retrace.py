@@ -27,6 +27,7 @@ class Outcome:
 
     `proof`: set where the text re-traces to the original's jaxpr; else None, and `why` says what differs.
     `traced`: whether the text could be traced at all. `reordered`: whether its loops carry values in another order.
+    `differs_at_example`: whether it comes back at the sizes that it was written for, and as another program at the user's.
     `suspects`: chains of ids of jaxpr equations, the likeliest at fault first: a statement that does not come back as its
     equation should be written as a `bind`, and if that does not help, the one around it.
     """
@@ -37,6 +38,7 @@ class Outcome:
     suspects: tuple[tuple[int, ...], ...] = ()
     traced: bool = True
     reordered: bool = False
+    differs_at_example: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ def prove_text(
     if captured.example is not None and goal.example is not None:
         outcome = prove_text(written, captured.example, timings, goal.example, alike, module)
         # What differs there is no equation's fault: the text holds at other sizes.
-        return Outcome(module, outcome.proof, outcome.why, traced=outcome.traced)
+        differs = bool(outcome.suspects)
+        return Outcome(module, outcome.proof, outcome.why, traced=outcome.traced, differs_at_example=differs)
     words = [*(["sums of cotangents"] if comparison.added else []), *filter(None, [goal.simplifications])]
     if comparison.closed_anew:
         words.insert(0, "constants that loops close over more than once")

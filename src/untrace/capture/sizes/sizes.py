@@ -8,7 +8,8 @@ follows the inputs, and is written so (`print.jax.sizes`); what differs in anyth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ _START = 67
 # An image that is halved several times needs a size that can be halved.
 _MOST_HALVED = 16
 _MOST_ATTEMPTS = 5
+_MOST_READ = 2000  # characters of an error
 # A trace of so many times as many equations is a loop over a size that was unrolled.
 _LONGER, _MORE = 2, 200
 _TRACES = 3  # a capture may trace so often, to note calls
@@ -82,14 +84,18 @@ def at_other_sizes(
     count = jax_compat.count_of_equations(example.jaxpr)
     given = [o.jaxpr.in_avals for o in (example, *others)]
     is_one = lambda t: given[0][t.places[0][0]].shape[t.places[0][1]] == 1  # noqa: E731
-    for chosen in _choices(tied, roots, is_one):
+    apart: set[tuple[Place, ...]] = set()
+    for chosen in _choices(tied, roots, is_one, apart):
         groups = tuple(_sized(chosen, given, taken))
         try:
             dynamic = resized(example, groups)
             with jax_compat.at_most_equations(_TRACES * (_LONGER * count + _MORE)):
                 captured = trace(dynamic)
             found = _correspondence([captured, example, *others])
-        except (UntraceError, Different):
+        except UntraceError as error:
+            apart.update(g.places for g in groups if _is_named(g, error))
+            continue
+        except Different:
             continue
         captured.beside = Beside(example, groups)
         captured.limits = {g.size: Limit(g.least, g.multiple) for g in groups}
@@ -195,12 +201,21 @@ def _candidates(example: Captured, avals: Sequence[Any], roots: Sequence[tuple[i
     return [Tied(tuple(sorted(group)), not strided.isdisjoint(group)) for group in found]
 
 
+def _is_named(group: Group, error: UntraceError) -> bool:
+    """Whether what was raised speaks of the size that was tried and of the example's own: the two were meant to be one."""
+    numbers = set(re.findall(r"(?<![\w.])\d+(?![\w.])", str(error.__cause__)[:_MOST_READ]))
+    return {str(group.size), str(group.old)} <= numbers
+
+
 def _choices(
-    tied: Sequence[Tied], roots: Sequence[tuple[int, int]], is_one: Callable[[Tied], bool]
+    tied: Sequence[Tied],
+    roots: Sequence[tuple[int, int]],
+    is_one: Callable[[Tied], bool],
+    apart: Container[tuple[Place, ...]],
 ) -> Iterator[list[Tied]]:
     """All together; then those that are not a model's alone; those that are the first axis wherever they stand (batches);
     and each of those alone. What is taken apart in strides is tried as if it were not, then with the factors that it has,
-    then left as it is."""
+    then left as it is. apart: what is left out, which may become more after each."""
     several = [t for t in tied if not is_one(t)]
     whole = [t for t in several if not t.strided]
     leading = [t for t in whole if all(axis == 0 for _, axis in t.places)]
@@ -208,11 +223,13 @@ def _choices(
     first = [t for t in leading if len({n for n, _ in t.places}) > 1] or leading
     as_if_whole = [Tied(t.places) for t in several]
     alone = [[t] for t in reversed(first or [t for t in several if all(axis == 0 for _, axis in t.places)])]
-    seen: list[list[Tied]] = []
+    seen: list[list[Tied]] = [[]]
     for choice in ([Tied(t.places) for t in tied], as_if_whole, several, whole, data, leading, first, *alone):
-        if choice and choice not in seen and len(seen) < _MOST_ATTEMPTS:
-            seen.append(choice)
-            yield choice
+        for _ in range(2):  # once more where the first told something
+            left = [t for t in choice if t.places not in apart]
+            if left not in seen and len(seen) <= _MOST_ATTEMPTS:
+                seen.append(left)
+                yield left
 
 
 def _sized(chosen: Sequence[Tied], given: Sequence[Sequence[Any]], taken: Any) -> list[Group]:
