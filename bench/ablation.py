@@ -34,7 +34,7 @@ def measure(options: dict[str, Any], record: Record) -> None:
     """Records the text with everything, and without each pass and rewrite that changes it."""
     record.put(stage="build")
     fn, args = build_case(options["case"])
-    from untrace._steps import CAPTURED, PROVEN, SIMPLIFIED
+    from untrace.driver.steps import CAPTURED, PROVEN, SIMPLIFIED
 
     record.put(stage="steps")
     steps = list(_api().steps(fn, derivatives=options["derivatives"])(*args))
@@ -140,7 +140,7 @@ def every() -> list[str]:
     """All passes and rewrites that there are."""
     import untrace.lift
     from untrace.lift.rewrite.simplify import REWRITES
-    from untrace.print.jax.passes import PASSES
+    from untrace.module.passes import PASSES
 
     passes = [each.name for each in (*untrace.lift.PASSES, *PASSES)]
     return [*passes, *{f.__name__ for functions in REWRITES.values() for f in functions}]

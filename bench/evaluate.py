@@ -27,7 +27,7 @@ def measure(options: dict[str, Any], record: Record) -> None:
     fn, args, kwargs, static = program(options)
     import jax
 
-    from untrace._pipeline import interpreter_settings
+    from untrace.driver.attempts import interpreter_settings
 
     with interpreter_settings():
         expected = host_leaves(original(fn, args, kwargs, static))
@@ -58,9 +58,9 @@ def evaluated(fn: Any, args: Any, kwargs: Any, static: tuple[Any, Any], lifted: 
     from untrace.capture.function import expand, program_of, trace
     from untrace.ir.evaluate import evaluate
     from untrace.lift import lift
-    from untrace.print.jax import rules as _rules  # noqa: F401  (registers the rules)
-    from untrace.print.jax.entry import entry_of
-    from untrace.print.rules import JAX
+    from untrace.module.interface.entry import entry_of
+    from untrace.module.rules import JAX
+    from untrace.targets.jax import rules as _rules  # noqa: F401  (registers the rules)
 
     nums, names = static
     captured = trace(fn, args, kwargs, nums, names, note_calls=lifted)

@@ -103,7 +103,9 @@ def measure(options: dict[str, Any], record: Record) -> None:
     settings = {"style": style, **options["settings"]}
     result, *seconds = cold(lambda: untrace.decompile(fn, **settings)(*args))
     calls = len(re.findall(r"\bjax\.(?:value_and_grad|grad|vjp|jvp|linearize|jac\w+|hessian)\(", result.source))
-    record.put(derivative=where_derivative_is(fn, jaxpr), calls=calls, notes=[n for n in result.notes if "derivatives" in n])
+    record.put(
+        derivative=where_derivative_is(fn, jaxpr), calls=calls, notes=[n for n in result.notes if "derivatives" in n]
+    )
     times = {name: whole / part for name, whole, part in zip(("time", "cpu"), seconds, traced, strict=True)}
     record.put(style=style, text=result.source, proof=result.proof.level, seconds=seconds[0], **times)
 
@@ -258,7 +260,11 @@ def without_guard(text: str) -> tuple[str, int]:
     for node in ast.parse(text).body:
         known = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_KNOWN"
         if known or isinstance(node, ast.FunctionDef) and node.name in GUARD:
-            first = node.decorator_list[0].lineno if isinstance(node, ast.FunctionDef) and node.decorator_list else node.lineno
+            first = (
+                node.decorator_list[0].lineno
+                if isinstance(node, ast.FunctionDef) and node.decorator_list
+                else node.lineno
+            )
             kept[first - 1 : node.end_lineno] = [""] * ((node.end_lineno or first) - first + 1)
     rest = "\n".join(kept)
     return rest, count_tokens(text) - count_tokens(rest)
@@ -482,7 +488,9 @@ def main() -> int:
     for where in ("none", "inside", "outermost"):
         some = [r for r in rows if r["derivative"] == where]
         if some:
-            print(f"{f'  derivative {where}: {len(some)}':32}" + "".join(f"{show(totals(some), c):>10}" for c in COLUMNS))
+            print(
+                f"{f'  derivative {where}: {len(some)}':32}" + "".join(f"{show(totals(some), c):>10}" for c in COLUMNS)
+            )
     for row in rows:
         if row["derivative"] == "inside":
             print(f"  {row['name']:30} {row['calls']} calls {'; '.join(row['notes'])}")

@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 import untrace
-from untrace.print.jax.types import array_type, docstring, tree_type, tuple_type
+from untrace.python.types import array_type, docstring, tree_type, tuple_type
 
 pytestmark = pytest.mark.usefixtures("as_given")
 

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import pytest
 
 import untrace
-from untrace import _pipeline
 from untrace.capture.hooks import CaptureHooks
+from untrace.driver import attempts
 from untrace.ir import facts
 from untrace.ir.facts import FunctionFacts, ProgramFacts
 from untrace.ir.nodes import Function
 from untrace.lift.options import LiftOptions
-from untrace.print.jax.module import Manner
+from untrace.module.emit import Manner
 from untrace.prove import hlo
 
 SRC = Path(untrace.__file__).parent
@@ -69,7 +69,7 @@ def recurrent(params, xs):
 
 def test_nobody_waits_for_xla_while_a_text_is_written(monkeypatch) -> None:
     events = []
-    write, ask = _pipeline.write_module, hlo.OptimisedAlike.__call__
+    write, ask = attempts.write_module, hlo.OptimisedAlike.__call__
 
     def writing(*args, **kwargs):
         events.append("writes")
@@ -81,7 +81,7 @@ def test_nobody_waits_for_xla_while_a_text_is_written(monkeypatch) -> None:
         events.append("asks")
         return ask(alike)
 
-    monkeypatch.setattr(_pipeline, "write_module", writing)
+    monkeypatch.setattr(attempts, "write_module", writing)
     monkeypatch.setattr(hlo.OptimisedAlike, "__call__", asked)
     params = {"cell": {"wx": jnp.ones((6, 3)), "wh": 0.1 * jnp.ones((3, 3)), "b": jnp.ones(3)}, "out": jnp.ones((3, 2))}
     found = untrace.decompile(jax.value_and_grad(recurrent))(params, jnp.ones((2, 2, 6)))

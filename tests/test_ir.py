@@ -32,7 +32,7 @@ from untrace.ir.nodes import (
     walk_functions,
 )
 from untrace.lift import lift
-from untrace.print.jax.entry import entry_of as entry_of_program
+from untrace.module.interface.entry import entry_of as entry_of_program
 
 X = jnp.array([0.5, -1.5, 2.5])
 

@@ -20,8 +20,8 @@ from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Library, walk_functions
 from untrace.lift import lift
 from untrace.lift.recognise.engine import IDIOMS, Guess, Matcher
-from untrace.print.jax.entry import entry_of
-from untrace.print.rules import JAX
+from untrace.module.interface.entry import entry_of
+from untrace.module.rules import JAX
 from untrace.provenance.sites import NOWHERE
 
 pytestmark = pytest.mark.usefixtures("unguarded")

@@ -366,7 +366,7 @@ def test_elements_that_stop_apart_are_mapped() -> None:
 
 
 def test_a_text_that_does_not_trace_with_trees_is_written_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    from untrace.print.jax import loop_trees
+    from untrace.targets.jax import loop_trees
 
     def wrong(w: Any, tree: Any, operands: Any, word: str = "") -> Any:
         return loop_trees.Text("None")

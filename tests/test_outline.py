@@ -19,7 +19,7 @@ from untrace.ir.nodes import Equation, Function, Local, Program, Value, walk_fun
 from untrace.lift.naming.names import name_values
 from untrace.lift.outline.outline import outline
 from untrace.lift.prune import prune
-from untrace.print.jax.entry import entry_of
+from untrace.module.interface.entry import entry_of
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 
@@ -489,8 +489,8 @@ def test_functions_of_other_equations_are_several():
 
 
 def test_a_function_that_is_used_as_a_value_is_not_shared():
-    from untrace.print.jax.alike import calls_of
-    from untrace.print.tree import Assign, Call, Name
+    from untrace.module.merge.parametric import calls_of
+    from untrace.python.tree import Assign, Call, Name
 
     calls = []
     assert calls_of(Assign(["y"], Call("f_2", [Name("x")])), {"f": 0, "f_2": 1}, calls) and calls[0][1] == 1
@@ -533,9 +533,9 @@ def test_a_lift_that_is_wrong_leaves_the_function_around_it(monkeypatch):
         return step(step(x, 2.0) + 1.0, 2.0)
 
     monkeypatch.setitem(IDIOMS, "tanh", [wrong])
-    spelled = untrace.print.jax.library._spelled
+    spelled = untrace.targets.jax.library._spelled
     monkeypatch.setattr(
-        untrace.print.jax.library, "_spelled", lambda w, path, *rest: spelled(w, path.replace("tanh", "sinh"), *rest)
+        untrace.targets.jax.library, "_spelled", lambda w, path, *rest: spelled(w, path.replace("tanh", "sinh"), *rest)
     )
     found = untrace.decompile(twice)(jnp.ones(3))
     assert found.proof.at_least("bits")

@@ -20,16 +20,13 @@ from jax.experimental import sparse
 
 import untrace
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.print.jax import runtime, twins
-from untrace.print.jax.pytrees import is_plain_identifier, leaf_paths, suggest_names, unpack
-from untrace.print.jax.results import rebuild
-from untrace.print.jax.signature import (
-    signature_parameters,
-    static_arguments,
-    unpack_arguments,
-)
-from untrace.print.names import Scope
-from untrace.print.tree import Def, Name, Return, Text
+from untrace.module.interface import stand_ins
+from untrace.module.interface.put_together import rebuild
+from untrace.module.interface.signature import signature_parameters, static_arguments, unpack_arguments
+from untrace.python.names import Scope
+from untrace.python.pytrees import is_plain_identifier, leaf_paths, suggest_names, unpack
+from untrace.python.tree import Def, Name, Return, Text
+from untrace.targets.jax import runtime
 
 LEAF = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -311,12 +308,12 @@ def test_identifiers_that_python_would_read_otherwise() -> None:
 
 
 def test_the_public_place_of_a_class() -> None:
-    assert twins.place_of(sparse.BCOO) == twins.Place("jax.experimental.sparse", ("BCOO",))
-    assert twins.place_of(jax.tree_util.Partial).module == "jax.tree_util"
-    assert twins.place_of(Outer.Inner) == twins.Place(__name__, ("Outer", "Inner"))
-    assert twins.place_of(type("Local", (), {})) is None
+    assert stand_ins.place_of(sparse.BCOO) == stand_ins.Place("jax.experimental.sparse", ("BCOO",))
+    assert stand_ins.place_of(jax.tree_util.Partial).module == "jax.tree_util"
+    assert stand_ins.place_of(Outer.Inner) == stand_ins.Place(__name__, ("Outer", "Inner"))
+    assert stand_ins.place_of(type("Local", (), {})) is None
     lying = type("Point", (), {"__module__": __name__})
-    assert twins.place_of(lying) is None
+    assert stand_ins.place_of(lying) is None
 
 
 def test_library_classes_are_imported_unless_standalone() -> None:

@@ -12,11 +12,11 @@ import pytest
 from jax import lax
 
 import untrace
-from untrace.print.jax.neighbours import words_of
-from untrace.print.jax.own_nodes import own_nodes, straight_of
-from untrace.print.jax.rebound import _parsed, new_names, rebind_names, renamed
-from untrace.print.tree import Assign, Attribute, Binary, Call, Def, Lambda, Name, Parameter, Return, Text, Tuple
 from untrace.provenance.sites import Provenance
+from untrace.python.coalesce_names import _parsed, new_names, rebind_names, renamed
+from untrace.python.inline_neighbours import words_of
+from untrace.python.scope_index import own_nodes, straight_of
+from untrace.python.tree import Assign, Attribute, Binary, Call, Def, Lambda, Name, Parameter, Return, Text, Tuple
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import untrace
-from untrace.print.jax import rolled
+from untrace.module.loops import of_statements
 
 pytestmark = pytest.mark.usefixtures("unguarded", "written_out")
 
@@ -321,7 +321,7 @@ def test_scans_of_calls_are_still_made():
 
 
 def test_text_that_is_not_proven_is_written_statement_by_statement(monkeypatch):
-    write = rolled.write_loop
+    write = of_statements.write_loop
 
     def wrong(*args):
         made = write(*args)
@@ -329,7 +329,7 @@ def test_text_that_is_not_proven_is_written_statement_by_statement(monkeypatch):
             made[1][-1].body.append(made[1][-1].body[-1])
         return made
 
-    monkeypatch.setattr(rolled, "write_loop", wrong)
+    monkeypatch.setattr(of_statements, "write_loop", wrong)
     text = checked(jax.value_and_grad(residual_loss), residual_params(6), X)
     assert "for layer" not in text, text
 

@@ -13,8 +13,8 @@ from jax import lax
 import untrace
 from untrace.ir.passes import BrokenPass, Course, Pass, run_passes
 from untrace.lift import passes as lifts
-from untrace.print.jax import passes as statements
-from untrace.print.tree import Name, Return
+from untrace.module import passes as statements
+from untrace.python.tree import Name, Return
 
 ROOT = Path(__file__).parents[1]
 NAMES = ["capture", "simplify", *[p.name for p in (*lifts.PASSES, *statements.PASSES)], "proof"]

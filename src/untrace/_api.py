@@ -15,18 +15,18 @@ from untrace import jax_compat
 from untrace._errors import OptionError
 from untrace._garbage import no_collections
 from untrace._options import WORDS, Options
-from untrace._pipeline import Result, write_and_prove
-from untrace._sizes import Call, written_for_sizes
-from untrace._steps import Step, steps_of
 from untrace.capture.function import Captured
-from untrace.print.jax.entry import FlatEntry
-from untrace.print.jax.signature import static_arguments
-from untrace.print.rules import JAX
+from untrace.driver.attempts import Result, write_and_prove
+from untrace.driver.sizes import Call, written_for_sizes
+from untrace.driver.steps import Step, steps_of
+from untrace.driver.translate import TARGETS, translated
+from untrace.driver.translated import Translated
+from untrace.module.interface.entry import FlatEntry
+from untrace.module.interface.signature import static_arguments
+from untrace.module.rules import JAX
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
-from untrace.targets.base import Translated
-from untrace.targets.saving import save_module
-from untrace.targets.translate import TARGETS, translated
+from untrace.prove.saving import save_module
 
 __all__ = ["Decompiled", "decompile", "from_jaxpr", "rule", "steps"]
 
@@ -34,7 +34,7 @@ rule = JAX.user_rule
 """Decorator: teaches untrace how a primitive is written, `@untrace.rule("my_primitive")`.
 
 The function gets the writer, the operands as expressions and every parameter by keyword, and returns an expression:
-`w.lax(name, *args, **kwargs)`, `w.jnp(...)`, `w.jax(...)`, or a node of `untrace.print.tree`.
+`w.lax(name, *args, **kwargs)`, `w.jnp(...)`, `w.jax(...)`, or a node of `untrace.python.tree`.
 """
 
 

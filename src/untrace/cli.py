@@ -181,8 +181,9 @@ def _show_steps(options: argparse.Namespace, terminal: Terminal) -> int:
     if options.torch or options.jaxpr:
         raise OptionError("--steps and --until go with neither --torch nor --jaxpr.")
     with terminal.working("importing JAX"):
-        from untrace import _api, _steps
-    until = _steps.known_pass(options.until) if options.until else None
+        from untrace import _api
+        from untrace.driver import steps
+    until = steps.known_pass(options.until) if options.until else None
     job, settings = _work(options)
     shown: list[str] = []
     with terminal.working("tracing, writing and proving"):

@@ -15,7 +15,7 @@ from untrace import jax_compat
 from untrace.capture.function import Captured
 from untrace.jaxprs.equal.compare import compare
 from untrace.lift.rewrite.simplify import IMPLICIT, simplified
-from untrace.print.jax.module import Written
+from untrace.module.emit import Written
 from untrace.prove.hlo import OptimisedAlike, begin_alone
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof

@@ -15,15 +15,17 @@ from typing import Any
 from untrace._api import Decompiled, _decompiled, _options
 from untrace._errors import ProofError
 from untrace._garbage import no_collections
-from untrace._pipeline import write_and_prove
 from untrace.capture.hooks import CaptureHooks
+from untrace.driver.attempts import write_and_prove
 from untrace.lift.rewrite.simplify import REWRITES
+from untrace.module.merge import instances
 from untrace.provenance import sites as provenance
 from untrace.provenance import whose
 from untrace.torch import capture as captures
-from untrace.torch import general, instances, ops_parts, weights
+from untrace.torch import general, weights
 from untrace.torch.call_tree import author_frame, in_other_calls, is_author
 from untrace.torch.compare import against_torch
+from untrace.torch.ops import parts
 from untrace.torch.printing import TorchLayout, statement_of
 from untrace.torch.structure import CallOrigin, ModuleOutliner, head_of
 
@@ -186,4 +188,4 @@ def _files(module: Any) -> list[str]:
                 found[inspect.getsourcefile(type(part)) or ""] = None
             except TypeError:
                 pass
-    return [*[f for f in found if f], ops_parts.FILE]
+    return [*[f for f in found if f], parts.FILE]

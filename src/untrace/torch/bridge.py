@@ -74,7 +74,8 @@ def environment() -> Any:
     import torch
     from torch.utils import _pytree as torch_pytree
 
-    from untrace.torch import arguments, ops, randomness, views
+    from untrace.torch import arguments, randomness, views
+    from untrace.torch.ops import functions as ops
 
     tensor = library.tensor
 
@@ -311,7 +312,7 @@ def torch_op(*functions: Any, **options: Any) -> Callable[[Callable[..., Any]], 
     """
 
     def register(implementation: Callable[..., Any]) -> Callable[..., Any]:
-        from untrace.torch import ops
+        from untrace.torch.ops import functions as ops
 
         for function in functions:
             ops.ADDED.append((function, implementation, options))

@@ -10,17 +10,17 @@ from untrace import jax_compat
 from untrace.ir.nodes import Equation, Passed
 from untrace.lift.outline import pieces
 from untrace.provenance.sites import Frame, Provenance, Site
-from untrace.torch import ops_parts
 from untrace.torch.arguments import Aliases
 from untrace.torch.capture import Capture, ModuleCall, call_numbers
-from untrace.torch.ops_parts import Part
+from untrace.torch.ops import parts
+from untrace.torch.ops.parts import Part
 
 Path = tuple[str, ...]
 
 
 def author_frame(site: Site) -> Frame | None:
     """The innermost frame of the author's: what we write for a layer of PyTorch's is not theirs."""
-    return next((f for f in reversed(site.user_frames) if f.file != ops_parts.FILE), None)
+    return next((f for f in reversed(site.user_frames) if f.file != parts.FILE), None)
 
 
 def is_author(module: Any) -> bool:
@@ -132,7 +132,7 @@ class CallTree:
         for caller, callee in zip(inside, inside[1:], strict=False):
             if callee.library or callee.name.startswith("<") or callee.name == "forward":
                 break
-            if callee.code in ops_parts.INLINED:
+            if callee.code in parts.INLINED:
                 continue
             chain.append((id(caller.code), caller.lasti, callee.code, caller, own[-1] if own else 0))
         return chain

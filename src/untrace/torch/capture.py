@@ -26,7 +26,7 @@ from untrace.torch import state as states
 from untrace.torch.arguments import Arguments, Mutated
 from untrace.torch.bridge import array_of, element, environment, torchax
 from untrace.torch.functions import with_derivatives
-from untrace.torch.ops_parts import Part
+from untrace.torch.ops.parts import Part
 
 _SCOPE = "untrace_module_"
 _RUNNING: contextvars.ContextVar[Any] = contextvars.ContextVar("_RUNNING", default=None)  # the Capture that is made

@@ -13,13 +13,13 @@ import jax
 
 from untrace._errors import UntraceError
 from untrace._options import Options
-from untrace._pipeline import Result, head_of_module, prove_again, write_and_prove
 from untrace.capture.function import Captured, Limit, trace
 from untrace.capture.hooks import CaptureHooks
 from untrace.capture.sizes.correspondence import Different, correspondence
 from untrace.capture.sizes.tables import largest_sizes
+from untrace.driver.attempts import Result, head_of_module, prove_again, write_and_prove
 from untrace.ir.nodes import SizeNumbers
-from untrace.print.jax.entry import entry_of
+from untrace.module.interface.entry import entry_of
 from untrace.torch import capture as captures
 from untrace.torch.capture import Capture
 from untrace.torch.sizes import Group, Inputs, further_sizes, groups_of, of_one

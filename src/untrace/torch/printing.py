@@ -7,12 +7,12 @@ import linecache
 from collections.abc import Collection
 from typing import Any
 
-from untrace.print.jax.layout import Layout
-from untrace.print.tree import WIDTH, Assign, Lines, Name, Statement, Unpack
+from untrace.module.comments import Layout
+from untrace.module.merge.conditions import If
 from untrace.provenance import syntax
 from untrace.provenance.sites import Frame, Site
+from untrace.python.tree import WIDTH, Assign, Lines, Name, Statement, Unpack
 from untrace.torch.call_tree import author_frame
-from untrace.torch.conditions import If
 from untrace.torch.structure import OF_PYTORCH, CallOrigin
 
 _LONGEST = 160

@@ -21,13 +21,13 @@ from untrace.lift.naming import size_words, words
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.outline import pieces
 from untrace.lift.outline.pieces import Shape
-from untrace.print.tree import quoted
 from untrace.provenance.sites import Frame, Site
-from untrace.torch import ops_parts
+from untrace.python.tree import quoted
 from untrace.torch.arguments import Aliases, Known
 from untrace.torch.call_tree import CallTree, HelperCall, Path, Piece, author_frame, is_author
 from untrace.torch.capture import Capture, ModuleCall, call_numbers, function_name
-from untrace.torch.ops_parts import Part
+from untrace.torch.ops import parts
+from untrace.torch.ops.parts import Part
 
 
 class CallOrigin:
@@ -496,7 +496,7 @@ def head_of(kind: type) -> str:
 
 
 def _head_of_code(code: CodeType) -> str:
-    if code.co_filename == ops_parts.FILE:
+    if code.co_filename == parts.FILE:
         return OF_PYTORCH + (code.co_consts[0] if isinstance(code.co_consts[0], str) else code.co_name)
     text = f"{code.co_qualname}, {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
     return text if text.isprintable() and len(text) < 90 else ""

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from untrace import jax_compat
-from untrace.print.jax import runtime
+from untrace.targets.jax import runtime
 
 _REDUCTIONS = {"unvmap_any": jnp.any, "unvmap_all": jnp.all, "unvmap_max": jnp.max}
 

@@ -11,10 +11,10 @@ import numpy as np
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Scan, Slot, Value, While
-from untrace.print.jax.folding import foldable
-from untrace.print.jax.reroll import For
-from untrace.print.rules import DECLINE, WRITTEN
-from untrace.print.tree import (
+from untrace.module.inlining import foldable
+from untrace.module.loops.of_calls import For
+from untrace.module.rules import DECLINE, WRITTEN
+from untrace.python.tree import (
     Assign,
     Binary,
     Call,

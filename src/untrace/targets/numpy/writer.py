@@ -10,12 +10,12 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.nodes import Constant, Equation, Value
-from untrace.print.jax import runtime
-from untrace.print.jax.leaves import Leaf
-from untrace.print.jax.writer import FunctionWriter, ModuleWriter
-from untrace.print.names import Scope
-from untrace.print.tree import Assign, Call, Expr, Name, Text
-from untrace.print.values import Values
+from untrace.module.access_paths import Leaf
+from untrace.module.writer import FunctionWriter, ModuleWriter
+from untrace.python.names import Scope
+from untrace.python.tree import Assign, Call, Expr, Name, Text
+from untrace.python.values import Values
+from untrace.targets.jax import runtime
 from untrace.targets.numpy.rules.table import NUMPY
 
 # What the printer asks for by the name of JAX's own helper, where NumPy's has another text.

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from untrace.print.rules import DECLINE
-from untrace.print.tree import Attribute, Binary, Call, Expr, Text, Tuple, Unary
+from untrace.module.rules import DECLINE
+from untrace.python.tree import Attribute, Binary, Call, Expr, Text, Tuple, Unary
 from untrace.targets.numpy.rules.table import rule
 
 _OPERATORS = {

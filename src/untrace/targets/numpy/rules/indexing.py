@@ -10,8 +10,8 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
-from untrace.print.rules import DECLINE
-from untrace.print.tree import Expr, Subscript, Text, Tuple
+from untrace.module.rules import DECLINE
+from untrace.python.tree import Expr, Subscript, Text, Tuple
 from untrace.targets.numpy.rules.table import rule
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from untrace import jax_compat
-from untrace.print.rules import DECLINE
-from untrace.print.tree import Expr
+from untrace.module.rules import DECLINE
+from untrace.python.tree import Expr
 from untrace.targets.numpy.rules.table import rule
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from untrace.print.rules import DECLINE
-from untrace.print.tree import Attribute, Expr
+from untrace.module.rules import DECLINE
+from untrace.python.tree import Attribute, Expr
 from untrace.targets.numpy.rules.table import rule
 
 _LEAST_PRECISE = 4  # bytes of a float in which sums are made

@@ -9,8 +9,8 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.nodes import Literal
-from untrace.print.rules import DECLINE
-from untrace.print.tree import Attribute, Expr, List, Slice, Subscript, Text, Tuple
+from untrace.module.rules import DECLINE
+from untrace.python.tree import Attribute, Expr, List, Slice, Subscript, Text, Tuple
 from untrace.targets.numpy.rules.table import rule
 
 

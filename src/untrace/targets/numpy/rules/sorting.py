@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from untrace.print.tree import Expr, Tuple
+from untrace.python.tree import Expr, Tuple
 from untrace.targets.numpy.rules.table import rule
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from untrace.print.rules import RuleTable
+from untrace.module.rules import RuleTable
 
 NUMPY = RuleTable("numpy")
 rule = NUMPY.rule

@@ -1,0 +1,264 @@
+"""The forms that a text may be written from: the program as it was captured, and what simplifications make of it.
+
+Each comes with the jaxpr that the text must come back as, at the sizes that it is written from and at the example's own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from untrace import jax_compat
+from untrace._options import Options
+from untrace.capture.calls import vmaps
+from untrace.capture.calls.checkpoints import parts
+from untrace.capture.calls.known_calls import with_known_calls
+from untrace.capture.calls.unfolding import unfolded
+from untrace.capture.function import Captured, comes_back, expand, program_of
+from untrace.capture.sizes import sizes
+from untrace.ir.nodes import Program
+from untrace.jaxprs.equal.compare import count_equations
+from untrace.lift.adjoint.pullbacks import find_pullbacks
+from untrace.lift.adjoint.pullbacks_once import repeated
+from untrace.lift.closed_constants import close_over_constants
+from untrace.lift.prune import prune
+from untrace.lift.recognise import library
+from untrace.lift.recognise.engine import recognised
+from untrace.lift.rewrite.simplify import (
+    BOLD,
+    NEUTRAL,
+    Known,
+    calls_host,
+    described,
+    in_backward_pass,
+    is_simplified,
+    simplified,
+    unproven,
+)
+from untrace.module.interface.entry import FlatEntry, PytreeEntry
+from untrace.module.rules import JAX
+from untrace.prove import retrace
+from untrace.prove.harmless import harmless_rewrites
+from untrace.prove.retrace import Target
+
+# Above this many equations only those simplifications are made whose proof needs no compilation.
+_MOST_COMPILED = 3000
+# Of so many equations XLA takes longer for two programs at once than what it is spared by the second being begun later.
+_MANY = 500
+
+
+class Plain:
+    """The Programs of one capture, as they are before anything is lifted, without library primitives.
+
+    lifted: whether they will be. The rules of public functions are left to those functions then.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        name: str,
+        signature: PytreeEntry | FlatEntry,
+        notes: tuple[str, ...] = (),
+        lifted: bool = False,
+    ) -> None:
+        self._captured, self._name, self._signature, self._notes = captured, name, signature, notes
+        self._is_public = library.is_public_rule if lifted else lambda eqn: False
+        self._own = JAX.user_names()
+        expand(captured, self._own)
+        if captured.example is not None:
+            expand(captured.example, self._own)
+            if captured.expanded is not captured.jaxpr:
+                sizes.note_numbers(captured, captured.expanded, captured.example.expanded)
+            if captured.called is not None and captured.example.called is not None:
+                sizes.note_numbers(captured, captured.called.jaxpr, captured.example.called.jaxpr)
+
+    @functools.cached_property
+    def whole(self) -> Program:
+        """The Program of what was traced; the same object each time."""
+        return self.of(self._captured.expanded, self._name)
+
+    def at_example(self, jaxpr: Any) -> Program:
+        """A Program of the example's, of which this is one at other sizes."""
+        example = self._captured.example
+        assert example is not None
+        return Plain(example, self._name, self._signature).of(jaxpr, "", rules=False)
+
+    def of(self, jaxpr: Any, name: str, rules: bool = True) -> Program:
+        """A Program of what a rewrite made of it; see `program_of`."""
+        program = program_of(self._captured, jaxpr, name, self._signature, rules, self._is_public)
+        program.facts = replace(program.facts, own=self._own, summary=self._captured.summary)
+        program.notes = (*program.notes, *self._notes)
+        return program
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A jaxpr that a program may be written from, and the one that the text must come back as.
+
+    `folds`: whether calls of `jax.vmap` and `jax.grad` are in `jaxpr`, which are unfolded in the target.
+    """
+
+    jaxpr: Any
+    target: Target
+    folds: bool = False
+
+    def proven_as(self, jaxpr: Any, words: str, captured: Captured) -> Form:
+        """The form whose text must come back as `jaxpr`, which one more simplification makes of it."""
+        plain = unfolded(jaxpr) if self.folds else jaxpr
+        known = self.target.simplifications
+        all_words = known if words in known else ", ".join(filter(None, [known, words]))
+        target = replace(self.target, jaxpr=plain, simplifications=all_words, neutral=False)
+        if captured.example is not None:
+            target = replace(target, example=replace(target, jaxpr=sizes.at_example(captured, plain)))
+        return replace(self, target=target)
+
+
+def forms_of(
+    captured: Captured, plain: Plain, options: Options, folds: bool = False, compiles: bool = True
+) -> Iterator[Form]:
+    """The forms that the text may be written from, the simplest first.
+
+    compiles: whether XLA begins with the original, which a proof waits for.
+    folds: whether calls of `jax.vmap` and `jax.grad` are found again first; nothing comes where there is none.
+    """
+    whole = _whole(captured, folds)
+    if folds and whole is captured.expanded:
+        return
+    if options.style == "idiomatic" and options.simplify and options.prove:
+        # What calls the host is not run for a proof: the user's functions would be called with inputs of ours.
+        small = is_run(captured)
+        most = captured.hooks.simplifications
+        settings = captured.constant_names, captured.hooks.apart
+        forms: tuple[tuple[Any, frozenset[str]], ...] = ((NEUTRAL, BOLD),)
+        kept = parts(whole, captured.checkpoints)
+        instead: dict[int, Any] = {}
+        known = Known(captured.provenance)
+        if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings, known)):
+            forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
+            if captured.example is not None:  # a product of numbers may be rounded otherwise at other sizes
+                forms = (forms[0], (most, frozenset({"arithmetic_of_literals"})), *forms[1:])
+            if compiles:
+                retrace.begin_original(captured.example or captured, _may_be_padded(whole))
+            found, instead, captured.repeats = recognised(close_over_constants(prune(plain.of(whole, "", rules=False))))
+            kept |= found
+            if instead and captured.beside is not None:
+                captured.beside.bodies = _bodies_at_example(captured, plain, folds)
+        elif small:
+            forms = ()
+        bold = False
+        seen: dict[str, int] = {}
+        for only, without in forms:
+            without = without | options.without
+            if without == BOLD and only is most and not bold:
+                continue
+            if only is NEUTRAL and seen:
+                only, without = _harmless(captured, whole, list(seen), kept, settings), options.without
+            form, counts = simplified(whole, only, JAX.user_names(), kept, *settings, without, instead, known)
+            bold = not BOLD.isdisjoint(counts)
+            seen = seen or counts
+            if form is not whole:
+                neutral = set(counts) <= NEUTRAL
+                target = unfolded(form) if folds else form
+                goal = Target(target, described(counts), neutral, unproven(counts))
+                if captured.example is not None:
+                    goal = replace(goal, example=_at_example(captured, goal, form, only, without, kept, folds))
+                yield Form(form, goal, folds)
+                if neutral:
+                    break
+    yield Form(whole, Target(captured.expanded, example=_untouched(captured.example)), folds)
+
+
+def _calls(captured: Captured) -> tuple[int, Sequence[int]]:
+    """How many calls of `jax.vmap`, and which of derivatives."""
+    return (0, ()) if captured.called is None else (len(captured.called.vmaps), captured.called.kept)
+
+
+def _untouched(captured: Captured | None) -> Target | None:
+    return None if captured is None else Target(captured.expanded)
+
+
+def _whole(captured: Captured, folds: bool) -> Any:
+    """What was captured, with calls of `jax.vmap` and `jax.grad` found again if `folds`; the same object each time."""
+    if not folds:
+        return captured.expanded
+    if captured.folded is None:
+        base, calls = captured.expanded, captured.vmaps
+        if captured.called is not None:
+            base, calls = captured.called.jaxpr, captured.called.vmaps
+        captured.folded = vmaps.folded(base, captured.expanded, calls, captured.expander, unfolded)
+        if captured.called is not None:
+            more = with_known_calls(captured.folded, captured.provenance)
+            if more is not captured.folded and comes_back(captured, more):
+                captured.folded = more
+    return captured.folded
+
+
+def _bodies_at_example(captured: Captured, plain: Plain, folds: bool) -> dict[int, Any]:
+    """Other bodies that do the same (`recognised`), of calls in the program at the example's own sizes."""
+    example = captured.example
+    assert example is not None
+    program = plain.at_example(_whole(example, folds))
+    return recognised(close_over_constants(prune(program)))[1]
+
+
+def _at_example(
+    captured: Captured,
+    goal: Target,
+    form: Any,
+    only: frozenset[str] | None,
+    without: frozenset[str],
+    kept: set[int],
+    folds: bool,
+) -> Target:
+    """The target at the example's own sizes: simplified as `form` was where that does the same there, else with the numbers
+    of `form` replaced."""
+    beside = captured.beside
+    assert beside is not None
+    example, place = beside.example, beside.equations
+    if len(example.vmaps) == len(captured.vmaps) and _calls(example) == _calls(captured):
+        whole = _whole(example, folds)
+        there = {id(place[i]) for i in kept if i in place} | parts(whole, example.checkpoints)
+        settings = example.constant_names, example.hooks.apart
+        known = Known(example.provenance)
+        same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, beside.bodies, known)
+        if sizes.note_numbers(captured, form, same):
+            return replace(goal, jaxpr=unfolded(same) if folds else same)
+    return replace(goal, jaxpr=sizes.at_example(captured, goal.jaxpr))
+
+
+def repeated_pullbacks(captured: Captured, plain: Plain, form: Any) -> dict[int, Any]:
+    """`repeated` of a form of a program, where its original has such calls."""
+    if not captured.repeats:
+        return {}
+    program = close_over_constants(prune(plain.of(form, "", rules=False)))
+    return repeated(find_pullbacks(program))
+
+
+def _may_be_padded(jaxpr: Any) -> bool:
+    """Whether a program is a backward pass of many layers, in which sums may turn out to be missing (`lift.adjoint.addends`)."""
+    eqns = jax_compat.open_jaxpr(jaxpr)[0].eqns
+    return len(eqns) > _MANY and any(map(in_backward_pass, eqns))
+
+
+def is_run(captured: Captured) -> bool:
+    """Whether a program is compiled and run for a proof, if need be."""
+    if captured.is_run is None:
+        jaxpr = captured.expanded
+        captured.is_run = count_equations(jaxpr) <= _MOST_COMPILED and not calls_host(jaxpr)
+    return captured.is_run
+
+
+def _harmless(
+    captured: Captured, whole: Any, names: list[str], kept: set[int], settings: tuple[Any, Any]
+) -> frozenset[str]:
+    """Of the simplifications `names`, which are not proven together, those after which XLA makes the same program."""
+
+    def simplify(some: frozenset[str]) -> Any:
+        return unfolded(simplified(whole, some | NEUTRAL, JAX.user_names(), kept, *settings)[0])
+
+    args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
+    return harmless_rewrites(captured.jaxpr, names, simplify, args) | NEUTRAL

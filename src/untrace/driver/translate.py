@@ -1,0 +1,188 @@
+"""From a call to its text for another target: captured with all derivatives written out, lifted as for JAX, lowered to what
+the target has, written, and run beside the original."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import jax.extend
+
+from untrace import jax_compat
+from untrace._errors import ProofError, UnsupportedPrimitiveError, UntraceError
+from untrace._options import Options
+from untrace.capture.function import Captured
+from untrace.capture.sizes.sizes import at_other_sizes
+from untrace.capture.sizes.static_fields import with_idle_fields_changed
+from untrace.driver.attempts import Attempt, head_of_module, interpreter_settings, name_of_transformed
+from untrace.driver.forms import Plain, forms_of
+from untrace.driver.sizes import Call, readable_or_not
+from untrace.driver.translated import Translated
+from untrace.ir.evaluate import rounded_otherwise
+from untrace.ir.passes import ALL, NONE, Course, is_strict
+from untrace.module.emit import Manner, Written, write_module
+from untrace.module.interface.entry import FlatEntry, PytreeEntry
+from untrace.prove.execute import checked
+from untrace.prove.load import load_text
+from untrace.prove.report import Proof
+from untrace.prove.retrace import of_leaves
+from untrace.targets.jax.guard import Guarded, guarded_by
+from untrace.targets.numpy import control, guard, lower, rules, runtime  # noqa: F401  (registers rules and helpers)
+from untrace.targets.numpy.rules.table import NUMPY
+from untrace.targets.numpy.writer import NumpyModule
+
+TARGETS = ("numpy",)
+# Of what they find another target knows nothing: it has the equations instead.
+_WITHOUT = frozenset(
+    {
+        "checkpoints",
+        "checkpoints-in-the-forward-pass",
+        "associative-scans",
+        "solvers",
+        "pullbacks",
+        "equal-pullbacks",
+        "tree-maps",
+        "residuals",
+    }
+)
+
+
+def translated(target: str, call: Call, options: Options, also: Sequence[Call] = ()) -> Translated:
+    """The text for `target`, for all sizes that may differ if one is found that holds for them.
+
+    Raises CaptureError, UnsupportedPrimitiveError for all that the target cannot express at once, ProofError where the
+    text does not compute what the original does.
+    """
+    with interpreter_settings():
+        return _translated(target, call, options, also)
+
+
+def _translated(target: str, call: Call, options: Options, also: Sequence[Call]) -> Translated:
+    options = replace(options, derivatives="written", without=options.without | _WITHOUT, reroll="loop")
+    captured = call.captured()
+    _refuse_classes(captured)
+    if options.guard:
+        with readable_or_not():
+            captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
+    others = [more.captured() for more in also]
+    if options.sizes == "infer" and options.prove:
+        with contextlib.suppress(UntraceError), readable_or_not():
+            for sized in at_other_sizes(captured, lambda new: call.on(new).captured(), others):
+                at = sized.captured
+                if at.example is not None:
+                    at.idle = at.example.idle
+                found = _attempt(target, call.on(sized.dynamic), at, options, [captured, *others])
+                if isinstance(found, Translated):
+                    return found
+    found = _attempt(target, call, captured, options, [captured, *others])
+    if not isinstance(found, Translated):
+        raise ProofError(
+            f"the text of {captured.name} for {target} does not compute what the original does: {found}.\n"
+            "This is a bug of untrace, or a program whose results rounding decides (a search that stops at a tolerance). "
+            "With prove=False you get the text all the same. The text for JAX is proven by itself."
+        )
+    return found
+
+
+def _attempt(
+    target: str, call: Call, captured: Captured, options: Options, examples: Sequence[Captured]
+) -> Translated | str:
+    """The text written from a trace, checked on the examples; what is wrong there otherwise."""
+    why = ""
+    entry = call.entry(captured)
+    name = name_of_transformed(captured.summary, captured.name) if captured.summary else captured.name
+    for course in (ALL, NONE):  # without the passes over statements, where one of them was wrong about a loop
+        try:
+            written = _write(captured, name, entry, options, course)
+            proofs = [_proof(written, example) for example in examples] if options.prove else [Proof("unproven")]
+        except UnsupportedPrimitiveError:
+            raise
+        except Exception as error:  # a fault of ours in a pass: the next attempt has none of them
+            if is_strict():
+                raise
+            why = why or f"{type(error).__name__}: {error}"
+            continue
+        weakest = next(p for level in ("unproven", "close", "bits") for p in proofs if p.level == level)
+        if not options.prove or weakest.at_least("close"):
+            said = str(replace(weakest, notes=()))
+            written.with_docstring(_head(captured, name, said), _head(captured, name))
+            fixed = [f"it is written for {q} = {a} of JAX" for q, a in guarded_by(captured).answers.items()]
+            return Translated(target, written.source, written.name, weakest, written.arrays, (*written.notes, *fixed))
+        why = why or weakest.detail
+        if is_strict():
+            raise ProofError(weakest.detail)
+    return why
+
+
+def _write(captured: Captured, name: str, entry: PytreeEntry, options: Options, course: Course) -> Written:
+    """The text. Raises UnsupportedPrimitiveError."""
+    plain = Plain(captured, name, entry, lifted=True)
+    form = next(forms_of(captured, plain, options, compiles=False))
+    program = Attempt.at(captured, plain, form, name, options, {}, {}, compiles=False).lifted_program()
+    lower.lowered(program, lambda name: NUMPY.find(name) is not None)
+    written = write_module(
+        program,
+        _head(captured, name),
+        standalone=True,
+        idiomatic=True,
+        comments=options.comments,
+        guarded=_guarded(captured) if options.guard else None,
+        manner=Manner(course=course),
+        writer=NumpyModule,
+    )
+    imported = [n for n in ast.walk(ast.parse(written.source)) if isinstance(n, ast.Import | ast.ImportFrom)]
+    if any(ast.unparse(n).split()[1].partition(".")[0] == "jax" for n in imported):
+        raise UnsupportedPrimitiveError(
+            "this program cannot be written for NumPy: it puts pytrees together in a way that only JAX has. "
+            "Give and take flatter ones, or write it for JAX."
+        )
+    return written
+
+
+def _guarded(captured: Captured) -> Guarded:
+    """What the entry depends on beside its arguments: no more of JAX than whether it had 64 bits."""
+    settings = guarded_by(captured).settings
+    return Guarded({k: v for k, v in settings.items() if k in ("x64", "least", "most", "multiples")}, {})
+
+
+def _refuse_classes(captured: Captured) -> None:
+    """Raises UnsupportedPrimitiveError where arguments or results have classes that JAX alone can take apart."""
+    keys = [x for x in jax.tree.leaves((captured.args, captured.kwargs)) if jax_compat.is_key(x)]
+    if any(jax_compat.key_impl_name(key) != "threefry2x32" for key in keys):
+        raise UnsupportedPrimitiveError(
+            "this program cannot be written for NumPy: it takes keys of another implementation than threefry2x32"
+        )
+    trees = [jax.tree.structure(x) for x in (captured.args, captured.kwargs, captured.out_example)]
+    for tree in trees:
+        if tree.node_data() is None:
+            continue
+        kind, _ = tree.node_data()
+        if kind not in (dict, list, tuple, type(None)) and not hasattr(kind, "_make"):
+            raise UnsupportedPrimitiveError(
+                f"this program cannot be written for NumPy: it takes or gives a {kind.__module__}.{kind.__qualname__}, "
+                "which only JAX knows how to take apart. Give it dicts, lists, tuples or named tuples instead."
+            )
+        trees += tree.children()
+
+
+def _proof(written: Written, captured: Captured) -> Proof:
+    module = load_text(written.source, written.name, written.arrays)
+    leaves = jax.tree.leaves((captured.args, captured.kwargs))
+    names = [
+        f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(captured.out_example)
+    ]
+    entry = Plain(captured, captured.name, FlatEntry()).whole.entry
+    return checked(
+        jax.extend.core.jaxpr_as_fun(captured.jaxpr),
+        lambda *given: rounded_otherwise(entry, *given),
+        of_leaves(module, written, captured),
+        leaves,
+        names,
+    )
+
+
+def _head(captured: Captured, name: str, proof: str = "unproven") -> str:
+    return head_of_module(captured, name, True, f"for numpy · {proof}")

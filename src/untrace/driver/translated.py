@@ -1,0 +1,53 @@
+"""A program written for another target than JAX."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from untrace import jax_compat
+from untrace.ir.types import PyTree
+from untrace.prove.load import LoadedText, load_text
+from untrace.prove.report import Proof
+from untrace.prove.saving import save_module
+
+
+@dataclass(eq=False)
+class Translated:
+    """A JAX function as the text of another target. Calling it runs the *text*, on the original's pytrees.
+
+    `target`: "numpy". `source`: a whole importable module, `name` its entry. `proof`: `bits`, or `close` with how many units
+    in the last place the two are apart on sampled inputs, and in which result. `arrays`: the constants over 1 KB, which
+    `save` puts into an `.npz` beside the module. `notes`: sentences for the user.
+    """
+
+    target: str
+    source: str
+    name: str
+    proof: Proof
+    arrays: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
+    notes: tuple[str, ...] = ()
+    _module: LoadedText | None = field(repr=False, default=None)
+
+    @property
+    def module(self) -> LoadedText:
+        """The text as an executed module (compiled once)."""
+        if self._module is None:
+            self._module = load_text(self.source, self.name, self.arrays)
+        return self._module
+
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """Runs the text on the original's arguments; returns the original's pytree, of the target's arrays. (Typed keys, which
+        the target has not, are taken for their words.)"""
+        args, kwargs = jax.tree.map(lambda x: jax_compat.as_numpy(x) if jax_compat.is_key(x) else x, (args, kwargs))
+        return getattr(self.module, self.name)(*args, **kwargs)
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> str:
+        """Writes the module to `path`, and its large constants to an `.npz` beside it; returns the path.
+
+        Each file appears whole or not at all. Raises OutputExistsError where one exists, unless `overwrite`.
+        """
+        return save_module(path, self.source, self.arrays, overwrite)

@@ -1,0 +1,225 @@
+"""Functions of the author's that a transformation is called of, and what the call gives back, with the author's pytrees.
+
+A function that closes over nothing but constants stands in the module, and takes what the author gave it. One that closes over
+values stands where it is called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import jax
+
+from untrace._identifiers import identifier
+from untrace.ir.nodes import Equation, Function, Value
+from untrace.lift.naming.unpacked import names_in
+from untrace.lift.naming.words import clean
+from untrace.module.access_paths import Leaf, bind_leaves, last_word, plain_way, reach
+from untrace.module.interface.put_together import rebuilt
+from untrace.module.local_calls import placed
+from untrace.module.nested import BareReturn, argument_words, function_hint, hint_of, put_definition
+from untrace.provenance.sites import targets
+from untrace.python.names import Scope
+from untrace.python.tree import Assign, Def, Expr, Name, Parameter, Return, Statement, Tuple, Unpack
+from untrace.python.types import array_type, tree_type
+
+Path = tuple[int | str, ...]  # into what a call gives
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(slots=True)
+class Argument:
+    """One argument of a function that is called: its place or keyword, its tree (for one element), and the places of its
+    leaves."""
+
+    key: int | str
+    example: Any
+    places: list[int]
+    name: str
+
+
+def arguments_of(signature: Any, body: Function) -> list[Argument]:
+    words = argument_words(body, 0)
+    args, kwargs = signature.args
+    place = signature.closed
+    found = []
+    for key, example in [*enumerate(args), *sorted(kwargs.items())]:
+        count = len(jax.tree.leaves(example))
+        places = list(range(place, place + count))
+        place += count
+        if not count:
+            continue
+        name = key if type(key) is str else words[places[0]][0]
+        found.append(Argument(key, example, places, identifier(name or "x", "x")))
+    return found
+
+
+def function_of(
+    w: Any,
+    equation: Equation,
+    operands: Sequence[Expr],
+    body: Function,
+    arguments: Sequence[Argument],
+    alone: bool,
+    signature: Any,
+) -> Expr:
+    """The author's function, defined in the module if it stands `alone`, else here, where it closes over `operands`."""
+    role = "one" if equation.callee.name == "vmap" else "function"
+    hint = identifier(signature.name or function_hint(body, role, equation)[0], role)
+    if alone:
+        own_name = w.module.scope.fresh(hint)  # before what is in it takes that name
+        inner = w.module.writer()
+        inner.names.update(zip(body.params[: signature.closed], operands, strict=False))
+    else:
+        packed = {p for a in arguments for p in a.places}
+        closed = [(v, operands[i]) for i, v in enumerate(body.params) if i not in packed]
+        own_name = w.scope.fresh(hint)
+        scope = Scope(w.module.scope)
+        scope.claim_parameter(own_name)
+        for word in sorted({word for _, x in closed for word in _WORD.findall(x.flat())}):
+            scope.claim_parameter(word)
+        inner = type(w)(w.module, scope).inside(w)
+        inner.names.update(closed)
+    params: list[Parameter] = []
+    types: list[tuple[str, Any]] = []
+    leaves: list[tuple[Value, Leaf]] = []
+    for argument in arguments:
+        values = [body.params[p] for p in argument.places]
+        whole = is_leaf(argument.example)
+        name = Name(inner.scope.fresh((whole and hint_of(values[0])) or argument.name))
+        params.append(Parameter(name.id))
+        if whole:
+            inner.names[values[0]] = name
+            types.append((name.id, array_type(values[0].aval)))
+            continue
+        found = reach(argument.example, name)
+        leaves.extend(zip(values, found or [], strict=True))
+        inner.trees.add(name, argument.example, values)
+        inner.trees.arguments.update([id(v) for v in values])
+        types.append((name.id, tree_type(argument.example, [v.aval for v in values])))
+    authors = names_in(body.jaxpr)
+    named = {v: n for v, leaf in leaves if (n := authors.get((leaf.root.id, plain_way(leaf)))) is not None}
+
+    def word(value: Value, leaf: Leaf) -> str:
+        return named.get(value) or hint_of(value) or last_word(leaf)
+
+    bind_leaves(inner, leaves, body.equations, body.results, word, frozenset(named))
+    inner.equations(body.equations, body.results)
+    results = [inner.atom(r) for r in body.results]
+    out = signature.out
+    value = returned(inner.statements, rebuilt(inner, out, results))
+    result_type = tree_type(out, [r.aval for r in body.results])
+    if alone:
+        definition = Def("", params, [*inner.statements, Return(value)])
+        return Name(
+            placed(w.module, definition, hint, lambda d: w.module.described.describe(d, types, result_type), own_name)
+        )
+    definition = Def(own_name, params, [*inner.statements, BareReturn(value)])
+    text = _body_text(definition)
+    around = w
+    while around is not None:  # a name means one thing, here and around here
+        for known in around.statements:
+            if type(known) is Def and _body_text(known) == text:
+                return Name(known.name)
+        around = around.outer
+    put_definition(w.statements, definition)
+    return Name(own_name)
+
+
+def _body_text(definition: Def) -> str:
+    """A definition without its name."""
+    return "\n".join(definition.lines("")).partition("(")[2]
+
+
+def given_to(w: Any, argument: Argument, operands: Sequence[Expr]) -> Expr:
+    """The operand for an argument: the tree with these leaves, or one that is put together here."""
+    if is_leaf(argument.example):
+        return operands[0]
+    return rebuilt(w, argument.example, operands)
+
+
+class Unpacked(Assign):
+    """`a, b = f(x)`, where what the call gives is a tuple of that many: `return a, b` may be `return f(x)`."""
+
+    __slots__ = ()
+
+
+def returned(statements: list[Statement], value: Expr) -> Expr:
+    """What to return instead of `value`: the call that the last statement, which is taken away then, gave the names for."""
+    last = statements[-1] if statements else None
+    if type(last) is not Unpacked:
+        return value
+    several = value.elements if type(value) is Tuple else [value]
+    names = [e.id if type(e) is Name else e.root.id if isinstance(e, Leaf) and not e.steps else "" for e in several]
+    if names != list(last.targets) or (type(value) is Tuple) != (len(names) > 1):
+        return value
+    statements.pop()
+    return last.value
+
+
+def bind_result(
+    w: Any,
+    equation: Equation,
+    call: Expr,
+    out: Any,
+    outputs: Sequence[Value | None],
+    words: Mapping[Path, str] = MappingProxyType({}),
+    part: tuple[int, ...] = (),
+    inside: tuple[int, ...] = (),
+) -> None:
+    """Binds what comes back, of which there is a tree `out`: a name for each array, and for each tree in a tuple.
+
+    words: names for what the author has none for, by path. part: where `out` is in what the author's call gives; inside: where
+    that is in `out`.
+    """
+    if is_leaf(out) and len(equation.outputs) == 1:
+        w._statement(equation, call, base=words.get(()))
+        return
+    outputs = [o if o is None or w.is_read(o) else None for o in outputs]
+    own = [t for t in targets(w.module.provenance.site(equation.origin)) if t.strong and not t.library]
+    found = [t for t in own if t.path[: len(part)] == part]
+    names = {(*inside, *t.path[len(part) :]): clean(t.name) for t in found}
+    rest = iter(outputs)
+    if type(out) is tuple and (not names or () not in names):
+        bound = [_bound(w, o, (i,), rest, names, words) for i, o in enumerate(out)]
+        w.statements.append((Unpack if len(out) == 1 else Unpacked)(bound, call, equation.origin))
+        return
+    w.statements.append(Unpacked([_bound(w, out, (), rest, names, words)], call, equation.origin))
+
+
+def _bound(
+    w: Any,
+    part: Any,
+    path: Path,
+    outputs: Iterator[Value | None],
+    names: Mapping[Path, str],
+    words: Mapping[Path, str],
+) -> str | Tuple:
+    """The target of a part of what a call gives."""
+    inside = any(len(p) > len(path) and p[: len(path)] == path for p in (*names, *words))
+    if type(part) is tuple and len(part) > 1 and path and path not in names and inside:
+        inner = [_bound(w, p, (*path, i), outputs, names, words) for i, p in enumerate(part)]
+        return Tuple([Name(t) if isinstance(t, str) else t for t in inner])
+    word = names.get(path) or words.get(path, "out")
+    if is_leaf(part):
+        value = next(outputs)
+        return "_" if value is None else w._target(value, word)
+    values = [next(outputs) for _ in jax.tree.leaves(part)]
+    if not any(v is not None for v in values):
+        return "_"
+    root = Name(w.scope.fresh(identifier(word, "out")))
+    for value, leaf in zip(values, reach(part, root) or [], strict=True):
+        if value is not None:
+            w.names[value] = leaf
+    if None not in values:
+        w.trees.add(root, part, values)
+    return root.id
+
+
+def is_leaf(example: Any) -> bool:
+    return jax.tree_util.all_leaves([example])

@@ -1,0 +1,239 @@
+"""Constants of a module: small ones as literals, large ones as entries of the `.npz`, each once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace._errors import UnsupportedPrimitiveError
+from untrace.ir.nodes import Constant, Literal
+from untrace.python.names import Scope
+from untrace.python.tree import Assign, Attribute, Call, Expr, Name, Statement, Subscript, Text, quoted
+from untrace.python.values import SMALL_BYTES, Values
+from untrace.targets.jax import runtime
+
+# Constructors that give the same bits in `jax.numpy`.
+_SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
+
+
+class ConstantWriter:
+    """What `ModuleWriter` does with constants and literals, and with the helper that reads the large ones."""
+
+    idiomatic: bool
+
+    def __init__(self) -> None:
+        self.scope = Scope()
+        self.modules: set[str] = set()
+        self.imports: set[str] = set()
+        self.values = Values(self.modules)
+        self.helpers: list[str] = []
+        self.constants: list[Statement] = []
+        self.large: dict[str, np.ndarray] = {}
+        self._constants: dict[int, Expr] = {}
+        self._named: dict[int, Constant] = {}  # by the id of the name that a function may close over
+        self._constants_by_bits: dict[Any, Expr] = {}
+        self._jax_constants: dict[int, Expr] = {}
+        self._literals: dict[Any, Expr] = {}
+        self.arrays: dict[str, Any] = {}  # by the name that it has in the module: an array
+        # What functions that differ in a number or an array call it, by its text.
+        self.words: dict[str | None, str] = {}
+
+    def helper(self, name: str) -> Text:
+        """The name of one of our own helper routines (`runtime`), which is then part of the module."""
+        for needed in runtime.needs(name):
+            self.helper(needed)
+        if name not in self.helpers:
+            self.helpers.append(name)
+            self.modules.update(runtime.modules(name))
+        return Text(name)
+
+    def constant(self, constant: Constant) -> Expr:
+        """A module-level name for a constant: a literal when it is small, else an entry of the `.npz`."""
+        found = self._constants.get(id(constant))
+        if found is None:
+            found = self._write_constant(constant.value, constant.aval, self._base(constant, "const"))
+            self._constants[id(constant)] = found
+            self._named[id(found)] = constant
+        return found
+
+    def constant_named(self, expr: Expr) -> Constant | None:
+        """The constant of the module that `expr` is, as the body of a loop closes over it; None for other values."""
+        return self._named.get(id(expr))
+
+    def is_numpy(self, expr: Expr) -> bool:
+        """Whether `expr` is a constant of the module that stands there as NumPy's."""
+        return not self.idiomatic and id(expr) in self._named
+
+    def _base(self, constant: Constant, otherwise: str) -> str:
+        """What a constant is called in idiomatic style; in the other they are numbered."""
+        return constant.hint if self.idiomatic and constant.hint else otherwise
+
+    def jax_constant(self, constant: Constant) -> Expr:
+        """A constant as an array of JAX: one of NumPy's is converted to another dtype at once, without an equation."""
+        found = self._jax_constants.get(id(constant))
+        if found is None:
+            plain = self.constant(constant)
+            self.modules.add("jnp")
+            found = self._jax_constants[id(constant)] = self._module_name(
+                self._base(constant, "const"), Call("jnp.asarray", [plain])
+            )
+        return found
+
+    def numpy_constant(self, constant: Constant) -> Expr:
+        """A constant as NumPy's array also in idiomatic style, for an index that JAX is to know while it traces."""
+        array = np.asarray(constant.value)
+        key = ("numpy", array.dtype.name, array.shape, array.tobytes())
+        found = self._constants_by_bits.get(key)
+        if found is None:
+            plain = self.values.array(array)
+            found = self._constants_by_bits[key] = self._module_name(self._base(constant, "const"), plain, array)
+        return found
+
+    def text_of(self, atom: Literal | Constant) -> str | None:
+        """How a number, or an array that the module has, stands in the text."""
+        if type(atom) is Literal:
+            return self.literal(atom).flat().removeprefix(f"np.{atom.aval.dtype}(").rstrip(")")
+        found = self._constants.get(id(atom))
+        if found is None:
+            array = np.asarray(atom.value)
+            found = self._constants_by_bits.get(("numpy", array.dtype.name, array.shape, array.tobytes()))
+        return None if found is None else found.flat()
+
+    def number_array(self, literal: Literal) -> Expr:
+        """A number as an array of JAX, for a function to close over: a bare one is part of the equations that use it."""
+        key = ("array", self.literal(literal).flat())
+        found = self._literals.get(key)
+        if found is None:
+            self.modules.add("jnp")
+            call = Call("jnp.asarray", [self.literal(literal)])
+            found = self._literals[key] = self._module_name("scalar" if self.idiomatic else "const", call)
+        return found
+
+    def _write_constant(self, value: Any, aval: Any, base: str) -> Expr:
+        if jax_compat.is_key(value):
+            impl = self.values.source(jax_compat.key_impl_name(value))
+            data = self._write_constant(jax_compat.key_data(value), None, f"{base}_data" if self.idiomatic else "const")
+            self.modules.add("jax")
+            return self._module_name(
+                base if self.idiomatic else "key", Call("jax.random.wrap_key_data", [data], [("impl", impl)])
+            )
+        if jax_compat.is_ref(value):
+            raise UnsupportedPrimitiveError(
+                "the function closes over a mutable array (jax.new_ref), whose state cannot be written as text: "
+                "pass it as an argument, or create it inside the function"
+            )
+        if jax_compat.is_tracer(value):
+            raise UnsupportedPrimitiveError("it reads a traced value of the function around it")
+        array = np.asarray(value)
+        dtype = getattr(aval, "dtype", array.dtype)
+        if not self.idiomatic and not jax_compat.is_jax_array(value) and array.dtype == dtype:
+            repeated = self._repeated(array)
+            if repeated is not None and not getattr(aval, "weak_type", False):
+                return self._module_name("const", repeated)
+        if array.dtype != dtype and dtype != jax_compat.FLOAT0:
+            array = array.astype(dtype)
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        weak = getattr(aval, "weak_type", False)
+        key = (array.dtype.name, array.shape, array.tobytes(), weak)
+        found = self._constants_by_bits.get(key)
+        if found is None:
+            expr = self.values.scalar(array[()], dtype, True) if weak and not array.ndim else self.values.array(array)
+            if not array.ndim and jax_compat.is_jax_array(value):
+                # A NumPy scalar would be a literal to JAX, and some equations on literals are folded away.
+                self.modules.add("jnp")
+                expr = Call("jnp.asarray", [expr])
+            if (
+                array.nbytes > SMALL_BYTES
+                and type(expr) is Call
+                and expr.func in ("np.array",)
+                or len(expr.flat()) > 8000
+            ):
+                self.helper("_constants")
+                name = self.scope.fresh(base)
+                self.large[name] = array
+                expr = self._as_array(Call("_constants", [Text(quoted(name)), self.values.dtype(array.dtype)]), array)
+                self.constants.append(Assign([name], expr))
+                found = Name(name)
+                self.arrays[name] = array
+            else:
+                found = self._module_name(base, self._as_array(expr, array), array)
+            if weak and array.ndim:
+                found = self._module_name(base if self.idiomatic else "weak", self._weakly_typed(found, dtype))
+            self._constants_by_bits[key] = found
+        elif array.ndim:
+            # Another array with the same values: JAX tells constants apart by identity, and lowers each.
+            again = self._as_array(self.values.array(array), array) if self.idiomatic and not weak else None
+            if again is None or len(again.flat()) > 80:
+                again = Call(Attribute(found, "copy"), [])
+            found = self._module_name(base, again, array)
+        elif jax_compat.is_jax_array(value):
+            self.modules.add("jnp")
+            found = self._module_name(base, Call("jnp.copy", [found]))
+        return found
+
+    def _repeated(self, array: np.ndarray) -> Expr | None:
+        """A NumPy array that holds its values once for all places along some axes, as one that does so too; else None.
+
+        JAX lowers it as a small constant and a broadcast. Source: `_ndarray_constant_handler`, interpreters/mlir.py.
+        """
+        repeated = [not stride for stride in array.strides]
+        if not array.size or not any(repeated):
+            return None
+        base = array[tuple(0 if again else slice(None) for again in repeated)]
+        self.modules.add("np")
+        small = base.nbytes <= SMALL_BYTES
+        expr = self.values.array(np.array(base)) if small else self._write_constant(np.array(base), None, "const")
+        index = ["None" if again else ":" for again in repeated]
+        while index and index[0] == "None":  # NumPy puts those in front itself
+            index.pop(0)
+        if "None" in index:
+            expr = Subscript(expr, Text(", ".join(index)))
+        behind = array.ndim - len(index)
+        if behind or any(again and length > 1 for again, length in zip(repeated, array.shape, strict=True)):
+            expr = Call("np.broadcast_to", [expr, self.values.source(tuple(array.shape))])
+        return expr
+
+    def _as_array(self, expr: Expr, array: np.ndarray) -> Expr:
+        """In idiomatic style an array of JAX: what Python's operators do with NumPy's own would never be traced."""
+        if not self.idiomatic or not array.ndim or not jax_compat.is_canonical(array.dtype):
+            return expr
+        self.modules.add("jnp")
+        if type(expr) is Call and expr.func in _SAME_IN_JAX:
+            return Call(expr.func.replace("np.", "jnp."), expr.args, expr.kwargs)
+        return Call("jnp.asarray", [expr])
+
+    def _weakly_typed(self, array: Expr, dtype: Any) -> Expr:
+        """An array with a weak type, which only the primitive itself gives to what is no Python scalar."""
+        self.imports.add("from jax.extend.core import primitives")
+        options = [("new_dtype", self.values.dtype(dtype)), ("weak_type", Text("True")), ("sharding", Text("None"))]
+        return Call("primitives.convert_element_type_p.bind", [array], options)
+
+    def _module_name(self, base: str, expr: Expr, array: np.ndarray | None = None) -> Name:
+        name = self.scope.fresh(base)
+        if array is not None:
+            self.arrays[name] = array
+        self.constants.append(Assign([name], expr))
+        return Name(name)
+
+    def literal(self, literal: Literal) -> Expr:
+        value, aval = literal.value, literal.aval
+        bits = np.asarray(value)
+        key = (bits.tobytes(), bits.dtype, aval.dtype, aval.weak_type)
+        found = self._literals.get(key)
+        if found is None:
+            found = self._literals[key] = self.values.scalar(value, aval.dtype, aval.weak_type)
+        return found
+
+
+class Named(Expr):
+    """A constant of the module that has no statement before its name is written: what reads it may know it in another form."""
+
+    __slots__ = ("module", "constant")
+
+    def __init__(self, module: ConstantWriter, constant: Constant):
+        self.module, self.constant = module, constant
+
+    def flat(self) -> str:
+        return self.module.constant(self.constant).flat()

@@ -1,0 +1,312 @@
+"""Results of local functions that go together into one tree: the gradients of a layer, the new statistics of a norm.
+
+    d_norm, d_x = norm_bwd(d_y, saved)
+    return {"dense": d_dense, "norm": d_norm}
+
+Where a result goes is seen from outside in: into the tree that the program returns, into one that `jax.tree.map` takes, or
+into one that the function around the call returns. Results whose places have the same ways from one node on, at every
+call, are that node; of a dict it may be a part (`{**d_attention, **d_feed_forward}`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from untrace._identifiers import identifier
+from untrace._trees import is_plain, is_simple
+from untrace.ir.callees import callee_of, output_of
+from untrace.ir.nodes import Equation, Function, Local, Scan, TreeMap, Value, walk_functions
+from untrace.lift.naming.words import clean
+from untrace.module.access_paths import Leaf, Step, last_word, reach_nodes
+from untrace.module.grouping.accumulators import sums
+from untrace.module.grouping.stacked import made
+from untrace.module.interface.put_together import rebuilt
+from untrace.module.loops.align_turns import base_of
+from untrace.python.tree import Assign, Expr, Name, Tuple
+from untrace.python.types import Type, array_type, tuple_type, ways_type
+
+Way = tuple[Step, ...]
+_FEWEST = 2  # results that go together
+
+
+@dataclass(slots=True)
+class Group:
+    """Results of a function that are one tree: their places in its results, and the ways to them in `example`."""
+
+    places: tuple[int, ...]
+    ways: tuple[Way, ...]
+    example: Any
+    words: dict[int, str] = field(default_factory=dict)  # id of a call -> what its tree is called
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value goes: `tree` (a name for it), the way in it, and its nodes by the way there."""
+
+    tree: Hashable
+    way: Way
+    nodes: dict[Way, tuple[Any, int]] = field(compare=False, hash=False)
+
+
+def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any], example: Any) -> None:
+    """Notes in the module which results of local functions are one tree. `w` writes the entry, whose result is like `example`."""
+    sites: dict[int, list[tuple[Function | None, Equation]]] = {}
+    bodies: dict[int, Function] = {}
+    for owner, inside in [(None, equations), *((f, f.equations) for f in walk_functions(w.module.entry))]:
+        if owner is w.module.entry:
+            continue
+        for equation in inside:
+            body = _body(equation)
+            if body is not None:
+                bodies[id(body)] = body
+                sites.setdefault(id(body), []).append((owner, equation))
+    places: dict[int | None, dict[Any, _Place]] = {None: dict(_places_in_entry(w, equations, results, example))}
+    for body in _callers_first(bodies):
+        known = [(e, places.get(None if o is None else id(o), {})) for o, e in sites[id(body)]]
+        if type(known[0][0].callee) is not Local:
+            places[id(body)] = dict(_places_in_loop(w, body, known))
+            continue
+        found = _groups(body, known)
+        if found:
+            w.module.returned[id(body)] = found
+            w.module.kept.append(body)
+        places[id(body)] = {
+            body.results[p]: _Place((id(body), i), way, _nodes(group.example))
+            for i, group in enumerate(found)
+            for p, way in zip(group.places, group.ways, strict=True)
+        }
+
+
+def _body(equation: Equation) -> Function | None:
+    """The function that is called or looped."""
+    callee = equation.callee
+    return callee.body if type(callee) is Local or type(callee) is Scan else None
+
+
+def _places_in_loop(
+    w: Any, body: Function, sites: Sequence[tuple[Equation, dict[Any, _Place]]]
+) -> Iterator[tuple[Value, _Place]]:
+    """Where the terms of the trees go that a loop adds up; notes these."""
+    (equation, known), *others = sites
+    found = sums(w.module, equation, known) if known and not others else []
+    rows = made(equation, known) if known and not others else []
+    if rows:
+        w.module.rows[id(equation)] = rows
+        w.module.kept.append(equation)
+    stacked = body.results[len(body.results) - len(equation.outputs) + callee_of(equation, Scan).carries :]
+    for row in rows:
+        nodes = _nodes(row.example)
+        for place, way in zip(row.places, row.ways, strict=True):
+            value = stacked[place]
+            if type(value) is Value:
+                yield value, _Place((id(body), "stacked", row.places.start), way, nodes)
+    if found:
+        w.module.sums[id(equation)] = found
+        w.module.kept.append(equation)
+    for number, item in enumerate(found):
+        nodes = _nodes(item.example)
+        for turn, terms in enumerate(item.terms):
+            for term, way in zip(terms, item.ways, strict=True):
+                yield term, _Place((id(body), number, turn), way, nodes)
+
+
+def _callers_first(bodies: dict[int, Function]) -> list[Function]:
+    found: dict[int, Function] = {}
+    for body in bodies.values():
+        _add_callees_first(body, found)
+    return list(found.values())[::-1]
+
+
+def _add_callees_first(body: Function, found: dict[int, Function]) -> None:
+    for equation in body.equations:
+        inner = _body(equation)
+        if inner is not None and id(inner) not in found:
+            _add_callees_first(inner, found)
+    found.setdefault(id(body), body)
+
+
+def _nodes(example: Any) -> dict[Way, tuple[Any, int]]:
+    return {way: (node, len(ways)) for way, node, ways, _ in reach_nodes(example) or ()}
+
+
+def _places_in_entry(
+    w: Any, equations: Sequence[Equation], results: Sequence[Any], example: Any
+) -> Iterator[tuple[Value, _Place]]:
+    for equation in equations:
+        callee = equation.callee
+        structure = w.structures.get(id(equation)) if type(callee) is TreeMap else None
+        if type(callee) is not TreeMap or structure is None or not is_simple(structure.example):
+            continue
+        nodes = _nodes(structure.example)
+        count = len(callee.turns)
+        for column in range(callee.trees):
+            values = equation.inputs[column * count : (column + 1) * count]
+            for value, way in zip(values, structure.ways, strict=True):
+                if type(value) is Value:
+                    yield value, _Place(("map", tuple([id(v) for v in values])), way, nodes)
+    whole = reach_nodes(example)
+    if whole:
+        nodes = _nodes(example)
+        for value, way in zip(results, whole[0][2], strict=True):
+            if type(value) is Value and sum(r is value for r in results) == 1:
+                yield value, _Place("result", way, nodes)
+
+
+# ---------------------------------------------------------------- what goes together
+
+
+def _groups(body: Function, sites: Sequence[tuple[Equation, dict[Any, _Place]]]) -> list[Group]:
+    if body.facts.packed_results is not None or len(body.results) < _FEWEST:
+        return []
+    rows: list[list[Any]] = [[known.get(o) for o in e.outputs] for e, known in sites]
+    found: list[Group] = []
+    candidates: dict[Hashable, list[int]] = {}
+    for i, place in enumerate(rows[0]):
+        if sum(r is body.results[i] for r in body.results) > 1:
+            return []
+        if place is not None and all(row[i] is not None for row in rows):
+            candidates.setdefault(tuple([row[i].tree for row in rows]), []).append(i)
+    for numbers in candidates.values():
+        found.extend(_groups_of(body, sites, rows, numbers))
+    return found
+
+
+def _groups_of(
+    body: Function,
+    sites: Sequence[tuple[Equation, dict[Any, _Place]]],
+    rows: Sequence[Sequence[Any]],
+    numbers: Sequence[int],
+) -> Iterator[Group]:
+    """The groups among results that go into one tree at each call: all of them, or those below each of its branches."""
+    if len(numbers) < _FEWEST:
+        return
+    columns = [[row[i] for i in numbers] for row in rows]
+    prefixes = [_common([p.way for p in column]) for column in columns]
+    ways = [tuple([p.way[len(x) :] for p in c]) for c, x in zip(columns, prefixes, strict=True)]
+    examples: list[Any] = [None]
+    if len(set(ways)) == 1 and len(set(ways[0])) == len(numbers):
+        examples = [_part(c[0].nodes, x, ways[0]) for c, x in zip(columns, prefixes, strict=True)]
+    if examples[0] is None or any(_shape(e) != _shape(examples[0]) for e in examples):
+        branches: dict[Any, list[int]] = {}
+        for place, i in enumerate(numbers):
+            branches.setdefault(tuple([own[place][:1] for own in ways]), []).append(i)
+        for inner in branches.values() if len(branches) > 1 else ():
+            yield from _groups_of(body, sites, rows, inner)
+        return
+    # In the tree's own order, in which it is flattened.
+    order = {leaf: n for n, leaf in enumerate((reach_nodes(examples[0]) or [])[0][2])}
+    pairs = sorted(zip(numbers, ways[0], strict=True), key=lambda pair: order[pair[1]])
+    group = Group(tuple([n for n, _ in pairs]), tuple([way for _, way in pairs]), examples[0])
+    for (equation, _), column, prefix in zip(sites, columns, prefixes, strict=True):
+        group.words[id(equation)] = _word(equation, group, column[0], prefix)
+    yield group
+
+
+def _common(ways: Sequence[Way]) -> Way:
+    size = 0
+    while all(len(w) > size and w[size] == ways[0][size] for w in ways):
+        size += 1
+    return ways[0][:size]
+
+
+def _part(nodes: dict[Way, tuple[Any, int]], prefix: Way, ways: Sequence[Way]) -> Any:
+    """A tree with leaves at the end of these ways: a node, or a part of a dict; None where it would be something else."""
+    node, count = nodes.get(prefix, (None, 0))
+    if count == len(ways):
+        return node if is_plain(node) else None
+    if type(node) is not dict:
+        return None
+    inner: dict[Step, list[Way]] = {}
+    for way in ways:
+        inner.setdefault(way[0], []).append(way[1:])
+    found = {}
+    for step, rest in inner.items():
+        key = ast.literal_eval(step[1])
+        part = node.get(key) if rest == [()] and (*prefix, step) not in nodes else _part(nodes, (*prefix, step), rest)
+        if part is None:
+            return None
+        found[key] = part
+    return found if is_plain(found) else None
+
+
+def _shape(example: Any) -> Any:
+    import jax
+
+    return None if example is None else jax.tree.structure(example)
+
+
+def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
+    """`d_norm` for the gradients of `params["norm"]`, `new_norm` for its new values; else after the function."""
+    gradient = all((output_of(equation, p).hint or "").startswith("d_") for p in group.places)
+    node, count = place.nodes.get(prefix, (None, 0))
+    word = last_word(Leaf(Name(""), prefix)) if count == len(group.places) and node is not None else ""
+    if not word and not gradient:  # the leaves of one tree, which the author calls alike
+        hints = {base_of(output_of(equation, p).hint or "") for p in group.places}
+        if len(hints) == 1 and hints != {""}:
+            return clean(hints.pop())
+    return clean(f"{'d' if gradient else 'new'}_{word or callee_of(equation, Local).body.name.removesuffix('_bwd')}")
+
+
+# ---------------------------------------------------------------- how they are written
+
+
+def assign(w: Any, equation: Equation, call: Expr) -> bool:
+    """Binds what a call gives back, where some of it is trees; whether any is."""
+    groups = w.module.returned.get(id(callee_of(equation, Local).body))
+    if groups is None:
+        return False
+    inside = {p: group for group in groups for p in group.places}
+    targets: list[str] = []
+    for place, output in enumerate(equation.outputs):
+        group = inside.get(place)
+        if group is None:
+            targets.append("_" if output is None else w._target(output, "x"))
+        elif place == min(group.places):
+            root = Name(w.scope.fresh(identifier(group.words.get(id(equation), ""), "tree")))
+            targets.append(root.id)
+            values = [equation.outputs[p] for p in group.places]
+            for value, way in zip(values, group.ways, strict=True):
+                w.names[value] = Leaf(root, way)
+            w.trees.add(root, group.example, values)
+    w.statements.append(Assign(targets, call, equation.origin))
+    return True
+
+
+def returned(w: Any, body: Function) -> Expr | None:
+    """What a function returns, where some of it is trees."""
+    groups = w.module.returned.get(id(body))
+    if groups is None:
+        return None
+    parts: list[Expr] = []
+    for place, group in _in_order(body, groups):
+        if group is None:
+            parts.append(w.atom(body.results[place]))
+        else:
+            parts.append(rebuilt(w, group.example, [w.atom(body.results[p]) for p in group.places]))
+    return parts[0] if len(parts) == 1 else Tuple(parts)
+
+
+def result_type(module: Any, body: Function) -> Type | None:
+    """The type of what `returned` gives."""
+    groups = module.returned.get(id(body))
+    if groups is None:
+        return None
+    types = [
+        array_type(body.results[place].aval)
+        if group is None
+        else ways_type(group.ways, [body.results[p].aval for p in group.places], group.example)
+        for place, group in _in_order(body, groups)
+    ]
+    return tuple_type(types)
+
+
+def _in_order(body: Function, groups: Sequence[Group]) -> Iterator[tuple[int, Group | None]]:
+    """The results of a function, a group where its first is."""
+    inside = {p: group for group in groups for p in group.places}
+    for place in range(len(body.results)):
+        group = inside.get(place)
+        if group is None or place == min(group.places):
+            yield place, group

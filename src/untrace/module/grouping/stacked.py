@@ -1,0 +1,183 @@
+"""Trees of stacked arrays that a loop goes through or makes, where a jaxpr has the leaves and nothing else is known of them.
+
+    def block_bwd(d_x, inputs):
+        x, layer = inputs
+        ...
+        return d_x_2, {"b": d_y.sum(axis=0), "w": x.T @ d_y}
+
+    d_x, d_layers = lax.scan(block_bwd, d_x, (xs, params["layers"]), reverse=True)
+
+Of the loops that differentiation makes, the capture notes no trees. Operands in a row that are all the leaves of one tree
+are that tree; results in a row that go to all the leaves of one (`returned`) come as that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from untrace._identifiers import identifier
+from untrace._trees import is_simple
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Equation, Scan, Value
+from untrace.ir.scans import is_plain_scan
+from untrace.lift.naming.words import clean, singular
+from untrace.module.access_paths import Leaf, Step, bind_leaves, last_word, reach, rows
+from untrace.module.interface.put_together import rebuilt
+from untrace.module.nested import Body, group, unpacked
+from untrace.provenance.sites import Provenance
+from untrace.provenance.sites import targets as assigned
+from untrace.python.tree import Assign, Expr, Name, Parameter
+
+Way = tuple[Step, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Row:
+    """Values in a row that are the leaves of `example`, in its order: their places, the ways to them from there, and the
+    way to the tree in the one that it is in."""
+
+    places: range
+    ways: tuple[Way, ...]
+    example: Any
+    node: Leaf
+
+
+# ---------------------------------------------------------------- what a loop goes through
+
+
+def gone_through(w: Any, operands: Sequence[Expr]) -> list[Row]:
+    """The trees among what a loop is given for its elements."""
+    leaves = [x if isinstance(x, Leaf) else w.module.leaf_of.get(id(x)) for x in operands]
+
+    def ways(node: Leaf) -> Sequence[Way] | None:
+        example = w.trees.node(node)
+        found = None if example is None else reach(example, Name("x"))
+        return None if found is None else [leaf.steps for leaf in found]
+
+    return [Row(places, tuple(inside), w.trees.node(node), node) for places, inside, node in rows(leaves, ways)]
+
+
+class Elements:
+    """The parameter of a loop's body for what it goes through, with trees in it."""
+
+    def __init__(self, body: Body, values: Sequence[Value], found: Sequence[Row]):
+        self.body, self.values = body, values
+        self.items = _with_trees(found, range(len(values)), lambda row: row)  # a Row for each tree, else a place
+
+    def bind(self, names: Sequence[str], roots: Sequence[str], whole: str, used: set[Value]) -> None:
+        """Adds the parameter. roots: what the author calls the tree that each value is in, "" where that is not known."""
+        body, inner = self.body, self.body.writer
+        body.types.append(None)
+        if len(self.items) > 1:
+            body.params.append(Parameter(inner.scope.fresh(identifier(whole, "inputs"))))
+        leaves: list[tuple[Value, Leaf]] = []
+        targets = []
+        for item in self.items:
+            values = [self.values[p] for p in item.places] if type(item) is Row else [self.values[item]]
+            if not any(v in used for v in values):
+                inner.names.update((v, Name("_")) for v in values)
+                targets.append("_")
+            elif type(item) is Row:
+                said = {roots[p] for p in item.places}
+                word = said.pop() if len(said) == 1 else ""
+                root = Name(inner.scope.fresh(identifier(word or clean(singular(last_word(item.node))), "tree")))
+                example = jax.tree.unflatten(jax.tree.structure(item.example), [v.aval for v in values])
+                inner.trees.add(root, example, values)
+                leaves.extend(zip(values, [Leaf(root, way) for way in item.ways], strict=True))
+                targets.append(root.id)
+            else:
+                targets.append(inner.bind_parameter(values[0], names[item]).id)
+        if len(self.items) > 1:
+            inner.statements.append(Assign(targets, Name(body.params[-1].name)))
+        else:
+            body.params.append(Parameter(targets[0]))
+        function = body.function
+        start = len(inner.statements)
+        bind_leaves(inner, leaves, function.equations, function.results, _word)
+        body.heads.extend(inner.statements[start:])
+
+    def given(self, operands: Sequence[Expr]) -> Expr:
+        """What the loop is given."""
+        return group([item.node if type(item) is Row else operands[item] for item in self.items])
+
+
+def _word(value: Value, leaf: Leaf) -> str:
+    return value.hint if value.named and value.hint else last_word(leaf)
+
+
+# ---------------------------------------------------------------- what it makes
+
+
+def made(equation: Equation, places: dict[Any, Any]) -> list[Row]:
+    """The trees among what a loop stacks. places: where in which tree a value goes (`returned._Place`)."""
+    loop = callee_of(equation, Scan)
+    if loop.body.facts.trees is not None or not is_plain_scan(equation):
+        return []
+    outputs = equation.outputs[loop.carries :]
+    goes = [None if o is None else places.get(o) for o in outputs]
+    names: dict[Hashable, Name] = {}
+    nodes: dict[str, dict[Way, tuple[Any, int]]] = {}
+    leaves: list[Leaf | None] = []
+    for place in goes:
+        if place is None:
+            leaves.append(None)
+            continue
+        root = names.setdefault(place.tree, Name(f"tree_{len(names)}"))
+        nodes[root.id] = place.nodes
+        leaves.append(Leaf(root, place.way))
+
+    def example(node: Leaf) -> Any:
+        return nodes[node.root.id].get(node.steps, (None, 0))[0]
+
+    def ways(node: Leaf) -> Sequence[Way] | None:
+        tree = example(node)
+        found = reach(tree, Name("x")) if tree is not None and is_simple(tree) else None
+        return None if found is None else [leaf.steps for leaf in found]
+
+    return [Row(places, tuple(inside), example(node), node) for places, inside, node in rows(leaves, ways)]
+
+
+def value(body: Body, results: Sequence[Any], found: Sequence[Row]) -> Expr:
+    """What the body gives for `results`."""
+    inner = body.writer
+    atoms = [inner.atom(r) for r in results]
+    return group(_with_trees(found, atoms, lambda row: rebuilt(inner, row.example, [atoms[p] for p in row.places])))
+
+
+def targets(w: Any, outputs: Sequence[Value | None], bases: Sequence[str], found: Sequence[Row]) -> Expr:
+    """What the stacked arrays are bound to."""
+    inside = {place for row in found for place in row.places}
+    single: list[Expr] = []
+    for place, (output, base) in enumerate(zip(outputs, bases, strict=True)):
+        read = output is not None and place not in inside and w.is_read_later(output)
+        single.append(Name(w._target(output, base) if read else "_"))
+    author = {t.path: clean(t.name) for t in assigned(Provenance().site(w.equation.origin)) if t.strong}
+    whole = author.get((1,)) or author.get((1, 0)) if len(found) == 1 else None
+
+    def bind(row: Row) -> Expr:
+        values = [outputs[p] for p in row.places]
+        root = Name(w.scope.fresh(_name(row, values, whole)))
+        w.names.update((v, Leaf(root, way)) for v, way in zip(values, row.ways, strict=True))
+        w.trees.add(root, row.example, values)
+        return root
+
+    return unpacked(_with_trees(found, single, bind))
+
+
+def _with_trees(found: Sequence[Row], single: Sequence[Any], tree: Callable[[Row], Any]) -> list[Any]:
+    """What stands for each value, and for each row of them."""
+    starts = {row.places.start: row for row in found}
+    inside = {place for row in found for place in row.places}
+    places = [place for place in range(len(single)) if place in starts or place not in inside]
+    return [tree(starts[place]) if place in starts else single[place] for place in places]
+
+
+def _name(row: Row, values: Sequence[Any], author: str | None) -> str:
+    word = last_word(Leaf(Name(""), row.node.steps))
+    if all(v.hint and v.hint.startswith("d_") for v in values):
+        return identifier(f"d_{clean(word)}" if word else "grads", "grads")
+    return identifier(author or clean(word or "ys"), "ys")

@@ -1,0 +1,96 @@
+"""Which values stand inside the expression that uses them, and have no statement of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Any
+
+from untrace.ir.nodes import Equation, Library, Scan, TreeMap, Value, functions_called
+from untrace.ir.scans import is_plain_scan, used_values
+from untrace.targets.jax.library import repeated_slots
+from untrace.targets.jax.loops import passed
+
+# A longer expression gets a name of its own: nested deeper, a line would need reading twice.
+FOLDED_WIDTH = 44
+RETURNED_WIDTH = 76  # what a function returns, and nothing else
+
+
+def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Container[int]) -> set[int]:
+    """Ids of equations that nothing needs but loops that are handed their results, and whose functions do not read them.
+
+    `forced`: ids of jaxpr equations that are bound with all their operands. (A loop with the author's trees is handed
+    whole trees.)
+    """
+    if not any(type(e.callee) is Scan for e in equations):
+        return set()
+    live = set(results)
+    found: set[int] = set()
+    for equation in reversed(equations):
+        if not equation.effects and live.isdisjoint(equation.outputs):
+            found.add(id(equation))
+            continue
+        given = equation.inputs
+        loop = equation.callee
+        own = type(loop) is Scan and loop.body.facts.trees is None and id(equation.origin) not in forced
+        if type(loop) is Scan and own and is_plain_scan(equation):
+            read = used_values(loop.body)
+            pairs = enumerate(zip(given, loop.body.params, strict=True))
+            given = [a for i, (a, p) in pairs if i >= loop.consts or p in read]
+        live.update(given)
+    return found
+
+
+def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
+    """Values that may stand in the expression that uses them: used once, and
+    needed by a plain call (not inside a loop, whose body would compute them again and again)."""
+    uses: dict[Any, int] = {}
+    plain: set[Any] = set()
+    for equation in equations:
+        if type(equation.callee) is TreeMap:  # what all leaves share would be computed for each of them
+            count = len(equation.callee.turns) * equation.callee.trees
+            plain.update(equation.inputs[:count])
+            for atom in equation.inputs:
+                uses[atom] = uses.get(atom, 0) + 1
+            continue
+        closed = equation.callee.closed if type(equation.callee) is Library else 0
+        simple = type(equation.callee) is Library and not closed or equation.callee.name in ("jit", "pjit")
+        if not simple and not closed:
+            simple = not equation.may_hold_functions or not functions_called(equation)
+        for atom in equation.inputs:
+            uses[atom] = uses.get(atom, 0) + 1
+            if simple:
+                plain.add(atom)
+        if closed:
+            plain.update(equation.inputs[closed:])
+        elif not simple:
+            plain.update(passed(equation))
+        elif type(equation.callee) is Library:  # `x * x` has one input, and would compute it twice
+            for index in repeated_slots(equation.callee):
+                uses[equation.inputs[index]] += 1
+    for atom in results:
+        uses[atom] = uses.get(atom, 0) + 1
+        plain.add(atom)
+    found = set()
+    for equation in equations:
+        if len(equation.outputs) == 1 and not equation.effects:
+            output = equation.outputs[0]
+            if output is not None and uses.get(output) == 1 and output in plain:
+                found.add(output)
+    return found
+
+
+def folded_in_order(equations: Sequence[Equation], results: Sequence[Any], foldable: Container[Any]) -> set[Any]:
+    """Those of the foldable values that are computed where they stand: Python computes operands from left to right, and
+    nothing else comes between them and what uses them."""
+    made = {output: i for i, e in enumerate(equations) for output in e.outputs if output is not None}
+    starts: list[int] = []  # of the expression that an equation becomes
+    found: set[Any] = set()
+    for at, inputs in enumerate([*(e.inputs for e in equations), results]):  # what is returned comes last
+        start = at
+        for atom in reversed(inputs):
+            place = made.get(atom) if type(atom) is Value else None
+            if place is not None and place == start - 1 and atom in foldable:
+                found.add(atom)
+                start = starts[place]
+        starts.append(start)
+    return found

@@ -1,0 +1,435 @@
+"""Local functions and their calls: `x = attention(params["attention"], x)`.
+
+A function that needs several leaves of one tree takes the tree (`leaves`), the same one at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+
+from untrace._identifiers import identifier
+from untrace._trees import is_simple
+from untrace.ir.callees import callee_of, output_of
+from untrace.ir.nodes import Equation, Function, Local, Value
+from untrace.module.access_paths import Layout, Leaf, bind_leaves, grouping_of, last_word, layout_of
+from untrace.module.grouping import packed, result_trees, tree_carries
+from untrace.module.interface.put_together import rebuilt
+from untrace.module.loops import of_calls
+from untrace.python.tree import Assign, Call, Def, Expr, Lines, Name, Parameter, Return, Statement
+from untrace.python.types import Type, array_type, ways_type
+from untrace.targets.jax import loop_as_scan
+from untrace.targets.jax.tree_maps import zeros_like
+
+_LONGEST_RUN = 100
+
+
+def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequence[Any]) -> int:
+    """Writes the call at place `at`, with those after it where they make a loop; gives how many that were."""
+    count = of_calls.run_length(equations, at)
+    if count > 1 and (w.uses is None or w.uses.equations is not equations):
+        w.uses = of_calls.Uses(equations, results)
+    # One list may end and another begin within a run of calls.
+    for length in range(count, 1, -1) if count <= _LONGEST_RUN else (count,):
+        loop = _loop(w, equations[at : at + length], at, w.uses)
+        if loop is not None:
+            _mark(loop, equations[at])
+            w.statements.extend(loop)
+            return length
+    equation = equations[at]
+    if w.module.reroll:
+        loop_as_scan.note_unscanned(w, equations, at)
+    before = len(w.statements)
+    call = local_call(w, equation, [w.atom(a) for a in equation.inputs])
+    if not result_trees.assign(w, equation, call):
+        packed.assign(w, equation, call)
+    _mark(w.statements[before:], equation)
+    return 1
+
+
+def _mark(statements: Sequence[Statement], equation: Equation) -> None:
+    if callee_of(equation, Local).body.facts.backward:
+        for statement in statements:
+            statement.is_backward = True
+
+
+def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> list[Statement] | None:
+    """`x = x0`, `for layer in layers: x = f(layer, x)`; None where the calls are no such loop."""
+    carries = of_calls.carries_of(run, start, uses)
+    body = callee_of(run[0], Local).body
+    if not carries or body.facts.packed_results is not None or id(body) in w.module.returned:
+        return None
+    first = [leaf_behind(w, w.atom(a)) for a in run[0].inputs]
+    handed = tree_carries.handed_by(w, run, first)
+    atoms = [[w.atom(a) if i not in carries else None for i, a in enumerate(e.inputs)] for e in run]
+    leaves = [[None if o is None else leaf_behind(w, o) for o in turn] for turn in atoms]
+    layout = layout_of(w.module, body, first if handed is not None else leaves[0])
+    pack = None if handed is None else handed[0].pack
+    found = [layout.trees(turn, pack) for turn in leaves]
+    trees = [t for t in found if t is not None]
+    if len(trees) < len(found):
+        return None
+    order = _order(body, layout)
+    elements: list[tuple[int, of_calls.Element]] = []
+    args: list[Any] = []
+    for i in order:
+        if pack is not None and i == -1 - pack:
+            args.append(None)
+            continue
+        turns = [t[-1 - i] for t in trees] if i < 0 else [t[i] for t in leaves]
+        if i in carries:
+            args.append(i)
+        elif i >= 0 and all(e.inputs[i] is run[0].inputs[i] for e in run):
+            args.append(atoms[0][i])
+        elif any(t is None for t in turns):
+            return None
+        elif len({(t.root.id, t.steps) for t in turns}) == 1:
+            args.append(turns[0])
+        else:
+            element = of_calls.Element.of([(t.root, t.steps) for t in turns])
+            if element is None:
+                return None
+            elements.append((len(args), element))
+            args.append(None)
+    name = _written(w, body, layout, order, first if handed is not None else leaves[0])
+    args += [w.source(size) for size in w.module.sizes_of.get(id(body), ())]
+    if handed is not None:
+        later = [a for e in uses.equations[start + len(run) :] for a in e.inputs] + list(w.remaining()[1])
+        variable, begins = tree_carries.variable(w, run, handed[1], later)
+        args[order.index(-1 - handed[0].pack)] = Name(variable)
+        tree_carries.name_parts(w, run, handed[0], variable)
+        target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], len(run))
+        for (place, _), part in zip(elements, parts, strict=True):
+            args[place] = part
+        turn = of_calls.For(target, iterable, [Assign([variable], Call(name, args))])
+        return [turn] if begins is None else [begins, turn]
+    begin = [w.atom(run[0].inputs[place]) for place in carries]
+    names = {place: _carry_name(w, run, place, output, start, uses) for place, output in carries.items()}
+    by_output = {output: names[place][0] for place, output in carries.items()}
+    for i, output in enumerate(run[-1].outputs):
+        if output is not None:
+            w.names[output] = _carried(w, by_output[i], output)
+    targets = [by_output.get(i, "_") for i in range(len(run[-1].outputs))]
+    if w.module.reroll:
+        marked = [(place, element, order[place] >= 0 and not element.below) for place, element in elements]
+        own = {place: name for place, (name, _) in names.items()}
+        return loop_as_scan.scan_statements(w, name, args, marked, own, targets, begin, len(run))
+    target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], len(run))
+    for (place, _), part in zip(elements, parts, strict=True):
+        args[place] = part
+    last = run[-1].outputs
+    call = Call(name, [_carried(w, names[a][0], last[carries[a]]) if type(a) is int else a for a in args])
+    starts = zip(names.values(), begin, strict=True)
+    statements: list[Statement] = [Assign([name], value) for (name, is_new), value in starts if is_new]
+    return [*statements, of_calls.For(target, iterable, [Assign(targets, call)])]
+
+
+def _carry_name(
+    w: Any, run: Sequence[Equation], place: int, output: int, start: int, uses: of_calls.Uses
+) -> tuple[str, bool]:
+    """(the loop's variable for a carry, whether it is new): that of the initial value where nothing else needs it."""
+    initial = run[0].inputs[place]
+    expr = w.atom(initial)
+    leaf = leaf_behind(w, expr)
+    whole = leaf is None or not leaf.steps
+    if type(initial) is Value and type(expr) is Name and whole and not uses.after(initial, start):
+        return expr.id, False
+    hint = output_of(run[-1], output).hint or callee_of(run[0], Local).body.params[place].hint or "x"
+    return w.scope.fresh(identifier(hint, "x")), True
+
+
+def _carried(w: Any, name: str, output: Value | None) -> Name:
+    """The variable of a carry, which its author calls as the last turn's result."""
+    author = output.hint if output is not None and output.named else None
+    return w.module.authored(Name(name), author and identifier(author, "x"))
+
+
+def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
+    """The call of an equation whose callee is a Local function, which is written before the caller."""
+    body = callee_of(equation, Local).body
+    leaves = [leaf_behind(w, o) for o in operands]
+    layout = layout_of(w.module, body, leaves)
+    trees = _put_together(w, body, layout, operands) if body.facts.taken is not None else layout.trees(leaves)
+    if trees is None:  # another way of calling it than everywhere else: then with the leaves one by one
+        layout, trees = Layout([]), []
+    order = _order(body, layout)
+    name = _written(w, body, layout, order, leaves)
+    sizes = [w.source(s) for s in w.module.sizes_of.get(id(body), ())]
+    return Call(name, [*[trees[-1 - i] if i < 0 else operands[i] for i in order], *sizes])
+
+
+def taking_trees(w: Any, body: Function, operands: Sequence[Expr]) -> tuple[str, list[int], Layout, list[Any]]:
+    """(the name of a function that `jax.checkpoint` marked, the order of its arguments as in `_order`, their layout, the tree
+    for each of its packs) where trees can be passed; else of the function that takes these operands one by one."""
+    leaves = [leaf_behind(w, o) for o in operands]
+    layout = layout_of(w.module, body, leaves)
+    trees = _put_together(w, body, layout, operands)
+    if trees is None:
+        layout, trees = Layout([]), []
+    order = _order(body, layout)
+    return _written(w, body, layout, order, leaves), order, layout, trees
+
+
+def _put_together(w: Any, body: Function, layout: Layout, operands: Sequence[Expr]) -> list[Any] | None:
+    """The tree for each pack of a function that takes trees of its author's: one that has a name, else one of its leaves."""
+    examples = {tuple(tree.places): tree.example for _, tree in body.facts.taken or ()}
+    found = [examples[tuple(places)] for places, _ in layout.packs]
+    if not all(map(is_simple, found)):
+        leaves = [leaf_behind(w, o) for o in operands]
+        trees = layout.trees(leaves)
+        nodes = [w.trees.node(tree) for tree in trees or ()]
+        whole = all(
+            node is not None and len(jax.tree.leaves(node)) == len(places)
+            for node, (places, _) in zip(nodes, layout.packs, strict=False)
+        )
+        return trees if whole else None
+    return [
+        rebuilt(w, example, [operands[p] for p in places])
+        for example, (places, _) in zip(found, layout.packs, strict=True)
+    ]
+
+
+def leaf_behind(w: Any, operand: Expr) -> Leaf | None:
+    """The leaf that an operand is, also where it has a name of its own by now."""
+    return operand if isinstance(operand, Leaf) else w.module.leaf_of.get(id(operand))
+
+
+class KnownTrees:
+    """What the function that `w` writes can say of trees without putting one together."""
+
+    def __init__(self, w: Any):
+        self.w = w
+
+    def whole(self, node: Any, parts: Sequence[Expr]) -> Expr | None:
+        """A tree like `node` with these parts as leaves: one that has a name, or zeros like such a one."""
+        return self.w.trees.whole(node, [self.leaf(p) for p in parts]) or zeros_like(self.w, node, parts)
+
+    def leaf(self, expr: Expr) -> Leaf | None:
+        """The access that an expression is, also where it has a name of its own by now."""
+        return leaf_behind(self.w, expr)
+
+    def node(self, leaf: Leaf) -> Any:
+        """An example of the tree behind an access; None where that is no known tree."""
+        return self.w.trees.node(leaf)
+
+    def like(self, accept: Callable[[Any], bool]) -> Leaf | None:
+        """The first tree that has a name and that `accept` takes."""
+        return self.w.trees.like(accept)
+
+
+def _order(body: Function, layout: Layout) -> list[int]:
+    """Arguments in the author's order, trees first: -1 - i for pack i, else the place of a parameter."""
+    if not layout.packs and body.facts.taken is not None:
+        return list(range(len(body.params)))  # as JAX took the trees apart
+    packed = {place for places, _ in layout.packs for place in places}
+    own = body.facts.author_parameters
+    hints = [p.hint for p in body.params]
+    # A parameter that none of the author's names fits stays in front, in the order of use.
+    rest = [i for i in range(len(hints)) if i not in packed]
+    packs = [-1 - i for i in range(len(layout.packs))]
+    unmatched = _parameter_of_pack(body, layout)
+    hints = {i: hints[i] for i in rest}
+    if unmatched is not None:
+        hints[-1] = unmatched
+    for i, (places, _) in enumerate(layout.packs):
+        inside = [body.params[p].hint for p in places] if layout.names is None else [layout.names[i]]
+        hints.setdefault(-1 - i, min([h for h in inside if h in own], key=own.index, default=None))
+    return sorted([*packs, *rest], key=lambda i: own.index(hints[i]) if hints.get(i) in own else -1)
+
+
+def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leaves: Sequence[Leaf | None]) -> str:
+    """The name of the written function; that of another one with the same text where there is one.
+
+    Functions that differ in types only (of another number of heads, say) are one function in Python.
+    """
+    module = w.module
+    key = ("local", id(body), len(layout.packs))
+    found = module.locals.get(key)
+    if found is None:
+        trees = layout.trees(leaves)
+        examples = [None if t is None else w.trees.node(t) for t in trees or [None] * len(layout.packs)]
+        definition = _definition(module, body, layout, order, leaves, examples)
+        hint = identifier(body.name, "fn")
+        found = placed(module, definition, hint, lambda d: _describe(module, d, body, layout, order, examples))
+        if body.facts.variadic:
+            module.variadic.setdefault(found, body.facts.variadic)
+        module.attributes.setdefault(found, body.facts.attributes)
+        for atom, word in body.facts.words:
+            module.words.setdefault(module.text_of(atom), word)
+        module.parts.setdefault(found, []).append(body.facts.parts)
+        module.locals[key] = found
+        module.kept.append(body)
+    return found
+
+
+def placed(module: Any, definition: Def, hint: str, describe: Callable[[Def], object], name: str = "") -> str:
+    """The name of a function that now stands in the module, or of one there that has the same text.
+
+    `describe` gives it its docstring, which two functions of one text share. `name`: one that was taken for it.
+    """
+    definition.name = hint
+    text = "\n".join(definition.lines(""))
+    found = module.locals.get(text)
+    if found is None:
+        found = module.locals[text] = definition.name = name or module.scope.fresh(hint)
+        module.definitions.append(definition)
+        module.local_definitions[found] = definition
+        describe(definition)
+    else:
+        if name:
+            module.scope.give_back(name)
+        describe(definition)
+        module.described.shared(module.local_definitions[found], definition)
+    return found
+
+
+def _definition(
+    module: Any,
+    body: Function,
+    layout: Layout,
+    order: Sequence[int],
+    leaves: Sequence[Leaf | None],
+    examples: Sequence[Any],
+) -> Def:
+    w = module.writer()
+    params: list[Parameter] = []
+    bound: list[tuple[Value, Leaf]] = []
+    own = body.facts.author_parameters
+    said = body.facts.said
+    known_packs = grouping_of(body)
+    names_packs = known_packs is not None and known_packs.names is not None
+    functions = {body.name, *(e.callee.body.name for e in body.equations if type(e.callee) is Local)}
+    packs: dict[int, Name] = {}
+    for i in order:
+        if i >= 0:
+            leaf = leaves[i]
+            hint = body.params[i].hint or "x"
+            is_known = hint in own and names_packs or body.params[i] in said
+            if leaf is not None and leaf.steps and not is_known:
+                hint = last_word(leaf)
+            name_ = w.names[body.params[i]] = Name(w.scope.fresh(identifier(hint, "x")))
+            params.append(Parameter(name_.id))
+            if body.params[i] in said:
+                _note_said(module, name_)
+            continue
+        places, ways = layout.packs[-1 - i]
+        word = _pack_name(body, layout, layout.packs[-1 - i], leaves[places[0]])
+        if word in functions:  # parameters of a layer are not called like the function that applies them
+            word = f"{word}_params"
+        root = Name(w.scope.fresh(word))
+        params.append(Parameter(root.id))
+        packs[-1 - i] = root
+        if examples[-1 - i] is not None:
+            w.trees.name(root, examples[-1 - i])
+        module.pack_sizes[id(root)] = len(places)
+        module.kept.append(root)
+        for place, way in zip(places, ways, strict=True):
+            bound.append((body.params[place], Leaf(root, way)))
+    if body.facts.head:
+        w.statements.append(Lines(f"# {body.facts.head}"))
+    # A leaf is not called like the tree that it is a part of.
+    known = [value for value, leaf in bound if value.hint in own and value.hint != leaf.root.id or value in said]
+    author = {value: value.hint for value in known}
+    _rename_after(body, bound)
+    bind_leaves(
+        w,
+        bound,
+        body.equations,
+        body.results,
+        lambda value, leaf: author.get(value) or last_word(leaf),
+        frozenset(
+            v for v, leaf in bound if v in author and author[v] != last_word(leaf) and not _has_key(v, leaf, own)
+        ),
+    )
+    for value, _ in bound:
+        if value in said and type(w.names[value]) is Name:
+            _note_said(module, w.names[value])
+    if w.sizes is not None:
+        w.sized.extend(p for p in body.params if p not in w.sized)
+        w.sizes.names = {**w.sizes.names, **body.facts.size_names}
+        w.sizes.words = body.facts.size_words
+        w.sizes.is_open = True
+    w.packs = [packs[i] for i in range(len(layout.packs))]
+    start = len(w.statements)
+    w.equations(body.equations, body.results)
+    given = tree_carries.returned(w, body) or result_trees.returned(w, body) or packed.returned(w, body)
+    if w.sizes is not None:
+        w.statements[start:start] = w.sizes.prologue()
+        params.extend(Parameter(n.id) for n in w.sizes.parameters.values())
+        module.sizes_of[id(body)] = tuple(w.sizes.parameters)
+    w.statements.append(Return(given))
+    return Def("", params, w.statements)
+
+
+def _has_key(value: Value, leaf: Leaf, own: Collection[str]) -> bool:
+    """Whether the key of a leaf tells as much as the name that a library's code has for it: `state.mu["w"]`."""
+    return value.hint not in own and not leaf.steps[-1][1].isdecimal()
+
+
+def _note_said(module: Any, name: Name) -> None:
+    """A library's code calls it so: what that binds again can have the name."""
+    module.inner_names[id(name)] = name.id
+    module.kept.append(name)
+
+
+def _rename_after(body: Function, bound: Sequence[tuple[Value, Leaf]]) -> None:
+    """What is called after a leaf of the caller's tree is called after the leaf of the parameter: `d_dense_kernel`."""
+    names = {}
+    for value, leaf in bound:
+        inside = "_".join([t.strip("'\"") for _, t, _ in leaf.steps])
+        if value.hint and inside.isidentifier() and value.hint.endswith("_" + inside):
+            names[value.hint] = inside
+    for equation in body.equations if names else ():
+        for output in equation.outputs:
+            hint = output.hint if output is not None else None
+            if output is None or hint is None or output.named:
+                continue
+            start = "d_" if hint.startswith("d_") else ""
+            outside = next(
+                (n for n in names if hint[len(start) :] == n or hint[len(start) :].startswith(n + "_")), None
+            )
+            if outside is not None:
+                output.hint = start + names[outside] + hint[len(start) + len(outside) :]
+
+
+def _describe(
+    module: Any, definition: Def, body: Function, layout: Layout, order: Sequence[int], examples: Sequence[Any]
+) -> None:
+    arguments = []
+    for parameter, i in zip(definition.params, order, strict=False):  # sizes stand behind them
+        if i >= 0:
+            kind = array_type(body.params[i].aval)
+        else:
+            places, ways = layout.packs[-1 - i]
+            kind = tree_carries.type_of(module, body, -1 - i)
+            kind = kind or ways_type(ways, [body.params[place].aval for place in places], examples[-1 - i])
+        arguments.append((parameter.name, kind))
+    arguments += [(parameter.name, Type("array", "int")) for parameter in definition.params[len(order) :]]
+    result = tree_carries.type_of(module, body) or result_trees.result_type(module, body) or packed.result_type(body)
+    module.described.describe(definition, arguments, result)
+
+
+def _parameter_of_pack(body: Function, layout: Layout) -> str | None:
+    """The author's parameter that the only pack is, where all the others are known."""
+    unmatched = body.facts.unmatched
+    if len(layout.packs) != 1 or len(unmatched) != 1:
+        return None
+    places, own = layout.packs[0][0], body.facts.author_parameters
+    if any(p.hint not in own or p.hint in unmatched for i, p in enumerate(body.params) if i not in places):
+        return None  # it may be one of these
+    return unmatched[0]
+
+
+def _pack_name(body: Function, layout: Layout, pack: Any, leaf: Any) -> str:
+    """The author's parameter where there is one for it, the root's own name, or the word before the leaves."""
+    if layout.names is not None:
+        return identifier(layout.names[layout.packs.index(pack)], "params")
+    own = _parameter_of_pack(body, layout)
+    if own is not None:
+        return identifier(own, "params")
+    above = Leaf(leaf.root, leaf.steps[: len(leaf.steps) - len(pack[1][0])])
+    if len(layout.packs) == 1 and (above.steps or body.facts.calls > 1):
+        return "state" if "state" in above.root.id else "params"
+    return identifier(last_word(above), "params")

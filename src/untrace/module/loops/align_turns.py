@@ -1,0 +1,242 @@
+"""What statements that repeat have in common: one text for all turns of a loop, with holes for what differs.
+
+A hole is what a turn computed itself (`Own`), what the turn before it handed over (`Carry`), or an element of a list
+that the turns go through (`Part`). Everything else is the same in every turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Sequence
+from typing import Any
+
+from untrace.module.access_paths import Leaf, Step, along
+from untrace.module.def_use import reads, targets_of
+from untrace.module.loops.of_calls import Element, key_pattern
+from untrace.python.tree import Call, Expr, Lambda, Name, Statement, Text, Tuple, quoted
+from untrace.python.walk import copied, is_node, slots_of
+
+Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
+
+
+class Hole(Expr):
+    """What stands in the text of a loop until its variables have names."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any):
+        self.key = key
+
+    def flat(self) -> str:
+        return "x"
+
+
+class Own(Hole):
+    """What a statement of the same turn gave; `key` is its Place."""
+
+    __slots__ = ()
+
+
+class Carry(Hole):
+    """What a statement of the turn before gave; `key` is its Place."""
+
+    __slots__ = ()
+
+
+class Part(Hole):
+    """What is an element of a list; `key` is the number of the Element."""
+
+    __slots__ = ()
+
+
+class Differ(Exception):
+    """The turns do not say the same."""
+
+
+class Turns:
+    """Statements of several turns laid over each other. Raises Differ where they are no turns of one loop.
+
+    The last turn may have fewer: what it would only hand on, nothing needs.
+
+    `leaf(name)`: the part of an argument that a variable holds. `known`: parts that are there. `template`: the statements, their targets numbers of
+    `names`. `carries`: by Place what each is at first.
+    """
+
+    def __init__(
+        self, turns: Sequence[Sequence[Statement]], leaf: Callable[[str], Leaf | None], known: Container[Any] = ()
+    ):
+        self.turns = turns
+        self.leaf = leaf
+        self.known = known
+        self.produced: list[dict[str, Place]] = [
+            {name: (j, t) for j, s in enumerate(turn) for t, name in enumerate(targets_of(s)) if name != "_"}
+            for turn in turns
+        ]
+        self.turn_of = {name: k for k, found in enumerate(self.produced) for name in found}
+        self.carries: dict[Place, Expr] = {}
+        self.elements: list[Element] = []
+        self._numbers: dict[Any, int] = {}
+        self.params: frozenset[str] = frozenset()  # of the functions inside which we are
+        self.invariant: set[str] = set()
+        self.template: list[tuple[Statement, Expr]] = []
+        for j in range(len(turns[0])):
+            self.template.append(self._statement(j, [turn[j] for turn in turns if j < len(turn)]))
+
+    def _statement(self, j: int, rows: Sequence[Any]) -> tuple[Statement, Expr]:
+        kinds = {(type(s), tuple([_width(t) for t in s.targets])) for s in rows}
+        if len(kinds) > 1:
+            raise Differ
+        return rows[0], self.unify([s.value for s in rows])
+
+    def name(self, place: Place) -> str:
+        """What the author, or the first turn that has it, calls a value."""
+        for found in self.produced:
+            for name, other in found.items():
+                if other == place:
+                    return name
+        return "_"
+
+    def at(self, turn: int, place: Place) -> str | None:
+        """The variable that held a value in one of the turns."""
+        return next((n for n, other in self.produced[turn].items() if other == place), None)
+
+    # ------------------------------------------------------------ laying one over the other
+
+    def unify(self, nodes: Sequence[Any]) -> Any:
+        first = nodes[0]
+        if all(type(n) is Name or isinstance(n, Leaf) for n in nodes):
+            return self._slot(nodes)
+        kind = type(first)
+        if any(type(n) is not kind for n in nodes):
+            return self._slot(nodes)  # what a loop begins with may be an expression
+        if kind is Text:
+            if any(n.text != first.text for n in nodes):
+                raise Differ
+            return first
+        if kind is Lambda:
+            if any(n.params != first.params for n in nodes):
+                raise Differ
+            outer, self.params = self.params, self.params | frozenset(first.params)
+            body = self.unify([n.body for n in nodes])
+            self.params = outer
+            return Lambda(first.params, body)
+        made = copied(first)
+        for slot in slots_of(first):
+            values: list[Any] = [getattr(n, slot, None) for n in nodes]
+            if kind is Call and slot == "func" and all(type(v) is str for v in values):
+                if len(set(values)) > 1:
+                    made.func = self._slot([Name(v) for v in values])
+                elif values[0] in self.turn_of:
+                    raise Differ
+                continue
+            setattr(made, slot, self._values(values))
+        return made
+
+    def _values(self, values: Sequence[Any]) -> Any:
+        first = values[0]
+        if is_node(first):
+            if not all(is_node(v) for v in values):
+                raise Differ
+            return self.unify(values)
+        if type(first) in (list, tuple):
+            if any(type(v) not in (list, tuple) or len(v) != len(first) for v in values):
+                raise Differ
+            return type(first)([self._values(column) for column in zip(*values, strict=True)])
+        if any(v != first for v in values):
+            raise Differ
+        return first
+
+    def _slot(self, nodes: Sequence[Any]) -> Expr:
+        if self.params and any(not self.params.isdisjoint(reads(n)) for n in nodes):
+            if len({n.flat() for n in nodes}) > 1:
+                raise Differ
+            return nodes[0]
+        # A part of what a turn gave is that part in every turn.
+        if any(isinstance(n, Leaf) and (not n.steps or n.root.id in self.turn_of) for n in nodes[1:]):
+            steps = {n.steps for n in nodes[1:] if isinstance(n, Leaf)}
+            if len(steps) > 1 or any(not isinstance(n, Leaf) for n in nodes[1:]):
+                raise Differ
+            first = nodes[0]
+            if isinstance(first, Leaf) and first.steps == nodes[1].steps:
+                return along(self._slot([n.root for n in nodes]), nodes[1].steps)
+            raise Differ
+        names: list[Any] = [n.id if type(n) is Name else None for n in nodes]
+        if self.turn_of.get(names[0] or "") == 0:
+            place = self.produced[0][names[0]]
+            if all(self.produced[k].get(name or "") == place for k, name in enumerate(names)):
+                return Own(place)
+            raise Differ
+        if len(names) > 1 and names[1] in self.produced[0]:
+            place = self.produced[0][names[1]]
+            if any(self.produced[k].get(name or "") != place for k, name in enumerate(names[1:])):
+                raise Differ
+            if any(name in self.turn_of for name in reads(nodes[0])):
+                raise Differ
+            if self.carries.setdefault(place, nodes[0]).flat() != nodes[0].flat():
+                raise Differ
+            return Carry(place)
+        if any(name in self.turn_of for n in nodes for name in reads(n)):
+            raise Differ
+        if len({n.flat() for n in nodes}) == 1:
+            self.invariant.update(reads(nodes[0]))
+            return nodes[0]
+        return self._element(nodes)
+
+    def _element(self, nodes: Sequence[Any]) -> Expr:
+        leaves = [n if isinstance(n, Leaf) else self.leaf(n.id) if type(n) is Name else None for n in nodes]
+        ways = [(leaf.root, leaf.steps) for leaf in leaves if leaf is not None]
+        if len(ways) < len(leaves):
+            raise Differ
+        element = Element.of(ways)
+        if element is None:
+            raise Differ
+        if len(nodes) < len(self.turns):
+            element.keys.append(self._next_key(element))
+        key = (element.source, element.below)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.elements)
+            self.elements.append(element)
+        return Part(self._numbers[key])
+
+    def _next_key(self, element: Element) -> Step:
+        """The key that follows those of all turns but the last, which does not say its own."""
+        for other in self.elements:
+            if other.keys[:-1] == element.keys:
+                return other.keys[-1]
+        kind, _, length = element.keys[-1]
+        if not length:
+            pattern = key_pattern([text for _, text, _ in element.keys])
+            if pattern is None:
+                raise Differ
+            start, stop, numbers = pattern
+            step = kind, quoted(f"{start}{2 * numbers[-1] - numbers[-2]}{stop}"), 0
+            if (element.root.id, (*element.above, step)) not in self.known:
+                raise Differ
+            return step
+        before, last = [int(text) for _, text, _ in element.keys[-2:]]
+        if not 0 <= 2 * last - before < length:
+            raise Differ
+        return kind, str(2 * last - before), length
+
+    def trying(self, nodes: Sequence[Any]) -> Any:
+        """`unify`, or None where the turns differ; then nothing is noted either."""
+        before = dict(self.carries), len(self.elements), dict(self._numbers), set(self.invariant)
+        try:
+            return self.unify(nodes)
+        except Differ:
+            self.params = frozenset()
+            self.carries, self._numbers, self.invariant = before[0], before[2], before[3]
+            del self.elements[before[1] :]
+            return None
+
+
+def _width(target: Any) -> int:
+    return len(target.elements) if type(target) is Tuple else 1
+
+
+_NUMBERED = re.compile(r"_\d+$")
+
+
+def base_of(name: str) -> str:
+    """A name without the number behind it."""
+    return _NUMBERED.sub("", name)

@@ -1,0 +1,240 @@
+"""The head of a loop: what it goes through, and the variables for the elements.
+
+Elements of lists are gone through as they are, what an earlier loop saved with them; dicts by their keys. The author's
+words stand where they are known: `for w, b in params`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from untrace._identifiers import identifier
+from untrace.lift.naming.words import clean, singular
+from untrace.module.access_paths import Leaf, along, last_word
+from untrace.module.def_use import targets_of
+from untrace.module.loops.align_turns import Turns, base_of
+from untrace.module.loops.collected import Gathered
+from untrace.module.loops.of_calls import Element, key_pattern
+from untrace.provenance import syntax
+from untrace.provenance.sites import Provenance, Site
+from untrace.python.tree import Assign, Call, Expr, Name, Statement, Subscript, Text, Tuple
+
+_MOST_KEYS = 4  # written one by one
+MOST_TARGETS = 4  # of a tuple in the head of a loop
+LONGEST_TARGETS = 40  # letters of their names
+
+
+class Head:
+    """`for target in iterable:`; `below`: statements that take an element apart; `parts`: by number of the element the
+    expression for it; `key_names`: the same for the keys of dicts; `whole`: a variable for all that a turn saves.
+
+    busy: variables that may not be bound here.
+    """
+
+    def __init__(self, roller: Any, turns: Turns, gathered: Sequence[Gathered], busy: set[str]):
+        self.roller, self.turns, self.busy = roller, turns, busy
+        self.count = len(turns.turns)
+        self.bound: set[str] = set()
+        self.targets: list[str] = []
+        self.iterables: list[Expr] = []
+        self.below: list[Statement] = []
+        self.parts: list[Expr] = []
+        self.key_names: dict[tuple[str, ...], Expr] = {}
+        self.words: list[str] = []
+        self.whole = ""
+        groups: dict[Any, list[int]] = {}
+        for i, element in enumerate(turns.elements):
+            if element.iterable() is None:
+                self.key_names.setdefault(tuple([key for _, key, _ in element.keys]), Name(""))
+            else:
+                groups.setdefault(element.source, []).append(i)
+        for g in gathered:
+            if g.keys is not None:
+                self.key_names.setdefault(g.keys, Name(""))
+        if self._number_keys():
+            self._name_elements(groups)
+
+    def line(self) -> tuple[str, Expr]:
+        """(the targets, what the loop goes through)."""
+        if len(self.iterables) == 1:
+            only = self.targets[0]
+            return only[1:-1] if only[0] == "(" else only, self.iterables[0]
+        return ", ".join(self.targets), Call("zip", self.iterables)
+
+    # ------------------------------------------------------------ elements
+
+    def _name_elements(self, groups: dict[Any, list[int]]) -> None:
+        turns = self.turns
+        found: dict[int, Expr] = {}
+        # What was taken out of another statement has that one's place in the source.
+        own = [s for turn in turns.turns for s in turn if self.roller.temporary.isdisjoint(targets_of(s))]
+        author = author_target(self.roller.provenance, own)
+        lists = sorted(groups, key=lambda s: s[0] in self.roller.saved)  # what was saved stands last
+        for source in lists:
+            members = [turns.elements[i] for i in groups[source]]
+            iterable = members[0].iterable()
+            assert iterable is not None  # of other elements there is no group
+            self.iterables.append(iterable)
+            if source[0] in self.roller.saved:
+                named = self._saved_targets(source[0], members)
+            else:
+                word = members[0].word()
+                if author is not None and (author[0] == source_word(members[0]) or len(lists) == 1):
+                    self.roller.words[source[:2]] = author[1]
+                named = self._element_targets(members, self.roller.words.get(source[:2], word))
+            found.update(zip(groups[source], named, strict=True))
+        for source in {e.source: None for i, e in enumerate(turns.elements) if i not in found}:
+            numbers = [i for i, e in enumerate(turns.elements) if i not in found and e.source == source]
+            element = turns.elements[numbers[0]]
+            key = self.key_names[tuple([k for _, k, _ in element.keys])]
+            root: Expr = Subscript(Leaf(element.root, element.above) if element.above else element.root, key)
+            if len(numbers) > 1:
+                pattern = key_pattern([k for _, k, _ in element.keys])
+                word = re.split(r"\W", pattern[0].strip("_/~."))[-1] if pattern is not None else ""
+                name = self.fresh(singular(word.strip("_") or "layer"))
+                self.words.append(name)
+                self.below.append(Assign([name], root))
+                root = Name(name)
+            found.update((i, along(root, turns.elements[i].below)) for i in numbers)
+        self.whole = self.whole or self.fresh(f"{self.words[0]}_saved" if self.words else "turn_saved")
+        self.parts = [found[i] for i in range(len(turns.elements))]
+
+    def _element_targets(self, members: Sequence[Element], words: str | list[str]) -> list[Expr]:
+        if isinstance(words, list):
+            steps = [e.below[:1] for e in members]
+            if all(s and s[0][0] == "item" and s[0][2] == len(words) for s in steps):
+                numbers = [int(s[0][1]) for s in steps]
+                names = [self.fresh(w) if i in numbers else "_" for i, w in enumerate(words)]
+                self.targets.append(f"({', '.join(names)})")
+                return [along(Name(names[n]), e.below[1:]) for n, e in zip(numbers, members, strict=True)]
+            words = members[0].word()
+        name = self.fresh(words)
+        self.words.append(name)
+        self.targets.append(name)
+        return [along(Name(name), e.below) for e in members]
+
+    def _saved_targets(self, root: str, members: Sequence[Element]) -> list[Expr]:
+        """The variables for what one turn of an earlier loop saved: by their names there, where these are free."""
+        roller = self.roller
+        names = roller.saved[root]
+        numbers = [int(e.below[0][1]) if len(names) > 1 else 0 for e in members]
+        chosen = ["_"] * len(names)
+        for number in numbers:
+            if chosen[number] == "_":
+                base, carried = names[number]
+                if carried:
+                    base = base_of(roller.authors.get(base, base))
+                if root in roller.ends and members[0].keys[0][1] != "0" != members[0].keys[-1][1]:
+                    base, carried = f"{base}_out", False
+                free = base not in self.busy | self.bound
+                chosen[number] = base if free else roller.fresh(f"{base}_in" if carried else base)
+                self.bound.add(chosen[number])
+        skip = 1 if len(names) > 1 else 0
+        parts = [along(Name(chosen[n]), e.below[skip:]) for n, e in zip(numbers, members, strict=True)]
+        if len(names) == 1:
+            self.targets.append(chosen[0])
+        elif len(names) <= MOST_TARGETS and sum(map(len, chosen)) <= LONGEST_TARGETS:
+            self.targets.append(f"({', '.join(chosen)})")
+        else:
+            self.whole = self.fresh(f"{self.words[0]}_saved" if self.words else "turn_saved")
+            self.targets.append(self.whole)
+            self.below.append(Assign(chosen, Name(self.whole)))
+        return parts
+
+    # ------------------------------------------------------------ keys
+
+    def _number_keys(self) -> bool:
+        """Names the keys of dicts that the turns go through: each by itself, or all by their number."""
+        keys = list(self.key_names)
+        if not keys:
+            return True
+        if len(keys) == 1 and self.count <= _MOST_KEYS:
+            name = self.fresh("name" if keys[0][0][:1] in "'\"" else "i")
+            self.key_names[keys[0]] = Name(name)
+            self.targets.append(name)
+            self.iterables.append(Tuple([Text(k) for k in keys[0]]))
+            return True
+        patterns = [pattern for row in keys if (pattern := key_pattern(row)) is not None]
+        if len(patterns) < len(keys) or any(p[2] != patterns[0][2] for p in patterns):
+            return False
+        numbers = patterns[0][2]
+        low, high = min(numbers), max(numbers) + 1
+        if sorted(numbers) != list(range(low, high)) or numbers not in (sorted(numbers), sorted(numbers)[::-1]):
+            return False
+        name = self.fresh("i")
+        span: Expr = Call("range", [Text(str(n)) for n in ([low, high] if low else [high])])
+        self.iterables.append(span if numbers == sorted(numbers) else Call("reversed", [span]))
+        self.targets.append(name)
+        for row, pattern in zip(keys, patterns, strict=True):
+            self.key_names[row] = Text(f'f"{pattern[0]}{{{name}}}{pattern[1]}"')
+        return True
+
+    def fresh(self, word: str) -> str:
+        """A name that only loops bind, as an author uses one in several of them."""
+        roller = self.roller
+        base = identifier(clean(word), "layer")
+        if roller.module.scope.taken_outside(base):
+            base += "_params"
+        number, name = 1, base
+        while name in self.bound or name in roller.taken and name not in roller.targets:
+            number += 1
+            name = f"{base}_{number}"
+        roller.taken.add(name)
+        roller.targets.add(name)
+        self.bound.add(name)
+        return name
+
+
+# ------------------------------------------------------------------ the author's loop
+
+
+def source_word(element: Element) -> str:
+    """What the list is called that an element is of."""
+    return last_word(Leaf(element.root, element.above))
+
+
+def author_target(provenance: Provenance, statements: Sequence[Statement]) -> tuple[str, str | list[str]] | None:
+    """(the list that it goes through, the variables) of the author's innermost loop around all of these statements."""
+    origins = [s.origin for s in statements if getattr(s, "origin", None) is not None]
+    if not origins:
+        return None
+    common: dict[int, ast.For] | None = None
+    for origin in origins:
+        loops = {id(loop): loop for loop in _loops_around(provenance.site(origin))}
+        common = loops if common is None else {k: v for k, v in common.items() if k in loops}
+        if not common:
+            return None
+    assert common is not None
+    loop = list(common.values())[-1]
+    target, iterable = loop.target, loop.iter
+    if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and len(iterable.args) == 1:
+        if iterable.func.id == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2:
+            target = target.elts[1]
+        iterable = iterable.args[0]
+    while isinstance(iterable, ast.Subscript) and isinstance(iterable.slice, ast.Slice):
+        iterable = iterable.value
+    if isinstance(target, ast.Name):
+        return _last_word(iterable), target.id
+    if isinstance(target, ast.Tuple):
+        names = [e.id for e in target.elts if isinstance(e, ast.Name)]
+        return (_last_word(iterable), names) if len(names) == len(target.elts) else None
+    return None
+
+
+def _loops_around(site: Site) -> Iterator[ast.For]:
+    """The loops of the author's functions that an equation was traced in, outermost first."""
+    for frame in site.user_frames:
+        if frame.line is not None:
+            yield from syntax.loops_around(frame.code, frame.line)
+
+
+def _last_word(node: ast.AST) -> str:
+    match node:
+        case ast.Subscript(slice=ast.Constant(value=str(word))):
+            return word
+        case ast.Attribute(attr=word) | ast.Name(id=word):
+            return word
+    return ""

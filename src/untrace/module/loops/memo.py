@@ -1,0 +1,155 @@
+"""What is found out of statements where repetition is looked for among them, once of each.
+
+Loops are looked for again and again in statements most of which stay as they are: none is changed, others take its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from untrace.module.access_paths import Leaf
+from untrace.module.def_use import bound_names, read_by, renamed, substituted, targets_of
+from untrace.python.tree import Assign, Binary, Call, Expr, Lambda, Name, Return, Statement, Text, Unary, Unpack
+from untrace.python.walk import nodes_of, parts_of
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+# Statements that have no variables but those that they read and bind.
+_PLAIN = frozenset((Assign, Unpack, Return))
+
+
+class Known:
+    """What is known of statements. It holds them, so that their ids stay theirs."""
+
+    def __init__(self) -> None:
+        self._read: dict[int, tuple[Statement, list[str]]] = {}
+        self._bound: dict[int, tuple[Statement, list[str]]] = {}
+        self._texts: dict[int, tuple[Statement, str]] = {}
+        self._keys: dict[int, tuple[Statement, Any, set[str]]] = {}
+        self._heads: dict[int, tuple[Statement, set[Any]]] = {}
+        self._tokens: dict[str, int] = {}
+
+    def read_by(self, statement: Statement) -> list[str]:
+        """See `read_by`."""
+        found = self._read.get(id(statement))
+        if found is None:
+            found = self._read[id(statement)] = statement, read_by(statement)
+        return found[1]
+
+    def bound_by(self, statement: Statement) -> list[str]:
+        """See `bound_names`."""
+        found = self._bound.get(id(statement))
+        if found is None:
+            found = self._bound[id(statement)] = statement, list(bound_names(statement))
+        return found[1]
+
+    def text(self, statement: Statement) -> str:
+        """The lines of a statement."""
+        found = self._texts.get(id(statement))
+        if found is None:
+            found = self._texts[id(statement)] = statement, "\n".join(statement.lines(""))
+        return found[1]
+
+    def tokens(self, statements: Sequence[Statement], numbered: str = "") -> int:
+        """How much there is to read. numbered: a pattern for lists whose elements count as one each."""
+        texts = [self.text(s) for s in statements]
+        if numbered:
+            element = re.compile(rf"\b(?:{numbered})(?:\[\d+\])+")
+            texts = [element.sub("x", text) for text in texts]
+        known = self._tokens
+        for text in texts:
+            if text not in known:
+                known[text] = len(_TOKEN.findall(text))
+        return sum([known[text] for text in texts])
+
+    def key(self, statement: Any, local: Collection[str]) -> tuple[Any, ...]:
+        """`key_of` the value of a statement."""
+        found = self._keys.get(id(statement))
+        if found is None:
+            called: set[str] = set()
+            key = key_of(statement.value, (), called)
+            found = self._keys[id(statement)] = statement, key, called
+        return found[1] if found[2].isdisjoint(local) else key_of(statement.value, local)
+
+    def heads_in(self, statement: Any) -> set[Any]:
+        """The `head_of` every call and operation in a statement that is not all that it binds a name to."""
+        found = self._heads.get(id(statement))
+        if found is None:
+            own = None if type(statement) is Return else statement.value
+            inside = [n for n in nodes_of(statement) if (type(n) is Call or type(n) is Binary) and n is not own]
+            heads = {head_of(n) for n in inside}
+            found = self._heads[id(statement)] = statement, heads
+        return found[1]
+
+    def substituted(self, statements: Sequence[Statement], new: Mapping[str, Expr]) -> list[Statement]:
+        """Statements with expressions in the place of variables, none of which they bind."""
+        if not new:
+            return list(statements)
+        kept = [type(s) in _PLAIN and new.keys().isdisjoint(self.read_by(s)) for s in statements]
+        return [s if keep else substituted(s, new) for s, keep in zip(statements, kept, strict=True)]
+
+    def renamed(self, statements: Sequence[Statement], old: str, new: str) -> list[Statement]:
+        """Statements with another name for a variable that they read or bind."""
+        kept = [type(s) in _PLAIN and old not in self.read_by(s) and old not in targets_of(s) for s in statements]
+        return [s if keep else renamed(s, old, new) for s, keep in zip(statements, kept, strict=True)]
+
+
+def head_of(node: Any) -> Any:
+    """What a call or an operation begins with: equal for those whose keys are, but for calls of variables."""
+    if type(node) is Binary:
+        return node.op
+    return node.func if type(node.func) is str else None, len(node.args)
+
+
+def key_of(node: Any, local: Collection[str], called: set[str] | None = None) -> tuple[Any, ...]:
+    """What an expression says, without its variables; of a call of a function of the module, only which one it is.
+
+    called: gets the names of what is called, which would not count where they are among `local`.
+    """
+    if type(node) is Call and type(node.func) is str and "." not in node.func and node.func not in local:
+        if called is not None:
+            called.add(node.func)
+        return "call", node.func, len(node.args)
+    found: list[Any] = []
+    stack = [node]
+    while stack:
+        value = stack.pop()
+        kind = type(value)
+        if kind is Name or isinstance(value, Leaf):
+            found.append("")
+        elif kind is Text:
+            found.append(value.text)
+        elif kind is Call:
+            if type(value.func) is str:
+                found.append("" if value.func in local else value.func)
+                if called is not None:
+                    called.add(value.func)
+            else:
+                stack.append(value.func)
+            found.append((len(value.args), tuple([k for k, _ in value.kwargs])))
+            stack.extend([v for _, v in value.kwargs])
+            stack.extend(value.args)
+        elif kind is Binary or kind is Unary:
+            found.append(value.op)
+            stack.extend([value.left, value.right] if kind is Binary else [value.value])
+        elif kind is Lambda:
+            found.append(value.flat())
+        else:
+            found.append(kind.__name__)
+            for child in _children(value):
+                if type(child) is str:
+                    found.append(child)
+                else:
+                    stack.append(child)
+    return tuple(found)
+
+
+def _children(node: Any) -> Iterator[Any]:
+    stack = list(reversed(parts_of(node)))
+    while stack:
+        value = stack.pop()
+        if type(value) in (list, tuple):
+            stack.extend(reversed(value))
+        elif value is not None:
+            yield value if type(value) is str or hasattr(value, "flat") else repr(value)

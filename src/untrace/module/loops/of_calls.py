@@ -1,0 +1,251 @@
+"""Repetition: calls of one local function in a row become a Python loop over the parameters that differ.
+
+    x = block(params["blocks"][0], x)
+    x = block(params["blocks"][1], x)      ->      for layer in params["blocks"]: x = block(layer, x)
+
+Tracing unrolls the loop again, so the program stays the same. What a call gives back may only go into the next one; what
+else it is passed is the same every time, or stands at the same place in the elements of one list (or at keys in a row).
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from untrace._identifiers import identifier
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Equation, Local, Value
+from untrace.lift.naming.words import clean, singular
+from untrace.module.access_paths import Leaf, Step, along
+from untrace.python.tree import Call, Compound, Expr, Name, Slice, Statement, Subscript, Text, Tuple, lines_of
+
+# Keys that are paths, whose parts are looked at one by one: `"norm1.weight"`.
+_PATH = re.compile(r'"[\w\-./~]+"')
+_KEY_NUMBER = re.compile(r"\d+")
+
+
+class For(Compound):
+    """`for target in iterable:` and its body."""
+
+    __slots__ = ("target", "iterable", "body")
+
+    def __init__(self, target: str, iterable: Expr, body: Sequence[Statement]):
+        self.target, self.iterable, self.body, self.origin = target, iterable, body, None
+
+    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
+        yield list(lines_of(f"for {self.target} in ", self.iterable, ":", indent)), self.body
+
+
+def run_length(equations: Sequence[Equation], start: int) -> int:
+    """How many equations from `start` on call the same local function."""
+    body = callee_of(equations[start], Local).body
+    stop = start + 1
+    while stop < len(equations) and type(callee := equations[stop].callee) is Local and callee.body is body:
+        stop += 1
+    return stop - start
+
+
+class Uses:
+    """Where the values of a function are used, by the place of the equation; results count as one more."""
+
+    def __init__(self, equations: Sequence[Equation], results: Sequence[Any]):
+        self.equations = equations
+        self.by_value: dict[Value, list[int]] = {}
+        for at, equation in enumerate(equations):
+            for atom in equation.inputs:
+                if type(atom) is Value:
+                    self.by_value.setdefault(atom, []).append(at)
+        for atom in results:
+            if type(atom) is Value:
+                self.by_value.setdefault(atom, []).append(len(equations))
+
+    def after(self, value: Value, place: int) -> bool:
+        uses = self.by_value.get(value, ())
+        return bool(uses) and uses[-1] > place
+
+
+def carries_of(run: Sequence[Equation], start: int, uses: Uses) -> dict[int, int] | None:
+    """{place of an input: the output of the call before that goes there}; None where the calls do anything else."""
+    first, second = run[0], run[1]
+    outputs = {id(o): i for i, o in enumerate(first.outputs) if o is not None}
+    carries = {p: outputs[id(a)] for p, a in enumerate(second.inputs) if id(a) in outputs}
+    if len(set(carries.values())) != len(carries):
+        return None
+    for turn, (before, after) in enumerate(zip(run, run[1:], strict=False)):
+        for place, output in carries.items():
+            if after.inputs[place] is not before.outputs[output] or before.outputs[output] is None:
+                return None
+        passed = set(carries.values())
+        for i, output in enumerate(before.outputs):
+            if output is None:
+                continue
+            if i not in passed or uses.by_value.get(output) != [start + turn + 1]:
+                return None
+    last = run[-1].outputs
+    if any(o is not None and i not in set(carries.values()) for i, o in enumerate(last)):
+        return None
+    return carries
+
+
+class Element:
+    """A part of the arguments that differs from turn to turn: the list that it is an element of, the keys, the way on."""
+
+    def __init__(self, root: Name, above: tuple[Step, ...], keys: list[Step], below: tuple[Step, ...]):
+        self.root, self.above, self.keys, self.below = root, above, keys, below
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The keys as source."""
+        return tuple([text for _, text, _ in self.keys])
+
+    @property
+    def source(self) -> Any:
+        return self.root.id, self.above, tuple(self.keys)
+
+    @staticmethod
+    def of(ways: Sequence[tuple[Name, tuple[Step, ...]]]) -> Element | None:
+        """What a tree is in each turn, as elements of one list or dict; None where the ways differ in another manner."""
+        root, first = ways[0]
+        if any(r.id != root.id or len(s) != len(first) for r, s in ways):
+            return None
+        differing = [i for i in range(len(first)) if len({s[i] for _, s in ways}) > 1]
+        if len(differing) != 1:
+            return None
+        at = differing[0]
+        keys = [s[at] for _, s in ways]
+        if any(kind != "item" for kind, _, _ in keys):
+            return None
+        return Element(root, first[:at], keys, first[at + 1 :])
+
+    def iterable(self) -> Expr | None:
+        """The list, or the part of it that is gone through; None for keys that are no numbers in a row."""
+        if any(not count for _, _, count in self.keys):
+            return None
+        numbers = [int(text) for _, text, _ in self.keys]
+        start, stop, length = numbers[0], numbers[-1] + 1, self.keys[0][2]
+        whole = Leaf(self.root, self.above)
+        if numbers == list(range(length)):
+            return whole
+        if numbers == list(range(length))[::-1]:
+            return Call("reversed", [whole])
+        if len(numbers) > 1 and numbers == list(range(stop - 1, start + 1))[::-1]:
+            inner = Element(self.root, self.above, self.keys[::-1], self.below).iterable()
+            assert inner is not None  # its keys are numbers in a row
+            return Call("reversed", [inner])
+        step = numbers[1] - start if len(numbers) > 1 else 1
+        if step > 1 and numbers == list(range(start, length, step)):  # all of them, from the first on
+            return Subscript(whole, Slice(Text(str(start)) if start else None, None, Text(str(step))))
+        if numbers != list(range(start, stop)):
+            return None
+        last = None if stop == length else Text("-1") if stop == length - 1 else Text(str(stop))
+        return Subscript(whole, Slice(Text(str(start)) if start else None, last))
+
+    def word(self) -> str:
+        """What one element is called: `layer` of `layers`."""
+        for kind, text, _ in reversed(self.above):
+            plain = text.strip("'\"") if kind == "item" else text
+            if plain.isidentifier():
+                return singular(plain)
+        word = singular(self.root.id)
+        return word if word != self.root.id else "layer"
+
+
+def loop_head(w: Any, elements: Sequence[Element], count: int) -> tuple[str, Expr, list[Expr]]:
+    """(the loop's variables, what it goes through, for each element the expression inside)."""
+    targets: dict[Any, Name] = {}  # by the list, or by what differs in the keys that are gone through
+    iterables: list[Expr] = []
+    parts: list[Expr] = []
+    patterns = _patterns(elements)
+    for element in elements:
+        iterable = element.iterable()
+        before, middles, after = patterns.get(element.texts, ("", element.texts, ""))
+        source = element.source if iterable is not None else middles
+        if source not in targets:
+            word = "name" if middles[0][:1] in "'\"" else "i"
+            targets[source] = Name(_fresh(w, element.word() if iterable is not None else word))
+            iterables.append(iterable if iterable is not None else _keys(middles))
+        part: Expr = targets[source]
+        if iterable is None:
+            if before or after:
+                part = Text(f'f"{before}{{{targets[source].id}}}{after}"')
+            elif middles != element.texts:  # a number as a string
+                part = Call("str", [part])
+            part = Subscript(Leaf(element.root, element.above), part)
+        parts.append(along(part, element.below))
+    if not iterables:
+        return "_", Call("range", [Text(str(count))]), []
+    names = ", ".join(n.id for n in targets.values())
+    return names, iterables[0] if len(iterables) == 1 else Call("zip", iterables), parts
+
+
+Keys = tuple[str, ...]  # one for each turn, as source
+
+
+def _patterns(elements: Sequence[Element]) -> dict[Keys, tuple[str, Keys, str]]:
+    """(what is before and after what differs, what differs): keys that are numbered, or that differ alike in their parts."""
+    found: dict[Keys, tuple[str, Keys, str]] = {}
+    for texts in dict.fromkeys(e.texts for e in elements):
+        numbered = key_pattern(texts)
+        if numbered is not None and _in_a_row(numbered[2]):
+            found[texts] = numbered[0], tuple([str(n) for n in numbered[2]]), numbered[1]
+        elif all(_PATH.fullmatch(t) for t in texts):
+            plain = [t[1:-1] for t in texts]
+            before = os.path.commonprefix(plain)
+            before = before[: max(before.rfind("."), before.rfind("/")) + 1]
+            rest = [t[len(before) :][::-1] for t in plain]
+            after = os.path.commonprefix(rest)
+            after = after[: max(after.rfind("."), after.rfind("/")) + 1][::-1]
+            found[texts] = before, tuple([f'"{t[: len(t) - len(after)]}"' for t in [r[::-1] for r in rest]]), after
+    # A key alone is read more easily as it is.
+    counts = Counter(middles for _, middles, _ in found.values())
+    return {t: p for t, p in found.items() if counts[p[1]] > 1 or p[1][0].isdecimal()}
+
+
+def key_pattern(keys: Sequence[str]) -> tuple[str, str, list[int]] | None:
+    """(before, after, the numbers) of keys that differ in one number: `"layers_0"`, `"layers_1"`; None for others."""
+    texts: list[str] = []
+    for key in keys:
+        try:
+            text = ast.literal_eval(key)
+        except (ValueError, SyntaxError):
+            return None
+        if type(text) is not str or not text.isprintable() or not text.isascii() or set(text) & set("{}\\\"'"):
+            return None
+        texts.append(text)
+    for found in _KEY_NUMBER.finditer(texts[0]):
+        before, after = texts[0][: found.start()], texts[0][found.end() :]
+        numbers = []
+        for text in texts:
+            middle = text[len(before) : len(text) - len(after)]
+            if not (
+                text.startswith(before) and text.endswith(after) and middle.isdigit() and str(int(middle)) == middle
+            ):
+                break
+            numbers.append(int(middle))
+        if len(numbers) == len(texts) and len(set(numbers)) == len(numbers):
+            return before, after, numbers
+    return None
+
+
+def _in_a_row(numbers: Sequence[int]) -> bool:
+    low, high = min(numbers), max(numbers)
+    return list(numbers) in ([*range(low, high + 1)], [*range(high, low - 1, -1)])
+
+
+def _keys(keys: Sequence[str]) -> Expr:
+    """The keys themselves: `range(12)`, `("layer_0", "layer_1")`."""
+    if all(k.isdecimal() for k in keys) and _in_a_row([int(k) for k in keys]):
+        low, high = sorted([int(keys[0]), int(keys[-1])])
+        span: Expr = Call("range", [Text(str(n)) for n in ([low, high + 1] if low else [high + 1])])
+        return span if int(keys[0]) == low else Call("reversed", [span])
+    return Tuple([Text(key) for key in keys])
+
+
+def _fresh(w: Any, word: str) -> str:
+    """A new name; where a function has the word already (`block`), the parameters are those of it."""
+    base = identifier(clean(word), "layer")
+    return w.scope.fresh(f"{base}_params" if w.scope.taken(base) else base)

@@ -1,0 +1,380 @@
+"""Repetition among statements: what the author's loop did in each turn stands there once, as a loop again.
+
+    h = jnp.tanh(x @ params["layers"][0]["w"])          for layer in params["layers"]:
+    x = x + h @ params["layers"][0]["v"]                    h = jnp.tanh(x @ layer["w"])
+    h_2 = jnp.tanh(x @ params["layers"][1]["w"])   ->       x = x + h @ layer["v"]
+    x = x + h_2 @ params["layers"][1]["v"]
+
+So it is with the layers of a gradient, whose forward loop saves what the backward one takes. Found in the statements as
+they will be printed, by their structure alone (`rolled_turns`): each turn hands a value to the next, and otherwise takes
+elements of lists. Tracing unrolls the loop again, so that the program stays the same; where the text is not proven,
+the statements are written one by one (`_pipeline`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeGuard
+
+from untrace.module.access_paths import Bare, Leaf, Step
+from untrace.module.def_use import substituted, targets_of
+from untrace.module.loops.align_turns import Differ, Turns
+from untrace.module.loops.emit import write_loop
+from untrace.module.loops.memo import Known
+from untrace.module.loops.temporaries import fold_back, unfold
+from untrace.provenance.sites import Provenance
+from untrace.python.coalesce_names import functions_of
+from untrace.python.scope_index import EXPRESSIONS
+from untrace.python.tree import Assign, Compound, Def, Expr, Name, Statement, Text, Unpack
+from untrace.python.walk import holds, nodes_of, rebuilt
+
+_MOST_STATEMENTS = 400  # in one turn
+_NEXT = 4  # places further on where the same statement is looked for
+_MOST_TRIED = 60  # candidates in one function, for each loop
+_MOST_ALIGNED = 8
+_LEAST_SAVED = 12  # tokens
+_NUMBERED_COST = 8
+_NAMED_CARRY = 10
+
+
+def roll_statements(module: Any, definitions: Sequence[Statement], provenance: Provenance) -> bool:
+    """Makes loops of what repeats in the definitions of a module; whether there was any."""
+    found = False
+    has_parts = any(leaf.steps for leaf in module.leaf_of.values())
+    for definition in definitions:
+        if type(definition) is not Def:
+            continue
+        rolled = [_Roller(module, n, provenance).roll(has_parts) for n in list(functions_of(definition))]
+        if any(rolled[1:]):  # what a function inside read may be bound around it
+            definition.body = _without_unread_parts(definition)
+        found = found or any(rolled)
+    return found
+
+
+def _without_unread_parts(definition: Def) -> list[Statement]:
+    """The statements of a function without variables for parts of arguments that nothing reads."""
+    nodes = list(nodes_of(definition))
+    read = {n.id for n in nodes if type(n) is Name}
+    texts = [n.text for n in nodes if type(n) is Text]
+    texts += [t for n in nodes if isinstance(n, (Assign, Unpack)) for t in n.targets if type(t) is str and "[" in t]
+    read.update(word for text in texts for word in re.findall(r"\w+", text))
+    found: list[Statement] = []
+    for statement in definition.body:
+        parts = statement.value if type(statement) is Assign else None
+        values: Sequence[Any] = parts.elements if type(parts) is Bare else [parts]
+        if not all(type(v) is Leaf for v in values) or type(statement) is not Assign:
+            found.append(statement)
+            continue
+        kept = [(t, v) for t, v in zip(statement.targets, values, strict=True) if t in read]
+        if len(kept) == len(values):
+            found.append(statement)
+        elif kept:
+            value = kept[0][1] if len(kept) == 1 else Bare([v for _, v in kept])
+            found.append(Assign([t for t, _ in kept], value, statement.origin))
+    return found
+
+
+class _Roller:
+    def __init__(self, module: Any, definition: Def, provenance: Provenance):
+        self.module = module
+        self.provenance = provenance
+        self.definition = definition
+        self.leaves: dict[str, Leaf] = {}
+        self.keys: set[tuple[str, tuple[Step, ...]]] = set()  # parts of arguments that are known to be there
+        self.taken: set[str] = set()
+        self.numbers: dict[str, int] = {}  # by the first part of a name: the last number given, while `taken` is this:
+        self.numbered: set[str] | None = None
+        self.targets: set[str] = set()  # of loops that were written: nothing reads them afterwards
+        self.authors: dict[str, str] = {}
+        self.saved: dict[str, list[tuple[str, bool]]] = {}  # by list: the variables put there, whether they are carries
+        self.carried: dict[str, str] = {}  # by the same list: what the loop that filled it hands from turn to turn
+        # The same for lists of all values of a carry: how many turns there are, which carry, its variable in the end.
+        self.words: dict[Any, str | list[str]] = {}  # what the author calls the elements of a list
+        self.ends: dict[str, tuple[int, Any]] = {}
+        self.end_names: dict[str, Name] = {}
+        self.read: Counter[str] = Counter()  # how often each variable is read before anything is a loop
+        self.temporary: set[str] = set()  # what was taken out of other statements
+        self.strict = self.trails = self.has_trail = False
+        self.has_lists = False  # whether a loop would fill a list that later statements take elements of
+        self.parameters = {p.name for p in definition.params}
+        self.known = Known()
+        self.unfolded: tuple[list[Statement], set[str]] | None = None  # the body, as every form begins
+        self.whole: int | None = None  # tokens of the statements that a loop is looked for in
+
+    def roll(self, has_parts: bool) -> bool:
+        """Makes loops of what repeats; whether there was any. has_parts: whether variables hold parts of arguments."""
+        body = list(self.definition.body)
+        if sum(isinstance(s, (Assign, Unpack)) for s in body) < 2:
+            return False
+        if not has_parts and not holds(body, Leaf):
+            return False  # a loop goes through parts of arguments
+        self._read_names(body)
+        if not self.keys:
+            return False
+        if not self.leaves:
+            keys = self._keys(body)
+            if len(set(keys)) == len(keys):
+                return False
+        notes = set(self.taken)
+        found: list[tuple[int, list[Statement]]] = []
+        for self.strict, self.trails in ((False, False), (False, True), (True, False)):
+            if self.trails and not self.has_trail or self.strict and (found or not self.has_lists):
+                continue
+            self.taken, self.targets, self.saved, self.carried = set(notes), set(), {}, {}
+            self.ends, self.end_names = {}, {}
+            statements = self._rolled(body)
+            if statements is None:
+                break
+            # An element of a list by its number is harder to read than a variable.
+            count = self.known.tokens(statements) + _NUMBERED_COST * self._numbered(statements)
+            if count + _LEAST_SAVED <= self.known.tokens(body):
+                found.append((count, statements))
+        if found:
+            self.definition.body = min(found, key=lambda pair: pair[0])[1]
+        return bool(found)
+
+    def _rolled(self, body: Sequence[Statement]) -> list[Statement] | None:
+        statements = body
+        while True:
+            notes = set(self.taken)
+            unfolded, temporary = self._unfolded(statements, statements is body)
+            self.temporary = temporary
+            made = self._once(unfolded, temporary)
+            if made is None:
+                self.taken = notes
+                break
+            statements = fold_back(made, temporary, self.known)
+        if statements is body:
+            return None
+        self.read = Counter(n for s in body for n in self.known.read_by(s))
+        statements = self._without_unread(statements)
+        if not self.ends:
+            return statements
+        return [self._with_ends(s) if not isinstance(s, Compound) else s for s in statements]
+
+    def _unfolded(self, statements: Sequence[Statement], is_first: bool) -> tuple[list[Statement], set[str]]:
+        """The same statements as `unfold` them, which all forms begin with, are unfolded once. is_first: these."""
+        if not is_first:
+            return unfold(statements, self.fresh, self.known)
+        if self.unfolded is None:
+            self.unfolded = unfold(statements, self.fresh, self.known)
+        self.taken.update(self.unfolded[1])
+        return self.unfolded
+
+    def _numbered(self, statements: Sequence[Statement]) -> int:
+        """How often what a loop left behind is read by its number."""
+        if not self.saved:
+            return 0
+        text = "\n".join([self.known.text(s) for s in statements])
+        return len(re.findall(rf"\b(?:{'|'.join(self.saved)})\[\d", text))
+
+    def _with_ends(self, node: Any) -> Any:
+        """`x` for `xs[4]`, where that is what the loop gave at last."""
+        if isinstance(node, Leaf) and node.root.id in self.ends:
+            count, _ = self.ends[node.root.id]
+            return self.end_names[node.root.id] if node.steps == (("item", str(count), count + 1),) else node
+        return rebuilt(node, self._with_ends)
+
+    def _notes(self) -> Any:
+        return (
+            set(self.taken),
+            set(self.targets),
+            dict(self.saved),
+            dict(self.carried),
+            dict(self.ends),
+            dict(self.end_names),
+        )
+
+    def _note(self, notes: Any) -> None:
+        self.taken, self.targets, self.saved, self.carried, self.ends, self.end_names = notes
+
+    def _read_names(self, body: Sequence[Statement]) -> None:
+        module = self.module
+        for node in nodes_of(self.definition):
+            kind = type(node)
+            if kind is Name:
+                self.taken.add(node.id)
+                if id(node) in module.leaf_of and module.leaf_of[id(node)].steps:
+                    self.leaves[node.id] = module.leaf_of[id(node)]
+                    self._note_keys(module.leaf_of[id(node)])
+                if id(node) in module.authors:
+                    self.authors[node.id] = module.authors[id(node)]
+            elif kind in EXPRESSIONS:
+                continue
+            elif isinstance(node, Leaf):
+                self._note_keys(node)
+            elif isinstance(node, (Assign, Unpack)):
+                self.taken.update(targets_of(node))
+            elif type(node) is Def:
+                self.taken.update([node.name, *[p.name for p in node.params]])
+            elif type(getattr(node, "target", None)) is str:
+                self.taken.update(re.findall(r"\w+", node.target))
+
+    def _note_keys(self, leaf: Leaf) -> None:
+        self.keys.update((leaf.root.id, leaf.steps[: n + 1]) for n in range(len(leaf.steps)))
+
+    def fresh(self, base: str) -> str:
+        """A new name of the function."""
+        if self.numbered is not self.taken:
+            self.numbers, self.numbered = {}, self.taken
+        number = self.numbers.get(base, 1)
+        name = base if number == 1 else f"{base}_{number}"
+        while name in self.taken or self.module.scope.taken_outside(name):
+            number += 1
+            name = f"{base}_{number}"
+        self.numbers[base] = number
+        self.taken.add(name)
+        return name
+
+    # ------------------------------------------------------------ one loop
+
+    def _keys(self, statements: Sequence[Statement]) -> list[Any]:
+        """Equal for statements that may be the same one in two turns."""
+        local = {name for s in statements for name in targets_of(s)}
+        bound = Counter(name for s in statements for name in targets_of(s) if name != "_")
+
+        def repeats(statement: Statement) -> TypeGuard[Assign | Unpack]:
+            if (
+                not isinstance(statement, (Assign, Unpack))
+                or not statement.targets
+                or type(statement.value) in (Leaf, Bare)
+            ):
+                return False
+            return all(bound[n] == 1 for n in targets_of(statement) if n != "_")
+
+        return [
+            (type(s), len(s.targets), *self.known.key(s, local)) if repeats(s) else i for i, s in enumerate(statements)
+        ]
+
+    def _once(self, statements: list[Statement], temporary: set[str]) -> list[Statement] | None:
+        """The statements with one loop in them, the one that takes in most; None where there is none."""
+        keys = self._keys(statements)
+        self.whole = None
+        tried: set[tuple[int, int, int, int]] = set()
+        for _, size, start, length in sorted(_candidates(keys))[:_MOST_TRIED]:
+            best: tuple[int, list[Statement], Any] | None = None
+            for first, count, missing in _alignments(keys, start, size, length):
+                # The same function may be called once more before the loop or after it, of what is no part of the list.
+                for begin, turns in ((first, count), (first, count - 1), (first + size, count - 1)):
+                    if turns < 2 or (begin, size, turns, missing) in tried:
+                        continue
+                    tried.add((begin, size, turns, missing))
+                    made = self._loop(statements, begin, size, turns, missing, temporary)
+                    if made is not None and (best is None or made[0] > best[0]):
+                        best = made
+                    if made is not None or missing:
+                        break
+            if best is not None:
+                self._note(best[2])
+                return best[1]
+        return None
+
+    def _loop(
+        self, statements: list[Statement], start: int, size: int, count: int, missing: int, temporary: set[str]
+    ) -> tuple[int, list[Statement], Any] | None:
+        """(tokens saved, the statements with a loop for `count` turns of `size` statements from `start` on, the last without
+        `missing` of them).
+        """
+        stop = start + size * count - missing
+        part = statements[start:stop]
+        try:
+            turns = Turns([part[k * size : (k + 1) * size] for k in range(count)], self.leaves.get, self.keys)
+        except Differ:
+            return None
+        if not turns.carries or not turns.elements:
+            return None
+        before = self._notes()
+        written = write_loop(self, turns, statements[:start], statements[stop:], temporary)
+        notes = self._notes()
+        self._note(before)
+        if written is None:
+            return None
+        made = [s for part in written for s in part]
+        # What the loop saves may go to another one, which then takes it by no number.
+        numbered = "" if self.strict else "|".join(notes[2])
+        self.has_lists |= bool(numbered)
+        if self.whole is None:
+            self.whole = self.known.tokens(fold_back(statements, temporary, self.known))
+        saved = self.whole - self.known.tokens(made, numbered)
+        if saved <= 0:
+            return None
+        # The author's turn ends with what he gives a name to.
+        carried = [[turns.at(k, place) for k in range(count)] for place in turns.carries]
+        named = all(any(n in self.authors for n in row) for row in carried)
+        return saved + (_NAMED_CARRY if named else 0), made, notes
+
+    # ------------------------------------------------------------ what nothing needs any more
+
+    def _without_unread(self, statements: Sequence[Statement]) -> list[Statement]:
+        """Statements without the variables for parts of arguments that only the turns needed."""
+        read_by = self.known.read_by
+        read = Counter(n for s in statements for n in read_by(s))
+        found: list[Statement] = []
+        looped = {n for s in statements if isinstance(s, (Compound, Def)) for n in read_by(s)}
+        inside: dict[str, Expr] = {}
+        for statement in statements:
+            targets = targets_of(statement)
+            if inside and not inside.keys().isdisjoint(read_by(statement)):
+                statement = substituted(statement, inside)
+            value = getattr(statement, "value", None)
+            if len(targets) == 1 and targets[0] in self.leaves and type(value) is Leaf:
+                if read[targets[0]] == 1 < self.read[targets[0]] and targets[0] not in looped:
+                    inside[targets[0]] = value
+                    continue
+            unread = [n for n in targets if not read[n] and n in self.leaves]
+            if not unread or not isinstance(statement, (Assign, Unpack)):
+                found.append(statement)
+            elif type(statement) is Assign and type(statement.value) is Bare:
+                pairs = zip(statement.targets, statement.value.elements, strict=True)
+                kept = [(t, e) for t, e in pairs if t not in unread]
+                if len(kept) == 1:
+                    found.append(Assign([kept[0][0]], kept[0][1], statement.origin))
+                elif kept:
+                    found.append(Assign([t for t, _ in kept], Bare([e for _, e in kept]), statement.origin))
+            elif len(unread) < len(targets):
+                made = rebuilt(statement, lambda n: n)
+                if type(statement) is Unpack:
+                    made = Unpack([("_" if t in unread else t) for t in statement.targets], statement.value, None)
+                found.append(made)
+        return found
+
+
+# ------------------------------------------------------------------ where something repeats
+
+
+def _candidates(keys: Sequence[Any]) -> Iterator[tuple[int, int, int, int]]:
+    """(-statements taken in, statements of a turn, first, statements that repeat one of the turn before and that)."""
+    places: dict[Any, list[int]] = {}
+    for at, key in enumerate(keys):
+        places.setdefault(key, []).append(at)
+    seen: set[tuple[int, int]] = set()
+    for first, key in enumerate(keys):
+        row = places[key]
+        here = row.index(first) if len(row) < 50 else -1
+        following = row[here + 1 : here + 1 + _NEXT] if here >= 0 else [n for n in row if n > first][:_NEXT]
+        for second in following:
+            size = second - first
+            if size > _MOST_STATEMENTS or (first - 1, size) in seen:
+                seen.add((first, size))
+                continue
+            stop = second
+            while stop < len(keys) and keys[stop] == keys[stop - size]:
+                stop += 1
+            seen.update((at, size) for at in range(first, stop - size))
+            if stop - second >= size:
+                yield -((stop - first) // size * size), size, first, stop - first
+
+
+def _alignments(keys: Sequence[Any], start: int, size: int, length: int) -> Iterator[tuple[int, int, int]]:
+    """(first statement, turns, statements that the last one lacks): where the turns may begin."""
+    for first in list(range(start, start + length % size + 1))[:_MOST_ALIGNED]:
+        starts = [first]
+        if first >= size and all(type(k) is tuple for k in keys[first - size : first]):
+            starts.append(first - size)  # the first turn may begin with an expression where others have a variable
+        for begin in starts:
+            count, more = divmod(start + length - begin, size)
+            yield begin, count, 0
+            if count > 1 and 2 * more >= size:
+                yield begin, count + 1, size - more

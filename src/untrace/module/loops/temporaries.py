@@ -1,0 +1,124 @@
+"""Expressions that stand in others, as statements of their own, where the same one is a statement elsewhere.
+
+Whether a value stands in the expression that uses it depends on what is around it: the last layer's `x + h` on the
+statement after the loop. Where repetition is looked for, all turns must say the same in as many statements.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from untrace.module.def_use import substituted, targets_of
+from untrace.module.loops.align_turns import base_of
+from untrace.module.loops.memo import Known, head_of, key_of
+from untrace.python.tree import Assign, Binary, Call, Compound, Def, Lambda, Name, Return, Statement, Unpack
+from untrace.python.walk import is_node, rebuilt
+
+
+def unfold(
+    statements: Sequence[Statement], fresh: Callable[[str], str], known: Known
+) -> tuple[list[Statement], set[str]]:
+    """(the statements, the new variables among them), each that is read once right before the statement that reads it."""
+    local = {name for s in statements for name in targets_of(s)}
+    named: dict[Any, str] = {}
+    heads: set[Any] = set()
+    for statement in statements:
+        if type(statement) is Assign and len(statement.targets) == 1 and type(statement.targets[0]) is str:
+            if type(statement.value) in (Call, Binary):
+                named.setdefault(known.key(statement, local), statement.targets[0])
+                head = head_of(statement.value)
+                heads.update(
+                    [(name, head[1]) for name in local] if type(head) is tuple and head[0] in local else [head]
+                )
+    if not named:
+        return list(statements), set()
+    unfolder = _Unfolder(named, heads, local, fresh)
+    found = [s for statement in statements for s in unfolder.statements(statement, known)]
+    if not unfolder.temporary:
+        return list(statements), set()
+    read = Counter(n for s in statements for n in known.read_by(s))
+    alike = {name for name in unfolder.moved if read[name] == 1}
+    return _ordered(found, alike, known), unfolder.temporary
+
+
+class _Unfolder:
+    """Takes expressions out of statements: those of `heads` that are `named`, by their keys. `temporary`: the new variables;
+    `moved`: the names of what was taken out."""
+
+    def __init__(self, named: dict[Any, str], heads: set[Any], local: set[str], fresh: Callable[[str], str]):
+        self.named, self.heads, self.local, self.fresh = named, heads, local, fresh
+        self.temporary: set[str] = set()
+        self.moved: set[str] = set()
+        self._before: list[Statement] = []  # what is to stand before the statement
+        self._origin: Any = None
+
+    def statements(self, statement: Statement, known: Known) -> list[Statement]:
+        """A statement, and before it what is taken out of it."""
+        plain = isinstance(statement, (Assign, Unpack)) or type(statement) is Return
+        if not plain or self.heads.isdisjoint(known.heads_in(statement)):
+            return [statement]
+        self._before, self._origin = [], getattr(statement, "origin", None)
+        if type(statement) is Return:
+            made = rebuilt(statement, self._taken_out)
+        else:
+            made = rebuilt(statement, lambda n: rebuilt(n, self._taken_out))
+        return [*self._before, made]
+
+    def _taken_out(self, node: Any) -> Any:
+        if type(node) is Lambda or not is_node(node):
+            return node
+        made = rebuilt(node, self._taken_out)
+        if type(made) in (Call, Binary) and head_of(node) in self.heads:
+            word = self.named.get(key_of(made, self.local))
+            if word is None and made is not node:
+                word = self.named.get(key_of(node, self.local))
+            if word is not None:
+                name = self.fresh(base_of(word))
+                self.temporary.add(name)
+                self.moved.add(word)
+                self._before.append(Assign([name], made, self._origin))
+                return Name(name)
+        return made
+
+
+def _ordered(statements: Sequence[Statement], alike: set[str], known: Known) -> list[Statement]:
+    """Statements that bind one of `alike` right before the one that reads it, as what was taken out stands."""
+    waiting: dict[str, Statement] = {}
+    found: list[Statement] = []
+    for statement in statements:
+        targets = targets_of(statement)
+        if len(targets) == 1 and targets[0] in alike:
+            waiting[targets[0]] = statement
+            continue
+        ready: list[Statement] = []
+        stack = [statement]
+        while stack:
+            reader = stack.pop()
+            for name in known.read_by(reader):
+                if name in waiting:
+                    ready.append(waiting.pop(name))
+                    stack.append(ready[-1])
+        found.extend(reversed(ready))
+        found.append(statement)
+    return [*found, *waiting.values()]
+
+
+def fold_back(statements: Sequence[Statement], temporary: set[str], known: Known) -> list[Statement]:
+    """The statements with the temporary variables that are read once in the place where they are."""
+    if not temporary:
+        return list(statements)
+    read = Counter(n for s in statements for n in known.read_by(s))
+    found: list[Statement] = []
+    inside: dict[str, Any] = {}
+    folded = temporary.difference(*[known.read_by(s) for s in statements if isinstance(s, (Compound, Def))])
+    for statement in statements:
+        reads_one = inside and not inside.keys().isdisjoint(known.read_by(statement))
+        made = substituted(statement, inside) if reads_one else statement
+        targets = targets_of(made)
+        if type(made) is Assign and len(targets) == 1 and targets[0] in folded and read[targets[0]] == 1:
+            inside[targets[0]] = made.value
+            continue
+        found.append(made)
+    return found

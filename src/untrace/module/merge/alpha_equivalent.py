@@ -1,0 +1,123 @@
+"""One definition for functions of the module whose texts are equal but for names.
+
+JAX traces the body of a loop, or a rule, anew wherever it is used, and a rule brings its functions along: several
+definitions then say the same. Here the first stands for all, with its decorators and rules; those that name
+another name the first. (`alike` merges functions that were outlined, and those that differ in numbers.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from untrace.module.def_use import bound_names
+from untrace.module.merge.parametric import outline_of, tokens
+from untrace.python.tree import Call, Def, Name, Statement, Text
+from untrace.python.walk import nodes_of
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_DOTTED = re.compile(r"[A-Za-z_][\w.]*")
+
+
+def merge_equal(module: Any, others: Sequence[Statement]) -> None:
+    """Drops definitions of `module` that another one stands for. others: those of its definitions that stay."""
+    if sum(type(s) is Def for s in module.definitions) < 2:
+        return
+    outlines = Counter(_outline(unit) for unit in _units(module))
+    if all(count == 1 for count in outlines.values()):
+        return
+    fixed = _in_longer_texts([*module.definitions, *others])
+    first: dict[Any, Sequence[Statement]] = {}
+    names: dict[str, str] = {}
+    gone: set[int] = set()
+    for unit in _units(module):
+        for statement in unit:
+            _rename(statement, names)
+        own = [s.name for s in unit if type(s) is Def]
+        if not own or outlines[_outline(unit)] == 1 or not fixed.isdisjoint(own):
+            continue
+        form = _form(unit, own)
+        before = first.setdefault(form, unit)
+        if before is unit:
+            continue
+        for ours, theirs in zip(before, unit, strict=True):
+            gone.add(id(theirs))
+            if type(ours) is Def and type(theirs) is Def:
+                names[theirs.name] = ours.name
+                module.local_definitions.pop(theirs.name, None)
+                if module.described.types_of(ours) is not None and module.described.types_of(theirs) is not None:
+                    module.described.shared(ours, theirs)
+    if gone:
+        module.definitions[:] = [s for s in module.definitions if id(s) not in gone]
+        for statement in others:
+            _rename(statement, names)
+
+
+def _units(module: Any) -> Iterator[Sequence[Statement]]:
+    """The definitions in order, a function together with its rules."""
+    unit_of = {id(s): unit for unit in module.units for s in unit}
+    there = {id(s) for s in module.definitions}
+    done: set[int] = set()
+    for statement in module.definitions:
+        unit = unit_of.get(id(statement), [statement])
+        if id(unit[0]) not in done and all(id(s) in there for s in unit):
+            done.add(id(unit[0]))
+            yield unit
+
+
+def _outline(unit: Sequence[Statement]) -> tuple[Any, ...]:
+    """The same for definitions of one form."""
+    return tuple([outline_of(s) if type(s) is Def else type(s) for s in unit])
+
+
+def form_of(definition: Def) -> Any:
+    """What a function says, without its name and those that it binds."""
+    return _form([definition], [definition.name])
+
+
+def _form(unit: Sequence[Statement], own: Sequence[str]) -> Any:
+    """What definitions say, without the names that they bind."""
+    order = {name: place for place, name in enumerate(own)}
+    words: list[Any] = []
+    for statement in unit:
+        bound = {name for name in bound_names(statement)} if type(statement) is Def else set()
+        inside = dict(order)
+        for kind, value in tokens(statement, skip_name=type(statement) is Def):
+            if kind in ("variable", "name", "text") and type(value) is str and _DOTTED.fullmatch(value):
+                head, _, rest = value.partition(".")
+                if head in bound:
+                    inside.setdefault(head, len(inside))
+                words.append((inside.get(head, head), rest))
+            else:
+                words.append((kind, value))
+    return tuple(words)
+
+
+def _in_longer_texts(statements: Sequence[Statement]) -> set[str]:
+    """The names that stand in pieces of text which are more than a name: these are not renamed."""
+    texts = {n.text for s in statements for n in nodes_of(s) if type(n) is Text and not _DOTTED.fullmatch(n.text)}
+    return {word for text in texts for word in _WORD.findall(text)}
+
+
+def _rename(statement: Statement, names: Mapping[str, str]) -> None:
+    """Names other functions in a definition, where it does not bind these names itself."""
+    if not names:
+        return
+    bound = set(bound_names(statement)) if type(statement) is Def else set()
+    known = {old: new for old, new in names.items() if old not in bound}
+    if not known:
+        return
+
+    def renamed(text: str) -> str:
+        head, dot, rest = text.partition(".")
+        return known.get(head, head) + dot + rest
+
+    for node in nodes_of(statement):
+        if type(node) is Name:
+            node.id = renamed(node.id)
+        elif type(node) is Text and _DOTTED.fullmatch(node.text):
+            node.text = renamed(node.text)
+        elif type(node) is Call and type(node.func) is str:
+            node.func = renamed(node.func)

@@ -1,0 +1,332 @@
+"""The trees of functions of one class that are laid over each other: what differs, and what has a name.
+
+While two functions are compared, values that are used once stand inside the expression that uses them (`Named`): one
+may have a name where the other has none. Where expressions differ stands a `Choice`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeGuard
+
+from untrace.module.access_paths import Leaf
+from untrace.module.loops.of_calls import For
+from untrace.module.merge.alignment import is_constant, slots, walk
+from untrace.python.tree import (
+    TERNARY,
+    Assign,
+    Attribute,
+    Binary,
+    Call,
+    Def,
+    Expr,
+    Lambda,
+    Lines,
+    Name,
+    Parameter,
+    Slice,
+    Star,
+    Statement,
+    Subscript,
+    Text,
+    Unpack,
+)
+
+Variants = frozenset[str]
+Guarded = tuple[Variants, Statement]
+_WORD = re.compile(r"[A-Za-z_][\w\0]*")
+# What a place where two functions differ costs beside its parts.
+PLACE = 6
+
+
+class Choice(Expr):
+    """What variants have in one place: [(variants, expression)]."""
+
+    __slots__ = ("ways",)
+    strength = TERNARY
+
+    def __init__(self, ways: Sequence[tuple[Variants, Expr]]):
+        self.ways = list(ways)
+
+    def flat(self) -> str:
+        return " | ".join(e.flat() for _, e in self.ways)
+
+
+class Named(Expr):
+    """A value that has a name, where it is used. `statement`: the one that gave it the name."""
+
+    __slots__ = ("statement", "use", "value")
+
+    def __init__(self, use: Name, value: Expr, statement: Statement | None):
+        self.use, self.value, self.statement = use, value, statement
+
+    @property
+    def name(self) -> str:
+        return self.use.id
+
+    def flat(self) -> str:
+        return f"({self.name} := {self.value.flat()})"
+
+
+class Let(Expr):
+    """`body` with a name for a value that all variants have, and that some of them wrap into more."""
+
+    __slots__ = ("body", "name", "value")
+
+    def __init__(self, name: str, value: Expr, body: Choice):
+        self.name, self.value, self.body = name, value, body
+
+    def called(self, name: str) -> Let:
+        """The same with another name."""
+        return Let(name, self.value, renamed(self.body, {self.name: name}, {}))
+
+    def flat(self) -> str:
+        return f"({self.name} := {self.value.flat()}; {self.body.flat()})"
+
+
+# The name of a Let's value until it has one.
+UNNAMED = "part\0\0"
+
+
+def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of a node, or of several, with their parts changed."""
+    if isinstance(node, (list, tuple)):
+        return type(node)([_part(item, change) for item in node])
+    if type(node) is Name:  # what the author calls it is known by the object
+        return node
+    made = object.__new__(type(node))
+    for kind in type(node).__mro__:
+        for slot in getattr(kind, "__slots__", ()):
+            if hasattr(node, slot):
+                value = getattr(node, slot)
+                setattr(made, slot, value if slot in ("origin", "statement") else _part(value, change))
+    return made
+
+
+def _part(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, (Expr, Statement)):
+        return change(value)
+    return rebuilt(value, change) if isinstance(value, (list, tuple)) else value
+
+
+def renamed(node: Any, names: Mapping[str, str], authors: dict[int, str]) -> Any:
+    """A copy with other names of variables. authors: by id of a Name, the author's word for it."""
+
+    def word(text: str) -> str:
+        return _WORD.sub(lambda m: names.get(m[0], m[0]), text)
+
+    def change(node: Any) -> Any:
+        if type(node) is Name:
+            made: Any = Name(names[node.id]) if node.id in names else node
+            if made is not node and id(node) in authors:
+                authors[id(made)] = authors[id(node)]
+            return made
+        made = rebuilt(node, change)
+        if type(node) is Let:
+            made.name = names.get(node.name, node.name)
+        elif type(node) is Call and type(node.func) is str:
+            made.func = names.get(node.func, node.func)
+        elif type(node) in (Assign, Unpack):
+            made.targets = [word(t) if type(t) is str else t for t in made.targets]
+        elif type(node) is For:
+            made.target = word(node.target)
+        elif type(node) is Lambda:
+            made.params = [word(p) for p in node.params]
+        elif type(node) is Def:
+            made.name = names.get(node.name, node.name)
+            made.params = [Parameter(names.get(p.name, p.name), p.default, p.kind, p.annotation) for p in node.params]
+        return made
+
+    return _part(node, change)
+
+
+def bound_in(statement: Any) -> list[str]:
+    """The names that a statement gives."""
+    if type(statement) in (Assign, Unpack):
+        return [w for t in statement.targets for w in _WORD.findall(t if type(t) is str else t.flat())]
+    if type(statement) is For:
+        return [*_WORD.findall(statement.target), *[n for s in statement.body for n in bound_in(s)]]
+    if type(statement) is Def:
+        inner = [n for s in statement.body for n in bound_in(s)]
+        return [statement.name, *[p.name for p in statement.params], *inner]
+    return []
+
+
+def names_in(node: Any) -> Counter[str]:
+    """How often each name is read."""
+    found: Counter[str] = Counter()
+    for part in walk(node):
+        if type(part) is Name:
+            found[part.id] += 1
+        elif type(part) is Call and type(part.func) is str:
+            found[part.func] += 1
+    return found
+
+
+def extent(node: Any) -> int:
+    """How much text a tree is, in parts."""
+    return sum(type(n) not in (Named, Choice) for n in walk(node))
+
+
+def inlined(body: Sequence[Statement], names: Collection[str] = ()) -> list[Statement]:
+    """`body` with what is used once, and not in a loop or in a function, where it is used; `names` stay as they are."""
+    read = names_in(list(body))
+    kept = set(names) | {n.root.id for n in walk(list(body)) if isinstance(n, Leaf)}
+    for statement in body:
+        inside = [statement] if type(statement) in (For, Def) else [n for n in walk(statement) if type(n) is Lambda]
+        kept |= set(names_in(inside))
+    held: dict[str, Assign] = {}
+    found: list[Statement] = []
+
+    def change(node: Any) -> Any:
+        if type(node) is Name:
+            statement = held.pop(node.id, None)
+            return node if statement is None else Named(node, statement.value, statement)
+        return rebuilt(node, change)
+
+    for statement in body:
+        made = statement if type(statement) in (For, Def, Lines) else change(statement)
+        target = made.targets[0] if type(made) is Assign and len(made.targets) == 1 else None
+        if type(made) is Assign and type(target) is str and read[target] == 1 and target not in kept:
+            held[target] = made
+        else:
+            found.append(made)
+    return found
+
+
+def bare(expr: Any) -> Any:
+    return expr.value if type(expr) is Named else expr
+
+
+def cost_of(node: Any) -> int:
+    """How much is written, and read, for an expression. Where only a word or a constant differs, that is little."""
+    if isinstance(node, Expr) and is_constant(node):
+        return 1
+    below = sum(map(cost_of, parts_below(node)))
+    if type(node) is Choice:
+        return below + (1 if all(type(e) is Name or is_constant(e) for _, e in node.ways) else PLACE)
+    return below + (type(node) is not Named)
+
+
+def is_same(node: Any) -> bool:
+    return not any(type(n) is Choice for n in walk(node))
+
+
+def parts_of(statement: Any) -> Counter[str]:
+    """What a statement is made of, without the words for its variables."""
+    found: Counter[str] = Counter()
+    for node in walk(statement):
+        if isinstance(node, Leaf):
+            found["".join(step[1] for step in node.steps)] += 1
+        elif type(node) is Call and type(node.func) is str:
+            found[node.func] += 1
+        elif type(node) in (Text, Attribute):
+            found[node.text if type(node) is Text else node.name] += 1
+        elif type(node) is Binary:
+            found[node.op] += 1
+        elif type(node) is Choice:
+            continue
+        elif type(node) is not Named:
+            found[type(node).__name__] += 1
+    return found
+
+
+def parts_below(node: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def below(value: Any) -> None:
+        if isinstance(value, (Expr, Statement)):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                below(item)
+
+    for _, value in slots(node):
+        below(value)
+    return found
+
+
+def below(node: Any, depth: int) -> list[Any]:
+    """The parts of a node, and theirs, the nearest first."""
+    found: list[Any] = []
+    level = [node]
+    for _ in range(depth):
+        level = [p for n in map(bare, level) if type(n) is not Choice for p in parts_below(n)]
+        found += level
+    return found
+
+
+def with_part(node: Any, place: Any, value: Expr) -> Any:
+    def change(node: Any) -> Any:
+        return value if node is place else rebuilt(node, change)
+
+    return change(node)
+
+
+def free(word: str, taken: set[str]) -> str:
+    if word in taken:
+        word = re.sub(r"_\d+$", "", word)
+    name, count = word, 1
+    while name in taken:
+        count += 1
+        name = f"{word}_{count}"
+    return name
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def shapes_in(body: Sequence[Any]) -> dict[str, Expr]:
+    """Names that are sizes of an array: {"length": `x.shape[1]`}."""
+    found: dict[str, Expr] = {}
+    for statement in body:
+        if type(statement) not in (Assign, Unpack):
+            continue
+        value, targets = statement.value, bound_in(statement)
+        if type(value) is Attribute and value.name == "shape" and len(targets) > 1:
+            found.update({n: Subscript(value, Text(str(i))) for i, n in enumerate(targets)})
+        elif len(targets) == 1 and is_size(value):
+            found[targets[0]] = value
+    return found
+
+
+def is_size(value: Any) -> TypeGuard[Subscript]:
+    return type(value) is Subscript and type(value.value) is Attribute and value.value.name == "shape"
+
+
+def sizes_in_full(args: Sequence[Any], known: Mapping[str, Expr]) -> list[Expr]:
+    found: list[Expr] = []
+    for arg in args:
+        arg = bare(arg)
+        if type(arg) is Name and arg.id in known:
+            found.append(known[arg.id])
+            continue
+        inner = arg.value if type(arg) is Star else None
+        cut = inner.index if type(inner) is Subscript and type(inner.index) is Slice else None
+        if (
+            type(inner) is Subscript
+            and cut is not None
+            and cut.start is None
+            and cut.step is None
+            and type(cut.stop) is Text
+            and cut.stop.text.isdigit()
+        ):
+            found += [Subscript(inner.value, Text(str(i))) for i in range(int(cut.stop.text))]
+            continue
+        found.append(arg)
+    return found
+
+
+def sizes_in_short(args: Sequence[Expr]) -> list[Expr]:
+    """`x.shape[0], x.shape[1]` as `*x.shape[:2]`."""
+    first = args[0] if args else None
+    if not is_size(first):
+        return list(args)
+    count = 0
+    while count < len(args) and is_size(args[count]) and args[count].flat() == f"{first.value.flat()}[{count}]":
+        count += 1
+    if count < 2:
+        return list(args)
+    return [Star(Subscript(first.value, Slice(None, Text(str(count)), None))), *args[count:]]

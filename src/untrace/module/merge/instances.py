@@ -1,0 +1,476 @@
+"""Instances of one class that differ in constants, or in whether a part is there, share one function.
+
+    def basic_block(params, buffers, x, stride=(1, 1)):
+        ...
+        shortcut = batch_norm2d(params["shortcut"]["1"], ...) if "shortcut" in params else x
+
+The functions are written one by one first; here their trees become one. The proof is of the text that comes of it; where
+it fails, the functions stay apart.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from untrace._identifiers import identifier
+from untrace.ir.passes import is_strict
+from untrace.lift.naming import words
+from untrace.module.access_paths import Leaf
+from untrace.module.merge.alignment import (
+    Aligned,
+    Different,
+    Place,
+    get,
+    places_of,
+    put,
+    signature_of,
+    targets_of,
+    walk,
+)
+from untrace.module.merge.conditions import HasKey, If, Ternary
+from untrace.module.merge.versions import kind_of, unite
+from untrace.provenance.sites import Provenance
+from untrace.python.tree import (
+    WIDTH,
+    Assign,
+    Attribute,
+    Call,
+    Def,
+    Dict,
+    Expr,
+    Lines,
+    List,
+    Name,
+    Parameter,
+    Statement,
+    Subscript,
+    Text,
+    Tuple,
+    Unary,
+)
+from untrace.python.types import Type
+
+# A function with more parameters than this is harder to read than two.
+_MOST_PARAMETERS = 4
+
+
+class Spread(Expr):
+    """`**new_shortcut` in a dict."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def flat(self) -> str:
+        return f"**{self.name}"
+
+
+class SpreadDict(Dict):
+    """`{key: value, **rest}`."""
+
+    __slots__ = ("rest",)
+
+    def __init__(self, pairs: Sequence[tuple[Expr | None, Expr]], rest: str):
+        super().__init__(pairs)
+        self.rest = rest
+
+    def flat(self) -> str:
+        return "{" + ", ".join([*[f"{key}{value.flat()}" for key, value in self._parts()], f"**{self.rest}"]) + "}"
+
+    def items(self) -> Any:
+        return "{", [*self._parts(), ("", Spread(self.rest))], "}"
+
+    def _parts(self) -> list[tuple[str, Expr]]:
+        return [(f"{key.flat()}: " if key is not None else "**", value) for key, value in self.pairs]
+
+
+def share(module: Any, entry: Sequence[Statement]) -> bool:
+    """Makes one function of those with the same head, under conditions where it has to be; whether any were."""
+    return _share(module, entry, True)
+
+
+def share_alike(module: Any, entry: Sequence[Statement]) -> bool:
+    """The same for those that differ little: for where the text of `share` is not proven."""
+    return _share(module, entry, False)
+
+
+def _share(module: Any, entry: Sequence[Statement], conditions: bool) -> bool:
+    groups: dict[str, list[Def]] = {}
+    for definition in module.definitions:
+        if type(definition) is Def and definition.body and type(definition.body[0]) is Lines:
+            groups.setdefault(definition.body[0].text, []).append(definition)
+    shared = False
+    before = set(module.local_definitions)
+    known = Provenance()
+    for group in groups.values():
+        left: list[Def] = []
+        while group:
+            base = max(group, key=lambda d: len(d.body))
+            others = [d for d in group if d is not base]
+            made = _Shared(module, entry, base, others)
+            if made.others:
+                made.write()
+                shared = True
+            left.append(base)
+            group = [d for d in others if d not in made.others]
+        if conditions and len(left) > 1:
+            try:
+                shared = len(unite(module, entry, left, known)) < len(left) or shared
+            except Exception:  # as in any lift: a fault costs readability, never the result
+                if is_strict():
+                    raise
+    _without_defaults(module, entry, {d.name for g in groups.values() for d in g})
+    _renumber(module, entry, before - set(module.local_definitions))
+    return shared
+
+
+def _without_defaults(module: Any, entry: Sequence[Statement], own: set[str]) -> None:
+    """Leaves out what a function has as its default, where it was made here."""
+    for call in _calls(module, entry):
+        definition = module.local_definitions.get(call.func) if call.func in own else None
+        if definition is not None:
+            same = {p.name: p.default.flat() for p in definition.params if p.default is not None}
+            call.kwargs = [(k, v) for k, v in call.kwargs if same.get(k) != v.flat()]
+
+
+def _renumber(module: Any, entry: Sequence[Statement], left: set[str]) -> None:
+    """`block_3` is `block_2` where that name is `left` over."""
+    calls = _calls(module, entry) if left else []
+    for definition in module.definitions if left else ():
+        stem, _, number = definition.name.rpartition("_") if type(definition) is Def else ("", "", "")
+        lower = [f"{stem}_{k}" for k in range(2, int(number))] if number.isdigit() and stem else []
+        name = next((n for n in lower if n in left), None)
+        if name is None or stem not in module.local_definitions or definition.name not in module.local_definitions:
+            continue
+        left = (left - {name}) | {definition.name}
+        for call in calls:
+            if call.func == definition.name:
+                call.func = name
+        module.local_definitions[name] = module.local_definitions.pop(definition.name)
+        definition.name = name
+
+
+def _calls(module: Any, entry: Sequence[Statement]) -> list[Call]:
+    return [n for n in walk([*module.definitions, *entry]) if type(n) is Call and type(n.func) is str]
+
+
+class _Shared:
+    """One function for `base` and those of `others` that fit it."""
+
+    def __init__(self, module: Any, entry: Sequence[Statement], base: Def, others: Sequence[Def]):
+        self.module, self.entry, self.base = module, entry, base
+        self.others: list[Def] = []
+        self.added: list[Parameter] = []
+        self.name = base.name
+        self.values: dict[Any, tuple[Place, Expr, dict[str, Expr]]] = {}
+        self.aligned: dict[str, Aligned] = {}
+        for other in others:
+            found = self._laid(other)
+            if found is None:
+                continue
+            if self._too_many(found) or self._missing_another(found) or self._passed_on(other):
+                continue
+            if found.residual is not None and any(self._adds_otherwise(a, found) for a in self.aligned.values()):
+                continue
+            if found.keys and self._endings([*self.aligned.values(), found]) is None:
+                continue
+            self.others.append(other)
+            self.aligned[other.name] = found
+            for place, mine, theirs in found.constants:
+                key = (id(place[0]), place[1], place[2])
+                self.values.setdefault(key, (place, mine, {}))[2][other.name] = theirs
+
+    def _laid(self, other: Def) -> Aligned | None:
+        """`other` beside the base: as it stands, or where values have names in one of the two only."""
+        for folded in (False, True):
+            try:
+                found = Aligned(self.base, other, (self._shapes(self.base), self._shapes(other)), folded)
+                self._test(found, other)
+                return found
+            except Different:
+                continue
+        return None
+
+    @staticmethod
+    def _adds_otherwise(before: Aligned, found: Aligned) -> bool:
+        """Whether another residual is added than in a function before."""
+        if before.residual is None or found.residual is None:
+            return False
+        (place, both, _, base), (place_2, both_2, _, base_2) = before.residual, found.residual
+        return place[0] is not place_2[0] or place[1:] != place_2[1:] or both.flat() != both_2.flat() or base != base_2
+
+    def _shapes(self, definition: Def) -> dict[str, tuple[int, ...]]:
+        """The shapes of a function's parameters, with -1 for sizes that follow the inputs."""
+        free = self.module.numbers.integers
+        types = self.module.described.types_of(definition) or []
+        return {n: tuple(-1 if k in free else k for k in getattr(t.aval, "shape", ())) for n, t in types}
+
+    def _too_many(self, found: Aligned) -> bool:
+        places = {(id(p[0]), p[1], p[2]) for p, _, _ in found.constants} | set(self.values)
+        return len(places) > 2 * _MOST_PARAMETERS
+
+    def _missing_another(self, found: Aligned) -> bool:
+        """Whether another part is left out than in the functions before."""
+        before = [a for a in self.aligned.values() if a.missing]
+        return bool(found.missing and before) and (
+            before[0].missing != found.missing or _flat(before[0].instead) != _flat(found.instead)
+        )
+
+    def _passed_on(self, other: Def) -> bool:
+        """Whether one of the functions is more than called: handed to a scan, say."""
+        names = {self.base.name, other.name}
+        return any(type(n) is Name and n.id in names for n in walk([*self.module.definitions, *self.entry]))
+
+    def _test(self, found: Aligned, other: Def) -> HasKey | None:
+        """`"shortcut" in params`: what tells the two apart. Raises Different."""
+        if not found.missing:
+            return None
+        own = {p.name: i for i, p in enumerate(self.base.params)}
+        for node in walk(found.missing):
+            if isinstance(node, Leaf) and node.steps and node.root.id in own and node.steps[0][0] == "item":
+                key, name = node.steps[0][1], other.params[own[node.root.id]].name
+                theirs = {
+                    n.steps[0][1] for n in walk(other.body) if isinstance(n, Leaf) and n.root.id == name and n.steps
+                }
+                if key[:1] == '"' and key not in theirs:
+                    return HasKey(key, node.root)
+        raise Different
+
+    def _endings(self, every: Sequence[Aligned]) -> dict[int, tuple[Place, Leaf, list[str]]] | None:
+        """The leaves with other names in other functions, each with its names; None where these are not all
+        `weight_ih_l0`, `weight_ih_l1` with the same endings.
+        """
+        leaves = {id(leaf): (place, leaf) for found in every for place, leaf, _ in found.keys}
+        theirs = [{id(leaf): other for _, leaf, other in found.keys} for found in every]
+        names = {}
+        endings = set()
+        for number, (place, leaf) in leaves.items():
+            said = [leaf.steps[0][1], *[of.get(number, leaf).steps[0][1] for of in theirs]]
+            if not all(re.fullmatch(r'"\w+"', n) for n in said):
+                return None
+            words_ = [n[1:-1] for n in said]
+            start = os.path.commonprefix(words_).rpartition("_")[0]
+            if not start:
+                return None
+            names[number] = (place, leaf, [start, *[w[len(start) + 1 :] for w in words_]])
+            endings.add(tuple(names[number][2][1:]))
+        return names if len(endings) <= 1 else None
+
+    def _named_by_layer(self, taken: set[str]) -> list[tuple[Parameter, Expr, dict[str, Expr]]]:
+        """`params[f"weight_ih_{layer}"]` for leaves with other names, and the parameter that tells which."""
+        found = self._endings(list(self.aligned.values())) or {}
+        if not found:
+            return []
+        name = _free("layer", taken)
+        taken.add(name)
+        roots = {leaf.root.id for _, leaf, _ in found.values()}
+        places = [i for i, p in enumerate(self.base.params) if p.name in roots]
+        for definition in (self.base, *self.others):
+            self.module.described.in_words(definition, [definition.params[i].name for i in places], "a dict of arrays")
+        for place, leaf, (start, *_) in found.values():
+            put(place, Leaf(leaf.root, (("item", f'f"{start}_{{{name}}}"', 0),)))
+        mine, *theirs = [Text(f'"{ending}"') for ending in next(iter(found.values()))[2][1:]]
+        return [(Parameter(name), mine, dict(zip(self.aligned, theirs, strict=True)))]
+
+    def _residual(self, taken: set[str]) -> list[tuple[Parameter, Expr, dict[str, Expr]]]:
+        """`x + out if use_res_connect else out`, and the parameter that tells which."""
+        found = {n: a.residual for n, a in self.aligned.items() if a.residual is not None}
+        if not found:
+            return []
+        place, both, plain, base_adds = next(iter(found.values()))
+        adds = {self.base.name: base_adds, **{o.name: base_adds != (o.name in found) for o in self.others}}
+        name = _free(self._switch(adds) or "residual", taken)
+        taken.add(name)
+        put(place, Ternary(both, Name(name), plain))
+        texts: dict[str, Expr] = {n: Text(str(value)) for n, value in adds.items()}
+        return [(Parameter(name), texts.pop(self.base.name), texts)]
+
+    def _switch(self, values: Mapping[str, bool]) -> str:
+        """The author's attribute that has these values in the instances."""
+        known: Mapping[str, Mapping[str, Any]] = getattr(self.module, "attributes", {})
+        mine = known.get(self.base.name, {})
+        fitting = [k for k in mine if all(known.get(n, {}).get(k) is value for n, value in values.items())]
+        return words.clean(fitting[0]) if fitting else ""
+
+    # ------------------------------------------------------------ the new function
+
+    def write(self) -> None:
+        module, base = self.module, self.base
+        names = {o.name for o in self.others}
+        # Constants that differ together are one parameter.
+        groups: dict[Any, list[tuple[Place, Expr, dict[str, Expr]]]] = {}
+        for place, mine, theirs in self.values.values():
+            values = (mine.flat(), *[theirs.get(o.name, mine).flat() for o in self.others])
+            groups.setdefault((values, self._role(place)), []).append((place, mine, theirs))
+        taken = {n.id for n in walk(base.body) if type(n) is Name} | {p.name for p in base.params}
+        taken |= {t for n in walk(base.body) if isinstance(n, Statement) for t in _targets(n)}
+        added = [*self._named_by_layer(taken), *self._residual(taken)]
+        for (values, role), places in groups.items():
+            axis = self._axis(values) if role == "size" else None
+            if axis is not None:
+                for place, _, _ in places:
+                    put(place, axis)
+                continue
+            name = _free(role, taken)
+            taken.add(name)
+            for place, _, _ in places:
+                put(place, Name(name))
+            added.append((Parameter(name), places[0][1], places[0][2]))
+        used: dict[str, int] = {}
+        for call in _calls(module, self.entry):
+            used[str(call.func)] = used.get(str(call.func), 0) + 1
+            if call.func == base.name:
+                call.kwargs = [*call.kwargs, *[(p.name, mine) for p, mine, _ in added]]
+            elif call.func in names:
+                call.kwargs = [*call.kwargs, *[(p.name, theirs.get(call.func, mine)) for p, mine, theirs in added]]
+                call.func = base.name
+        for other in self.others:
+            module.described.shared(base, other)
+        first = min((module.definitions.index(o) for o in self.others), default=0)
+        plain = module.definitions[first].name if len(module.definitions[first].name) < len(base.name) else base.name
+        for parameter, mine, theirs in added:
+            counts: dict[str, int] = {}
+            every = {base.name: mine, **{o.name: theirs.get(o.name, mine) for o in self.others}}
+            for name, value in every.items():
+                counts[value.flat()] = counts.get(value.flat(), 0) + used.get(name, 0)
+            common = max(counts, key=lambda k: counts[k])
+            parameter.default = next(v for v in every.values() if v.flat() == common)
+            base.params = [*base.params, parameter]
+            self.added.append(parameter)
+        defaults = [(p.name, p.default) for p in self.added if p.default is not None]  # all have one
+        module.described.also(base, [(name, Type("array", kind_of(default))) for name, default in defaults])
+        missing = next((a for a in self.aligned.values() if a.missing), None)
+        if missing is not None:
+            other = next(o for o in self.others if self.aligned[o.name] is missing)
+            self._conditional(missing, self._test(missing, other))
+        module.definitions[:] = [d for d in module.definitions if d not in self.others]
+        for other in (base, *self.others):
+            del module.local_definitions[other.name]
+        if plain != base.name:
+            for call in _calls(module, self.entry):
+                if call.func == base.name:
+                    call.func = plain
+            base.name = plain
+        self.name = base.name
+        module.local_definitions[base.name] = base
+
+    def _axis(self, values: Sequence[str]) -> Expr | None:
+        """`x.shape[-1]`, where a number is that in each of the functions."""
+        try:
+            numbers = [float(v) for v in values]
+        except ValueError:
+            return None
+        every = [self.module.described.types_of(d) or [] for d in (self.base, *self.others)]
+        for place, parameter in enumerate(self.base.params):
+            if any(place >= len(types) for types in every):
+                return None
+            shapes = [getattr(types[place][1].aval, "shape", ()) for types in every]
+            if len({len(s) for s in shapes}) > 1:
+                continue
+            for axis in reversed(range(len(shapes[0]))):
+                if [s[axis] for s in shapes] == numbers:
+                    text = str(axis - len(shapes[0]) if axis == len(shapes[0]) - 1 else axis)
+                    return Subscript(Attribute(Name(parameter.name), "shape"), Text(text))
+        return None
+
+    def _conditional(self, found: Aligned, test: Any) -> None:
+        """Puts the statements that some instances lack under a condition."""
+        base = self.base
+        body = list(base.body)
+        at = next(i for i, s in enumerate(body) if s is found.missing[0])
+        del body[at : at + len(found.missing)]
+        otherwise: list[Statement] = [Assign([name], value) for name, value in found.instead.items()]
+        inside = list(found.missing)
+        taken = {t for n in walk(base.body) if isinstance(n, Statement) for t in _targets(n)}
+        for dictionary in dict.fromkeys(d for d, _ in found.pairs):
+            numbers = [i for d, i in found.pairs if d is dictionary]
+            key, _ = dictionary.pairs[numbers[0]]
+            assert key is not None  # of `**part` none is found
+            name = _free("new_" + identifier(key.flat().strip('"'), "part"), taken)
+            taken.add(name)
+            inside.append(Assign([name], Dict([dictionary.pairs[i] for i in numbers])))
+            otherwise.append(Assign([name], Dict([])))
+            pairs = [p for i, p in enumerate(dictionary.pairs) if i not in numbers]
+            for node in walk(body):
+                for slot, way in places_of(node):
+                    if get((node, slot, way)) is dictionary:
+                        put((node, slot, way), SpreadDict(pairs, name))
+        only = inside[0]
+        if len(inside) == 1 and type(only) is Assign and list(only.targets) == list(found.instead):
+            ((name, instead),) = found.instead.items()
+            whole = Ternary(only.value, test, instead)
+            if len(whole.flat()) + len(name) < WIDTH - 8:
+                only.value = whole
+                inside = []
+                body.insert(at, only)
+        if inside:
+            body.insert(at, If(test, inside, otherwise))
+        base.body = body
+
+    def _role(self, place: Place) -> str:
+        """What a constant is: the keyword or the parameter that it is passed for."""
+        node, slot, indices = place
+        above = {id(c): n for n in walk(self.base.body) for c in _children(n)}
+        attributes = self._attribute(place)
+        if attributes:
+            return attributes
+        if type(node) is Call and slot == "args" and type(node.func) is not str:
+            return "size"
+        while node is not None:
+            if type(node) is Call and slot == "kwargs":
+                return words.clean(node.kwargs[indices[0]][0])
+            if type(node) is Call and slot == "args" and type(node.func) is str:
+                names = _parameters(node.func, self.module)
+                return words.clean(names[indices[0]]) if indices[0] < len(names) else "size"
+            parent = above.get(id(node))
+            if parent is None or type(node) not in (Text, Tuple, List, Unary) and node is not place[0]:
+                break  # a part of something computed: what that is passed for says nothing of it
+            slot, indices = next(((s, i) for s, i in places_of(parent) if get((parent, s, i)) is node), ("", ()))
+            node = parent
+        return "size"
+
+    def _attribute(self, place: Place) -> str:
+        """The name that the author's object has for the constant, where its values are those of one attribute."""
+        known: Mapping[str, Mapping[str, Any]] = getattr(self.module, "attributes", {})
+        mine, theirs = get(place), self.values[(id(place[0]), place[1], place[2])][2]
+        every = {self.base.name: mine, **{o.name: theirs.get(o.name, mine) for o in self.others}}
+        if not all(n in known for n in every):
+            return ""
+        fitting = [k for k in known[self.base.name] if all(repr(known[n].get(k)) == v.flat() for n, v in every.items())]
+        return words.clean(fitting[0]) if fitting else ""
+
+
+def _flat(values: Mapping[str, Expr]) -> dict[str, str]:
+    return {k: v.flat() for k, v in values.items()}
+
+
+def _targets(statement: Statement) -> list[str]:
+    try:
+        return targets_of(statement)
+    except Different:
+        return []
+
+
+def _free(word: str, taken: set[str]) -> str:
+    name, count = identifier(word, "size"), 1
+    while name in taken:
+        count += 1
+        name = f"{word}_{count}"
+    return name
+
+
+def _children(node: Any) -> Iterator[Any]:
+    for slot, way in places_of(node):
+        yield get((node, slot, way))
+
+
+def _parameters(function: str, module: Any) -> list[str]:
+    """The parameters of a function that a text calls."""
+    own = module.local_definitions.get(function)
+    if own is not None:
+        return [p.name for p in own.params]
+    return list(signature_of(function))

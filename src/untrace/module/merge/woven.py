@@ -1,0 +1,109 @@
+"""Functions of one class in one, each part with the functions that have it (its *variants*)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from untrace.module.loops.of_calls import For
+from untrace.module.merge.alignment import Different, walk
+from untrace.module.merge.choices import (
+    Choice,
+    Guarded,
+    Let,
+    Named,
+    Variants,
+    bound_in,
+    inlined,
+    parts_below,
+    rebuilt,
+    renamed,
+)
+from untrace.python.tree import Assign, Def, Expr, Lambda, Lines, Return, Statement, Tuple
+
+
+class Woven:
+    """Functions of one class in one.
+
+    `params`: (name, its default, the variants that have it). `body`: statements with the variants that have them.
+    `results`: (value, the variants that return it), of which there are `several`, or one that is no tuple.
+    """
+
+    def __init__(self, definition: Def, names: Collection[str] = ()):
+        """names: of values that stand in statements of their own even if they are used once."""
+        self.variants: Variants = frozenset([definition.name])
+        if any(p.kind != "plain" for p in definition.params) or definition.decorators:
+            raise Different
+        self.params = [(p.name, p.default, self.variants) for p in definition.params]
+        self.head = [s for s in definition.body if type(s) is Lines]
+        body = inlined([s for s in definition.body if type(s) is not Lines], names)
+        if not body or type(body[-1]) is not Return:
+            raise Different
+        value: Any = body[-1].value
+        self.several = type(value) is Tuple
+        self.results: list[tuple[Expr, Variants]] = [
+            (e, self.variants) for e in (value.elements if self.several else [value])
+        ]
+        self.body: list[Guarded] = [(self.variants, s) for s in body[:-1]]
+
+    def with_names(self, names: Mapping[str, str], authors: dict[int, str]) -> Woven:
+        """A copy with other names of variables."""
+        made = object.__new__(Woven)
+        made.variants, made.params, made.head, made.several = self.variants, self.params, self.head, self.several
+        made.body = [(g, renamed(s, names, authors)) for g, s in self.body]
+        made.results = [(renamed(e, names, authors), v) for e, v in self.results]
+        return made
+
+    def names(self) -> set[str]:
+        """All names that it gives."""
+        every = [s for _, s in self.body] + [e for e, _ in self.results]
+        found = {p[0] for p in self.params} | {n for _, s in self.body for n in bound_in(s)}
+        found |= {p for n in walk(every) if type(n) is Lambda for p in n.params}
+        return found | {n.name for n in walk(every) if type(n) in (Named, Let)}
+
+    def unfolded(self, names: Collection[str]) -> Woven:
+        """A copy where values of these names are given before they are used."""
+        made = self.with_names({}, {})
+        body: list[Guarded] = []
+
+        def out_of(node: Any, guard: Variants) -> Any:
+            def change(node: Any) -> Any:
+                if type(node) in (Choice, Let, For, Def, Lambda):
+                    return node
+                if type(node) is Named and node.name in names:
+                    statement: Any = Assign([node.name], change(node.value), getattr(node.statement, "origin", None))
+                    body.append((guard, statement))
+                    return node.use
+                return rebuilt(node, change)
+
+            return change(node)
+
+        for guard, statement in made.body:
+            body.append((guard, out_of(statement, guard)))
+        made.results = [(out_of(e, made.variants) if v == made.variants else e, v) for e, v in made.results]
+        made.body = body
+        return made
+
+    def names_of(self, variant: Variants) -> set[str]:
+        """The names that one variant gives."""
+        found: set[str] = set()
+
+        def look(node: Any) -> None:
+            if type(node) is Choice:
+                for variants, way in node.ways:
+                    if variants & variant:
+                        look(way)
+                return
+            if type(node) in (Named, Let):
+                found.add(node.name)
+            if isinstance(node, Statement):
+                found.update(bound_in(node))
+            if type(node) is Lambda:
+                found.update(node.params)
+            for part in parts_below(node):
+                look(part)
+
+        for variants, part in [*self.body, *[(v, e) for e, v in self.results]]:
+            if variants & variant:
+                look(part)
+        return found

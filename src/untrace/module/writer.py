@@ -1,0 +1,684 @@
+"""The printer of the JAX target: Program -> statements of a module.
+
+One statement per equation. Functions that JAX keeps as jaxprs become module-level functions, each once; bodies of
+loops that close over outer variables become nested functions. A primitive without a rule, or whose rule declines, is
+written as a `bind` of the imported primitive object, which is always the same equation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace._errors import UnsupportedPrimitiveError
+from untrace._identifiers import identifier
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import (
+    Constant,
+    Equation,
+    Function,
+    Library,
+    Literal,
+    Local,
+    Primitive,
+    Scan,
+    SizeNumbers,
+    TreeMap,
+    TreeSum,
+    Value,
+    functions_called,
+)
+from untrace.ir.nodes import Pack as TuplePack
+from untrace.ir.nodes import Unpack as TupleUnpack
+from untrace.lift.naming.bases import base_of
+from untrace.module import rules
+from untrace.module.call_arguments import Unpacked
+from untrace.module.constants import ConstantWriter, Named
+from untrace.module.docstrings import Described
+from untrace.module.grouping.result_trees import note_returned
+from untrace.module.inlining import FOLDED_WIDTH, RETURNED_WIDTH, foldable, folded_in_order, unread
+from untrace.module.local_calls import write_calls
+from untrace.module.nested import BareReturn
+from untrace.module.sizes import Sizes
+from untrace.provenance.sites import Provenance
+from untrace.python.names import Scope
+from untrace.python.tree import (
+    Assign,
+    Attribute,
+    Call,
+    Def,
+    Expr,
+    Name,
+    Parameter,
+    Return,
+    Statement,
+    Text,
+    Tuple,
+    Unpack,
+    quoted,
+)
+from untrace.python.values import Unwritable
+from untrace.targets.jax.library import library_call
+from untrace.targets.jax.tree_maps import Structure, Trees, settle, sum_of, write_map
+
+
+class ModuleWriter(ConstantWriter):
+    """Collects what one module needs: functions in order, constants, helpers, imports.
+
+    `forced`: ids of jaxpr equations that must be written as a `bind` (their rule was tried and taken back).
+    `idiomatic`: values without a name of their own stand inside the expression that uses them.
+    """
+
+    def __init__(self, forced: frozenset[int] = frozenset(), standalone: bool = False, idiomatic: bool = False):
+        super().__init__()
+        self.rules = rules.JAX  # those of the target
+        self.namespace = "jnp"  # what its functions on arrays are in
+        self.entry_decorators: Sequence[Expr] = ()
+        self.describes_types = ""  # the helper that gives types in words; "" for JAX's own
+        self.idiomatic = idiomatic
+        # Id of a jaxpr equation -> those whose expressions stand in its own.
+        self.folded: dict[int, tuple[Any, ...]] = {}
+        self.definitions: list[Statement] = []
+        self.units: list[list[Statement]] = []  # those of them that belong together, as a function and its rules
+        self.notes: list[str] = []
+        self.reroll = False  # whether loops over local functions become scans
+        self.scans = 0  # how many did
+        self.annotation_words: set[str] = set()  # names of jaxtyping that annotations use
+        self.described = Described(self)  # docstrings and annotations
+        self.forced = forced
+        self.standalone = standalone
+        self.callables: dict[int, Expr] = {}  # Python functions of callbacks, by identity
+        self.missing: dict[str, Callable[..., Any]] = {}  # those without text: name of the stand-in -> function
+        self.twins: dict[Any, Name] = {}  # classes that stand for a library's, by class
+        self.program: Any = None  # the jaxpr of the whole program
+        self.being_written: set[int] = set()  # functions inside whose definition we are
+        # Functions that close over variables, by id: where each stands, its definition, those variables.
+        self.closures: dict[int, tuple[FunctionWriter, Def, Sequence[Expr]]] = {}
+        self.kept: list[Any] = []  # ids are only unique while the objects live
+        self.entry: Any = None  # the entry Function
+        self.returned: dict[int, Any] = {}  # of local functions, by id: which of their results are trees
+        self.in_order = False  # see `module.Manner`
+        self.provenance = Provenance()  # that of the program
+        self.keeps_carries = True  # whether the carries of loops keep their order
+        self.kept_carries = False  # whether one has no tree in it for that reason
+        self.sums: dict[int, Any] = {}  # of loops, by id of the equation: the trees that they add up
+        self.rows: dict[int, Any] = {}  # the same: the trees that they stack
+        self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
+        self.handed: dict[int, Any] = {}  # of local functions, by id: the trees that loops over them hand on
+        self.pack_sizes: dict[int, int] = {}  # id of a parameter that is a tree -> how many leaves of it are known
+        self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
+        self.local_definitions: dict[str, Def] = {}  # their definitions, by name
+        self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
+        self.variadic: dict[str, str] = {}  # by name: what the author calls the parameter of all further arguments
+        self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
+        self.authors: dict[int, str] = {}  # id of a variable's Name -> what the author calls the value
+        self.inner_names: dict[int, str] = {}  # the same for values of a library's code, as it calls them
+        self.residuals: Mapping[
+            Value, Value
+        ] = {}  # what a loop takes of what an earlier one stacked -> the value there
+        self.stacked: set[Value] = set()  # those values
+        self.residual_names: dict[Value, Name] = {}  # the variables of both
+        self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
+        self.numbers = SizeNumbers()  # those that follow the sizes of the inputs
+        self.size_names: Mapping[int, str] = {}  # the author's words for them
+        self.guarded: Any = (
+            None  # what the entry depends on beside its arguments (`guard.Guarded`); None without a guard
+        )
+        self.guard: list[Statement] = []  # the entry's first statements then
+        self.sizes_of: dict[int, tuple[int, ...]] = {}  # of local functions, by id: the sizes that they take
+        self.built_in: set[int] = set()  # those of them that had to be written as numbers
+        self._functions: dict[int, str] = {}
+        self._by_body: dict[Any, str] = {}
+        self._primitive_names: dict[int, Expr | None] = {}
+
+    def note_residual(self, value: Value, name: Name) -> None:
+        """Remembers the variable of what goes from one loop to another."""
+        if value in self.residuals or value in self.stacked:
+            self.residual_names[value] = name
+
+    def residual_pairs(self) -> list[tuple[Name, Name]]:
+        """(the variable of a loop's body, that of what a later loop takes of it)."""
+        known = self.residual_names
+        return [(known[v], known[p]) for p, v in self.residuals.items() if p in known and v in known]
+
+    # ------------------------------------------------------------ what rules may ask for
+
+    def function(self, function: Function, build: Callable[[str], Iterable[Statement]] | None = None) -> str:
+        """The name of the module-level function for `function`, written now if it is not there yet.
+
+        `build(name)` may give other statements than the plain definition (decorators, derivative rules).
+        """
+        found = self._functions.get(id(function))
+        if found is None:
+            name = self.scope.fresh(identifier(function.name, "fn"))
+            self._functions[id(function)] = name
+            statements = list(build(name)) if build else [self.define(function, name)]
+            self.definitions.extend(statements)
+            self.units.append(statements)
+            found = name
+        return found
+
+    def named(self, key: Any, hint: str, build: Callable[[str], Iterable[Statement]]) -> str:
+        """Like `function`, for a definition that belongs to `key` (hashable) and not to one Function."""
+        found = self._by_body.get(key)
+        if found is None:
+            name = self.scope.fresh(identifier(hint, "fn"))
+            self._by_body[key] = name
+            statements = list(build(name))
+            self.definitions.extend(statements)
+            self.units.append(statements)
+            found = name
+        return found
+
+    def authored(self, name: Name, author: str | None) -> Name:
+        """`name`, of a value that is called `author` in the author's source; None: of one that has no name there."""
+        if author is not None:
+            self.authors[id(name)] = author
+            self.kept.append(name)
+        return name
+
+    def writer(self) -> FunctionWriter:
+        """A writer for a module-level function."""
+        return FunctionWriter(self, Scope(self.scope))
+
+    def define(
+        self,
+        function: Function,
+        name: str,
+        decorators: Sequence[Expr] = (),
+        fixed: Mapping[Value, Expr] = {},  # noqa: B006
+    ) -> Def:
+        """`def name(params): ...`, returning a tuple of the function's results (the bare result where it is one).
+
+        `fixed`: parameters that are no arguments, for they always have this value of the module.
+        """
+        writer = self.writer()
+        writer.names.update(fixed)
+        params = [Parameter(writer.bind_parameter(p).id) for p in function.params if p not in fixed]
+        writer.equations(function.equations, function.results)
+        made = BareReturn if self.idiomatic else Return
+        writer.statements.append(made(writer.results(function.results)))
+        definition = Def(name, params, writer.statements, decorators)
+        given = [p for p in function.params if p not in fixed]
+        # A line or two say as much as their types would.
+        return self.described.flat(definition, given, function.results, len(writer.statements) > 2)
+
+    def primitive(self, prim: Any) -> Expr | None:
+        """`primitives.add_p`, or another public place of the primitive object; None where there is none."""
+        found: Any = self._primitive_names.get(id(prim), False)
+        if found is False:
+            path = jax_compat.public_primitive(prim)
+            if path is not None:
+                module, _, name = path.rpartition(".")
+                if module == "jax.extend.core.primitives":
+                    self.imports.add("from jax.extend.core import primitives")
+                    path = f"primitives.{name}"
+                elif module == "jax.lax":
+                    self.modules.add("lax")
+                    path = f"lax.{name}"
+                else:
+                    self.imports.add(f"from {module} import {name}")
+                    path = name
+            found = self._primitive_names[id(prim)] = None if path is None else Text(path)
+        return found
+
+
+class FunctionWriter:
+    """Writes one function's body; this is the `w` that rules get. `equation` is the one being written."""
+
+    def __init__(self, module: ModuleWriter, scope: Scope):
+        self.module = module
+        self.scope = scope
+        self.names: dict[Value, Expr] = {}
+        self.statements: list[Statement] = []
+        self.equation: Any = None  # the one that is written
+        self.offset = 0  # of the constants among a loop's operands, while a nested function is written
+        self._body: Sequence[Equation] = ()
+        self._at = 0
+        self.retreating = False  # whether the rule's first form of this equation was proven to be another one
+        self.outer: FunctionWriter | None = None  # of the function around this one
+        self.looked_up: dict[Any, Name] = {}  # classes of libraries that variables of this function hold
+        self.packs: list[Name] = []  # of a local function: the parameters that are trees
+        self.put_together: dict[Any, Name] = {}  # trees that were made for a call, and have a name since
+        self.trees = Trees()  # the trees that can be named here
+        self.result_example: Any = None  # of the entry: what it returns
+        self.structures: dict[int, Structure] = {}  # those of the maps over trees, by id of the equation
+        self.uses: Any = None  # where values are used, once a loop over local functions wants to know
+        # Inside the `tangent_solve` of a `custom_root`: the name of its `g`, leaves of the root, constants of `f`.
+        self.root_map: tuple[str, int, int] | None = None
+        self._reason = ""  # why the rule of the current equation could not write it
+        self._results: Sequence[Any] = ()
+        self._last_reads: dict[Any, int] | None = None  # value -> place of the last equation that reads it
+        self._last_taken: dict[Any, int] | None = None  # the same of trees that calls take
+        self._read: set[Any] | None = None  # what equations and results need, once somebody asks
+        self._folding: frozenset[Any] | set[Any] = frozenset()
+        self._made: dict[Any, Any] = {}  # value that may be folded -> the jaxpr equation that computes it
+        self.sized: list[Value] = []  # parameters, whose shapes tell sizes
+        self.sizes = Sizes(self) if module.numbers.integers else None
+
+    def inside(self, outer: FunctionWriter) -> FunctionWriter:
+        """This writer, whose function can name what is in the function around it."""
+        self.outer = outer
+        self.trees.outer = outer.trees
+        return self
+
+    def is_inside(self, other: FunctionWriter) -> bool:
+        """Whether this function sees the variables of another one."""
+        writer: FunctionWriter | None = self
+        while writer is not None and writer is not other:
+            writer = writer.outer
+        return writer is not None
+
+    def nested(self) -> FunctionWriter:
+        """A writer for a function inside this one, which sees this one's variables."""
+        made = type(self)(self.module, Scope(self.scope)).inside(self)
+        if made.sizes is not None:
+            made.sizes.outer = self.sizes
+        return made
+
+    def previous(self, atom: Any) -> Equation | None:
+        """The equation just before this one, where it computes `atom` and nothing else uses it."""
+        if self._at == 0:
+            return None
+        before = self._body[self._at - 1]
+        if len(before.outputs) != 1 or before.outputs[0] is not atom or not self._just_written(before):
+            return None
+        uses = sum(a is atom for e in self._body[self._at :] for a in e.inputs)
+        return before if uses == 1 and not any(a is atom for a in self._results) else None
+
+    def remaining(self) -> tuple[Sequence[Equation], Sequence[Any]]:
+        """The equations after the current one, and the results of this function."""
+        return self._body[self._at + 1 :], self._results
+
+    def is_read_later(self, value: Any) -> bool:
+        """Whether an equation after the current one reads `value`, or it is a result."""
+        if self._last_reads is None:
+            self._last_reads = {a: i for i, e in enumerate(self._body) for a in e.inputs if type(a) is Value}
+            self._last_reads.update((r, len(self._body)) for r in self._results if type(r) is Value)
+        return self._last_reads.get(value, -1) > self._at
+
+    def is_taken_later(self, key: Any, taken_by: Callable[[Equation], Iterable[Any]]) -> bool:
+        """Whether an equation after the current one takes the tree that `key` stands for: `taken_by` gives its keys."""
+        if self._last_taken is None:
+            self._last_taken = {k: i for i, e in enumerate(self._body) for k in taken_by(e)}
+        return self._last_taken.get(key, -1) > self._at
+
+    def is_live(self, output: Value | None) -> bool:
+        """Whether a result or an effect of this function depends on `output`, of its current equation."""
+        live = {id(r) for r in self._results}
+        for equation in reversed(self._body[self._at + 1 :]):
+            if equation.effects or any(id(o) in live for o in equation.outputs):
+                live.update(id(a) for a in equation.inputs)
+        return id(output) in live
+
+    def _just_written(self, equation: Equation) -> bool:
+        return bool(self.statements) and self.statements[-1].origin is equation.origin
+
+    # ------------------------------------------------------------ names and operands
+
+    def bind_parameter(self, value: Value, hint: str | None = None) -> Name:
+        base = value.hint if self.module.idiomatic and value.hint else hint or value.hint or "x"
+        base = identifier(base, "x")
+        name = self.names[value] = self.module.authored(Name(self.scope.fresh(base)), base)
+        self.module.note_residual(value, name)
+        self.sized.append(value)
+        return name
+
+    def atom(self, atom: Any) -> Expr:
+        if type(atom) is Value:
+            return self.names[atom]
+        if type(atom) is Literal:
+            return self.literal(atom)
+        return self.module.constant(atom)
+
+    def literal(self, literal: Literal) -> Expr:
+        value = literal.value
+        if (
+            self.sizes is not None
+            and np.ndim(value) == 0
+            and np.asarray(value).dtype.kind in "if"
+            and np.isfinite(value)
+        ):
+            found = self.sizes.number(value.item() if isinstance(value, np.generic | np.ndarray) else value)
+            if found is not None and literal.aval.weak_type:
+                return found
+            if found is not None:
+                self.module.modules.add("np")
+                return Call(f"np.{literal.aval.dtype.name}", [found])
+        return self.module.literal(literal)
+
+    def source(self, value: Any) -> Expr:
+        """A parameter's value as source. Raises Unwritable."""
+        values = self.module.values
+        values.sizes = self.sizes
+        try:
+            return values.source(value)
+        finally:
+            values.sizes = None
+
+    def lax(self, name: str, *args: Any, **kwargs: Any) -> Call:
+        """`lax.name(*args, **kwargs)`; arguments that are not expressions are written as values."""
+        self.module.modules.add("lax")
+        return self._call("lax." + name, args, kwargs)
+
+    def jnp(self, name: str, *args: Any, **kwargs: Any) -> Call:
+        self.module.modules.add("jnp")
+        return self._call("jnp." + name, args, kwargs)
+
+    def jax(self, name: str, *args: Any, **kwargs: Any) -> Call:
+        self.module.modules.add("jax")
+        return self._call("jax." + name, args, kwargs)
+
+    def call(self, path: str, *args: Any, **kwargs: Any) -> Call:
+        """A call of one of our helper routines or of a function of the module, by its plain name."""
+        return self._call(path, args, kwargs)
+
+    def _call(self, path: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
+        source = self.source
+        positional = [a if isinstance(a, Expr) else source(a) for a in args]
+        named = [(k, v if isinstance(v, Expr) else source(v)) for k, v in kwargs.items()]
+        return Call(path, positional, named)
+
+    def importing(self, statement: str) -> None:
+        """Adds an import line of our own (fixed text, never from outside)."""
+        self.module.imports.add(statement)
+
+    @property
+    def avals(self) -> list[Any]:
+        return [a.aval for a in self.equation.inputs]
+
+    @property
+    def out_avals(self) -> list[Any]:
+        return [v.aval for v in self.equation.origin.outvars]
+
+    def results(self, atoms: Sequence[Any]) -> Expr:
+        """What a function returns: the bare value of one result, else a tuple."""
+        if len(atoms) == 1:
+            return self.atom(atoms[0])
+        return Tuple([self.atom(a) for a in atoms])
+
+    # ------------------------------------------------------------ equations
+
+    def equations(self, equations: Sequence[Equation], results: Sequence[Any] = ()) -> None:
+        """Appends the statements of `equations`; `results` are the atoms that the function returns."""
+        if any(type(e.callee) in (TreeMap, TreeSum) for e in equations):
+            equations = settle(self, equations)
+        if self.result_example is not None:
+            note_returned(self, equations, results, self.result_example)
+        self._body, self._results, self._read = equations, results, None
+        self._last_reads = self._last_taken = None
+        names = self.names
+        find = self.module.rules.find
+        forced = self.module.forced
+        literal = self.module.literal if self.sizes is None else self.literal
+        dead: set[int] = set()
+        if self.module.idiomatic:
+            self._folding = foldable(equations, results)
+            if self.module.in_order:
+                self._folding = folded_in_order(equations, results, self._folding)
+            dead = unread(equations, results, forced)
+        written = 0
+        for self._at, equation in enumerate(equations):
+            if self._at < written:
+                continue
+            if id(equation) in dead:
+                names.update((o, Name("_")) for o in equation.outputs if o is not None)
+                continue
+            self.equation = equation
+            if type(equation.callee) is Local:
+                written = self._at + write_calls(self, equations, self._at, results)
+                continue
+            if type(equation.callee) is TreeMap:
+                write_map(self, equation)
+                continue
+            if type(equation.callee) is TreeSum:
+                self._statement(equation, sum_of(self, equation))
+                continue
+            operands = [
+                names[a] if type(a) is Value else literal(a) if type(a) is Literal else self._array(a, equation)
+                for a in equation.inputs
+            ]
+            callee = equation.callee
+            if type(callee) is Library:
+                called = library_call(self, equation, operands)
+                if isinstance(called, rules.Groups):
+                    self._groups(called, equation)
+                else:
+                    self._statement(equation, called)
+                continue
+            if type(callee) is TuplePack:
+                self._statement(equation, Tuple(operands))
+                continue
+            if type(callee) is TupleUnpack:
+                self._statement(equation, operands[0], several=True)
+                continue
+            function = find(callee.name)
+            expr = rules.DECLINE
+            self._reason = ""
+            self.retreating = bool(forced) and id(equation.origin) in forced
+            if self.retreating:
+                try:
+                    expr = self.bind(equation, operands)
+                except UnsupportedPrimitiveError:
+                    pass  # the rule may know another exact form; if not, the proof says what its first one is worth
+            if function is not None and expr is rules.DECLINE:
+                expr = self._by_rule(function, operands, equation.parameters)
+            if expr is rules.DECLINE:
+                expr = self.bind(equation, operands)
+            if expr is rules.WRITTEN:
+                continue
+            if type(expr) is rules.Groups:
+                self._groups(expr, equation)
+            elif type(expr) is rules.Whole and len(equation.outputs) == 1:
+                self._statement(equation, expr.expr)
+            else:
+                self._statement(equation, expr, callee.object.multiple_results)
+
+    def _array(self, constant: Constant, equation: Equation) -> Expr:
+        """An array that an equation takes: without a name yet where its functions know it by themselves."""
+        inside = functions_called(equation) if self.module.idiomatic else ()
+        if any(constant in f.facts.known for f in inside):
+            return Named(self.module, constant)
+        return self.module.constant(constant)
+
+    def _statement(self, equation: Equation, expr: Expr, several: bool = False, base: str | None = None) -> None:
+        """`names = expr`, or nothing yet where `expr` will stand in the one expression that needs it.
+
+        `several`: the value unpacks into the results also where there is only one. `base`: a word for what has no name.
+        """
+        outputs = equation.outputs
+        if all(o is None for o in outputs):
+            self.statements.append(Assign((), expr, equation.origin))
+            return
+        single = len(outputs) == 1 and not several
+        output = outputs[0]
+        returned = len(self._results) == 1 and output is self._results[0]
+        limit = RETURNED_WIDTH if returned else FOLDED_WIDTH
+        if single and output is not None and output in self._folding and not self._stands(output):
+            # The arguments of a call have their lines.
+            if returned and type(expr) is Call or len(expr.flat()) <= limit:
+                self.names[output] = expr
+                self._note_folded(equation)
+                return
+        base = base or _base(equation)
+        targets = ["_" if o is None or not single and not self.is_read(o) else self._target(o, base) for o in outputs]
+        make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
+        self.statements.append(make(targets, expr, equation.origin))
+        self._note_folded(equation)
+
+    def _stands(self, output: Value) -> bool:
+        """Whether a value keeps the statement that its author gave it: not under a name with a number."""
+        return output.named and not self.scope.taken(identifier(output.hint, "x"))
+
+    def is_read(self, output: Value) -> bool:
+        """Whether an equation or the result of this function needs `output`."""
+        if not self.module.idiomatic:
+            return True
+        if self._read is None:
+            self._read = {*self._results, *(a for e in self._body for a in e.inputs)}
+        return output in self._read
+
+    def _target(self, output: Value, base: str) -> str:
+        base = identifier(output.hint, base) if output.hint else base
+        name = self.scope.fresh(base)
+        node = self.names[output] = self.module.authored(Name(name), base if output.named else None)
+        self.module.note_residual(output, node)
+        if output.named_inside and output.hint:
+            self.module.inner_names[id(node)] = base
+            self.module.kept.append(node)
+        return name
+
+    def _note_folded(self, equation: Equation) -> None:
+        """Remembers which equations stand in the expression of this one: a wrong one is looked for among them."""
+        if not self._folding:
+            return
+        folded = self.module.folded
+        inside: list[Any] = []
+        for atom in equation.inputs:
+            if atom in self._folding and atom in self._made and type(self.names[atom]) is not Name:
+                origin = self._made[atom]
+                inside.append(origin)
+                inside.extend(folded.get(id(origin), ()))
+        if inside:
+            folded[id(equation.origin)] = tuple(inside)
+        for output in equation.outputs:
+            if output in self._folding:
+                self._made[output] = equation.origin
+
+    def _by_rule(self, function: rules.Rule, operands: Sequence[Expr], params: Any) -> Any:
+        """What the rule gives, DECLINE included: for a value without source, and for parameters that it does not know."""
+        try:
+            return function(self, *operands, **params)
+        except Unwritable as error:
+            self._reason = str(error)
+        except TypeError as error:
+            if not _is_signature_mismatch(error):
+                raise
+        return rules.DECLINE
+
+    def _groups(self, value: rules.Groups, equation: Equation) -> None:
+        outputs = equation.outputs[value.skip :]
+        bases = value.bases or [_base(equation)] * len(outputs)
+        groups: list[Any] = []
+        place = 0
+        for number, size in enumerate(value.sizes):
+            if number in value.bound:
+                known = value.bound[number]
+                groups.append(known.id if type(known) is Name else known)
+                place += size
+                continue
+            names = []
+            end = place + size
+            while place < end:
+                output = outputs[place]
+                unread = output is None or (self.module.idiomatic and not self.is_read_later(output))
+                names.append("_" if unread else self._target(output, bases[place]))
+                place += 1
+            if not names or all(n == "_" for n in names):
+                groups.append("_")
+                continue
+            if self.module.idiomatic and names[-2:] == ["_", "_"]:
+                while names[-1] == "_":
+                    names.pop()
+                names.append("*_")
+            if len(names) == 1:
+                groups.append(names[0])
+            elif len(value.sizes) > 1:
+                groups.append(Tuple([Name(n) for n in names]))
+            else:
+                groups.extend(names)
+        if all(g == "_" for g in groups):
+            groups = []
+        whole = type(equation.callee) is Scan and "_" not in groups and all(type(g) is str for g in groups)
+        self.statements.append((Unpacked if whole else Assign)(groups, value.expr, equation.origin))
+        self._note_folded(equation)
+
+    def bind(self, equation: Equation, operands: Sequence[Expr]) -> Expr:
+        """`primitives.x_p.bind(*operands, **params)`: the very same equation."""
+        prim = callee_of(equation, Primitive).object
+        if jax_compat.binds_functions(prim):
+            why = self._reason or "it has no rule, and a call primitive cannot be bound with written functions"
+            raise UnsupportedPrimitiveError(_unsupported(equation, why))
+        place = self.module.primitive(prim)
+        if place is None:
+            raise UnsupportedPrimitiveError(
+                _unsupported(equation, "it has no rule, and no public place to import it from")
+            )
+        kwargs = []
+        params = equation.parameters
+        for key in params:
+            try:
+                kwargs.append((key, self.parameter(params[key])))
+            except Unwritable as error:
+                raise UnsupportedPrimitiveError(
+                    _unsupported(equation, self._reason or f"its parameter {key!r} cannot be written: {error}")
+                ) from None
+        if not all(key.isidentifier() for key in params):
+            raise UnsupportedPrimitiveError(_unsupported(equation, "a parameter's name is not an identifier"))
+        return Call(Attribute(place, "bind"), operands, kwargs)
+
+    def parameter(self, value: Any) -> Expr:
+        """A parameter of a `bind`: like `source`, with Functions as jaxprs traced from written functions."""
+        if type(value) is Function:
+            return self.jaxpr(value)
+        if type(value) is tuple:
+            return Tuple([self.parameter(v) for v in value])
+        if isinstance(value, np.dtype):  # a `bind` takes dtypes as they are, not what stands for them elsewhere
+            self.module.modules.add("jnp")
+            return Call("jnp.dtype", [Text(quoted(value.name))])
+        return self.source(value)
+
+    def jaxpr(self, function: Function) -> Expr:
+        """`_jaxpr(f, *avals)`: the jaxpr of a written function, open or closed as the original was."""
+        name = self.module.function(function)
+        self.module.helper("_jaxpr")
+        avals = [self.aval(p.aval) for p in function.params]
+        call = Call("_jaxpr", [Name(name), *avals])
+        return Attribute(call, "jaxpr") if jax_compat.is_open(function.jaxpr) else call
+
+    def aval(self, aval: Any) -> Expr:
+        """A `jax.ShapeDtypeStruct` for an abstract value."""
+        self.module.modules.add("jax")
+        return jax_compat_struct(self, aval)
+
+
+def jax_compat_struct(w: FunctionWriter, aval: Any) -> Expr:
+    if not jax_compat.is_shaped_array(aval):
+        raise Unwritable(f"a parameter of type {aval} has no ShapeDtypeStruct")
+    kwargs: list[tuple[str, Expr]] = []
+    if aval.weak_type:
+        kwargs.append(("weak_type", Text("True")))
+    if jax_compat.has_typed_mesh(aval):  # inside shard_map, or under an explicit mesh
+        kwargs.append(("sharding", w.source(aval.sharding)))
+    vma = jax_compat.varying_axes(aval)
+    if vma:
+        varying = [("varying", w.source(frozenset(vma)))]
+        kwargs.append(("manual_axis_type", Call("jax.sharding.ManualAxisType", [], varying)))
+    return Call("jax.ShapeDtypeStruct", [w.source(tuple(aval.shape)), w.module.values.dtype(aval.dtype)], kwargs)
+
+
+def _base(equation: Equation) -> str:
+    """The base of the names of an equation's results; of a primitive object (JAX 0.12), by what it is."""
+    name = equation.callee.name
+    return base_of(jax_compat.primitive_label(equation.origin) if name == "call_hi_primitive" else name)
+
+
+def _is_signature_mismatch(error: TypeError) -> bool:
+    """Whether a rule was called with parameters that it does not know (a new JAX): then the general form is written."""
+    frames = error.__traceback__
+    return frames is not None and frames.tb_next is None
+
+
+def _unsupported(equation: Equation, why: str) -> str:
+    name = equation.callee.name
+    params = ", ".join(f"{k}={str(v)[:60]}" for k, v in equation.params.items())
+    where = jax_compat.user_line(equation.origin)
+    return (
+        f"cannot write the primitive `{name}` [{params}]{' from ' + where if where else ''}: {why}.\n"
+        f"To teach untrace how it is written, register a rule:\n"
+        f'    @untrace.rule("{name}")\n'
+        f"    def {identifier(name, 'primitive')}(w, *operands, **params): return w.jnp('some_function', *operands)"
+    )

@@ -1,0 +1,206 @@
+"""Statements that go into the one after them, where the two make one line that is read at once.
+
+    scaled_t = solve(a, b)                   gain = solve(a, b).T
+    gain = scaled_t.T               ->       x = x + attention(params, x)
+    out = attention(params, x)
+    x = x + out
+
+What stands inside another expression while it is written is short (`folding`), for nobody knows yet how long the line
+will be. Here the lines are known. A value that the author bound to a name in a statement of its own keeps it, and so do
+cotangents (`d_x`), by which a backward pass is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from untrace.provenance.sites import Provenance
+from untrace.python.tree import (
+    WIDTH,
+    Assign,
+    Attribute,
+    Binary,
+    Call,
+    Def,
+    Dict,
+    Expr,
+    Lambda,
+    List,
+    Name,
+    Return,
+    Star,
+    Statement,
+    Subscript,
+    Tuple,
+    Unary,
+    Unpack,
+)
+from untrace.python.walk import nodes_of
+from untrace.targets.jax.rules.refs import Store
+
+_MOST_OPERATIONS = 5  # of the line that two statements make
+_DEEPEST = 3  # brackets in one another
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_STRING = re.compile(r"\"[^\"]*\"|'[^']*'")
+_PARTS: dict[type, tuple[str, ...]] = {
+    Attribute: ("value",), Call: ("func", "args", "kwargs"), Tuple: ("elements",), List: ("elements",),
+    Dict: ("pairs",), Subscript: ("value", "index"), Unary: ("value",), Binary: ("left", "right"), Star: ("value",),
+}  # fmt: skip
+_CONTAINERS = (Tuple, List, Dict, Lambda)
+
+
+def fold_neighbours(module: Any, definitions: Sequence[Statement], provenance: Provenance) -> dict[int, Counter[str]]:
+    """Folds such statements in the functions of a module, in place. Gives the `words_of` those that had to be known, by
+    id."""
+    found: dict[int, Counter[str]] = {}
+    for definition in definitions:
+        if type(definition) is Def:
+            folder = _Folder(module, definition, provenance)
+            folder.fold(definition.body, "    ")
+            if folder.known is not None:
+                found[id(definition)] = folder.known
+    return found
+
+
+class _Folder:
+    def __init__(self, module: Any, definition: Def, provenance: Provenance):
+        self.module = module
+        self.provenance = provenance
+        self.definition = definition
+        self.known: Counter[str] | None = None
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often each word stands in the function; folding changes that for nothing that is left."""
+        if self.known is None:
+            self.known = words_of(self.definition)
+        return self.known
+
+    def fold(self, body: Sequence[Statement], indent: str) -> None:
+        for statement in body:
+            inner = getattr(statement, "body", None)
+            if isinstance(inner, (list, tuple)):
+                self.fold(inner, indent + "    ")
+        if type(body) is not list:
+            return
+        place = len(body) - 1
+        while place > 0:
+            if not _is_one_of_several(body, place - 1) and self._folds(body[place - 1], body[place], indent):
+                del body[place - 1]
+            place -= 1
+
+    def _folds(self, first: Statement, second: Statement, indent: str) -> bool:
+        """Puts the value of `first` into `second`, and whether it did."""
+        if type(first) is not Assign or len(first.targets) != 1 or type(first.targets[0]) is not str:
+            return False
+        if not isinstance(second, (Assign, Unpack, Return)) or first.comment or isinstance(first.value, _CONTAINERS):
+            return False
+        name = first.targets[0]
+        if self.known is not None and self.known[name] != 2:
+            return False
+        found = None if name.startswith("d_") else _place_of(second, name)
+        if found is None or self.module.authors.get(id(found[0])) == name:
+            return False
+        if self.counts[name] != 2 or not self._are_alike(first, second):
+            return False
+        node, depth, put = found
+        old = len(list(second.lines(indent)))
+        put(first.value)
+        operations, brackets = _size(second.value)
+        new = list(second.lines(indent))
+        fits = len(new) <= old and max(map(len, new)) <= WIDTH and brackets <= _DEEPEST
+        if old > 1:  # its parts have lines of their own
+            operations, _ = _size(first.value)
+            operations += depth
+        if not fits or operations > _MOST_OPERATIONS:
+            put(node)
+            return False
+        del self.counts[name]
+        self._note(first, second)
+        return True
+
+    def _are_alike(self, first: Assign, second: Any) -> bool:
+        """Whether both belong to the forward pass, and do nothing but compute."""
+        origins = [getattr(s, "origin", None) for s in (first, second)]
+        if any(getattr(s, "is_backward", False) for s in (first, second)):
+            return False
+        if first.origin is None and getattr(self.module.program, "effects", None):
+            return False  # a function that is called may do more
+        if type(second) is Store and origins[0] is not None:
+            origins.pop()  # what is stored is computed before
+        found = [o for o in origins if o is not None]
+        return all(not getattr(o, "effects", None) and self.provenance.site(o).phase == "forward" for o in found)
+
+    def _note(self, first: Assign, second: Any) -> None:
+        """Which equations stand in the expression of another: a wrong one is looked for among them."""
+        origin = getattr(second, "origin", None)
+        if origin is not None and first.origin is not None:
+            folded = self.module.folded
+            inside = (first.origin, *folded.get(id(first.origin), ()))
+            folded[id(origin)] = (*folded.get(id(origin), ()), *inside)
+
+
+def _is_one_of_several(body: Sequence[Statement], place: int) -> bool:
+    """Whether the statement before calls the same function: what is alike is read alike (`q = f(x)`, `k = f(y)`)."""
+    before, here = body[place - 1] if place else None, body[place]
+    if type(before) is not Assign or type(here) is not Assign:
+        return False
+    functions = [getattr(s.value, "func", None) for s in (before, here)]
+    if type(functions[0]) is not str or functions[0] != functions[1]:
+        return False
+    return not set(_WORD.findall(here.value.flat())).intersection(t for t in before.targets if type(t) is str)
+
+
+def words_of(definition: Def) -> Counter[str]:
+    """How often each word stands in a function."""
+    head = Def(definition.name, definition.params, (), definition.decorators, definition.docstring, definition.returns)
+    lines = list(head.lines(""))
+    if not definition.docstring:
+        lines.pop()  # the `pass` of an empty body
+    for statement in definition.body:
+        if type(statement) is Assign and len(statement.targets) == 1 and type(statement.targets[0]) is str:
+            lines += [statement.targets[0], statement.value.flat()]  # how that is broken makes no word
+        else:
+            lines += statement.lines("    ")
+    lines = [_STRING.sub("", line) if '"' in line or "'" in line else line for line in lines]
+    return Counter(_WORD.findall("\n".join(lines)))
+
+
+def _place_of(holder: Any, name: str) -> tuple[Name, int, Callable[[Expr], None]] | None:
+    """Where a variable stands in the value of a statement: (its node, how deep, what puts an expression there)."""
+    stack: list[tuple[Any, int]] = [(holder, -1)]
+    while stack:
+        node, depth = stack.pop()
+        for slot in _PARTS.get(type(node), ("value",) if depth < 0 else ()):
+            part = getattr(node, slot)
+            if type(part) is Name and part.id == name:
+                return part, depth, partial(setattr, node, slot)
+            if isinstance(part, (list, tuple)):
+                for i, item in enumerate(part):
+                    value = item[1] if type(item) is tuple else item  # the value of a key
+                    if type(value) is Name and value.id == name:
+                        return value, depth, partial(_put, node, slot, i)
+                    stack.append((value, depth + 1))
+            elif isinstance(part, Expr):
+                stack.append((part, depth + 1))
+    return None
+
+
+def _put(node: Any, slot: str, place: int, expr: Expr) -> None:
+    items = list(getattr(node, slot))
+    items[place] = (items[place][0], expr) if type(items[place]) is tuple else expr
+    setattr(node, slot, items)
+
+
+def _size(value: Expr) -> tuple[int, int]:
+    """(how many operations an expression has, how deep its brackets go)."""
+    operations = sum(isinstance(n, (Call, Binary, Unary)) or type(n) is Subscript for n in nodes_of(value))
+    depth = deepest = 0
+    for letter in _STRING.sub("", value.flat()):
+        depth += (letter in "([{") - (letter in ")]}")
+        deepest = max(deepest, depth)
+    return operations, deepest

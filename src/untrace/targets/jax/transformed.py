@@ -1,0 +1,102 @@
+"""The function of an expression such as `jax.vmap(jax.grad(f), in_axes=(None, 0))`: the author's, or a transformation of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from untrace.ir.nodes import Equation, Function, Library, Slot
+from untrace.module.call_arguments import Argument, arguments_of, function_of
+from untrace.module.interface.put_together import rebuilt
+from untrace.python.tree import Call, Expr, Text, Tuple
+
+
+def transformed(
+    w: Any,
+    equation: Equation,
+    operands: Sequence[Expr],
+    body: Function,
+    arguments: Sequence[Argument],
+    signature: Any,
+) -> Expr:
+    """The function that a call is of: the author's, or another transformation of it where that is all that is done."""
+    alone = signature.stands_alone(equation.inputs)
+    again = body.equations[0] if len(body.equations) == 1 else None
+    if again is not None and again.callee.name == "vmap" and alone:
+        own = again.params["signature"]
+        if same(again.inputs, body.params) and same(again.outputs, body.results) and own.stands_alone(again.inputs):
+            return mapped(w, again, operands, arguments_of(own, again.params["jaxpr"]))
+    if again is not None and type(again.callee) is Library and same(again.inputs, body.params) and not signature.closed:
+        slots = [a.index if type(a) is Slot else None for a in again.callee.args]
+        plain = again.callee.name.startswith(("jnp.", "jax.")) and not again.callee.kwargs
+        if plain and slots == list(range(len(body.params))) and same(again.outputs, body.results):
+            w.module.modules.add(again.callee.name.partition(".")[0])
+            return Text(again.callee.name)
+    if again is not None and again.callee.name == "value_and_grad":
+        found = _of_gradient(w, again, operands, body, signature.closed)
+        if found is not None:
+            return found
+    return function_of(w, equation, operands, body, arguments, alone, signature)
+
+
+def same(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Whether two sequences have the same objects."""
+    return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
+
+
+def mapped(w: Any, equation: Equation, operands: Sequence[Expr], arguments: Sequence[Argument]) -> Expr:
+    """`jax.vmap(f, in_axes, out_axes)`."""
+    body, in_axes, out_axes = (equation.params[k] for k in ("jaxpr", "in_axes", "out_axes"))
+    signature = equation.params["signature"]
+    function = transformed(w, equation, operands, body, arguments, signature)
+    kwargs = []
+    axes = [_axes(w, a.example, [in_axes[p] for p in a.places]) for a in arguments]
+    if any(axis.flat() != "0" for axis in axes):
+        is_one = len({axis.flat() for axis in axes}) == 1 and axes[0].flat().lstrip("-").isdigit()
+        kwargs.append(("in_axes", axes[0] if is_one else Tuple(axes)))
+    if any(axis != 0 for axis in out_axes):
+        kwargs.append(("out_axes", _axes(w, signature.out, out_axes)))
+    return Call("jax.vmap", [function], kwargs)
+
+
+def _axes(w: Any, example: Any, axes: Sequence[int | None]) -> Expr:
+    """One number where all are the same, as `jax.vmap` takes it; else the tree of them."""
+    texts: list[Expr] = [Text(repr(axis)) for axis in axes]
+    return texts[0] if len(set(axes)) == 1 else rebuilt(w, example, texts)
+
+
+def _of_gradient(w: Any, equation: Equation, operands: Sequence[Expr], outer: Function, closed: int) -> Expr | None:
+    """`jax.grad(f)` for a function that does nothing else than this equation; None where it does.
+
+    closed: how many of its parameters, which are `operands` here, are values that it closes over.
+    """
+    signature, body = equation.params["derivative"].signature, equation.params["jaxpr"]
+    own = equation.inputs[: signature.closed]
+    count = len(jax.tree.leaves(signature.out))
+    places = {id(p): i for i, p in enumerate(outer.params)}
+    if signature.args[1] or not same(equation.inputs[signature.closed :], outer.params[closed:]):
+        return None
+    if not all(id(x) in places for x in own) or any(o is None for o in equation.outputs[count:]):
+        return None
+    value, aux, gradients = equation.outputs[:1], equation.outputs[1:count], equation.outputs[count:]
+    if same(outer.results, [*value, *aux, *gradients]):
+        transform = "value_and_grad"
+    elif same(outer.results, [*gradients, *aux]):
+        transform = "grad"
+    else:
+        return None
+    given = [*(operands[places[id(x)]] for x in own), *operands[closed : len(outer.params)]]
+    function = transformed(w, equation, given, body, arguments_of(signature, body), signature)
+    return gradient(transform, function, signature)
+
+
+def gradient(transform: str, function: Expr, signature: Any) -> Expr:
+    """`jax.grad(f, argnums=..., has_aux=True)`."""
+    options: list[tuple[str, Expr]] = []
+    if signature.argnums != 0:
+        options.append(("argnums", Text(repr(signature.argnums))))
+    if signature.has_aux:
+        options.append(("has_aux", Text("True")))
+    return Call(f"jax.{transform}", [function], [*options, *((name, Text("True")) for name in signature.options)])

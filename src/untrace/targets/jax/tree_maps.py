@@ -1,0 +1,363 @@
+"""`jax.tree.map`: where a TreeMap of the IR can stand in the text, and how.
+
+    updates = jax.tree.map(lambda g, m: 0.1 * g + 0.9 * m, grads, opt_state.mu)
+
+The leaves that go in must be those of trees that the text can name: an argument or a part of one, or what another map
+gave. Leaves of no such tree (the gradients that were just computed) are put into one of the same structure first. The
+text for each leaf must be the same; shapes that differ stand there as `x.shape`. Where that fails, the equations are
+written leaf by leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from untrace import jax_compat
+from untrace._identifiers import identifier
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
+from untrace.lift.naming.words import clean
+from untrace.module.access_paths import Leaf, Node, Step, last_word, reach_nodes
+from untrace.module.interface.put_together import inner_nodes, rebuilt
+from untrace.python.names import Scope
+from untrace.python.pytrees import is_namedtuple
+from untrace.python.tree import Assign, Call, Def, Expr, Lambda, List, Name, Parameter, Return, Text
+from untrace.python.values import Unwritable
+
+_LAMBDA_WIDTH = 60
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Structure:
+    """What trees of one kind have in common: an example of one, and the ways to its leaves."""
+
+    example: Any
+    ways: tuple[tuple[Step, ...], ...]
+
+
+class Trees:
+    """The trees that a function can name, by their leaves."""
+
+    def __init__(self) -> None:
+        self.outer: Trees | None = None  # those of the function around this one
+        self.by_leaves: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
+        self.arguments: set[int] = set()  # ids of the leaves that came from outside
+        self.by_root: dict[str, dict[tuple[Step, ...], tuple[int, Any]]] = {}  # way -> number of leaves, example
+        self._keep: list[Any] = []
+
+    def add(self, root: Name, example: Any, values: Sequence[Value]) -> None:
+        """Registers a variable that holds a tree with these leaves."""
+        nodes = reach_nodes(example)
+        if nodes is not None:
+            self.add_nodes(root, nodes, values)
+
+    def add_nodes(self, root: Name, nodes: Sequence[Node], values: Sequence[Value]) -> None:
+        """The same, where the nodes of the tree are known."""
+        self._keep.extend(values)
+        parts = self.by_root[root.id] = {}
+        found: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
+        for way, node, ways, start in nodes:
+            parts[way] = (len(ways), node)
+            if len(ways) > 1:
+                structure = Structure(node, tuple([w[len(way) :] for w in ways]))
+                # Of trees within each other with the same leaves the innermost: `opt_state[0].trace` is like the
+                # parameters, and `opt_state` is not.
+                found[_key(values[start : start + len(ways)])] = (Leaf(root, way), structure)
+        for key, tree in found.items():
+            self.by_leaves.setdefault(key, tree)
+
+    def name(self, root: Name, example: Any) -> None:
+        """Registers a variable that holds a tree like `example`, whose parts can be passed on."""
+        nodes = reach_nodes(example)
+        if nodes is not None and root.id not in self.by_root:
+            self.by_root[root.id] = {way: (len(ways), node) for way, node, ways, _ in nodes}
+
+    def whole(self, node: Any, leaves: Sequence[Leaf | None]) -> Expr | None:
+        """The part of a tree that these are all the leaves of, where it has the structure of `node`."""
+        first = leaves[0] if leaves else None
+        if first is None:
+            return None
+        own = [x for x in leaves if x is not None and x.root.id == first.root.id]
+        if len(own) < len(leaves):
+            return None
+        if first.root.id not in self.by_root:
+            return self.outer.whole(node, leaves) if self.outer is not None else None
+        parts = self.by_root[first.root.id]
+        for size in range(len(first.steps)):
+            count, other = parts.get(first.steps[:size], (0, None))
+            if count == len(leaves) and all(x.steps[:size] == first.steps[:size] for x in own):
+                same = len({x.steps for x in own}) == count and _same_structure(node, other)
+                return Leaf(first.root, first.steps[:size]) if same else None
+        return None
+
+    def node(self, leaf: Leaf) -> Any:
+        """An example of the tree that an access gives; None where it is no inner node of a known tree."""
+        if leaf.root.id in self.by_root:
+            return self.by_root[leaf.root.id].get(leaf.steps, (0, None))[1]
+        return self.outer.node(leaf) if self.outer is not None else None
+
+    def like(self, accept: Callable[[Any], bool]) -> Leaf | None:
+        """The first tree that `accept` takes."""
+        for root, parts in self.by_root.items():
+            for way, (_, example) in parts.items():
+                if accept(example):
+                    return Leaf(Name(root), way)
+        return self.outer.like(accept) if self.outer is not None else None
+
+
+def _plain_type(leaf: Any) -> tuple[Any, ...] | None:
+    """What zeros like a leaf depend on; None where that is more than shape and dtype."""
+    if jax_compat.varying_axes(leaf) or getattr(leaf, "weak_type", False) or not hasattr(leaf, "dtype"):
+        return None
+    return tuple(leaf.shape), leaf.dtype
+
+
+def _same_structure(left: Any, right: Any) -> bool:
+    try:
+        return bool(jax.tree.structure(left) == jax.tree.structure(right))
+    except Exception:  # a library's `==` of metadata
+        return False
+
+
+def zeros_like(w: Any, node: Any, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
+    """`jax.tree.map(jnp.zeros_like, params)` for a tree of zeros, where one has a name that is of the same types.
+
+    parts: the leaves, which must be zeros; None: they are. way: of several such trees rather the one at this end of a way.
+    """
+    if parts is not None and (len(parts) < 2 or any(type(p) is not Call or p.func != "jnp.zeros" for p in parts)):
+        return None
+    wanted = [_plain_type(x) for x in jax.tree.leaves(node)]
+    if None in wanted:
+        return None
+    found = [
+        leaf
+        for leaf, structure in w.trees.by_leaves.values()
+        if wanted == [_plain_type(x) for x in jax.tree.leaves(structure.example)]
+        and _same_structure(node, structure.example)
+    ]
+    if not found:
+        return None
+    best = next((leaf for leaf in found if leaf.steps[len(leaf.steps) - len(way) :] == way), found[0])
+    w.module.modules.update(("jax", "jnp"))
+    return Call("jax.tree.map", [Text("jnp.zeros_like"), best])
+
+
+# ---------------------------------------------------------------- which maps there are
+
+
+def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
+    """`equations`, with those maps written out that cannot be written as one."""
+    maps = [e for e in equations if type(e.callee) is TreeMap]
+    structures = _structures(w.trees, maps)
+    w.structures.update(structures)
+    found: list[Equation] = []
+    for equation in equations:
+        if type(equation.callee) is TreeSum:
+            known = _key(equation.inputs) in w.trees.by_leaves or any(
+                _key(e.outputs) == _key(equation.inputs) for e in found if type(e.callee) is TreeMap
+            )
+            found.extend([equation] if known else equation.callee.equations)
+        elif type(equation.callee) is not TreeMap:
+            found.append(equation)
+        elif id(equation) in structures and _one_text(w, equation):
+            found.append(equation)
+        else:
+            for turn in equation.callee.turns:
+                found.extend(turn.equations)
+    return found
+
+
+def _structures(trees: Trees, maps: Sequence[Equation]) -> dict[int, Structure]:
+    """{id of a map: the structure of its trees}, for those of which some tree, or one of a map next to it, is known, or
+    whose leaves have the types of an argument's: gradients are like the parameters.
+    """
+    known = {key: structure for key, (_, structure) in trees.by_leaves.items()}
+    found: dict[int, Structure] = {}
+    grown, guessing = True, False
+    while grown:
+        grown = False
+        for equation in maps:
+            if id(equation) in found:
+                continue
+            keys = [_key(column) for column in [*_columns(equation), equation.outputs]]
+            if any(k not in trees.by_leaves and not trees.arguments.isdisjoint(k) for k in keys):
+                continue  # leaves of a tree, but not all of it, or in another order
+            structure = next((known[k] for k in keys if k in known), None)
+            if structure is None and guessing:
+                guesses = (_like_an_argument(trees, leaves) for leaves in (_columns(equation)[0], equation.outputs))
+                structure = next(filter(None, guesses), None)
+            if structure is not None:
+                if any(k in known and not _same_structure(structure.example, known[k].example) for k in keys):
+                    continue
+                found[id(equation)] = structure
+                known.update((k, structure) for k in keys if k not in known)
+                grown = True
+        if not grown and not guessing:
+            grown = guessing = True
+    return found
+
+
+def _like_an_argument(trees: Trees, leaves: Sequence[Any]) -> Structure | None:
+    """The structure of the argument, or the part of one, that has leaves of these types."""
+    wanted = [_plain_type(v.aval) for v in leaves]
+    if None in wanted:
+        return None
+    for key, (_, structure) in trees.by_leaves.items():
+        if trees.arguments.issuperset(key) and [_plain_type(x) for x in jax.tree.leaves(structure.example)] == wanted:
+            return structure
+    return None
+
+
+def _columns(equation: Equation) -> list[Sequence[Any]]:
+    callee = callee_of(equation, TreeMap)
+    count = len(callee.turns)
+    return [equation.inputs[i * count : (i + 1) * count] for i in range(callee.trees)]
+
+
+def _key(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple([id(v) for v in values])
+
+
+# ---------------------------------------------------------------- the function for one leaf
+
+
+def _one_text(w: Any, equation: Equation) -> bool:
+    callee = callee_of(equation, TreeMap)
+    shared = len(callee.turns[0].params) - callee.trees
+    names = [Name(f"shared_{i}") for i in range(shared)]
+    texts = set()
+    for turn in range(len(callee.turns)):
+        try:
+            params, statements, value = _leaf_function(w, equation, turn, names)
+        except Unwritable:
+            return False
+        texts.add("\n".join(Def("f", params, [*statements, Return(value)]).lines("")))
+        if len(texts) > 1:
+            return False
+    return True
+
+
+def _leaf_function(
+    w: Any, equation: Equation, turn: int, shared: Sequence[Expr]
+) -> tuple[list[Parameter], list[Any], Expr]:
+    """(parameters, statements, result) of the function for the leaf of one turn."""
+    callee = callee_of(equation, TreeMap)
+    function = callee.turns[turn]
+    scope = Scope(w.module.scope)
+    for expr in shared:
+        scope.claim_parameter(_root(expr))
+    inner = type(w)(w.module, scope)
+    params = []
+    for value, name in zip(function.params, callee.names, strict=False):
+        inner.names[value] = Name(scope.fresh(identifier(clean(name or "x"), "x")))
+        params.append(Parameter(inner.names[value].id))
+    inner.names.update(zip(function.params[callee.trees :], shared, strict=True))
+    values = w.module.values
+    before = values.shapes
+    values.shapes = [(tuple(v.aval.shape), inner.names[v]) for v in function.params[: callee.trees]]
+    hints = [(o, o.hint, o.named) for e in function.equations for o in e.outputs if o is not None]
+    for output, hint, named in hints:
+        output.hint = hint if named else None  # the rest are after the leaf's own name
+    (result,) = function.results
+    assert type(result) is Value
+    result.named = False
+    try:
+        inner.equations(function.equations, function.results)
+        value, last = inner.atom(function.results[0]), inner.statements[-1:]
+        if last and type(last[0]) is Assign and type(value) is Name and last[0].targets == [value.id]:
+            inner.statements.pop()
+            value = last[0].value
+        return params, inner.statements, value
+    finally:
+        values.shapes = before
+        for output, hint, named in hints:
+            output.hint, output.named = hint, named
+
+
+def _root(expr: Expr) -> str:
+    text = expr.flat()
+    end = next((i for i, c in enumerate(text) if not (c.isalnum() or c == "_")), len(text))
+    return text[:end] or "_"
+
+
+# ---------------------------------------------------------------- the map
+
+
+def write_map(w: Any, equation: Equation) -> None:
+    """`result = jax.tree.map(f, tree, ...)`."""
+    callee = callee_of(equation, TreeMap)
+    structure = w.structures[id(equation)]
+    w.module.modules.add("jax")
+    trees = [_tree(w, column, structure) for column in _columns(equation)]
+    shared = [w.atom(a) for a in equation.inputs[callee.trees * len(callee.turns) :]]
+    params, statements, value = _leaf_function(w, equation, 0, shared)
+    name = callee.result or _common([o.hint for o in equation.outputs if o is not None], "leaves")
+    if callee.result is None and type(trees[0]) is Leaf and set(equation.outputs) <= set(w.remaining()[1]):
+        name = f"new_{last_word(trees[0])}"
+    function: Expr = Lambda([p.name for p in params], value)
+    if statements or len(function.flat()) > _LAMBDA_WIDTH:
+        from untrace.module.nested import BareReturn, put_definition
+
+        label = w.scope.fresh(identifier(clean(callee.function), "leaf") if callee.function else f"{name}_of_leaf")
+        put_definition(w.statements, Def(label, params, [*statements, BareReturn(value)]))
+        function = Name(label)
+    result = Name(w.scope.fresh(identifier(name, "leaves")))
+    w.statements.append(Assign([result.id], Call("jax.tree.map", [function, *trees]), equation.origin))
+    w.module.folded[id(equation.origin)] = tuple(
+        [e.origin for turn in callee.turns for e in turn.equations if e.origin is not equation.origin]
+    )
+    w.trees.add(result, structure.example, equation.outputs)
+    for output, way in zip(equation.outputs, structure.ways, strict=True):
+        w.names[output] = Leaf(result, way)
+
+
+def sum_of(w: Any, equation: Equation) -> Expr:
+    """`sum(jax.tree.leaves(tree))`."""
+    w.module.modules.add("jax")
+    tree = w.trees.by_leaves[_key(equation.inputs)][0]
+    if callee_of(equation, TreeSum).from_zero:
+        return Call("sum", [Call("jax.tree.leaves", [tree])])
+    w.module.imports.add("import operator")
+    return Call("jax.tree.reduce", [Text("operator.add"), tree])
+
+
+def _tree(w: Any, column: Sequence[Any], structure: Structure) -> Expr:
+    """The tree with these leaves: by its name, or put together now."""
+    found = w.trees.by_leaves.get(_key(column))
+    if found is not None:
+        return found[0]
+    leaves = [w.atom(a) for a in column]
+    if all(map(_has_parts, inner_nodes(structure.example))):
+        tree = rebuilt(w, structure.example, leaves)
+    else:
+        known = w.trees.by_leaves.values()
+        like = next(leaf for leaf, other in known if _same_structure(other.example, structure.example))
+        tree = Call("jax.tree.unflatten", [Call("jax.tree.structure", [like]), List(leaves)])
+    hints = [getattr(a, "hint", None) for a in column]
+    name = Name(w.scope.fresh(identifier(_common(hints, "leaves"), "leaves")))
+    w.statements.append(Assign([name.id], tree))
+    if all(type(a) is Value for a in column):
+        w.trees.add(name, structure.example, column)
+    return name
+
+
+def _has_parts(node: Any) -> bool:
+    """Whether a reader would put a node together by its parts: `Moments(mu=mu, nu=nu)` needs no list of leaves."""
+    if type(node) is dict:
+        return all(type(key) is str for key in node)
+    return node is None or type(node) in (list, tuple) or is_namedtuple(node)
+
+
+def _common(hints: Sequence[str | None], otherwise: str) -> str:
+    """The word that all of them are numbered forms of; else the most frequent one. Cotangents are gradients together."""
+    if all((h or "").startswith("d_") for h in hints):
+        return "grads"
+    words = [h for h in hints if h]
+    if not words:
+        return otherwise
+    best = max(sorted(set(words)), key=words.count)
+    return best if words.count(best) * 2 > len(hints) else otherwise
