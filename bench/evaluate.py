@@ -59,8 +59,8 @@ def evaluated(fn: Any, args: Any, kwargs: Any, static: tuple[Any, Any], lifted: 
     from untrace.ir.evaluate import evaluate
     from untrace.lift import lift
     from untrace.module.interface.entry import entry_of
-    from untrace.module.rules import JAX
     from untrace.targets.jax import rules as _rules  # noqa: F401  (registers the rules)
+    from untrace.targets.jax.rules.table import JAX
 
     nums, names = static
     captured = trace(fn, args, kwargs, nums, names, note_calls=lifted)

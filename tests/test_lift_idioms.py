@@ -21,8 +21,8 @@ from untrace.ir.nodes import Library, walk_functions
 from untrace.lift import lift
 from untrace.lift.recognise.engine import IDIOMS, Guess, Matcher
 from untrace.module.interface.entry import entry_of
-from untrace.module.rules import JAX
 from untrace.provenance.sites import NOWHERE
+from untrace.targets.jax.rules.table import JAX
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 

@@ -490,7 +490,8 @@ def test_functions_of_other_equations_are_several():
 
 def test_a_function_that_is_used_as_a_value_is_not_shared():
     from untrace.module.merge.parametric import calls_of
-    from untrace.python.tree import Assign, Call, Name
+    from untrace.python.statements import Assign
+    from untrace.python.tree import Call, Name
 
     calls = []
     assert calls_of(Assign(["y"], Call("f_2", [Name("x")])), {"f": 0, "f_2": 1}, calls) and calls[0][1] == 1

@@ -23,10 +23,11 @@ from untrace._errors import UnsupportedPrimitiveError
 from untrace.module.interface import stand_ins
 from untrace.module.interface.put_together import rebuild
 from untrace.module.interface.signature import signature_parameters, static_arguments, unpack_arguments
+from untrace.python import helpers
 from untrace.python.names import Scope
 from untrace.python.pytrees import is_plain_identifier, leaf_paths, suggest_names, unpack
-from untrace.python.tree import Def, Name, Return, Text
-from untrace.targets.jax import runtime
+from untrace.python.statements import Def, Return
+from untrace.python.tree import Name, Text
 
 LEAF = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -94,11 +95,11 @@ class Written:
         built = rebuild(out, results, inputs, standalone, scope.fresh)
         modules = {"jax", *built.modules, *signature.modules}
         for helper in built.helpers:
-            modules.update(runtime.modules(helper))
+            modules.update(helpers.modules(helper))
         spelled = {"jnp": "import jax.numpy as jnp", "np": "import numpy as np"}
         lines = [spelled.get(m, f"import {m}") for m in sorted(modules)] + sorted(built.imports)
         for helper in built.helpers:
-            lines += ["", "", runtime.text(helper)]
+            lines += ["", "", helpers.text(helper)]
         for definition in built.definitions:
             lines += ["", "", *definition.lines("")]
         inner = f"_{name}" if signature.public else name

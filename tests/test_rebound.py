@@ -16,7 +16,8 @@ from untrace.provenance.sites import Provenance
 from untrace.python.coalesce_names import _parsed, new_names, rebind_names, renamed
 from untrace.python.inline_neighbours import words_of
 from untrace.python.scope_index import own_nodes, straight_of
-from untrace.python.tree import Assign, Attribute, Binary, Call, Def, Lambda, Name, Parameter, Return, Text, Tuple
+from untrace.python.statements import Assign, Def, Parameter, Return
+from untrace.python.tree import Attribute, Binary, Call, Lambda, Name, Text, Tuple
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 

@@ -14,7 +14,8 @@ import untrace
 from untrace.ir.passes import BrokenPass, Course, Pass, run_passes
 from untrace.lift import passes as lifts
 from untrace.module import passes as statements
-from untrace.python.tree import Name, Return
+from untrace.python.statements import Return
+from untrace.python.tree import Name
 
 ROOT = Path(__file__).parents[1]
 NAMES = ["capture", "simplify", *[p.name for p in (*lifts.PASSES, *statements.PASSES)], "proof"]

@@ -374,7 +374,8 @@ def test_a_residual_that_only_some_instances_have(mode):
 def test_values_that_have_a_name_in_one_of_two_functions_only():
     """What is folded into one expression depends on how long its numbers are."""
     from untrace.module.merge.alignment import Aligned, Different
-    from untrace.python.tree import Assign, Binary, Call, Def, Name, Parameter, Return, Text
+    from untrace.python.statements import Assign, Def, Parameter, Return
+    from untrace.python.tree import Binary, Call, Name, Text
 
     def made(named, number):
         product = Call("jnp.dot", [Name("x"), Text(number)])
@@ -395,7 +396,8 @@ def test_functions_are_numbered_without_gaps():
     """`block_3` was the base of the one that `block_2` became a part of."""
     from types import SimpleNamespace
 
-    from untrace.python.tree import Assign, Call, Def, Name
+    from untrace.python.statements import Assign, Def
+    from untrace.python.tree import Call, Name
 
     definitions = [Def(name, [], []) for name in ("block", "block_3", "layer_4")]
     module = SimpleNamespace(definitions=definitions, local_definitions={d.name: d for d in definitions})

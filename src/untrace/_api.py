@@ -23,10 +23,10 @@ from untrace.driver.translate import TARGETS, translated
 from untrace.driver.translated import Translated
 from untrace.module.interface.entry import FlatEntry
 from untrace.module.interface.signature import static_arguments
-from untrace.module.rules import JAX
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
 from untrace.prove.saving import save_module
+from untrace.targets.jax.rules.table import JAX
 
 __all__ = ["Decompiled", "decompile", "from_jaxpr", "rule", "steps"]
 

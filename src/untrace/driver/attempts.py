@@ -39,6 +39,7 @@ from untrace.prove.report import Proof
 from untrace.prove.retrace import Target
 from untrace.targets.jax import guard
 from untrace.targets.jax import rules as _rules  # noqa: F401  (registers the rules)
+from untrace.targets.jax.writer import JaxModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,6 +469,7 @@ class Attempt:
             in_order=self.in_order,
         )
         return write_module(
+            JaxModule,
             self.program,
             head,
             forced,

@@ -40,10 +40,10 @@ from untrace.lift.rewrite.simplify import (
     unproven,
 )
 from untrace.module.interface.entry import FlatEntry, PytreeEntry
-from untrace.module.rules import JAX
 from untrace.prove import retrace
 from untrace.prove.harmless import harmless_rewrites
 from untrace.prove.retrace import Target
+from untrace.targets.jax.rules.table import JAX
 
 # Above this many equations only those simplifications are made whose proof needs no compilation.
 _MOST_COMPILED = 3000

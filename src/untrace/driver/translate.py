@@ -25,11 +25,12 @@ from untrace.ir.evaluate import rounded_otherwise
 from untrace.ir.passes import ALL, NONE, Course, is_strict
 from untrace.module.emit import Manner, Written, write_module
 from untrace.module.interface.entry import FlatEntry, PytreeEntry
+from untrace.module.interface.guard import Guarded
 from untrace.prove.execute import checked
 from untrace.prove.load import load_text
 from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
-from untrace.targets.jax.guard import Guarded, guarded_by
+from untrace.targets.jax.guard import guarded_by
 from untrace.targets.numpy import control, guard, lower, rules, runtime  # noqa: F401  (registers rules and helpers)
 from untrace.targets.numpy.rules.table import NUMPY
 from untrace.targets.numpy.writer import NumpyModule
@@ -124,6 +125,7 @@ def _write(captured: Captured, name: str, entry: PytreeEntry, options: Options, 
     program = Attempt.at(captured, plain, form, name, options, {}, {}, compiles=False).lifted_program()
     lower.lowered(program, lambda name: NUMPY.find(name) is not None)
     written = write_module(
+        NumpyModule,
         program,
         _head(captured, name),
         standalone=True,
@@ -131,7 +133,6 @@ def _write(captured: Captured, name: str, entry: PytreeEntry, options: Options, 
         comments=options.comments,
         guarded=_guarded(captured) if options.guard else None,
         manner=Manner(course=course),
-        writer=NumpyModule,
     )
     imported = [n for n in ast.walk(ast.parse(written.source)) if isinstance(n, ast.Import | ast.ImportFrom)]
     if any(ast.unparse(n).split()[1].partition(".")[0] == "jax" for n in imported):

@@ -5,9 +5,12 @@ Their parameter `jaxpr` is the function; its first parameters are the values tha
 
 from __future__ import annotations
 
-from untrace.ir.nodes import Equation
-from untrace.ir.types import CallSignature
+from collections.abc import Sequence
 
+from untrace.ir.nodes import Atom, Equation, Library, Scan, Slot, While
+from untrace.ir.types import CallSignature, Parameter
+
+_CLOSED_OVER_NOTHING = frozenset({"checkpoint", "remat2", "remat", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 _DERIVATIVES = frozenset("value_and_grad jvp vjp linearize linear_transpose jacfwd jacrev hessian called".split())
 
 
@@ -40,3 +43,34 @@ def passed_places(equation: Equation) -> list[int]:
         return list(every[signature.closed :])
     alone = signature.stands_alone(equation.inputs)
     return [i for i in every if alone or equation.params["in_axes"][i] is not None]
+
+
+def passed_operands(equation: Equation) -> Sequence[Atom]:
+    """The operands of a loop or a call that its statement passes, and no function inside it closes over."""
+    callee = equation.callee
+    if type(callee) is Scan or type(callee) is While:
+        return equation.inputs[callee.consts :]
+    if callee.name == "custom_jvp_call":
+        return equation.inputs[equation.params["num_consts"] :]
+    if is_call(equation):
+        return [equation.inputs[i] for i in passed_places(equation)]
+    return equation.inputs if callee.name in _CLOSED_OVER_NOTHING else ()
+
+
+def repeated_slots(callee: Library) -> list[int]:
+    """Inputs that stand in a call more than once."""
+    if not callee.kwargs and all([type(a) is Slot for a in callee.args]):  # as most are
+        places = [a.index for a in callee.args]
+        if len(set(places)) == len(places):
+            return []
+    counts: dict[int, int] = {}
+    stack: list[Parameter] = [*callee.args, *callee.kwargs.values()]
+    while stack:
+        value = stack.pop()
+        if type(value) is Slot:
+            counts[value.index] = counts.get(value.index, 0) + 1
+        elif type(value) is tuple or type(value) is list:
+            stack.extend(value)
+        elif type(value) is slice:
+            stack += [value.start, value.stop, value.step]
+    return [index for index, count in counts.items() if count > 1]

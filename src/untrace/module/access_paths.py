@@ -24,7 +24,8 @@ from untrace.ir.calls import is_call, passed_places
 from untrace.ir.facts import Grouping, Step, Way
 from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, Structured, TreeMap, Value, While
 from untrace.python.pytrees import access, branches, labelled
-from untrace.python.tree import WIDTH, Assign, Attribute, Expr, Name, Statement, Subscript, Text, Tuple, Unpack
+from untrace.python.statements import Assign, Statement, Unpack
+from untrace.python.tree import WIDTH, Attribute, Expr, Name, Subscript, Text, Tuple
 
 # A longer way to a leaf gets a name even where it is used only once.
 _LONGEST = 48

@@ -24,7 +24,8 @@ from untrace.module.local_calls import placed
 from untrace.module.nested import BareReturn, argument_words, function_hint, hint_of, put_definition
 from untrace.provenance.sites import targets
 from untrace.python.names import Scope
-from untrace.python.tree import Assign, Def, Expr, Name, Parameter, Return, Statement, Tuple, Unpack
+from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
+from untrace.python.tree import Expr, Name, Tuple
 from untrace.python.types import array_type, tree_type
 
 Path = tuple[int | str, ...]  # into what a call gives

@@ -10,9 +10,9 @@ from typing import Any
 from untrace._errors import UntraceError
 from untrace.module.def_use import bound_names, reads, targets_of
 from untrace.module.writer import ModuleWriter
-from untrace.python.tree import Assign, Compound, Def, Statement, Unpack
+from untrace.python import helpers
+from untrace.python.statements import Assign, Compound, Def, Statement, Unpack
 from untrace.python.walk import parts_of
-from untrace.targets.jax import runtime
 
 _BINDING = re.compile(r"^(?:class|def)\s+(\w+)|^(\w+)\s*=", re.MULTILINE)
 _BUILTINS = frozenset(dir(builtins))
@@ -38,7 +38,7 @@ def _of_module(module: ModuleWriter, statements: Sequence[Statement]) -> Iterato
         yield re.split(r"\W+", line.strip())[-1]
     for name in module.helpers:
         yield name
-        yield from _bound_in(runtime.text(name))
+        yield from _bound_in(helpers.text(name))
     for statement in [*module.constants, *statements]:
         if type(statement) is Def:
             yield statement.name

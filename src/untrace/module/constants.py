@@ -9,10 +9,11 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.nodes import Constant, Literal
+from untrace.python import helpers
 from untrace.python.names import Scope
-from untrace.python.tree import Assign, Attribute, Call, Expr, Name, Statement, Subscript, Text, quoted
+from untrace.python.statements import Assign, Statement
+from untrace.python.tree import Attribute, Call, Expr, Name, Subscript, Text, quoted
 from untrace.python.values import SMALL_BYTES, Values
-from untrace.targets.jax import runtime
 
 # Constructors that give the same bits in `jax.numpy`.
 _SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
@@ -42,11 +43,11 @@ class ConstantWriter:
 
     def helper(self, name: str) -> Text:
         """The name of one of our own helper routines (`runtime`), which is then part of the module."""
-        for needed in runtime.needs(name):
+        for needed in helpers.needs(name):
             self.helper(needed)
         if name not in self.helpers:
             self.helpers.append(name)
-            self.modules.update(runtime.modules(name))
+            self.modules.update(helpers.modules(name))
         return Text(name)
 
     def constant(self, constant: Constant) -> Expr:

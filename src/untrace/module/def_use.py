@@ -8,7 +8,8 @@ from typing import Any
 
 from untrace.module.access_paths import Leaf, along
 from untrace.python.names import Scope
-from untrace.python.tree import Assign, Call, Def, Expr, Lambda, Name, Statement, Unpack
+from untrace.python.statements import Assign, Def, Statement, Unpack
+from untrace.python.tree import Call, Expr, Lambda, Name
 from untrace.python.walk import copied, nodes_of, rebuilt, slots_backwards
 
 

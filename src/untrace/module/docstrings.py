@@ -15,7 +15,8 @@ import jax.numpy as jnp
 
 from untrace import jax_compat
 from untrace.ir.nodes import Value
-from untrace.python.tree import Def, Expr, Statement, Text, quoted
+from untrace.python.statements import Def, Statement
+from untrace.python.tree import Expr, Text, quoted
 from untrace.python.types import Type, array_type, docstring, tuple_type
 from untrace.python.walk import nodes_of
 

@@ -15,13 +15,14 @@ from untrace.lift.naming.names import provenance_of
 from untrace.lift.naming.size_words import author_words
 from untrace.module.comments import Layout
 from untrace.module.interface import entry
+from untrace.module.interface.guard import Guarded
 from untrace.module.passes import Statements, improve
 from untrace.module.sizes import words_of_sizes
 from untrace.module.writer import ModuleWriter
 from untrace.provenance.sites import Provenance
-from untrace.python.tree import WIDTH, Assign, Compound, Def, Lines, Statement, Unpack, docstring_lines
-from untrace.targets.jax import runtime
-from untrace.targets.jax.guard import Guarded
+from untrace.python import helpers
+from untrace.python.statements import Assign, Compound, Def, Lines, Statement, Unpack, docstring_lines
+from untrace.python.tree import WIDTH
 
 # How a written module spells its imports; the rest is `import name`.
 _IMPORTS = {
@@ -104,6 +105,7 @@ class Manner:
 
 
 def write_module(
+    writer: Callable[[frozenset[int], bool, bool], ModuleWriter],
     program: Program,
     docstring: str,
     forced: frozenset[int] = frozenset(),
@@ -115,12 +117,11 @@ def write_module(
     rolls: bool = True,
     guarded: Guarded | None = None,
     manner: Manner = Manner(),
-    writer: Callable[[frozenset[int], bool, bool], ModuleWriter] = ModuleWriter,
 ) -> Written:
     """The module of `program`. Raises UnsupportedPrimitiveError for what no rule and no `bind` can express.
 
     guarded: what the entry depends on beside its arguments, for its guard (`guard.guarded_by`); None: without one. course:
-    which passes over the statements are run. writer: of the target.
+    which passes over the statements are run. writer: the target's.
     """
     module = writer(forced, standalone, idiomatic)
     module.reroll, module.guarded = reroll, guarded
@@ -176,16 +177,16 @@ def write_module(
     if module.constants:
         emit("")
     if "_constants" in module.helpers:
-        emit("", *runtime.text("_constants").split("\n"), "", "")
+        emit("", *helpers.text("_constants").split("\n"), "", "")
     _print(module.constants, lines, origins)
-    at_the_end = [h for h in module.helpers if runtime.name_at_end(h)]
+    at_the_end = [h for h in module.helpers if helpers.name_at_end(h)]
     for helper in module.helpers:
         if helper != "_constants" and helper not in at_the_end:
-            emit("", "", *runtime.text(helper).split("\n"))
+            emit("", "", *helpers.text(helper).split("\n"))
     lines.extend(below)
     origins.extend(origins_below)
     for helper in at_the_end:
-        emit("", "", *runtime.text(helper).replace(helper, runtime.name_at_end(helper)).split("\n"))
+        emit("", "", *helpers.text(helper).replace(helper, helpers.name_at_end(helper)).split("\n"))
     emit("")
     text = "\n".join(lines)
     notes = tuple(module.notes)
@@ -215,8 +216,8 @@ _ALIASES = frozenset({"jnp", "np", "lax"})
 def _drop_unread(module: ModuleWriter, lines: Sequence[str]) -> None:
     """Takes out the constants and imports that nothing in the text needs: what a loop closes over may be known inside it by
     another form."""
-    helpers = [line for h in module.helpers if h != "_constants" for line in runtime.text(h).split("\n")]
-    words = set(_WORD.findall("\n".join([*lines, *helpers])))
+    helped = [line for h in module.helpers if h != "_constants" for line in helpers.text(h).split("\n")]
+    words = set(_WORD.findall("\n".join([*lines, *helped])))
     kept: list[Statement] = []
     for statement in reversed(module.constants):
         name = statement.targets[0] if type(statement) is Assign and len(statement.targets) == 1 else None
@@ -229,10 +230,10 @@ def _drop_unread(module: ModuleWriter, lines: Sequence[str]) -> None:
         del module.large[name]
     if "_constants" in module.helpers:
         if "_constants" in words:
-            words.update(_WORD.findall(runtime.text("_constants")))
+            words.update(_WORD.findall(helpers.text("_constants")))
         else:
             module.helpers.remove("_constants")
-            module.modules.difference_update(set(runtime.modules("_constants")) - words)
+            module.modules.difference_update(set(helpers.modules("_constants")) - words)
     module.modules.difference_update(_ALIASES - words)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
+from untrace.ir.calls import passed_operands, repeated_slots
 from untrace.ir.nodes import Equation, Library, Scan, TreeMap, Value, functions_called
 from untrace.ir.scans import is_plain_scan, used_values
-from untrace.targets.jax.library import repeated_slots
-from untrace.targets.jax.loops import passed
 
 # A longer expression gets a name of its own: nested deeper, a line would need reading twice.
 FOLDED_WIDTH = 44
@@ -63,7 +62,7 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
         if closed:
             plain.update(equation.inputs[closed:])
         elif not simple:
-            plain.update(passed(equation))
+            plain.update(passed_operands(equation))
         elif type(equation.callee) is Library:  # `x * x` has one input, and would compute it twice
             for index in repeated_slots(equation.callee):
                 uses[equation.inputs[index]] += 1

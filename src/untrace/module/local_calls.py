@@ -18,10 +18,9 @@ from untrace.module.access_paths import Layout, Leaf, bind_leaves, grouping_of, 
 from untrace.module.grouping import packed, result_trees, tree_carries
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.loops import of_calls
-from untrace.python.tree import Assign, Call, Def, Expr, Lines, Name, Parameter, Return, Statement
+from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement
+from untrace.python.tree import Call, Expr, Name
 from untrace.python.types import Type, array_type, ways_type
-from untrace.targets.jax import loop_as_scan
-from untrace.targets.jax.tree_maps import zeros_like
 
 _LONGEST_RUN = 100
 
@@ -40,7 +39,7 @@ def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequenc
             return length
     equation = equations[at]
     if w.module.reroll:
-        loop_as_scan.note_unscanned(w, equations, at)
+        w.note_unscanned(equations, at)
     before = len(w.statements)
     call = local_call(w, equation, [w.atom(a) for a in equation.inputs])
     if not result_trees.assign(w, equation, call):
@@ -115,7 +114,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
     if w.module.reroll:
         marked = [(place, element, order[place] >= 0 and not element.below) for place, element in elements]
         own = {place: name for place, (name, _) in names.items()}
-        return loop_as_scan.scan_statements(w, name, args, marked, own, targets, begin, len(run))
+        return w.scan_of_calls(name, args, marked, own, targets, begin, len(run))
     target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], len(run))
     for (place, _), part in zip(elements, parts, strict=True):
         args[place] = part
@@ -204,7 +203,7 @@ class KnownTrees:
 
     def whole(self, node: Any, parts: Sequence[Expr]) -> Expr | None:
         """A tree like `node` with these parts as leaves: one that has a name, or zeros like such a one."""
-        return self.w.trees.whole(node, [self.leaf(p) for p in parts]) or zeros_like(self.w, node, parts)
+        return self.w.trees.whole(node, [self.leaf(p) for p in parts]) or self.w.zeros_like(node, parts)
 
     def leaf(self, expr: Expr) -> Leaf | None:
         """The access that an expression is, also where it has a name of its own by now."""

@@ -18,21 +18,8 @@ from untrace.ir.scans import used_values
 from untrace.module.constants import Named
 from untrace.module.def_use import read_by, targets_of
 from untrace.python.names import Scope
-from untrace.python.tree import (
-    WIDTH,
-    Assign,
-    Call,
-    Def,
-    Expr,
-    Lambda,
-    Lines,
-    Name,
-    Parameter,
-    Return,
-    Statement,
-    Text,
-    Tuple,
-)
+from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement
+from untrace.python.tree import WIDTH, Call, Expr, Lambda, Name, Text, Tuple
 from untrace.python.types import Type, array_type, tuple_type
 from untrace.python.walk import nodes_of
 

@@ -11,10 +11,10 @@ from untrace.module.call_helpers import share_calls
 from untrace.module.check import check_names
 from untrace.module.loops.of_statements import roll_statements
 from untrace.module.merge.alpha_equivalent import merge_equal
+from untrace.module.merge.nest_pullbacks import nest_backward_parts
 from untrace.module.merge.parametric import share_definitions
 from untrace.module.merge.prefixes import share_prefixes
 from untrace.module.merge.variadic import spread_arguments
-from untrace.module.nest_pullbacks import nest_backward_parts
 from untrace.module.writer import ModuleWriter
 from untrace.provenance.sites import Provenance
 from untrace.python.coalesce_names import rebind_names
@@ -22,7 +22,7 @@ from untrace.python.inline_neighbours import fold_neighbours
 from untrace.python.name_residuals import match_residuals
 from untrace.python.renumber_names import count_again, names_bound
 from untrace.python.scope_index import Own
-from untrace.python.tree import Statement
+from untrace.python.statements import Statement
 
 Share = Callable[[ModuleWriter, list[Statement]], bool]
 

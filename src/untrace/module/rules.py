@@ -108,7 +108,3 @@ class RuleTable:
     def names(self) -> list[str]:
         """Primitive names that have a rule of untrace's own, sorted."""
         return sorted(self._rules)
-
-
-JAX = RuleTable("jax")
-rule = JAX.rule

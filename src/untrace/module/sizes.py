@@ -18,20 +18,8 @@ import numpy as np
 
 from untrace._identifiers import identifier
 from untrace.ir.nodes import Program, Value, walk_functions
-from untrace.python.tree import (
-    UNARY,
-    Assign,
-    Attribute,
-    Binary,
-    Expr,
-    Name,
-    Slice,
-    Star,
-    Statement,
-    Subscript,
-    Text,
-    Unpack,
-)
+from untrace.python.statements import Assign, Statement, Unpack
+from untrace.python.tree import UNARY, Attribute, Binary, Expr, Name, Slice, Star, Subscript, Text
 
 # Divisors and summands of sizes: strides, the width of a kernel, a place for a class token.
 _DIVISORS = (2, 3, 4, 5, 6, 7, 8, 14, 16, 32)

@@ -1,4 +1,4 @@
-"""The printer of the JAX target: Program -> statements of a module.
+"""Program -> statements of a module. What is said here is every target's; a target's own writers derive from these.
 
 One statement per equation. Functions that JAX keeps as jaxprs become module-level functions, each once; bodies of
 loops that close over outer variables become nested functions. A primitive without a rule, or whose rule declines, is
@@ -15,7 +15,6 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
-from untrace.ir.callees import callee_of
 from untrace.ir.nodes import (
     Constant,
     Equation,
@@ -23,7 +22,6 @@ from untrace.ir.nodes import (
     Library,
     Literal,
     Local,
-    Primitive,
     Scan,
     SizeNumbers,
     TreeMap,
@@ -35,47 +33,37 @@ from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
 from untrace.lift.naming.bases import base_of
 from untrace.module import rules
+from untrace.module.access_paths import Step
 from untrace.module.call_arguments import Unpacked
 from untrace.module.constants import ConstantWriter, Named
 from untrace.module.docstrings import Described
 from untrace.module.grouping.result_trees import note_returned
 from untrace.module.inlining import FOLDED_WIDTH, RETURNED_WIDTH, foldable, folded_in_order, unread
+from untrace.module.known_trees import Structure, Trees
+from untrace.module.library_calls import library_call
 from untrace.module.local_calls import write_calls
 from untrace.module.nested import BareReturn
 from untrace.module.sizes import Sizes
 from untrace.provenance.sites import Provenance
 from untrace.python.names import Scope
-from untrace.python.tree import (
-    Assign,
-    Attribute,
-    Call,
-    Def,
-    Expr,
-    Name,
-    Parameter,
-    Return,
-    Statement,
-    Text,
-    Tuple,
-    Unpack,
-    quoted,
-)
+from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
+from untrace.python.tree import Call, Expr, Name, Tuple
 from untrace.python.values import Unwritable
-from untrace.targets.jax.library import library_call
-from untrace.targets.jax.tree_maps import Structure, Trees, settle, sum_of, write_map
 
 
 class ModuleWriter(ConstantWriter):
     """Collects what one module needs: functions in order, constants, helpers, imports.
 
+    `rules`, `namespace`: the target's rules, and what its functions on arrays are in (`jnp`).
     `forced`: ids of jaxpr equations that must be written as a `bind` (their rule was tried and taken back).
     `idiomatic`: values without a name of their own stand inside the expression that uses them.
     """
 
+    rules: rules.RuleTable
+    namespace: str
+
     def __init__(self, forced: frozenset[int] = frozenset(), standalone: bool = False, idiomatic: bool = False):
         super().__init__()
-        self.rules = rules.JAX  # those of the target
-        self.namespace = "jnp"  # what its functions on arrays are in
         self.entry_decorators: Sequence[Expr] = ()
         self.describes_types = ""  # the helper that gives types in words; "" for JAX's own
         self.idiomatic = idiomatic
@@ -132,7 +120,7 @@ class ModuleWriter(ConstantWriter):
         self.built_in: set[int] = set()  # those of them that had to be written as numbers
         self._functions: dict[int, str] = {}
         self._by_body: dict[Any, str] = {}
-        self._primitive_names: dict[int, Expr | None] = {}
+        self.primitive_names: dict[int, Expr | None] = {}
 
     def note_residual(self, value: Value, name: Name) -> None:
         """Remembers the variable of what goes from one loop to another."""
@@ -205,25 +193,6 @@ class ModuleWriter(ConstantWriter):
         given = [p for p in function.params if p not in fixed]
         # A line or two say as much as their types would.
         return self.described.flat(definition, given, function.results, len(writer.statements) > 2)
-
-    def primitive(self, prim: Any) -> Expr | None:
-        """`primitives.add_p`, or another public place of the primitive object; None where there is none."""
-        found: Any = self._primitive_names.get(id(prim), False)
-        if found is False:
-            path = jax_compat.public_primitive(prim)
-            if path is not None:
-                module, _, name = path.rpartition(".")
-                if module == "jax.extend.core.primitives":
-                    self.imports.add("from jax.extend.core import primitives")
-                    path = f"primitives.{name}"
-                elif module == "jax.lax":
-                    self.modules.add("lax")
-                    path = f"lax.{name}"
-                else:
-                    self.imports.add(f"from {module} import {name}")
-                    path = name
-            found = self._primitive_names[id(prim)] = None if path is None else Text(path)
-        return found
 
 
 class FunctionWriter:
@@ -359,18 +328,9 @@ class FunctionWriter:
         finally:
             values.sizes = None
 
-    def lax(self, name: str, *args: Any, **kwargs: Any) -> Call:
-        """`lax.name(*args, **kwargs)`; arguments that are not expressions are written as values."""
-        self.module.modules.add("lax")
-        return self._call("lax." + name, args, kwargs)
-
     def jnp(self, name: str, *args: Any, **kwargs: Any) -> Call:
         self.module.modules.add("jnp")
         return self._call("jnp." + name, args, kwargs)
-
-    def jax(self, name: str, *args: Any, **kwargs: Any) -> Call:
-        self.module.modules.add("jax")
-        return self._call("jax." + name, args, kwargs)
 
     def call(self, path: str, *args: Any, **kwargs: Any) -> Call:
         """A call of one of our helper routines or of a function of the module, by its plain name."""
@@ -400,12 +360,49 @@ class FunctionWriter:
             return self.atom(atoms[0])
         return Tuple([self.atom(a) for a in atoms])
 
+    # ------------------------------------------------------------ what a target says
+
+    def array(self, expr: Expr) -> Expr:
+        """`expr`, which may be a Python or NumPy number, as an array of the target."""
+        raise NotImplementedError
+
+    def library_call(self, equation: Equation, operands: Sequence[Expr]) -> Expr | rules.Groups:
+        """The expression of an equation whose callee is a Library function. Raises Unwritable."""
+        return library_call(self, equation, operands)
+
+    def bind(self, equation: Equation, operands: Sequence[Expr]) -> Expr:
+        """What stands for a primitive that has no rule, or whose rule declines. Raises UnsupportedPrimitiveError."""
+        raise NotImplementedError
+
+    def settled(self, equations: Sequence[Equation]) -> Sequence[Equation]:
+        """The equations, with those maps over trees written out that cannot be written as one."""
+        raise NotImplementedError
+
+    def write_map(self, equation: Equation) -> None:
+        """Appends the statements of a map over trees."""
+        raise NotImplementedError
+
+    def sum_of(self, equation: Equation) -> Expr:
+        """The sum of the leaves of a tree."""
+        raise NotImplementedError
+
+    def zeros_like(self, node: Any, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
+        """A tree of zeros like one that has a name; None where there is none. See `targets.jax.tree_maps.zeros_like`."""
+        return None
+
+    def scan_of_calls(self, *described: Any) -> list[Statement]:
+        """The statements of a scan in the place of a loop over local functions (`targets.jax.loop_as_scan`)."""
+        raise NotImplementedError
+
+    def note_unscanned(self, equations: Sequence[Equation], at: int) -> None:
+        """Says why the call at place `at` is in no such scan."""
+
     # ------------------------------------------------------------ equations
 
     def equations(self, equations: Sequence[Equation], results: Sequence[Any] = ()) -> None:
         """Appends the statements of `equations`; `results` are the atoms that the function returns."""
         if any(type(e.callee) in (TreeMap, TreeSum) for e in equations):
-            equations = settle(self, equations)
+            equations = self.settled(equations)
         if self.result_example is not None:
             note_returned(self, equations, results, self.result_example)
         self._body, self._results, self._read = equations, results, None
@@ -432,10 +429,10 @@ class FunctionWriter:
                 written = self._at + write_calls(self, equations, self._at, results)
                 continue
             if type(equation.callee) is TreeMap:
-                write_map(self, equation)
+                self.write_map(equation)
                 continue
             if type(equation.callee) is TreeSum:
-                self._statement(equation, sum_of(self, equation))
+                self._statement(equation, self.sum_of(equation))
                 continue
             operands = [
                 names[a] if type(a) is Value else literal(a) if type(a) is Literal else self._array(a, equation)
@@ -443,7 +440,7 @@ class FunctionWriter:
             ]
             callee = equation.callee
             if type(callee) is Library:
-                called = library_call(self, equation, operands)
+                called = self.library_call(equation, operands)
                 if isinstance(called, rules.Groups):
                     self._groups(called, equation)
                 else:
@@ -596,69 +593,6 @@ class FunctionWriter:
         self.statements.append((Unpacked if whole else Assign)(groups, value.expr, equation.origin))
         self._note_folded(equation)
 
-    def bind(self, equation: Equation, operands: Sequence[Expr]) -> Expr:
-        """`primitives.x_p.bind(*operands, **params)`: the very same equation."""
-        prim = callee_of(equation, Primitive).object
-        if jax_compat.binds_functions(prim):
-            why = self._reason or "it has no rule, and a call primitive cannot be bound with written functions"
-            raise UnsupportedPrimitiveError(_unsupported(equation, why))
-        place = self.module.primitive(prim)
-        if place is None:
-            raise UnsupportedPrimitiveError(
-                _unsupported(equation, "it has no rule, and no public place to import it from")
-            )
-        kwargs = []
-        params = equation.parameters
-        for key in params:
-            try:
-                kwargs.append((key, self.parameter(params[key])))
-            except Unwritable as error:
-                raise UnsupportedPrimitiveError(
-                    _unsupported(equation, self._reason or f"its parameter {key!r} cannot be written: {error}")
-                ) from None
-        if not all(key.isidentifier() for key in params):
-            raise UnsupportedPrimitiveError(_unsupported(equation, "a parameter's name is not an identifier"))
-        return Call(Attribute(place, "bind"), operands, kwargs)
-
-    def parameter(self, value: Any) -> Expr:
-        """A parameter of a `bind`: like `source`, with Functions as jaxprs traced from written functions."""
-        if type(value) is Function:
-            return self.jaxpr(value)
-        if type(value) is tuple:
-            return Tuple([self.parameter(v) for v in value])
-        if isinstance(value, np.dtype):  # a `bind` takes dtypes as they are, not what stands for them elsewhere
-            self.module.modules.add("jnp")
-            return Call("jnp.dtype", [Text(quoted(value.name))])
-        return self.source(value)
-
-    def jaxpr(self, function: Function) -> Expr:
-        """`_jaxpr(f, *avals)`: the jaxpr of a written function, open or closed as the original was."""
-        name = self.module.function(function)
-        self.module.helper("_jaxpr")
-        avals = [self.aval(p.aval) for p in function.params]
-        call = Call("_jaxpr", [Name(name), *avals])
-        return Attribute(call, "jaxpr") if jax_compat.is_open(function.jaxpr) else call
-
-    def aval(self, aval: Any) -> Expr:
-        """A `jax.ShapeDtypeStruct` for an abstract value."""
-        self.module.modules.add("jax")
-        return jax_compat_struct(self, aval)
-
-
-def jax_compat_struct(w: FunctionWriter, aval: Any) -> Expr:
-    if not jax_compat.is_shaped_array(aval):
-        raise Unwritable(f"a parameter of type {aval} has no ShapeDtypeStruct")
-    kwargs: list[tuple[str, Expr]] = []
-    if aval.weak_type:
-        kwargs.append(("weak_type", Text("True")))
-    if jax_compat.has_typed_mesh(aval):  # inside shard_map, or under an explicit mesh
-        kwargs.append(("sharding", w.source(aval.sharding)))
-    vma = jax_compat.varying_axes(aval)
-    if vma:
-        varying = [("varying", w.source(frozenset(vma)))]
-        kwargs.append(("manual_axis_type", Call("jax.sharding.ManualAxisType", [], varying)))
-    return Call("jax.ShapeDtypeStruct", [w.source(tuple(aval.shape)), w.module.values.dtype(aval.dtype)], kwargs)
-
 
 def _base(equation: Equation) -> str:
     """The base of the names of an equation's results; of a primitive object (JAX 0.12), by what it is."""
@@ -670,15 +604,3 @@ def _is_signature_mismatch(error: TypeError) -> bool:
     """Whether a rule was called with parameters that it does not know (a new JAX): then the general form is written."""
     frames = error.__traceback__
     return frames is not None and frames.tb_next is None
-
-
-def _unsupported(equation: Equation, why: str) -> str:
-    name = equation.callee.name
-    params = ", ".join(f"{k}={str(v)[:60]}" for k, v in equation.params.items())
-    where = jax_compat.user_line(equation.origin)
-    return (
-        f"cannot write the primitive `{name}` [{params}]{' from ' + where if where else ''}: {why}.\n"
-        f"To teach untrace how it is written, register a rule:\n"
-        f'    @untrace.rule("{name}")\n'
-        f"    def {identifier(name, 'primitive')}(w, *operands, **params): return w.jnp('some_function', *operands)"
-    )

@@ -19,7 +19,8 @@ from typing import Any
 
 from untrace.provenance.sites import Provenance, Site, binds_again
 from untrace.python.scope_index import Own, Straight, own_nodes, straight_of
-from untrace.python.tree import Assign, Def, Expr, Statement, Unpack
+from untrace.python.statements import Assign, Def, Statement, Unpack
+from untrace.python.tree import Expr
 from untrace.python.walk import parts_of
 
 _NUMBER = re.compile(r"_(\d+)$")

@@ -19,28 +19,23 @@ from functools import partial
 from typing import Any
 
 from untrace.provenance.sites import Provenance
+from untrace.python.statements import Assign, Def, Return, Statement, Store, Unpack
 from untrace.python.tree import (
     WIDTH,
-    Assign,
     Attribute,
     Binary,
     Call,
-    Def,
     Dict,
     Expr,
     Lambda,
     List,
     Name,
-    Return,
     Star,
-    Statement,
     Subscript,
     Tuple,
     Unary,
-    Unpack,
 )
 from untrace.python.walk import nodes_of
-from untrace.targets.jax.rules.refs import Store
 
 _MOST_OPERATIONS = 5  # of the line that two statements make
 _DEEPEST = 3  # brackets in one another

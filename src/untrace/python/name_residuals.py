@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from untrace.module.loops.align_turns import base_of
 from untrace.python.coalesce_names import functions_of, rename
 from untrace.python.inline_neighbours import words_of
+from untrace.python.names import base_of
 from untrace.python.scope_index import own_nodes
-from untrace.python.tree import Def, Name, Statement
+from untrace.python.statements import Def, Statement
+from untrace.python.tree import Name
 
 
 def match_residuals(definitions: Sequence[Statement], pairs: Iterable[tuple[Name, Name]]) -> None:

@@ -7,7 +7,11 @@ needs.
 
 from __future__ import annotations
 
+import re
+
 from untrace._identifiers import RESERVED
+
+_NUMBERED = re.compile(r"_\d+$")  # what `Scope.fresh` gives
 
 
 class Scope:
@@ -77,3 +81,8 @@ class Scope:
         self._taken.add(name)
         self._root._inside.add(name)
         return name
+
+
+def base_of(name: str) -> str:
+    """A name without the number behind it."""
+    return _NUMBERED.sub("", name)

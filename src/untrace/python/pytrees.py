@@ -20,7 +20,8 @@ from typing import Any
 import jax
 
 from untrace._identifiers import identifier
-from untrace.python.tree import Assign, Attribute, Call, Expr, Name, Statement, Subscript, Text, Tuple, Unpack, quoted
+from untrace.python.statements import Assign, Statement, Unpack
+from untrace.python.tree import Attribute, Call, Expr, Name, Subscript, Text, Tuple, quoted
 from untrace.python.values import Unwritable, Values
 
 DICTS = (dict, collections.OrderedDict, collections.defaultdict)

@@ -9,7 +9,7 @@ from typing import Any
 from untrace.python.coalesce_names import functions_of, own_statements, rename
 from untrace.python.inline_neighbours import words_of
 from untrace.python.scope_index import EXPRESSIONS, Own
-from untrace.python.tree import Assign, Def, Statement, Unpack
+from untrace.python.statements import Assign, Def, Statement, Unpack
 
 _NUMBER = re.compile(r"_(\d+)$")
 

@@ -7,21 +7,8 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from untrace.python.tree import (
-    Assign,
-    Attribute,
-    Binary,
-    Call,
-    Def,
-    Lambda,
-    Name,
-    Return,
-    Subscript,
-    Text,
-    Tuple,
-    Unary,
-    Unpack,
-)
+from untrace.python.statements import Assign, Def, Return, Unpack
+from untrace.python.tree import Attribute, Binary, Call, Lambda, Name, Subscript, Text, Tuple, Unary
 from untrace.python.walk import slots_backwards
 
 # Most of what stands in a function and is no statement.

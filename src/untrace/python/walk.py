@@ -6,7 +6,8 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from untrace.python.tree import Assign, Binary, Call, Expr, Name, Parameter, Statement, Text
+from untrace.python.statements import Assign, Parameter, Statement
+from untrace.python.tree import Binary, Call, Expr, Name, Text
 
 _NODES = (Expr, Statement, Parameter)
 _SLOTS: dict[type, tuple[str, ...]] = {}

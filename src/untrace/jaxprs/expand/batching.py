@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from untrace import jax_compat
-from untrace.targets.jax import runtime
+from untrace.jaxprs.expand import batched
 
 _REDUCTIONS = {"unvmap_any": jnp.any, "unvmap_all": jnp.all, "unvmap_max": jnp.max}
 
@@ -39,15 +39,15 @@ def batched_function(eqn: Any, linear: bool) -> Callable[..., list[Any]] | None:
         return None
     if name in _REDUCTIONS:
         reduction = _REDUCTIONS[name]
-        return lambda x: [runtime._unvmap(reduction, x)]
+        return lambda x: [batched._unvmap(reduction, x)]
     if linear:
-        return lambda pred, x, y: [lax.select(runtime._true_unless_batched(pred), x, y)]
-    return lambda pred, x, y: [runtime._select_if_batched(pred, x, y)]
+        return lambda pred, x, y: [lax.select(batched._true_unless_batched(pred), x, y)]
+    return lambda pred, x, y: [batched._select_if_batched(pred, x, y)]
 
 
 def helper_of(rule: Any) -> tuple[str, Any] | None:
     """(helper routine, its reduction or None) whose batching rule `rule` is; None for another rule."""
-    if getattr(rule, "__module__", "") != runtime.__name__:
+    if getattr(rule, "__module__", "") != batched.__name__:
         return None
     name = rule.__qualname__.partition(".")[0]
     cells = dict(zip(rule.__code__.co_freevars, rule.__closure__ or (), strict=True))

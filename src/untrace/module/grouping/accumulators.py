@@ -27,8 +27,8 @@ from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Leaf, Step, last_word
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.nested import Body, group, plain_equation, unpacked
-from untrace.python.tree import Assign, Call, Expr, Name, Parameter, Text
-from untrace.targets.jax.tree_maps import zeros_like
+from untrace.python.statements import Assign, Parameter
+from untrace.python.tree import Call, Expr, Name, Text
 
 Way = tuple[Step, ...]
 _FEWEST = 2  # leaves
@@ -177,7 +177,7 @@ class Carry:
         for item in self.items:
             if type(item) is Sum:
                 parts = [operands[p] for p in item.places]
-                zeros = zeros_like(self.w, item.example, parts, item.prefix)
+                zeros = self.w.zeros_like(item.example, parts, item.prefix)
                 found.append(zeros if zeros is not None else rebuilt(self.w, item.example, parts))
             else:
                 found.append(operands[item])
@@ -211,7 +211,7 @@ def _word(w: Any, item: Sum, state: Sequence[Value]) -> str:
     word = "_".join(common)
     if word not in ("", "d"):
         return identifier(clean(word), "sums")
-    alike = zeros_like(w, item.example, None, item.prefix)
+    alike = w.zeros_like(item.example, None, item.prefix)
     parameter = alike.args[1] if type(alike) is Call and word == "d" else None
     if isinstance(parameter, Leaf):
         return identifier(clean(f"d_{last_word(parameter)}"), "sums")

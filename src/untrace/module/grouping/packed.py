@@ -16,7 +16,8 @@ from untrace.ir.callees import callee_of
 from untrace.ir.facts import Way
 from untrace.ir.nodes import Equation, Function, Local
 from untrace.module.access_paths import Leaf
-from untrace.python.tree import Assign, Dict, Expr, Name, Text, Tuple
+from untrace.python.statements import Assign
+from untrace.python.tree import Dict, Expr, Name, Text, Tuple
 from untrace.python.types import Type, array_type, tuple_type, ways_type
 
 

@@ -24,8 +24,9 @@ from untrace.module.access_paths import Leaf, Step, last_word, reach_nodes
 from untrace.module.grouping.accumulators import sums
 from untrace.module.grouping.stacked import made
 from untrace.module.interface.put_together import rebuilt
-from untrace.module.loops.align_turns import base_of
-from untrace.python.tree import Assign, Expr, Name, Tuple
+from untrace.python.names import base_of
+from untrace.python.statements import Assign
+from untrace.python.tree import Expr, Name, Tuple
 from untrace.python.types import Type, array_type, tuple_type, ways_type
 
 Way = tuple[Step, ...]

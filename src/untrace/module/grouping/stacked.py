@@ -30,7 +30,8 @@ from untrace.module.interface.put_together import rebuilt
 from untrace.module.nested import Body, group, unpacked
 from untrace.provenance.sites import Provenance
 from untrace.provenance.sites import targets as assigned
-from untrace.python.tree import Assign, Expr, Name, Parameter
+from untrace.python.statements import Assign, Parameter
+from untrace.python.tree import Expr, Name
 
 Way = tuple[Step, ...]
 

@@ -27,7 +27,8 @@ from untrace.module.access_paths import Layout, Leaf, Step, is_grouped, packs_of
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.loops import of_calls
 from untrace.python.pytrees import is_namedtuple
-from untrace.python.tree import Assign, Expr, Name
+from untrace.python.statements import Assign
+from untrace.python.tree import Expr, Name
 from untrace.python.types import Type, tree_type
 
 _FEWEST = 2  # parts that change

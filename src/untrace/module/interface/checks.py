@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from untrace.python.pytrees import string
-from untrace.python.tree import Expr, Star, Statement
+from untrace.python.statements import Statement
+from untrace.python.tree import Expr, Star
 
 
 class DoubleStar(Star):

@@ -18,14 +18,15 @@ from untrace.module.access_paths import Leaf, bind_leaves, last_word, plain_way,
 from untrace.module.call_arguments import returned
 from untrace.module.docstrings import WORDS, author_dims
 from untrace.module.interface.checks import RefuseOthers
+from untrace.module.interface.guard import guard_of
 from untrace.module.interface.put_together import Rebuilt, rebuild
 from untrace.module.interface.python_numbers import needs_array
 from untrace.module.interface.signature import Argument, Signature, signature_parameters, unpack_arguments
 from untrace.module.local_calls import KnownTrees
 from untrace.module.writer import FunctionWriter, ModuleWriter
-from untrace.python.tree import Assign, Call, Def, Expr, Name, Parameter, Return, Statement, Tuple
+from untrace.python.statements import Assign, Def, Parameter, Return, Statement
+from untrace.python.tree import Call, Expr, Name, Tuple
 from untrace.python.types import Type, array_type, tree_type
-from untrace.targets.jax.guard import guard_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def _array(w: FunctionWriter, result: Any) -> Expr:
     """A result as a JAX array, also where it is a constant: without `jax.jit` it would be a Python or NumPy number."""
     if type(result) is Value or not jax_compat.is_shaped_array(result.aval) or result.aval.dtype == jax_compat.FLOAT0:
         return w.atom(result)
-    return w.atom(result) if jax_compat.is_key(getattr(result, "value", None)) else w.jnp("asarray", w.atom(result))
+    return w.atom(result) if jax_compat.is_key(getattr(result, "value", None)) else w.array(w.atom(result))
 
 
 def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: PytreeEntry) -> list[Statement]:
@@ -249,7 +250,7 @@ def _bind_arguments(
 def _as_array(w: FunctionWriter, value: Value) -> None:
     """Makes an array of a Python number: operators and methods would mean Python's own, where nothing is traced."""
     expr = w.names[value]
-    array = w.jnp("asarray", expr)
+    array = w.array(expr)
     if type(expr) is Name:
         w.statements.append(Assign([expr.id], array))
     else:

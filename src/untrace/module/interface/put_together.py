@@ -25,7 +25,8 @@ from untrace.module.access_paths import Leaf
 from untrace.module.grouping.packed import whole_or
 from untrace.module.interface import stand_ins
 from untrace.python.pytrees import DICTS, Branches, branches, is_namedtuple, key_source, string, subtrees
-from untrace.python.tree import Assign, Attribute, Call, Dict, Expr, List, Name, Statement, Text, Tuple
+from untrace.python.statements import Assign, Statement
+from untrace.python.tree import Attribute, Call, Dict, Expr, List, Name, Text, Tuple
 from untrace.python.values import Unwritable
 
 

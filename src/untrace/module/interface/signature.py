@@ -16,24 +16,11 @@ from typing import Any
 from untrace import jax_compat
 from untrace.module.interface.checks import DoubleStar, Refuse, RefuseOthers
 from untrace.module.interface.stand_ins import READY
+from untrace.python import helpers
 from untrace.python.pytrees import Path, is_plain_identifier, leaf_paths, string, suggest_names, unpack
-from untrace.python.tree import (
-    Binary,
-    Call,
-    Def,
-    Expr,
-    Lines,
-    List,
-    Name,
-    Parameter,
-    Return,
-    Star,
-    Statement,
-    Subscript,
-    Text,
-)
+from untrace.python.statements import Def, Lines, Parameter, Return, Statement
+from untrace.python.tree import Binary, Call, Expr, List, Name, Star, Subscript, Text
 from untrace.python.values import Unwritable, Values
-from untrace.targets.jax import runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +187,7 @@ BODY_NAMES = frozenset(
 
 def _is_needed_inside(name: str) -> bool:
     try:
-        runtime.needs(name)
+        helpers.needs(name)
     except KeyError:
         return name in BODY_NAMES
     return True  # one of our helpers, which the body may call

@@ -20,13 +20,18 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
+from untrace.python.helpers import helper
 from untrace.python.pytrees import Branches, branches, is_namedtuple, is_plain_identifier, string
-from untrace.python.tree import Assign, Attribute, Call, Expr, List, Statement, Text, Tuple, docstring_lines
+from untrace.python.statements import Assign, Statement, docstring_lines
+from untrace.python.tree import Attribute, Call, Expr, List, Text, Tuple
 from untrace.python.values import Unwritable, Values
-from untrace.targets.jax import check_errors
-from untrace.targets.jax.runtime import helper
 
 # ---------------------------------------------------------------- what a written module may carry
+
+
+# What a target knows of metadata that has no public names: (the value, what writes values, what writes trees, what says that
+# the module needs a helper, the modules that it needs) -> its source, or None.
+OTHER_VALUES: list[Callable[..., Expr | None]] = []
 
 
 @helper("sys")
@@ -194,9 +199,10 @@ class Metadata(Values):
         return super().source(value)
 
     def _other(self, value: Any) -> Expr:
-        error = check_errors.source(value, self.source, self.tree, self.need, self.modules)
-        if error is not None:
-            return error
+        for source in OTHER_VALUES:
+            found = source(value, self.source, self.tree, self.need, self.modules)
+            if found is not None:
+                return found
         if isinstance(value, jax.tree_util.PyTreeDef):
             self.modules.add("jax")
             example = jax.tree.unflatten(value, [0] * value.num_leaves)

@@ -6,14 +6,14 @@ that the turns go through (`Part`). Everything else is the same in every turn.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from untrace.module.access_paths import Leaf, Step, along
 from untrace.module.def_use import reads, targets_of
 from untrace.module.loops.of_calls import Element, key_pattern
-from untrace.python.tree import Call, Expr, Lambda, Name, Statement, Text, Tuple, quoted
+from untrace.python.statements import Statement
+from untrace.python.tree import Call, Expr, Lambda, Name, Text, Tuple, quoted
 from untrace.python.walk import copied, is_node, slots_of
 
 Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
@@ -232,11 +232,3 @@ class Turns:
 
 def _width(target: Any) -> int:
     return len(target.elements) if type(target) is Tuple else 1
-
-
-_NUMBERED = re.compile(r"_\d+$")
-
-
-def base_of(name: str) -> str:
-    """A name without the number behind it."""
-    return _NUMBERED.sub("", name)

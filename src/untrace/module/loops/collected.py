@@ -17,27 +17,12 @@ from typing import Any
 from untrace._identifiers import identifier
 from untrace.lift.naming.words import clean, plural
 from untrace.module.def_use import reads, substituted, targets_of
-from untrace.module.loops.align_turns import Carry, Hole, Own, Place, Turns, base_of
+from untrace.module.loops.align_turns import Carry, Hole, Own, Place, Turns
 from untrace.module.loops.memo import Known
 from untrace.module.loops.of_calls import key_pattern
-from untrace.python.tree import (
-    Assign,
-    Call,
-    Compound,
-    Def,
-    Dict,
-    Expr,
-    List,
-    Name,
-    Return,
-    Slice,
-    Star,
-    Statement,
-    Subscript,
-    Text,
-    Tuple,
-    Unpack,
-)
+from untrace.python.names import base_of
+from untrace.python.statements import Assign, Compound, Def, Return, Statement, Unpack
+from untrace.python.tree import Call, Dict, Expr, List, Name, Slice, Star, Subscript, Text, Tuple
 from untrace.python.walk import nodes_of, rebuilt
 
 _KEY_NUMBER = re.compile(r"\d+")

@@ -27,7 +27,8 @@ from untrace.module.loops.temporaries import fold_back, unfold
 from untrace.provenance.sites import Provenance
 from untrace.python.coalesce_names import functions_of
 from untrace.python.scope_index import EXPRESSIONS
-from untrace.python.tree import Assign, Compound, Def, Expr, Name, Statement, Text, Unpack
+from untrace.python.statements import Assign, Compound, Def, Statement, Unpack
+from untrace.python.tree import Expr, Name, Text
 from untrace.python.walk import holds, nodes_of, rebuilt
 
 _MOST_STATEMENTS = 400  # in one turn

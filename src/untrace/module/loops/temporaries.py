@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace.module.def_use import substituted, targets_of
-from untrace.module.loops.align_turns import base_of
 from untrace.module.loops.memo import Known, head_of, key_of
-from untrace.python.tree import Assign, Binary, Call, Compound, Def, Lambda, Name, Return, Statement, Unpack
+from untrace.python.names import base_of
+from untrace.python.statements import Assign, Compound, Def, Return, Statement, Unpack
+from untrace.python.tree import Binary, Call, Lambda, Name
 from untrace.python.walk import is_node, rebuilt
 
 

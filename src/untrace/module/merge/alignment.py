@@ -19,27 +19,22 @@ import jax.numpy as jnp
 
 from untrace.module.access_paths import Leaf
 from untrace.module.loops.of_calls import For
+from untrace.python.statements import Assign, Def, Lines, Return, Statement, Unpack
 from untrace.python.tree import (
-    Assign,
     Attribute,
     Binary,
     Call,
-    Def,
     Dict,
     Expr,
     Lambda,
-    Lines,
     List,
     Name,
-    Return,
     Slice,
     Star,
-    Statement,
     Subscript,
     Text,
     Tuple,
     Unary,
-    Unpack,
 )
 
 _ROOTS = {"jax": jax, "jnp": jnp, "lax": jax.lax}

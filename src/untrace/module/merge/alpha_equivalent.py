@@ -14,7 +14,8 @@ from typing import Any
 
 from untrace.module.def_use import bound_names
 from untrace.module.merge.parametric import outline_of, tokens
-from untrace.python.tree import Call, Def, Name, Statement, Text
+from untrace.python.statements import Def, Statement
+from untrace.python.tree import Call, Name, Text
 from untrace.python.walk import nodes_of
 
 _WORD = re.compile(r"[A-Za-z_]\w*")

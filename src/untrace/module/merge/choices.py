@@ -14,25 +14,8 @@ from typing import Any, TypeGuard
 from untrace.module.access_paths import Leaf
 from untrace.module.loops.of_calls import For
 from untrace.module.merge.alignment import is_constant, slots, walk
-from untrace.python.tree import (
-    TERNARY,
-    Assign,
-    Attribute,
-    Binary,
-    Call,
-    Def,
-    Expr,
-    Lambda,
-    Lines,
-    Name,
-    Parameter,
-    Slice,
-    Star,
-    Statement,
-    Subscript,
-    Text,
-    Unpack,
-)
+from untrace.python.statements import Assign, Def, Lines, Parameter, Statement, Unpack
+from untrace.python.tree import TERNARY, Attribute, Binary, Call, Expr, Lambda, Name, Slice, Star, Subscript, Text
 
 Variants = frozenset[str]
 Guarded = tuple[Variants, Statement]

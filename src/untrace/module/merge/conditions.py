@@ -24,20 +24,8 @@ from untrace.module.access_paths import Leaf
 from untrace.module.merge.alignment import Different
 from untrace.module.merge.choices import Variants, free
 from untrace.module.merge.woven import Woven
-from untrace.python.tree import (
-    COMPARE,
-    NOT,
-    TERNARY,
-    Binary,
-    Compound,
-    Expr,
-    Name,
-    Statement,
-    Text,
-    lines_of,
-    quoted,
-    wrap,
-)
+from untrace.python.statements import Compound, Statement
+from untrace.python.tree import COMPARE, NOT, TERNARY, Binary, Expr, Name, Text, lines_of, quoted, wrap
 
 # More tests than this in a function are harder to follow than two functions.
 _MOST_TESTS = 5

@@ -12,7 +12,8 @@ from untrace.module.merge.alignment import Different, is_constant, walk
 from untrace.module.merge.choices import Choice, Guarded, Let, Named, Variants, bound_in, free, names_in, rebuilt
 from untrace.module.merge.conditions import Conditions, If, Not, Ternary
 from untrace.module.merge.woven import Woven
-from untrace.python.tree import WIDTH, Assign, Call, Def, Expr, Name, Return, Statement, Subscript, Text, Tuple, Unary
+from untrace.python.statements import Assign, Def, Return, Statement
+from untrace.python.tree import WIDTH, Call, Expr, Name, Subscript, Text, Tuple, Unary
 
 # Words for a number that say nothing of it.
 _VAGUE = frozenset({"", "size", "out"})

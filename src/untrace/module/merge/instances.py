@@ -33,24 +33,8 @@ from untrace.module.merge.alignment import (
 from untrace.module.merge.conditions import HasKey, If, Ternary
 from untrace.module.merge.versions import kind_of, unite
 from untrace.provenance.sites import Provenance
-from untrace.python.tree import (
-    WIDTH,
-    Assign,
-    Attribute,
-    Call,
-    Def,
-    Dict,
-    Expr,
-    Lines,
-    List,
-    Name,
-    Parameter,
-    Statement,
-    Subscript,
-    Text,
-    Tuple,
-    Unary,
-)
+from untrace.python.statements import Assign, Def, Lines, Parameter, Statement
+from untrace.python.tree import WIDTH, Attribute, Call, Dict, Expr, List, Name, Subscript, Text, Tuple, Unary
 from untrace.python.types import Type
 
 # A function with more parameters than this is harder to read than two.

@@ -17,7 +17,8 @@ import jax
 
 from untrace.module.constants import Named
 from untrace.module.def_use import bound_names, scope_of
-from untrace.python.tree import ATOM, UNARY, Attribute, Call, Def, Expr, Name, Parameter, Statement, Subscript, Text
+from untrace.python.statements import Def, Parameter, Statement
+from untrace.python.tree import ATOM, UNARY, Attribute, Call, Expr, Name, Subscript, Text
 from untrace.python.types import Type, array_type
 from untrace.python.walk import is_node, nodes_of, rebuilt, slots_of
 

@@ -20,7 +20,8 @@ from typing import Any
 from untrace.module.access_paths import Leaf, last_word
 from untrace.module.def_use import bound_names, scope_of, substituted
 from untrace.module.merge.parametric import calls_of, mentioned_in
-from untrace.python.tree import Assign, Attribute, Call, Def, Expr, Name, Parameter, Statement, Subscript, Text
+from untrace.python.statements import Assign, Def, Parameter, Statement
+from untrace.python.tree import Attribute, Call, Expr, Name, Subscript, Text
 from untrace.python.types import Type
 from untrace.python.walk import nodes_of
 

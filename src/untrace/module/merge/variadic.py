@@ -14,7 +14,8 @@ from typing import Any
 
 from untrace.module.def_use import bound_names, scope_of
 from untrace.module.merge.alpha_equivalent import form_of
-from untrace.python.tree import Call, Def, Expr, List, Name, Parameter, Tuple
+from untrace.python.statements import Def, Parameter
+from untrace.python.tree import Call, Expr, List, Name, Tuple
 from untrace.python.types import Type
 from untrace.python.walk import nodes_of, rebuilt
 

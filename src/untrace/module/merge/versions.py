@@ -19,22 +19,8 @@ from untrace.module.merge.emission import Emission
 from untrace.module.merge.weave import woven
 from untrace.module.merge.woven import Woven
 from untrace.provenance.sites import Frame, Provenance
-from untrace.python.tree import (
-    Assign,
-    Call,
-    Def,
-    Expr,
-    List,
-    Name,
-    Parameter,
-    Return,
-    Star,
-    Statement,
-    Subscript,
-    Text,
-    Tuple,
-    Unpack,
-)
+from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
+from untrace.python.tree import Call, Expr, List, Name, Star, Subscript, Text, Tuple
 
 # A function with more parameters of its own, beside the author's, is harder to read than two.
 _MOST_FLAGS = 5

@@ -48,7 +48,8 @@ from untrace.module.merge.choices import (
     with_part,
 )
 from untrace.module.merge.woven import Woven
-from untrace.python.tree import Assign, Call, Def, Expr, Lambda, Name, Return, Statement, Subscript, Text, Unpack
+from untrace.python.statements import Assign, Def, Return, Statement, Unpack
+from untrace.python.tree import Call, Expr, Lambda, Name, Subscript, Text
 
 # Statements that have less in common are not the same one.
 _ALIKE = 0.5

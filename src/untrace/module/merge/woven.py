@@ -19,7 +19,8 @@ from untrace.module.merge.choices import (
     rebuilt,
     renamed,
 )
-from untrace.python.tree import Assign, Def, Expr, Lambda, Lines, Return, Statement, Tuple
+from untrace.python.statements import Assign, Def, Lines, Return, Statement
+from untrace.python.tree import Expr, Lambda, Tuple
 
 
 class Woven:

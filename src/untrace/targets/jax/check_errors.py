@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from untrace import jax_compat
+from untrace.module.interface.stand_ins import OTHER_VALUES
+from untrace.python.helpers import helper
 from untrace.python.tree import Call, Expr, List, Text, Tuple
-from untrace.targets.jax.runtime import helper
 
 
 @helper("functools", "jax", "jnp")
@@ -76,3 +77,6 @@ def source(
     need("_check_error")
     written = Text("None") if data is None else Tuple([write(part) for part in data])
     return Call("_check_error", [write(name), written, List([write_tree(child) for child in children])])
+
+
+OTHER_VALUES.append(source)

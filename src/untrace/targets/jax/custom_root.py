@@ -13,7 +13,8 @@ from untrace.ir.scans import used_values
 from untrace.jaxprs.expand.custom_root import Root
 from untrace.module.nested import Body, argument_words, group, hint_of
 from untrace.module.rules import Groups, Whole
-from untrace.python.tree import Call, Expr, Name, Parameter, Subscript, Text, Tuple
+from untrace.python.statements import Parameter
+from untrace.python.tree import Call, Expr, Name, Subscript, Text, Tuple
 
 Functions = dict[str, Function]
 

@@ -18,7 +18,8 @@ from untrace.module.access_paths import Leaf, bind_leaves, last_word, reach
 from untrace.module.call_arguments import returned
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.nested import argument_words, hint_of
-from untrace.python.tree import Call, Def, Expr, Name, Parameter, Return, Statement
+from untrace.python.statements import Def, Parameter, Return, Statement
+from untrace.python.tree import Call, Expr, Name
 from untrace.python.types import array_type, tree_type
 from untrace.targets.jax.loop_trees import assign, given, trees_of
 

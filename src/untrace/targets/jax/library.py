@@ -1,46 +1,22 @@
-"""Library callees as Python: `jnp.mean(x, axis=-1)`, `x @ w`, `x[..., 1:]`, `x.at[i].add(v)`."""
+"""Calls of JAX's functions that no other library has: `x.at[i].add(v)`, `jax.vmap(f)(x)`, `jax.vjp(f, x)`."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Library, Slot
 from untrace.lift.recognise.library import ASSOCIATIVE_SCAN, OF_MATRIX
-from untrace.lift.recognise.patterns import Fixed
-from untrace.module.rules import DECLINE, JAX, Groups
-from untrace.module.sizes import joined
-from untrace.python.tree import (
-    UNARY,
-    Attribute,
-    Binary,
-    Call,
-    Expr,
-    Lambda,
-    List,
-    Name,
-    Slice,
-    Subscript,
-    Text,
-    Tuple,
-    Unary,
-)
+from untrace.module.library_calls import argument, arguments, spelled
+from untrace.module.rules import DECLINE, Groups
+from untrace.python.tree import Attribute, Binary, Call, Expr, Lambda, Name, Subscript, Text, Tuple
 from untrace.python.values import Unwritable
+from untrace.targets.jax.rules.table import JAX
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-
-_BINARY = {
-    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
-    "and_": "&", "or_": "|", "xor": "^", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "lshift": "<<", "rshift": ">>",
-}  # fmt: skip
-_UNARY = {"neg": "-", "invert": "~"}
 
 
 def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr | Groups:
@@ -56,16 +32,7 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr |
         cotangent = operands[1] if len(operands) == 2 else Tuple(operands[1:])
         called = Call(operands[0], [cotangent])
         return called if len(equation.outputs) > 1 else Subscript(called, Text("0"))
-    given = callee.args
-    if w.sizes is not None and callee.name == "method.reshape":
-        given = [given[0], *w.sizes.reshape(operands[0], tuple(equation.inputs[0].aval.shape), tuple(given[1:]))]
-    args = [_argument(w, a, operands) for a in given]
-    if w.sizes is not None and callee.name == "method.reshape":
-        args = [args[0], *joined(args[1:])]
-    kwargs: list[tuple[str, Expr]] = []
-    if callee.kwargs:
-        kwargs = [(k, _argument(w, v, operands)) for k, v in callee.kwargs.items()]
-        kwargs.sort(key=lambda pair: pair[0] != "axis")  # as everybody writes it
+    args, kwargs = arguments(w, equation, operands)
     if kind == "vmap":
         return _over_axes(w, rest, callee.args, args, kwargs)
     if kind == "transpose":
@@ -77,34 +44,14 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr |
 def _spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Expr:
     """The expression of the function of a path (see `lift.recognise.library`) on these arguments."""
     kind, _, rest = path.partition(".")
-    if kind == "operator":
-        if rest == "getitem":
-            return Subscript(args[0], _bare(args[1]))
-        if rest in _UNARY:
-            return Unary(_UNARY[rest], args[0])
-        return Binary(args[0], _BINARY[rest], args[1])
-    if kind == "attribute":
-        return Attribute(args[0], rest)
-    if kind == "method":
-        return Call(Attribute(args[0], rest), args[1:], kwargs)
     if kind == "at":
         place = Subscript(Attribute(args[0], "at"), args[1])
         return Call(Attribute(place, rest), args[2:], kwargs)
-    if kind == "unpack":
-        return args[0]
     if kind == "sparse":
         return _of_sparse(w, rest, args, kwargs)
     if kind in ("jvp", "jvps"):
         return _pushed_forward(w, rest, args, kind == "jvps")
-    w.module.modules.add(kind)
-    return Call(path, args, kwargs)
-
-
-def _bare(index: Expr) -> Expr:
-    """`x[None]` for `x[None,]`."""
-    if type(index) is Tuple and len(index.elements) == 1 and type(index.elements[0]) in (Text, Name):
-        return index.elements[0]
-    return index
+    return spelled(w, path, args, kwargs)
 
 
 def _of_sparse(w: Any, name: str, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Expr:
@@ -158,9 +105,9 @@ def _differentiated(w: Any, path: str, equation: Equation, operands: Sequence[Ex
     inside: list[Expr] = list(operands)
     for place, name in zip(varied, names, strict=True):
         inside[place] = Name(name)
-    args = [_argument(w, a, inside) for a in given]
+    args = [argument(w, a, inside) for a in given]
     kind, _, name = path.partition(".")
-    kwargs = [(k, _argument(w, v, inside)) for k, v in callee.kwargs.items()]
+    kwargs = [(k, argument(w, v, inside)) for k, v in callee.kwargs.items()]
     if kind == "primitive":
         rule = JAX.find(name)
         assert rule is not None  # of a primitive that has none there is no derivative to spell
@@ -258,70 +205,3 @@ def _solver(w: Any, callee: Library, matvec: Function, operands: Sequence[Expr])
     w.module.modules.add("jax")
     kwargs = [(k, w.source(v)) for k, v in callee.kwargs.items()]
     return Subscript(Call(callee.name, [function, *operands[closed:]], kwargs), Text("0"))
-
-
-def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
-    kind = type(value)
-    if kind is Slot:
-        return operands[value.index]
-    if isinstance(value, Expr):
-        return value
-    if kind is Fixed:
-        return w.module.numpy_constant(value.constant)
-    if kind is tuple:
-        shape = w.module.values.shape_of(value)
-        if shape is None and w.sizes is not None:
-            shape = w.sizes.shape(value)
-        if shape is not None:
-            return shape
-        parts = [_argument(w, v, operands) for v in value]
-        return Tuple(parts if w.sizes is None else joined(parts))
-    if kind is list:
-        return List([_argument(w, v, operands) for v in value])
-    if kind is slice:
-        parts = [None if v is None else _argument(w, v, operands) for v in (value.start, value.stop, value.step)]
-        return Slice(*parts)
-    if kind is float:
-        size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
-        return number(w, value) if size is None else size
-    if value is Ellipsis:
-        return Text("...")
-    if isinstance(value, np.integer) and type(value) is not np.intp:  # of that type are NumPy's own sizes and axes
-        return w.module.values.numpy_scalar(value)
-    if isinstance(value, np.dtype):
-        return Text("bool") if value == bool else w.module.values.dtype(value)  # noqa: E721
-    return w.source(value)
-
-
-def number(w: Any, value: float) -> Expr:
-    """A Python float as a person writes it; infinities and NaN by their names in the target's `jnp`."""
-    if math.isfinite(value):
-        text = repr(value)
-        if len(text) > 6 and text.endswith(".0"):
-            digits, zeros = text[:-2].rstrip("0"), len(text[:-2]) - len(text[:-2].rstrip("0"))
-            text = f"{digits}e{zeros}" if zeros > 3 else text
-        return Text(text, UNARY if text.startswith("-") else 14)
-    w.module.modules.add(w.module.namespace)
-    name = w.module.namespace
-    if value != value:
-        return Text(f"{name}.nan")
-    return Text(f"{name}.inf") if value > 0 else Text(f"-{name}.inf", UNARY)
-
-
-def repeated_slots(callee: Library) -> list[int]:
-    """Inputs that stand in a call more than once."""
-    if not callee.kwargs and all([type(a) is Slot for a in callee.args]):  # as most are
-        places = [a.index for a in callee.args]
-        if len(set(places)) == len(places):
-            return []
-    counts: dict[int, int] = {}
-    stack: list[Any] = [*callee.args, *callee.kwargs.values()]
-    while stack:
-        value = stack.pop()
-        if type(value) is Slot:
-            counts[value.index] = counts.get(value.index, 0) + 1
-        elif type(value) is tuple or type(value) is list:
-            stack.extend(value)
-        elif type(value) is slice:
-            stack += [value.start, value.stop, value.step]
-    return [index for index, count in counts.items() if count > 1]

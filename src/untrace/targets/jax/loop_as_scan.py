@@ -23,7 +23,8 @@ from untrace.module.access_paths import Leaf, along
 from untrace.module.loops.of_calls import Element
 from untrace.module.nested import group, put_definition
 from untrace.python.names import Scope
-from untrace.python.tree import Assign, Call, Def, Expr, Lambda, Name, Parameter, Return, Star, Statement, Text, Tuple
+from untrace.python.statements import Assign, Def, Parameter, Return, Statement
+from untrace.python.tree import Call, Expr, Lambda, Name, Star, Text, Tuple
 
 
 def scan_statements(

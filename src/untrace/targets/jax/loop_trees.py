@@ -26,7 +26,8 @@ from untrace.module.interface.put_together import inner_nodes, is_readable, rebu
 from untrace.module.nested import Body, argument_words, hint_of, scan_options
 from untrace.module.rules import WRITTEN, Whole
 from untrace.provenance.sites import Provenance, targets
-from untrace.python.tree import Assign, Expr, Name, Parameter, Text, Tuple
+from untrace.python.statements import Assign, Parameter
+from untrace.python.tree import Expr, Name, Text, Tuple
 
 # What a scan's parameters say of how its operands are counted, or what is written anyway.
 _KNOWN = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear", "jaxpr", "length", "reverse", "unroll"})

@@ -13,8 +13,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
-from untrace.ir.calls import is_call, passed_places
-from untrace.ir.nodes import Equation, Function, Literal, Scan, Value, While
+from untrace.ir.nodes import Equation, Function, Literal, Scan, Value
 from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, used_values
 from untrace.lift.naming.words import singular
 from untrace.module.grouping import stacked
@@ -27,19 +26,6 @@ from untrace.targets.jax import loop_trees
 _NUMBERED = re.compile(r"\w*_\d+")
 
 # Called with all their operands: the function stands in the module.
-_CALLS = frozenset({"checkpoint", "remat2", "remat", "custom_vjp_call", "custom_vjp_call_jaxpr"})
-
-
-def passed(equation: Equation) -> Sequence[Any]:
-    """The operands of a loop or a call that its statement passes, and no function inside it closes over."""
-    callee = equation.callee
-    if type(callee) is Scan or type(callee) is While:
-        return equation.inputs[callee.consts :]
-    if callee.name == "custom_jvp_call":
-        return equation.inputs[equation.params["num_consts"] :]
-    if is_call(equation):
-        return [equation.inputs[i] for i in passed_places(equation)]
-    return equation.inputs if callee.name in _CALLS else ()
 
 
 def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int) -> Groups | None:

@@ -11,7 +11,8 @@ from untrace.module.access_paths import last_word
 from untrace.module.local_calls import leaf_behind
 from untrace.module.rules import Whole
 from untrace.provenance.sites import Provenance
-from untrace.python.tree import Call, Expr, Lambda, Name, Statement, Text, Tuple
+from untrace.python.statements import Statement
+from untrace.python.tree import Call, Expr, Lambda, Name, Text, Tuple
 
 _LONGEST = 50
 

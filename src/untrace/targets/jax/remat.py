@@ -14,7 +14,8 @@ from untrace.module.access_paths import Layout, Leaf
 from untrace.module.nested import argument_words
 from untrace.module.roles import call_name
 from untrace.module.rules import WRITTEN, Whole
-from untrace.python.tree import Assign, Call, Expr, Lambda, Name, Statement, Subscript, Text, Tuple
+from untrace.python.statements import Assign, Statement
+from untrace.python.tree import Call, Expr, Lambda, Name, Subscript, Text, Tuple
 from untrace.targets.jax import jitted
 
 _WORD = re.compile(r"[A-Za-z_]\w*")

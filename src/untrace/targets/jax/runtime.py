@@ -1,18 +1,7 @@
-"""Helper routines that a written module may carry: ordinary source, tested here, emitted only where used.
-
-Each is copied into the module as it stands (`text`), so it may use only jax, numpy, the standard library, and other
-helpers named in its `@helper(...)` line.
-"""
+"""The helper routines that a module for JAX may carry."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-import io
-import os
-import textwrap
-import zipfile
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,89 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-_NEEDS: dict[str, tuple[str, ...]] = {}
-_MODULES: dict[str, tuple[str, ...]] = {}
-_FUNCTIONS: dict[str, Any] = {}
-_LAST: dict[str, str] = {}
+from untrace.jaxprs.expand import batched
+from untrace.python.helpers import helper
 
 
-def helper(*modules: str, needs: tuple[str, ...] = (), last: str = "") -> Callable[[Any], Any]:
-    """Registers a helper: the modules that its text uses, and the helpers that it calls.
-
-    last: what it is called where it stands at the end of a module, out of the reader's way; "" where it comes first.
-    """
-
-    def register(function: Any) -> Any:
-        name = inspect.unwrap(function).__name__
-        _FUNCTIONS[name] = inspect.unwrap(function)
-        _MODULES[name] = modules
-        _NEEDS[name] = needs
-        if last:
-            _LAST[name] = last
-        return function
-
-    return register
-
-
-def needs(name: str) -> tuple[str, ...]:
-    return _NEEDS[name]
-
-
-def function(name: str) -> Any:
-    return _FUNCTIONS[name]
-
-
-def name_at_end(name: str) -> str:
-    """What a helper is called at the end of a module; "" for one that stands before the program."""
-    return _LAST.get(name, "")
-
-
-def names_at_end() -> list[str]:
-    """What all helpers that may stand at the end of a module are called there."""
-    return sorted(set(_LAST.values()))
-
-
-def modules(name: str) -> tuple[str, ...]:
-    return _MODULES[name]
-
-
-@functools.cache
-def text(name: str) -> str:
-    """The helper's source, without its `@helper` line."""
-    lines = textwrap.dedent(inspect.getsource(_FUNCTIONS[name])).splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("@helper"))
-    return "\n".join([*_BEFORE.get(name, ()), *lines[:start], *lines[start + 1 :]])
-
-
-# Module-level state of helpers, as the written module spells it.
-_BEFORE = {
-    "_checked": ("_KNOWN = set()", "", ""),
-    "_jaxpr": ("_JAXPRS = {}", "_NOTHING = jax.jit(lambda: ())", "", ""),
-}
-
-
-@helper("functools", "io", "os", "zipfile", "np")
-@functools.cache
-def _constants(name, dtype):
-    """An array of the .npz file beside this module, mapped into memory: what is used of it is read when it is used."""
-    path = os.path.splitext(__file__)[0] + ".npz"
-    with zipfile.ZipFile(path) as archive:
-        entry = archive.getinfo(name + ".npy")
-    if entry.compress_type != zipfile.ZIP_STORED:  # someone has saved it again, compressed
-        with np.load(path, allow_pickle=False) as arrays:
-            return arrays[name].view(dtype)
-    whole = np.memmap(path, np.uint8, "r")
-    start = entry.header_offset + 30  # behind it are a name and a field, and these are their lengths
-    start += sum(int.from_bytes(whole[start - n : start - n + 2].tobytes(), "little") for n in (4, 2))
-    header = io.BytesIO(whole[start : start + 65536].tobytes())
-    version = np.lib.format.read_magic(header)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, in_fortran_order, stored = read_header(header)
-    data = whole[start + header.tell() : start + entry.file_size].view(np.ndarray).view(stored)
-    return data.reshape(shape, order="F" if in_fortran_order else "C").view(dtype)
-
-
-@helper("jax")
+@helper("jax", state=("_JAXPRS = {}", "_NOTHING = jax.jit(lambda: ())"))
 def _jaxpr(function, *avals):
     """The jaxpr of `function` on abstract values; a jaxpr traced before is the same object again."""
     # The first is another object under other settings, and after `jax.clear_caches()`.
@@ -200,51 +111,6 @@ def _unperturbed(argument):
     return argument.value
 
 
-@helper("jax", "jnp", "lax")
-def _unvmap(reduce, x):
-    """`reduce(x)`; under vmap that of the whole batch, one result for all examples."""
-    import jax.custom_batching
-
-    def whole_batch(size, in_batched, batch):
-        return _unvmap(reduce, batch), False
-
-    function = jax.custom_batching.custom_vmap(lambda x: reduce(x))
-    function.def_vmap(whole_batch)
-    return function(x)
-
-
-@helper("jax", "jnp", "lax")
-def _select_if_batched(pred, x, y):
-    """`x`; under a vmap that maps over `pred`, `x` where `pred` and else `y`."""
-    import jax.custom_batching
-
-    def select(size, in_batched, pred, x, y):
-        if not any(in_batched):
-            return x, False
-        several = [
-            v if b else jnp.broadcast_to(v, (size, *v.shape)) for v, b in zip((x, y), in_batched[1:], strict=True)
-        ]
-        if in_batched[0]:
-            return jax.vmap(lax.select)(pred, *several), True
-        return _select_if_batched(pred, *several), True
-
-    function = jax.custom_batching.custom_vmap(lambda pred, x, y: x)
-    function.def_vmap(select)
-    return function(pred, x, y)
-
-
-@helper("jax", "jnp")
-def _true_unless_batched(pred):
-    """True; under a vmap that maps over `pred`, `pred`."""
-    import jax.custom_batching
-
-    function = jax.custom_batching.custom_vmap(lambda pred: jnp.full(pred.shape, True))
-    function.def_vmap(
-        lambda size, in_batched, pred: (pred, True) if in_batched[0] else (_true_unless_batched(pred), False)
-    )
-    return function(pred)
-
-
 @helper("np")
 def _with_printoptions(call, **options):
     """Calls `call()` under NumPy printing options, which `jax.debug.print` remembers."""
@@ -275,3 +141,8 @@ def _call(primitive, function, *args):
 
     info = jax.api_util.debug_info("call", function, args, {})
     return primitive.bind(*args, subfuns=(jax.extend.linear_util.wrap_init(flat, debug_info=info),))
+
+
+helper("jax", "jnp", "lax")(batched._unvmap)
+helper("jax", "jnp", "lax")(batched._select_if_batched)
+helper("jax", "jnp")(batched._true_unless_batched)

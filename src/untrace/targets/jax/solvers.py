@@ -9,7 +9,8 @@ from untrace.ir.nodes import Function
 from untrace.ir.scans import closes_simply, used_values
 from untrace.module.nested import Body, argument_words, group, hint_of
 from untrace.module.rules import Whole
-from untrace.python.tree import Expr, Parameter
+from untrace.python.statements import Parameter
+from untrace.python.tree import Expr
 
 
 def custom_linear_solve(w: Any, operands: Sequence[Expr], const_lengths: Any, jaxprs: Any) -> Any:

@@ -10,117 +10,25 @@ written leaf by leaf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Leaf, Node, Step, last_word, reach_nodes
+from untrace.module.access_paths import Leaf, Step, last_word
 from untrace.module.interface.put_together import inner_nodes, rebuilt
+from untrace.module.known_trees import Structure, Trees, key_of, plain_type, same_structure
 from untrace.python.names import Scope
 from untrace.python.pytrees import is_namedtuple
-from untrace.python.tree import Assign, Call, Def, Expr, Lambda, List, Name, Parameter, Return, Text
+from untrace.python.statements import Assign, Def, Parameter, Return
+from untrace.python.tree import Call, Expr, Lambda, List, Name, Text
 from untrace.python.values import Unwritable
 
 _LAMBDA_WIDTH = 60
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Structure:
-    """What trees of one kind have in common: an example of one, and the ways to its leaves."""
-
-    example: Any
-    ways: tuple[tuple[Step, ...], ...]
-
-
-class Trees:
-    """The trees that a function can name, by their leaves."""
-
-    def __init__(self) -> None:
-        self.outer: Trees | None = None  # those of the function around this one
-        self.by_leaves: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
-        self.arguments: set[int] = set()  # ids of the leaves that came from outside
-        self.by_root: dict[str, dict[tuple[Step, ...], tuple[int, Any]]] = {}  # way -> number of leaves, example
-        self._keep: list[Any] = []
-
-    def add(self, root: Name, example: Any, values: Sequence[Value]) -> None:
-        """Registers a variable that holds a tree with these leaves."""
-        nodes = reach_nodes(example)
-        if nodes is not None:
-            self.add_nodes(root, nodes, values)
-
-    def add_nodes(self, root: Name, nodes: Sequence[Node], values: Sequence[Value]) -> None:
-        """The same, where the nodes of the tree are known."""
-        self._keep.extend(values)
-        parts = self.by_root[root.id] = {}
-        found: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
-        for way, node, ways, start in nodes:
-            parts[way] = (len(ways), node)
-            if len(ways) > 1:
-                structure = Structure(node, tuple([w[len(way) :] for w in ways]))
-                # Of trees within each other with the same leaves the innermost: `opt_state[0].trace` is like the
-                # parameters, and `opt_state` is not.
-                found[_key(values[start : start + len(ways)])] = (Leaf(root, way), structure)
-        for key, tree in found.items():
-            self.by_leaves.setdefault(key, tree)
-
-    def name(self, root: Name, example: Any) -> None:
-        """Registers a variable that holds a tree like `example`, whose parts can be passed on."""
-        nodes = reach_nodes(example)
-        if nodes is not None and root.id not in self.by_root:
-            self.by_root[root.id] = {way: (len(ways), node) for way, node, ways, _ in nodes}
-
-    def whole(self, node: Any, leaves: Sequence[Leaf | None]) -> Expr | None:
-        """The part of a tree that these are all the leaves of, where it has the structure of `node`."""
-        first = leaves[0] if leaves else None
-        if first is None:
-            return None
-        own = [x for x in leaves if x is not None and x.root.id == first.root.id]
-        if len(own) < len(leaves):
-            return None
-        if first.root.id not in self.by_root:
-            return self.outer.whole(node, leaves) if self.outer is not None else None
-        parts = self.by_root[first.root.id]
-        for size in range(len(first.steps)):
-            count, other = parts.get(first.steps[:size], (0, None))
-            if count == len(leaves) and all(x.steps[:size] == first.steps[:size] for x in own):
-                same = len({x.steps for x in own}) == count and _same_structure(node, other)
-                return Leaf(first.root, first.steps[:size]) if same else None
-        return None
-
-    def node(self, leaf: Leaf) -> Any:
-        """An example of the tree that an access gives; None where it is no inner node of a known tree."""
-        if leaf.root.id in self.by_root:
-            return self.by_root[leaf.root.id].get(leaf.steps, (0, None))[1]
-        return self.outer.node(leaf) if self.outer is not None else None
-
-    def like(self, accept: Callable[[Any], bool]) -> Leaf | None:
-        """The first tree that `accept` takes."""
-        for root, parts in self.by_root.items():
-            for way, (_, example) in parts.items():
-                if accept(example):
-                    return Leaf(Name(root), way)
-        return self.outer.like(accept) if self.outer is not None else None
-
-
-def _plain_type(leaf: Any) -> tuple[Any, ...] | None:
-    """What zeros like a leaf depend on; None where that is more than shape and dtype."""
-    if jax_compat.varying_axes(leaf) or getattr(leaf, "weak_type", False) or not hasattr(leaf, "dtype"):
-        return None
-    return tuple(leaf.shape), leaf.dtype
-
-
-def _same_structure(left: Any, right: Any) -> bool:
-    try:
-        return bool(jax.tree.structure(left) == jax.tree.structure(right))
-    except Exception:  # a library's `==` of metadata
-        return False
 
 
 def zeros_like(w: Any, node: Any, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
@@ -130,14 +38,14 @@ def zeros_like(w: Any, node: Any, parts: Sequence[Expr] | None, way: tuple[Step,
     """
     if parts is not None and (len(parts) < 2 or any(type(p) is not Call or p.func != "jnp.zeros" for p in parts)):
         return None
-    wanted = [_plain_type(x) for x in jax.tree.leaves(node)]
+    wanted = [plain_type(x) for x in jax.tree.leaves(node)]
     if None in wanted:
         return None
     found = [
         leaf
         for leaf, structure in w.trees.by_leaves.values()
-        if wanted == [_plain_type(x) for x in jax.tree.leaves(structure.example)]
-        and _same_structure(node, structure.example)
+        if wanted == [plain_type(x) for x in jax.tree.leaves(structure.example)]
+        and same_structure(node, structure.example)
     ]
     if not found:
         return None
@@ -157,8 +65,8 @@ def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
     found: list[Equation] = []
     for equation in equations:
         if type(equation.callee) is TreeSum:
-            known = _key(equation.inputs) in w.trees.by_leaves or any(
-                _key(e.outputs) == _key(equation.inputs) for e in found if type(e.callee) is TreeMap
+            known = key_of(equation.inputs) in w.trees.by_leaves or any(
+                key_of(e.outputs) == key_of(equation.inputs) for e in found if type(e.callee) is TreeMap
             )
             found.extend([equation] if known else equation.callee.equations)
         elif type(equation.callee) is not TreeMap:
@@ -183,7 +91,7 @@ def _structures(trees: Trees, maps: Sequence[Equation]) -> dict[int, Structure]:
         for equation in maps:
             if id(equation) in found:
                 continue
-            keys = [_key(column) for column in [*_columns(equation), equation.outputs]]
+            keys = [key_of(column) for column in [*_columns(equation), equation.outputs]]
             if any(k not in trees.by_leaves and not trees.arguments.isdisjoint(k) for k in keys):
                 continue  # leaves of a tree, but not all of it, or in another order
             structure = next((known[k] for k in keys if k in known), None)
@@ -191,7 +99,7 @@ def _structures(trees: Trees, maps: Sequence[Equation]) -> dict[int, Structure]:
                 guesses = (_like_an_argument(trees, leaves) for leaves in (_columns(equation)[0], equation.outputs))
                 structure = next(filter(None, guesses), None)
             if structure is not None:
-                if any(k in known and not _same_structure(structure.example, known[k].example) for k in keys):
+                if any(k in known and not same_structure(structure.example, known[k].example) for k in keys):
                     continue
                 found[id(equation)] = structure
                 known.update((k, structure) for k in keys if k not in known)
@@ -203,11 +111,11 @@ def _structures(trees: Trees, maps: Sequence[Equation]) -> dict[int, Structure]:
 
 def _like_an_argument(trees: Trees, leaves: Sequence[Any]) -> Structure | None:
     """The structure of the argument, or the part of one, that has leaves of these types."""
-    wanted = [_plain_type(v.aval) for v in leaves]
+    wanted = [plain_type(v.aval) for v in leaves]
     if None in wanted:
         return None
     for key, (_, structure) in trees.by_leaves.items():
-        if trees.arguments.issuperset(key) and [_plain_type(x) for x in jax.tree.leaves(structure.example)] == wanted:
+        if trees.arguments.issuperset(key) and [plain_type(x) for x in jax.tree.leaves(structure.example)] == wanted:
             return structure
     return None
 
@@ -216,10 +124,6 @@ def _columns(equation: Equation) -> list[Sequence[Any]]:
     callee = callee_of(equation, TreeMap)
     count = len(callee.turns)
     return [equation.inputs[i * count : (i + 1) * count] for i in range(callee.trees)]
-
-
-def _key(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple([id(v) for v in values])
 
 
 # ---------------------------------------------------------------- the function for one leaf
@@ -318,7 +222,7 @@ def write_map(w: Any, equation: Equation) -> None:
 def sum_of(w: Any, equation: Equation) -> Expr:
     """`sum(jax.tree.leaves(tree))`."""
     w.module.modules.add("jax")
-    tree = w.trees.by_leaves[_key(equation.inputs)][0]
+    tree = w.trees.by_leaves[key_of(equation.inputs)][0]
     if callee_of(equation, TreeSum).from_zero:
         return Call("sum", [Call("jax.tree.leaves", [tree])])
     w.module.imports.add("import operator")
@@ -327,7 +231,7 @@ def sum_of(w: Any, equation: Equation) -> Expr:
 
 def _tree(w: Any, column: Sequence[Any], structure: Structure) -> Expr:
     """The tree with these leaves: by its name, or put together now."""
-    found = w.trees.by_leaves.get(_key(column))
+    found = w.trees.by_leaves.get(key_of(column))
     if found is not None:
         return found[0]
     leaves = [w.atom(a) for a in column]
@@ -335,7 +239,7 @@ def _tree(w: Any, column: Sequence[Any], structure: Structure) -> Expr:
         tree = rebuilt(w, structure.example, leaves)
     else:
         known = w.trees.by_leaves.values()
-        like = next(leaf for leaf, other in known if _same_structure(other.example, structure.example))
+        like = next(leaf for leaf, other in known if same_structure(other.example, structure.example))
         tree = Call("jax.tree.unflatten", [Call("jax.tree.structure", [like]), List(leaves)])
     hints = [getattr(a, "hint", None) for a in column]
     name = Name(w.scope.fresh(identifier(_common(hints, "leaves"), "leaves")))

@@ -14,23 +14,8 @@ from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Sca
 from untrace.module.inlining import foldable
 from untrace.module.loops.of_calls import For
 from untrace.module.rules import DECLINE, WRITTEN
-from untrace.python.tree import (
-    Assign,
-    Binary,
-    Call,
-    Compound,
-    Expr,
-    Lines,
-    List,
-    Name,
-    Slice,
-    Statement,
-    Subscript,
-    Text,
-    Tuple,
-    Unary,
-    lines_of,
-)
+from untrace.python.statements import Assign, Compound, Lines, Statement
+from untrace.python.tree import Binary, Call, Expr, List, Name, Slice, Subscript, Text, Tuple, Unary, lines_of
 from untrace.targets.numpy.rules.table import rule
 from untrace.targets.numpy.writer import NumpyFunction
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from untrace import jax_compat
-from untrace.targets.jax.runtime import helper
+from untrace.python.helpers import helper
 
 
 @helper(last="_in_words")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from untrace.targets.jax.runtime import helper
+from untrace.python.helpers import helper
 
 
 @helper("np", last="_divided")

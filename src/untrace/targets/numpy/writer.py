@@ -12,10 +12,11 @@ from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.nodes import Constant, Equation, Value
 from untrace.module.access_paths import Leaf
 from untrace.module.writer import FunctionWriter, ModuleWriter
+from untrace.python import helpers
 from untrace.python.names import Scope
-from untrace.python.tree import Assign, Call, Expr, Name, Text
+from untrace.python.statements import Assign
+from untrace.python.tree import Call, Expr, Name, Text
 from untrace.python.values import Values
-from untrace.targets.jax import runtime
 from untrace.targets.numpy.rules.table import NUMPY
 
 # What the printer asks for by the name of JAX's own helper, where NumPy's has another text.
@@ -49,14 +50,15 @@ class NumpyValues(Values):
 class NumpyModule(ModuleWriter):
     """Collects what one module needs: as `ModuleWriter`."""
 
+    rules = NUMPY
+    namespace = "np"
+
     def __init__(self, forced: frozenset[int] = frozenset(), standalone: bool = False, idiomatic: bool = False):
         super().__init__(forced, standalone, idiomatic)
-        self.rules = NUMPY
-        self.namespace = "np"
         self.values = NumpyValues(self.modules)
         self.modules.add("np")
         self.describes_types = "types_in_words"
-        for name in ("scipy", "ml_dtypes", *runtime.names_at_end()):
+        for name in ("scipy", "ml_dtypes", *helpers.names_at_end()):
             self.scope.claim_parameter(name)
         self.entry_decorators = [Call("np.errstate", [], [("all", Text('"ignore"'))])]
 
@@ -80,9 +82,6 @@ class NumpyModule(ModuleWriter):
 
     def numpy_constant(self, constant: Constant) -> Expr:
         return self.constant(constant)
-
-    def primitive(self, prim: Any) -> Expr | None:
-        return None  # NumPy has none of JAX's
 
 
 class NumpyFunction(FunctionWriter):
@@ -116,9 +115,11 @@ class NumpyFunction(FunctionWriter):
         self.module.modules.add("np")
         return self._call("np." + name, args, kwargs)
 
-    def jnp(self, name: str, *args: Any, **kwargs: Any) -> Call:
-        """What the printer itself asks `jnp` for (`asarray`, `zeros_like`), NumPy has under the same name."""
-        return self.np(name, *args, **kwargs)
+    def array(self, expr: Expr) -> Expr:
+        return self.np("asarray", expr)
+
+    def settled(self, equations: Sequence[Equation]) -> Sequence[Equation]:
+        return equations  # maps over trees are not looked for
 
     def helper(self, name: str) -> Name:
         """The name of a helper that the module then has."""

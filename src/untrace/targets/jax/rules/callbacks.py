@@ -19,9 +19,11 @@ from untrace._places import place_of
 from untrace.capture.callables import CallableSource, describe_callable, stand_in
 from untrace.capture.callbacks import CallbackInfo, Operand, callback_of
 from untrace.module.interface.put_together import rebuilt
-from untrace.module.rules import DECLINE, Whole, rule
-from untrace.python.tree import Attribute, Call, Dict, Expr, Lambda, Lines, List, Name, Text, Tuple
+from untrace.module.rules import DECLINE, Whole
+from untrace.python.statements import Lines
+from untrace.python.tree import Attribute, Call, Dict, Expr, Lambda, List, Name, Text, Tuple
 from untrace.targets.jax import custom_root
+from untrace.targets.jax.rules.table import rule
 
 
 def callable_name(w: Any, function: Callable[..., Any]) -> Expr:

@@ -13,26 +13,14 @@ from untrace.ir.nodes import Function, Value
 from untrace.jaxprs.expand.batching import helper_of
 from untrace.module import roles
 from untrace.module.interface.put_together import rebuilt
-from untrace.module.rules import DECLINE, Whole, rule
+from untrace.module.rules import DECLINE, Whole
 from untrace.python.pytrees import unpack
-from untrace.python.tree import (
-    Assign,
-    Attribute,
-    Call,
-    Def,
-    Expr,
-    Lambda,
-    Name,
-    Parameter,
-    Return,
-    Star,
-    Statement,
-    Text,
-    Tuple,
-)
+from untrace.python.statements import Assign, Def, Parameter, Return, Statement
+from untrace.python.tree import Attribute, Call, Expr, Lambda, Name, Star, Text, Tuple
 from untrace.python.values import Unwritable
 from untrace.targets.jax import jitted, pmap, remat
 from untrace.targets.jax.rules.callbacks import callable_name
+from untrace.targets.jax.rules.table import rule
 
 
 class Spaced(Assign):
@@ -185,7 +173,7 @@ def closed_call(w: Any, *operands: Any, call_jaxpr: Function, **params: Any) -> 
     """A call that is no jit: bound with the written function, as JAX's own interpreters bind it."""
     if any(v is not None for v in params.values()):
         return DECLINE
-    place = w.module.primitive(w.equation.callee.object)
+    place = w.primitive(w.equation.callee.object)
     w.module.helper("_call")
     return w.call("_call", place, Name(w.module.function(call_jaxpr)), *operands)
 

@@ -10,10 +10,11 @@ import jax
 
 from untrace import jax_compat
 from untrace.ir.nodes import Constant, Function
-from untrace.module.rules import DECLINE, Whole, rule
+from untrace.module.rules import DECLINE, Whole
 from untrace.python.tree import Binary, Call, List, Name, Star, Text, Tuple
 from untrace.targets.jax.rules.calls import result
 from untrace.targets.jax.rules.control import closes_naturally
+from untrace.targets.jax.rules.table import rule
 
 _FEWEST_ALIKE = 4  # shardings in a row that are written once
 

@@ -14,11 +14,13 @@ from untrace import jax_compat
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Literal, Scan, Value, functions_called
 from untrace.module.nested import scan_options
-from untrace.module.rules import DECLINE, Groups, rule
-from untrace.python.tree import Call, Def, Expr, List, Name, Parameter, Return, Text, Tuple, Unpack
+from untrace.module.rules import DECLINE, Groups
+from untrace.python.statements import Def, Parameter, Return, Unpack
+from untrace.python.tree import Call, Expr, List, Name, Text, Tuple
 from untrace.targets.jax import branches as branches_
 from untrace.targets.jax import loops
 from untrace.targets.jax.rules.calls import result, same_weak_type
+from untrace.targets.jax.rules.table import rule
 
 
 @rule("cond")
@@ -195,7 +197,7 @@ def _bind_scan(
 ) -> Any:
     if "ft_in" not in params:
         return DECLINE  # the general form can say everything
-    place = w.module.primitive(w.equation.callee.object)
+    place = w.primitive(w.equation.callee.object)
     w.module.helper("_scan_trees")
     trees = Call("_scan_trees", [Text(str(n)) for n in counts])
     rest = {k: v for k, v in params.items() if k not in ("ft_in", "ft_out")}

@@ -17,26 +17,13 @@ from untrace.ir.nodes import Constant, Equation, Function, Literal
 from untrace.lift.naming.parameters import parse_path
 from untrace.lift.naming.words import clean
 from untrace.module import roles
-from untrace.module.rules import DECLINE, rule
-from untrace.python.tree import (
-    Assign,
-    Attribute,
-    Call,
-    Def,
-    Expr,
-    Lambda,
-    Name,
-    Parameter,
-    Return,
-    Star,
-    Statement,
-    Text,
-    Tuple,
-    Unpack,
-)
+from untrace.module.rules import DECLINE
+from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
+from untrace.python.tree import Attribute, Call, Expr, Lambda, Name, Star, Text, Tuple
 from untrace.python.values import SMALL_BYTES
 from untrace.targets.jax.rules.calls import Spaced, result
 from untrace.targets.jax.rules.control import closes_naturally
+from untrace.targets.jax.rules.table import rule
 
 
 @rule("custom_jvp_call")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from untrace.ir.nodes import Function
-from untrace.module.rules import WRITTEN, rule
+from untrace.module.rules import WRITTEN
 from untrace.targets.jax import differentiated
+from untrace.targets.jax.rules.table import rule
 
 
 @rule("value_and_grad")

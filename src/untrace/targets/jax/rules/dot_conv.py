@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from untrace.module.rules import DECLINE, rule
+from untrace.module.rules import DECLINE
+from untrace.targets.jax.rules.table import rule
 
 
 @rule("dot_general")

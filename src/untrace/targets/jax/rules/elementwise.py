@@ -11,8 +11,9 @@ from typing import Any
 import jax.lax
 
 from untrace.ir.nodes import Value
-from untrace.module.rules import DECLINE, rule
+from untrace.module.rules import DECLINE
 from untrace.python.tree import Call
+from untrace.targets.jax.rules.table import rule
 
 # Primitive -> function of jax.lax, where the operands are the only arguments.
 _PLAIN = {

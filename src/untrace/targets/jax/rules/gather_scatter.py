@@ -7,7 +7,8 @@ from typing import Any
 
 import jax.lax
 
-from untrace.module.rules import DECLINE, rule
+from untrace.module.rules import DECLINE
+from untrace.targets.jax.rules.table import rule
 
 
 @rule("gather")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from untrace.module.rules import Whole, rule
+from untrace.module.rules import Whole
 from untrace.python.tree import Attribute, Call, Expr, Text
 from untrace.targets.jax import solvers
+from untrace.targets.jax.rules.table import rule
 
 
 @rule("householder_product")
@@ -35,7 +36,7 @@ def custom_linear_solve(w: Any, *operands: Any, const_lengths: Any, jaxprs: Any)
         found = solvers.custom_linear_solve(w, operands, const_lengths, jaxprs)
         if found is not None:
             return found
-    place = w.module.primitive(w.equation.callee.object)
+    place = w.primitive(w.equation.callee.object)
     w.module.helper("_solve_tuple")
 
     def record(parts: Any) -> Expr:

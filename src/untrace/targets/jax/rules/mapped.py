@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.nodes import Function
-from untrace.module.rules import WRITTEN, rule
+from untrace.module.rules import WRITTEN
 from untrace.targets.jax import vmap as mapped
+from untrace.targets.jax.rules.table import rule
 
 
 @rule("vmap")

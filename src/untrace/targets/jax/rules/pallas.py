@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.nodes import Function
-from untrace.module.rules import DECLINE, Whole, rule
-from untrace.python.tree import Call, Def, Expr, Lambda, List, Name, Parameter, Return, Text, Tuple
+from untrace.module.rules import DECLINE, Whole
+from untrace.python.statements import Def, Parameter, Return
+from untrace.python.tree import Call, Expr, Lambda, List, Name, Text, Tuple
+from untrace.targets.jax.rules.table import rule
 
 _LONGEST_INDEX = 40
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from untrace import jax_compat
-from untrace.module.rules import DECLINE, rule
+from untrace.module.rules import DECLINE
 from untrace.python.tree import Attribute, Call, Expr, Text
+from untrace.targets.jax.rules.table import rule
 
 
 def _impl(w: Any, impl: Any) -> Expr:

@@ -9,9 +9,10 @@ import jax.lax
 import numpy as np
 
 from untrace.ir.nodes import Function
-from untrace.module.rules import DECLINE, Whole, rule
+from untrace.module.library_calls import number
+from untrace.module.rules import DECLINE, Whole
 from untrace.python.tree import Call, Expr, Lambda, Name, Star, Text, Tuple
-from untrace.targets.jax.library import number
+from untrace.targets.jax.rules.table import rule
 
 
 def _reduction(name: str) -> Callable[..., Any]:

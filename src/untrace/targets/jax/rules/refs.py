@@ -6,39 +6,15 @@ an ordinary index: `ref[i, 2:5, idx]`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Function
-from untrace.module.rules import DECLINE, WRITTEN, rule
-from untrace.python.tree import (
-    Assign,
-    Call,
-    Def,
-    Expr,
-    Name,
-    Parameter,
-    Slice,
-    Subscript,
-    Text,
-    Tuple,
-    Unpack,
-    lines_of,
-)
-
-
-class Store(Assign):
-    """`ref[i] = value`."""
-
-    __slots__ = ("place",)
-
-    def __init__(self, place: Expr, value: Expr, origin: object = None):
-        super().__init__((), value, origin)
-        self.place = place
-
-    def lines(self, indent: str) -> Iterator[str]:
-        yield from lines_of(f"{self.place.flat()} = ", self.value, "", indent)
+from untrace.module.rules import DECLINE, WRITTEN
+from untrace.python.statements import Def, Parameter, Store, Unpack
+from untrace.python.tree import Call, Expr, Name, Slice, Subscript, Text, Tuple
+from untrace.targets.jax.rules.table import rule
 
 
 @rule("new_ref")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from untrace.module.rules import DECLINE, rule
+from untrace.module.rules import DECLINE
 from untrace.python.tree import List, Tuple
+from untrace.targets.jax.rules.table import rule
 
 
 @rule("broadcast_in_dim")

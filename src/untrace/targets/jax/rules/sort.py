@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from untrace.module.rules import DECLINE, Whole, rule
+from untrace.module.rules import DECLINE, Whole
 from untrace.python.tree import Tuple
+from untrace.targets.jax.rules.table import rule
 
 
 @rule("sort")

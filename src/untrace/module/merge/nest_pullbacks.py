@@ -25,24 +25,11 @@ from typing import Any, TypeGuard
 
 from untrace.module.access_paths import Bare, Leaf, Step
 from untrace.module.def_use import bound_names, reads, substituted, targets_of
-from untrace.module.loops.align_turns import base_of
 from untrace.module.merge.parametric import mentioned_in
 from untrace.python.inline_neighbours import words_of
-from untrace.python.tree import (
-    Assign,
-    Binary,
-    Call,
-    Def,
-    Expr,
-    Lambda,
-    Name,
-    Return,
-    Statement,
-    Text,
-    Tuple,
-    Unary,
-    Unpack,
-)
+from untrace.python.names import base_of
+from untrace.python.statements import Assign, Def, Return, Statement, Unpack
+from untrace.python.tree import Binary, Call, Expr, Lambda, Name, Text, Tuple, Unary
 from untrace.python.types import Type, tuple_type
 from untrace.python.walk import nodes_of
 

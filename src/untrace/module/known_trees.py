@@ -1,0 +1,110 @@
+"""The trees that a function can name: its arguments, parts of them, and what it put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from untrace import jax_compat
+from untrace.ir.nodes import Value
+from untrace.module.access_paths import Leaf, Node, Step, reach_nodes
+from untrace.python.tree import Expr, Name
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Structure:
+    """What trees of one kind have in common: an example of one, and the ways to its leaves."""
+
+    example: Any
+    ways: tuple[tuple[Step, ...], ...]
+
+
+class Trees:
+    """The trees that a function can name, by their leaves."""
+
+    def __init__(self) -> None:
+        self.outer: Trees | None = None  # those of the function around this one
+        self.by_leaves: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
+        self.arguments: set[int] = set()  # ids of the leaves that came from outside
+        self.by_root: dict[str, dict[tuple[Step, ...], tuple[int, Any]]] = {}  # way -> number of leaves, example
+        self._keep: list[Any] = []
+
+    def add(self, root: Name, example: Any, values: Sequence[Value]) -> None:
+        """Registers a variable that holds a tree with these leaves."""
+        nodes = reach_nodes(example)
+        if nodes is not None:
+            self.add_nodes(root, nodes, values)
+
+    def add_nodes(self, root: Name, nodes: Sequence[Node], values: Sequence[Value]) -> None:
+        """The same, where the nodes of the tree are known."""
+        self._keep.extend(values)
+        parts = self.by_root[root.id] = {}
+        found: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
+        for way, node, ways, start in nodes:
+            parts[way] = (len(ways), node)
+            if len(ways) > 1:
+                structure = Structure(node, tuple([w[len(way) :] for w in ways]))
+                # Of trees within each other with the same leaves the innermost: `opt_state[0].trace` is like the
+                # parameters, and `opt_state` is not.
+                found[key_of(values[start : start + len(ways)])] = (Leaf(root, way), structure)
+        for key, tree in found.items():
+            self.by_leaves.setdefault(key, tree)
+
+    def name(self, root: Name, example: Any) -> None:
+        """Registers a variable that holds a tree like `example`, whose parts can be passed on."""
+        nodes = reach_nodes(example)
+        if nodes is not None and root.id not in self.by_root:
+            self.by_root[root.id] = {way: (len(ways), node) for way, node, ways, _ in nodes}
+
+    def whole(self, node: Any, leaves: Sequence[Leaf | None]) -> Expr | None:
+        """The part of a tree that these are all the leaves of, where it has the structure of `node`."""
+        first = leaves[0] if leaves else None
+        if first is None:
+            return None
+        own = [x for x in leaves if x is not None and x.root.id == first.root.id]
+        if len(own) < len(leaves):
+            return None
+        if first.root.id not in self.by_root:
+            return self.outer.whole(node, leaves) if self.outer is not None else None
+        parts = self.by_root[first.root.id]
+        for size in range(len(first.steps)):
+            count, other = parts.get(first.steps[:size], (0, None))
+            if count == len(leaves) and all(x.steps[:size] == first.steps[:size] for x in own):
+                same = len({x.steps for x in own}) == count and same_structure(node, other)
+                return Leaf(first.root, first.steps[:size]) if same else None
+        return None
+
+    def node(self, leaf: Leaf) -> Any:
+        """An example of the tree that an access gives; None where it is no inner node of a known tree."""
+        if leaf.root.id in self.by_root:
+            return self.by_root[leaf.root.id].get(leaf.steps, (0, None))[1]
+        return self.outer.node(leaf) if self.outer is not None else None
+
+    def like(self, accept: Callable[[Any], bool]) -> Leaf | None:
+        """The first tree that `accept` takes."""
+        for root, parts in self.by_root.items():
+            for way, (_, example) in parts.items():
+                if accept(example):
+                    return Leaf(Name(root), way)
+        return self.outer.like(accept) if self.outer is not None else None
+
+
+def plain_type(leaf: Any) -> tuple[Any, ...] | None:
+    """What zeros like a leaf depend on; None where that is more than shape and dtype."""
+    if jax_compat.varying_axes(leaf) or getattr(leaf, "weak_type", False) or not hasattr(leaf, "dtype"):
+        return None
+    return tuple(leaf.shape), leaf.dtype
+
+
+def same_structure(left: Any, right: Any) -> bool:
+    try:
+        return bool(jax.tree.structure(left) == jax.tree.structure(right))
+    except Exception:  # a library's `==` of metadata
+        return False
+
+
+def key_of(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple([id(v) for v in values])

@@ -1,0 +1,118 @@
+"""Calls of library functions as Python: `mean(x, axis=-1)`, `x @ w`, `x[..., 1:]`, `x.sum()`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Equation, Library, Slot
+from untrace.lift.recognise.patterns import Fixed
+from untrace.module.sizes import joined
+from untrace.python.tree import UNARY, Attribute, Binary, Call, Expr, List, Name, Slice, Subscript, Text, Tuple, Unary
+
+_BINARY = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "and_": "&", "or_": "|", "xor": "^", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "lshift": "<<", "rshift": ">>",
+}  # fmt: skip
+_UNARY = {"neg": "-", "invert": "~"}
+
+
+def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
+    """The expression of an equation whose callee is a Library function of the target. Raises Unwritable."""
+    return spelled(w, callee_of(equation, Library).name, *arguments(w, equation, operands))
+
+
+def arguments(w: Any, equation: Equation, operands: Sequence[Expr]) -> tuple[list[Expr], list[tuple[str, Expr]]]:
+    """What a Library function is called with, by place and by name."""
+    callee = callee_of(equation, Library)
+    given = callee.args
+    if w.sizes is not None and callee.name == "method.reshape":
+        given = [given[0], *w.sizes.reshape(operands[0], tuple(equation.inputs[0].aval.shape), tuple(given[1:]))]
+    args = [argument(w, a, operands) for a in given]
+    if w.sizes is not None and callee.name == "method.reshape":
+        args = [args[0], *joined(args[1:])]
+    kwargs: list[tuple[str, Expr]] = []
+    if callee.kwargs:
+        kwargs = [(k, argument(w, v, operands)) for k, v in callee.kwargs.items()]
+        kwargs.sort(key=lambda pair: pair[0] != "axis")  # as everybody writes it
+    return args, kwargs
+
+
+def spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Expr:
+    """The expression of the function of a path (see `lift.recognise.library`) on these arguments."""
+    kind, _, rest = path.partition(".")
+    if kind == "operator":
+        if rest == "getitem":
+            return Subscript(args[0], _bare(args[1]))
+        if rest in _UNARY:
+            return Unary(_UNARY[rest], args[0])
+        return Binary(args[0], _BINARY[rest], args[1])
+    if kind == "attribute":
+        return Attribute(args[0], rest)
+    if kind == "method":
+        return Call(Attribute(args[0], rest), args[1:], kwargs)
+    if kind == "unpack":
+        return args[0]
+    w.module.modules.add(kind)
+    return Call(path, args, kwargs)
+
+
+def _bare(index: Expr) -> Expr:
+    """`x[None]` for `x[None,]`."""
+    if type(index) is Tuple and len(index.elements) == 1 and type(index.elements[0]) in (Text, Name):
+        return index.elements[0]
+    return index
+
+
+def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
+    """An argument of a call, in which operands stand in the place of slots."""
+    kind = type(value)
+    if kind is Slot:
+        return operands[value.index]
+    if isinstance(value, Expr):
+        return value
+    if kind is Fixed:
+        return w.module.numpy_constant(value.constant)
+    if kind is tuple:
+        shape = w.module.values.shape_of(value)
+        if shape is None and w.sizes is not None:
+            shape = w.sizes.shape(value)
+        if shape is not None:
+            return shape
+        parts = [argument(w, v, operands) for v in value]
+        return Tuple(parts if w.sizes is None else joined(parts))
+    if kind is list:
+        return List([argument(w, v, operands) for v in value])
+    if kind is slice:
+        parts = [None if v is None else argument(w, v, operands) for v in (value.start, value.stop, value.step)]
+        return Slice(*parts)
+    if kind is float:
+        size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
+        return number(w, value) if size is None else size
+    if value is Ellipsis:
+        return Text("...")
+    if isinstance(value, np.integer) and type(value) is not np.intp:  # of that type are NumPy's own sizes and axes
+        return w.module.values.numpy_scalar(value)
+    if isinstance(value, np.dtype):
+        return Text("bool") if value == bool else w.module.values.dtype(value)  # noqa: E721
+    return w.source(value)
+
+
+def number(w: Any, value: float) -> Expr:
+    """A Python float as a person writes it; infinities and NaN by their names in the target's `jnp`."""
+    if math.isfinite(value):
+        text = repr(value)
+        if len(text) > 6 and text.endswith(".0"):
+            digits, zeros = text[:-2].rstrip("0"), len(text[:-2]) - len(text[:-2].rstrip("0"))
+            text = f"{digits}e{zeros}" if zeros > 3 else text
+        return Text(text, UNARY if text.startswith("-") else 14)
+    w.module.modules.add(w.module.namespace)
+    name = w.module.namespace
+    if value != value:
+        return Text(f"{name}.nan")
+    return Text(f"{name}.inf") if value > 0 else Text(f"-{name}.inf", UNARY)

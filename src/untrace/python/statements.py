@@ -1,0 +1,247 @@
+"""The statements of a written module, and their layout as text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from untrace.python.tree import WIDTH, Call, Expr, Text, Tuple, filled, lines_of
+
+
+class Statement:
+    """A statement. `lines(indent)` yields its text lines; `origin` is the equation it stands for, if one.
+
+    `is_backward`: set where it belongs to a backward pass and no equation says so.
+    """
+
+    __slots__ = ("origin", "is_backward")
+    origin: Any
+    is_backward: bool
+
+    def lines(self, indent: str) -> Iterator[str]:
+        raise NotImplementedError(type(self).__name__)
+
+
+class Compound(Statement):
+    """A statement with others below it. `blocks(indent)` yields (lines of a head, what stands below it)."""
+
+    __slots__ = ()
+
+    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
+        raise NotImplementedError(type(self).__name__)
+
+    def lines(self, indent: str) -> Iterator[str]:
+        for head, body in self.blocks(indent):
+            yield from head
+            for statement in body:
+                yield from statement.lines(indent + "    ")
+
+
+_FEWEST_STARRED = 3
+
+
+def _starred(targets: Sequence[str | Tuple]) -> Sequence[str | Tuple]:
+    """`*_` for the most targets in a row that nobody reads; Python allows one star."""
+    runs = [(len(list(run)), name) for name, run in itertools.groupby(targets, lambda t: t if type(t) is str else "")]
+    longest = max((size for size, name in runs if name == "_"), default=0)
+    if longest < _FEWEST_STARRED or longest == len(targets) or "*_" in targets:
+        return targets
+    place = 0
+    for size, name in runs:
+        if name == "_" and size == longest:
+            return [*targets[:place], "*_", *targets[place + size :]]
+        place += size
+    return targets
+
+
+class Assign(Statement):
+    """`targets = value`; no targets make an expression statement. A target is a name, or a tuple of names.
+
+    `comment` stands at the end of the statement; it must be one clean line.
+    """
+
+    __slots__ = ("targets", "value", "comment")
+
+    def __init__(self, targets: Sequence[str | Tuple], value: Expr, origin: object = None, comment: str = ""):
+        self.targets = targets
+        self.value = value
+        self.origin = origin
+        self.comment = comment
+
+    def lines(self, indent: str) -> Iterator[str]:
+        if len(self.targets) == 1 and type(self.targets[0]) is str:  # most statements, each of which is laid out often
+            line = f"{indent}{self.targets[0]} = {self.value.flat()}"
+            if len(line) <= WIDTH:
+                yield line
+                return
+        targets = _starred(self.targets)
+        head = "".join([t if isinstance(t, str) else t.flat() for t in targets[:1]])
+        if len(targets) > 1:
+            head = ", ".join([t if isinstance(t, str) else t.flat() for t in targets])
+        head = head + " = " if targets else ""
+        if len(targets) > 1 and not self._fits(indent, head):
+            whole = Tuple([Text(t) if isinstance(t, str) else t for t in targets])
+            *first, last = lines_of("", whole, "", indent, len(indent) + 1)
+            yield from first
+            yield from lines_of(last[len(indent) :] + " = ", self.value, "", indent)
+            return
+        yield from lines_of(head, self.value, "", indent)
+
+    def _fits(self, indent: str, head: str) -> bool:
+        value = self.value
+        while type(value) is Call and type(value.func) is Call:  # f(...)(x)
+            value = value.func
+        broken = value.items()
+        opening = broken[0] if broken and broken[1] else value.flat()
+        return len(indent) + len(head) + len(opening) <= WIDTH
+
+
+class Unpack(Statement):
+    """`(a,) = value`: several targets, or a single one in a tuple."""
+
+    __slots__ = ("targets", "value")
+
+    def __init__(self, targets: Sequence[str | Tuple], value: Expr, origin: object = None):
+        self.targets, self.value, self.origin = targets, value, origin
+
+    def lines(self, indent: str) -> Iterator[str]:
+        if len(self.targets) == 1:
+            target = self.targets[0]
+            name = target if isinstance(target, str) else target.flat()
+            yield from lines_of(f"({name},) = ", self.value, "", indent)
+        else:
+            yield from Assign(self.targets, self.value).lines(indent)
+
+
+class Return(Statement):
+    __slots__ = ("value",)
+
+    def __init__(self, value: Expr):
+        self.value = value
+        self.origin = None
+
+    def lines(self, indent: str) -> Iterator[str]:
+        text = self.value.flat()
+        if type(self.value) is Tuple and len(self.value.elements) > 1 and len(indent) + 5 + len(text) <= WIDTH:
+            text = text[1:-1]  # a tuple needs no brackets here
+            yield f"{indent}return {text}"
+            return
+        yield from lines_of("return ", self.value, "", indent)
+
+
+class Lines(Statement):
+    """Fixed text of our own (a helper routine, a comment, a blank line): never made from anything outside."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str):
+        self.text = text
+        self.origin = None
+
+    def lines(self, indent: str) -> Iterator[str]:
+        for line in self.text.split("\n"):
+            yield indent + line if line else ""
+
+
+@dataclass(slots=True)
+class Parameter:
+    """A parameter of a Def: `kind` is "plain", "keyword" (keyword-only), "positional" (positional-only), "*" or "**"."""
+
+    name: str
+    default: Expr | None = None
+    kind: str = "plain"
+    annotation: Expr | None = None
+
+    def text(self) -> str:
+        star = self.kind if self.kind in ("*", "**") else ""
+        if self.annotation is None:
+            return star + self.name + (f"={self.default.flat()}" if self.default else "")
+        return f"{star}{self.name}: {self.annotation.flat()}" + (f" = {self.default.flat()}" if self.default else "")
+
+
+class Def(Statement):
+    """A function definition. Decorators are expressions; the docstring is data and is quoted here, safely.
+
+    `returns`: the annotation of the result.
+    """
+
+    __slots__ = ("name", "params", "body", "decorators", "docstring", "returns")
+
+    def __init__(
+        self,
+        name: str,
+        params: Sequence[Parameter],
+        body: Sequence[Statement],
+        decorators: Sequence[Expr] = (),
+        docstring: str = "",
+        returns: Expr | None = None,
+    ):
+        self.name, self.params, self.body = name, params, body
+        self.decorators, self.docstring, self.origin, self.returns = decorators, docstring, None, returns
+
+    def signature(self) -> list[str]:
+        out: list[str] = []
+        kinds = [p.kind for p in self.params]
+        last_positional = max((i for i, k in enumerate(kinds) if k == "positional"), default=-1)
+        seen_star = False
+        for i, p in enumerate(self.params):
+            if p.kind == "keyword" and not seen_star:
+                out.append("*")
+                seen_star = True
+            seen_star = seen_star or p.kind == "*"
+            out.append(p.text())
+            if i == last_positional:
+                out.append("/")
+        return out
+
+    def lines(self, indent: str) -> Iterator[str]:
+        for decorator in self.decorators:
+            yield from lines_of("@", decorator, "", indent)
+        signature = self.signature()
+        returned = f" -> {self.returns.flat()}" if self.returns is not None else ""
+        head = f"{indent}def {self.name}({', '.join(signature)}){returned}:"
+        if len(head) <= WIDTH:
+            yield head
+        else:
+            yield f"{indent}def {self.name}("
+            # `*args` may take no trailing comma in front of `/`, so items are filled as they come.
+            yield from filled(signature, indent + "    ", WIDTH)
+            yield f"{indent}){returned}:"
+        inner = indent + "    "
+        if self.docstring:
+            yield from docstring_lines(self.docstring, inner)
+        if not self.body and not self.docstring:
+            yield inner + "pass"
+        for statement in self.body:
+            yield from statement.lines(inner)
+
+
+class Store(Assign):
+    """`ref[i] = value`."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: Expr, value: Expr, origin: object = None):
+        super().__init__((), value, origin)
+        self.place = place
+
+    def lines(self, indent: str) -> Iterator[str]:
+        yield from lines_of(f"{self.place.flat()} = ", self.value, "", indent)
+
+
+def docstring_lines(text: str, indent: str) -> Iterator[str]:
+    """A triple-quoted string whose value is `text`, whatever `text` holds."""
+    safe = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in text.replace("\\", "\\\\"))
+    safe = safe.replace('"""', '\\"\\"\\"')
+    if safe.endswith('"'):
+        safe = safe[:-1] + '\\"'
+    first, *rest = safe.split("\n")
+    if not rest:
+        yield f'{indent}"""{first}"""'
+        return
+    yield f'{indent}"""{first}'
+    for line in rest:
+        yield indent + line if line.strip() else ""
+    yield f'{indent}"""'
