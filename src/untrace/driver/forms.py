@@ -27,17 +27,16 @@ from untrace.lift.adjoint.pullbacks_once import repeated
 from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.prune import prune
 from untrace.lift.recognise import library
-from untrace.lift.recognise.engine import recognised
+from untrace.lift.recognise.large_groups import recognised
+from untrace.lift.rewrite.described import described, unproven
 from untrace.lift.rewrite.simplify import (
     BOLD,
     NEUTRAL,
     Known,
     calls_host,
-    described,
     in_backward_pass,
     is_simplified,
     simplified,
-    unproven,
 )
 from untrace.module.interface.entry import FlatEntry, PytreeEntry
 from untrace.prove import retrace

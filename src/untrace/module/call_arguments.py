@@ -18,7 +18,8 @@ from untrace._identifiers import identifier
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.lift.naming.unpacked import names_in
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Leaf, bind_leaves, last_word, plain_way, reach
+from untrace.module.access_paths import Leaf, last_word, plain_way, reach
+from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.local_calls import placed
 from untrace.module.nested import BareReturn, argument_words, function_hint, hint_of, put_definition

@@ -108,3 +108,31 @@ def same_structure(left: Any, right: Any) -> bool:
 
 def key_of(values: Sequence[Any]) -> tuple[int, ...]:
     return tuple([id(v) for v in values])
+
+
+def leaf_behind(w: Any, operand: Expr) -> Leaf | None:
+    """The leaf that an operand is, also where it has a name of its own by now."""
+    return operand if isinstance(operand, Leaf) else w.module.leaf_of.get(id(operand))
+
+
+class KnownTrees:
+    """What the function that `w` writes can say of trees without putting one together."""
+
+    def __init__(self, w: Any):
+        self.w = w
+
+    def whole(self, node: Any, parts: Sequence[Expr]) -> Expr | None:
+        """A tree like `node` with these parts as leaves: one that has a name, or zeros like such a one."""
+        return self.w.trees.whole(node, [self.leaf(p) for p in parts]) or self.w.zeros_like(node, parts)
+
+    def leaf(self, expr: Expr) -> Leaf | None:
+        """The access that an expression is, also where it has a name of its own by now."""
+        return leaf_behind(self.w, expr)
+
+    def node(self, leaf: Leaf) -> Any:
+        """An example of the tree behind an access; None where that is no known tree."""
+        return self.w.trees.node(leaf)
+
+    def like(self, accept: Callable[[Any], bool]) -> Leaf | None:
+        """The first tree that has a name and that `accept` takes."""
+        return self.w.trees.like(accept)

@@ -14,9 +14,11 @@ from untrace._identifiers import identifier
 from untrace._trees import is_simple
 from untrace.ir.callees import callee_of, output_of
 from untrace.ir.nodes import Equation, Function, Local, Value
-from untrace.module.access_paths import Layout, Leaf, bind_leaves, grouping_of, last_word, layout_of
+from untrace.module.access_paths import Layout, Leaf, grouping_of, last_word, layout_of
 from untrace.module.grouping import packed, result_trees, tree_carries
+from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
+from untrace.module.known_trees import leaf_behind
 from untrace.module.loops import of_calls
 from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement
 from untrace.python.tree import Call, Expr, Name
@@ -188,34 +190,6 @@ def _put_together(w: Any, body: Function, layout: Layout, operands: Sequence[Exp
         rebuilt(w, example, [operands[p] for p in places])
         for example, (places, _) in zip(found, layout.packs, strict=True)
     ]
-
-
-def leaf_behind(w: Any, operand: Expr) -> Leaf | None:
-    """The leaf that an operand is, also where it has a name of its own by now."""
-    return operand if isinstance(operand, Leaf) else w.module.leaf_of.get(id(operand))
-
-
-class KnownTrees:
-    """What the function that `w` writes can say of trees without putting one together."""
-
-    def __init__(self, w: Any):
-        self.w = w
-
-    def whole(self, node: Any, parts: Sequence[Expr]) -> Expr | None:
-        """A tree like `node` with these parts as leaves: one that has a name, or zeros like such a one."""
-        return self.w.trees.whole(node, [self.leaf(p) for p in parts]) or self.w.zeros_like(node, parts)
-
-    def leaf(self, expr: Expr) -> Leaf | None:
-        """The access that an expression is, also where it has a name of its own by now."""
-        return leaf_behind(self.w, expr)
-
-    def node(self, leaf: Leaf) -> Any:
-        """An example of the tree behind an access; None where that is no known tree."""
-        return self.w.trees.node(leaf)
-
-    def like(self, accept: Callable[[Any], bool]) -> Leaf | None:
-        """The first tree that has a name and that `accept` takes."""
-        return self.w.trees.like(accept)
 
 
 def _order(body: Function, layout: Layout) -> list[int]:

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from untrace import jax_compat
-
-if TYPE_CHECKING:
-    from untrace.jaxprs.expand.expand import Expander
+from untrace.jaxprs.expand.expansion import Expansion
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Root:
         return solve + self.size, 0, solve + self.size + f
 
 
-def custom_root_of(eqn: Any, expander: Expander) -> Root | None:
+def custom_root_of(eqn: Any, expander: Expansion) -> Root | None:
     """The parts of a `custom_root` that the public call gives back; None where it would not, and for other equations.
 
     That is so where `tangent_solve` applies `g` inside of other functions or has it batched (the Jacobian of `g`, an

@@ -20,17 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from untrace import jax_compat
+from untrace.jaxprs.expand.expansion import Expansion
 from untrace.jaxprs.expand.linear_solve import linear_solve_of
-
-if TYPE_CHECKING:
-    from untrace.jaxprs.expand.expand import Expander
 
 
 @dataclass
@@ -55,8 +53,8 @@ class LibraryRules:
     of a solve is a solve) is seen to be the same function again, not another one for ever.
     """
 
-    expander: Expander
-    plain: Expander  # expands without custom rules: for comparing, and inside a transpose
+    expander: Expansion
+    plain: Expansion  # expands without custom rules: for comparing, and inside a transpose
     _entries: list[_Entry] = field(default_factory=list)
 
     def function_for(

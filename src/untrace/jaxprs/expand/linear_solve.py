@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from untrace import jax_compat
-
-if TYPE_CHECKING:
-    from untrace.jaxprs.expand.expand import Expander
+from untrace.jaxprs.expand.expansion import Expansion
 
 
 class _Index:
@@ -34,7 +32,7 @@ class _Index:
         self.index = index
 
 
-def linear_solve_of(eqn: Any, implementation: Any, plain: Expander) -> Callable[..., list[Any]] | None:
+def linear_solve_of(eqn: Any, implementation: Any, plain: Expansion) -> Callable[..., list[Any]] | None:
     """A function of the equation's operands that is one `lax.custom_linear_solve`, or None where
     that is not the same.
 
@@ -92,7 +90,7 @@ def _without_checks(closed: Any, primitive: Any) -> Any:
 
 
 def _solver(
-    eqn: Any, implementation: Any, rule: Any, moving: Sequence[int], tree: Any, plain: Expander
+    eqn: Any, implementation: Any, rule: Any, moving: Sequence[int], tree: Any, plain: Expansion
 ) -> Callable[..., list[Any]]:
     count, results = len(moving), len(eqn.outvars)
     fixed = [i for i in range(len(eqn.invars)) if i not in moving]

@@ -54,6 +54,7 @@ from untrace.lift.recognise.engine import (
 )
 from untrace.lift.recognise.library import facts, resolve
 from untrace.lift.recognise.patterns import Pattern, fill, pattern_of
+from untrace.lift.rewrite.simplify import simplified
 
 PULLBACK = "pullback"
 _JITS = ("jit", "pjit")
@@ -303,8 +304,6 @@ def _plain(closed: Any) -> Any:
 
 @lru_cache(128)  # calls of a library share their bodies, and are looked at in every attempt
 def _simplified(closed: Any, settings: Any) -> Any:
-    from untrace.lift.rewrite.simplify import simplified
-
     return simplified(closed)[0]
 
 

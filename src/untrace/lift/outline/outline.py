@@ -131,7 +131,7 @@ class Outliner(FunctionNames):
                 shape.kept = shape.kept and self._is_worth_it(shape)
         taken = {id(s.pieces[0].call.callee.code) for s in every if s.kept and s.pieces[0].call.backward}
         for shape in every:
-            if shape.kept and self._saved(shape) > _MOST_RESIDUALS:
+            if shape.kept and self.saved(shape) > _MOST_RESIDUALS:
                 shape.kept = id(shape.pieces[0].call.callee.code) in taken  # else it is taken apart where it is used
         self._name(every)
         residuals = {param: value for param, (_, value) in self.slices.items()}
@@ -248,7 +248,7 @@ class Outliner(FunctionNames):
         """What any of the calls needs, in the order in which the author returns it, as far as that is known; residuals
         come last."""
         numbers = sorted({n for piece in shape.pieces for n in piece.scan.needed(piece)})
-        saved = set(numbers).intersection(*[self._residuals(p, numbers) for p in shape.pieces])
+        saved = set(numbers).intersection(*[self.residuals(p, numbers) for p in shape.pieces])
         first = shape.pieces[0]
         whole = self._as_returned(first, numbers) if len(saved) < 2 else None
         if whole is not None:
@@ -276,7 +276,7 @@ class Outliner(FunctionNames):
     def _is_worth_it(self, shape: Shape) -> bool:
         """Whether it hides more than it costs: a call with many results is only another way of writing an assignment."""
         size = self._size(shape.pieces[0])
-        saved = self._saved(shape)
+        saved = self.saved(shape)
         results = len(shape.results) - max(0, saved - 1)
         gradients = self._gradients(shape) if shape.pieces[0].call.backward else 0
         if sum(s.uses for s in self.turns.family(shape)) > 1:
@@ -290,16 +290,16 @@ class Outliner(FunctionNames):
             return False
         return size > _SMALL and len(shape.results) <= max(1, size // 4)
 
-    def _saved(self, shape: Shape) -> int:
+    def saved(self, shape: Shape) -> int:
         """How many of the results are needed by the backward pass alone, whichever the call."""
         return len(self._only_saved(shape))
 
     def _only_saved(self, shape: Shape) -> set[int]:
-        return set(shape.results).intersection(*[self._residuals(p, shape.results) for p in shape.pieces])
+        return set(shape.results).intersection(*[self.residuals(p, shape.results) for p in shape.pieces])
 
     def _is_readable(self, shape: Shape) -> bool:
         piece = shape.pieces[0]
-        saved = self._saved(shape) if len(shape.pieces) > 1 else 0
+        saved = self.saved(shape) if len(shape.pieces) > 1 else 0
         plain = len(shape.results) - saved if saved > 1 else len(shape.results)
         if piece.call.backward:
             plain -= self._gradients(shape)
@@ -312,7 +312,7 @@ class Outliner(FunctionNames):
         if piece in self.turns.mapped or len(shape.results) >= LEAVES and self.turns.maps(piece.items):
             return False  # `jax.tree.map` says it better
         if not piece.call.backward and saved <= 1:
-            if any(len(self._residuals(one, one.scan.needed(one))) > _MOST_RESIDUALS for one in shape.pieces):
+            if any(len(self.residuals(one, one.scan.needed(one))) > _MOST_RESIDUALS for one in shape.pieces):
                 return False
         for one in shape.pieces:
             if self._width(one) > _MOST_INPUTS:
@@ -394,7 +394,7 @@ class Outliner(FunctionNames):
             roots = [root or makers.get(value) for root, value in zip(roots, piece.inputs, strict=True)]
         return roots.count(None) + len(set(roots) - {None})
 
-    def _residuals(self, piece: Piece, numbers: Sequence[int]) -> set[int]:
+    def residuals(self, piece: Piece, numbers: Sequence[int]) -> set[int]:
         """Those values of a forward part that only the backward pass needs after it, if anything does."""
         if piece.call.backward:
             return set()
@@ -511,7 +511,7 @@ class Outliner(FunctionNames):
             for i in [i for i, a in enumerate(named.inputs) if type(a) is not Value]:  # an array that one call passes
                 values = [p.inputs[i] for p in shape.pieces if type(p.inputs[i]) is Value]
                 own[i] = next((value.hint for value in values if value.hint), own[i])
-            for value, result in list(zip(inner, results, strict=True))[: len(results) - self._saved(shape)]:
+            for value, result in list(zip(inner, results, strict=True))[: len(results) - self.saved(shape)]:
                 if type(value.aval) is PullbackType:
                     continue  # the author has none
                 value.hint = self._name_inside(piece, result)
@@ -538,7 +538,7 @@ class Outliner(FunctionNames):
             backward=piece.call.backward,
         )
         if not piece.call.backward:
-            saved, callee = self._saved(shape), piece.call.callee
+            saved, callee = self.saved(shape), piece.call.callee
             facts = replace(
                 facts,
                 saved=saved if saved > 1 else 0,

@@ -29,7 +29,7 @@ class FunctionNames(ABC):
     terms: dict[Value, Value]
 
     @abstractmethod
-    def _saved(self, shape: Shape) -> int:
+    def saved(self, shape: Shape) -> int:
         """How many of the results are needed by the backward pass alone, whichever the call."""
 
     def _name(self, shapes: Sequence[Shape]) -> None:
@@ -43,7 +43,7 @@ class FunctionNames(ABC):
                 shape.name += "_jvp"  # values and their tangents
             if shape.pieces[0].call.backward:
                 shape.name += "_bwd"
-            elif self._saved(shape) > 1 and any(self._is_plain(s, shape) for s in kept):
+            elif self.saved(shape) > 1 and any(self._is_plain(s, shape) for s in kept):
                 shape.name += "_fwd"
             counts[shape.name] += 1
         for shape in kept:
@@ -55,7 +55,7 @@ class FunctionNames(ABC):
     def _is_plain(self, shape: Shape, other: Shape) -> bool:
         """Whether it is the same function as `other`, which saves something, without that."""
         call, code = shape.pieces[0].call, other.pieces[0].call.callee.code
-        return call.callee.code is code and not call.backward and self._saved(shape) <= 1
+        return call.callee.code is code and not call.backward and self.saved(shape) <= 1
 
     def _name_inside(self, piece: Piece, value: Value) -> str | None:
         """What the called function itself calls a value that it gives back: not the name that it has outside."""

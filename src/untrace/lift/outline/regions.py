@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container, Sequence
+from typing import Any, Protocol
 
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
@@ -14,8 +14,15 @@ from untrace.lift.outline import pieces
 from untrace.lift.outline.activations import Call, call_tree
 from untrace.provenance.sites import Frame, Provenance
 
-if TYPE_CHECKING:
-    from untrace.lift.outline.outline import Outliner
+
+class Saving(Protocol):
+    """What a region asks of the pass that outlines it (`outline.Outliner`)."""
+
+    slices: dict[Value, tuple[Region, Value]]
+    provenance: Provenance
+
+    def saved(self, shape: Shape) -> int: ...
+    def residuals(self, piece: Piece, numbers: Sequence[int]) -> set[int]: ...
 
 
 class Piece(pieces.Piece):
@@ -51,7 +58,7 @@ class Region:
     def __init__(
         self,
         function: Function,
-        outliner: Outliner,
+        outliner: Saving,
         backward: bool = False,
         saved: Container[Value] = (),
         sums: Container[int] = (),
@@ -88,7 +95,7 @@ class Region:
         self.makers_of: dict[Any, Equation] | None = None
         self.looped = looped
 
-    def makers(self, outliner: Outliner) -> dict[Value, int]:
+    def makers(self, outliner: Saving) -> dict[Value, int]:
         """{value that a kept forward part saves: which part}."""
         if self.saved is None:
             self.saved = {}
@@ -99,8 +106,8 @@ class Region:
                     continue
                 if not item.shape.kept:
                     stack.extend(item.items)
-                elif outliner._saved(item.shape) > 1:
-                    self.saved.update((item.values[n], id(item)) for n in outliner._residuals(item, item.shape.results))
+                elif outliner.saved(item.shape) > 1:
+                    self.saved.update((item.values[n], id(item)) for n in outliner.residuals(item, item.shape.results))
             for param in self.function.params if self.backward else ():
                 scan, value = self.slices.get(param, (None, param))
                 maker = scan.makers(outliner).get(value) if scan is not None else None

@@ -14,6 +14,7 @@ from untrace import jax_compat
 from untrace.ir.nodes import Constant, Literal, Slot, Value
 from untrace.lift.recognise import library
 from untrace.lift.recognise.scalars import python_scalar
+from untrace.lift.rewrite.simplify import IMPLICIT, simplified
 
 
 @dataclass(slots=True)
@@ -115,8 +116,6 @@ def pattern_of(
 
 def _as_simplified(jaxpr: Any) -> Any:
     """A pattern in the form that programs have by then: without the casts that JAX makes inside shard_map."""
-    from untrace.lift.rewrite.simplify import IMPLICIT, simplified
-
     return jax_compat.open_jaxpr(simplified(jaxpr, IMPLICIT)[0])[0]
 
 

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax.numpy as jnp
 
 from untrace import jax_compat
 
-if TYPE_CHECKING:
-    from untrace.lift.rewrite.simplify import Body
+
+class Body(Protocol):
+    """What these rewrites read of a jaxpr while it is rewritten (`simplify.Body`)."""
+
+    eqns: list[Any]
+    made: dict[Any, Any]
+    substitute: dict[Any, Any]
+    changed: bool
+
+    @property
+    def simplifier(self) -> Any: ...
+    def maker(self, atom: Any, *names: str, inside: bool = False) -> Any: ...
+    def is_of_idiom(self, atom: Any) -> bool: ...
+    def scalar(self, atom: Any) -> Any: ...
+
 
 Literal = jax_compat.LITERAL_TYPE
 SCATTERS = frozenset(f"scatter{sep}" for sep in ("", *(a + b for a in "-_" for b in ("add", "mul", "min", "max"))))

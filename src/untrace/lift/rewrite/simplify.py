@@ -64,7 +64,6 @@ from typing import Any
 import numpy as np
 
 from untrace import jax_compat
-from untrace.lift.recognise.engine import is_public_call
 from untrace.lift.recognise.pmaps import is_pmap
 from untrace.lift.rewrite import interned_constants as equal_constants
 from untrace.lift.rewrite.common_subexpressions import computed_once, constants_once
@@ -75,6 +74,8 @@ Literal = jax_compat.LITERAL_TYPE
 Rewrite = Callable[["Body", Any], Any]
 REWRITES: dict[str, list[Rewrite]] = {}
 EARLY: set[str] = set()
+# Each says of an equation whether it is, as it stands, a call of a public function: such a call is not inlined.
+PUBLIC_CALLS: list[Callable[[Any, Provenance], bool]] = []
 # Rewrites after which the program lowers to the same StableHLO.
 NEUTRAL = frozenset(
     "add_any_is_add plain_conversion preferred_type plain_slice sharding_inside_shard_map implicit_pvary "
@@ -121,13 +122,13 @@ class Known:
         self._alive: list[Any] = []
 
     def is_public_call(self, eqn: Any) -> bool:
-        """`engine.is_public_call`, asked once of calls of one jaxpr with the same numbers."""
+        """Whether one of `PUBLIC_CALLS` says so, asked once of calls of one jaxpr with the same numbers."""
         closed = eqn.params["jaxpr"]
         key = id(closed), jax_compat.literal_key(eqn)
         found = self._public.get(key)
         if found is None:
             self._alive.append(closed)
-            found = self._public[key] = is_public_call(eqn, self.provenance)
+            found = self._public[key] = any(says(eqn, self.provenance) for says in PUBLIC_CALLS)
         return found
 
 
@@ -594,22 +595,6 @@ class _Changed(Exception):
 class _StopAtFirst(Counter[str]):
     def __setitem__(self, name: str, count: int) -> None:
         raise _Changed
-
-
-def described(counts: Counter[str]) -> str:
-    """The rewrites that were made, in words for the proof."""
-    total = sum(counts.values())
-    names = ", ".join(f"{name.replace('_', ' ')} ({count})" for name, count in sorted(counts.items()))
-    return f"{total} simplification{'' if total == 1 else 's'}: {names}"
-
-
-def unproven(counts: Collection[str]) -> tuple[str, ...]:
-    """What nobody compares where these rewrites were made."""
-    if "instantiated_zeros" in counts:
-        return (
-            "a derivative rule with symbolic zeros is written with arrays of them, and compared for non-zero tangents",
-        )
-    return ()
 
 
 def calls_host(closed: Any) -> bool:

@@ -25,7 +25,8 @@ from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Scan, Value
 from untrace.ir.scans import is_plain_scan
 from untrace.lift.naming.words import clean, singular
-from untrace.module.access_paths import Leaf, Step, bind_leaves, last_word, reach, rows
+from untrace.module.access_paths import Leaf, Step, last_word, reach, rows
+from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.nested import Body, group, unpacked
 from untrace.provenance.sites import Provenance

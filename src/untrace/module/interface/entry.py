@@ -14,15 +14,16 @@ from untrace._identifiers import identifier
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Function, Program, Value
 from untrace.lift.naming.unpacked import unpacked_names
-from untrace.module.access_paths import Leaf, bind_leaves, last_word, plain_way, reach, reach_nodes
+from untrace.module.access_paths import Leaf, last_word, plain_way, reach, reach_nodes
 from untrace.module.call_arguments import returned
 from untrace.module.docstrings import WORDS, author_dims
+from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.checks import RefuseOthers
 from untrace.module.interface.guard import guard_of
 from untrace.module.interface.put_together import Rebuilt, rebuild
 from untrace.module.interface.python_numbers import needs_array
 from untrace.module.interface.signature import Argument, Signature, signature_parameters, unpack_arguments
-from untrace.module.local_calls import KnownTrees
+from untrace.module.known_trees import KnownTrees
 from untrace.module.writer import FunctionWriter, ModuleWriter
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement
 from untrace.python.tree import Call, Expr, Name, Tuple

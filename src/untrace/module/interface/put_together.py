@@ -24,6 +24,7 @@ from untrace._identifiers import identifier
 from untrace.module.access_paths import Leaf
 from untrace.module.grouping.packed import whole_or
 from untrace.module.interface import stand_ins
+from untrace.module.known_trees import KnownTrees
 from untrace.python.pytrees import DICTS, Branches, branches, is_namedtuple, key_source, string, subtrees
 from untrace.python.statements import Assign, Statement
 from untrace.python.tree import Attribute, Call, Dict, Expr, List, Name, Text, Tuple
@@ -88,8 +89,6 @@ def rebuilt(w: Any, example: Any, leaves: Sequence[Expr], readable: bool = False
 
     def fresh(base: str) -> str:
         return w.module.scope.fresh(identifier(base, "Node"))
-
-    from untrace.module.local_calls import KnownTrees
 
     root = w  # a function inside another one sees what that one has looked up
     while root.outer is not None:

@@ -20,8 +20,9 @@ from untrace.ir.scans import closes_simply, same_weak_types, used_values
 from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift.naming import parameters
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Leaf, bind_leaves, last_word, own_uses, reach
+from untrace.module.access_paths import Leaf, last_word, reach
 from untrace.module.call_arguments import Unpacked, returned
+from untrace.module.grouping.bound_leaves import bind_leaves, own_uses
 from untrace.module.interface.put_together import inner_nodes, is_readable, rebuilt
 from untrace.module.nested import Body, argument_words, hint_of, scan_options
 from untrace.module.rules import WRITTEN, Whole

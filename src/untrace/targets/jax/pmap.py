@@ -8,7 +8,7 @@ from typing import Any
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.lift.recognise.pmaps import UNNAMED, axes_of
 from untrace.module.access_paths import last_word
-from untrace.module.local_calls import leaf_behind
+from untrace.module.known_trees import leaf_behind
 from untrace.module.rules import Whole
 from untrace.provenance.sites import Provenance
 from untrace.python.statements import Statement
