@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import re
 import statistics
 import sys
 import tokenize
@@ -142,6 +143,17 @@ def any_in_signatures(source: Source) -> Iterator[int]:
                     yield note.lineno
 
 
+def jax_words(source: Source) -> Iterator[int]:
+    """Lines of the middle with `jnp.`, `lax.` or `jax.` in a string that is no docstring: a word of one target."""
+    if source.folder.split("/")[0] not in ("module", "python"):
+        return
+    notes = {id(n.value) for n in ast.walk(source.tree) if isinstance(n, ast.Expr)}
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in notes:
+            if re.search(r"\b(?:jnp|lax|jax)\b", node.value):
+                yield node.lineno
+
+
 def ignored_types(source: Source) -> Iterator[int]:
     """Lines on which the type checker is told to look away."""
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
@@ -173,6 +185,7 @@ COUNTERS: Mapping[str, Callable[[Source], Iterator[int]]] = {
     "extra_uses": extra_uses,
     "open_dictionaries": open_dictionaries,
     "any_in_signatures": any_in_signatures,
+    "jax_words": jax_words,
     "ignored_types": ignored_types,
     "jax_internals": jax_internals,
     "long_files": long_files,

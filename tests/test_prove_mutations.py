@@ -13,7 +13,8 @@ from jax import lax
 from jax.extend import core
 
 from untrace import jax_compat
-from untrace.jaxprs.equal.compare import Side, compare_jaxprs
+from untrace.jaxprs.equal.compare import compare_jaxprs
+from untrace.jaxprs.equal.comparer import Side
 from untrace.jaxprs.equal.diagnose import live_equations
 
 X = jnp.arange(6.0).reshape(2, 3)

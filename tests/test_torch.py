@@ -459,7 +459,7 @@ def test_missing_option_of_an_operation_says_what_to_do():
 
 
 def test_operation_can_be_taught():
-    from untrace.torch.ops import functions
+    from untrace.torch.ops import table
 
     untrace.torch_op(torch.special.i1)(lambda x: jax.scipy.special.i1(x))
 
@@ -472,7 +472,7 @@ def test_operation_can_be_taught():
         d = untrace.from_torch(Taught())(x)
         near(d({}, jnp.asarray(x)), reference(Taught(), x))
     finally:
-        functions.ADDED.clear()
+        table.ADDED.clear()
 
 
 class Branching(nn.Module):
@@ -516,17 +516,17 @@ class Ties(nn.Module):
 
 
 def test_a_meaning_that_is_not_pytorch_s_is_warned_of(monkeypatch):
-    from untrace.torch.ops import functions
+    from untrace.torch.ops import table
 
     monkeypatch.setattr(
-        functions, "ADDED", [(torch.Tensor.mul, lambda x, y: x * 3, {}), (torch.Tensor.__mul__, lambda x, y: x * 3, {})]
+        table, "ADDED", [(torch.Tensor.mul, lambda x, y: x * 3, {}), (torch.Tensor.__mul__, lambda x, y: x * 3, {})]
     )
-    untrace.torch.bridge.environment.cache_clear()
+    untrace.torch.environment.environment.cache_clear()
     try:
         with pytest.warns(UserWarning, match="further from PyTorch than rounding goes"):
             untrace.from_torch(Ties())(torch.rand(3))
     finally:
-        untrace.torch.bridge.environment.cache_clear()
+        untrace.torch.environment.environment.cache_clear()
 
 
 def test_not_a_module():

@@ -13,7 +13,8 @@ if importlib.util.find_spec("torchax") is None:  # not imported here: by itself 
 
 import torch.nn.functional as F  # noqa: E402
 
-from untrace.torch.bridge import array_of, environment, numpy_of, torchax  # noqa: E402
+from untrace.torch.bridge import array_of, numpy_of, torchax  # noqa: E402
+from untrace.torch.environment import environment  # noqa: E402
 
 
 def r(*shape):

@@ -16,7 +16,8 @@ from torch import distributions, nn  # noqa: E402
 
 import untrace  # noqa: E402
 from untrace.torch import randomness  # noqa: E402
-from untrace.torch.bridge import environment, torchax  # noqa: E402
+from untrace.torch.bridge import torchax  # noqa: E402
+from untrace.torch.environment import environment  # noqa: E402
 
 COUNT = 4000
 DRAWS = {

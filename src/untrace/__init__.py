@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from untrace.prove.verify import verify
     from untrace.torch.annotate import annotate_torch
     from untrace.torch.api import from_torch
-    from untrace.torch.bridge import torch_op
+    from untrace.torch.environment import torch_op
 
 __all__ = [
     "CaptureError", "Decompiled", "OptionError", "OutputExistsError", "Proof", "ProofError",
@@ -36,7 +36,7 @@ _HOMES = {
     # These need the extra untrace[torch] when they are called.
     "annotate_torch": "untrace.torch.annotate",
     "from_torch": "untrace.torch.api",
-    "torch_op": "untrace.torch.bridge",
+    "torch_op": "untrace.torch.environment",
     **dict.fromkeys(("Decompiled", "decompile", "from_jaxpr", "rule", "steps"), "untrace._api"),
 }
 

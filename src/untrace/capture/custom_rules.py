@@ -12,18 +12,33 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from untrace import jax_compat
 from untrace.capture.calls.differentiated import called_derivatives
 from untrace.capture.calls.unfolding import unfolded
 from untrace.ir.nodes import Function
 from untrace.jaxprs.equal.compare import compare
+from untrace.jaxprs.expand.expand import Expander
 
-if TYPE_CHECKING:
-    from untrace.capture.jaxpr import Importer
 
-Capture = Callable[["Importer", Any], Mapping[str, Any]]
+class Importer(Protocol):
+    """What a rule asks of who imports its equation (`jaxpr.Importer`)."""
+
+    rules: dict[Any, dict[str, Any]]
+    expander: Expander
+    keeps_calls: bool
+    is_public: Callable[[Any], bool]
+
+    @property
+    def outside(self) -> Mapping[Any, Any]: ...
+    def function(self, closed: Any, name: str) -> Function: ...
+    def constant(self, value: Any, aval: Any) -> Any: ...
+    def later(self, work: Callable[[bool], None], public: Mapping[str, Any] | None = None) -> None: ...
+    def note(self, sentence: str) -> None: ...
+
+
+Capture = Callable[[Importer, Any], Mapping[str, Any]]
 # Rules inside rules inside rules: what the third derivative and those after it would need. The numbers of rules grow
 # exponentially there (the reverse pass of a solver differentiates its own loops), so they end here, with a note.
 MAX_DEPTH = 2

@@ -17,7 +17,7 @@ from untrace.capture.sizes.sizes import Arguments, Sized, at_other_sizes
 from untrace.capture.sizes.static_fields import with_idle_fields_changed
 from untrace.driver.attempts import Result, prove_again, write_and_prove
 from untrace.ir.passes import is_strict
-from untrace.jaxprs.equal.compare import are_same_callables
+from untrace.jaxprs.equal.comparer import are_same_callables
 from untrace.module.interface.entry import PytreeEntry, entry_of
 
 

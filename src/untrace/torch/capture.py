@@ -11,7 +11,6 @@ import contextvars
 import copy
 import dataclasses
 import inspect
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
@@ -24,9 +23,10 @@ from untrace._errors import CaptureError, UntraceError
 from untrace.torch import randomness, trees
 from untrace.torch import state as states
 from untrace.torch.arguments import Arguments, Mutated
-from untrace.torch.bridge import array_of, element, environment, torchax
-from untrace.torch.functions import with_derivatives
-from untrace.torch.ops.parts import Part
+from untrace.torch.bridge import array_of, author_place, element, torchax
+from untrace.torch.environment import environment
+from untrace.torch.functions import function_name, with_derivatives
+from untrace.torch.ops.parts import WITHIN, Part
 
 _SCOPE = "untrace_module_"
 _RUNNING: contextvars.ContextVar[Any] = contextvars.ContextVar("_RUNNING", default=None)  # the Capture that is made
@@ -358,6 +358,9 @@ def within_part(part: Part, args: Any, kwargs: Any) -> Any:
     return out
 
 
+WITHIN.append(within_part)
+
+
 def _given(forward: Any, args: Any, kwargs: Any) -> tuple[tuple[str, Any], ...]:
     """(parameter of `forward`, variable of the jaxpr) of each tensor that a module is called with."""
     try:
@@ -394,16 +397,8 @@ def call_numbers(scopes: Sequence[str]) -> list[int]:
     return [int(s[len(_SCOPE) :]) for s in scopes if s.startswith(_SCOPE)]
 
 
-def function_name(kind: type) -> str:
-    from untrace._identifiers import identifier, snake_case
-
-    return identifier(re.sub(r"\W", "_", snake_case(kind.__name__)), "module")
-
-
 def _explained(module: Any, work: Any) -> Any:
     """`work()`, with what a module raises under JAX explained."""
-    from untrace.torch.bridge import author_place
-
     try:
         return work()
     except (UntraceError, Mutated):

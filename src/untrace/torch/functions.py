@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from untrace.torch.bridge import array_of, environment, lacks
+from untrace._identifiers import identifier, snake_case
+from untrace.torch.bridge import array_of, lacks
+from untrace.torch.environment import environment
 
 
 @contextlib.contextmanager
@@ -127,8 +130,6 @@ def _applied(cls: Any, args: Sequence[Any]) -> Any:
                     out.append(env.t2j_iso(gradient))
         return tuple(out)
 
-    from untrace.torch.capture import function_name
-
     names = [n for n in inspect.signature(cls.forward).parameters][0 if _sets_up(cls) else 1 :]
     names = names if len(names) >= len(args) else []  # the rest have defaults
     if names:
@@ -142,3 +143,7 @@ def _applied(cls: Any, args: Sequence[Any]) -> Any:
     call = jax.custom_vjp(primal)
     call.defvjp(forward, backward)
     return _pytree.tree_map_only(jax.Array, env.tensor, call(*arrays))
+
+
+def function_name(kind: type) -> str:
+    return identifier(re.sub(r"\W", "_", snake_case(kind.__name__)), "module")

@@ -18,7 +18,7 @@ from jax.extend.core import primitives
 from untrace import jax_compat
 from untrace.ir.bodies import CHECKPOINTS
 from untrace.ir.facts import Transposed
-from untrace.jaxprs.equal.compare import Comparer
+from untrace.jaxprs.equal.comparer import Comparer
 
 # Which of its arguments a function is differentiated for is tried out, all of them first.
 _MOST_TRIED = 12

@@ -6,17 +6,15 @@ program with its statements in another order gets them in another order too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from untrace import jax_compat
-
-if TYPE_CHECKING:
-    from untrace.jaxprs.equal.compare import Comparer, Pairs
+from untrace.jaxprs.equal.protocols import ClosureComparer
 
 Indices = list[tuple[int, int]]
 
 
-def permuted_operands(comparer: Comparer, ea: Any, eb: Any) -> Pairs | None:
+def permuted_operands(comparer: ClosureComparer, ea: Any, eb: Any) -> list[tuple[Any, Any]] | None:
     """Pairs of operands that must be equal for two control-flow equations to be, or None.
 
     Asked only when the equations are not the same with their operands in order.
@@ -30,13 +28,13 @@ def may_be_permuted(eqn: Any) -> bool:
     return eqn.primitive.name in _RULES
 
 
-def permuted_places(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+def permuted_places(comparer: ClosureComparer, ea: Any, eb: Any) -> Indices | None:
     """The same by their places among the operands."""
     rule = _RULES.get(ea.primitive.name)
     return None if rule is None else rule(comparer, ea, eb)
 
 
-def _others_agree(comparer: Comparer, ea: Any, eb: Any, *ignored: str) -> bool:
+def _others_agree(comparer: ClosureComparer, ea: Any, eb: Any, *ignored: str) -> bool:
     pa, pb = ea.params, eb.params
     if pa.keys() != pb.keys():
         return False
@@ -53,7 +51,7 @@ def _in_order(first: int, second: int, eqn: Any, other: Any) -> Indices | None:
     return [(first + i, second + i) for i in range(n)] if n == m else None
 
 
-def _scan(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+def _scan(comparer: ClosureComparer, ea: Any, eb: Any) -> Indices | None:
     (consts, carry), (consts_b, carry_b) = jax_compat.scan_counts(ea), jax_compat.scan_counts(eb)
     if carry != carry_b:
         return None
@@ -65,7 +63,7 @@ def _scan(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
     return None if found is None or rest is None else found + rest
 
 
-def _while(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+def _while(comparer: ClosureComparer, ea: Any, eb: Any) -> Indices | None:
     ignored = ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")
     if not _others_agree(comparer, ea, eb, *ignored):
         return None
@@ -83,7 +81,7 @@ def _while(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
     return None if rest is None else found + rest
 
 
-def _cond(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+def _cond(comparer: ClosureComparer, ea: Any, eb: Any) -> Indices | None:
     """All branches take the same operands; how many of them are closed over is not recorded."""
     if not _others_agree(comparer, ea, eb, "branches"):
         return None
@@ -102,14 +100,14 @@ def _cond(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
     return [(0, 0), *_shifted(sorted(found), 1, 1)]
 
 
-def _remat(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+def _remat(comparer: ClosureComparer, ea: Any, eb: Any) -> Indices | None:
     if not _others_agree(comparer, ea, eb, "jaxpr"):
         return None
     free = (len(ea.invars), len(eb.invars))
     return comparer.closure_pairs(ea.params["jaxpr"], eb.params["jaxpr"], free)
 
 
-def _solver(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+def _solver(comparer: ClosureComparer, ea: Any, eb: Any) -> Indices | None:
     """custom_linear_solve, custom_root: the constants of each function, then the operands."""
     if not _others_agree(comparer, ea, eb, "jaxprs", "const_lengths"):
         return None
@@ -130,7 +128,7 @@ def _solver(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
     return None if rest is None else found + rest
 
 
-def _custom_root(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+def _custom_root(comparer: ClosureComparer, ea: Any, eb: Any) -> Indices | None:
     """JAX 0.12's `custom_root`, and the `g` in its `tangent_solve`: their functions are objects of Python."""
     roots = comparer.expander.root_of(ea), comparer.expander.root_of(eb)
     a, b = roots
@@ -147,7 +145,7 @@ def _custom_root(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
     return found
 
 
-def _root_map(comparer: Comparer, ea: Any, eb: Any) -> Indices | None:
+def _root_map(comparer: ClosureComparer, ea: Any, eb: Any) -> Indices | None:
     a, b = jax_compat.root_map_function(ea), jax_compat.root_map_function(eb)
     if a is None or b is None or a[1] != b[1]:
         return None

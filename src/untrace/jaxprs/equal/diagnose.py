@@ -17,7 +17,7 @@ from jax import lax
 
 from untrace import jax_compat
 from untrace.jaxprs.equal import rules
-from untrace.jaxprs.equal.compare import (
+from untrace.jaxprs.equal.comparer import (
     SUMS,
     Comparer,
     Difference,
@@ -29,6 +29,18 @@ from untrace.jaxprs.equal.compare import (
 
 # More places than this are not reported: the programs have little in common then.
 _MOST = 1000
+
+
+def difference(comparer: Comparer, original: Any, written: Any) -> Difference | None:
+    """None where two jaxprs are the same, else where they differ."""
+    if comparer.same(original, written):
+        return None
+    a, b = Side.of(original), Side.of(written)
+    mismatch = comparer.interface(a, b)
+    if mismatch and (len(a.invars) != len(b.invars) or mismatch.startswith("input")):
+        return Difference(mismatch)
+    found = diagnose(comparer, a, b)
+    return found if found.path or not mismatch else Difference(mismatch)
 
 
 def diagnose(comparer: Comparer, a: Side, b: Side) -> Difference:
@@ -246,14 +258,14 @@ def _same_operands(comparer: Comparer, ea: Any, eb: Any) -> Difference:
     if key is None:  # found to be the same later on, under another pairing
         return Difference(f"{name} is used in another way{_where(ea)}", (ea,), (eb,), ((ea,),))
     if key in rules.RULE_PARAMS.get(name, ()):
-        part = rules.explain_rules(comparer, ea, eb)
+        part = _explain_rules(comparer, ea, eb)
         if part is not None:
             return _inside(f"the {part[0]} rule", ea, eb, part[1])
         why = f"the derivative rule ({key}) of {name} has another form{_where(ea)}"
         return Difference(why, (ea,), (eb,), ((ea,),))
     u, v = ea.params.get(key), eb.params.get(key)
     for left, right in _inner_pairs(u, v):
-        inner = comparer.difference(left, right)
+        inner = difference(comparer, left, right)
         if inner is not None:
             return _inside(key, ea, eb, inner)
     why = f"{key} of {name} is {_brief(u)} in the original and {_brief(v)} as written{_where(ea)}"
@@ -295,3 +307,23 @@ def _brief(value: Any) -> str:
 def _where(eqn: Any) -> str:
     line = jax_compat.user_line(eqn) if eqn is not None else ""
     return f" ({line})" if line else ""
+
+
+def _explain_rules(comparer: Comparer, ea: Any, eb: Any) -> tuple[str, Difference] | None:
+    """(which rule, how it differs) of two custom-derivative equations whose rules differ."""
+    rules = comparer.traced_rules
+    first, second = rules.of(ea), rules.of(eb)
+    pair = (rules.key(ea), rules.key(eb))
+    rules.explaining.add(pair)
+    comparer.rule_depth += 1
+    comparer.forget()
+    try:
+        for (name, a), (_, b) in zip(first.jaxprs, second.jaxprs, strict=False):
+            found = difference(comparer, a, b)
+            if found is not None:
+                return name, found
+    finally:
+        comparer.rule_depth -= 1
+        rules.explaining.discard(pair)
+        comparer.forget()
+    return None

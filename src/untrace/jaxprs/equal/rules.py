@@ -8,13 +8,11 @@ same (coinduction), as two infinite trees are equal when no finite depth tells t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from untrace import jax_compat
+from untrace.jaxprs.equal.protocols import RuleComparer
 from untrace.jaxprs.expand.expand import Expander
-
-if TYPE_CHECKING:
-    from untrace.jaxprs.equal.compare import Comparer, Difference
 
 # The parameters that hold rules, by primitive.
 RULE_PARAMS: dict[str, tuple[str, ...]] = {
@@ -81,7 +79,7 @@ def _trace(eqn: Any, expander: Expander) -> Traced:
         return Traced(error=f"{type(error).__name__}: {error}")
 
 
-def differing_rule(comparer: Comparer, ea: Any, eb: Any) -> str | None:
+def differing_rule(comparer: RuleComparer, ea: Any, eb: Any) -> str | None:
     """The parameter that holds the first rule in which two equations differ, None for none."""
     names = RULE_PARAMS[ea.primitive.name]
     if all(ea.params[n] is eb.params[n] for n in names):
@@ -106,7 +104,7 @@ def differing_rule(comparer: Comparer, ea: Any, eb: Any) -> str | None:
     return found
 
 
-def _differing(comparer: Comparer, ea: Any, eb: Any) -> str | None:
+def _differing(comparer: RuleComparer, ea: Any, eb: Any) -> str | None:
     first, second = comparer.traced_rules.of(ea), comparer.traced_rules.of(eb)
     names = RULE_PARAMS[ea.primitive.name]
     if first.error and second.error:
@@ -126,24 +124,4 @@ def _differing(comparer: Comparer, ea: Any, eb: Any) -> str | None:
                 return name
     finally:
         comparer.rule_depth -= 1
-    return None
-
-
-def explain_rules(comparer: Comparer, ea: Any, eb: Any) -> tuple[str, Difference] | None:
-    """(which rule, how it differs) of two custom-derivative equations whose rules differ."""
-    rules = comparer.traced_rules
-    first, second = rules.of(ea), rules.of(eb)
-    pair = (rules.key(ea), rules.key(eb))
-    rules.explaining.add(pair)
-    comparer.rule_depth += 1
-    comparer.forget()
-    try:
-        for (name, a), (_, b) in zip(first.jaxprs, second.jaxprs, strict=False):
-            found = comparer.difference(a, b)
-            if found is not None:
-                return name, found
-    finally:
-        comparer.rule_depth -= 1
-        rules.explaining.discard(pair)
-        comparer.forget()
     return None

@@ -18,7 +18,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.facts import Addend
 from untrace.ir.nodes import Equation, Primitive, Value
-from untrace.jaxprs.equal.compare import Comparer
+from untrace.jaxprs.equal.comparer import Comparer
 from untrace.lift.outline.activations import Call
 from untrace.lift.outline.pieces import Piece, renamed, same_bodies
 from untrace.provenance.sites import Provenance

@@ -19,7 +19,7 @@ from untrace import jax_compat
 from untrace.ir.bodies import CHECKPOINTS
 from untrace.ir.callees import output_of
 from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Primitive, Program, Value, walk_functions
-from untrace.jaxprs.equal.compare import Comparer
+from untrace.jaxprs.equal.comparer import Comparer
 from untrace.jaxprs.equal.values import same_constant
 from untrace.lift.adjoint.cotangents import d
 from untrace.lift.outline.pieces import renamed

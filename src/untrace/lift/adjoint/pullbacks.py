@@ -33,7 +33,7 @@ from untrace.ir.nodes import (
     Value,
     walk_functions,
 )
-from untrace.jaxprs.equal.compare import Comparer
+from untrace.jaxprs.equal.comparer import Comparer
 from untrace.jaxprs.equal.rules import MAX_DEPTH
 from untrace.lift.adjoint.pullback_choices import lift_choices
 from untrace.lift.adjoint.pullback_convolutions import lift_convolutions

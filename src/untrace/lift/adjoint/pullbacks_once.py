@@ -15,7 +15,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Library, Primitive, Program, Value, walk_functions
-from untrace.jaxprs.equal.compare import Comparer
+from untrace.jaxprs.equal.comparer import Comparer
 from untrace.lift.outline.pieces import renamed
 from untrace.lift.rewrite.common_subexpressions import author_chain
 from untrace.provenance.sites import Provenance

@@ -7,7 +7,7 @@ from collections.abc import Container
 from typing import Any
 
 from untrace.ir.nodes import Equation, Function, Library, Primitive, Program, Slot, Value, walk_functions
-from untrace.jaxprs.equal.compare import SUMS
+from untrace.jaxprs.equal.comparer import SUMS
 
 
 def add_cotangents(program: Program, refused: Container[int]) -> Program:

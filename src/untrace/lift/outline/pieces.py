@@ -14,7 +14,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, PullbackType, Value
-from untrace.jaxprs.equal.compare import Comparer
+from untrace.jaxprs.equal.comparer import Comparer
 from untrace.lift.naming import words
 from untrace.lift.outline.variants import alike_params
 from untrace.provenance.sites import Frame, climbed

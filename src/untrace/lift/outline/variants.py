@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from untrace import jax_compat
-from untrace.jaxprs.equal.compare import Comparer
+from untrace.jaxprs.equal.comparer import Comparer
 from untrace.jaxprs.equal.rules import RULE_PARAMS
 
 # Parameters that hold sizes of arrays, or places in them. All others (axes, dimension numbers) must be equal.

@@ -28,7 +28,7 @@ from untrace.ir.nodes import (
     callees,
 )  # fmt: skip
 from untrace.jaxprs.equal.closures import permuted_places
-from untrace.jaxprs.equal.compare import Comparer
+from untrace.jaxprs.equal.comparer import Comparer
 from untrace.lift.naming import words
 from untrace.lift.recognise import beforehand
 from untrace.lift.recognise.patterns import MOST_PATTERNS, PATTERNS, NotAScalar, Pattern, pattern_of, template

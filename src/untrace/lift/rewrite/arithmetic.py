@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
-from untrace.jaxprs.equal.compare import Comparer
+from untrace.jaxprs.equal.comparer import Comparer
 from untrace.lift.rewrite.call_bodies import on_operands
 from untrace.lift.rewrite.rematerialised_operands import INDEXED
 from untrace.lift.rewrite.simplify import Body, rewrite, same_aval

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from untrace.torch.bridge import environment, lacks
-from untrace.torch.ops import parts
+from untrace.torch.bridge import ENVIRONMENTS, lacks
+from untrace.torch.ops import parts, state
 
 
 def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
@@ -43,9 +43,7 @@ def scaled_dot_product_attention(
 
 
 def _dropped(weights: Any, p: float) -> Any:
-    from untrace.torch.ops import state
-
-    return state.dropped(weights, p, environment()) if p > 0 else weights
+    return state.dropped(weights, p, ENVIRONMENTS[-1]) if p > 0 else weights
 
 
 def multi_head_attention_forward(

@@ -15,9 +15,7 @@ from jax import lax
 
 from untrace.torch.bridge import lacks
 from untrace.torch.ops import parts
-
-ADDED: list[tuple[Any, Callable[..., Any], dict[str, Any]]] = []
-"""Operations that users registered with `untrace.torch_op`."""
+from untrace.torch.ops.dtypes import default_dtype, dtype_of
 
 
 def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
@@ -25,10 +23,6 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
     import torch
     from torch import Tensor
     from torch.nn import functional as F
-
-    from untrace.torch.ops import attention, conv, math, norms, random, segments, state
-    from untrace.torch.ops import index as ops_index
-    from untrace.torch.ops import losses as ops_losses
 
     own: list[tuple[Any, Callable[..., Any]]] = [
         (F.linear, linear), (F.embedding, embedding), (F.layer_norm, layer_norm), (F.rms_norm, rms_norm),
@@ -56,17 +50,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
         (Tensor.__rtruediv__, lambda x, y: y / x), (Tensor.__rfloordiv__, lambda x, y: y // x), (Tensor.__rmod__, lambda x, y: y % x),
         (torch.histc, histc), (Tensor.histc, histc), (torch.var, var), (Tensor.var, var), (torch.std, std), (Tensor.std, std),
     ]  # fmt: skip
-    found: list[tuple[Any, Callable[..., Any], dict[str, Any]]] = [(f, i, {}) for f, i in own]
-    found += attention.table()
-    found += conv.table()
-    found += ops_index.table()
-    found += ops_losses.table()
-    found += math.table()
-    found += norms.table()
-    found += random.table()
-    found += segments.table()
-    found += state.table()
-    return [*found, *ADDED]
+    return [(f, i, {}) for f, i in own]
 
 
 # ---------------------------------------------------------------- layers
@@ -139,13 +123,7 @@ def log_softmax(input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = 
 
 
 def _cast(x: Any, dtype: Any) -> Any:
-    return x if dtype is None else x.astype(_dtype(dtype))
-
-
-def _dtype(dtype: Any) -> Any:
-    from untrace.torch.bridge import torchax
-
-    return torchax().ops.mappings.t2j_dtype(dtype)
+    return x if dtype is None else x.astype(dtype_of(dtype))
 
 
 def relu(input: Any, inplace: bool = False) -> Any:
@@ -398,7 +376,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, **o
         whole = all(isinstance(b, int) for b in (*bounds, step))
         kind: Any = jax.dtypes.canonicalize_dtype(jnp.int64) if whole else jnp.float32
     else:
-        kind = jax.dtypes.canonicalize_dtype(_dtype(dtype))
+        kind = jax.dtypes.canonicalize_dtype(dtype_of(dtype))
     if step == 1:
         return jnp.arange(bounds[1], dtype=kind) if bounds[0] == 0 else jnp.arange(*bounds, dtype=kind)
     return jnp.arange(*bounds, step, dtype=kind)
@@ -408,22 +386,16 @@ def _shape(size: Any) -> tuple[int, ...]:
     return tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else tuple(size)
 
 
-def _default(dtype: Any) -> Any:
-    import torch
-
-    return jax.dtypes.canonicalize_dtype(_dtype(dtype or torch.get_default_dtype()))
-
-
 def full(size: Any, fill_value: Any, *, dtype: Any = None, **options: Any) -> Any:
     if dtype is None:
         kinds = {bool: jnp.bool_, int: jax.dtypes.canonicalize_dtype(jnp.int64)}
         return jnp.full(tuple(size), fill_value, kinds.get(type(fill_value), jnp.float32))
-    return jnp.full(tuple(size), fill_value, _default(dtype))
+    return jnp.full(tuple(size), fill_value, default_dtype(dtype))
 
 
 def ones(*size: Any, dtype: Any = None, **options: Any) -> Any:
-    return jnp.ones(_shape(size), _default(dtype))
+    return jnp.ones(_shape(size), default_dtype(dtype))
 
 
 def zeros(*size: Any, dtype: Any = None, **options: Any) -> Any:
-    return jnp.zeros(_shape(size), _default(dtype))
+    return jnp.zeros(_shape(size), default_dtype(dtype))

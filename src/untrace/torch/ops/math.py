@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from untrace.torch.ops.functions import _default, _dtype
+from untrace.torch.ops.dtypes import default_dtype, dtype_of
 
 
 def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
@@ -107,13 +107,13 @@ def take_along_dim(input: Any, indices: Any, dim: Any = None) -> Any:
 
 
 def new_tensor(self: Any, data: Any, *, dtype: Any = None, **options: Any) -> Any:
-    return jnp.asarray(data, self.dtype if dtype is None else jax.dtypes.canonicalize_dtype(_dtype(dtype)))
+    return jnp.asarray(data, self.dtype if dtype is None else jax.dtypes.canonicalize_dtype(dtype_of(dtype)))
 
 
 def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None, **options: Any) -> Any:
     angles = 2 * jnp.pi / (window_length if periodic else window_length - 1) * jnp.arange(window_length)
-    return (0.5 - 0.5 * jnp.cos(angles)).astype(_default(dtype))
+    return (0.5 - 0.5 * jnp.cos(angles)).astype(default_dtype(dtype))
 
 
 def view_as_dtype(self: Any, dtype: Any) -> Any:
-    return lax.bitcast_convert_type(self, jax.dtypes.canonicalize_dtype(_dtype(dtype)))
+    return lax.bitcast_convert_type(self, jax.dtypes.canonicalize_dtype(dtype_of(dtype)))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from untrace.torch.bridge import lacks
 from untrace.torch.ops import parts
+from untrace.torch.ops.dtypes import dtype_of
 
 
 def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
@@ -31,9 +32,7 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
 def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """Source: torch.linalg.vector_norm's documentation."""
     if dtype is not None:
-        from untrace.torch.ops.functions import _dtype
-
-        x = x.astype(_dtype(dtype))
+        x = x.astype(dtype_of(dtype))
     axis = tuple(dim) if isinstance(dim, (tuple, list)) else dim
     if ord == 2:
         squares = jnp.square(jnp.abs(x) if jnp.iscomplexobj(x) else x)

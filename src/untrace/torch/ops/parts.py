@@ -30,15 +30,17 @@ class Part:
         self.about = (function.__doc__ or "").strip()
 
 
+WITHIN: list[Callable[[Part, Any, Any], Any]] = []
+"""What runs a part (`capture.within_part`)."""
+
+
 def part(function: Callable[..., Any], repeated: bool = False) -> Callable[..., Any]:
     """Decorator: each call is one in the tree of calls, so that calls with equal bodies share a written function."""
     made = Part(function, repeated)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        from untrace.torch import capture
-
-        return capture.within_part(made, args, kwargs)
+        return WITHIN[-1](made, args, kwargs) if WITHIN else function(*args, **kwargs)
 
     return call
 

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from untrace.torch.ops.dtypes import default_dtype
+
 Draw = Callable[..., Any]  # (key, shape, dtype, *parameters) -> array
 
 
@@ -90,11 +92,9 @@ def integers_from(key: Any, shape: Any, dtype: Any, start: int, to: Any = None) 
 
 
 def _normal(mean: Any, std: Any = 1.0, size: Any = None, *, env: Any, generator: Any = None, **options: Any) -> Any:
-    from untrace.torch.ops.functions import _default
-
     shape = tuple(size) if size is not None else jnp.broadcast_shapes(jnp.shape(mean), jnp.shape(std))
     given = [x.dtype for x in (mean, std) if hasattr(x, "dtype")]
-    dtype = given[0] if given else _default(options.get("dtype"))
+    dtype = given[0] if given else default_dtype(options.get("dtype"))
     return normal(env.get_and_rotate_prng_key(), shape, dtype, mean, std)
 
 
