@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.nodes import (
@@ -31,7 +30,7 @@ from untrace.ir.nodes import (
 )
 from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
-from untrace.lift.naming.bases import base_of
+from untrace.lift.naming.bases import base_of_results
 from untrace.module import rules
 from untrace.module.access_paths import Step
 from untrace.module.call_arguments import Unpacked
@@ -500,7 +499,7 @@ class FunctionWriter:
                 self.names[output] = expr
                 self._note_folded(equation)
                 return
-        base = base or _base(equation)
+        base = base or base_of_results(equation)
         targets = ["_" if o is None or not single and not self.is_read(o) else self._target(o, base) for o in outputs]
         make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
         self.statements.append(make(targets, expr, equation.origin))
@@ -558,7 +557,7 @@ class FunctionWriter:
 
     def _groups(self, value: rules.Groups, equation: Equation) -> None:
         outputs = equation.outputs[value.skip :]
-        bases = value.bases or [_base(equation)] * len(outputs)
+        bases = value.bases or [base_of_results(equation)] * len(outputs)
         groups: list[Any] = []
         place = 0
         for number, size in enumerate(value.sizes):
@@ -592,12 +591,6 @@ class FunctionWriter:
         whole = type(equation.callee) is Scan and "_" not in groups and all(type(g) is str for g in groups)
         self.statements.append((Unpacked if whole else Assign)(groups, value.expr, equation.origin))
         self._note_folded(equation)
-
-
-def _base(equation: Equation) -> str:
-    """The base of the names of an equation's results; of a primitive object (JAX 0.12), by what it is."""
-    name = equation.callee.name
-    return base_of(jax_compat.primitive_label(equation.origin) if name == "call_hi_primitive" else name)
 
 
 def _is_signature_mismatch(error: TypeError) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from untrace import jax_compat
 from untrace._identifiers import identifier
+from untrace.ir.nodes import Equation
 
 _BASES: dict[str, str] = {}
 
@@ -35,3 +37,9 @@ _SHORT = {
     "broadcast_to": "broadcast", "power": "power", "custom_root": "root", "root_linear_map": "slope",
     "complex": "z", "eq": "equal", "ne": "unequal", "lt": "less", "le": "at_most", "gt": "greater", "ge": "at_least",
 }  # fmt: skip
+
+
+def base_of_results(equation: Equation) -> str:
+    """The base of the names of an equation's results; of a primitive object (JAX 0.12), by what it is."""
+    name = equation.callee.name
+    return base_of(jax_compat.primitive_label(equation.origin) if name == "call_hi_primitive" else name)

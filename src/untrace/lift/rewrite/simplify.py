@@ -67,6 +67,7 @@ from untrace import jax_compat
 from untrace.lift.recognise.pmaps import is_pmap
 from untrace.lift.rewrite import interned_constants as equal_constants
 from untrace.lift.rewrite.common_subexpressions import computed_once, constants_once
+from untrace.lift.rewrite.inlined import default_branch, is_plain_call, keeps_results
 from untrace.lift.rewrite.rematerialised_operands import own_indices, own_selectors
 from untrace.provenance.sites import Provenance
 
@@ -267,12 +268,12 @@ class Simplifier:
                 self.counts["inlined_library_function"] += 1
                 self._inline(body, eqn, eqn.params["jaxpr"], eqn.invars)
                 continue
-            branch = _default_branch(eqn) if self.only is None and id(eqn) not in self.kept else None
+            branch = default_branch(eqn) if self.only is None and id(eqn) not in self.kept else None
             if branch is not None:
                 self.counts["default_platform"] += 1
                 self._inline(body, eqn, branch, eqn.invars[1:])
                 continue
-            if self.only is None and id(eqn) not in self.kept and _is_plain_call(eqn, body.results):
+            if self.only is None and id(eqn) not in self.kept and is_plain_call(eqn, body.results):
                 self.counts["inlined_call"] += 1
                 self._inline(body, eqn, eqn.params["call_jaxpr"], eqn.invars)
                 continue
@@ -316,21 +317,7 @@ class Simplifier:
             return "public"
         if self.only is not None:
             return ""
-        return "inline" if _keeps_results(eqn, jaxpr, results) else ""
-
-
-def _is_plain_call(eqn: Any, results: set[Any]) -> bool:
-    """Whether an equation calls a jaxpr as no public function does, and its equations may stand in its place."""
-    if eqn.primitive.name not in ("closed_call", "eval_jaxpr") or eqn.effects:
-        return False
-    jaxpr, consts = jax_compat.open_jaxpr(eqn.params["call_jaxpr"])
-    return not consts and _keeps_results(eqn, jaxpr, results)
-
-
-def _keeps_results(eqn: Any, jaxpr: Any, results: set[Any]) -> bool:
-    """Whether the results of the body around a call stay variables of its own without the call."""
-    pairs = zip(eqn.outvars, jaxpr.outvars, strict=True)
-    return results.isdisjoint([out for out, inner in pairs if type(inner) is Literal or inner in jaxpr.invars])
+        return "inline" if keeps_results(eqn, jaxpr, results) else ""
 
 
 def _is_known(body: Body, atom: Any) -> bool:
@@ -340,21 +327,6 @@ def _is_known(body: Body, atom: Any) -> bool:
     (atom,) = jax_compat.substituted([atom], body.substitute)
     compared = body.maker(atom, "gt", "lt", "ge", "le", "eq", "ne") if type(atom) is not Literal else None
     return compared is not None and not atom.aval.shape and all(type(v) is Literal for v in compared.invars)
-
-
-def _default_branch(eqn: Any) -> Any:
-    """The branch of every platform that a program is compiled for, where only kernels of Mosaic have another; else None.
-
-    `jnp.diagonal` has one for them: no program is lowered for the platform "mosaic", only what a Pallas kernel calls.
-    """
-    platforms = eqn.params.get("branches_platforms") if eqn.primitive.name == "cond" else None
-    if not platforms or sorted(map(str, platforms)) != ["('mosaic',)", "None"] or eqn.effects:
-        return None
-    branch = eqn.params["branches"][list(platforms).index(None)]
-    jaxpr, consts = jax_compat.open_jaxpr(branch)
-    if consts or any(type(v) is Literal or v in jaxpr.invars for v in jaxpr.outvars):
-        return None
-    return branch
 
 
 class Body:
