@@ -36,10 +36,9 @@ from untrace.prove import retrace
 from untrace.prove.hlo import OptimisedAlike
 from untrace.prove.load import restate
 from untrace.prove.report import Proof
-from untrace.prove.retrace import Target
+from untrace.prove.retrace import Goal
 from untrace.targets.jax import guard
-from untrace.targets.jax import rules as _rules  # noqa: F401  (registers the rules)
-from untrace.targets.jax.writer import JaxModule
+from untrace.targets.jax.target import TARGET as JAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ def write_and_prove(
                 program = Plain(captured, name, entry, notes).whole
             keep_constant_order(program.entry)
             attempt = Attempt(
-                captured, program, name, options, timings, Form(captured.expanded, Target(captured.expanded))
+                captured, program, name, options, timings, Form(captured.expanded, Goal(captured.expanded))
             )
             result = attempt.run(idiomatic=False)
             if result is not None:
@@ -209,7 +208,7 @@ def prove_again(
 
 
 def _begin_compiling(
-    captured: Captured, target: Target, options: Options, timings: dict[str, float]
+    captured: Captured, target: Goal, options: Options, timings: dict[str, float]
 ) -> OptimisedAlike | None:
     """Has XLA compile, while the text is written, what tells whether a target is the original's program."""
     if captured.example is not None:
@@ -469,7 +468,7 @@ class Attempt:
             in_order=self.in_order,
         )
         return write_module(
-            JaxModule,
+            JAX.writer,
             self.program,
             head,
             forced,

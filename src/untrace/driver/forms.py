@@ -41,7 +41,7 @@ from untrace.lift.rewrite.simplify import (
 from untrace.module.interface.entry import FlatEntry, PytreeEntry
 from untrace.prove import retrace
 from untrace.prove.harmless import harmless_rewrites
-from untrace.prove.retrace import Target
+from untrace.prove.retrace import Goal
 from untrace.targets.jax.rules.table import JAX
 
 # Above this many equations only those simplifications are made whose proof needs no compilation.
@@ -102,7 +102,7 @@ class Form:
     """
 
     jaxpr: Any
-    target: Target
+    target: Goal
     folds: bool = False
 
     def proven_as(self, jaxpr: Any, words: str, captured: Captured) -> Form:
@@ -162,13 +162,13 @@ def forms_of(
             if form is not whole:
                 neutral = set(counts) <= NEUTRAL
                 target = unfolded(form) if folds else form
-                goal = Target(target, described(counts), neutral, unproven(counts))
+                goal = Goal(target, described(counts), neutral, unproven(counts))
                 if captured.example is not None:
                     goal = replace(goal, example=_at_example(captured, goal, form, only, without, kept, folds))
                 yield Form(form, goal, folds)
                 if neutral:
                     break
-    yield Form(whole, Target(captured.expanded, example=_untouched(captured.example)), folds)
+    yield Form(whole, Goal(captured.expanded, example=_untouched(captured.example)), folds)
 
 
 def _calls(captured: Captured) -> tuple[int, Sequence[int]]:
@@ -176,8 +176,8 @@ def _calls(captured: Captured) -> tuple[int, Sequence[int]]:
     return (0, ()) if captured.called is None else (len(captured.called.vmaps), captured.called.kept)
 
 
-def _untouched(captured: Captured | None) -> Target | None:
-    return None if captured is None else Target(captured.expanded)
+def _untouched(captured: Captured | None) -> Goal | None:
+    return None if captured is None else Goal(captured.expanded)
 
 
 def _whole(captured: Captured, folds: bool) -> Any:
@@ -206,13 +206,13 @@ def _bodies_at_example(captured: Captured, plain: Plain, folds: bool) -> dict[in
 
 def _at_example(
     captured: Captured,
-    goal: Target,
+    goal: Goal,
     form: Any,
     only: frozenset[str] | None,
     without: frozenset[str],
     kept: set[int],
     folds: bool,
-) -> Target:
+) -> Goal:
     """The target at the example's own sizes: simplified as `form` was where that does the same there, else with the numbers
     of `form` replaced."""
     beside = captured.beside

@@ -30,25 +30,11 @@ from untrace.prove.execute import checked
 from untrace.prove.load import load_text
 from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
+from untrace.targets.base import Target
 from untrace.targets.jax.guard import guarded_by
-from untrace.targets.numpy import control, guard, lower, rules, runtime  # noqa: F401  (registers rules and helpers)
-from untrace.targets.numpy.rules.table import NUMPY
-from untrace.targets.numpy.writer import NumpyModule
+from untrace.targets.numpy.target import TARGET as NUMPY
 
-TARGETS = ("numpy",)
-# Of what they find another target knows nothing: it has the equations instead.
-_WITHOUT = frozenset(
-    {
-        "checkpoints",
-        "checkpoints-in-the-forward-pass",
-        "associative-scans",
-        "solvers",
-        "pullbacks",
-        "equal-pullbacks",
-        "tree-maps",
-        "residuals",
-    }
-)
+TARGETS = {target.name: target for target in (NUMPY,)}
 
 
 def translated(target: str, call: Call, options: Options, also: Sequence[Call] = ()) -> Translated:
@@ -58,13 +44,13 @@ def translated(target: str, call: Call, options: Options, also: Sequence[Call] =
     text does not compute what the original does.
     """
     with interpreter_settings():
-        return _translated(target, call, options, also)
+        return _translated(TARGETS[target], call, options, also)
 
 
-def _translated(target: str, call: Call, options: Options, also: Sequence[Call]) -> Translated:
-    options = replace(options, derivatives="written", without=options.without | _WITHOUT, reroll="loop")
+def _translated(target: Target, call: Call, options: Options, also: Sequence[Call]) -> Translated:
+    options = replace(options, derivatives="written", without=options.without | target.without, reroll="loop")
     captured = call.captured()
-    _refuse_classes(captured)
+    _refuse_classes(captured, target)
     if options.guard:
         with readable_or_not():
             captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
@@ -81,7 +67,7 @@ def _translated(target: str, call: Call, options: Options, also: Sequence[Call])
     found = _attempt(target, call, captured, options, [captured, *others])
     if not isinstance(found, Translated):
         raise ProofError(
-            f"the text of {captured.name} for {target} does not compute what the original does: {found}.\n"
+            f"the text of {captured.name} for {target.title} does not compute what the original does: {found}.\n"
             "This is a bug of untrace, or a program whose results rounding decides (a search that stops at a tolerance). "
             "With prove=False you get the text all the same. The text for JAX is proven by itself."
         )
@@ -89,7 +75,7 @@ def _translated(target: str, call: Call, options: Options, also: Sequence[Call])
 
 
 def _attempt(
-    target: str, call: Call, captured: Captured, options: Options, examples: Sequence[Captured]
+    target: Target, call: Call, captured: Captured, options: Options, examples: Sequence[Captured]
 ) -> Translated | str:
     """The text written from a trace, checked on the examples; what is wrong there otherwise."""
     why = ""
@@ -97,7 +83,7 @@ def _attempt(
     name = name_of_transformed(captured.summary, captured.name) if captured.summary else captured.name
     for course in (ALL, NONE):  # without the passes over statements, where one of them was wrong about a loop
         try:
-            written = _write(captured, name, entry, options, course)
+            written = _write(target, captured, name, entry, options, course)
             proofs = [_proof(written, example) for example in examples] if options.prove else [Proof("unproven")]
         except UnsupportedPrimitiveError:
             raise
@@ -109,25 +95,29 @@ def _attempt(
         weakest = next(p for level in ("unproven", "close", "bits") for p in proofs if p.level == level)
         if not options.prove or weakest.at_least("close"):
             said = str(replace(weakest, notes=()))
-            written.with_docstring(_head(captured, name, said), _head(captured, name))
+            written.with_docstring(_head(target, captured, name, said), _head(target, captured, name))
             fixed = [f"it is written for {q} = {a} of JAX" for q, a in guarded_by(captured).answers.items()]
-            return Translated(target, written.source, written.name, weakest, written.arrays, (*written.notes, *fixed))
+            return Translated(
+                target.name, written.source, written.name, weakest, written.arrays, (*written.notes, *fixed)
+            )
         why = why or weakest.detail
         if is_strict():
             raise ProofError(weakest.detail)
     return why
 
 
-def _write(captured: Captured, name: str, entry: PytreeEntry, options: Options, course: Course) -> Written:
+def _write(
+    target: Target, captured: Captured, name: str, entry: PytreeEntry, options: Options, course: Course
+) -> Written:
     """The text. Raises UnsupportedPrimitiveError."""
     plain = Plain(captured, name, entry, lifted=True)
     form = next(forms_of(captured, plain, options, compiles=False))
     program = Attempt.at(captured, plain, form, name, options, {}, {}, compiles=False).lifted_program()
-    lower.lowered(program, lambda name: NUMPY.find(name) is not None)
+    target.lower(program)
     written = write_module(
-        NumpyModule,
+        target.writer,
         program,
-        _head(captured, name),
+        _head(target, captured, name),
         standalone=True,
         idiomatic=True,
         comments=options.comments,
@@ -137,7 +127,7 @@ def _write(captured: Captured, name: str, entry: PytreeEntry, options: Options, 
     imported = [n for n in ast.walk(ast.parse(written.source)) if isinstance(n, ast.Import | ast.ImportFrom)]
     if any(ast.unparse(n).split()[1].partition(".")[0] == "jax" for n in imported):
         raise UnsupportedPrimitiveError(
-            "this program cannot be written for NumPy: it puts pytrees together in a way that only JAX has. "
+            f"this program cannot be written for {target.title}: it puts pytrees together in a way that only JAX has. "
             "Give and take flatter ones, or write it for JAX."
         )
     return written
@@ -149,12 +139,12 @@ def _guarded(captured: Captured) -> Guarded:
     return Guarded({k: v for k, v in settings.items() if k in ("x64", "least", "most", "multiples")}, {})
 
 
-def _refuse_classes(captured: Captured) -> None:
+def _refuse_classes(captured: Captured, target: Target) -> None:
     """Raises UnsupportedPrimitiveError where arguments or results have classes that JAX alone can take apart."""
     keys = [x for x in jax.tree.leaves((captured.args, captured.kwargs)) if jax_compat.is_key(x)]
     if any(jax_compat.key_impl_name(key) != "threefry2x32" for key in keys):
         raise UnsupportedPrimitiveError(
-            "this program cannot be written for NumPy: it takes keys of another implementation than threefry2x32"
+            f"this program cannot be written for {target.title}: it takes keys of another implementation than threefry2x32"
         )
     trees = [jax.tree.structure(x) for x in (captured.args, captured.kwargs, captured.out_example)]
     for tree in trees:
@@ -163,7 +153,7 @@ def _refuse_classes(captured: Captured) -> None:
         kind, _ = tree.node_data()
         if kind not in (dict, list, tuple, type(None)) and not hasattr(kind, "_make"):
             raise UnsupportedPrimitiveError(
-                f"this program cannot be written for NumPy: it takes or gives a {kind.__module__}.{kind.__qualname__}, "
+                f"this program cannot be written for {target.title}: it takes or gives a {kind.__module__}.{kind.__qualname__}, "
                 "which only JAX knows how to take apart. Give it dicts, lists, tuples or named tuples instead."
             )
         trees += tree.children()
@@ -185,5 +175,5 @@ def _proof(written: Written, captured: Captured) -> Proof:
     )
 
 
-def _head(captured: Captured, name: str, proof: str = "unproven") -> str:
-    return head_of_module(captured, name, True, f"for numpy · {proof}")
+def _head(target: Target, captured: Captured, name: str, proof: str = "unproven") -> str:
+    return head_of_module(captured, name, True, f"for {target.name} · {proof}")

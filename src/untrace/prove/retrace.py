@@ -42,7 +42,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Goal:
     """The jaxpr that a text must come back as: the captured one, or what `simplifications` (in words) made of it.
 
     `neutral`: whether both lower to the same StableHLO. `notes`: what the simplifications leave unproven. `example`: that of
@@ -53,14 +53,14 @@ class Target:
     simplifications: str = ""
     neutral: bool = True
     notes: tuple[str, ...] = ()
-    example: Target | None = None
+    example: Goal | None = None
 
 
 def prove_text(
     written: Written,
     captured: Captured,
     timings: dict[str, float],
-    goal: Target,
+    goal: Goal,
     alike: Callable[[], bool] | None = None,
     module: LoadedText | None = None,
 ) -> Outcome:

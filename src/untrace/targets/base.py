@@ -1,0 +1,30 @@
+"""What a language is to the printer that all targets share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from untrace.ir.nodes import Program
+from untrace.module.writer import ModuleWriter
+
+
+def _as_it_is(program: Program) -> None:
+    """Nothing is to be lowered: the target has everything that a lifted program holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A language that programs are written in: its words for what the shared printer decides.
+
+    `name`: as the user says it ("numpy"). `title`: as people write it ("NumPy"). `writer`: makes what collects one module,
+    from (ids of jaxpr equations that are bound, standalone, idiomatic); its class holds the table of rules. `without`:
+    passes of the lift whose findings the target has no words for. `lower`: leaves in a lifted program only what the target
+    knows; raises UnsupportedPrimitiveError for all that it cannot express at once.
+    """
+
+    name: str
+    title: str
+    writer: Callable[[frozenset[int], bool, bool], ModuleWriter]
+    without: frozenset[str] = frozenset()
+    lower: Callable[[Program], None] = _as_it_is
