@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from untrace.module.interface.signature import static_arguments
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
 from untrace.prove.saving import save_module
+from untrace.prove.source_map import SourceMap
 from untrace.targets.jax.rules.table import JAX
 
 __all__ = ["Decompiled", "decompile", "from_jaxpr", "rule", "steps"]
@@ -60,6 +62,7 @@ class Decompiled:
     _origins: list[Any] = field(repr=False, default_factory=list)
     _module: LoadedText | None = field(repr=False, default=None)
     _translate: Callable[[str], Translated] | None = field(repr=False, default=None)
+    _mapped: Callable[[LoadedText], SourceMap] | None = field(repr=False, default=None)
 
     @property
     def module(self) -> LoadedText:
@@ -76,6 +79,16 @@ class Decompiled:
         """`file.py:12 (function)` of the user's statement behind a line of `source` (1-based), "" where there is none."""
         found = self._origins[line - 1] if 0 < line <= len(self._origins) else ""
         return found if isinstance(found, str) else jax_compat.user_line(found)
+
+    @cached_property
+    def source_map(self) -> SourceMap:
+        """Which expressions of `source` compute which equations of the program, and which of the author's those were.
+
+        Made when it is first asked for, by tracing the text once more. Raises OptionError of what came from PyTorch.
+        """
+        if self._mapped is None:
+            raise OptionError("what came from PyTorch has no source map; its comments have the author's statements")
+        return self._mapped(self.module)
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> str:
         """Writes the module to `path`, and its large constants to an `.npz` beside it; returns the path.
@@ -286,5 +299,5 @@ def _decompiled(captured: Captured, result: Result, timings: dict[str, float]) -
     proof = dataclasses.replace(result.proof, notes=tuple(dict.fromkeys((*result.proof.notes, *written.notes))))
     return Decompiled(
         written.source, written.name, proof, captured.jaxpr, written.arrays, timings, every,
-        written.callables, written.origins, result.module,
+        written.callables, written.origins, result.module, None, result.source_map,
     )  # fmt: skip

@@ -37,6 +37,7 @@ from untrace.prove.hlo import OptimisedAlike
 from untrace.prove.load import restate
 from untrace.prove.report import Proof
 from untrace.prove.retrace import Goal
+from untrace.prove.source_map import SourceMap, source_map
 from untrace.targets.jax import guard
 from untrace.targets.jax.target import TARGET as JAX
 
@@ -54,13 +55,24 @@ class Retreats:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A text and its proof. `attempt`: what wrote it, to be replayed pass by pass; None of a text in style exact."""
+    """A text and its proof. `goal`: what it comes back as, and `captured`: of what that was made; `attempt`: what wrote it, to
+    be replayed pass by pass; None of a text in style exact."""
 
     written: Written
     proof: Proof
     notes: tuple[str, ...]
     module: Any
+    captured: Captured
+    goal: Goal
     attempt: Attempt | None = None
+
+    def source_map(self, module: Any) -> SourceMap:
+        """The map of the text, as it is loaded in `module`, at the user's own sizes."""
+        captured = self.captured.example or self.captured
+        goal = self.goal.example or self.goal
+        text = retrace.whole_call(getattr(module, self.written.name), captured)
+        form = retrace.form_of(goal, captured)
+        return source_map(text, module.__file__, captured.args, captured.kwargs, goal.jaxpr, form, captured.provenance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +338,7 @@ class Attempt:
             self._spent("write", start)
             self.retreats = Retreats(refused, inlined, forced, rolls)
             if not self.options.prove:
-                return Result(written, Proof("unproven", "prove=False"), self._notes(), None, self)
+                return Result(written, Proof("unproven", "prove=False"), self._notes(), None, captured, target, self)
             outcome = retrace.prove_text(written, captured, timings, target, self.compiled_alike)
             self.why, self.traces, self.differs_at_example = outcome.why, outcome.traced, outcome.differs_at_example
             if outcome.proof is not None:
@@ -373,7 +385,7 @@ class Attempt:
         written.with_docstring(head_of_module(captured, self.name, idiomatic, proof.sentence, at), head)
         assert module is not None  # which was proven
         restate(module, written.source)
-        return Result(written, proof, self._notes(), module, self if idiomatic else None)
+        return Result(written, proof, self._notes(), module, captured, target, self if idiomatic else None)
 
     def replayed(self, course: Course, simplified: bool = True) -> Written:
         """The text that the passes of a course give, without docstring and guard, after what was taken back; not proven.

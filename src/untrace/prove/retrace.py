@@ -87,8 +87,7 @@ def prove_text(
     traced = time.perf_counter()
     timings["retrace"] = timings.get("retrace", 0.0) + traced - loaded
     target, neutral = goal.jaxpr, goal.neutral
-    # What JAX puts in by itself when the text is traced was taken out of the target.
-    same_form = again if target is captured.expanded else simplified(again, IMPLICIT)[0]
+    same_form = form_of(goal, captured)(again)
     comparison = compare(target, same_form, captured.expander, carries=True, sums=True)
     timings["compare"] = timings.get("compare", 0.0) + time.perf_counter() - traced
     difference = comparison.difference
@@ -136,6 +135,11 @@ def prove_text(
     # The text comes back as what the original was expanded to; the original itself has primitives of its library.
     why = "same jaxpr but for library primitives, which were expanded"
     return Outcome(module, weaker(module, written, captured, why))
+
+
+def form_of(goal: Goal, captured: Captured) -> Callable[[Any], Any]:
+    """What makes of a text's trace what is compared: JAX puts things in by itself that were taken out of the goal."""
+    return (lambda again: again) if goal.jaxpr is captured.expanded else lambda again: simplified(again, IMPLICIT)[0]
 
 
 def _blamed(error: Exception, module: LoadedText, written: Written) -> tuple[int, ...]:

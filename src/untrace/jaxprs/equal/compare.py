@@ -9,7 +9,7 @@ Two jaxprs are the same program when they agree up to
   - where that is asked for, `add` for JAX's own `add_any`, which is lowered to the same.
 
 The work is done in three steps, each tried only when the one before says no:
-  1. `_lockstep` walks both equation lists side by side. A re-traced program nearly always has its
+  1. `in_lockstep` walks both equation lists side by side. A re-traced program nearly always has its
      equations in the same order; this costs a few microseconds an equation.
   2. `_match` pairs variables from the outputs and effects backwards. Each pair forces the next, so
      there is no search: it is linear, sees no dead code and does not care for order.

@@ -141,7 +141,7 @@ class Comparer:
         if known is None:
             self._keep += (original, written)
             a, b = Side.of(original), Side.of(written)
-            known = self.interface(a, b) is None and (self._lockstep(a, b) or self._matches(a, b))
+            known = self.interface(a, b) is None and (self.in_lockstep(a, b) or self._matches(a, b))
             self._known[key] = known
         return known
 
@@ -167,7 +167,7 @@ class Comparer:
                     )
         return None
 
-    def _lockstep(self, a: Side, b: Side) -> bool:
+    def in_lockstep(self, a: Side, b: Side) -> bool:
         """Whether the equations are the same one by one. The loop is flat: it runs 10^5 times."""
         if len(a.eqns) != len(b.eqns):
             return False
@@ -297,9 +297,9 @@ class Comparer:
         """Which inputs in `free_a` and `free_b` have to be the same for the two to be; None when they are not whatever those
         are. `fixed` pairs the other inputs beforehand.
         """
-        pairing = _Pairing(self, a, b, free_a, free_b)
+        pairing = Pairing(self, a, b, free_a, free_b)
         pairing.fix(fixed)
-        first, second = _ordered_effects(a.eqns), _ordered_effects(b.eqns)
+        first, second = ordered_effects(a.eqns), ordered_effects(b.eqns)
         if first.keys() != second.keys():
             return None
         for key, eqns in first.items():
@@ -355,8 +355,10 @@ class Comparer:
         return self.carries
 
 
-class _Pairing:
-    """The state of one `_match`: pairs of variables and the pairs still to be followed."""
+class Pairing:
+    """The state of one `_match`: pairs of variables and the pairs still to be followed. `complete`: whether all fitted."""
+
+    complete = False
 
     def __init__(self, comparer: Comparer, a: Side, b: Side, free_a: Any, free_b: Any) -> None:
         self.comparer, self.a, self.b = comparer, a, b
@@ -369,6 +371,10 @@ class _Pairing:
         self.paired_back: set[int] = set()
         self.made_a = {o: e for e in a.eqns for o in e.outvars}
         self.made_b = {o: e for e in b.eqns for o in e.outvars}
+
+    def partner(self, eqn: Any) -> Any:
+        """The equation that is paired with one of `a`; None where none is."""
+        return self.paired.get(id(eqn))
 
     def fix(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         for x, y in pairs:
@@ -431,7 +437,7 @@ class _Pairing:
         return self.comparer.operand_pairs(ea, eb) if self.comparer.same_head(ea, eb) else None
 
 
-def _ordered_effects(eqns: Sequence[Any]) -> dict[Any, list[Any]]:
+def ordered_effects(eqns: Sequence[Any]) -> dict[Any, list[Any]]:
     """The equations with effects, by the kind of effect, in program order."""
     found: dict[Any, list[Any]] = {}
     for eqn in eqns:

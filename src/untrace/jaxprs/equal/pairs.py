@@ -1,0 +1,60 @@
+"""Which equation of one jaxpr is which of another that is the same program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from untrace import jax_compat
+from untrace.jaxprs.equal.comparer import Comparer, Pairing, Side, ordered_effects
+from untrace.jaxprs.expand.expand import Expander
+
+Path = tuple[int, ...]
+
+
+def paired_equations(original: Any, written: Any, expander: Expander | None = None) -> Iterator[tuple[Path, Any, Any]]:
+    """(place, equation of `original`, the one in its place in `written`) for all equations, of inner jaxprs too.
+
+    A place is the number of an equation, that of a jaxpr inside it, the number of an equation there, and so on. A jaxpr
+    that several equations share comes once for each. Left out are equations that nothing needs, and those of derivative rules.
+    """
+    comparer = Comparer(expander or Expander(), carries=True, sums=True)
+    stack: list[tuple[Path, Any, Any]] = [((), original, written)]
+    while stack:
+        place, a, b = stack.pop()
+        for number, ea, eb in _level(comparer, Side.of(a), Side.of(b)):
+            yield (*place, number), ea, eb
+            inner = zip(jax_compat.jaxprs_in(ea), jax_compat.jaxprs_in(eb), strict=False)
+            stack += [((*place, number, i), x, y) for i, (x, y) in enumerate(inner)]
+
+
+def _level(comparer: Comparer, a: Side, b: Side) -> list[tuple[int, Any, Any]]:
+    """The pairs of two jaxprs, without those inside their equations."""
+    alike = len(a.invars) == len(b.invars)
+    if alike and comparer.in_lockstep(a, b):
+        return [(i, ea, eb) for i, (ea, eb) in enumerate(zip(a.eqns, b.eqns, strict=True))]
+    # The two may take what they close over in another order: which inputs are the same is found from the results.
+    free = (frozenset(a.invars), frozenset(b.invars))
+    if alike:
+        found = _followed(comparer, a, b, (frozenset(), frozenset()))
+        if found.complete:
+            return _in_order(a, found)
+    return _in_order(a, _followed(comparer, a, b, free))
+
+
+def _followed(comparer: Comparer, a: Side, b: Side, free: tuple[frozenset[Any], frozenset[Any]]) -> Pairing:
+    pairing = Pairing(comparer, a, b, *free)
+    if not free[0]:
+        pairing.fix(zip(a.invars, b.invars, strict=True))
+    first, second = ordered_effects(a.eqns), ordered_effects(b.eqns)
+    for key in first.keys() & second.keys():
+        for ea, eb in zip(first[key], second[key], strict=False):
+            pairing.pair_equations(ea, eb)
+    pairing.todo += zip(a.outvars, b.outvars, strict=False)
+    pairing.complete = pairing.run()
+    return pairing
+
+
+def _in_order(a: Side, pairing: Pairing) -> list[tuple[int, Any, Any]]:
+    found = [(i, ea, pairing.partner(ea)) for i, ea in enumerate(a.eqns)]
+    return [(i, ea, eb) for i, ea, eb in found if eb is not None]
