@@ -169,6 +169,15 @@ def test_show_prints_source_on_stdout_and_the_proof_on_stderr(run: Run) -> None:
     assert err.strip()
 
 
+def test_show_with_the_map_says_what_each_line_was(run: Run) -> None:
+    code, out, _ = run("show", "model.py:cube", "f32[]", "--map")
+    line = next(text for text in out.split("\n") if text.lstrip().startswith("return"))
+    assert code == 0 and re.search(r"  # model\.py:\d+  x ?\*\* ?3", line), out
+    compile(out, "out", "exec")
+    code, _, error = run("show", "model.py:cube", "f32[]", "--map", "--steps")
+    assert code == 2 and "--map goes with none of" in error
+
+
 def test_show_with_the_jaxpr_is_still_a_module(run: Run) -> None:
     code, out, _ = run("show", "model.py:cube", "f32[]", "--jaxpr")
     assert code == 0

@@ -155,13 +155,18 @@ def _show(argv: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--steps", action="store_true", help="show what each pass makes of the text, as a diff")
     parser.add_argument(
+        "--map", action="store_true", help="show behind each line what of your source it computes, as a comment"
+    )
+    parser.add_argument(
         "--until", metavar="PASS", help="end with this pass: the text after it, or with --steps the steps"
     )
     options = parser.parse_intermixed_args(argv)
     terminal = _terminal()
-    if options.to not in (None, "jax") and (options.steps or options.until or options.jaxpr):
+    if options.map and (options.torch or options.jaxpr or options.steps or options.until):
+        raise OptionError("--map goes with none of --torch, --jaxpr, --steps and --until.")
+    if options.to not in (None, "jax") and (options.steps or options.until or options.jaxpr or options.map):
         raise OptionError(
-            "--steps, --until and --jaxpr show how the text for JAX comes about: they do not go with --to."
+            "--steps, --until, --map and --jaxpr show how the text for JAX comes about: they do not go with --to."
         )
     if options.steps or options.until:
         return _show_steps(options, terminal)
@@ -170,6 +175,8 @@ def _show(argv: list[str]) -> int:
         # Not str(): on a terminal JAX colours that by escape codes of its own.
         jaxpr = decompiled.jaxpr.pretty_print(use_color=False)
         terminal.show_beside(decompiled.source, jaxpr)
+    elif options.map:
+        terminal.show_source(decompiled.source_map.annotated(decompiled.source))
     else:
         terminal.show_source(decompiled.source)
     _say_what_is_known(decompiled, terminal)

@@ -115,6 +115,26 @@ class SourceMap:
         """The author's expressions behind a line of the text, each once, in the order in which they are computed."""
         return list(dict.fromkeys(entry.author for entry in self.at(line) if entry.author is not None))
 
+    def annotated(self, source: str) -> str:
+        """The text, with what of the author's each line computes itself behind it: `# model.py:12  x @ w`."""
+        own: dict[int, dict[tuple[str, int], Span]] = {}
+        for entry in self.entries:
+            if entry.span is None or entry.author is None:
+                continue
+            places = own.setdefault(entry.span.line, {})
+            known = places.get((entry.author.file, entry.author.line))
+            if known is None or _holds(entry.author, known.line, known.column):  # the widest of a line
+                places[entry.author.file, entry.author.line] = entry.author
+        lines = source.split("\n")
+        width = max((len(lines[n - 1]) for n in own), default=0)
+        for number, spans in own.items():
+            said = "; ".join(
+                f"{place_of(s.file, str(s.line))}  {' '.join(s.text.split())}".rstrip() for s in spans.values()
+            )
+            safe = "".join(c if c.isprintable() else "?" for c in said)
+            lines[number - 1] = f"{lines[number - 1]:{width}}  # {safe}"
+        return "\n".join(lines)
+
     def of(self, file: str, line: int) -> list[Mapped]:
         """What a line of the author's computes: `of("model.py", 12)`, by the end of the file's path."""
         return [
