@@ -38,10 +38,10 @@ def _words(key, shape):
 
 
 @helper("np", needs=("_words",), last="_random_bits")
-def _random_bits(key, shape):
-    """Random words of 32 bits."""
+def _random_bits(key, shape, width=32):
+    """Random words of so many bits."""
     high, low = _words(key, shape)
-    return high ^ low
+    return (high.astype(np.uint64) << 32) | low if width == 64 else (high ^ low).astype(f"u{width // 8}")
 
 
 @helper("np", needs=("_words",), last="_split")
@@ -55,3 +55,32 @@ def _folded_in(key, number):
     """The key with a number in it."""
     words = _seeded(number)
     return np.stack(_threefry(key[..., 0], key[..., 1], words[..., 0], words[..., 1]), -1)
+
+
+@helper("np", needs=("_threefry",), last="_words_together")
+def _words_together(key, count):
+    """Words for each key, of which the first half is counted beside the second."""
+    numbers = np.arange(count + count % 2, dtype=np.uint32)
+    numbers[count:] = 0
+    parts = _threefry(key[..., :1], key[..., 1:], *np.split(numbers, 2))
+    return np.concatenate(parts, -1)[..., :count]
+
+
+@helper("np", needs=("_words_together",), last="_random_bits_together")
+def _random_bits_together(key, shape, width=32):
+    """Random words of so many bits, as with `jax_threefry_partitionable` off."""
+    size = int(np.prod(shape))
+    bits = _words_together(key, -(-width * size // 32))
+    if width == 64:
+        high, low = np.split(bits.astype(np.uint64), 2, -1)
+        bits = (high << 32) | low
+    elif width < 32:
+        parts = bits[..., None] >> np.arange(0, 32, width, dtype=np.uint32)
+        bits = parts.reshape(*bits.shape[:-1], -1)[..., :size].astype(f"u{width // 8}")
+    return bits.reshape(key.shape[:-1] + tuple(shape))
+
+
+@helper("np", needs=("_words_together",), last="_split_together")
+def _split_together(key, shape):
+    """New keys, as with `jax_threefry_partitionable` off."""
+    return _words_together(key, 2 * int(np.prod(shape))).reshape((*key.shape[:-1], *shape, 2))
