@@ -84,3 +84,28 @@ def _complex(x, y, dtype):
     out = np.empty(np.broadcast_shapes(np.shape(x), np.shape(y)), dtype)
     out.real, out.imag = x, y
     return out[()]
+
+
+@helper("np", last="_total_order")
+def _total_order(x):
+    """Integers in the order of floats: -NaN, -inf, ..., -0, 0, ..., inf, NaN."""
+    bits = x.view(f"i{x.dtype.itemsize}")
+    return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
+
+
+@helper("np", last="_reduced_precision")
+def _reduced_precision(x, exponent, mantissa, to_exponent, to_mantissa):
+    """Floats, of so many bits of an exponent and a mantissa, rounded as if they had fewer; what is too small becomes 0."""
+    kind = np.dtype(f"u{x.dtype.itemsize}").type
+    bits = x.view(kind)
+    sign = bits & kind(1 << (exponent + mantissa))
+    if to_mantissa < mantissa:
+        last = kind(1 << (mantissa - to_mantissa))
+        bits = (bits + (last // kind(2) - kind(1)) + (bits & last) // last) & ~(last - kind(1))
+    if to_exponent < exponent:
+        bias, to_bias = (1 << (exponent - 1)) - 1, (1 << (to_exponent - 1)) - 1
+        infinite = kind(((1 << exponent) - 1) << mantissa)
+        size = bits & infinite
+        bits = np.where(size > kind((bias + to_bias) << mantissa), sign | infinite, bits)
+        bits = np.where(size <= kind((bias - to_bias) << mantissa), sign, bits)
+    return np.where(np.isnan(x), x, bits.view(x.dtype))[()]
