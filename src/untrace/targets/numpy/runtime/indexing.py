@@ -103,14 +103,15 @@ def _scattered(x, indices, updates, window_dims, inserted, dims, batched=(), com
 @helper("np", last="_sorted_together")
 def _sorted_together(*arrays, axis, keys):
     """Arrays in the order of the first few."""
-    order = np.lexsort(arrays[:keys][::-1], axis=axis)
+    by = [x if x.dtype.isbuiltin == 1 else x.astype(np.float32) for x in arrays[:keys]]
+    order = np.lexsort(by[::-1], axis=axis)
     return tuple(np.take_along_axis(array, order, axis) for array in arrays)
 
 
 @helper("np", last="_top")
 def _top(x, k, axis):
     """(the largest elements along an axis, the first of equal ones first; their places)."""
-    backwards = np.flip(x, axis)
+    backwards = np.flip(x if x.dtype.isbuiltin == 1 else x.astype(np.float32), axis)
     order = x.shape[axis] - 1 - np.flip(np.argsort(backwards, axis, kind="stable"), axis)
     order = np.take(order, range(k), axis)
     return np.take_along_axis(x, order, axis), order.astype(np.int32)
