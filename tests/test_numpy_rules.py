@@ -205,11 +205,6 @@ def argmax_by_hand(x: Any, i: Any, axes: Any = (1,)) -> Any:
     return lax.reduce((x, i), (np.float32(-np.inf), np.int32(-1)), larger, axes)
 
 
-def signless(factors: Any) -> Any:
-    """Factors without the signs that are free."""
-    return jax.tree.map(jnp.abs, factors)
-
-
 E8 = [getattr(jnp, n) for n in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e4m3fnuz") if hasattr(jnp, n)]
 
 CASES: dict[str, Any] = {
@@ -245,7 +240,7 @@ CASES: dict[str, Any] = {
     "clamp": lambda f: lax.clamp(0.0, f, 1.0),
     "clamp_crossed": lambda f, g: lax.clamp(g, f, g[::-1]),
     "clamp_int": lambda i: lax.clamp(np.int32(-3), i, np.int32(7)),
-    "clamp_bf16": lambda h: jnp.clip(h, -0.5, 0.5),
+    "clamp_bf16": lambda h: (jnp.clip(h, -0.5, 0.5), lax.clamp(h[0, 0] - 1, h, h[0, 1] + 1)),
     "select": lambda a: (jnp.where(a > 0, a, 0.0), jnp.where(a > 0, 1.0, 2.0), lax.select(a[0, 0] > 0, a, -a)),
     "select_n": lambda which, a: [lax.select_n(w, a[:2], -a[:2], a[:2] * 2) for w in (which, which[0, 1], which[0, 3])],
     "select_one": lambda which, a: lax.select_n(which == 5, a[:2], a[:2]),
@@ -389,10 +384,11 @@ CASES: dict[str, Any] = {
     "qr": lambda a, t: (jnp.linalg.qr(a.T), jnp.linalg.qr(a.T, mode="complete"), jnp.linalg.qr(t), jnp.linalg.qr(a)),
     "qr_pivots": lambda a: lax.linalg.qr(a, pivoting=True, full_matrices=False),
     "eigenvalues": lambda spd, squares: (lax.linalg.eigh(spd)[1], jnp.linalg.eigvalsh(squares), jnp.linalg.eigvalsh(spd * jnp.nan)),
-    "eigenvectors": lambda spd: (signless(jnp.linalg.eigh(spd)), signless(lax.linalg.eigh(jnp.triu(spd), lower=False, symmetrize_input=False))),
+    "eigenvectors": lambda spd, squares: (jnp.linalg.eigh(spd), jnp.linalg.eigh(squares),
+                                          lax.linalg.eigh(jnp.triu(spd), lower=False, symmetrize_input=False)),
     "eigenvectors_gradient": lambda spd: jax.grad(lambda x: (jnp.linalg.eigh(x)[0] ** 3).sum())(spd),
-    "eigenvalues_any": lambda square: signless(jnp.linalg.eig(square)),
-    "singular_vectors": lambda a, t: [signless(jnp.linalg.svd(x, full_matrices=o)) for x in (a, t, a * jnp.nan) for o in (True, False)],
+    "eigenvalues_any": lambda square, squares: (jnp.linalg.eig(square), lax.linalg.eig(squares), jnp.linalg.eigvals(square * jnp.nan)),
+    "singular_vectors": lambda a, t: [jnp.linalg.svd(x, full_matrices=o) for x in (a, t, a.T, a * jnp.nan) for o in (True, False)],
     "singular_values": lambda a, nan: (jnp.linalg.svd(a, compute_uv=False), jnp.linalg.pinv(a), jnp.linalg.norm(a, 2)),
     # random
     "keys_seeded": lambda: [jax.random.key_data(jax.random.key(s)) for s in (0, 42, -1, 2**31 - 1)],

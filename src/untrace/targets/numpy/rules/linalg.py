@@ -1,4 +1,7 @@
-"""Linear algebra: factors of matrices and what is solved with them, as LAPACK has them. Where JAX gives NaN, NumPy raises."""
+"""Linear algebra: factors of matrices and what is solved with them.
+
+Where vectors have signs that are free, SciPy has those that JAX has on a CPU: both call the same LAPACK, NumPy another.
+"""
 
 from __future__ import annotations
 
@@ -49,41 +52,57 @@ def lu_pivots_to_permutation(w: Any, pivots: Any, *, permutation_size: int) -> A
     return w.call(w.helper("_permutation"), pivots, int(permutation_size))
 
 
+def _empty(w: Any) -> Any:
+    """The factors of matrices that have no elements, where they have none either."""
+    if any(a.size for a in w.out_avals):
+        return DECLINE
+    return Tuple([w.np("zeros", tuple(a.shape), w.dtype(a.dtype)) for a in w.out_avals])
+
+
 @rule("qr")
 def qr(w: Any, x: Any, *, pivoting: bool, full_matrices: bool, use_magma: Any = None) -> Any:
-    if not pivoting:
-        return w.np("linalg.qr", x, **({"mode": Text('"complete"')} if full_matrices else {}))
-    if w.avals[0].ndim > 2 or 0 in w.avals[0].shape:
-        return DECLINE
+    if 0 in w.avals[0].shape:
+        return _empty(w)
     w.module.modules.add("scipy.linalg")
-    mode = Text('"full"' if full_matrices else '"economic"')
-    return w.call("scipy.linalg.qr", x, mode=mode, pivoting=True, check_finite=False)
+    options = {"mode": Text('"full"' if full_matrices else '"economic"'), **({"pivoting": True} if pivoting else {})}
+    if w.avals[0].ndim == 2:
+        return w.call("scipy.linalg.qr", x, **options, check_finite=False)
+    return w.call(w.helper("_factored"), Text("scipy.linalg.qr"), x, **options)
 
 
 @rule("eigh")
 def eigh(w: Any, x: Any, *, lower: bool, sort_eigenvalues: bool, subset_by_index: Any, algorithm: Any = None) -> Any:
-    """The vectors come first; the eigenvalues rise in both."""
-    if subset_by_index is not None and tuple(subset_by_index) != (0, w.avals[0].shape[-1]):
+    """The vectors come first; the eigenvalues rise in both. Of LAPACK's algorithms it is JAX's: each has its own signs."""
+    if not _is_whole(subset_by_index, w.avals[0].shape[-1]):
         return DECLINE
-    found = w.call(w.helper("_factored"), Text("np.linalg.eigh"), x, **({} if lower else {"UPLO": Text('"U"')}))
+    if 0 in w.avals[0].shape:
+        return _empty(w)
+    w.module.modules.add("scipy.linalg")
+    options = {} if lower else {"lower": False}
+    found = w.call(w.helper("_factored"), Text("scipy.linalg.eigh"), x, **options, driver=Text('"evd"'))
     return Subscript(found, Slice(None, None, Text("-1")))
 
 
+def _is_whole(subset: Any, count: int) -> bool:
+    """Whether all eigenvalues or singular values are asked for."""
+    return subset is None or tuple(subset) == (0, count)
+
+
 @rule("eig")
-def eig(
-    w: Any, x: Any, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool, **_: Any
-) -> Any:  # of 0.12 `enable_eigvec_derivs`, which is about derivatives
-    if compute_left_eigenvectors:
-        return DECLINE
-    found = w.call(w.helper("_eig"), x)
-    return found if compute_right_eigenvectors else Subscript(found, Text(":1"))
+def eig(w: Any, x: Any, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool, **_: Any) -> Any:
+    if 0 in w.avals[0].shape:
+        return _empty(w)
+    found = w.call(w.helper("_eig"), x, **({"left": True} if compute_left_eigenvectors else {}))
+    return found if compute_right_eigenvectors else Subscript(found, Text(":-1"))
 
 
 @rule("svd")
 def svd(w: Any, x: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any, algorithm: Any = None) -> Any:
     """The singular values come first."""
-    if subset_by_index is not None and tuple(subset_by_index) != (0, min(w.avals[0].shape[-2:])):
+    if not _is_whole(subset_by_index, min(w.avals[0].shape[-2:])):
         return DECLINE
+    if 0 in w.avals[0].shape:
+        return _empty(w)
     if not compute_uv:
         return Tuple([w.call(w.helper("_singular_values"), x)])
     return w.call(w.helper("_svd"), x, **({"full_matrices": True} if full_matrices else {}))

@@ -92,7 +92,10 @@ def conv_general_dilated(
 @rule("fft")
 def fft(w: Any, x: Any, *, fft_type: Any, fft_lengths: Any) -> Expr:
     name, lengths = ("fft", "ifft", "rfft", "irfft")[int(fft_type)], tuple(map(int, fft_lengths))
-    if 0 in w.out_avals[0].shape or 0 in lengths:
+    out = w.out_avals[0]
+    if 0 in out.shape:
+        return w.np("zeros", tuple(out.shape), w.dtype(out.dtype))
+    if 0 in lengths:
         return DECLINE
     if len(lengths) == 1:
         return w.np(f"fft.{name}", x, **({"n": lengths[0]} if name == "irfft" else {}))

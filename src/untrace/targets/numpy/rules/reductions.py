@@ -196,15 +196,16 @@ def reduce_window(w: Any, *operands: Any, jaxpr: Function, consts: Any, **params
 
 def _choice(w: Any, aval: Any, select_prim: Any, params: Mapping[str, Any]) -> list[Any] | None:
     """What says which element of each window is chosen; None where that is for others to say."""
-    name = {"ge": "np.greater_equal", "le": "np.less_equal"}.get(str(select_prim.name))
-    if name is None or not jax.dtypes.issubdtype(aval.dtype, np.floating) or 0 in aval.shape:
+    name, method = {"ge": ("np.greater_equal", "max"), "le": ("np.less_equal", "min")}[str(select_prim.name)]
+    if np.dtype(aval.dtype).kind == "c" or 0 in aval.shape:
         return None
     if any(n < 0 for pair in params["padding"] for n in pair):
         return None
     if any(n != 1 for key in ("base_dilation", "window_dilation") for n in params.get(key, ())):
         return None
     sizes = tuple(params["window_dimensions"]), tuple(params["window_strides"]), tuple(map(tuple, params["padding"]))
-    return [*sizes, Text(name)]
+    worst = _start(aval.dtype, method)
+    return [*sizes, Text(name), float(worst) if is_float(aval) else worst]
 
 
 @rule("select_and_scatter_add")
@@ -219,4 +220,4 @@ def select_and_gather_add(w: Any, tangents: Any, x: Any, *, select_prim: Any, **
     choice = _choice(w, w.avals[1], select_prim, params)
     if choice is None:
         return DECLINE
-    return w.call(w.helper("_taken_of_chosen"), tangents, x, *choice[:3], tuple(w.out_avals[0].shape), choice[3])
+    return w.call(w.helper("_taken_of_chosen"), tangents, x, *choice[:3], tuple(w.out_avals[0].shape), *choice[3:])

@@ -1,4 +1,4 @@
-"""Shapes: what moves numbers and computes nothing."""
+"""Shapes: what moves numbers and computes nothing. Where JAX is told to put them (`sharding`) changes none."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from untrace.targets.numpy.rules.table import rule
 
 @rule("reshape")
 def reshape(w: Any, x: Any, *, new_sizes: Sequence[int], dimensions: Any, sharding: Any) -> Expr:
-    if sharding is not None:
-        return DECLINE
     if dimensions is not None:
         x = w.call(Attribute(x, "transpose"), *dimensions)
     if jax_compat.is_key_dtype(w.avals[0].dtype):
@@ -52,7 +50,7 @@ def transpose(w: Any, x: Any, *, permutation: Sequence[int]) -> Expr:
 def broadcast_in_dim(
     w: Any, x: Any, *dynamic: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: Any
 ) -> Expr:
-    if dynamic or sharding is not None:
+    if dynamic:
         return DECLINE
     atom, old = w.equation.inputs[0], w.avals[0].shape
     if type(atom) is Literal:
@@ -112,7 +110,7 @@ def rev(w: Any, x: Any, *, dimensions: Sequence[int]) -> Expr:
 
 @rule("iota")
 def iota(w: Any, *dynamic: Any, dtype: Any, shape: Sequence[int], dimension: int, sharding: Any) -> Expr:
-    if dynamic or sharding is not None:
+    if dynamic:
         return DECLINE
     made = w.np("arange", shape[dimension], dtype=w.dtype(dtype))
     if len(shape) == 1:

@@ -36,33 +36,33 @@ def _solved(a, b, lower=False, transpose=False, unit_diagonal=False, from_right=
 
 @helper("np", last="_factored")
 def _factored(factor, x, **options):
-    """The factors of each matrix; NaN where there are none."""
+    """The factors of each matrix; NaN where it is not finite, or there are none."""
+    if x.ndim > 2:
+        return tuple(map(np.stack, zip(*[_factored(factor, matrix, **options) for matrix in x], strict=True)))
     try:
         return tuple(factor(x, **options))
-    except np.linalg.LinAlgError:
-        if x.ndim > 2:
-            return tuple(map(np.stack, zip(*[_factored(factor, matrix, **options) for matrix in x], strict=True)))
+    except ValueError:
         return tuple(np.full_like(part, np.nan) for part in factor(np.zeros_like(x), **options))
 
 
-@helper("np", needs=("_factored",), last="_svd")
+@helper("scipy.linalg", needs=("_factored",), last="_svd")
 def _svd(x, full_matrices=False):
     """(singular values, left vectors, right vectors) of each matrix."""
-    left, values, right = _factored(np.linalg.svd, x, full_matrices=full_matrices)
+    left, values, right = _factored(scipy.linalg.svd, x, full_matrices=full_matrices)
     return values, left, right
 
 
-@helper("np", needs=("_factored",), last="_singular_values")
+@helper("scipy.linalg", needs=("_factored",), last="_singular_values")
 def _singular_values(x):
     """The singular values of each matrix."""
-    return _factored(lambda x: [np.linalg.svd(x, compute_uv=False)], x)[0]
+    return _factored(lambda x: [scipy.linalg.svdvals(x)], x)[0]
 
 
-@helper("np", needs=("_factored",), last="_eig")
-def _eig(x):
-    """(eigenvalues, eigenvectors) of each matrix, complex ones also where all are real."""
+@helper("np", "scipy.linalg", needs=("_factored",), last="_eig")
+def _eig(x, left=False):
+    """(eigenvalues, left eigenvectors, if they are wanted, and eigenvectors) of each matrix, complex also where all are real."""
     kind = np.result_type(x.dtype, np.complex64)
-    return tuple(part.astype(kind) for part in _factored(np.linalg.eig, x))
+    return tuple(part.astype(kind) for part in _factored(scipy.linalg.eig, x, left=left))
 
 
 @helper("np", last="_permutation")

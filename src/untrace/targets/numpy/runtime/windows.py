@@ -20,16 +20,15 @@ def _windows(x, sizes, strides, padding, value, spread=None, dilation=None):
 
 
 @helper("np", last="_chosen")
-def _chosen(x, sizes, strides, padding, count, is_better):
+def _chosen(x, sizes, strides, padding, count, is_better, worst):
     """Which element of each window is chosen, by its number; the index of that element of all windows, for each number.
 
-    One after the other takes the place of one that is not better, the first that of an infinite one, whose number is -1.
+    One after the other takes the place of one that is not better, the first that of the worst, whose number is -1.
     """
-    worst = x.dtype.type(-np.inf if is_better is np.greater_equal else np.inf)
     padded = np.pad(x, padding, constant_values=worst)
     places = [tuple(slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(corner, count, strides, strict=True))
               for corner in np.ndindex(*sizes)]  # fmt: skip
-    found, best = np.full(count, -1), np.full(count, worst)
+    found, best = np.full(count, -1), np.full(count, worst, x.dtype)
     for number, place in enumerate(places):
         new = ~is_better(best, padded[place])
         found, best = np.where(new, number, found), np.where(new, padded[place], best)
@@ -37,9 +36,9 @@ def _chosen(x, sizes, strides, padding, count, is_better):
 
 
 @helper("np", needs=("_chosen",), last="_added_to_chosen")
-def _added_to_chosen(values, x, sizes, strides, padding, is_better):
+def _added_to_chosen(values, x, sizes, strides, padding, is_better, worst):
     """Zeros like an array, with each value added to the element that is chosen in its window."""
-    found, places = _chosen(x, sizes, strides, padding, values.shape, is_better)
+    found, places = _chosen(x, sizes, strides, padding, values.shape, is_better, worst)
     total = np.pad(np.zeros(x.shape, values.dtype), padding)
     for number, place in enumerate(places):
         total[place] += np.where(np.maximum(found, 0) == number, values, 0).astype(values.dtype)
@@ -47,9 +46,9 @@ def _added_to_chosen(values, x, sizes, strides, padding, is_better):
 
 
 @helper("np", needs=("_chosen",), last="_taken_of_chosen")
-def _taken_of_chosen(values, x, sizes, strides, padding, count, is_better):
+def _taken_of_chosen(values, x, sizes, strides, padding, count, is_better, worst):
     """Of each window the value at the element that is chosen in it."""
-    found, places = _chosen(x, sizes, strides, padding, count, is_better)
+    found, places = _chosen(x, sizes, strides, padding, count, is_better, worst)
     padded, total = np.pad(values, padding), np.zeros(count, values.dtype)
     for number, place in enumerate(places):
         total = np.where(found == number, padded[place], total)
