@@ -205,6 +205,22 @@ def argmax_by_hand(x: Any, i: Any, axes: Any = (1,)) -> Any:
     return lax.reduce((x, i), (np.float32(-np.inf), np.int32(-1)), larger, axes)
 
 
+def collatz(n: Any) -> Any:
+    def turn(state: Any) -> Any:
+        n, turns, x = state
+        return jnp.where(n % 2 == 0, n // 2, 3 * n + 1), turns + 1, x * 0.5 + jnp.arange(3.0)
+
+    return lax.while_loop(lambda state: state[0] > 1, turn, (n, 0, jnp.zeros(3)))
+
+
+def walk(x: Any, key: Any) -> Any:
+    def turn(state: Any) -> Any:
+        x, key = state
+        return x + 1 + jax.random.uniform(key), jax.random.split(key)[0]
+
+    return lax.while_loop(lambda state: state[0] < 5, turn, (x, key))
+
+
 E8 = [getattr(jnp, n) for n in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e4m3fnuz") if hasattr(jnp, n)]
 
 CASES: dict[str, Any] = {
@@ -290,6 +306,9 @@ CASES: dict[str, Any] = {
     "reduced": lambda a, n: [argmax_by_hand(a, n), argmax_by_hand(a, n, (0, 1)),
                              lax.reduce(a, np.float32(0), lambda x, y: x + y + x * y, (0,))],
     "reduced_to_scalars": lambda n: lax.reduce(n, np.int32(5), lambda x, y: (x * y + x + y) % 13, (1, 0)),
+    # loops of elements that each stop at a time of their own
+    "loops": lambda n: jax.vmap(collatz)(n.ravel() + 1),
+    "loops_with_keys": lambda keys, f: jax.vmap(jax.vmap(walk, (None, 0)), (0, None))(f[2:5], keys[:2]),
     # windows
     "windows": lambda a, half: [windowed(x, o, **k) for k in (WINDOW, DILATED) for x in (a, half) for o in STARTS],
     "windows_nan": lambda nan: [windowed(nan, o, **WINDOW) for o in STARTS],
@@ -310,6 +329,7 @@ CASES: dict[str, Any] = {
     "sort_nan": lambda nan, n: [lax.sort((x.ravel(), n.ravel())) for x in (nan, nan.astype(jnp.bfloat16))],
     "top_k": lambda nan, n, h: [lax.top_k(x, 2) for x in (nan, n, n // 3, h, nan.astype(jnp.bfloat16))],
     "top_k_axis": lambda n: lax.top_k(n // 3, 2, axis=0),
+    "top_k_order": lambda f, h: (lax.top_k(jnp.concatenate([f, -f]), 9), lax.top_k(-jnp.abs(h[0] * 0), 4)),
     # indexing
     "dynamic_slice": lambda a, places: [lax.dynamic_slice(a, (places[p], places[q]), (2, 2)) for p, q in ((0, 3), (5, 5), (3, 1))],
     "dynamic_update": lambda a, places: [lax.dynamic_update_slice(a, jnp.ones((2, 2)), (places[p], places[q])) for p, q in ((0, 3), (5, 5))],
@@ -444,3 +464,27 @@ def test_numbers_of_64_bits() -> None:
         f = np.array([1e30, -1e30, np.nan, 2.0**63, -(2.0**63), 2.0**64])
         check(lambda f: (f.astype("i8"), f.astype("u8")), f)
         check(lambda a: (jnp.linalg.qr(a), jnp.fft.fft(a), lax.conv(a[None], a[:3, :3, None], (1,), "SAME")), A.astype("f8"))
+
+
+REFUSED: dict[str, Any] = {
+    "scatter": lambda a, places: a.at[places[2:5]].apply(jnp.sin),
+    "reduce": lambda a: lax.reduce(a, np.float32(0), lambda x, y: lax.cond(x > y, jnp.sin, jnp.cos, x) + y, (0,)),
+    "approx_top_k": lambda a: lax.approx_max_k(a, 2),
+    "rng_bit_generator": lambda raw: lax.rng_bit_generator(jnp.tile(raw, 2), (3,)),
+    "random_gamma": lambda key: jax.random.gamma(key, 2.0, (3,)),
+    "schur": lambda square: lax.linalg.schur(square),
+    "eigh": lambda spd: lax.linalg.eigh(spd, subset_by_index=(0, 2)),
+    "reduce_precision": lambda a: lax.reduce_precision(a.astype(jnp.float8_e5m2), 3, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_right_is_refused(name: str) -> None:
+    function = REFUSED[name]
+    given = [ARRAYS[word] for word in inspect.signature(function).parameters]
+    try:
+        jax.eval_shape(function, *given)
+    except (NotImplementedError, TypeError):
+        pytest.skip("JAX refuses it as well")
+    with pytest.raises(untrace.UnsupportedPrimitiveError, match=rf"(?s)`{name}`.*from .*test_numpy_rules\.py:\d+"):
+        text_of(function, *given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from untrace.print.jax.runtime import helper
+from untrace.targets.numpy.runtime.arithmetic import _total_order
 
 
 @helper("np", last="_padded")
@@ -108,10 +109,10 @@ def _sorted_together(*arrays, axis, keys):
     return tuple(np.take_along_axis(array, order, axis) for array in arrays)
 
 
-@helper("np", last="_top")
+@helper("np", needs=("_total_order",), last="_top")
 def _top(x, k, axis):
-    """(the largest elements along an axis, the first of equal ones first; their places)."""
-    backwards = np.flip(x if x.dtype.isbuiltin == 1 else x.astype(np.float32), axis)
+    """(the largest elements along an axis, the first of equal ones first; their places). Of floats 0 is larger than -0."""
+    backwards = np.flip(x if x.dtype.kind in "iub" else _total_order(x), axis)
     order = x.shape[axis] - 1 - np.flip(np.argsort(backwards, axis, kind="stable"), axis)
     order = np.take(order, range(k), axis)
     return np.take_along_axis(x, order, axis), order.astype(np.int32)
