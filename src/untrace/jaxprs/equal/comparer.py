@@ -359,6 +359,8 @@ class Pairing:
     """The state of one `_match`: pairs of variables and the pairs still to be followed. `complete`: whether all fitted."""
 
     complete = False
+    equations: list[tuple[Any, Any]]
+    """The equations that were paired, in the order in which they were."""
 
     def __init__(self, comparer: Comparer, a: Side, b: Side, free_a: Any, free_b: Any) -> None:
         self.comparer, self.a, self.b = comparer, a, b
@@ -367,14 +369,11 @@ class Pairing:
         self.to_a: dict[Any, Any] = {}
         self.free: dict[tuple[Any, Any], None] = {}  # pairs of inputs that have to be the same outside
         self.todo: Pairs = []
+        self.equations = []
         self.paired: dict[int, Any] = {}
         self.paired_back: set[int] = set()
         self.made_a = {o: e for e in a.eqns for o in e.outvars}
         self.made_b = {o: e for e in b.eqns for o in e.outvars}
-
-    def partner(self, eqn: Any) -> Any:
-        """The equation that is paired with one of `a`; None where none is."""
-        return self.paired.get(id(eqn))
 
     def fix(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         for x, y in pairs:
@@ -424,6 +423,7 @@ class Pairing:
         if operands is None:
             return False
         self.paired[id(ea)] = eb
+        self.equations.append((ea, eb))
         self.paired_back.add(id(eb))
         self.fix(
             (o, p)

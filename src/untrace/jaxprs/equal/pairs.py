@@ -56,5 +56,5 @@ def _followed(comparer: Comparer, a: Side, b: Side, free: tuple[frozenset[Any], 
 
 
 def _in_order(a: Side, pairing: Pairing) -> list[tuple[int, Any, Any]]:
-    found = [(i, ea, pairing.partner(ea)) for i, ea in enumerate(a.eqns)]
-    return [(i, ea, eb) for i, ea, eb in found if eb is not None]
+    places = {eqn: number for number, eqn in enumerate(a.eqns)}
+    return sorted([(places[ea], ea, eb) for ea, eb in pairing.equations], key=lambda found: found[0])

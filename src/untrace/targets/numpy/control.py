@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Scan, Slot, Value, While
 from untrace.module.inlining import foldable
 from untrace.module.loops.of_calls import For
-from untrace.module.rules import DECLINE, WRITTEN
+from untrace.module.rules import WRITTEN
 from untrace.python.statements import Assign, Compound, Lines, Statement
 from untrace.python.tree import Binary, Call, Expr, List, Name, Slice, Subscript, Text, Tuple, Unary, lines_of
 from untrace.targets.numpy.rules.table import rule
@@ -109,8 +110,7 @@ def scan(w: NumpyFunction, *operands: Any, jaxpr: Function, length: int, reverse
 
 @rule("while")
 def while_(w: NumpyFunction, *operands: Any, cond_jaxpr: Function, **_: Any) -> Any:
-    if cond_jaxpr.result_avals[0].shape:
-        return DECLINE  # of elements that each stop at a time of their own
+    batch = len(cond_jaxpr.result_avals[0].shape)  # of elements that each stop at a time of their own
     loop = callee_of(w.equation, While)
     inputs, outputs = w.equation.inputs, w.equation.outputs
     inner = _block(w, loop.body, inputs[loop.condition_consts : loop.consts])
@@ -121,9 +121,22 @@ def while_(w: NumpyFunction, *operands: Any, cond_jaxpr: Function, **_: Any) -> 
         test.names[param] = Name(name)
     test.equations(loop.condition.equations, loop.condition.results)
     condition = test.atom(loop.condition.results[0])
-    _reuse(inner, loop.body.equations, loop.body.results, dict(zip(params, carried, strict=True)), loop.body.results)
-    inner.equations(loop.body.equations, loop.body.results)
-    _hand_on(inner, carried, loop.body.results)
+    if batch:
+        going = Name(w.scope.fresh("going"))
+        test.statements.append(Assign([going.id], condition))
+        condition = w.np("any", going)
+        inner.equations(loop.body.equations, loop.body.results)
+        _hand_on(
+            inner,
+            carried,
+            loop.body.results,
+            lambda new, old, aval: _where(w, going, aval.ndim - batch, new, old, aval),
+        )
+    else:
+        carries = dict(zip(params, carried, strict=True))
+        _reuse(inner, loop.body.equations, loop.body.results, carries, loop.body.results)
+        inner.equations(loop.body.equations, loop.body.results)
+        _hand_on(inner, carried, loop.body.results)
     if test.statements:  # what takes several statements is asked at the beginning of each turn
         ends = If(Unary("not ", condition), [Lines("break")], [])
         w.statements.append(Loop(Text("True"), [*test.statements, ends, *inner.statements]))
@@ -131,6 +144,14 @@ def while_(w: NumpyFunction, *operands: Any, cond_jaxpr: Function, **_: Any) -> 
         w.statements.append(Loop(condition, inner.statements))
     _name_results(w, carried, outputs)
     return WRITTEN
+
+
+def _where(w: NumpyFunction, going: Expr, more: int, new: Expr, old: Expr, aval: Any) -> Expr:
+    """`new` for the elements that go on. more: how many axes it has behind those."""
+    if jax_compat.is_key_dtype(aval.dtype):
+        more += 1
+    index = ["...", *["None"] * more]
+    return w.np("where", Subscript(going, Text(", ".join(index))) if more else going, new, old)
 
 
 @rule("cond")
@@ -264,9 +285,16 @@ def _adds_one(equation: Equation, value: Value) -> bool:
     return len(ones) == 1 and not isinstance(ones[0], Value | Constant) and bool(np.all(np.asarray(ones[0]) == 1))
 
 
-def _hand_on(inner: NumpyFunction, names: Sequence[str], results: Sequence[Any]) -> None:
-    """Gives the variables of a loop the values of the next turn, all at once."""
-    pairs = [(n, v) for n, r in zip(names, results, strict=True) if (v := inner.atom(r)).flat() != n]
+def _hand_on(
+    inner: NumpyFunction,
+    names: Sequence[str],
+    results: Sequence[Any],
+    choose: Callable[[Expr, Expr, Any], Expr] = lambda new, old, aval: new,
+) -> None:
+    """Gives the variables of a loop the values of the next turn, all at once. choose: of a new value and the old one."""
+    pairs = [
+        (n, choose(v, Name(n), r.aval)) for n, r in zip(names, results, strict=True) if (v := inner.atom(r)).flat() != n
+    ]
     if pairs:
         values = [v for _, v in pairs]
         inner.statements.append(Assign([n for n, _ in pairs], values[0] if len(values) == 1 else Bare(values)))

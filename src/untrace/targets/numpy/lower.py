@@ -41,8 +41,10 @@ _CALLS = {
     **dict.fromkeys(PLAIN_CALLS | RULED_CALLS, "call_jaxpr"), **dict.fromkeys(CALLS, "jaxpr"),
     "custom_vmap_call": "call",
 }  # fmt: skip
+# Reductions by a function that is their parameter `jaxpr`.
+_REDUCTIONS = frozenset({"reduce", "reduce_window"})
 # Functions of SciPy: beside a Python number they compute in float64.
-_WITHOUT_NUMBERS = frozenset({"igamma", "igammac", "regularized_incomplete_beta", "zeta"})
+_WITHOUT_NUMBERS = frozenset({"igamma", "igammac", "polygamma", "regularized_incomplete_beta", "zeta"})
 _SMALL = 2  # equations, of which a function would say less than they do
 
 
@@ -114,6 +116,11 @@ class _Lowering:
                 self.function(body)
             given = inputs if type(callee) is Cond else [_strong(a) for a in inputs]
             found.append(Equation(callee, given, outputs, equation.params, origin))
+        elif type(callee) is Primitive and callee.name == "custom_linear_solve":
+            counts, solve = equation.params["const_lengths"], equation.params["jaxprs"].solve
+            first = counts.matvec + counts.vecmat
+            given = [*inputs[first : first + counts.solve], *inputs[sum(counts) :]]
+            self._call(solve, solve.name or "solve", given, equation, found, new)
         elif type(callee) is Primitive and callee.name in _CALLS:
             body = equation.params[_CALLS[callee.name]]
             self._call(body, body.name or callee.name, inputs, equation, found, new)
@@ -121,6 +128,8 @@ class _Lowering:
             if not self.has_rule(callee.name):
                 where = next((line for line in (_line(origin), *self.around[::-1]) if line), "")
                 self.missing.append(f"`{callee.name}`{' from ' + where if where else ''}")
+            if callee.name in _REDUCTIONS:
+                self.function(equation.params["jaxpr"])
             given = _typed(callee.name, inputs)
             found.append(Equation(callee, given, outputs, equation.params, origin))
 

@@ -1,3 +1,12 @@
 """The rules of the NumPy target: one small function for each primitive."""
 
-from untrace.targets.numpy.rules import elementwise, indexing, products, random, reductions, shapes, sorting  # noqa: F401
+from untrace.targets.numpy.rules import (  # noqa: F401
+    elementwise,
+    indexing,
+    linalg,
+    products,
+    random,
+    reductions,
+    shapes,
+    sorting,
+)

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 from jax import lax
 
+from untrace import jax_compat
 from untrace.module.rules import DECLINE
-from untrace.python.tree import Attribute, Binary, Call, Expr, Text, Tuple, Unary
-from untrace.targets.numpy.rules.table import rule
+from untrace.python.tree import Attribute, Binary, Call, Expr, Subscript, Text, Tuple, Unary
+from untrace.targets.numpy.rules.table import NUMPY, rule
 
 _OPERATORS = {
     "add": "+", "add_any": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
@@ -27,13 +28,15 @@ _FUNCTIONS = {
 _SPECIAL = {
     "erf": "erf", "erfc": "erfc", "erf_inv": "erfinv", "lgamma": "gammaln", "digamma": "digamma", "bessel_i0e": "i0e",
     "bessel_i1e": "i1e", "igamma": "gammainc", "igammac": "gammaincc", "regularized_incomplete_beta": "betainc",
-    "zeta": "zeta",
+    "zeta": "zeta", "polygamma": "polygamma",
 }  # fmt: skip
 
 
 def _operator(sign: str) -> Any:
     def operate(w: Any, x: Any, y: Any, *, out_dtype: Any = None) -> Expr:
-        return Binary(x, sign, y) if out_dtype is None else DECLINE
+        if out_dtype is not None or jax_compat.is_key_dtype(w.avals[0].dtype):
+            return DECLINE
+        return Binary(x, sign, y)
 
     return operate
 
@@ -48,7 +51,9 @@ def _function(name: str) -> Any:
 def _special(name: str) -> Any:
     def call(w: Any, *operands: Any, accuracy: Any = None) -> Expr:
         w.module.modules.add("scipy.special")
-        return _in_single(w, operands, lambda *given: Call(f"scipy.special.{name}", given))
+        made = _in_single(w, operands, lambda *given: Call(f"scipy.special.{name}", given))
+        is_wider = name == "polygamma" and w.out_avals[0].dtype == np.float32
+        return w.call(Attribute(made, "astype"), w.dtype(np.float32)) if is_wider else made
 
     return call
 
@@ -148,6 +153,8 @@ def round_(w: Any, x: Any, *, rounding_method: Any) -> Expr:
 
 @rule("clamp")
 def clamp(w: Any, low: Any, x: Any, high: Any) -> Expr:
+    if np.dtype(w.avals[1].dtype).isbuiltin != 1:  # np.clip makes another type of those
+        return w.np("minimum", w.np("maximum", x, low), high)
     return w.np("clip", x, low, high)
 
 
@@ -157,7 +164,7 @@ def complex_(w: Any, x: Any, y: Any) -> Expr:
 
 
 @rule("conj")
-def conj(w: Any, x: Any, *, input_dtype: Any) -> Expr:
+def conj(w: Any, x: Any, **_: Any) -> Expr:
     if np.issubdtype(w.avals[0].dtype, np.complexfloating):
         return w.np("conj", x)
     return w.call(Attribute(x, "astype"), w.dtype(w.out_avals[0].dtype))
@@ -180,37 +187,84 @@ def shift_right_arithmetic(w: Any, x: Any, y: Any) -> Expr:
 
 @rule("select_n")
 def select_n(w: Any, which: Any, *cases: Any) -> Expr:
-    if len(cases) == 2:
+    if jax_compat.is_key_dtype(w.avals[1].dtype) and w.avals[0].shape:  # whose words are an axis more
+        which = Subscript(which, Text("..., None"))
+    if len(cases) == 1:
+        return cases[0]
+    if w.avals[0].dtype == np.bool_:
         return w.np("where", which, cases[1], cases[0])
-    if w.avals[0].shape != w.out_avals[0].shape:
-        return DECLINE
-    return w.np("choose", which, Tuple(cases))
+    return w.np("choose", which, Tuple(cases), mode=Text('"clip"'))
 
 
 @rule("convert_element_type")
 def convert_element_type(w: Any, x: Any, *, new_dtype: Any, weak_type: bool, sharding: Any) -> Expr:
     old = w.avals[0].dtype
-    if sharding is not None:
-        return DECLINE
     if old == new_dtype:
         return x
     if np.issubdtype(old, np.complexfloating) and not np.issubdtype(new_dtype, np.complexfloating):
         if new_dtype == np.bool_:
             return Binary(x, "!=", Text("0"))
         x = Attribute(x, "real")
-    if is_float(w.avals[0]) and np.issubdtype(new_dtype, np.integer):
-        return w.call(w.helper("_as_integers"), x, w.dtype(new_dtype))
+    if is_float(w.avals[0]) and jax.numpy.issubdtype(new_dtype, np.integer):
+        if np.dtype(new_dtype).isbuiltin == 1:
+            return w.call(w.helper("_as_integers"), x, w.dtype(new_dtype))
+        info = jax.numpy.iinfo(new_dtype)  # of two or four bits
+        whole = w.call(w.helper("_as_integers"), x, w.dtype(np.int8 if info.min else np.uint8))
+        return w.call(Attribute(w.np("clip", whole, int(info.min), int(info.max)), "astype"), w.dtype(new_dtype))
     return w.call(Attribute(x, "astype"), w.dtype(new_dtype))
 
 
 @rule("bitcast_convert_type")
 def bitcast_convert_type(w: Any, x: Any, *, new_dtype: Any) -> Expr:
-    if np.dtype(new_dtype).itemsize != np.dtype(w.avals[0].dtype).itemsize:
+    old, new = np.dtype(w.avals[0].dtype), np.dtype(new_dtype)
+    if any(d.name.lstrip("u") in ("int2", "int4") or "float4" in d.name for d in (old, new)):
+        return DECLINE  # of which NumPy has one a byte
+    if old.itemsize == new.itemsize:
+        return w.call(Attribute(x, "view"), w.dtype(new))
+    if old.itemsize > new.itemsize:
+        parts = w.np("ascontiguousarray", Subscript(x, Text("..., None")))
+        return w.call(Attribute(parts, "view"), w.dtype(new))
+    joined = w.call(Attribute(w.np("ascontiguousarray", x), "view"), w.dtype(new))
+    return Subscript(joined, Text("..., 0"))
+
+
+@rule("reduce_precision")
+def reduce_precision(w: Any, x: Any, *, exponent_bits: int, mantissa_bits: int) -> Expr:
+    info = jax.numpy.finfo(w.avals[0].dtype)
+    if np.dtype(w.avals[0].dtype).itemsize == 1:
         return DECLINE
-    return w.call(Attribute(x, "view"), w.dtype(new_dtype))
+    if exponent_bits >= info.nexp and mantissa_bits >= info.nmant:
+        return x
+    return w.call(w.helper("_reduced_precision"), x, info.nexp, info.nmant, exponent_bits, mantissa_bits)
 
 
-@rule("copy", "copy_p", "stop_gradient", "pvary", "name")
+def _total(sign: str) -> Any:
+    def compare(w: Any, x: Any, y: Any) -> Expr:
+        """By the order of all floats, in which -0 < 0, and NaN has a place."""
+        if np.issubdtype(w.avals[0].dtype, np.complexfloating):
+            return DECLINE
+        if is_float(w.avals[0]):
+            x, y = w.call(w.helper("_total_order"), x), w.call(w.helper("_total_order"), y)
+        return Binary(x, sign, y)
+
+    return compare
+
+
+for _name, _sign in {"eq_to": "==", "lt_to": "<", "le_to": "<="}.items():
+    rule(_name)(_total(_sign))
+
+
+@rule("mulhi")
+def mulhi(w: Any, x: Any, y: Any) -> Expr:
+    kind = np.dtype(w.avals[0].dtype)
+    if kind.itemsize == 8:
+        return DECLINE
+    wide = w.dtype(np.dtype(f"{kind.kind}{2 * kind.itemsize}"))
+    product = Binary(w.call(Attribute(x, "astype"), wide), "*", w.call(Attribute(y, "astype"), wide))
+    return w.call(Attribute(Binary(product, ">>", Text(str(8 * kind.itemsize))), "astype"), w.dtype(kind))
+
+
+@rule("copy", "copy_p", "stop_gradient", "pvary", "name", "random_clone", "sharding_constraint")
 def copy(w: Any, x: Any, **_: Any) -> Expr:
     return x
 
@@ -231,3 +285,12 @@ def platform_index(w: Any, *, platforms: Sequence[Any]) -> Expr:
 @rule("clz")
 def clz(w: Any, x: Any) -> Expr:
     return w.call(w.helper("_leading_zeros"), x)
+
+
+# What does the same with each element of arrays as with numbers.
+ELEMENTWISE = frozenset(NUMPY.names()) - {
+    "bitcast_convert_type",
+    "platform_index",
+    "optimization_barrier",
+    "device_put",
+}

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
+from untrace.ir.nodes import Function
 from untrace.module.rules import DECLINE
 from untrace.python.tree import Expr, Subscript, Text, Tuple
 from untrace.targets.numpy.rules.table import rule
@@ -24,6 +25,8 @@ def dynamic_slice(w: Any, x: Any, *starts: Any, slice_sizes: Sequence[int]) -> E
 
 @rule("dynamic_update_slice")
 def dynamic_update_slice(w: Any, x: Any, update: Any, *starts: Any) -> Expr:
+    if jax_compat.is_key_dtype(w.avals[0].dtype):
+        starts = (*starts, Text("0"))
     return w.call(w.helper("_updated"), x, update, Tuple(starts))
 
 
@@ -44,12 +47,15 @@ def gather(
     indices_are_sorted: bool, unique_indices: bool,
 ) -> Expr:  # fmt: skip
     d, options = dimension_numbers, {}
-    if jax_compat.is_key_dtype(w.avals[0].dtype):
-        return DECLINE
     rows = _rows(w, x, indices, d, slice_sizes)
     if rows is not None and mode in (lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS):
         return rows
+    offsets, sizes = tuple(d.offset_dims), tuple(slice_sizes)
+    if jax_compat.is_key_dtype(w.avals[0].dtype):
+        offsets, sizes = (*offsets, w.out_avals[0].ndim), (*sizes, 2)
     if mode == lax.GatherScatterMode.FILL_OR_DROP:
+        if jax_compat.is_key_dtype(w.avals[0].dtype):
+            return DECLINE
         fill = _fill(w.avals[0].dtype, fill_value)
         options["fill"] = Text("np.nan") if fill != fill else fill
     elif mode not in (lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS):
@@ -57,8 +63,7 @@ def gather(
     if d.operand_batching_dims:
         options["batched"] = tuple(zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True))
     return w.call(
-        w.helper("_gathered"), x, indices, tuple(d.offset_dims), tuple(d.collapsed_slice_dims), tuple(d.start_index_map),
-        tuple(slice_sizes), **options,
+        w.helper("_gathered"), x, indices, offsets, tuple(d.collapsed_slice_dims), tuple(d.start_index_map), sizes, **options,
     )  # fmt: skip
 
 
@@ -90,12 +95,19 @@ _UFUNCS = {
 }  # fmt: skip
 
 
+def _replaces(update: Function | None) -> bool:
+    """Whether what is scattered takes the place of what was there, as it is: `lax.scatter_apply` has a function for it."""
+    return update is None or update.results == [update.params[1]]
+
+
 def _scatter(ufunc: str) -> Any:
     def scatter(
         w: Any, x: Any, indices: Any, updates: Any, *, dimension_numbers: Any, mode: Any, update_jaxpr: Any = None,
         update_consts: Any = (), indices_are_sorted: bool, unique_indices: bool,
     ) -> Expr:  # fmt: skip
         d, options = dimension_numbers, {}
+        if jax_compat.is_key_dtype(w.avals[0].dtype) or not ufunc and not _replaces(update_jaxpr):
+            return DECLINE
         if mode == lax.GatherScatterMode.CLIP:
             options["clip"] = True
         if d.operand_batching_dims:

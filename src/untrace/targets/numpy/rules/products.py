@@ -1,8 +1,9 @@
-"""Products of arrays, convolutions and what is solved."""
+"""Products of arrays, convolutions and Fourier transforms."""
 
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,25 @@ def dot_general(
     out_sharding: Any = None,
 ) -> Expr:  # fmt: skip
     (contract_x, contract_y), (batch_x, batch_y) = dimension_numbers
+    out, wide = np.dtype(w.out_avals[0].dtype), _sum_type(w)
+    x, y = _in_type(w, (x, y), wide)
+    made = _product(w, x, y, contract_x, contract_y, batch_x, batch_y)
+    return made if wide == out else w.call(Attribute(made, "astype"), w.dtype(out))
+
+
+def _sum_type(w: Any) -> np.dtype:
+    """The type in which products are summed: of narrow floats, float32."""
     out = np.dtype(w.out_avals[0].dtype)
     dtypes = {np.dtype(a.dtype) for a in w.avals}
     is_narrow = any(d.kind not in "iubc" and d.itemsize < _LEAST_PRECISE for d in dtypes)
-    wide = np.dtype(np.float32) if is_narrow and out.itemsize < _LEAST_PRECISE else out
-    if dtypes != {wide}:
-        x, y = (
-            v if np.dtype(a.dtype) == wide else w.call(Attribute(v, "astype"), w.dtype(wide))
-            for v, a in zip((x, y), w.avals, strict=True)
-        )
-    made = _product(w, x, y, contract_x, contract_y, batch_x, batch_y)
-    return made if wide == out else w.call(Attribute(made, "astype"), w.dtype(out))
+    return np.dtype(np.float32) if is_narrow and out.itemsize < _LEAST_PRECISE else out
+
+
+def _in_type(w: Any, operands: Sequence[Expr], dtype: np.dtype) -> list[Expr]:
+    return [
+        x if np.dtype(a.dtype) == dtype else w.call(Attribute(x, "astype"), w.dtype(dtype))
+        for x, a in zip(operands, w.avals, strict=True)
+    ]
 
 
 def _product(w: Any, x: Expr, y: Expr, contract_x: Any, contract_y: Any, batch_x: Any, batch_y: Any) -> Expr:
@@ -68,31 +77,27 @@ def conv_general_dilated(
     dimension_numbers: Any, feature_group_count: int, batch_group_count: int, precision: Any,
     preferred_element_type: Any, out_sharding: Any = None,
 ) -> Expr:  # fmt: skip
-    if batch_group_count != 1 or np.dtype(w.out_avals[0].dtype) != np.float32:
-        return DECLINE
-    d = dimension_numbers
-    return w.call(
-        w.helper("_convolved"), x, y, tuple(window_strides), tuple(map(tuple, padding)), tuple(lhs_dilation),
-        tuple(rhs_dilation), (tuple(d.lhs_spec), tuple(d.rhs_spec), tuple(d.out_spec)), feature_group_count,
+    out = w.out_avals[0]
+    if 0 in out.shape:
+        return w.np("zeros", tuple(out.shape), w.dtype(out.dtype))
+    d, wide = dimension_numbers, _sum_type(w)
+    made = w.call(
+        w.helper("_convolved"), *_in_type(w, (x, y), wide), tuple(window_strides), tuple(map(tuple, padding)),
+        tuple(lhs_dilation), tuple(rhs_dilation), (tuple(d.lhs_spec), tuple(d.rhs_spec), tuple(d.out_spec)),
+        feature_group_count, **({"batches": batch_group_count} if batch_group_count != 1 else {}),
     )  # fmt: skip
+    return made if wide == out.dtype else w.call(Attribute(made, "astype"), w.dtype(out.dtype))
 
 
-@rule("cholesky")
-def cholesky(w: Any, x: Any, *, symmetrize_input: bool = False) -> Expr:
-    return w.call(w.helper("_cholesky"), x)
-
-
-@rule("triangular_solve")
-def triangular_solve(
-    w: Any, a: Any, b: Any, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool, unit_diagonal: bool
-) -> Expr:
-    if conjugate_a and np.issubdtype(w.avals[0].dtype, np.complexfloating):
+@rule("fft")
+def fft(w: Any, x: Any, *, fft_type: Any, fft_lengths: Any) -> Expr:
+    name, lengths = ("fft", "ifft", "rfft", "irfft")[int(fft_type)], tuple(map(int, fft_lengths))
+    out = w.out_avals[0]
+    if 0 in out.shape:
+        return w.np("zeros", tuple(out.shape), w.dtype(out.dtype))
+    if 0 in lengths:
         return DECLINE
-    options = {
-        name: True
-        for name, value in (("lower", lower), ("transpose", transpose_a), ("unit_diagonal", unit_diagonal))
-        if value
-    }
-    if not left_side:
-        options["from_right"] = True
-    return w.call(w.helper("_solved"), a, b, **options)
+    if len(lengths) == 1:
+        return w.np(f"fft.{name}", x, **({"n": lengths[0]} if name == "irfft" else {}))
+    options = {"s": lengths} if name == "irfft" else {}
+    return w.np(f"fft.{name}n", x, **options, axes=tuple(range(-len(lengths), 0)))

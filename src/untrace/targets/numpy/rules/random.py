@@ -14,8 +14,12 @@ from untrace.targets.numpy.rules.table import rule
 
 
 def _is_known(aval: Any) -> bool:
-    """Whether a key is one of Threefry's, whose bits for an array do not depend on its other elements."""
-    return jax_compat.key_impl_name(aval) == "threefry2x32" and jax_compat.splits_bits_by_place()
+    return jax_compat.key_impl_name(aval) == "threefry2x32"
+
+
+def _counting(name: str) -> str:
+    """The helper for how JAX counts: each element by its place, or (`jax_threefry_partitionable` is off) all together."""
+    return name if jax_compat.splits_bits_by_place() else f"{name}_together"
 
 
 @rule("threefry2x32")
@@ -40,14 +44,15 @@ def random_seed(w: Any, x: Any, *, impl: Any) -> Expr:
 
 @rule("random_bits")
 def random_bits(w: Any, key: Any, *, bit_width: int, shape: Any) -> Expr:
-    if bit_width != 32 or not _is_known(w.avals[0]):
+    if not _is_known(w.avals[0]):
         return DECLINE
-    return w.call(w.helper("_random_bits"), key, tuple(shape))
+    options = {} if bit_width == 32 else {"width": bit_width}
+    return w.call(w.helper(_counting("_random_bits")), key, tuple(shape), **options)
 
 
 @rule("random_split")
 def random_split(w: Any, key: Any, *, shape: Any) -> Expr:
-    return w.call(w.helper("_split"), key, tuple(shape)) if _is_known(w.avals[0]) else DECLINE
+    return w.call(w.helper(_counting("_split")), key, tuple(shape)) if _is_known(w.avals[0]) else DECLINE
 
 
 @rule("random_fold_in")

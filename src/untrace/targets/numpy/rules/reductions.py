@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
+from untrace.ir.nodes import Function, Library, Local
 from untrace.module.rules import DECLINE
-from untrace.python.tree import Attribute, Expr
+from untrace.python.tree import Attribute, Expr, List, Name, Text
+from untrace.targets.numpy.rules.elementwise import ELEMENTWISE, is_float
 from untrace.targets.numpy.rules.table import rule
 
 _LEAST_PRECISE = 4  # bytes of a float in which sums are made
@@ -23,21 +26,40 @@ def axis_of(w: Any, axes: Sequence[int], ndim: int) -> dict[str, object]:
 
 def _summed(method: str) -> Any:
     def reduce(w: Any, x: Any, *, axes: Sequence[int], **_: Any) -> Expr:
-        kind, options = np.dtype(w.avals[0].dtype), axis_of(w, axes, w.avals[0].ndim)
-        if kind.kind in "iub" and kind.itemsize < 8:
-            options["dtype"] = w.dtype(kind)
-        elif kind.kind not in "iubc" and kind.itemsize < _LEAST_PRECISE:
-            wide = w.call(Attribute(x, method), **options, dtype=w.dtype(np.float32))
-            return w.call(Attribute(wide, "astype"), w.dtype(kind))
-        return w.call(Attribute(x, method), **options)
+        return _in_sum_type(w, x, method, axis_of(w, axes, w.avals[0].ndim))
 
     return reduce
 
 
+def _in_sum_type(w: Any, x: Expr, method: str, options: Mapping[str, Any]) -> Expr:
+    """A sum or a product in the type that JAX has: of narrow floats it is made in float32."""
+    kind = np.dtype(w.avals[0].dtype)
+    if kind.kind in "iub" and kind.itemsize < 8:
+        return w.call(Attribute(x, method), **options, dtype=w.dtype(kind))
+    if kind.kind not in "iubc" and kind.itemsize < _LEAST_PRECISE:
+        wide = w.call(Attribute(x, method), **options, dtype=w.dtype(np.float32))
+        return w.call(Attribute(wide, "astype"), w.dtype(kind))
+    return w.call(Attribute(x, method), **options)
+
+
+def _start(dtype: Any, method: str) -> Any:
+    """What a sum, a maximum or a minimum of nothing is."""
+    if method == "sum":
+        return 0
+    if dtype == np.bool_:
+        return method == "min"
+    if jax.dtypes.issubdtype(dtype, np.floating):
+        return -np.inf if method == "max" else np.inf
+    info = jax.numpy.iinfo(dtype)
+    return int(info.min if method == "max" else info.max)
+
+
 def _largest(method: str) -> Any:
     def reduce(w: Any, x: Any, *, axes: Sequence[int], **_: Any) -> Expr:
-        if any(w.avals[0].shape[a] == 0 for a in axes):
-            return DECLINE
+        if any(w.avals[0].shape[a] == 0 for a in axes):  # NumPy has none of nothing
+            out = w.out_avals[0]
+            start = np.full((), _start(out.dtype, method))
+            return w.np("full", tuple(out.shape), w.source(start.item()), w.dtype(out.dtype))
         return w.call(Attribute(x, method), **axis_of(w, axes, w.avals[0].ndim))
 
     return reduce
@@ -61,6 +83,11 @@ def _logical(method: str, ufunc: str) -> Any:
 
 rule("reduce_and")(_logical("all", "bitwise_and"))
 rule("reduce_or")(_logical("any", "bitwise_or"))
+
+
+@rule("reduce_xor")
+def reduce_xor(w: Any, x: Any, *, axes: Sequence[int], **_: Any) -> Expr:
+    return w.np("bitwise_xor.reduce", x, axis=axis_of(w, axes, w.avals[0].ndim).get("axis"))
 
 
 @rule("argmax")
@@ -90,22 +117,107 @@ rule("cummin")(_cumulative("minimum.accumulate"))
 rule("cumlogsumexp")(_cumulative("logaddexp.accumulate"))
 
 
-def _windows(method: str, empty: str) -> Any:
-    def reduce(
-        w: Any, x: Any, *, window_dimensions: Any, window_strides: Any, padding: Any, base_dilation: Any,
-        window_dilation: Any, **_: Any,
-    ) -> Expr:  # fmt: skip
-        if any(d != 1 for d in (*base_dilation, *window_dilation)) or np.dtype(w.avals[0].dtype).kind != "f":
+@rule("reduce")
+def reduce(
+    w: Any, *operands: Any, computation: Any = None, jaxpr: Function, dimensions: Sequence[int], **_: Any
+) -> Expr:
+    return _reduced(w, operands, jaxpr, tuple(dimensions))
+
+
+def _reduced(w: Any, operands: Sequence[Expr], function: Function, axes: tuple[int, ...]) -> Expr:
+    """Arrays reduced by a function of numbers, which is called with arrays."""
+    if not _is_elementwise(function):
+        return DECLINE
+    half = len(operands) // 2
+    name = Name(w.module.function(function))
+    return w.call(w.helper("_reduced"), name, List(operands[:half]), List(operands[half:]), axes)
+
+
+def _is_elementwise(function: Function) -> bool:
+    """Whether a function of numbers does the same with each element of arrays."""
+    for equation in function.equations:
+        callee = equation.callee
+        if type(callee) is Local:
+            if not _is_elementwise(callee.body):
+                return False
+        elif type(callee) is Library:
+            found = getattr(np, callee.name.removeprefix("np."), None)
+            if (
+                not callee.name.startswith("operator.")
+                and callee.name != "np.where"
+                and not isinstance(found, np.ufunc)
+            ):
+                return False
+        elif callee.name not in ELEMENTWISE:
+            return False
+    return True
+
+
+def _views(w: Any, x: Expr, start: Any, params: Mapping[str, Any]) -> Expr:
+    """The windows of an array, with `start` around it."""
+    spread, dilation = tuple(params["base_dilation"]), tuple(params["window_dilation"])
+    options = {} if set(spread) == {1} else {"spread": spread}
+    if set(dilation) != {1}:
+        options["dilation"] = dilation
+    return w.call(
+        w.helper("_windows"), x, tuple(params["window_dimensions"]), tuple(params["window_strides"]),
+        tuple(map(tuple, params["padding"])), start, **options,
+    )  # fmt: skip
+
+
+def _windows(method: str) -> Any:
+    def reduce(w: Any, x: Any, **params: Any) -> Expr:
+        dtype, rank = np.dtype(w.avals[0].dtype), w.avals[0].ndim
+        if 0 in w.out_avals[0].shape or not rank or dtype.kind == "c" and method != "sum":
             return DECLINE
-        windows = w.call(
-            w.helper("_windows"), x, tuple(window_dimensions), tuple(window_strides), tuple(map(tuple, padding)),
-            float(empty),
-        )  # fmt: skip
-        return w.call(Attribute(windows, method), axis=tuple(range(-len(window_dimensions), 0)))
+        start, axis = _start(dtype, method), tuple(range(-rank, 0))
+        windows = _views(w, x, float(start) if is_float(w.avals[0]) else start, params)
+        return (
+            _in_sum_type(w, windows, method, {"axis": axis})
+            if method == "sum"
+            else w.call(Attribute(windows, method), axis=axis)
+        )
 
     return reduce
 
 
-rule("reduce_window_sum")(_windows("sum", "0"))
-rule("reduce_window_max")(_windows("max", "-inf"))
-rule("reduce_window_min")(_windows("min", "inf"))
+for _method in ("sum", "max", "min"):
+    rule(f"reduce_window_{_method}")(_windows(_method))
+
+
+@rule("reduce_window")
+def reduce_window(w: Any, *operands: Any, jaxpr: Function, consts: Any, **params: Any) -> Expr:
+    half, rank = len(operands) // 2, w.avals[0].ndim
+    if consts or 0 in w.out_avals[0].shape or not rank:
+        return DECLINE
+    views = [_views(w, x, start, params) for x, start in zip(operands[:half], operands[half:], strict=True)]
+    return _reduced(w, [*views, *operands[half:]], jaxpr, tuple(range(-rank, 0)))
+
+
+def _choice(w: Any, aval: Any, select_prim: Any, params: Mapping[str, Any]) -> list[Any] | None:
+    """What says which element of each window is chosen; None where that is for others to say."""
+    name, method = {"ge": ("np.greater_equal", "max"), "le": ("np.less_equal", "min")}[str(select_prim.name)]
+    if np.dtype(aval.dtype).kind == "c" or 0 in aval.shape:
+        return None
+    if any(n < 0 for pair in params["padding"] for n in pair):
+        return None
+    if any(n != 1 for key in ("base_dilation", "window_dilation") for n in params.get(key, ())):
+        return None
+    sizes = tuple(params["window_dimensions"]), tuple(params["window_strides"]), tuple(map(tuple, params["padding"]))
+    worst = _start(aval.dtype, method)
+    return [*sizes, Text(name), float(worst) if is_float(aval) else worst]
+
+
+@rule("select_and_scatter_add")
+def select_and_scatter_add(w: Any, source: Any, x: Any, *, select_prim: Any, **params: Any) -> Expr:
+    """The derivative of pooling: each number goes to the element that its window has chosen."""
+    choice = _choice(w, w.avals[1], select_prim, params)
+    return DECLINE if choice is None else w.call(w.helper("_added_to_chosen"), source, x, *choice)
+
+
+@rule("select_and_gather_add")
+def select_and_gather_add(w: Any, tangents: Any, x: Any, *, select_prim: Any, **params: Any) -> Expr:
+    choice = _choice(w, w.avals[1], select_prim, params)
+    if choice is None:
+        return DECLINE
+    return w.call(w.helper("_taken_of_chosen"), tangents, x, *choice[:3], tuple(w.out_avals[0].shape), *choice[3:])

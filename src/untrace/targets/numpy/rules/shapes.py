@@ -1,4 +1,4 @@
-"""Shapes: what moves numbers and computes nothing."""
+"""Shapes: what moves numbers and computes nothing. Where JAX is told to put them (`sharding`) changes none."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from untrace.targets.numpy.rules.table import rule
 
 @rule("reshape")
 def reshape(w: Any, x: Any, *, new_sizes: Sequence[int], dimensions: Any, sharding: Any) -> Expr:
-    if dimensions is not None or sharding is not None:
-        return DECLINE
+    if dimensions is not None:
+        x = w.call(Attribute(x, "transpose"), *dimensions)
     if jax_compat.is_key_dtype(w.avals[0].dtype):
         return w.call(Attribute(x, "reshape"), (*new_sizes, 2))
     if len(new_sizes) == 1 and w.avals[0].size:
@@ -40,7 +40,7 @@ def expand_dims(w: Any, x: Any, *, dimensions: Sequence[int]) -> Expr:
 @rule("transpose")
 def transpose(w: Any, x: Any, *, permutation: Sequence[int]) -> Expr:
     if jax_compat.is_key_dtype(w.avals[0].dtype):
-        return DECLINE
+        permutation = (*permutation, len(permutation))
     if tuple(permutation) == tuple(range(len(permutation)))[::-1]:
         return Attribute(x, "T")
     return w.call(Attribute(x, "transpose"), *permutation)
@@ -50,7 +50,7 @@ def transpose(w: Any, x: Any, *, permutation: Sequence[int]) -> Expr:
 def broadcast_in_dim(
     w: Any, x: Any, *dynamic: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: Any
 ) -> Expr:
-    if dynamic or sharding is not None:
+    if dynamic:
         return DECLINE
     atom, old = w.equation.inputs[0], w.avals[0].shape
     if type(atom) is Literal:
@@ -58,8 +58,8 @@ def broadcast_in_dim(
         if value == 0 and not np.signbit(value.real):
             return w.np("zeros", tuple(shape), dtype)
         return w.np("ones", tuple(shape), dtype) if value == 1 else w.np("full", tuple(shape), x)
-    if jax_compat.is_key_dtype(w.avals[0].dtype):
-        return DECLINE
+    if jax_compat.is_key_dtype(w.avals[0].dtype):  # whose words are an axis more
+        shape, old, broadcast_dimensions = (*shape, 2), (*old, 2), (*broadcast_dimensions, len(shape))
     if not old:
         return w.np("full", tuple(shape), x)
     grows = any(
@@ -110,7 +110,7 @@ def rev(w: Any, x: Any, *, dimensions: Sequence[int]) -> Expr:
 
 @rule("iota")
 def iota(w: Any, *dynamic: Any, dtype: Any, shape: Sequence[int], dimension: int, sharding: Any) -> Expr:
-    if dynamic or sharding is not None:
+    if dynamic:
         return DECLINE
     made = w.np("arange", shape[dimension], dtype=w.dtype(dtype))
     if len(shape) == 1:
@@ -123,3 +123,19 @@ def iota(w: Any, *dynamic: Any, dtype: Any, shape: Sequence[int], dimension: int
 def split(w: Any, x: Any, *, sizes: Sequence[int], axis: int) -> Expr:
     places = [int(n) for n in np.cumsum(sizes)[:-1]]
     return w.np("split", x, places, **({"axis": axis} if axis else {}))
+
+
+@rule("stack")
+def stack(w: Any, *operands: Any, axis: int) -> Expr:
+    return w.np("stack", List(operands), **({"axis": axis} if axis else {}))
+
+
+@rule("unstack")
+def unstack(w: Any, x: Any, *, axis: int) -> Expr:
+    """The results are the parts themselves: an array unpacks into those on its first axis."""
+    return w.np("moveaxis", x, axis, 0) if axis else x
+
+
+@rule("tile")
+def tile(w: Any, x: Any, *, reps: Sequence[int]) -> Expr:
+    return DECLINE if jax_compat.is_key_dtype(w.avals[0].dtype) else w.np("tile", x, tuple(reps))

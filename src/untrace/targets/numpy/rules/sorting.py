@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from untrace.python.tree import Expr, Tuple
+import numpy as np
+
+from untrace.python.tree import Attribute, Expr, Tuple
 from untrace.targets.numpy.rules.table import rule
 
 
 @rule("sort")
 def sort(w: Any, *operands: Any, dimension: int, is_stable: bool, num_keys: int) -> Expr:
     if len(operands) == 1:
-        last = dimension == w.avals[0].ndim - 1
-        made = w.np("sort", operands[0], **({} if last else {"axis": dimension}))
-        return Tuple([made])
+        kind = np.dtype(w.avals[0].dtype)
+        is_narrow = kind.isbuiltin != 1  # NaN is not last there
+        x = w.call(Attribute(operands[0], "astype"), w.dtype(np.float32)) if is_narrow else operands[0]
+        made = w.np("sort", x, **({} if dimension == w.avals[0].ndim - 1 else {"axis": dimension}))
+        return Tuple([w.call(Attribute(made, "astype"), w.dtype(kind)) if is_narrow else made])
     return w.call(w.helper("_sorted_together"), *operands, axis=dimension, keys=num_keys)
 
 
