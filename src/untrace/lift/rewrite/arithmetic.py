@@ -1,4 +1,4 @@
-"""The rewrites of `simplify`, each exact by IEEE arithmetic. Every one has a case in tests/test_simplify.py."""
+"""The rewrites of `simplify`, each exact by IEEE arithmetic. Every one has a case in tests/lift/test_simplify.py."""
 
 from __future__ import annotations
 

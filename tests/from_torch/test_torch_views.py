@@ -14,7 +14,8 @@ if importlib.util.find_spec("torchax") is None:  # not imported here: by itself 
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from untrace.torch.bridge import array_of, environment, numpy_of  # noqa: E402
+from untrace.torch.bridge import array_of, numpy_of  # noqa: E402
+from untrace.torch.environment import environment, numpy_of  # noqa: E402
 
 
 class Numbers:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import checkify
 
-BENCH = Path(__file__).resolve().parent.parent / "bench"
+BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.append(str(BENCH))
 
 import _check  # noqa: E402

@@ -1,6 +1,6 @@
 """Random programs keep every promise of the written text.
 
-A small, fixed number of examples; `UNTRACE_EXAMPLES=500 pytest tests/test_properties.py` for more,
+A small, fixed number of examples; `UNTRACE_EXAMPLES=500 pytest tests/prove/test_properties.py` for more,
 `bench/fuzz.py` for a long run.
 """
 
@@ -88,7 +88,7 @@ for i in range({HASHED_PROGRAMS}):
 
 def test_one_text_under_20_hash_seeds() -> None:
     """20 programs, written in 20 processes with hash seeds of their own: the same bytes in all."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     folders = [str(root / "src"), str(root / "tests"), *sys.path]
     outputs = []
     for first in range(0, HASH_SEEDS, 2):

@@ -12,7 +12,7 @@ if importlib.util.find_spec("torchax") is None:  # not imported here: by itself 
     pytest.skip("torchax is not installed: pip install 'untrace[torch]'", allow_module_level=True)
 
 import untrace  # noqa: E402
-from untrace.torch.bridge import environment  # noqa: E402
+from untrace.torch.environment import environment  # noqa: E402
 
 
 def test_the_keys_of_a_thread_are_no_tracers() -> None:

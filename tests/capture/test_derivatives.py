@@ -515,7 +515,7 @@ print(untrace.decompile(t.step)(t.PARAMS, t.X, t.Y).source)
 def test_what_jax_remembers_decides_nothing():
     texts = set()
     for seed, before in (("1", False), ("2", True), ("3", True)):
-        code = _ALONE.format(folder=str(Path(__file__).parent), before=before)
+        code = _ALONE.format(folder=str(Path(__file__).parents[1]), before=before)
         env = {**__import__("os").environ, "PYTHONHASHSEED": seed}
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
         texts.add(found.stdout)
@@ -592,7 +592,7 @@ def test_a_filtered_gradient_has_the_authors_words():
     assert d.proof.at_least("bits") and "def loss(model):" in d.source and "jax.grad(loss)(" in d.source, d.source
 
 
-PROGRAMS = sorted(p.stem for p in (Path(__file__).parent / "derivatives").glob("*.py"))
+PROGRAMS = sorted(p.stem for p in (Path(__file__).parents[1] / "derivatives").glob("*.py"))
 # Which of the calls in `DERIVATIVES` are written out, and why.
 WRITTEN_OUT = {
     # Its linear solve transposes what it closes over: the pullback is called in functions that JAX makes of it.
@@ -602,7 +602,7 @@ WRITTEN_OUT = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_of_authors(name):
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / "derivatives" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "derivatives" / f"{name}.py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     if module_needs := {"optax", "haiku", "equinox"} & set(Path(spec.origin).read_text().split()):
         for library in module_needs:

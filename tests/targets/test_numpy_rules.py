@@ -131,7 +131,12 @@ def test_functions_of_one_number(dtype: np.dtype) -> None:
     functions = {n: getattr(lax, n) for n in UNARY}
     given = {n: taken(n, *samples(dtype))[0] for n in UNARY if applies(functions[n], samples(dtype)[0])}
     given |= {f"{n} of one": x[2] for n, x in given.items()}
-    check(lambda given: {n: functions[n.split()[0]](x) for n, x in given.items()}, given, tolerance=LOOSE, unsigned=UNSIGNED)
+    check(
+        lambda given: {n: functions[n.split()[0]](x) for n, x in given.items()},
+        given,
+        tolerance=LOOSE,
+        unsigned=UNSIGNED,
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -221,7 +226,11 @@ def walk(x: Any, key: Any) -> Any:
     return lax.while_loop(lambda state: state[0] < 5, turn, (x, key))
 
 
-E8 = [getattr(jnp, n) for n in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e4m3fnuz") if hasattr(jnp, n)]
+E8 = [
+    getattr(jnp, n)
+    for n in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e4m3fnuz")
+    if hasattr(jnp, n)
+]
 
 CASES: dict[str, Any] = {
     # types
@@ -426,7 +435,9 @@ CASES: dict[str, Any] = {
                                   jax.random.permutation(key, 9), jax.random.categorical(key, a)),
     "keys_raw": lambda raw: (jax.random.uniform(raw, (4,)), jax.random.split(raw), jax.random.fold_in(raw, 5)),
 }  # fmt: skip
-TOLERANCES = dict(ffts=1e-5, fft_gradient=1e-5, dots=1e-5, dots_narrow=1e-5, cumulative=1e-5, reduced=1e-5, keys_drawn=1e-5)
+TOLERANCES = dict(
+    ffts=1e-5, fft_gradient=1e-5, dots=1e-5, dots_narrow=1e-5, cumulative=1e-5, reduced=1e-5, keys_drawn=1e-5
+)
 TOLERANCES |= dict.fromkeys(
     "lu lu_singular lu_by_library solve solve_gradient solve_spd solve_cg tridiagonal qr qr_pivots cholesky triangular triangular_right"
     " triangular_complex triangular_singular eigenvalues eigenvectors eigenvectors_gradient eigenvalues_any singular_vectors"
@@ -464,7 +475,10 @@ def test_numbers_of_64_bits() -> None:
         check(lambda i: (lax.clz(i), jnp.sum(i), jnp.cumsum(i)), i)
         f = np.array([1e30, -1e30, np.nan, 2.0**63, -(2.0**63), 2.0**64])
         check(lambda f: (f.astype("i8"), f.astype("u8")), f)
-        check(lambda a: (jnp.linalg.qr(a), jnp.fft.fft(a), lax.conv(a[None], a[:3, :3, None], (1,), "SAME")), A.astype("f8"))
+        check(
+            lambda a: (jnp.linalg.qr(a), jnp.fft.fft(a), lax.conv(a[None], a[:3, :3, None], (1,), "SAME")),
+            A.astype("f8"),
+        )
 
 
 REFUSED: dict[str, Any] = {

@@ -17,7 +17,7 @@ from untrace.module import passes as statements
 from untrace.python.statements import Return
 from untrace.python.tree import Name
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NAMES = ["capture", "simplify", *[p.name for p in (*lifts.PASSES, *statements.PASSES)], "proof"]
 X = jnp.linspace(-1.0, 1.0, 12).reshape(3, 4)
 
