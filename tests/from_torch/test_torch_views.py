@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 from untrace.torch.bridge import array_of, numpy_of  # noqa: E402
-from untrace.torch.environment import environment, numpy_of  # noqa: E402
+from untrace.torch.environment import environment  # noqa: E402
 
 
 class Numbers:
