@@ -46,7 +46,7 @@ class Beside:
     """The capture on the user's own arguments, beside one at other sizes.
 
     `groups`: which dimensions have other sizes (`sizes.Group`). `objects`, `equations`: what corresponds to parameters that
-    are no data, by name, and to equations, by id. `bodies`: other bodies for calls there (`engine.recognised`).
+    are no data, by name, and to equations, by id. `bodies`: other bodies for calls there (`large_groups.recognised`).
     """
 
     example: Captured

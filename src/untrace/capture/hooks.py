@@ -21,7 +21,7 @@ class CaptureHooks:
     """The pass that makes functions of the author's calls, which brings the author's words for sizes as well."""
 
     layout: Callable[..., Any] | None = None
-    """What puts blank lines and comments between the statements of a module (`print.jax.layout.Layout`)."""
+    """What puts blank lines and comments between the statements of a module (`module.comments.Layout`)."""
 
     share: Sequence[Callable[[Any, Any], bool]] = ()
     """What makes one of functions that differ, and says whether it did: the boldest first, the next where its text is not

@@ -1,6 +1,6 @@
 """What a pass is, and how a list of them is run: one after the other, each checked after it.
 
-Two stages have such a list: `lift/passes.py` (of a Program) and `print/jax/passes.py` (of the statements of a module).
+Two stages have such a list: `lift/passes.py` (of a Program) and `module/passes.py` (of the statements of a module).
 """
 
 from __future__ import annotations

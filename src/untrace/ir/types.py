@@ -25,7 +25,7 @@ Data: TypeAlias = Any
 
 # What a function that the author maps or differentiates takes and gives (`capture.calls.vmaps`, `jaxprs.expand.derivatives`).
 CallSignature: TypeAlias = Any
-# What the entry of a program takes and gives (`print.jax.entry`).
+# What the entry of a program takes and gives (`module.interface.entry`).
 EntrySignature: TypeAlias = Any
 # Where equations came from (`provenance.sites.Provenance`).
 Sources: TypeAlias = Any

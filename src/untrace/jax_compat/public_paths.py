@@ -93,7 +93,7 @@ def public_primitive(prim: Any) -> str | None:
 
 
 def value_writers() -> list[tuple[type, Any]]:
-    """(type, writer) pairs of parameter types whose classes JAX does not export; see `print/jax/params.py`."""
+    """(type, writer) pairs of parameter types whose classes JAX does not export; see `targets/jax/rules/params.py`."""
     return VALUE_WRITERS
 
 

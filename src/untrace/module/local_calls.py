@@ -1,6 +1,6 @@
 """Local functions and their calls: `x = attention(params["attention"], x)`.
 
-A function that needs several leaves of one tree takes the tree (`leaves`), the same one at every call.
+A function that needs several leaves of one tree takes the tree (`access_paths`), the same one at every call.
 """
 
 from __future__ import annotations

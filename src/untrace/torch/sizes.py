@@ -3,7 +3,7 @@
 A number in a trace does not say where it came from: 6 may be the length of the example or the width of a layer. So the
 module is traced at other sizes as well, primes that the program does not have otherwise. What is an integer of that
 trace and of the example's own is the model's; the others follow the inputs, and are written by their shapes
-(`print.jax.sizes`). PyTorch itself says which sizes may differ: it runs the module at each.
+(`module.sizes`). PyTorch itself says which sizes may differ: it runs the module at each.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A number in a trace does not say where it came from: 8 may be the rows of the example or the width of a layer. So the
 function is traced again with primes in the place of the sizes that may differ. What is another number in that trace
-follows the inputs, and is written so (`print.jax.sizes`); what differs in anything else does not.
+follows the inputs, and is written so (`module.sizes`); what differs in anything else does not.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
     (d_params, _), _ = lax.scan(step_bwd, (jax.tree.map(jnp.zeros_like, params), ...), ..., reverse=True)
 
-Which carried values are the leaves of one tree is seen from where the last ones go (`returned`); each must be a sum over
+Which carried values are the leaves of one tree is seen from where the last ones go (`result_trees`); each must be a sum over
 the turns. The carry has them in the order of the tree: the proof knows that this is the same (`jaxprs.equal.carries`), but XLA may
 round otherwise then, so that such a text is proven by running it.
 """

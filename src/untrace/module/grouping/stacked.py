@@ -8,7 +8,7 @@
     d_x, d_layers = lax.scan(block_bwd, d_x, (xs, params["layers"]), reverse=True)
 
 Of the loops that differentiation makes, the capture notes no trees. Operands in a row that are all the leaves of one tree
-are that tree; results in a row that go to all the leaves of one (`returned`) come as that.
+are that tree; results in a row that go to all the leaves of one (`result_trees`) come as that.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def _add_dims(
 def _bind_arguments(
     w: FunctionWriter, arguments: Sequence[Argument], function: Function, authors: dict[Any, str]
 ) -> None:
-    """The leaves of the arguments where they read best: see `leaves`. `authors`: the author's names, see `unpacked`."""
+    """The leaves of the arguments where they read best: see `grouping.bound_leaves`. `authors`: the author's names, see `unpacked`."""
     used = _used_inputs(function)
     known: list[tuple[Value, Leaf]] = []
     first = 0

@@ -4,7 +4,7 @@ Dicts, tuples and lists are written as such. A node of a library's class is
 
 - imported, where the module may import the class: `TraceState(trace={...})`; else
 - taken from an argument: `jax.tree.unflatten(jax.tree.structure(opt_state), [...])`; else
-- a twin, a class of the module that is used where the library's own is not loaded (`twins`),
+- a twin, a class of the module that is used where the library's own is not loaded (`stand_ins`),
 
 so that a `standalone` module still returns the library's own classes to a program that uses them.
 """
@@ -67,7 +67,7 @@ def rebuild(
     gives a free name of the module that no inner name hides. With `standalone` only JAX, NumPy
     and the standard library are imported. `known` holds the twins that the module has already, and
     gets the new ones; `looked_up` the same for variables of the function that hold a library's classes.
-    `trees` says which trees have a name (`local.KnownTrees`). Raises UnsupportedPrimitiveError for a dict key that has no
+    `trees` says which trees have a name (`known_trees.KnownTrees`). Raises UnsupportedPrimitiveError for a dict key that has no
     source form and comes from no argument.
     """
     builder = _Builder(inputs, standalone, fresh, {} if known is None else known, trees)

@@ -8,7 +8,7 @@
 So it is with the layers of a gradient, whose forward loop saves what the backward one takes. Found in the statements as
 they will be printed, by their structure alone (`rolled_turns`): each turn hands a value to the next, and otherwise takes
 elements of lists. Tracing unrolls the loop again, so that the program stays the same; where the text is not proven,
-the statements are written one by one (`_pipeline`).
+the statements are written one by one (`driver.attempts`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 JAX traces the body of a loop, or a rule, anew wherever it is used, and a rule brings its functions along: several
 definitions then say the same. Here the first stands for all, with its decorators and rules; those that name
-another name the first. (`alike` merges functions that were outlined, and those that differ in numbers.)
+another name the first. (`parametric` merges functions that were outlined, and those that differ in numbers.)
 """
 
 from __future__ import annotations
