@@ -36,7 +36,7 @@ TYPED = ("ir", "module", "python", "targets")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of the package: `folder` as in the table (`print/jax`, `.` for the package's own), `module` its dotted path."""
+    """A file of the package: `folder` as in the table (`module/loops`, `.` for the package's own), `module` its dotted path."""
 
     path: Path
     folder: str
