@@ -226,6 +226,7 @@ E8 = [getattr(jnp, n) for n in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3b11f
 CASES: dict[str, Any] = {
     # types
     "saturates": lambda f, odd: [lax.convert_element_type(x, d) for x in (f, odd) for d in (jnp.int32, jnp.uint8, jnp.int16)],
+    "saturates_int4": lambda f, odd, half, i: [x.astype(d).astype(jnp.int32) for x in (f, odd, half, i) for d in (jnp.int4, jnp.uint4)],
     "saturates_bf16": lambda f: lax.convert_element_type(f.astype(jnp.bfloat16), jnp.int8),
     "to_bool": lambda f, c: (lax.convert_element_type(f, bool), lax.convert_element_type(c, bool)),
     "wraps": lambda i: (lax.convert_element_type(i, jnp.uint8), i.astype(jnp.int16).astype(jnp.uint32)),
