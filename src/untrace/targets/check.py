@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +20,7 @@ SAMPLES = 16
 _EDGES = (3, 4, 5, 7)  # of eight samples those with edge values, as `sample_inputs` draws them
 _CONSTANT = (1, 2)  # those of zeros and of ones: matrices have no factors of their own there, logarithms cancel
 _EXPLAINED = 64  # times what one rounding of everything moves a result by, several may move it
+_LINES = 300_000  # of Python that a text runs on a sampled input
 _CLOSE = 1024  # units in the last place of the largest number of a result
 
 
@@ -37,11 +41,15 @@ def checked(
     function, other = jax.jit(original), jax.jit(rounded)
     try:
         for number, inputs in enumerate(sample_inputs(leaves, samples=SAMPLES)):
+            found = _within(_LINES if number else None, text, [jax_compat.as_numpy(x) for x in inputs])
+            if found is None:  # a loop that may never end, and then in the original neither, which nothing could stop
+                continue
             try:
                 expected = jax.block_until_ready(jax.tree.leaves(function(*inputs)))
             except Exception:  # the user's program may refuse an input
                 continue
-            found = text(*[jax_compat.as_numpy(x) for x in inputs])
+            if isinstance(found, Exception):
+                raise found
             count += 1
             is_edge = number % 8 in _EDGES
             for place, (name, y, x) in enumerate(zip(names, found, expected, strict=True)):
@@ -90,6 +98,34 @@ def checked(
         notes.insert(0, f"{moved} results are further apart, as another rounding of the original's own operations is")
     in_which = f" of the largest number in {where}" if where else ""
     return Proof("close", f"within {ulps(max(worst, 1.0))}{in_which}, {on}", tuple(notes))
+
+
+class _TooLong(BaseException):
+    """More lines have run than a text may have."""
+
+
+def _within(lines: int | None, text: Callable[..., Data], inputs: Sequence[np.ndarray]) -> Data | Exception | None:
+    """What a text gives, or raises; None where it has not come to its end within so many lines of Python."""
+    left, before = lines, sys.gettrace()
+
+    def trace(frame: FrameType, event: str, arg: object) -> Callable[..., Any]:
+        nonlocal left
+        if left is not None:
+            left -= 1
+            if left < 0:
+                raise _TooLong
+        return trace
+
+    if lines is not None:
+        sys.settrace(trace)
+    try:
+        return text(*inputs)
+    except _TooLong:
+        return None
+    except Exception as error:
+        return error
+    finally:
+        sys.settrace(before)
 
 
 def _distance(wanted: np.ndarray, given: np.ndarray) -> tuple[float, bool]:
