@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
 
 import jax
 import numpy as np
@@ -108,7 +107,7 @@ def _within(lines: int | None, text: Callable[..., Data], inputs: Sequence[np.nd
     """What a text gives, or raises; None where it has not come to its end within so many lines of Python."""
     left, before = lines, sys.gettrace()
 
-    def trace(frame: FrameType, event: str, arg: object) -> Callable[..., Any]:
+    def trace(frame: FrameType, event: str, arg: object) -> Callable[..., Data]:
         nonlocal left
         if left is not None:
             left -= 1
