@@ -289,9 +289,22 @@ def test_a_text_that_computes_something_else_is_not_handed_out(monkeypatch: pyte
         untrace.decompile(lambda x: lax.rsqrt(x) + 1.0, target="numpy")(floats(3))
 
 
+def test_a_loop_that_may_never_end_is_tried_where_it_does() -> None:
+    def collatz(n):
+        def turn(state):
+            n, turns = state
+            return jnp.where(n % 2 == 0, n // 2, 3 * n + 1), turns + 1
+
+        return lax.while_loop(lambda state: state[0] != 1, turn, (n, 0))[1]
+
+    text = untrace.decompile(collatz, target="numpy", sizes="fixed")(np.int32(6))
+    assert text.proof.at_least("bits") and "on 16 sampled" not in str(text.proof)
+    assert text(np.int32(27)) == 111
+
+
 def test_a_call_that_numpy_understands_otherwise_is_not_spelled_the_same() -> None:
     def program(x, i):
-        return jnp.sum(x > 0), x[i], jnp.sign(x), jnp.mean(x)
+        return jnp.sum(x > 0), x[i], jnp.sign(x), jnp.mean(x), jnp.arange(10)[i]
 
     text = untrace.decompile(program, target="numpy")(X, np.int32(4))
     assert "np.mean(x)" in text.source or "x.mean()" in text.source

@@ -23,7 +23,10 @@ from untrace.prove.sample import CannotSample, LeafType, draw, sample_inputs
 _LARGEST = 1 << 22  # elements of an operand, of which a trial would take too long
 _LARGE = 1 << 13
 _SAMPLES = 6
+_FEW = 4
+_SAMPLES_OF_ONE = 16
 _PLAIN = 0  # the recipe of `draw` for common values
+_EDGES = 3  # for edge values alone
 _SOME_EDGES = 4  # the recipe of `draw` for values of which some are edge values
 _CLOSE = 64  # units in the last place that two libraries' transcendental functions and sums are apart
 _LEAST_PRECISE = 4  # bytes of a float in which sums are made
@@ -82,9 +85,13 @@ def _samples(avals: Sequence[jax.ShapeDtypeStruct]) -> Iterator[Sequence[Any]]:
     """Operands to try a call on; of large ones a set of plain numbers, and one with edge values among the others."""
     if all(np.prod(a.shape, initial=1) <= _LARGE for a in avals):
         yield from sample_inputs(avals, samples=_SAMPLES, seed=1)
-        return
     generator = np.random.default_rng(1)
-    for recipe in (_PLAIN, _SOME_EDGES):
+    recipes = (_PLAIN, _SOME_EDGES)
+    if all(
+        np.prod(a.shape, initial=1) <= _LARGE for a in avals
+    ):  # of one number a few samples have hardly an edge value
+        recipes = (_EDGES,) * (_SAMPLES_OF_ONE if any(np.prod(a.shape, initial=1) <= _FEW for a in avals) else 0)
+    for recipe in recipes:
         yield [draw(LeafType.of(a), recipe, generator) for a in avals]
 
 

@@ -205,12 +205,12 @@ def convert_element_type(w: Any, x: Any, *, new_dtype: Any, weak_type: bool, sha
         if new_dtype == np.bool_:
             return Binary(x, "!=", Text("0"))
         x = Attribute(x, "real")
-    if is_float(w.avals[0]) and jax.numpy.issubdtype(new_dtype, np.integer):
-        if np.dtype(new_dtype).isbuiltin == 1:
+    if is_float(w.avals[0]) and jax.dtypes.issubdtype(new_dtype, np.integer):
+        if np.issubdtype(new_dtype, np.integer):
             return w.call(w.helper("_as_integers"), x, w.dtype(new_dtype))
-        info = jax.numpy.iinfo(new_dtype)  # of two or four bits
-        whole = w.call(w.helper("_as_integers"), x, w.dtype(np.int8 if info.min else np.uint8))
-        return w.call(Attribute(w.np("clip", whole, int(info.min), int(info.max)), "astype"), w.dtype(new_dtype))
+        info = jax.numpy.iinfo(new_dtype)  # of less than a byte
+        x = w.call(w.helper("_as_integers"), x, w.dtype(np.int8 if info.min else np.uint8))
+        x = w.np("clip", x, int(info.min), int(info.max))
     return w.call(Attribute(x, "astype"), w.dtype(new_dtype))
 
 

@@ -125,6 +125,11 @@ def split(w: Any, x: Any, *, sizes: Sequence[int], axis: int) -> Expr:
     return w.np("split", x, places, **({"axis": axis} if axis else {}))
 
 
+@rule("empty", "empty2")
+def empty(w: Any, *, dtype: Any, shape: Sequence[int] = (), **_: Any) -> Expr:
+    return w.np("zeros", tuple(shape), w.dtype(dtype))
+
+
 @rule("stack")
 def stack(w: Any, *operands: Any, axis: int) -> Expr:
     return w.np("stack", List(operands), **({"axis": axis} if axis else {}))
