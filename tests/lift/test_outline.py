@@ -377,7 +377,7 @@ def test_the_text_does_not_depend_on_the_hash_seed():
     import sys
 
     code = (
-        "import sys; sys.path.insert(0, 'tests'); import untrace, test_outline as t\n"
+        "import sys; sys.path[:0] = ['tests', 'tests/lift']; import untrace, test_outline as t\n"
         "for name in ('nested', 'named layers', 'methods', 'gradient'):\n"
         "    f, args = t.PROGRAMS[name]; print(untrace.decompile(f, style='idiomatic')(*args).source)\n"
     )

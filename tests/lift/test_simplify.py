@@ -16,6 +16,7 @@ from jax.extend.core import primitives
 
 import untrace
 from untrace import jax_compat
+from untrace.lift.rewrite import arithmetic
 from untrace.lift.rewrite.simplify import BOLD, IMPLICIT, NEUTRAL, REWRITES, Literal, simplified
 
 pytestmark = pytest.mark.usefixtures("unguarded")
@@ -754,3 +755,9 @@ def test_the_derivative_of_a_causal_convolution_has_no_slice_of_all():
 
     found = untrace.decompile(jax.grad(causal))(jnp.ones((8, 6)), jnp.ones((3, 6)))
     assert "bind" not in found.source and "[2:]" in found.source, found.source
+
+
+def test_complex_numbers_are_not_compared_beforehand():
+    (eqn,) = jax.make_jaxpr(lax.ne)(np.complex64(2), np.complex64(0)).jaxpr.eqns
+    numbers = [jax_compat.literal(np.complex64(n), v.aval) for n, v in zip((2, 0), eqn.invars, strict=True)]
+    assert arithmetic.comparison_of_literals(None, eqn.replace(invars=numbers)) is None

@@ -375,6 +375,8 @@ def _compared(eqn: Any) -> bool | None:
     x, y = eqn.invars
     if type(x) is not Literal or type(y) is not Literal or np.shape(x.val) or np.shape(y.val):
         return None
+    if np.iscomplexobj(x.val) or np.iscomplexobj(y.val):
+        return None
     left, right = float(np.asarray(x.val)), float(np.asarray(y.val))
     if any(not np.isinf(v) and not abs(v) <= 2**20 for v in (left, right)):
         return None
