@@ -14,8 +14,6 @@ from typing import Any
 from untrace._errors import OptionError, UnsupportedPrimitiveError
 
 _FRAGMENT: Any = None
-ENVIRONMENTS: list[Any] = []
-"""The environment that modules are run in is the last (`environment.environment` makes it)."""
 
 
 @functools.cache

@@ -7,9 +7,9 @@ that modules hand to each other in Python (caches, lists) needs no care.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import copy
 import dataclasses
+import functools
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,10 +26,9 @@ from untrace.torch.arguments import Arguments, Mutated
 from untrace.torch.bridge import array_of, author_place, element, torchax
 from untrace.torch.environment import environment
 from untrace.torch.functions import function_name, with_derivatives
-from untrace.torch.ops.parts import WITHIN, Part
+from untrace.torch.ops.parts import RUNNER, Part
 
 _SCOPE = "untrace_module_"
-_RUNNING: contextvars.ContextVar[Any] = contextvars.ContextVar("_RUNNING", default=None)  # the Capture that is made
 
 Path = tuple[int | str, ...]
 
@@ -338,27 +337,21 @@ def _marked(capture: Capture) -> Iterator[None]:
     for module in modules:
         if "forward" not in module.__dict__:
             module.__dict__["forward"] = marked(module, module.forward)
-    token = _RUNNING.set(capture)
+    token = RUNNER.set(functools.partial(within_part, capture))
     try:
         yield  # `replaced` puts the modules back as they were
     finally:
-        _RUNNING.reset(token)
+        RUNNER.reset(token)
 
 
-def within_part(part: Part, args: Any, kwargs: Any) -> Any:
-    """Runs a part of a layer, as one call in the tree of calls where a module is being captured."""
-    capture = _RUNNING.get()
-    if capture is None:
-        return part.function(*args, **kwargs)
+def within_part(capture: Capture, part: Part, args: Any, kwargs: Any) -> Any:
+    """Runs a part of a layer, as one call in the tree of calls of a module that is being captured."""
     made = ModuleCall(len(capture.calls), part, capture.running[-1], _given(part.function, args, kwargs))
     capture.calls.append(made)
     with jax.named_scope(f"{_SCOPE}{made.number}"):
         out = part.function(*args, **kwargs)
     made.results = tuple(_variables((), out))
     return out
-
-
-WITHIN.append(within_part)
 
 
 def _given(forward: Any, args: Any, kwargs: Any) -> tuple[tuple[str, Any], ...]:

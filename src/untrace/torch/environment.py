@@ -10,7 +10,7 @@ from typing import Any
 
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.torch import arguments, randomness, views
-from untrace.torch.bridge import ENVIRONMENTS, array_of, element, missing, torchax
+from untrace.torch.bridge import array_of, element, missing, torchax
 from untrace.torch.ops.table import ADDED, table
 
 
@@ -192,7 +192,6 @@ def environment() -> Any:
             needs_env=options.get("needs_env", False), is_view_op=False,
         )  # fmt: skip
         made._ops[function] = operator
-    ENVIRONMENTS.append(made)
     return made
 
 

@@ -359,8 +359,6 @@ class Pairing:
     """The state of one `_match`: pairs of variables and the pairs still to be followed. `complete`: whether all fitted."""
 
     complete = False
-    equations: list[tuple[Any, Any]]
-    """The equations that were paired, in the order in which they were."""
 
     def __init__(self, comparer: Comparer, a: Side, b: Side, free_a: Any, free_b: Any) -> None:
         self.comparer, self.a, self.b = comparer, a, b
@@ -369,9 +367,8 @@ class Pairing:
         self.to_a: dict[Any, Any] = {}
         self.free: dict[tuple[Any, Any], None] = {}  # pairs of inputs that have to be the same outside
         self.todo: Pairs = []
-        self.equations = []
-        self.paired: dict[int, Any] = {}
-        self.paired_back: set[int] = set()
+        self.paired: dict[Any, Any] = {}  # equation of the first -> of the second
+        self.paired_back: set[Any] = set()
         self.made_a = {o: e for e in a.eqns for o in e.outvars}
         self.made_b = {o: e for e in b.eqns for o in e.outvars}
 
@@ -409,10 +406,10 @@ class Pairing:
 
     def pair_equations(self, ea: Any, eb: Any) -> bool:
         """Pairs the outputs of two equations and queues their operands; False if they differ."""
-        partner = self.paired.get(id(ea))
+        partner = self.paired.get(ea)
         if partner is not None:
             return partner is eb
-        if id(eb) in self.paired_back:
+        if eb in self.paired_back:
             return False
         outvars = ea.outvars
         operands = self._operands(ea, eb)
@@ -422,9 +419,8 @@ class Pairing:
                 self.comparer.reordered |= operands is not None
         if operands is None:
             return False
-        self.paired[id(ea)] = eb
-        self.equations.append((ea, eb))
-        self.paired_back.add(id(eb))
+        self.paired[ea] = eb
+        self.paired_back.add(eb)
         self.fix(
             (o, p)
             for o, p in zip(outvars, eb.outvars, strict=True)

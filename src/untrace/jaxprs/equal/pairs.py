@@ -56,5 +56,4 @@ def _followed(comparer: Comparer, a: Side, b: Side, free: tuple[frozenset[Any], 
 
 
 def _in_order(a: Side, pairing: Pairing) -> list[tuple[int, Any, Any]]:
-    places = {eqn: number for number, eqn in enumerate(a.eqns)}
-    return sorted([(places[ea], ea, eb) for ea, eb in pairing.equations], key=lambda found: found[0])
+    return [(number, ea, pairing.paired[ea]) for number, ea in enumerate(a.eqns) if ea in pairing.paired]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from untrace import jax_compat
 from untrace.ir.nodes import (
     Atom,
@@ -23,7 +25,9 @@ from untrace.ir.nodes import (
     Library,
     Literal,
     Local,
+    Primitive,
     Program,
+    Slot,
     Value,
     callees,
 )  # fmt: skip
@@ -32,6 +36,7 @@ from untrace.jaxprs.equal.comparer import Comparer
 from untrace.lift.naming import words
 from untrace.lift.recognise import beforehand
 from untrace.lift.recognise.patterns import MOST_PATTERNS, PATTERNS, NotAScalar, Pattern, pattern_of, template
+from untrace.lift.rewrite.simplify import public_calls
 from untrace.provenance.sites import Provenance, Site
 
 
@@ -484,3 +489,27 @@ def is_same_literal(var: Any, atom: Literal) -> bool:
     from untrace.jaxprs.equal.values import same_constant
 
     return same_constant(var.val, var.aval, atom.value, atom.aval)
+
+
+LARGE_BODY = 3  # equations; a call of fewer gives way to another form
+
+
+@public_calls
+def is_public_call(eqn: Any, provenance: Provenance | None = None) -> bool:
+    """Whether a jaxpr's equation is, as it stands, a call of a public function that an idiom knows."""
+    inputs = [Literal(v.val, v.aval) if type(v) is jax_compat.LITERAL_TYPE else Value(v.aval) for v in eqn.invars]
+    outputs = [None if type(v) is jax_compat.DROP_TYPE else Value(v.aval) for v in eqn.outvars]
+    params = [v for v in inputs if type(v) is Value]
+    equation = Equation(Primitive(eqn.primitive), inputs, outputs, eqn.params, eqn)
+    function = Function("call", params, [equation], [o for o in outputs if o is not None])
+    Lifter(provenance=provenance).lift_function(function)
+    callee = function.equations[0].callee
+    if type(callee) is not Library:
+        return False
+    return not _has_typed_number(callee) or len(jax_compat.open_jaxpr(eqn.params["jaxpr"])[0].eqns) > LARGE_BODY
+
+
+def _has_typed_number(callee: Library) -> bool:
+    """Whether a number among arrays has a type of its own, as no author writes it: another form may do without."""
+    kinds = {type(a) for a in callee.args}
+    return any(issubclass(k, np.generic) for k in kinds) and any(type(a) is Slot for a in callee.args[1:])

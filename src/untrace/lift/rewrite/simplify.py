@@ -75,8 +75,7 @@ Literal = jax_compat.LITERAL_TYPE
 Rewrite = Callable[["Body", Any], Any]
 REWRITES: dict[str, list[Rewrite]] = {}
 EARLY: set[str] = set()
-# Each says of an equation whether it is, as it stands, a call of a public function: such a call is not inlined.
-PUBLIC_CALLS: list[Callable[[Any, Provenance], bool]] = []
+_PUBLIC_CALLS: list[Callable[[Any, Provenance], bool]] = []
 # Rewrites after which the program lowers to the same StableHLO.
 NEUTRAL = frozenset(
     "add_any_is_add plain_conversion preferred_type plain_slice sharding_inside_shard_map implicit_pvary "
@@ -113,6 +112,12 @@ def rewrite(*primitives: str, early: bool = False) -> Callable[[Rewrite], Rewrit
     return register
 
 
+def public_calls(says: Callable[[Any, Provenance], bool]) -> Callable[[Any, Provenance], bool]:
+    """Registers what says of an equation whether it is, as it stands, a call of a public function: those are not inlined."""
+    _PUBLIC_CALLS.append(says)
+    return says
+
+
 class Known:
     """What is found out of a program's equations while it is simplified, and not asked again where it is simplified in
     another way: where they come from, and which calls are those of public functions."""
@@ -123,13 +128,13 @@ class Known:
         self._alive: list[Any] = []
 
     def is_public_call(self, eqn: Any) -> bool:
-        """Whether one of `PUBLIC_CALLS` says so, asked once of calls of one jaxpr with the same numbers."""
+        """Whether a function that `public_calls` registered says so, asked once of calls of one jaxpr with the same numbers."""
         closed = eqn.params["jaxpr"]
         key = id(closed), jax_compat.literal_key(eqn)
         found = self._public.get(key)
         if found is None:
             self._alive.append(closed)
-            found = self._public[key] = any(says(eqn, self.provenance) for says in PUBLIC_CALLS)
+            found = self._public[key] = any(says(eqn, self.provenance) for says in _PUBLIC_CALLS)
         return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from untrace.torch.bridge import ENVIRONMENTS, lacks
+from untrace.torch.bridge import lacks
 from untrace.torch.ops import parts, state
 
 
@@ -18,14 +18,14 @@ def table() -> list[tuple[Any, Callable[..., Any], dict[str, Any]]]:
     from torch.nn import functional as F
 
     return [
-        (F.scaled_dot_product_attention, scaled_dot_product_attention, {}),
-        (F.multi_head_attention_forward, multi_head_attention_forward, {}),
+        (F.scaled_dot_product_attention, scaled_dot_product_attention, {"needs_env": True}),
+        (F.multi_head_attention_forward, multi_head_attention_forward, {"needs_env": True}),
     ]
 
 
 def scaled_dot_product_attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: Any = None, enable_gqa: bool = False,
+    scale: Any = None, enable_gqa: bool = False, *, env: Any,
 ) -> Any:  # fmt: skip
     """Source: the reference code in the documentation of torch.nn.functional.scaled_dot_product_attention."""
     if enable_gqa:
@@ -39,11 +39,11 @@ def scaled_dot_product_attention(
     if attn_mask is not None:
         scores = jnp.where(attn_mask, scores, -jnp.inf) if attn_mask.dtype == bool else scores + attn_mask
     weights = jax.nn.softmax(scores, axis=-1)
-    return _dropped(weights, dropout_p) @ value
+    return _dropped(weights, dropout_p, env) @ value
 
 
-def _dropped(weights: Any, p: float) -> Any:
-    return state.dropped(weights, p, ENVIRONMENTS[-1]) if p > 0 else weights
+def _dropped(weights: Any, p: float, env: Any) -> Any:
+    return state.dropped(weights, p, env) if p > 0 else weights
 
 
 def multi_head_attention_forward(
@@ -52,7 +52,7 @@ def multi_head_attention_forward(
     training: bool = True, key_padding_mask: Any = None, need_weights: bool = True, attn_mask: Any = None,
     use_separate_proj_weight: bool = False, q_proj_weight: Any = None, k_proj_weight: Any = None,
     v_proj_weight: Any = None, static_k: Any = None, static_v: Any = None, average_attn_weights: bool = True,
-    is_causal: bool = False,
+    is_causal: bool = False, *, env: Any,
 ) -> Any:  # fmt: skip
     """Masks that are bool are True where nothing is to be seen; all others are added to the scores.
 
@@ -71,7 +71,7 @@ def multi_head_attention_forward(
     weight = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else in_proj_weight
     out, weights = parts.multi_head_attention(
         query, key, value, num_heads, weight, in_proj_bias, attn_mask, key_padding_mask,
-        lambda x: _dropped(x, dropout_p if training else 0.0), out_proj_weight, out_proj_bias,
+        lambda x: _dropped(x, dropout_p if training else 0.0, env), out_proj_weight, out_proj_bias,
     )  # fmt: skip
     if need_weights and average_attn_weights:
         weights = jnp.mean(weights, axis=1)

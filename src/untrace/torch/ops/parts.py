@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import math
 from collections.abc import Callable
@@ -30,8 +31,8 @@ class Part:
         self.about = (function.__doc__ or "").strip()
 
 
-WITHIN: list[Callable[[Part, Any, Any], Any]] = []
-"""What runs a part (`capture.within_part`)."""
+# What runs a part while a module is captured (`capture.within_part`); None: nobody asks which calls there are.
+RUNNER: contextvars.ContextVar[Callable[[Part, Any, Any], Any] | None] = contextvars.ContextVar("RUNNER", default=None)
 
 
 def part(function: Callable[..., Any], repeated: bool = False) -> Callable[..., Any]:
@@ -40,7 +41,8 @@ def part(function: Callable[..., Any], repeated: bool = False) -> Callable[..., 
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return WITHIN[-1](made, args, kwargs) if WITHIN else function(*args, **kwargs)
+        run = RUNNER.get()
+        return function(*args, **kwargs) if run is None else run(made, args, kwargs)
 
     return call
 
