@@ -197,7 +197,7 @@ def test_residuals_of_loops_stay_apart_where_the_loop_is_refused():
     """A loop that has to be bound takes and gives single arrays."""
     function, args = PROGRAMS["recurrent"]
     program = program_of(trace(function, args, {}), function, "f")
-    loops = frozenset(id(e.origin) for e in program.entry.equations if e.callee.name == "scan")
+    loops = frozenset(e.origin for e in program.entry.equations if e.callee.name == "scan")
     lift(program, loops)
     left = [e for e in program.entry.equations if e.callee.name == "scan"]
     assert len(left) == 2 and all(

@@ -86,12 +86,8 @@ def test_a_path_is_as_long_as_it_must_be():
         return model, x
 
     names = names_of(apply, [first, second, X])
-    assert names == {
-        id(first): "encoder_dense_kernel",
-        id(second): "decoder_dense_kernel",
-        id(X): "model_rate",
-    }
-    assert names_of(apply, [first])[id(first)] == "dense_kernel"
+    assert [names[a] for a in (first, second, X)] == ["encoder_dense_kernel", "decoder_dense_kernel", "model_rate"]
+    assert names_of(apply, [first])[first] == "dense_kernel"
 
 
 def test_an_array_of_numpy_is_known_again_after_a_conversion():
@@ -122,7 +118,7 @@ def test_nobodys_code_is_called():
     found.kept = trap
     loop = [found]
     loop.append(loop)
-    assert names_of(lambda: loop, [LOOKUP]) == {id(LOOKUP): "kept_inside"}
+    assert names_of(lambda: loop, [LOOKUP])[LOOKUP] == "kept_inside"
 
 
 CONTENTS = {

@@ -38,7 +38,7 @@ def mutants(closed: Any) -> Iterator[tuple[str, Any]]:
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     live = live_equations(Side.of(closed))
     for i, eqn in enumerate(jaxpr.eqns):
-        if id(eqn) not in live:
+        if eqn not in live:
             continue
         name = eqn.primitive.name
         for what, new in [*_operands(eqn), *_parameters(eqn)]:

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace.provenance.whose import is_library_internal
 
 Path = tuple[str, ...]
@@ -32,21 +33,21 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.CodeTyp
 _NAMELESS = frozenset({"__wrapped__", "self", "cls"})  # no step of a name
 
 
-def names_of(function: Any, constants: Iterable[Any]) -> dict[int, str]:
-    """{id of a constant: its name}, for those of `constants` that `function` closes over. Two may have one name.
+def names_of(function: Any, constants: Iterable[Any]) -> IdentityMap[Any, str]:
+    """{a constant: its name}, for those of `constants` that `function` closes over. Two may have one name.
 
     An array is known again by its identity; one of NumPy's, which JAX wraps, by its memory; and where JAX has converted
     it, by its values, if these say something and one array alone has them.
     """
-    wanted: dict[Any, list[int]] = {}
+    wanted: dict[Any, list[Any]] = {}
     by_values: dict[Any, dict[Path, None]] = {}
     constants = list(constants)
     for value in constants:
         if (key := _key(value)) is not None:
-            wanted.setdefault(key, []).append(id(value))
+            wanted.setdefault(key, []).append(value)
         if (key := _values(value)) is not None:
             by_values[key] = {}
-    found: dict[int, Path] = {}
+    found: IdentityMap[Any, Path] = IdentityMap()
     for path, value in _reachable(function) if constants else ():
         path = _words(path)
         for constant in wanted.get(_key(value), ()) if path else ():
@@ -57,18 +58,18 @@ def names_of(function: Any, constants: Iterable[Any]) -> dict[int, str]:
             by_values[key][path] = None
     for value in constants:
         paths = by_values.get(_values(value), {})
-        if id(value) not in found and len(paths) == 1:
-            found[id(value)] = next(iter(paths))
+        if value not in found and len(paths) == 1:
+            found[value] = next(iter(paths))
     return _shortened(found)
 
 
-def _shortened(found: dict[int, Path]) -> dict[int, str]:
+def _shortened(found: IdentityMap[Any, Path]) -> IdentityMap[Any, str]:
     """Of each path as many of the last steps as tell it from the others, but two words where it has them."""
     ends: dict[Path, set[Path]] = {}
     for path in found.values():
         for start in range(len(path)):
             ends.setdefault(path[start:], set()).add(path)
-    names = {}
+    names: IdentityMap[Any, str] = IdentityMap()
     for constant, path in found.items():
         starts = [i for i in reversed(range(len(path))) if not path[i][0].isdigit()]
         enough = [i for i in starts[1:] if len(ends[path[i:]]) == 1] or [0]
@@ -102,14 +103,12 @@ def _words(path: Path) -> Path:
 def _reachable(function: Any) -> Iterator[tuple[Path, Any]]:
     """(path, array) for what can be reached from `function`, the shortest paths first."""
     todo: deque[tuple[Path, int, Any]] = deque([((), 0, function)])
-    seen: set[int] = set()
-    keep: list[Any] = []  # an id is one object's only while that lives
+    seen: IdentityMap[Any, None] = IdentityMap()
     while todo and len(seen) < _MOST:
         path, depth, value = todo.popleft()
-        if isinstance(value, _PLAIN) or id(value) in seen:
+        if isinstance(value, _PLAIN) or value in seen:
             continue
-        seen.add(id(value))
-        keep.append(value)
+        seen[value] = None
         if jax_compat.is_tracer(value):
             continue
         if isinstance(value, np.ndarray) or jax_compat.is_jax_array(value):

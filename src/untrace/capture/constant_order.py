@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace.ir.nodes import Constant, Equation, Function, Primitive
 
 
@@ -21,22 +22,22 @@ def keep_constant_order(entry: Function) -> None:
     """Adds mentions to `entry` where its equations meet the constants of its jaxpr in another order; mostly there are
     none to add. Keys and scalars keep their places, for JAX does not hand those over as they are."""
     _, consts = jax_compat.open_jaxpr(entry.jaxpr)
-    place = {id(value): i for i, value in enumerate(consts)}
+    place = IdentityMap((value, i) for i, value in enumerate(consts))
     ordered: dict[int, Constant] = {}
     for equation in entry.equations:
         for atom in equation.inputs:
-            if type(atom) is Constant and id(atom.value) in place and _is_array(atom):
-                ordered.setdefault(place[id(atom.value)], atom)
+            if type(atom) is Constant and atom.value in place and _is_array(atom):
+                ordered.setdefault(place[atom.value], atom)
     waiting = deque(ordered[i] for i in sorted(ordered))
-    known = {id(constant) for constant in waiting}
-    met: set[int] = set()
+    known = set(waiting)
+    met: set[Constant] = set()
     equations: list[Equation] = []
     for equation in entry.equations:
-        new = list(dict.fromkeys(a for a in equation.inputs if id(a) in known and id(a) not in met))
+        new = list(dict.fromkeys(a for a in equation.inputs if a in known and a not in met))
         wanted: list[Constant] = []
         for atom in new:
-            while id(atom) not in met:
-                met.add(id(waiting[0]))
+            while atom not in met:
+                met.add(waiting[0])
                 wanted.append(waiting.popleft())
         if wanted != new:
             equations.append(_mention(wanted, equation))

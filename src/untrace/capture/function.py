@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace._errors import CaptureError
 from untrace._identifiers import snake_case
+from untrace._identity import IdentityMap
 from untrace._places import place_of
 from untrace.capture import closed_over
 from untrace.capture.body_trees import Bodies, has_unknown_loops, note_trees, noted_bodies
@@ -52,8 +54,8 @@ class Beside:
     example: Captured
     groups: tuple[Any, ...]
     objects: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
-    equations: dict[int, Any] = field(default_factory=dict)
-    bodies: dict[int, Any] = field(default_factory=dict)
+    equations: dict[JaxprEqn, JaxprEqn] = field(default_factory=dict)
+    bodies: dict[JaxprEqn, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -89,7 +91,9 @@ class Captured:
     expander: Any = None  # what replaced the library primitives, for those inside derivative rules
     hooks: CaptureHooks = NO_HOOKS  # what a capture of its own knows (`torch`)
     function: Any = None  # what was traced; None of a jaxpr that came alone
-    constant_names: dict[int, str] = field(default_factory=dict)  # by id: names for what the function closes over
+    constant_names: IdentityMap[Any, str] = field(
+        default_factory=IdentityMap
+    )  # names for what the function closes over
     vmaps: Sequence[VmapCall] = ()  # the calls of `jax.vmap` that were made, where they were noted
     bodies: Bodies = field(default_factory=Bodies)  # the pytrees of functions that were traced, where they were noted
     checkpoints: Checkpoints = field(default_factory=Checkpoints)  # what `jax.checkpoint` marked, where it was noted
@@ -114,7 +118,7 @@ class Captured:
         None  # what came of that (`prove.hlo.Compilation`); None where it is compiled with another program
     )
     provenance: Provenance = field(default_factory=Provenance)  # of all programs that are made of it
-    _looked_for: dict[int, Any] = field(default_factory=dict)
+    _looked_for: IdentityMap[Any, None] = field(default_factory=IdentityMap)
 
     @property
     def example(self) -> Captured | None:
@@ -130,10 +134,10 @@ class Captured:
 
     def name_constants(self, constants: Iterable[Any]) -> None:
         """Looks for the names by which the function knows arrays that it closes over."""
-        new = {id(value): value for value in constants if id(value) not in self._looked_for}
+        new = IdentityMap((value, None) for value in constants if value not in self._looked_for)
         if new and self.function is not None:
-            self._looked_for.update(new)  # keeps them alive, and their ids
-            self.constant_names.update(closed_over.names_of(self.function, new.values()))
+            self._looked_for.update(new)
+            self.constant_names.update(closed_over.names_of(self.function, new))
 
 
 def trace(
@@ -344,7 +348,7 @@ def program_of(
     constants = importer.constants
     captured.name_constants(c.value for c in constants)
     for constant in constants:
-        constant.hint = captured.constant_names.get(id(constant.value))
+        constant.hint = captured.constant_names.get(constant.value)
     program = Program(
         entry,
         signature,

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jax.extend.core import JaxprEqn
+
 from untrace.ir.nodes import Program
 from untrace.ir.types import Origin
 
@@ -17,7 +19,7 @@ class CaptureHooks:
     title: str = ""
     """What the program is, for the docstring of the module; "" for what JAX says of the function."""
 
-    outline: Callable[[Program, frozenset[int]], Program] | None = None
+    outline: Callable[[Program, frozenset[JaxprEqn]], Program] | None = None
     """The pass that makes functions of the author's calls, which brings the author's words for sizes as well."""
 
     layout: Callable[..., Any] | None = None

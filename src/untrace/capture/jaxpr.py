@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace.capture import custom_rules
 from untrace.capture.calls.checkpoints import Checkpoints
 from untrace.ir.bodies import CHECKPOINTS
@@ -46,10 +47,10 @@ def _without(params: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
 _STRUCTURED = {"scan": _scan, "while": _while, "cond": _cond}
 
 
-def _identity(closed: Any) -> int:
+def _identity(closed: Any) -> Any:
     """Two ClosedJaxprs may share a Jaxpr and differ in their constants."""
     jaxpr, consts = jax_compat.open_jaxpr(closed)
-    return id(closed) if consts else id(jaxpr)
+    return closed if consts else jaxpr
 
 
 def _types(closed: Any) -> Any:
@@ -76,10 +77,9 @@ class Importer:
         # The program's own: what it has replaced is then seen to be the same thing inside a rule.
         self.expander = expander or Expander()
         self.checkpoints = checkpoints or Checkpoints()
-        self._functions: dict[int, Function] = {}
-        self._constants: dict[int, Constant] = {}
-        self._primitives: dict[int, Primitive] = {}
-        self._keep: list[Any] = []  # ids are only unique while the objects live
+        self._functions: dict[Any, Function] = {}
+        self._constants: IdentityMap[Any, Constant] = IdentityMap()
+        self._primitives: dict[Any, Primitive] = {}
         self._later: deque[tuple[int, Callable[[bool], None]]] = deque()
         self._depth = 0
         self._notes: list[str] = []
@@ -89,7 +89,7 @@ class Importer:
         self._takes_rules = rules
         self.is_public = is_public
         self.keeps_calls = keeps_calls
-        self._rest: dict[int, tuple[Mapping[str, Any], int, Callable[[bool], None]]] = {}  # by id of what is captured
+        self._rest: IdentityMap[Mapping[str, Any], tuple[int, Callable[[bool], None]]] = IdentityMap()
         self.rules: dict[Any, dict[str, Any]] = {}  # captured custom rules, by `jax_compat.rule_key`
 
     @property
@@ -124,11 +124,11 @@ class Importer:
 
         False where no equation of `functions` is such a call.
         """
-        if not self._rest or not any(id(e.params) in self._rest for f in functions for e in f.equations):
+        if not self._rest or not any(e.params in self._rest for f in functions for e in f.equations):
             return False
-        for _, depth, work in self._rest.values():
+        for depth, work in self._rest.values():
             self._later.append((depth, work))
-        self._rest = {}
+        self._rest = IdentityMap()
         self._capture_rules()
         return True
 
@@ -143,7 +143,7 @@ class Importer:
         allowed: whether rules this deep inside rules are captured at all. public: what is captured of a public function.
         """
         if self._takes_rules and public is not None:
-            self._rest[id(public)] = public, self._depth + 1, work
+            self._rest[public] = self._depth + 1, work
         elif self._takes_rules:
             self._later.append((self._depth + 1, work))
 
@@ -157,7 +157,6 @@ class Importer:
         key = _identity(closed)
         found = self._functions.get(key)
         if found is None:
-            self._keep.append(closed)
             found = self._functions[key] = Function(name, (), [], (), closed)
             self._fill(found, jaxpr, consts)
         return found
@@ -168,7 +167,6 @@ class Importer:
         for copy, condition in self._copies.get(key, ()):
             found = self._functions.get(_identity(copy))
             if found is not None and found.jaxpr is copy and jax_compat.is_pruned_copy(copy, closed):
-                self._keep.append(closed)
                 self._functions[_identity(closed)] = found
                 self._note_pruned(self._functions[_identity(condition)])
                 found.jaxpr, found.equations = closed, []
@@ -190,7 +188,6 @@ class Importer:
                 whole = next(
                     (j for j in self._jitted.get(_types(copy), ()) if jax_compat.is_pruned_copy(copy, j)), None
                 )
-                self._keep.append(copy)
                 if whole is not None:
                     self._functions[_identity(copy)] = self._functions[_identity(whole)]
                     pruned = True
@@ -204,10 +201,9 @@ class Importer:
         condition.facts = replace(condition.facts, pruned=True)
 
     def constant(self, value: Any, aval: Any) -> Constant:
-        found = self._constants.get(id(value))
+        found = self._constants.get(value)
         if found is None:
-            self._keep.append(value)
-            found = self._constants[id(value)] = Constant(value, aval)
+            found = self._constants[value] = Constant(value, aval)
         return found
 
     def _fill(self, function: Function, jaxpr: Any, consts: Any) -> None:
@@ -234,9 +230,9 @@ class Importer:
                     params = self._params(eqn, params)
                     break
             prim = eqn.primitive
-            callee = primitives.get(id(prim))
+            callee = primitives.get(prim)
             if callee is None:
-                callee = primitives[id(prim)] = Primitive(prim)
+                callee = primitives[prim] = Primitive(prim)
             make = _STRUCTURED.get(callee.name)
             if make is not None:
                 callee, params = make(eqn, params)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace._errors import ProofError, UnsupportedPrimitiveError
@@ -47,9 +48,9 @@ class Retreats:
     """What an attempt has taken back: by id of the jaxpr equation, what is no part of a lift (`refused`), nor of a function of
     its own (`inlined`), what is written as a `bind` (`forced`); and whether statements that repeat become loops."""
 
-    refused: frozenset[int] = frozenset()
-    inlined: frozenset[int] = frozenset()
-    forced: frozenset[int] = frozenset()
+    refused: frozenset[JaxprEqn] = frozenset()
+    inlined: frozenset[JaxprEqn] = frozenset()
+    forced: frozenset[JaxprEqn] = frozenset()
     rolls: bool = True
 
 
@@ -268,7 +269,7 @@ class Attempt:
         name: str,
         options: Options,
         timings: dict[str, float],
-        once: dict[int, Any],
+        once: dict[JaxprEqn, Any],
         compiles: bool = True,
     ) -> Attempt:
         """An attempt at a form, in which equal pullbacks are called once: those of the equations in `once`.
@@ -298,7 +299,7 @@ class Attempt:
             fresh=fresh,
         )
 
-    def padded(self, plain: Plain, once: dict[int, Any]) -> Attempt:
+    def padded(self, plain: Plain, once: dict[JaxprEqn, Any]) -> Attempt:
         """An attempt at the program with the sums that are missing in it (`lift.adjoint.addends`)."""
         addends, padding = self.addends, []
         self.pads, self.addends = False, []
@@ -314,9 +315,9 @@ class Attempt:
         """The text and its proof; None where none of at least `bits` is found, or sums are missing first."""
         captured, program, timings, target = self.captured, self.program, self.timings, self.form.target
         plain = [(f, f.equations) for f in walk_functions(program.entry)] if idiomatic else []
-        forced: frozenset[int] = frozenset()
-        refused: frozenset[int] = frozenset()  # no lift takes these in
-        inlined: frozenset[int] = frozenset()  # nor does a function around them stay
+        forced: frozenset[JaxprEqn] = frozenset()
+        refused: frozenset[JaxprEqn] = frozenset()  # no lift takes these in
+        inlined: frozenset[JaxprEqn] = frozenset()  # nor does a function around them stay
         lifted = not idiomatic
         self.keeps_carries = None
         rolls = idiomatic
@@ -427,8 +428,8 @@ class Attempt:
     def _lift(
         self,
         plain: list[tuple[Function, list[Equation]]],
-        refused: frozenset[int],
-        inlined: frozenset[int],
+        refused: frozenset[JaxprEqn],
+        inlined: frozenset[JaxprEqn],
         course: Course = ALL,
     ) -> bool:
         """Lifts the program, whose functions had the equations `plain` at first: those are added that it comes to need.
@@ -456,7 +457,7 @@ class Attempt:
         )
 
     def _written(
-        self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool, rolls: bool, course: Course = ALL
+        self, head: str, forced: frozenset[JaxprEqn], idiomatic: bool, scans: bool, rolls: bool, course: Course = ALL
     ) -> Written:
         """The text. Where a loop has no tree in its carry, for that would be in another order, it is asked whether it has to
         be so, which waits for XLA: the target is the original's program then, and so has the text to be."""
@@ -467,7 +468,7 @@ class Attempt:
         return written if self.keeps_carries else self._write(head, forced, idiomatic, scans, rolls, course)
 
     def _write(
-        self, head: str, forced: frozenset[int], idiomatic: bool, scans: bool, rolls: bool, course: Course
+        self, head: str, forced: frozenset[JaxprEqn], idiomatic: bool, scans: bool, rolls: bool, course: Course
     ) -> Written:
         o, hooks = self.options, self.captured.hooks
         guarded = guard.guarded_by(self.captured) if o.guard else None
@@ -495,7 +496,7 @@ class Attempt:
         )
 
     def _scanned(
-        self, looped: Written, proof: Proof, module: Any, head: str, forced: frozenset[int], rolls: bool
+        self, looped: Written, proof: Proof, module: Any, head: str, forced: frozenset[JaxprEqn], rolls: bool
     ) -> tuple[Written, Proof, Any]:
         """The text with scans for its loops, where it computes the same; else the proven one, and a note that says why."""
         written = self._written(head, forced, True, True, rolls)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace._options import Options
@@ -134,7 +135,7 @@ def forms_of(
         settings = captured.constant_names, captured.hooks.apart
         forms: tuple[tuple[Any, frozenset[str]], ...] = ((NEUTRAL, BOLD),)
         kept = parts(whole, captured.checkpoints)
-        instead: dict[int, Any] = {}
+        instead: dict[JaxprEqn, Any] = {}
         known = Known(captured.provenance)
         if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings, known)):
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
@@ -196,7 +197,7 @@ def _whole(captured: Captured, folds: bool) -> Any:
     return captured.folded
 
 
-def _bodies_at_example(captured: Captured, plain: Plain, folds: bool) -> dict[int, Any]:
+def _bodies_at_example(captured: Captured, plain: Plain, folds: bool) -> dict[JaxprEqn, Any]:
     """Other bodies that do the same (`recognised`), of calls in the program at the example's own sizes."""
     example = captured.example
     assert example is not None
@@ -210,7 +211,7 @@ def _at_example(
     form: Any,
     only: frozenset[str] | None,
     without: frozenset[str],
-    kept: set[int],
+    kept: set[JaxprEqn],
     folds: bool,
 ) -> Goal:
     """The target at the example's own sizes: simplified as `form` was where that does the same there, else with the numbers
@@ -220,7 +221,7 @@ def _at_example(
     example, place = beside.example, beside.equations
     if len(example.vmaps) == len(captured.vmaps) and _calls(example) == _calls(captured):
         whole = _whole(example, folds)
-        there = {id(place[i]) for i in kept if i in place} | parts(whole, example.checkpoints)
+        there = {place[i] for i in kept if i in place} | parts(whole, example.checkpoints)
         settings = example.constant_names, example.hooks.apart
         known = Known(example.provenance)
         same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, beside.bodies, known)
@@ -229,7 +230,7 @@ def _at_example(
     return replace(goal, jaxpr=sizes.at_example(captured, goal.jaxpr))
 
 
-def repeated_pullbacks(captured: Captured, plain: Plain, form: Any) -> dict[int, Any]:
+def repeated_pullbacks(captured: Captured, plain: Plain, form: Any) -> dict[JaxprEqn, Any]:
     """`repeated` of a form of a program, where its original has such calls."""
     if not captured.repeats:
         return {}
@@ -252,7 +253,7 @@ def is_run(captured: Captured) -> bool:
 
 
 def _harmless(
-    captured: Captured, whole: Any, names: list[str], kept: set[int], settings: tuple[Any, Any]
+    captured: Captured, whole: Any, names: list[str], kept: set[JaxprEqn], settings: tuple[Any, Any]
 ) -> frozenset[str]:
     """Of the simplifications `names`, which are not proven together, those after which XLA makes the same program."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import replace
 
+from jax.extend.core import JaxprEqn
+
 from untrace.ir.nodes import Equation, Function, Program, Structured, functions_called, walk_functions
 
 # What `jax.checkpoint` leaves, on the lines of JAX.
@@ -26,10 +28,10 @@ def bodies_in(program: Program) -> Iterator[tuple[Function, Equation]]:
                     yield body, equation
 
 
-def forget_trees(program: Program, refused: Container[int] | None = None) -> None:
-    """Takes the trees away from equations that were wrong with them, by id; from all where none are named."""
+def forget_trees(program: Program, refused: Container[JaxprEqn] | None = None) -> None:
+    """Takes the trees away from equations that were wrong with them; from all where none are named."""
     for body, equation in bodies_in(program):
-        if refused is None or id(equation.origin) in refused:
+        if refused is None or equation.origin in refused:
             body.facts = replace(body.facts, trees=None)
 
 

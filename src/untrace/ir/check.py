@@ -13,7 +13,7 @@ class MalformedProgram(UntraceError):
 def check(entry: Function) -> None:
     """Raises MalformedProgram unless every variable is bound once, before its uses, in its own function."""
     for function in walk_functions(entry):
-        bound: set[int] = set()
+        bound: set[Value] = set()
         for parameter in function.params:
             _bind(parameter, bound, function, None)
         for equation in function.equations:
@@ -41,18 +41,18 @@ def _fits(equation: Equation, body: Function, function: Function) -> None:
                 raise MalformedProgram(f"{_place(function, equation)} has {what} of other types than {body.name!r}")
 
 
-def _bind(value: Value, bound: set[int], function: Function, equation: Equation | None) -> None:
+def _bind(value: Value, bound: set[Value], function: Function, equation: Equation | None) -> None:
     if type(value) is not Value:
         raise MalformedProgram(f"{_place(function, equation)} binds a {type(value).__name__}, not a Value")
-    if id(value) in bound:
+    if value in bound:
         raise MalformedProgram(f"{_place(function, equation)} binds a variable a second time")
-    bound.add(id(value))
+    bound.add(value)
 
 
-def _use(atom: object, bound: set[int], function: Function, equation: Equation | None) -> None:
+def _use(atom: object, bound: set[Value], function: Function, equation: Equation | None) -> None:
     if type(atom) in (Literal, Constant):
         return
-    if type(atom) is not Value or id(atom) not in bound:
+    if type(atom) is not Value or atom not in bound:
         raise MalformedProgram(f"{_place(function, equation)} uses a variable that is not bound yet")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from untrace._identity import IdentityMap
 from untrace.jax_compat.inner_jaxprs import with_inner_jaxprs, with_other_jaxprs
 from untrace.jax_compat.jaxprs import LITERAL_TYPE, close_jaxpr, evaluate_closed, open_jaxpr
 from untrace.jax_compat.rebuilding import rebuilt_jaxpr, without_float0
@@ -169,14 +170,14 @@ def _forward_rule(
     return found, [i in taken for i in range(len(every))]
 
 
-def perturbed_operands(closed: Any) -> dict[int, tuple[bool, ...]]:
+def perturbed_operands(closed: Any) -> IdentityMap[Any, tuple[bool, ...]]:
     """Which operands a `custom_vjp` equation with symbolic zeros has differentiated when all inputs of `closed` are.
 
     By the id of the equation's `fwd_jaxpr_thunk`; those that nothing differentiates are not in it. Such a rule is told
     which operands these are, and may compute something else for others (as equinox's loops do): the right rule is
     the one that JAX asks for. So JAX is asked, on a copy of the jaxpr whose thunks note down how they are called.
     """
-    found: dict[int, tuple[bool, ...]] = {}
+    found: IdentityMap[Any, tuple[bool, ...]] = IdentityMap()
     copy = _noting(closed, found, {})
     if copy is closed:
         return found
@@ -197,7 +198,7 @@ def perturbed_operands(closed: Any) -> dict[int, tuple[bool, ...]]:
     return found
 
 
-def _noting(closed: Any, found: dict[int, tuple[bool, ...]], known: dict[int, Any]) -> Any:
+def _noting(closed: Any, found: IdentityMap[Any, tuple[bool, ...]], known: dict[Any, Any]) -> Any:
     """A copy of a jaxpr whose `custom_vjp` rules with symbolic zeros note down in `found` how they are called; the same
     object where there is none. Source: `lift_fwd`, jax/_src/custom_derivatives.py."""
     from jax._src import linear_util as lu
@@ -205,13 +206,13 @@ def _noting(closed: Any, found: dict[int, tuple[bool, ...]], known: dict[int, An
     def note(thunk: Any) -> Any:
         def call(*perturbed: bool) -> Any:
             rule = getattr(thunk, "call_wrapped", thunk)(*perturbed)  # not noted where it refuses
-            before = found.get(id(thunk), (False,) * len(perturbed))
-            found[id(thunk)] = tuple(a or bool(b) for a, b in zip(before, perturbed, strict=True))
+            before = found.get(thunk, (False,) * len(perturbed))
+            found[thunk] = tuple(a or bool(b) for a, b in zip(before, perturbed, strict=True))
             return rule
 
         return lu.wrap_init(call, debug_info=thunk.debug_info)
 
-    if id(closed) not in known:
+    if closed not in known:
         eqns = []
         for eqn in open_jaxpr(closed)[0].eqns:
             params = eqn.params
@@ -223,8 +224,8 @@ def _noting(closed: Any, found: dict[int, tuple[bool, ...]], known: dict[int, An
             eqns.append(eqn if params is eqn.params else eqn.replace(params=params))
         jaxpr = open_jaxpr(closed)[0]
         same = all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True))
-        known[id(closed)] = closed if same else rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
-    return known[id(closed)]
+        known[closed] = closed if same else rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
+    return known[closed]
 
 
 _NOTHING: Any = object()
@@ -247,13 +248,13 @@ def _kept_by(value: Any) -> tuple[list[Any], list[dict[Any, Any]]]:
 
     stores: list[Any] = []
     memories: list[dict[Any, Any]] = []
-    seen: set[int] = set()
+    seen: IdentityMap[Any, None] = IdentityMap()
     todo = [value]
     while todo:
         value = todo.pop()
-        if id(value) in seen:
+        if value in seen:
             continue
-        seen.add(id(value))
+        seen[value] = None
         if isinstance(value, lu.WrappedFun):
             stores += [s for s in value.stores if s is not None]
             todo.append(value.f)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from untrace._identity import IdentityMap
 from untrace.jax_compat.jaxprs import is_jaxpr, open_jaxpr
 
 
@@ -83,15 +84,14 @@ class JaxprRewriter:
     """Makes others of jaxprs that may share parts: of each, by identity, one. `rewritten` says what."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[Any, Any]] = {}  # with the jaxpr itself, which keeps its id
+        self._made: dict[Any, Any] = {}
 
     def jaxpr(self, closed: Any) -> Any:
         """What was made of a jaxpr, which may be the jaxpr itself."""
-        key = id(closed)
-        known = self._made.get(key)
+        known = self._made.get(closed)
         if known is None:
-            known = self._made[key] = closed, self.rewritten(closed)
-        return known[1]
+            known = self._made[closed] = self.rewritten(closed)
+        return known
 
     def rewritten(self, closed: Any) -> Any:
         raise NotImplementedError(type(self).__name__)
@@ -105,13 +105,13 @@ def equations_in(closed: Any) -> Iterator[Any]:
 
 def bodies_in(closed: Any, goes_into: Callable[[Any], bool] | None = None) -> Iterator[Any]:
     """A jaxpr and the jaxprs in it, each once. goes_into: whether those of an equation count; None for all."""
-    seen: set[int] = set()
+    seen: set[Any] = set()
     stack = [closed]
     while stack:
         jaxpr, _ = open_jaxpr(stack.pop())
-        if id(jaxpr) in seen:
+        if jaxpr in seen:
             continue
-        seen.add(id(jaxpr))
+        seen.add(jaxpr)
         yield jaxpr
         for eqn in jaxpr.eqns:
             if goes_into is None or goes_into(eqn):
@@ -120,16 +120,16 @@ def bodies_in(closed: Any, goes_into: Callable[[Any], bool] | None = None) -> It
 
 def constants_in(closed: Any) -> list[Any]:
     """The values of the constants of a jaxpr and of the jaxprs in it, each once, the outer ones first."""
-    found: dict[int, Any] = {}
-    seen: set[int] = set()
+    found: IdentityMap[Any, None] = IdentityMap()
+    seen: set[Any] = set()
     stack = [closed]
     while stack:
         jaxpr, consts = open_jaxpr(stack.pop())
-        found.update({id(c): c for c in consts})
-        if id(jaxpr) not in seen:
-            seen.add(id(jaxpr))
+        found.update(IdentityMap((c, None) for c in consts))
+        if jaxpr not in seen:
+            seen.add(jaxpr)
             stack.extend([inner for eqn in reversed(jaxpr.eqns) for inner in reversed(jaxprs_in(eqn))])
-    return list(found.values())
+    return list(found)
 
 
 def count_of_equations(closed: Any) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from untrace._identity import IdentityMap
 from untrace.jax_compat.jax_code import copy_cache, jax_folder, own_folder
 from untrace.jax_compat.jaxprs import is_jaxpr
 
@@ -50,17 +51,17 @@ def intercepted_vmap(note: Callable[[MappedCall], None]) -> Iterator[None]:
 
     batching: Any = jax_batching  # of which functions are replaced
     flatten_before, batch_before = batching.flatten_fun_for_vmap, batching.batch
-    functions: dict[int, tuple[Any, Any, Any]] = {}
+    functions: IdentityMap[Any, tuple[Any, Any]] = IdentityMap()
     own = jax_folder()
 
     def flatten(f: Any, in_tree: Any) -> Any:
         result = flatten_before(f, in_tree)
-        functions[id(result[0])] = (result[0], f, in_tree)
+        functions[result[0]] = (f, in_tree)
         return result
 
     def batch(fun: Any, axis_data: Any, in_dims: Any, out_dim_dests: Any, **options: Any) -> Any:
         whole = batch_before(fun, axis_data, in_dims, out_dim_dests, **options)
-        _, wrapped, in_tree = functions.pop(id(fun), (None, None, None))
+        wrapped, in_tree = functions.pop(fun, (None, None))
         trace = core.trace_ctx.trace
         if (
             wrapped is None
@@ -137,26 +138,26 @@ def noted_reuse() -> Iterator[list[Any]]:
     pjit: Any = jax_pjit  # of which functions are replaced, as in the next
     partial_eval: Any = jax_partial_eval
     reused: list[Any] = []
-    made: dict[int, Any] = {}  # by id: what was traced here
+    made: IdentityMap[Any, None] = IdentityMap()  # what was traced here
     trace, trace_for_jit, infer = partial_eval.trace_to_jaxpr, pjit._trace_for_jit, pjit._infer_params
 
     def traced(*args: Any, **kwargs: Any) -> Any:
         misses = trace.cache_info().misses
         result = trace(*args, **kwargs)
         if trace.cache_info().misses > misses:
-            made[id(result[0])] = result[0]
-        elif id(result[0]) not in made:
+            made[result[0]] = None
+        elif result[0] not in made:
             reused.append(result[0])
         return result
 
     def traced_for_jit(*args: Any, **kwargs: Any) -> Any:
         found = trace_for_jit(*args, **kwargs)
-        made[id(found)] = found
+        made[found] = None
         return found
 
     def inferred(*args: Any, **kwargs: Any) -> Any:
         found, operands = infer(*args, **kwargs)
-        if id(found) not in made:
+        if found not in made:
             reused.append(found.params["jaxpr"])
         return found, operands
 

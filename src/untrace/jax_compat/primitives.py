@@ -13,7 +13,7 @@ from jax.extend import core as jex_core
 from untrace.jax_compat.jax_code import is_jax_module
 from untrace.jax_compat.values import core_cotangent, has_tangent
 
-_JAX_PRIMITIVES: dict[int, Any] = {}
+_JAX_PRIMITIVES: set[Any] = set()
 _JAX_MODULES_SEEN: set[str] = set()
 
 
@@ -24,15 +24,15 @@ def is_jax_primitive(primitive: Any) -> bool:
     the few that are not are told by the module that defined their implementation.
     """
 
-    if id(primitive) in _JAX_PRIMITIVES:
+    if primitive in _JAX_PRIMITIVES:
         return True
     base = jex_core.Primitive
     for name in [n for n in sys.modules if is_jax_module(n) and n not in _JAX_MODULES_SEEN]:
         _JAX_MODULES_SEEN.add(name)
         for value in list(getattr(sys.modules[name], "__dict__", {}).values()):
             if isinstance(value, base):
-                _JAX_PRIMITIVES[id(value)] = value
-    if id(primitive) in _JAX_PRIMITIVES:
+                _JAX_PRIMITIVES.add(value)
+    if primitive in _JAX_PRIMITIVES:
         return True
     if type(primitive).__module__.startswith("jax.") and type(primitive) is not base:
         return True  # a subclass of JAX's own (custom_jvp_call, ...); libraries instantiate the base

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
+from types import CodeType
 from typing import Any
 
 import jax
+
+from untrace._identity import IdentityMap
 
 _PUBLIC_MODULES = (
     "jax", "jax.numpy", "jax.lax", "jax.nn", "jax.random", "jax.numpy.linalg", "jax.scipy", "jax.scipy.special",
@@ -39,19 +42,17 @@ def public_path(value: Any) -> str | None:
     import builtins
 
     try:
-        return _PUBLIC_PATHS[id(value)]
+        return _PUBLIC_PATHS[value]
     except KeyError:
         pass
     name = getattr(value, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier():
         return None
-    found = _PUBLIC_PATHS[id(value)] = name if getattr(builtins, name, None) is value else _search_public(value, name)
-    _KEPT.append(value)
+    found = _PUBLIC_PATHS[value] = name if getattr(builtins, name, None) is value else _search_public(value, name)
     return found
 
 
-_PUBLIC_PATHS: dict[int, str | None] = {}
-_KEPT: list[Any] = []  # ids are only unique while the objects live
+_PUBLIC_PATHS: IdentityMap[Any, str | None] = IdentityMap()
 
 
 def _search_public(value: Any, name: str) -> str | None:
@@ -135,8 +136,8 @@ def _public_by_name(modules: tuple[str, ...]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def public_functions() -> dict[int, tuple[str, str]]:
-    """id of a code object -> (public module, name) of JAX's own functions, below their decorators.
+def public_functions() -> IdentityMap[CodeType, tuple[str, str]]:
+    """A code object -> (public module, name) of JAX's own functions, below their decorators.
 
     The code objects live as long as the modules do; the first module that has a function comes first.
     """
@@ -144,15 +145,15 @@ def public_functions() -> dict[int, tuple[str, str]]:
 
 
 @functools.cache
-def _public_functions(modules: tuple[str, ...]) -> dict[int, tuple[str, str]]:
+def _public_functions(modules: tuple[str, ...]) -> IdentityMap[CodeType, tuple[str, str]]:
 
-    found: dict[int, tuple[str, str]] = {}
+    found: IdentityMap[CodeType, tuple[str, str]] = IdentityMap()
     for path, name in _public_by_name(modules).values():
         function = vars(sys.modules[path])[name]
         while function is not None:
             code = getattr(function, "__code__", None)
             if code is not None and code.co_name == getattr(function, "__name__", None):
-                found.setdefault(id(code), (path, name))
+                found.setdefault(code, (path, name))
             function = getattr(function, "__wrapped__", None) or getattr(function, "fun", None)
     return found
 

@@ -67,7 +67,7 @@ def rule_key(eqn: Any, *rules: Any) -> Any:
     jaxpr, consts = open_jaxpr(closed)
     body = tuple((e.primitive.name, tuple(aval_key(v.aval) for v in e.outvars), literal_key(e)) for e in jaxpr.eqns)
     types = tuple(aval_key(v.aval) for v in eqn.invars)
-    return (eqn.primitive.name, tuple(_rule_identity(r) for r in rules), types, body, tuple(id(c) for c in consts))
+    return (eqn.primitive.name, tuple(_rule_identity(r) for r in rules), types, body, tuple(c for c in consts))
 
 
 def is_call_of(function: Any, eqn: Any) -> bool:
@@ -92,7 +92,7 @@ def has_batched_rule(eqn: Any) -> bool:
 def _rule_identity(rule: Any) -> Any:
     """(id of the user's function, what was fixed on the way to it)."""
     function, fixed = _users_rule(rule)
-    return id(function), fixed
+    return function, fixed
 
 
 def _users_rule(rule: Any) -> tuple[Any, frozenset[Any]]:

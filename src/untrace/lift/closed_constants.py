@@ -40,11 +40,11 @@ def close_over_constants(program: Program) -> Program:
     ):
         return program
     equations = [e for function in functions for e in function.equations if e.may_hold_functions]
-    calls = Counter([id(f) for e in equations for f in functions_called(e)])
+    calls = Counter([f for e in equations for f in functions_called(e)])
     for function in reversed(functions):  # callers first: what they pass on is an array by then
         for equation in [e for e in function.equations if isinstance(e.callee, Structured)]:
             for inner, operands in _closing(equation):
-                if calls[id(inner)] == 1:
+                if calls[inner] == 1:
                     _substitute(inner, _known(inner, operands))
     changed = True
     while changed:  # what one closes over another inside it may as well
@@ -55,12 +55,12 @@ def close_over_constants(program: Program) -> Program:
 def _close_differentiated(equations: Sequence[Equation]) -> bool:
     """The same for functions that are differentiated, which may be called in several places, with the same arrays in all.
     Whether there were any."""
-    found: dict[int, tuple[Function, dict[Value, Constant]]] = {}
+    found: dict[Function, tuple[Function, dict[Value, Constant]]] = {}
     for equation in filter(is_derivative, equations):
         inner = equation.params["jaxpr"]
         known = _known(inner, equation.inputs[: signature_of(equation).closed])
-        _, before = found.get(id(inner), (inner, known))
-        found[id(inner)] = inner, {p: c for p, c in before.items() if known.get(p) is c}
+        _, before = found.get(inner, (inner, known))
+        found[inner] = inner, {p: c for p, c in before.items() if known.get(p) is c}
     some = [pair for pair in found.values() if any(a in pair[1] for e in pair[0].equations for a in e.inputs)]
     for inner, known in some:
         _substitute(inner, known)
@@ -81,13 +81,13 @@ def _closing(equation: Equation) -> Iterator[tuple[Function, Any]]:
 
 
 def _known(function: Function, operands: Any) -> dict[Value, Constant]:
-    times = Counter(id(a) for a in operands)
-    results = {id(r) for r in function.results}
+    times = Counter(operands)
+    results = {r for r in function.results}
     return {
         param: atom
         for param, atom in zip(function.params, operands, strict=False)
         # A number would become part of the equations, and an array that comes twice come once.
-        if type(atom) is Constant and np.ndim(atom.value) and times[id(atom)] == 1 and id(param) not in results
+        if type(atom) is Constant and np.ndim(atom.value) and times[atom] == 1 and param not in results
     }
 
 

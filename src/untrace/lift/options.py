@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from jax.extend.core import JaxprEqn
+
 from untrace.ir.nodes import Program
 from untrace.ir.passes import ALL, Course
 from untrace.ir.types import Origin
@@ -14,7 +16,7 @@ from untrace.ir.types import Origin
 class LiftOptions:
     """Choices of an attempt, beside the equations that it leaves as they are."""
 
-    outline: Callable[[Program, frozenset[int]], Program] | None = None
+    outline: Callable[[Program, frozenset[JaxprEqn]], Program] | None = None
     """The pass that finds the author's calls, of a capture that knows them; None for `lift.outline.outline`."""
 
     pullbacks_once: bool = False

@@ -6,8 +6,9 @@ once more when the written text is traced as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+
+from jax.extend.core import JaxprEqn
 
 from untrace.ir.bodies import forget_trees
 from untrace.ir.check import check
@@ -36,8 +37,8 @@ class Lifting:
     that must not even be in a function of their own. `options`: what was decided beside that."""
 
     program: Program
-    refused: Mapping[int, int] | frozenset[int] = frozenset()
-    inlined: frozenset[int] = frozenset()
+    refused: frozenset[JaxprEqn] = frozenset()
+    inlined: frozenset[JaxprEqn] = frozenset()
     options: LiftOptions = USUAL
 
 
@@ -108,8 +109,8 @@ PASSES: tuple[Pass[Lifting], ...] = (
 
 def lift(
     program: Program,
-    refused: Mapping[int, int] | frozenset[int] = frozenset(),
-    inlined: frozenset[int] = frozenset(),
+    refused: frozenset[JaxprEqn] = frozenset(),
+    inlined: frozenset[JaxprEqn] = frozenset(),
     options: LiftOptions = USUAL,
 ) -> bool:
     """Gives `program` its idiomatic form, in place; whether all passes were run. `refused`, `inlined`: see Lifting.

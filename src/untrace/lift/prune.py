@@ -12,11 +12,11 @@ def prune(program: Program) -> Program:
 
 
 def prune_function(function: Function) -> None:
-    live = {id(r) for r in function.results}
+    live = {r for r in function.results}
     kept: list[Equation] = []
     for equation in reversed(function.equations):
-        if not live.isdisjoint(map(id, equation.outputs)) or equation.effects:
-            live.update([id(a) for a in equation.inputs])
+        if not live.isdisjoint(equation.outputs) or equation.effects:
+            live.update(equation.inputs)
             kept.append(equation)
     if len(kept) < len(function.equations):
         kept.reverse()

@@ -28,13 +28,13 @@ def call_shared_functions(program: Program) -> bool:
     """
     functions = list(walk_functions(program.entry))
     objects = [e.origin for f in functions for e in f.equations if e.callee.name == "call_hi_primitive"]
-    shared = {id(j): j for eqn in objects if hi_primitive_call(eqn) is not None for j in _called_by(eqn)}
+    shared = {j: j for eqn in objects if hi_primitive_call(eqn) is not None for j in _called_by(eqn)}
     calls = [e for f in functions for e in f.equations if e.callee.name in _CALLS]
-    if not any(id(e.origin.params["jaxpr"]) in shared for e in calls):
+    if not any(e.origin.params["jaxpr"] in shared for e in calls):
         return False
 
     def shared_function(m: Matcher, equation: Equation) -> Iterator[Guess]:
-        if id(equation.origin.params["jaxpr"]) in shared:
+        if equation.origin.params["jaxpr"] in shared:
             for guess in named_call(m, equation):
                 if guess.path.startswith(("jnp.", "jax.")):  # no operator: NumPy would compute those of its arrays
                     yield Guess(guess.path, tuple([_strong(a) for a in guess.args]), guess.kwargs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from untrace.ir.nodes import Program
 from untrace.ir.passes import ALL, Course
@@ -65,7 +66,7 @@ class Written:
     notes: tuple[str, ...] = ()
     callables: dict[str, Any] = field(default_factory=dict)
     # Id of a jaxpr equation -> those whose expressions stand inside its own.
-    folded: dict[int, tuple[Any, ...]] = field(repr=False, default_factory=dict)
+    folded: dict[JaxprEqn, tuple[JaxprEqn, ...]] = field(repr=False, default_factory=dict)
     sizes: Mapping[int, str] = field(default_factory=dict)  # the words for sizes that follow the inputs
     scans: int = 0  # how many loops over local functions became scans: the program is another one
     shared: bool = False  # whether functions that differ became one
@@ -105,10 +106,10 @@ class Manner:
 
 
 def write_module(
-    writer: Callable[[frozenset[int], bool, bool], ModuleWriter],
+    writer: Callable[[frozenset[JaxprEqn], bool, bool], ModuleWriter],
     program: Program,
     docstring: str,
-    forced: frozenset[int] = frozenset(),
+    forced: frozenset[JaxprEqn] = frozenset(),
     standalone: bool = False,
     idiomatic: bool = False,
     comments: str = "none",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
+from jax.extend.core import JaxprEqn
+
 from untrace.ir.calls import passed_operands, repeated_slots
 from untrace.ir.nodes import Equation, Library, Scan, TreeMap, Value, functions_called
 from untrace.ir.scans import is_plain_scan, used_values
@@ -14,10 +16,10 @@ FOLDED_WIDTH = 44
 RETURNED_WIDTH = 76  # what a function returns, and nothing else
 
 
-def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Container[int]) -> set[int]:
+def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Container[JaxprEqn]) -> set[int]:
     """Ids of equations that nothing needs but loops that are handed their results, and whose functions do not read them.
 
-    `forced`: ids of jaxpr equations that are bound with all their operands. (A loop with the author's trees is handed
+    `forced`: jaxpr equations that are bound with all their operands. (A loop with the author's trees is handed
     whole trees.)
     """
     if not any(type(e.callee) is Scan for e in equations):
@@ -30,7 +32,7 @@ def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Contai
             continue
         given = equation.inputs
         loop = equation.callee
-        own = type(loop) is Scan and loop.body.facts.trees is None and id(equation.origin) not in forced
+        own = type(loop) is Scan and loop.body.facts.trees is None and equation.origin not in forced
         if type(loop) is Scan and own and is_plain_scan(equation):
             read = used_values(loop.body)
             pairs = enumerate(zip(given, loop.body.params, strict=True))

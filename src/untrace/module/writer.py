@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
@@ -54,20 +55,20 @@ class ModuleWriter(ConstantWriter):
     """Collects what one module needs: functions in order, constants, helpers, imports.
 
     `rules`, `namespace`: the target's rules, and what its functions on arrays are in (`jnp`).
-    `forced`: ids of jaxpr equations that must be written as a `bind` (their rule was tried and taken back).
+    `forced`: jaxpr equations that must be written as a `bind` (their rule was tried and taken back).
     `idiomatic`: values without a name of their own stand inside the expression that uses them.
     """
 
     rules: rules.RuleTable
     namespace: str
 
-    def __init__(self, forced: frozenset[int] = frozenset(), standalone: bool = False, idiomatic: bool = False):
+    def __init__(self, forced: frozenset[JaxprEqn] = frozenset(), standalone: bool = False, idiomatic: bool = False):
         super().__init__()
         self.entry_decorators: Sequence[Expr] = ()
         self.describes_types = ""  # the helper that gives types in words; "" for JAX's own
         self.idiomatic = idiomatic
         # Id of a jaxpr equation -> those whose expressions stand in its own.
-        self.folded: dict[int, tuple[Any, ...]] = {}
+        self.folded: dict[JaxprEqn, tuple[JaxprEqn, ...]] = {}
         self.definitions: list[Statement] = []
         self.units: list[list[Statement]] = []  # those of them that belong together, as a function and its rules
         self.notes: list[str] = []
@@ -454,7 +455,7 @@ class FunctionWriter:
             function = find(callee.name)
             expr = rules.DECLINE
             self._reason = ""
-            self.retreating = bool(forced) and id(equation.origin) in forced
+            self.retreating = bool(forced) and equation.origin in forced
             if self.retreating:
                 try:
                     expr = self.bind(equation, operands)
@@ -537,9 +538,9 @@ class FunctionWriter:
             if atom in self._folding and atom in self._made and type(self.names[atom]) is not Name:
                 origin = self._made[atom]
                 inside.append(origin)
-                inside.extend(folded.get(id(origin), ()))
+                inside.extend(folded.get(origin, ()))
         if inside:
-            folded[id(equation.origin)] = tuple(inside)
+            folded[equation.origin] = tuple(inside)
         for output in equation.outputs:
             if output in self._folding:
                 self._made[output] = equation.origin

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.extend
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace.capture.function import Captured
@@ -35,7 +36,7 @@ class Outcome:
     module: LoadedText | None
     proof: Proof | None
     why: str = ""
-    suspects: tuple[tuple[int, ...], ...] = ()
+    suspects: tuple[tuple[JaxprEqn, ...], ...] = ()
     traced: bool = True
     reordered: bool = False
     differs_at_example: bool = False
@@ -93,7 +94,7 @@ def prove_text(
     difference = comparison.difference
     if difference is not None:
         paths = difference.all_paths or (difference.path,)
-        suspects = tuple(tuple(id(eqn) for eqn in reversed(path)) for path in paths)
+        suspects = tuple(tuple(reversed(path)) for path in paths)
         return Outcome(module, None, difference.why, suspects)
     if captured.example is not None and goal.example is not None:
         outcome = prove_text(written, captured.example, timings, goal.example, alike, module)
@@ -142,17 +143,17 @@ def form_of(goal: Goal, captured: Captured) -> Callable[[Any], Any]:
     return (lambda again: again) if goal.jaxpr is captured.expanded else lambda again: simplified(again, IMPLICIT)[0]
 
 
-def _blamed(error: Exception, module: LoadedText, written: Written) -> tuple[int, ...]:
+def _blamed(error: Exception, module: LoadedText, written: Written) -> tuple[JaxprEqn, ...]:
     """The equations behind the lines of the text that the exception passed through, the innermost first."""
     path = module.__file__
-    ids = []
+    found: list[JaxprEqn] = []
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == path and frame.lineno and frame.lineno <= len(written.origins):
             origin = written.origins[frame.lineno - 1]
             if origin is not None:
-                ids.extend([id(inner) for inner in written.folded.get(id(origin), ())])
-                ids.append(id(origin))
-    return tuple(dict.fromkeys(reversed(ids)))
+                found.extend(written.folded.get(origin, ()))
+                found.append(origin)
+    return tuple(dict.fromkeys(reversed(found)))
 
 
 def _with_one_traceback(function: Any) -> Any:

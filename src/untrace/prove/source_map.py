@@ -11,11 +11,13 @@ import linecache
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import CodeType
 from typing import Any
 
 import jax
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace._places import place_of
 from untrace.jaxprs.equal.pairs import paired_equations
 from untrace.provenance.sites import Frame, Position, Provenance
@@ -180,7 +182,7 @@ class _Places:
 
     def __init__(self, file: str, provenance: Provenance) -> None:
         self._file, self._provenance = file, provenance
-        self._positions: dict[int, Sequence[Position]] = {}
+        self._positions: IdentityMap[CodeType, Sequence[Position]] = IdentityMap()
         self._frames: dict[Any, tuple[Span, ...]] = {}
 
     def in_text(self, eqn: Any) -> tuple[Span, ...]:

@@ -24,6 +24,7 @@ from types import CodeType, MappingProxyType
 from typing import Any, NamedTuple
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace._places import place_of
 from untrace.provenance import bytecode, syntax
 from untrace.provenance.whose import INSIDE, NAMING, kind_of_code, tells
@@ -52,7 +53,7 @@ class Frame:
         "_targets",
     )
 
-    def __init__(self, code: CodeType, lasti: int, library: bool, positions: dict[int, Sequence[Position]]):
+    def __init__(self, code: CodeType, lasti: int, library: bool, positions: IdentityMap[CodeType, Sequence[Position]]):
         self.code = code
         self.lasti = lasti
         self.file = code.co_filename
@@ -200,12 +201,11 @@ class Provenance:
         self._sites: dict[Any, Site] = {None: NOWHERE}  # by equation: every pass asks for them
         self._by_key: dict[Any, Site] = {}
         self._scopes: dict[Any, tuple[str, ...]] = {}
-        # Code objects compare by content, which is slow: their ids are the keys, and `_keep` holds them.
-        self._kinds: dict[int, str] = {}
-        self._frames: dict[tuple[int, int], Frame] = {}
-        self._fates: dict[tuple[int, int], tuple[str, str, bool | None]] = {}
-        self._positions: dict[int, Sequence[Position]] = {}
-        self._keep: list[CodeType] = []
+        # Code objects compare by content, which is slow.
+        self._kinds: IdentityMap[CodeType, str] = IdentityMap()
+        self._frames: IdentityMap[CodeType, dict[int, Frame]] = IdentityMap()
+        self._fates: IdentityMap[CodeType, dict[int, tuple[str, str, bool | None]]] = IdentityMap()
+        self._positions: IdentityMap[CodeType, Sequence[Position]] = IdentityMap()
 
     def shared(self) -> Provenance:
         """Another one that knows what this one has read, and what it reads later, but for what is shortened."""
@@ -254,7 +254,7 @@ class Provenance:
         depth = len(codes)
         outwards = iter(offsets)
         for code, lasti in zip(codes, outwards, strict=True):  # innermost first
-            kind = kinds.get(id(code)) or self.kind(code)
+            kind = kinds.get(code) or self.kind(code)
             if kind == "jax":  # most of them
                 if not frames:
                     below.append((code, lasti))
@@ -314,39 +314,39 @@ class Provenance:
 
     def _fate(self, code: CodeType, lasti: int) -> tuple[str, str, bool | None]:
         """`bytecode.fate` of a value, and whether its function returns it; None where that is not certain."""
-        found = self._fates.get((id(code), lasti))
+        of_code = self._fates.setdefault(code, {})
+        found = of_code.get(lasti)
         if found is None:
             kind, name = bytecode.fate(code, lasti)
             goes_out = {"returned": True, "used": False}.get(kind)
             if kind == "bound" and not tells(name):
                 goes_out = bytecode.is_returned(code, name, lasti)
-            found = self._fates[id(code), lasti] = kind, name, goes_out
+            found = of_code[lasti] = kind, name, goes_out
         return found
 
     def kind(self, code: CodeType) -> str:
         """Whose code it is, see `kind_of_code`; "user" and "library" are the kinds that Frames are made of."""
-        found = self._kinds.get(id(code))
+        found = self._kinds.get(code)
         if found is None:
-            self._keep.append(code)
-            found = self._kinds[id(code)] = kind_of_code(code)
+            found = self._kinds[code] = kind_of_code(code)
         return found
 
     def _frame(self, code: CodeType, lasti: int, library: bool) -> Frame:
-        key = (id(code), lasti)
-        found = self._frames.get(key)
+        of_code = self._frames.setdefault(code, {})
+        found = of_code.get(lasti)
         if found is None:
-            found = self._frames[key] = Frame(code, lasti, library, self._positions)
+            found = of_code[lasti] = Frame(code, lasti, library, self._positions)
         return found
 
 
-def _position(code: CodeType, index: int, known: dict[int, Sequence[Position]]) -> Position:
-    """The place of an instruction; Nones where it is not known. `known`: by id of code those of all of its instructions."""
+def _position(code: CodeType, index: int, known: IdentityMap[CodeType, Sequence[Position]]) -> Position:
+    """The place of an instruction; Nones where it is not known. `known`: by code those of all of its instructions."""
     if index < 0:
         return _NO_POSITION
-    if id(code) not in known:  # of most functions one place is asked for: no further than there
-        known[id(code)] = ()
+    if code not in known:  # of most functions one place is asked for: no further than there
+        known[code] = ()
         return next(itertools.islice(code.co_positions(), index, None), _NO_POSITION)
-    positions = known[id(code)] = known[id(code)] or list(code.co_positions())
+    positions = known[code] = known[code] or list(code.co_positions())
     return positions[index] if index < len(positions) else _NO_POSITION
 
 
@@ -356,7 +356,7 @@ def _position(code: CodeType, index: int, known: dict[int, Sequence[Position]]) 
 def _library_function(below: Sequence[CodeType], frames: Sequence[Frame]) -> tuple[str, str] | None:
     public = jax_compat.public_functions()
     for code in below:
-        found = public.get(id(code))
+        found = public.get(code)
         if found is not None:
             return found
         kind = jax_compat.array_operation(code)

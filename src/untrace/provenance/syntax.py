@@ -18,6 +18,7 @@ from collections.abc import Container
 from types import CodeType
 from typing import Any
 
+from untrace._identity import IdentityMap
 from untrace.provenance import whose
 from untrace.provenance.lines import Lines, Listed
 
@@ -63,7 +64,7 @@ class _Piece:
         self._by_name: dict[str, list[Any]] | None = None
         self._walked: set[ast.AST] = set()
         self._opened: set[int] = set()
-        self._starts: dict[int, list[int]] = {}
+        self._starts: IdentityMap[list[Any], list[int]] = IdentityMap()
         self._module: ast.Module | None
         try:
             self._module = ast.parse(text)
@@ -92,9 +93,9 @@ class _Piece:
                         blocks.append(inner)
 
     def _covering(self, block: list[Any], line: int) -> list[ast.AST]:
-        starts = self._starts.get(id(block))
+        starts = self._starts.get(block)
         if starts is None:
-            starts = self._starts[id(block)] = [_first_line(s) for s in block]
+            starts = self._starts[block] = [_first_line(s) for s in block]
         last = bisect.bisect_right(starts, line)
         found = []
         for statement in reversed(block[:last] if last < 8 else block[last - 8 : last]):
@@ -262,13 +263,12 @@ def _last_line(statement: Any) -> int:
 
 
 _FILES: dict[str, _File] = {}
-_CODES: dict[int, tuple[CodeType, _Piece | None]] = {}
+_CODES: IdentityMap[CodeType, _Piece | None] = IdentityMap()
 
 
 def _piece_of(code: CodeType) -> _Piece | None:
-    found = _CODES.get(id(code))
-    if found is not None and found[0] is code:
-        return found[1]
+    if code in _CODES:
+        return _CODES[code]
     file = _file(code.co_filename)
     piece = None
     if file is not None and code.co_name.startswith("<"):  # its own lines are no statement
@@ -277,7 +277,7 @@ def _piece_of(code: CodeType) -> _Piece | None:
         piece = file.piece(code.co_firstlineno, _end_of(code))
     if len(_CODES) > 20_000:  # a long-lived process; the trees themselves stay with their files
         _CODES.clear()
-    _CODES[id(code)] = (code, piece)
+    _CODES[code] = piece
     return piece
 
 

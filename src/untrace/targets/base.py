@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jax.extend.core import JaxprEqn
+
 from untrace.ir.nodes import Program
 from untrace.module.writer import ModuleWriter
 
@@ -18,13 +20,13 @@ class Target:
     """A language that programs are written in: its words for what the shared printer decides.
 
     `name`: as the user says it ("numpy"). `title`: as people write it ("NumPy"). `writer`: makes what collects one module,
-    from (ids of jaxpr equations that are bound, standalone, idiomatic); its class holds the table of rules. `without`:
+    from (jaxpr equations that are bound, standalone, idiomatic); its class holds the table of rules. `without`:
     passes of the lift whose findings the target has no words for. `lower`: leaves in a lifted program only what the target
     knows; raises UnsupportedPrimitiveError for all that it cannot express at once.
     """
 
     name: str
     title: str
-    writer: Callable[[frozenset[int], bool, bool], ModuleWriter]
+    writer: Callable[[frozenset[JaxprEqn], bool, bool], ModuleWriter]
     without: frozenset[str] = frozenset()
     lower: Callable[[Program], None] = _as_it_is

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace.ir.nodes import Equation, Passed, Value
 from untrace.torch import views
 
@@ -40,20 +41,20 @@ class Arguments:
             bound = inspect.signature(forward).bind(*args, **kwargs)
         except (TypeError, ValueError):
             return args, kwargs, []
-        seen: set[int] = set()
+        seen: IdentityMap[Any, None] = IdentityMap()
         made: list[Any] = []
         for name, value in bound.arguments.items():
             var = jax_compat.tracer_variable(getattr(value, "_elem", None))
             if var is None:
                 continue
-            if id(var) in seen and hasattr(value, "_env"):
+            if var in seen and hasattr(value, "_env"):
                 other = views.link(type(value)(value.jax(), value._env), value, lambda array: array, "alias")
                 other.untrace_arguments = (*getattr(value, "untrace_arguments", ()), len(self.names))
                 other.untrace_given = value._elem
                 self.names.append((number, name))
                 bound.arguments[name] = other
                 made.append(other)
-            seen.add(id(var))
+            seen[var] = None
         return (bound.args, bound.kwargs, made) if made else (args, kwargs, [])
 
     @staticmethod
@@ -65,11 +66,11 @@ class Arguments:
 @contextlib.contextmanager
 def marked(args: Iterable[Any]) -> Iterator[None]:
     """The scope of an operation on such an argument; none where it gets the same tensor under two names."""
-    chains: dict[int, set[Chain]] = {}
+    chains: IdentityMap[Any, set[Chain]] = IdentityMap()
     for value in _flat(args):
         var = jax_compat.tracer_variable(getattr(value, "_elem", None))
         if var is not None:
-            chains.setdefault(id(var), set()).add(getattr(value, "untrace_arguments", ()))
+            chains.setdefault(var, set()).add(getattr(value, "untrace_arguments", ()))
     found = sorted({c for several in chains.values() if len(several) == 1 for c in several if c})
     with contextlib.ExitStack() as stack:
         for chain in found:

@@ -20,6 +20,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import CaptureError, UntraceError
+from untrace._identity import IdentityMap
 from untrace.torch import randomness, trees
 from untrace.torch import state as states
 from untrace.torch.arguments import Arguments, Mutated
@@ -269,10 +270,10 @@ class _Runner:
 
     def _arguments(self, values: dict[str, Any], wrap: Any) -> tuple[list[Any], dict[str, Any]]:
         """The call's arguments with the arrays of `values` in the places of tensors."""
-        by_id = {id(v): n for n, v in self.given.items()}
+        names = IdentityMap((v, n) for n, v in self.given.items())
 
         def one(value: Any) -> Any:
-            name = by_id.get(id(value))
+            name = names.get(value)
             if name in values:
                 return trees.rebuilt(value, values[name], wrap)
             # A cache that is still empty is filled.
@@ -310,16 +311,16 @@ def _masks_not_compared() -> Iterator[None]:
 @contextlib.contextmanager
 def _marked(capture: Capture) -> Iterator[None]:
     """Every module's `forward` in a name scope of its own, numbered by call."""
-    paths: dict[int, tuple[str, ...]] = {}
+    paths: IdentityMap[Any, tuple[str, ...]] = IdentityMap()
     modules = []
     for name, module in capture.module.named_modules():
-        paths[id(module)] = tuple(name.split(".")) if name else ()
+        paths[module] = tuple(name.split(".")) if name else ()
         modules.append(module)
 
     def marked(module: Any, forward: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             number = len(capture.calls)
-            made = ModuleCall(number, module, paths[id(module)], _given(forward, args, kwargs))
+            made = ModuleCall(number, module, paths[module], _given(forward, args, kwargs))
             capture.calls.append(made)
             new: list[Any] = []
             if capture.apart and number:

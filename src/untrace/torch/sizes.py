@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from untrace._identity import IdentityMap
 from untrace.torch import capture as captures
 from untrace.torch import trees
 
@@ -102,11 +103,11 @@ class Inputs:
 
         found: dict[Place, str] = {}
         args, kwargs = self._unflatten(self._flat)
-        numbers = {id(self._flat[i]): n for n, i in enumerate(self.tensors)}
+        numbers = IdentityMap((self._flat[i], n) for n, i in enumerate(self.tensors))
         for name, value in captures._bound(module, args, kwargs):
             for path, leaf in _leaves(name, value):
-                if isinstance(leaf, torch.Tensor) and id(leaf) in numbers:
-                    number = numbers[id(leaf)]
+                if isinstance(leaf, torch.Tensor) and leaf in numbers:
+                    number = numbers[leaf]
                     found.update({(number, a): f"{path}.shape[{a}]" for a in range(leaf.ndim)})
         return found
 

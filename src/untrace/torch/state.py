@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from untrace._identity import IdentityMap
 from untrace.torch.bridge import array_of
 
 
@@ -39,19 +40,17 @@ def read_state(module: Any) -> State:
     """The tensors of `module`. Plain tensor attributes count as buffers: a cache in `self.cache` is state as well."""
     import torch
 
-    by_id: dict[int, Slots] = {}
+    by_tensor: IdentityMap[Any, Slots] = IdentityMap()
     found = State({}, {}, {}, {}, {}, [], {})
-    keep: list[Any] = []
     for kind in ("_parameters", "_buffers", "__dict__"):
         for path, owner in module.named_modules(remove_duplicate=False):
             for key, value in getattr(owner, kind).items():
                 if not isinstance(value, torch.Tensor):
                     continue
                 name = f"{path}.{key}" if path else key
-                slots = by_id.get(id(value))
+                slots = by_tensor.get(value)
                 if slots is None:
-                    slots = by_id[id(value)] = Slots(name)
-                    keep.append(value)
+                    slots = by_tensor[value] = Slots(name)
                     found.slots.append(slots)
                     is_param = kind == "_parameters"
                     tree = found.params if is_param else found.buffers

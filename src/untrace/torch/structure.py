@@ -14,7 +14,10 @@ from dataclasses import replace
 from types import CodeType
 from typing import Any
 
+from jax.extend.core import JaxprEqn
+
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace.ir.facts import FunctionFacts, Grouping, ModuleParts, PackedResults
 from untrace.ir.nodes import Equation, Function, Local, Passed, Program, Value
 from untrace.lift.naming import size_words, words
@@ -58,13 +61,13 @@ class ModuleOutliner:
         self.capture = capture
         self.silent: set[str] = set()  # heads of functions in which none of the author's statements stands
 
-    def __call__(self, program: Program, refused: Iterable[int] = ()) -> Program:
+    def __call__(self, program: Program, refused: Iterable[JaxprEqn] = ()) -> Program:
         _Outlining(self, program, frozenset(refused)).run()
         return program
 
 
 class _Outlining:
-    def __init__(self, outliner: ModuleOutliner, program: Program, refused: frozenset[int]):
+    def __init__(self, outliner: ModuleOutliner, program: Program, refused: frozenset[JaxprEqn]):
         self.capture = outliner.capture
         self.silent = outliner.silent
         self.program = program
@@ -88,7 +91,7 @@ class _Outlining:
 
     def _argument_of(self, number: int, name: str) -> Value | None:
         given = dict(self.capture.calls[number].arguments)
-        return self.by_var.get(id(given.get(name)))
+        return self.by_var.get(given.get(name))
 
     # ------------------------------------------------------------ inputs
 
@@ -140,18 +143,18 @@ class _Outlining:
         returned = type(piece.call) is ModuleCall and value in self._results_of(piece.call)
         return None if way is None or way[: len(prefix)] != prefix or returned else way[len(prefix) :]
 
-    def _vars(self) -> dict[int, Value]:
-        """Values by the id of the variable of the jaxpr that they were."""
-        found: dict[int, Value] = {}
+    def _vars(self) -> IdentityMap[Any, Value]:
+        """Values by the variable of the jaxpr that they were."""
+        found: IdentityMap[Any, Value] = IdentityMap()
         for equation in self.equations:
             if equation.origin is not None:
                 for value, var in zip(equation.outputs, equation.origin.outvars, strict=True):
                     if value is not None:
-                        found[id(var)] = value
+                        found[var] = value
         jaxpr = getattr(self.program.entry, "jaxpr", None)
         if jaxpr is not None:
             invars = jax_compat.open_jaxpr(jaxpr)[0].invars
-            found.update({id(v): p for v, p in zip(invars, self.program.entry.params, strict=False)})
+            found.update(IdentityMap(zip(invars, self.program.entry.params, strict=False)))
         return found
 
     # ------------------------------------------------------------ the call tree
@@ -240,7 +243,7 @@ class _Outlining:
         """The values that a module's call returned, in order, each with its first place in the result."""
         found: dict[Value, tuple[Any, ...]] = {}
         for path, var in call.results:
-            value = self.by_var.get(id(var))
+            value = self.by_var.get(var)
             if value is not None:
                 found.setdefault(value, path)
         return found
@@ -413,7 +416,7 @@ class _Outlining:
         """The author's names for what the function gets, by what was passed to `forward`."""
         given: dict[Passed, str] = self._passed(piece) if type(piece.call) is HelperCall else {}
         for name, var in piece.call.arguments:
-            value = self.by_var.get(id(var))
+            value = self.by_var.get(var)
             if value is not None:
                 given.setdefault(value, name)
         names: list[str | None] = []

@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any
 
 import jax
-from jax.extend.core import primitives
+from jax.extend.core import JaxprEqn, primitives
 
 from untrace import jax_compat
 from untrace.ir.bodies import CHECKPOINTS
@@ -29,11 +29,11 @@ class Checkpoints:
 
     def __init__(self) -> None:
         self._noted: dict[int, Any] = {}
-        self._found: dict[int, tuple[Any, Transposed | None]] = {}
+        self._found: dict[Any, tuple[Any, Transposed | None]] = {}
         self._comparer = Comparer()
 
     def note(self, jaxpr: Any) -> None:
-        self._noted[id(jaxpr)] = jaxpr
+        self._noted[jaxpr] = jaxpr
 
     def functions(self) -> Collection[Any]:
         """The jaxprs of the functions that were noted."""
@@ -44,10 +44,10 @@ class Checkpoints:
         if eqn.primitive.name not in CHECKPOINTS or not eqn.params["differentiated"]:
             return None
         body = eqn.params["jaxpr"]
-        if id(body) not in self._found:
+        if body not in self._found:
             found = next(filter(None, (self._transposed(f, eqn) for f in self._noted.values())), None)
-            self._found[id(body)] = body, found
-        return self._found[id(body)][1]
+            self._found[body] = body, found
+        return self._found[body][1]
 
     def _transposed(self, function: Any, eqn: Any) -> Transposed | None:
         jaxpr, consts = jax_compat.open_jaxpr(function)
@@ -113,10 +113,10 @@ def _tangent(aval: Any) -> Any:
     return jax_compat.tangent_aval(aval)
 
 
-def parts(closed: Any, checkpoints: Checkpoints) -> set[int]:
+def parts(closed: Any, checkpoints: Checkpoints) -> set[JaxprEqn]:
     """Ids of the equations that are derivatives of functions that were noted, and of those that JAX left of such a function
     where it is whole, in a forward pass: as the function's own, they are to stay as they were traced."""
-    known: set[int] = set()
+    known: set[JaxprEqn] = set()
     functions: dict[int, Any] = {}
     bodies: list[list[Any]] = []
     for jaxpr in jax_compat.bodies_in(closed, lambda eqn: checkpoints.of(eqn) is None):
@@ -126,8 +126,8 @@ def parts(closed: Any, checkpoints: Checkpoints) -> set[int]:
             if found is None:
                 others.append(eqn)
             else:
-                known.add(id(eqn))
-                functions[id(found.function)] = found.function
+                known.add(eqn)
+                functions[found.function] = found.function
         bodies.append(others)
     comparer = Comparer()
     for function in functions.values():
@@ -139,7 +139,7 @@ def parts(closed: Any, checkpoints: Checkpoints) -> set[int]:
                 if _source(eqn) in sources:
                     left.setdefault(_source(eqn), []).append(eqn)
             if all(any(_alike(comparer, e, other) for other in left.get(_source(e), ())) for e in own):
-                known.update(id(e) for several in left.values() for e in several)
+                known.update(e for several in left.values() for e in several)
     return known
 
 

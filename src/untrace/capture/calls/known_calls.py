@@ -53,12 +53,12 @@ def with_known_calls(closed: Any, provenance: Provenance) -> Any:
 
 
 def _known(closed: Any) -> Iterator[_Known]:
-    seen: set[int] = set()
+    seen: set[Any] = set()
     for jaxpr in jax_compat.bodies_in(closed):
         for eqn in jaxpr.eqns:
-            if eqn.primitive in CALLS.values() and id(eqn.params["jaxpr"]) not in seen:
+            if eqn.primitive in CALLS.values() and eqn.params["jaxpr"] not in seen:
                 body, derivative = eqn.params["jaxpr"], eqn.params["derivative"]
-                seen.add(id(body))
+                seen.add(body)
                 if len(jax_compat.open_jaxpr(body)[0].eqns) >= _FEWEST and not jax_compat.open_jaxpr(body)[0].effects:
                     yield _Known(body, derivative, jaxpr, eqn.invars[: derivative.signature.closed])
 

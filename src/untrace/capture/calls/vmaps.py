@@ -24,6 +24,7 @@ import jax.extend.core
 import numpy as np
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace._trees import is_plain
 from untrace.ir.nodes import Literal
 from untrace.jaxprs.equal.compare import compare, count_equations
@@ -242,7 +243,7 @@ class _Folder(jax_compat.JaxprRewriter):
 
     def rewritten(self, closed: Any) -> Any:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
-        known = {id(value): var for var, value in zip(jaxpr.constvars, consts, strict=False)}
+        known = IdentityMap((value, var) for var, value in zip(jaxpr.constvars, consts, strict=False))
         eqns: list[Any] = [jax_compat.with_inner_jaxprs(e, self.jaxpr) for e in jaxpr.eqns]
         changed = any(a is not b for a, b in zip(eqns, jaxpr.eqns, strict=True))
         made_by = {v: i for i, e in enumerate(eqns) for v in e.outvars}
@@ -265,14 +266,14 @@ class _Folder(jax_compat.JaxprRewriter):
             gone |= _dead([e if i not in gone else None for i, e in enumerate(eqns)], jaxpr.outvars)
         return jax_compat.rebuilt_jaxpr(closed, [e for i, e in enumerate(eqns) if i not in gone], jaxpr.outvars)
 
-    def _equation(self, call: VmapCall, like: Any, known: dict[int, Any]) -> Any:
+    def _equation(self, call: VmapCall, like: Any, known: IdentityMap[Any, Any]) -> Any:
         """The equation for a call; `known`: the variables of arrays, by id. None where an input is none of the jaxpr's."""
         atoms = []
         for x in call.inputs:
             if jax_compat.is_variable(x) or type(x) is jax_compat.LITERAL_TYPE:
                 atoms.append(x)
-            elif id(x) in known:
-                atoms.append(known[id(x)])
+            elif x in known:
+                atoms.append(known[x])
             elif np.ndim(x) == 0:
                 atoms.append(jax_compat.literal(x, jax_compat.typeof(x)))
             else:

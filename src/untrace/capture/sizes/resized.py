@@ -15,15 +15,15 @@ class Resizer:
     parameters that are no data (functions that hold sizes), by id."""
 
     def __init__(
-        self, numbers: Mapping[int, int], fractions: Mapping[float, float], objects: Mapping[int, Any]
+        self, numbers: Mapping[int, int], fractions: Mapping[float, float], objects: Mapping[Any, Any]
     ) -> None:
         self._numbers, self._fractions, self._objects = numbers, fractions, objects
         self._variables: dict[Any, Any] = {}
-        self._jaxprs: dict[int, Any] = {}
+        self._jaxprs: dict[Any, Any] = {}
 
     def jaxpr(self, closed: Any) -> Any:
         """A closed or open jaxpr at the other sizes; jaxprs that are one stay one."""
-        found = self._jaxprs.get(id(closed))
+        found = self._jaxprs.get(closed)
         if found is None:
             jaxpr, _ = jax_compat.open_jaxpr(closed)
             eqns = [
@@ -35,7 +35,7 @@ class Resizer:
                 for eqn in jaxpr.eqns
             ]
             outvars, invars = self._atoms(jaxpr.outvars), self._atoms(jaxpr.invars)
-            found = self._jaxprs[id(closed)] = jax_compat.rebuilt_jaxpr(closed, eqns, outvars, invars=invars)
+            found = self._jaxprs[closed] = jax_compat.rebuilt_jaxpr(closed, eqns, outvars, invars=invars)
         return found
 
     def _atoms(self, atoms: Sequence[Any]) -> list[Any]:
@@ -73,7 +73,7 @@ class Resizer:
             return kind(*items) if hasattr(value, "_fields") else kind(items)
         if kind is dict:
             return {key: self._value(v) for key, v in value.items()}
-        return self._objects.get(id(value), value)
+        return self._objects.get(value, value)
 
     def _number(self, value: Any) -> Any:
         number = value.item() if isinstance(value, (np.generic, np.ndarray)) else value

@@ -17,6 +17,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._errors import UntraceError
+from untrace._identity import IdentityMap
 from untrace.capture.function import Beside, Captured, Limit
 from untrace.capture.sizes.correspondence import Correspondence, Different, correspondence
 from untrace.capture.sizes.dimensions import Place, Tied, tied_dimensions
@@ -129,7 +130,7 @@ def at_example(captured: Captured, form: Any) -> Any:
     assert numbers is not None and beside is not None
     integers = {n: seen[0] for n, seen in numbers.integers.items()}
     fractions = {n: seen[0] for n, seen in numbers.fractions.items()}
-    return Resizer(integers, fractions, {id(seen[0]): seen[1] for _, seen in beside.objects}).jaxpr(form)
+    return Resizer(integers, fractions, IdentityMap(seen for _, seen in beside.objects)).jaxpr(form)
 
 
 def _noted(captured: Captured, found: Correspondence, rounded: bool = False) -> bool:
@@ -147,7 +148,7 @@ def _noted(captured: Captured, found: Correspondence, rounded: bool = False) -> 
         known.rounded | (fractions.keys() - known.fractions.keys() if rounded else set()),
     )
     beside.objects += found.objects
-    beside.equations.update({id(eqns[0]): eqns[1] for eqns in found.pairs})
+    beside.equations.update({eqns[0]: eqns[1] for eqns in found.pairs})
     return True
 
 

@@ -85,14 +85,14 @@ def compare_jaxprs(original: Any, written: Any) -> Difference | None:
 
 def count_equations(closed: Any) -> int:
     """Equations of a jaxpr and of all jaxprs in its parameters, each jaxpr counted once."""
-    seen: set[int] = set()
+    seen: set[Any] = set()
     stack: list[Any] = [closed]
     total = 0
     while stack:
         jaxpr, _ = jax_compat.open_jaxpr(stack.pop())
-        if id(jaxpr) in seen:
+        if jaxpr in seen:
             continue
-        seen.add(id(jaxpr))
+        seen.add(jaxpr)
         total += len(jaxpr.eqns)
         for eqn in jaxpr.eqns:
             if not eqn.params:

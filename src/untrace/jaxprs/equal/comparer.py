@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace.jaxprs.equal import rules
 from untrace.jaxprs.equal.carries import reordered
 from untrace.jaxprs.equal.closures import permuted_operands
@@ -121,8 +122,7 @@ class Comparer:
     def __post_init__(self) -> None:
         self._known: dict[tuple[int, int, int], bool] = {}
         self._closures: dict[tuple[int, ...], Pairs | None] = {}
-        self._keep: list[Any] = []  # ids stay unique only while the objects live
-        self._constants: dict[tuple[int, int], bool] = {}
+        self._constants: IdentityMap[Any, IdentityMap[Any, bool]] = IdentityMap()
         self.traced_rules = rules.TracedRules(self.expander)
         self.values = Values(self.same)
 
@@ -136,10 +136,9 @@ class Comparer:
         if original is written:
             return True
         # Deep inside rules, rules are taken on trust: that must not be remembered for elsewhere.
-        key = (id(original), id(written), self.rule_depth)
+        key = (original, written, self.rule_depth)
         known = self._known.get(key)
         if known is None:
-            self._keep += (original, written)
             a, b = Side.of(original), Side.of(written)
             known = self.interface(a, b) is None and (self.in_lockstep(a, b) or self._matches(a, b))
             self._known[key] = known
@@ -214,11 +213,10 @@ class Comparer:
         left, right = a.constant(x), b.constant(y)
         if left is None or right is None:
             return False
-        key = (id(left[0]), id(right[0]))
-        known = self._constants.get(key)
+        beside = self._constants.setdefault(left[0], IdentityMap())
+        known = beside.get(right[0])
         if known is None or left[1] is not right[1]:
-            self._keep += (left[0], right[0])
-            known = self._constants[key] = self._same_values(left, right)
+            known = beside[right[0]] = self._same_values(left, right)
         return known
 
     def _same_values(self, left: tuple[Any, Any], right: tuple[Any, Any]) -> bool:
@@ -323,9 +321,8 @@ class Comparer:
 
         The inputs after those are paired in order. Values that are not used appear in no pair.
         """
-        key = (id(ja), id(jb), *free, self.rule_depth)
+        key = (ja, jb, *free, self.rule_depth)
         if key not in self._closures:
-            self._keep += (ja, jb)
             self._closures[key] = self._closure_pairs(Side.of(ja), Side.of(jb), free)
         return self._closures[key]
 

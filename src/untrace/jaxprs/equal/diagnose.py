@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace.jaxprs.equal import rules
@@ -79,8 +80,8 @@ class _Search:
     # (primitive, operand numbers) -> equations of the original, of the written program left over
     waiting: dict[Any, list[Any]] = field(default_factory=dict)
     unmatched: dict[Any, list[Any]] = field(default_factory=dict)
-    partner: dict[int, Any] = field(default_factory=dict)
-    keys_a: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    partner: dict[JaxprEqn, Any] = field(default_factory=dict)
+    keys_a: dict[JaxprEqn, tuple[int, ...]] = field(default_factory=dict)
 
     def kind(self, eqn: Any) -> Any:
         """The primitive, or one that is taken for the same."""
@@ -109,7 +110,7 @@ class _Search:
             self.numbers_a[x] = self.numbers_b[y] = self.fresh()
         for eqn in self.a.eqns:
             key = self.operands(self.a, self.numbers_a, eqn.invars)
-            self.keys_a[id(eqn)] = key
+            self.keys_a[eqn] = key
             waiting = self.waiting.setdefault((self.kind(eqn), key), [])
             alike = next((e for e in waiting if self._same(e, eqn)), None) if self.merged and not eqn.effects else None
             waiting.append(eqn)
@@ -117,14 +118,14 @@ class _Search:
                 self.numbers_a[out] = self.fresh() if alike is None else self.numbers_a[alike.outvars[i]]
 
     def match_written(self) -> None:
-        used: set[int] = set()
+        used: set[JaxprEqn] = set()
         for eqn in self.b.eqns:
             key = (self.kind(eqn), self.operands(self.b, self.numbers_b, eqn.invars))
             candidates = self.waiting.get(key, ())
-            alike = next((c for c in candidates if id(c) not in used and self._same(c, eqn)), None)
+            alike = next((c for c in candidates if c not in used and self._same(c, eqn)), None)
             if alike is not None:
-                used.add(id(alike))
-                self.partner[id(alike)] = eqn
+                used.add(alike)
+                self.partner[alike] = eqn
             elif self.merged and not eqn.effects:
                 alike = next((c for c in candidates if self._same(c, eqn)), None)
             if alike is None:
@@ -142,9 +143,9 @@ class _Search:
         missing_vars: set[Any] = set()
         found = []
         for eqn in self.a.eqns:
-            if id(eqn) in self.partner:
+            if eqn in self.partner:
                 continue
-            if id(eqn) in live and not any(type(x) is not Literal and x in missing_vars for x in eqn.invars):
+            if eqn in live and not any(type(x) is not Literal and x in missing_vars for x in eqn.invars):
                 found.append(eqn)
             missing_vars.update(eqn.outvars)
         return found
@@ -161,14 +162,14 @@ def _constant_key(value: Any, aval: Any) -> Any:
         return (*head, array.astype(getattr(aval, "dtype", array.dtype)).tobytes())
 
 
-def live_equations(side: Side) -> set[int]:
-    """The ids of the equations that outputs or effects depend on."""
+def live_equations(side: Side) -> set[JaxprEqn]:
+    """The equations that outputs or effects depend on."""
     needed = {x for x in side.outvars if type(x) is not Literal}
-    live: set[int] = set()
+    live: set[JaxprEqn] = set()
     for eqn in reversed(side.eqns):
         effectful = any(jax_compat.ordering_effect(e) is not None for e in eqn.effects)
         if effectful or any(o in needed for o in eqn.outvars):
-            live.add(id(eqn))
+            live.add(eqn)
             needed.update(x for x in eqn.invars if type(x) is not Literal)
     return live
 
@@ -206,7 +207,7 @@ def _outputs_differ(search: _Search) -> Difference:
 
 def _explain(search: _Search, ea: Any) -> Difference:
     """How the nearest equation of the written program differs from `ea`."""
-    candidates = search.unmatched.get((search.kind(ea), search.keys_a[id(ea)]), ())
+    candidates = search.unmatched.get((search.kind(ea), search.keys_a[ea]), ())
     for eb in candidates:
         if search.comparer.same_head(ea, eb):
             return _same_operands(search.comparer, ea, eb)
@@ -225,7 +226,7 @@ def _explain(search: _Search, ea: Any) -> Difference:
 
 def _operand_differs(search: _Search, ea: Any, eb: Any) -> str | None:
     """`operand 1` when it alone differs between two equations that could be meant to be one."""
-    first = search.keys_a[id(ea)]
+    first = search.keys_a[ea]
     second = search.operands(search.b, search.numbers_b, eb.invars)
     if len(first) != len(second) or not search.comparer.same_head(ea, eb):
         return None

@@ -41,7 +41,6 @@ class TracedRules:
     # A rule can bind library primitives that the program itself no longer has.
     expander: Expander = field(default_factory=Expander)
     _traced: dict[Any, Traced] = field(default_factory=dict)
-    _keep: list[Any] = field(default_factory=list)
     known: dict[Any, str | None] = field(default_factory=dict)
     # Pairs whose difference is being explained: a rule that calls its own function is not explained
     # by the difference of that call.
@@ -56,10 +55,7 @@ class TracedRules:
     def key(self, eqn: Any) -> Any:
         """What the rules of an equation depend on; the equation itself when that cannot be told."""
         key = jax_compat.custom_rule_key(eqn)
-        if key is None:
-            self._keep.append(eqn)
-            return id(eqn)
-        return key, self.expander.perturbed_of(eqn)
+        return eqn if key is None else (key, self.expander.perturbed_of(eqn))
 
 
 def _trace(eqn: Any, expander: Expander) -> Traced:

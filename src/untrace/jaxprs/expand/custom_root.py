@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace.jaxprs.expand.expansion import Expansion
 
 
@@ -51,7 +52,7 @@ def custom_root_of(eqn: Any, expander: Expansion) -> Root | None:
     literal = jax_compat.LITERAL_TYPE
     for start, count in zip(root.starts(), counts, strict=True):
         closed = [v for v in eqn.invars[start : start + count] if type(v) is not literal]
-        if len({id(v) for v in closed}) < len(closed):
+        if len(IdentityMap((v, None) for v in closed)) < len(closed):
             return None
     maps = _applications(eqn, root)
     if maps is None:

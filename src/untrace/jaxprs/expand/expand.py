@@ -32,8 +32,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace.jaxprs.expand.batching import batched_function
 from untrace.jaxprs.expand.custom_root import Root, custom_root_of
 from untrace.jaxprs.expand.derivatives import LibraryRules
@@ -76,14 +78,14 @@ class Expander:
     def __init__(self, keep: Collection[str] = (), derivatives: bool = True):
         self._keep = frozenset(keep)
         self._rules = LibraryRules(self, Expander(keep, derivatives=False)) if derivatives else None
-        self._library: dict[int, bool] = {}
-        self._memo: dict[int, Any] = {}
-        self._alive: list[Any] = []  # ids are only unique while the objects live
+        self._library: dict[Any, bool] = {}
+        self._memo: dict[Any, Any] = {}
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._failures: dict[str, str] = {}
-        self._traced_rules: dict[int, tuple[Any, Exception | None]] = {}
-        self.perturbed: dict[int, tuple[bool, ...]] = {}  # `jax_compat.perturbed_operands` of the program
-        self._roots: dict[int, Root | None] = {}
+        self._traced_rules: IdentityMap[Any, tuple[Any, Exception | None]] = IdentityMap()
+        # `jax_compat.perturbed_operands` of the program.
+        self.perturbed: IdentityMap[Any, tuple[bool, ...]] = IdentityMap()
+        self._roots: dict[JaxprEqn, Root | None] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -111,7 +113,7 @@ class Expander:
 
     def closed_but(self, closed: Any, kept: Sequence[Any]) -> Any:
         """`closed`, in which the objects in `kept` stay (only there: elsewhere the same ones may be expanded)."""
-        return self._rebuild(closed, has_home=True, kept=frozenset(map(id, kept)))
+        return self._rebuild(closed, has_home=True, kept=IdentityMap((one, None) for one in kept))
 
     # ------------------------------------------------------------ derivative rules of an equation
 
@@ -153,19 +155,18 @@ class Expander:
 
     def perturbed_of(self, eqn: Any) -> tuple[bool, ...] | None:
         """Which operands of a `custom_vjp` equation are differentiated with the program, where its rule asks that."""
-        return self.perturbed.get(id(eqn.params.get("fwd_jaxpr_thunk")))
+        return self.perturbed.get(eqn.params.get("fwd_jaxpr_thunk"))
 
     def _once(self, rule: Any, trace: Callable[[], Any]) -> Any:
         """A rule is traced when it is captured, and again when it is compared: the second time for
         nothing, and some forget their trees on the way.
         """
-        if id(rule) not in self._traced_rules:
-            self._alive.append(rule)
+        if rule not in self._traced_rules:
             try:
-                self._traced_rules[id(rule)] = trace(), None
+                self._traced_rules[rule] = trace(), None
             except Exception as error:  # a rule is user code: anything may be raised
-                self._traced_rules[id(rule)] = None, error
-        found, refusal = self._traced_rules[id(rule)]
+                self._traced_rules[rule] = None, error
+        found, refusal = self._traced_rules[rule]
         if refusal is not None:
             raise refusal
         return found
@@ -174,22 +175,20 @@ class Expander:
         """The functions of a `custom_root` that can be written as the public call, expanded; None for all others."""
         if jax_compat.hi_primitive(eqn) is None:
             return None
-        if id(eqn) not in self._roots:
-            self._alive.append(eqn)
-            self._roots[id(eqn)] = custom_root_of(eqn, self)
-        return self._roots[id(eqn)]
+        if eqn not in self._roots:
+            self._roots[eqn] = custom_root_of(eqn, self)
+        return self._roots[eqn]
 
     # ------------------------------------------------------------ one jaxpr
 
     def _jaxpr(self, closed: Any, has_home: bool) -> Any:
-        found = self._memo.get(id(closed))
+        found = self._memo.get(closed)
         if found is None:
             found = self._rebuild(closed, has_home)
-            self._memo[id(closed)] = self._memo[id(found)] = found
-            self._alive += [closed, found]
+            self._memo[closed] = self._memo[found] = found
         return found
 
-    def _rebuild(self, closed: Any, has_home: bool, tangent: Sequence[bool] = (), kept: Collection[int] = ()) -> Any:
+    def _rebuild(self, closed: Any, has_home: bool, tangent: Sequence[bool] = (), kept: Collection[Any] = ()) -> Any:
         jaxpr, _ = jax_compat.open_jaxpr(closed)
         moving = {v for v, t in zip(jaxpr.invars, tangent, strict=False) if t}
         used = self._used(jaxpr) if moving else None
@@ -209,7 +208,7 @@ class Expander:
             body, copies, own = None, (), ()
             if self._may_expand(eqn):
                 used = self._used(jaxpr) if used is None else used
-                stays = bool(kept) and id(jax_compat.hi_primitive(eqn)) in kept
+                stays = bool(kept) and jax_compat.hi_primitive(eqn) in kept
                 body = None if stays else self._expansion(eqn, linear, used)
                 copies, own = constants_of(body, eqn)
                 if own and not has_home:
@@ -242,12 +241,11 @@ class Expander:
 
     def is_library(self, primitive: Any) -> bool:
         """Whether equations of `primitive` are to be expanded."""
-        found = self._library.get(id(primitive))
+        found = self._library.get(primitive)
         if found is None:
-            self._alive.append(primitive)
             kept = primitive.name in self._keep or primitive in OURS
             found = not kept and not jax_compat.is_jax_primitive(primitive)
-            self._library[id(primitive)] = found
+            self._library[primitive] = found
         return found
 
     def _used(self, jaxpr: Any) -> set[Any]:

@@ -13,9 +13,13 @@ takes that out again, which the proof shows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
+from jax.extend.core import JaxprEqn
+
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace.ir.facts import Addend
 from untrace.ir.nodes import Equation, Primitive, Value
 from untrace.jaxprs.equal.comparer import Comparer
@@ -105,10 +109,10 @@ def missing_addends(shapes: Sequence[Any], around: Mapping[Any, Any], provenance
 
     around: by call the one that it stands in.
     """
-    by_code: dict[int, list[Any]] = {}
+    by_code: IdentityMap[CodeType, list[Any]] = IdentityMap()
     for shape in shapes:
         if len(shape.pieces[0].items) >= _FEWEST:
-            by_code.setdefault(id(shape.pieces[0].call.callee.code), []).append(shape)
+            by_code.setdefault(shape.pieces[0].call.callee.code, []).append(shape)
     comparer = Comparer()
     found: list[Addend] = []
     for several in by_code.values():
@@ -195,21 +199,21 @@ def _readers(whole: Any, part: Any, comparer: Comparer, place: int, inner: Any) 
 def with_addends(closed: Any, addends: Sequence[Addend], padding: list[tuple[Any, int]]) -> Any:
     """A jaxpr with these sums; the same object where it holds none of their equations. padding: gets the equations of the
     zeros, with how many frames of their source are theirs."""
-    after = {id(a.after): a for a in addends}
-    beside: dict[int, list[Addend]] = {}
+    after = {a.after: a for a in addends}
+    beside: dict[JaxprEqn | None, list[Addend]] = {}
     for addend in addends:
-        beside.setdefault(id(addend.beside), []).append(addend)
-    changed = {(id(equation), operand): a for a in addends for equation, operand in a.readers}
+        beside.setdefault(addend.beside, []).append(addend)
+    changed = {(equation, operand): a for a in addends for equation, operand in a.readers}
     jaxpr, _ = jax_compat.open_jaxpr(closed)
-    own = {id(eqn) for eqn in jaxpr.eqns}
+    own = set(jaxpr.eqns)
     eqns: list[Any] = []
-    zeros: dict[int, Any] = {}  # by id of an Addend
-    sums: dict[int, Any] = {}
+    zeros: dict[Addend, JaxprEqn] = {}
+    sums: dict[Addend | None, Any] = {}
 
     def make_zeros(equation: Any) -> None:
-        for addend in beside.get(id(equation), ()):
-            if id(addend.after) in own:
-                zeros[id(addend)] = zero = jax_compat.zeros_equation(addend.variable, addend.like, equation)
+        for addend in beside.get(equation, ()):
+            if addend.after in own:
+                zeros[addend] = zero = jax_compat.zeros_equation(addend.variable, addend.like, equation)
                 eqns.append(zero)
                 padding.append((zero, addend.depth))
 
@@ -217,14 +221,14 @@ def with_addends(closed: Any, addends: Sequence[Addend], padding: list[tuple[Any
     for eqn in jaxpr.eqns:
         make_zeros(eqn)
         new = jax_compat.with_inner_jaxprs(eqn, lambda inner: with_addends(inner, addends, padding))
-        invars = [sums.get(id(changed.get((id(eqn), n))), v) for n, v in enumerate(eqn.invars)]
+        invars = [sums.get(changed.get((eqn, n)), v) for n, v in enumerate(eqn.invars)]
         if any(a is not b for a, b in zip(invars, eqn.invars, strict=True)):
             new = new.replace(invars=invars)
         eqns.append(new)
-        addend = after.get(id(eqn))
+        addend = after.get(eqn)
         if addend is not None:
-            sums[id(addend)] = total = jax_compat.fresh_variable(addend.variable)
-            operands = [zeros[id(addend)].outvars[0], addend.variable]
+            sums[addend] = total = jax_compat.fresh_variable(addend.variable)
+            operands = [zeros[addend].outvars[0], addend.variable]
             eqns.append(
                 addend.like.replace(
                     invars=operands if addend.first else operands[::-1], outvars=[total], source_info=eqn.source_info

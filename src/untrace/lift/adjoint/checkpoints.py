@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.extend.core
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace.ir.bodies import CHECKPOINTS
@@ -28,7 +29,7 @@ CHECKPOINT_VJP = jax.extend.core.Primitive("checkpoint_vjp")
 CHECKPOINT_VJP.multiple_results = True
 
 
-def find_checkpoints(program: Program, refused: Container[int] = ()) -> Program:
+def find_checkpoints(program: Program, refused: Container[JaxprEqn] = ()) -> Program:
     """Puts the function that was marked in the place of what its derivative computes, in place: such an equation takes the
     function's arguments and the cotangents of its results, and gives those of the arguments that it is `varied` for."""
     callee = Primitive(CHECKPOINT_VJP)
@@ -37,7 +38,7 @@ def find_checkpoints(program: Program, refused: Container[int] = ()) -> Program:
             if equation.callee.name not in CHECKPOINTS or not equation.params["differentiated"]:
                 continue
             known = equation.params["jaxpr"].transposed
-            if known is None or id(equation.origin) in refused:
+            if known is None or equation.origin in refused:
                 continue
             block, transposed = known
             # Differentiated by its arrays, or by the trees of which it is for each array.
@@ -85,39 +86,39 @@ def name_cotangents(equation: Equation) -> None:
             output.hint = d(hint)
 
 
-def share_checkpoints(program: Program, refused: Container[int] = ()) -> Program:
+def share_checkpoints(program: Program, refused: Container[JaxprEqn] = ()) -> Program:
     """Calls these functions in the forward pass too, where equations or a local function do the same; in place."""
     every = walk_functions(program.entry)
-    marked: dict[int, tuple[Function, list[tuple[Function, int]]]] = {}
+    marked: dict[Function, tuple[Function, list[tuple[Function, int]]]] = {}
     for function in every:
         for place, equation in enumerate(function.equations):
             if equation.callee.name == CHECKPOINT_VJP.name:
                 block = equation.params["jaxpr"]
-                marked.setdefault(id(block), (block, []))[1].append((function, place))
+                marked.setdefault(block, (block, []))[1].append((function, place))
     if not marked:
         return program
     for block, users in marked.values():
         _close_over(block, users)
     comparer = Comparer()
-    known: dict[int, tuple[Function, list[int]] | None] = {}
+    known: dict[Function, tuple[Function, list[int]] | None] = {}
     for function in every:
         for index, equation in enumerate(function.equations):
-            if type(equation.callee) is not Local or id(function) in marked:
+            if type(equation.callee) is not Local or function in marked:
                 continue
             body = equation.callee.body
-            if id(body) not in known and any(id(e.origin) in refused for e in body.equations):
-                known[id(body)] = None
-            if id(body) not in known:
+            if body not in known and any(e.origin in refused for e in body.equations):
+                known[body] = None
+            if body not in known:
                 found = [(b, p) for b, _ in marked.values() for p in [_laid_over(comparer, b, body)] if p is not None]
-                known[id(body)] = found[0] if found else None
-            if (same := known[id(body)]) is not None:
+                known[body] = found[0] if found else None
+            if (same := known[body]) is not None:
                 block, order = same
                 block.name = body.name
                 inputs = [equation.inputs[i] for i in order]
                 _replace(function, index, Equation(Local(block), inputs, equation.outputs, {}, equation.origin))
     for function in every:
         for block, _ in marked.values():
-            if id(function) not in marked:
+            if function not in marked:
                 _call_where_it_stands(comparer, block, function, refused)
     return program
 
@@ -164,7 +165,9 @@ def _laid_over(comparer: Comparer, block: Function, body: Function) -> list[int]
     return [list(body.params).index(found[0][p]) for p in block.params]
 
 
-def _call_where_it_stands(comparer: Comparer, block: Function, function: Function, refused: Container[int]) -> None:
+def _call_where_it_stands(
+    comparer: Comparer, block: Function, function: Function, refused: Container[JaxprEqn]
+) -> None:
     """Makes calls of the equations of `function` that do what a function of one result does, in place."""
     last = _makers(block).get(block.results[0]) if len(block.results) == 1 else None
     while last is not None:
@@ -181,12 +184,12 @@ def _call_where_it_stands(comparer: Comparer, block: Function, function: Functio
             known, group = found
             inside = Counter([a for e in group for a in e.inputs])
             ends = [o for e in group for o in e.outputs if o is not None and uses[o] != inside[o]]
-            if ends != [output] or any(e.effects or id(e.origin) in refused for e in group):
+            if ends != [output] or any(e.effects or e.origin in refused for e in group):
                 continue
             call = Equation(Local(block), [known[p] for p in block.params], [output], {}, None)
-            gone = {id(e) for e in group}
-            after = [e for e in function.equations[place + 1 :] if id(e) not in gone]
-            function.equations = [*[e for e in function.equations[:place] if id(e) not in gone], call, *after]
+            gone = {e for e in group}
+            after = [e for e in function.equations[place + 1 :] if e not in gone]
+            function.equations = [*[e for e in function.equations[:place] if e not in gone], call, *after]
             break
         else:
             return
@@ -202,7 +205,7 @@ def _matched(
     """(what each value of `block` is elsewhere, the equations that compute it there), from pairs of what is the same."""
     made = _makers(block)
     known: dict[Any, Any] = {}
-    group: dict[int, Equation] = {}
+    group: dict[Equation, Equation] = {}
     while todo:
         ours, other = todo.pop()
         if type(ours) is Literal:
@@ -220,19 +223,19 @@ def _matched(
             if a is not None:
                 return None
             continue
-        if id(b) in group:
-            if group[id(b)] is not a:
+        if b in group:
+            if group[b] is not a:
                 return None
             continue
         pairs = _operands(comparer, a, b)
         if pairs is None or len(a.outputs) != len(b.outputs) or a.outputs.index(ours) != b.outputs.index(other):
             return None
-        group[id(b)] = a
+        group[b] = a
         todo.extend(pairs)
     values = [v for v in known.values() if type(v) is Value]
     if len(set(values)) != len(values):
         return None
-    return known, [e for e in {id(e): e for e in theirs.values()}.values() if id(e) in group]
+    return known, [e for e in {e: e for e in theirs.values()}.values() if e in group]
 
 
 def _operands(comparer: Comparer, a: Equation, b: Equation) -> list[tuple[Any, Any]] | None:

@@ -42,30 +42,27 @@ class Cotangents:
         self._find_returned = returned
         self._told: dict[Value, Value] | None = None  # the primals of which something else tells
         self._forward: dict[tuple[Any, ...], list[_Forward]] = {}
-        self._primal: dict[int, Value] = {}
-        self._done: set[int] = set()  # primals that have a cotangent already
-        self._keep: list[Any] = []
+        self._primal: dict[Value, Value] = {}
+        self._done: set[Value] = set()  # primals that have a cotangent already
         self.branch: tuple[int, int] | None = None  # (which branch of a choice is being named, of how many)
-        self._alias: dict[int, Value] = {}  # a parameter -> what is passed for it
-        self._slices: dict[int, Value] = {}  # a stacked output of a loop -> the value of its body
+        self._alias: dict[Value, Value] = {}  # a parameter -> what is passed for it
+        self._slices: dict[Value, Value] = {}  # a stacked output of a loop -> the value of its body
 
     def same(self, param: Value, operand: Value) -> None:
         """Remembers that a parameter stands for `operand`."""
         if param is not operand:
-            self._alias.setdefault(id(param), operand)
-            self._keep.append(param)
+            self._alias.setdefault(param, operand)
 
     def stacked(self, output: Value, value: Value) -> None:
         """Remembers that a loop's output holds, slice by slice, `value` of its body."""
-        self._slices[id(output)] = value
-        self._keep.append(output)
+        self._slices[output] = value
 
     def slice_of(self, value: Value) -> Value | None:
-        return self._slices.get(id(self._root(value)))
+        return self._slices.get(self._root(value))
 
     def _root(self, value: Value) -> Value:
         for _ in range(32):
-            further = self._alias.get(id(value))
+            further = self._alias.get(value)
             if further is None:
                 return value
             value = further
@@ -91,9 +88,8 @@ class Cotangents:
             primal = self._operand(equation, frames, output, inputs)
         if primal is None:
             return self._of_result(frames, output)
-        self._primal[id(output)] = primal
-        self._done.add(id(self._root(primal)))
-        self._keep.append(output)
+        self._primal[output] = primal
+        self._done.add(self._root(primal))
         return primal.hint
 
     def told(self) -> dict[Value, Value]:
@@ -118,8 +114,8 @@ class Cotangents:
 
     def closed_over(self, frames: tuple[Any, ...], like: Value) -> Value | None:
         """The only thing of this type from around a loop that the forward expression with these frames reads in it."""
-        found = {id(self._root(p)): p for f in self._forward.get(frames, ()) for p in f.inputs if _same(p, like)}
-        outside = [p for root, p in found.items() if root != id(p)]
+        found = {self._root(p): p for f in self._forward.get(frames, ()) for p in f.inputs if _same(p, like)}
+        outside = [p for root, p in found.items() if root != p]
         return self._root(outside[0]) if len(outside) == 1 else None
 
     def _of_sum(
@@ -135,20 +131,19 @@ class Cotangents:
         found = [p for p in (self.primal_of(a) for a in inputs) if p is not None and _same(p, output)]
         if leaves and equation.callee.name == "add_any":
             for forward in reversed(self._forward.get(frames, ())):
-                fitting = {id(self._root(p)): p for p in forward.inputs if _same(p, output)}
-                known = [fitting[id(self._root(p))] for p in found if id(self._root(p)) in fitting]
+                fitting = {self._root(p): p for p in forward.inputs if _same(p, output)}
+                known = [fitting[self._root(p)] for p in found if self._root(p) in fitting]
                 if known or len(fitting) == 1:
                     return known[0] if known else next(iter(fitting.values()))
         return found[0] if found else None
 
     def set_primal(self, value: Value, primal: Value | None) -> None:
         if primal is not None:
-            self._primal[id(value)] = primal
-            self._keep.append(value)
+            self._primal[value] = primal
 
     def primal_of(self, value: Value) -> Value | None:
         """The primal that a value was found to be the cotangent of."""
-        return self._primal.get(id(value)) or self._primal.get(id(self._root(value)))
+        return self._primal.get(value) or self._primal.get(self._root(value))
 
     def _operand(
         self, equation: Equation, frames: tuple[Any, ...], output: Value, inputs: Sequence[Value]
@@ -157,9 +152,9 @@ class Cotangents:
         for forward in self._candidates(frames):
             fitting = [p for p in forward.inputs if _same(p, output)]
             # A loop uses its constants again on the way back; an operation uses the other operand.
-            used = {id(self._root(a)) for a in inputs} if len(equation.outputs) == 1 else set()
-            free = [p for p in fitting if id(self._root(p)) not in used] or fitting
-            fresh = [p for p in free if id(self._root(p)) not in self._done]
+            used = {self._root(a) for a in inputs} if len(equation.outputs) == 1 else set()
+            free = [p for p in fitting if self._root(p) not in used] or fitting
+            fresh = [p for p in free if self._root(p) not in self._done]
             if fresh:
                 return fresh[0]
             if free and len(self._forward[frames]) == 1:

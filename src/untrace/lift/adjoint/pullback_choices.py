@@ -20,13 +20,13 @@ def lift_choices(m: Matcher, replace: Any) -> None:
     """Makes `jax.vjp` of each choice with its derivative, where that is proven."""
     for equations, backward in list(by_call(m)):
         for first in equations:
-            if first.callee.name == "top_k" and id(first) not in backward and m.free(first):
-                _lift(m, first, [e for e in equations if id(e) in backward], replace)
+            if first.callee.name == "top_k" and first not in backward and m.free(first):
+                _lift(m, first, [e for e in equations if e in backward], replace)
 
 
 def _lift(m: Matcher, first: Equation, backward: Sequence[Equation], replace: Any) -> bool:
     for last in backward:
-        if id(last) in m.consumed or not has_batches(last.origin):
+        if last in m.consumed or not has_batches(last.origin):
             continue
         cotangent = last.inputs[-1]
         if type(cotangent) is not Value or type(first.inputs[0]) is not Value:

@@ -21,19 +21,19 @@ def lift_convolutions(m: Matcher, replace: Any) -> None:
     """Makes `jax.vjp` of each convolution with what its derivatives leave, where that is proven."""
     for equations, backward in list(by_call(m)):
         for first in equations:
-            if first.callee.name in _NAMES and id(first) not in backward and m.free(first):
+            if first.callee.name in _NAMES and first not in backward and m.free(first):
                 _lift(m, first, equations, backward, replace)
 
 
-def _lift(m: Matcher, first: Equation, equations: Sequence[Equation], backward: set[int], replace: Any) -> bool:
+def _lift(m: Matcher, first: Equation, equations: Sequence[Equation], backward: set[Equation], replace: Any) -> bool:
     if any(type(a) is Literal for a in first.inputs) or len(set(first.inputs)) < len(first.inputs):
         return False
     ends: dict[Value, dict[int, Equation]] = {}  # by cotangent: of which operand -> the derivative for it
     for last in equations:
-        if id(last) not in backward or id(last) in m.consumed or not m.is_used_outside(last.outputs[0], equations):
+        if last not in backward or last in m.consumed or not m.is_used_outside(last.outputs[0], equations):
             continue
         for one in (last, *added_up(m, last, backward)):
-            read = {a for e in behind(m, one, backward) for a in e.inputs if id(m.made.get(a)) not in backward}
+            read = {a for e in behind(m, one, backward) for a in e.inputs if m.made.get(a) not in backward}
             places = [i for i, a in enumerate(first.inputs) if a in read]
             others = {a for a in read if type(a) is Value} - set(first.inputs)
             if len(places) == 1 and len(others) == 1:

@@ -10,7 +10,7 @@ from itertools import combinations, permutations
 from typing import Any
 
 from untrace.ir.callees import output_of
-from untrace.ir.nodes import Equation, Library, Literal, Primitive, Value
+from untrace.ir.nodes import Constant, Equation, Library, Literal, Primitive, Value
 from untrace.lift.recognise import beforehand, library, signatures
 from untrace.lift.recognise.engine import Guess, Matcher, templates
 from untrace.lift.recognise.idioms.written import call_of, given_arguments
@@ -39,21 +39,21 @@ class _Group:
 def lift_groups(m: Matcher, replace: Any) -> None:
     """Makes `jax.vjp` of the groups of equations in a function that are derivatives of library functions."""
     for group in list(_groups(m)):
-        if any(id(e) in m.consumed or not m.free(e) for e in group.equations):
+        if any(e in m.consumed or not m.free(e) for e in group.equations):
             continue
         any(_try(m, guess, group, replace) for guess in _guesses(m, group))
 
 
-def by_call(m: Matcher) -> Iterator[tuple[list[Equation], set[int]]]:
+def by_call(m: Matcher) -> Iterator[tuple[list[Equation], set[Equation]]]:
     """The equations that are left of each place where a library function is called, and the ids of the backward ones."""
     places: dict[Any, list[Equation]] = {}
     for equation in m.equations:
-        if isinstance(equation.callee, Primitive) and equation.origin is not None and id(equation) not in m.consumed:
+        if isinstance(equation.callee, Primitive) and equation.origin is not None and equation not in m.consumed:
             site = m.site(equation)
             if site.library is not None:
                 places.setdefault((site.library, site.frames), []).append(equation)
     for equations in places.values():
-        backward = {id(e) for e in equations if m.site(e).phase == "backward"}
+        backward = {e for e in equations if m.site(e).phase == "backward"}
         if 0 < len(backward) < len(equations):
             yield equations, backward
 
@@ -64,26 +64,26 @@ def _groups(m: Matcher) -> Iterator[_Group]:
             yield from _groups_of(m, equations, backward)
 
 
-def _groups_of(m: Matcher, equations: Sequence[Equation], backward: set[int]) -> Iterator[_Group]:
+def _groups_of(m: Matcher, equations: Sequence[Equation], backward: set[Equation]) -> Iterator[_Group]:
     """The groups among the equations of one place, which a loop of the author's may have passed several times."""
-    members = {id(e) for e in equations}
-    forward = [e for e in equations if id(e) not in backward]
+    members = {e for e in equations}
+    forward = [e for e in equations if e not in backward]
     ends = [e for e in forward if len(e.outputs) == 1 and m.is_used_outside(e.outputs[0], equations)]
     single = []
     for last in equations:
-        if id(last) not in backward or len(last.outputs) != 1 or not m.is_used_outside(last.outputs[0], equations):
+        if last not in backward or len(last.outputs) != 1 or not m.is_used_outside(last.outputs[0], equations):
             continue
         single.extend((one,) for one in (last, *added_up(m, last, backward)))
     pairs = [a + b for a, b in combinations(single, 2) if a != b] if len(single) <= _MOST_PAIRED else []
     for lasts in (*pairs, *single):
-        whole = list({id(e): e for last in lasts for e in behind(m, last, members)}.values())
+        whole = list({e: e for last in lasts for e in behind(m, last, members)}.values())
         inputs, given = _read_by(m, whole, members, backward)
         if len(given) != 1 or not len(lasts) <= len(inputs) <= _MOST_INPUTS:
             continue
         for first in ends:
             alone = behind(m, first, members)
-            both = {id(e) for e in (*alone, *whole)}
-            needed = [e for e in equations if id(e) in both]
+            both = {e for e in (*alone, *whole)}
+            needed = [e for e in equations if e in both]
             read, others = _read_by(m, needed, members, backward)
             if _steps(needed) - _steps(alone) >= _LEAST and set(read) == set(inputs) and others == given:
                 yield _Group(first, lasts, needed, read, given[0])
@@ -94,38 +94,38 @@ def _steps(equations: Sequence[Equation]) -> int:
     return sum(e.callee.name not in SHAPES for e in equations)
 
 
-def added_up(m: Matcher, equation: Equation, backward: set[int]) -> list[Equation]:
+def added_up(m: Matcher, equation: Equation, backward: set[Equation]) -> list[Equation]:
     """Where an equation adds to what another use of the same array gave: the equation that makes its own part."""
     if equation.callee.name not in ("add_any", "add"):
         return []
     makers = [m.made.get(a) for a in equation.inputs if type(a) is Value]
-    own = [e for e in makers if e is not None and id(e) in backward and len(e.outputs) == 1]
+    own = [e for e in makers if e is not None and e in backward and len(e.outputs) == 1]
     return own if len(own) == 1 else []
 
 
-def behind(m: Matcher, equation: Equation, members: set[int]) -> list[Equation]:
+def behind(m: Matcher, equation: Equation, members: set[Equation]) -> list[Equation]:
     """An equation and those members that what it reads comes from."""
-    found = {id(equation): equation}
+    found = {equation: equation}
     stack = [equation]
     while stack:
         for atom in stack.pop().inputs:
             maker = m.made.get(atom) if type(atom) is Value else None
-            if maker is not None and id(maker) in members and id(maker) not in found:
-                found[id(maker)] = maker
+            if maker is not None and maker in members and maker not in found:
+                found[maker] = maker
                 stack.append(maker)
     return list(found.values())
 
 
 def _read_by(
-    m: Matcher, equations: Sequence[Equation], members: set[int], backward: set[int]
+    m: Matcher, equations: Sequence[Equation], members: set[Equation], backward: set[Equation]
 ) -> tuple[list[Any], list[Any]]:
     """(what the forward equations read from outside, what only the backward ones do)."""
     ours: dict[Any, None] = {}
     others: dict[Any, None] = {}
     for equation in sorted(equations, key=m.position):
         for atom in equation.inputs:
-            if type(atom) is Value and id(m.made.get(atom)) not in members:
-                (others if id(equation) in backward else ours)[atom] = None
+            if type(atom) is Value and m.made.get(atom) not in members:
+                (others if equation in backward else ours)[atom] = None
     return list(ours), [a for a in others if a not in ours]
 
 
@@ -190,7 +190,7 @@ def call_to_try(guess: Guess, cotangents: Sequence[Any], defaults: bool = False)
     if known.bare and len(cotangents) > 1 or not beforehand.takes(known, guess.args, guess.kwargs):
         return None
     inputs: list[Any] = []
-    places: dict[int, int] = {}
+    places: dict[Value | Constant, int] = {}
     try:
         args, kwargs = templates(guess, inputs, places)
     except NotAScalar:

@@ -11,12 +11,13 @@ outlined, so that the residuals are one value wherever they go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
 import jax
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace.ir.nodes import (
@@ -65,8 +66,8 @@ _LEAST = 4
 
 def find_pullbacks(
     program: Program,
-    refused: Mapping[int, int] | frozenset[int] = frozenset(),
-    instead: dict[int, Any] | None = None,
+    refused: frozenset[JaxprEqn] = frozenset(),
+    instead: dict[JaxprEqn, Any] | None = None,
 ) -> Program:
     """Makes `jax.vjp` of the two parts of each library function's derivative, where that is proven; in place.
 
@@ -97,17 +98,17 @@ def is_derivative(callee: Any) -> bool:
 def _pairs(function: Function) -> Iterator[tuple[Equation, Equation]]:
     """A library's call that computes residuals, and the call of the same name that takes them, each in one pair only."""
     made: dict[Value, Equation] = {}
-    taken: set[int] = set()
+    taken: set[Equation] = set()
     for equation in function.equations:
         name = _name(equation)
         if name is None:
             continue
-        before = {id(e): e for a in equation.inputs if type(a) is Value and (e := made.get(a)) is not None}
+        before = {e: e for a in equation.inputs if type(a) is Value and (e := made.get(a)) is not None}
         # Residuals come last.
-        found = [e for e in before.values() if _name(e) == name and len(e.outputs) > 1 and id(e) not in taken]
+        found = [e for e in before.values() if _name(e) == name and len(e.outputs) > 1 and e not in taken]
         found = [e for e in found if e.outputs[-1] in equation.inputs]
         if len(found) == 1:
-            taken.add(id(found[0]))
+            taken.add(found[0])
             yield found[0], equation
         made.update((o, equation) for o in equation.outputs if o is not None)
 
@@ -120,7 +121,7 @@ def _name(equation: Equation) -> str | None:
     return equation.origin.params["name"] if jax_compat.is_library_jaxpr(closed) else None
 
 
-def _lift(m: Matcher, forward: Equation, backward: Equation, instead: dict[int, Any] | None) -> bool:
+def _lift(m: Matcher, forward: Equation, backward: Equation, instead: dict[JaxprEqn, Any] | None) -> bool:
     if not m.free(forward) or not m.free(backward):
         return False
     inside = list(jax_compat.equations_in(_plain(backward.origin.params["jaxpr"])))
@@ -169,7 +170,7 @@ def _try(
     forward: Equation,
     backward: Equation,
     given: Sequence[Any],
-    instead: dict[int, Any] | None,
+    instead: dict[JaxprEqn, Any] | None,
 ) -> bool:
     """Whether `jax.vjp` of the guessed call is what the two do; if so, they are replaced. given: the cotangents, None for
     that of an auxiliary result."""
@@ -184,7 +185,7 @@ def _try(
         group = m.lay_over(whole, call.inputs, (forward, backward))
         if group is None and instead is not None and _does_the_same(m, whole, call.inputs, (forward, backward)):
             for eqn, part in zip(_calls(whole), (forward, backward), strict=True):
-                instead[id(part.origin)] = eqn.params["jaxpr"]
+                instead[part.origin] = eqn.params["jaxpr"]
             group = [forward, backward]
         if group is not None and len(group) == 2:
             parts = ([forward], [backward])
@@ -196,7 +197,7 @@ def _try(
 def _calls(pattern: Pattern) -> list[Any]:
     """The equations that make the pattern's results, each once."""
     made = [pattern.made_by[v][0] for v in pattern.outvars if v in pattern.made_by]
-    return list({id(eqn): eqn for eqn in made}.values())
+    return list({eqn: eqn for eqn in made}.values())
 
 
 def replace(
@@ -232,7 +233,7 @@ def replace(
     elif count > 1 and _gives_own_tuple(callee, inputs):
         callee.own_tuple = True
     callee.body = Function(callee.name, inputs, [*made, Equation(Pack(), saved, [pullback], {})], whole)
-    m.replaced[id(first)] = Equation(callee, inputs, outputs, {}, first.origin)
+    m.replaced[first] = Equation(callee, inputs, outputs, {}, first.origin)
     inside = {a: Value(a.aval, a.hint) for a in saved}
     unpack = Equation(Unpack(), [pullback], list(inside.values()), {})
     pulled = [with_all_outputs(renamed(e, inside)) for e in backward]
@@ -241,10 +242,10 @@ def replace(
     cotangents = [Value(a.aval) if type(a) is Literal else a for a in given]
     body = Function(PULLBACK, [pullback, *cotangents], [unpack, *pulled], ours)
     slots = tuple([Slot(i) for i in range(1 + len(given))])
-    m.replaced[id(last)] = Equation(
+    m.replaced[last] = Equation(
         Library(PULLBACK, slots, {}, body), [pullback, *given], [o for e in lasts for o in e.outputs], {}, last.origin
     )
-    m.consumed.update([id(e) for part in parts for e in part])
+    m.consumed.update([e for part in parts for e in part])
 
 
 def _read(equations: Sequence[Equation]) -> list[Any]:

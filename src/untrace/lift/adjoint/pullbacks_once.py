@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jax.extend.core import JaxprEqn
+
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Library, Primitive, Program, Value, walk_functions
@@ -21,9 +23,9 @@ from untrace.lift.rewrite.common_subexpressions import author_chain
 from untrace.provenance.sites import Provenance
 
 
-def repeated(program: Program) -> dict[int, Any]:
+def repeated(program: Program) -> dict[JaxprEqn, JaxprEqn]:
     """{id of an equation of a forward part: the equation of an earlier one that computes the same}, of jaxprs."""
-    found: dict[int, Any] = {}
+    found: dict[JaxprEqn, JaxprEqn] = {}
     for function in walk_functions(program.entry):
         for later, first in _pairs(function):
             found.update(_same_equations(later, first) or {})
@@ -34,11 +36,11 @@ def call_once(program: Program) -> Program:
     """Calls the first pullback where a program calls others like it, in place."""
     for function in walk_functions(program.entry):
         names: dict[Value, Value] = {}
-        gone: set[int] = set()
+        gone: set[Equation] = set()
         for later, first in _pairs(function):
             if _same_equations(later, first) is None:
                 continue
-            gone.add(id(later))
+            gone.add(later)
             for ours, kept in zip(later.outputs, first.outputs, strict=True):
                 if ours is None or kept is None:
                     continue
@@ -48,19 +50,19 @@ def call_once(program: Program) -> Program:
                         kept.hint = ours.hint
                         setattr(kept, mark, True)
         if gone:
-            function.equations = [renamed(e, names) for e in function.equations if id(e) not in gone]
+            function.equations = [renamed(e, names) for e in function.equations if e not in gone]
             function.results = [names.get(r, r) if type(r) is Value else r for r in function.results]
     return program
 
 
-def without_repeated(closed: Any, same: Mapping[int, Any]) -> Any:
+def without_repeated(closed: Any, same: Mapping[JaxprEqn, JaxprEqn]) -> Any:
     """A jaxpr in which the earlier equations stand for those in `same` (`repeated`)."""
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     names: dict[Any, Any] = {}
     eqns = []
     for eqn in jaxpr.eqns:
-        if id(eqn) in same:
-            names.update(zip(eqn.outvars, jax_compat.substituted(same[id(eqn)].outvars, names), strict=True))
+        if eqn in same:
+            names.update(zip(eqn.outvars, jax_compat.substituted(same[eqn].outvars, names), strict=True))
             continue
         new = jax_compat.with_inner_jaxprs(eqn, lambda inner: without_repeated(inner, same))
         if any(type(v) is not jax_compat.LITERAL_TYPE and v in names for v in new.invars):
@@ -81,7 +83,7 @@ def _pairs(function: Function) -> list[tuple[Equation, Equation]]:
         if type(callee) is not Library or not callee.name.startswith("vjp."):
             continue
         chain = author_chain(equation.origin, provenance)
-        inputs = tuple([id(a) if type(a) is Value else repr(getattr(a, "value", a)) for a in equation.inputs])
+        inputs = tuple([a if type(a) is Value else repr(getattr(a, "value", a)) for a in equation.inputs])
         settings = repr(callee.args), repr(callee.kwargs), callee.auxiliary, callee.own_tuple
         key = callee.name, settings, inputs, chain
         known = first.setdefault(key, equation)
@@ -90,7 +92,7 @@ def _pairs(function: Function) -> list[tuple[Equation, Equation]]:
     return found
 
 
-def _same_equations(later: Equation, first: Equation) -> dict[int, Any] | None:
+def _same_equations(later: Equation, first: Equation) -> dict[JaxprEqn, JaxprEqn] | None:
     """{id of each equation of the one call: that of the other}; None where they are not the same one by one."""
     pairs = [
         [e for e in callee_of(call, Library).body.equations if isinstance(e.callee, Primitive)]
@@ -111,4 +113,4 @@ def _same_equations(later: Equation, first: Equation) -> dict[int, Any] | None:
                for o, p in zip(one.outvars, other.outvars, strict=True)):  # fmt: skip
             return None
         known.update(zip(a.outputs, b.outputs, strict=True))
-    return {id(a.origin): b.origin for a, b in zip(*pairs, strict=True)}
+    return {a.origin: b.origin for a, b in zip(*pairs, strict=True)}

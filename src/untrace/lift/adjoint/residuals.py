@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
+from jax.extend.core import JaxprEqn
+
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import (
     Equation,
@@ -42,7 +44,7 @@ from untrace.lift.adjoint.residuals_of_loops import (
 Path = tuple[int, ...]
 
 
-def bundle_residuals(program: Program, refused: Container[int] = frozenset()) -> Program:
+def bundle_residuals(program: Program, refused: Container[JaxprEqn] = frozenset()) -> Program:
     """Makes tuples of residuals in `program`, in place. `refused`: ids of jaxpr equations to leave as they are."""
     functions = walk_functions(program.entry)
     loops = handovers(functions, refused)
@@ -75,41 +77,41 @@ class _Bundler:
     def __init__(
         self,
         functions: Sequence[Function],
-        loops: dict[int, list[Handover]],
-        stacked: dict[int, list[Stack]],
-        takers: Container[int],
+        loops: dict[Function, list[Handover]],
+        stacked: dict[Function, list[Stack]],
+        takers: Container[Equation],
     ):
         self.functions = functions  # callees before callers
         self.loops = loops  # by the id of the function that they are in
         self.stacked = stacked
         self.takers = takers
-        self.scopes = {id(f): _Scope(f) for f in functions}
-        self.ways: dict[int, list[Path]] = {}  # id of a forward function -> where each of its residuals stands
-        self.types: dict[int, TupleType] = {}
+        self.scopes = {f: _Scope(f) for f in functions}
+        self.ways: dict[Function, list[Path]] = {}  # a forward function -> where each of its residuals stands
+        self.types: dict[Function, TupleType] = {}
 
     def bundle(self) -> None:
         for function in self.functions:
             self._take(function)
-            for handover in self.loops.get(id(function), ()):
+            for handover in self.loops.get(function, ()):
                 forward, backward = [
-                    self.scopes[id(callee_of(e, Scan).body)] for e in (handover.forward, handover.backward)
+                    self.scopes[callee_of(e, Scan).body] for e in (handover.forward, handover.backward)
                 ]
                 hand_over(handover, forward.parts, backward.take)
-            for found in self.stacked.get(id(function), ()):
-                inner = self.scopes[id(callee_of(found.forward, Scan).body)]
-                stack(found, inner.parts, self.scopes[id(function)].take)
+            for found in self.stacked.get(function, ()):
+                inner = self.scopes[callee_of(found.forward, Scan).body]
+                stack(found, inner.parts, self.scopes[function].take)
             if function.facts.saved > 1:
                 self._give(function)
-        sites: dict[int, list[tuple[_Scope, Equation]]] = {}
+        sites: dict[Function, list[tuple[_Scope, Equation]]] = {}
         for function in reversed(self.functions):  # callers before callees
-            if function.facts.backward and id(function) in sites:
-                self._pass(function, sites[id(function)])
-            scope = self.scopes[id(function)]
+            if function.facts.backward and function in sites:
+                self._pass(function, sites[function])
+            scope = self.scopes[function]
             for equation in function.equations:
                 if type(equation.callee) is Local:
-                    sites.setdefault(id(equation.callee.body), []).append((scope, equation))
-                elif id(equation) in self.takers:
-                    body = self.scopes[id(callee_of(equation, Scan).body)]
+                    sites.setdefault(equation.callee.body, []).append((scope, equation))
+                elif equation in self.takers:
+                    body = self.scopes[callee_of(equation, Scan).body]
                     take_stacked(equation, scope.parts, scope.whole, body.take)
         for scope in self.scopes.values():
             if scope.parts:
@@ -117,15 +119,15 @@ class _Bundler:
 
     def _take(self, function: Function) -> None:
         """The calls in `function` give one tuple in place of their residuals."""
-        scope = self.scopes[id(function)]
+        scope = self.scopes[function]
         for equation in function.equations:
-            ways = self.ways.get(id(equation.callee.body)) if type(equation.callee) is Local else None
+            ways = self.ways.get(equation.callee.body) if type(equation.callee) is Local else None
             if ways is None:
                 continue
             count = len(equation.outputs) - len(ways)
             body = callee_of(equation, Local).body
             word = body.name.removesuffix("_fwd")
-            saved = Value(self.types[id(body)], f"{word}_saved")
+            saved = Value(self.types[body], f"{word}_saved")
             for value, way in zip(equation.outputs[count:], ways, strict=True):
                 if value is not None:
                     scope.parts[value] = saved, way
@@ -134,7 +136,7 @@ class _Bundler:
     def _give(self, function: Function) -> None:
         """`function` returns one tuple in place of its residuals; what is in a tuple already stays in it."""
         count = len(function.results) - function.facts.saved
-        parts = self.scopes[id(function)].parts
+        parts = self.scopes[function].parts
         members: list[Any] = []
         ways: list[Path] = []
         for result in function.results[count:]:
@@ -149,7 +151,7 @@ class _Bundler:
         else:
             ways = [way[1:] for way in ways]
         function.results = [*function.results[:count], saved]
-        self.ways[id(function)], self.types[id(function)] = ways, saved.aval
+        self.ways[function], self.types[function] = ways, saved.aval
 
     def _pass(self, function: Function, sites: Sequence[tuple[_Scope, Equation]]) -> None:
         """The calls of a backward part pass tuples, as far as all of them do it alike."""
@@ -162,7 +164,7 @@ class _Bundler:
                     groups[places] = key
         if not groups:
             return
-        scope = self.scopes[id(function)]
+        scope = self.scopes[function]
         dropped = {place for places in groups for place in places}
         params = [p for i, p in enumerate(function.params) if i not in dropped]
         passed = [[a for i, a in enumerate(e.inputs) if i not in dropped] for _, e in sites]

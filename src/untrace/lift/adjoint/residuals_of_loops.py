@@ -17,6 +17,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from jax.extend.core import JaxprEqn
+
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Local, Pack, Scan, TupleType, Value, functions_called
 from untrace.ir.scans import is_plain_scan
@@ -39,13 +41,13 @@ class Handover:
         self.values = values
 
 
-def handovers(functions: Sequence[Function], refused: Container[int]) -> dict[int, list[Handover]]:
+def handovers(functions: Sequence[Function], refused: Container[JaxprEqn]) -> dict[Function, list[Handover]]:
     """Those in each function, by its id. The loops in them get bodies of their own, in place: the
     functions that they had stay as they were."""
-    shared = Counter(id(g) for f in functions for e in f.equations if e.may_hold_functions for g in functions_called(e))
-    found: dict[int, list[Handover]] = {}
+    shared = Counter(g for f in functions for e in f.equations if e.may_hold_functions for g in functions_called(e))
+    found: dict[Function, list[Handover]] = {}
     for function in functions:
-        loops = [i for i in _loops(function, refused) if shared[id(callee_of(function.equations[i], Scan).body)] == 1]
+        loops = [i for i in _loops(function, refused) if shared[callee_of(function.equations[i], Scan).body] == 1]
         if len(loops) < 2:
             continue
         uses = Counter(a for e in function.equations for a in e.inputs)
@@ -60,9 +62,7 @@ def handovers(functions: Sequence[Function], refused: Container[int]) -> dict[in
             function.equations = list(function.equations)
             for place in {place for i, j, _ in runs for place in (i, j)}:
                 function.equations[place] = _with_own_body(function.equations[place])
-            found[id(function)] = [Handover(function.equations[i], function.equations[j], *r) for i, j, *r in runs][
-                ::-1
-            ]
+            found[function] = [Handover(function.equations[i], function.equations[j], *r) for i, j, *r in runs][::-1]
     return found
 
 
@@ -98,20 +98,20 @@ class Stack:
 
 
 def stacks(
-    functions: Sequence[Function], refused: Container[int], loops: dict[int, list[Handover]]
-) -> tuple[dict[int, list[Stack]], set[int]]:
+    functions: Sequence[Function], refused: Container[JaxprEqn], loops: dict[Function, list[Handover]]
+) -> tuple[dict[Function, list[Stack]], set[Equation]]:
     """(those in each function, by its id; the ids of the loops that may take such tuples). The loops get bodies of their
     own, in place. `loops`: what goes from one loop to another in one function."""
-    own = {id(e) for found in loops.values() for h in found for e in (h.forward, h.backward)}
+    own = {e for found in loops.values() for h in found for e in (h.forward, h.backward)}
 
     def with_own_body(function: Function, place: int) -> Equation:
-        if id(function.equations[place]) not in own:
+        if function.equations[place] not in own:
             function.equations = list(function.equations)
             function.equations[place] = _with_own_body(function.equations[place])
-            own.add(id(function.equations[place]))
+            own.add(function.equations[place])
         return function.equations[place]
 
-    found: dict[int, list[Stack]] = {}
+    found: dict[Function, list[Stack]] = {}
     for function in functions:
         if function.facts.saved < _MANY:
             continue
@@ -124,8 +124,8 @@ def stacks(
             runs = [run for run in runs if len(run) >= _MANY]
             if runs:
                 forward = with_own_body(function, place)
-                found.setdefault(id(function), []).extend(Stack(forward, run) for run in runs)
-    takers: set[int] = set()
+                found.setdefault(function, []).extend(Stack(forward, run) for run in runs)
+    takers: set[Equation] = set()
     if found:
         for function in functions:
             saved = {o for e in function.equations if type(e.callee) is Local for o in e.outputs if o is not None}
@@ -133,17 +133,17 @@ def stacks(
                 saved.update(function.params)
             for place in _loops(function, refused):
                 if sum(a in saved for a in function.equations[place].inputs) >= _MANY:
-                    takers.add(id(with_own_body(function, place)))
+                    takers.add(with_own_body(function, place))
     return found, takers
 
 
-def _loops(function: Function, refused: Container[int]) -> list[int]:
+def _loops(function: Function, refused: Container[JaxprEqn]) -> list[int]:
     """Places of the loops in a function that may stack and take tuples."""
     return [
         place
         for place, e in enumerate(function.equations)
         if type(e.callee) is Scan
-        and id(e.origin) not in refused
+        and e.origin not in refused
         and e.callee.body.facts.trees is None  # the author's own
         and is_plain_scan(e)
     ]
@@ -161,30 +161,30 @@ def _with_own_body(equation: Equation) -> Equation:
 # ------------------------------------------------------------------ order
 
 
-def arrange(functions: Sequence[Function], found: dict[int, list[Handover]]) -> None:
+def arrange(functions: Sequence[Function], found: dict[Function, list[Handover]]) -> None:
     """What functions save is put into the order in which loops give it; `functions`: callees first."""
-    orders: dict[int, list[Any]] = {}  # id of a function -> its results: as a loop gives them, or as arranged here
+    orders: dict[Function, list[Any]] = {}  # a function -> its results: as a loop gives them, or as arranged here
     for handover in (h for hs in found.values() for h in hs):
         body = callee_of(handover.forward, Scan).body
-        body.results = orders[id(body)] = list(body.results)  # one list: what is arranged below is the body's own
-    sites: dict[int, list[tuple[Function, Equation]]] = {}
+        body.results = orders[body] = list(body.results)  # one list: what is arranged below is the body's own
+    sites: dict[Function, list[tuple[Function, Equation]]] = {}
     for function in reversed(functions):
-        if function.facts.saved > 1 and id(function) in sites:
-            _arrange(function, [s for s in sites[id(function)] if id(s[0]) in orders], sites[id(function)], orders)
+        if function.facts.saved > 1 and function in sites:
+            _arrange(function, [s for s in sites[function] if s[0] in orders], sites[function], orders)
         for equation in function.equations:
             if type(equation.callee) is Local:
-                sites.setdefault(id(equation.callee.body), []).append((function, equation))
+                sites.setdefault(equation.callee.body, []).append((function, equation))
 
 
 def _arrange(
     function: Function,
     ordered: Sequence[tuple[Function, Equation]],
     sites: Sequence[tuple[Function, Equation]],
-    orders: dict[int, list[Any]],
+    orders: dict[Function, list[Any]],
 ) -> None:
     """`ordered`: those of the calls whose callers' results are in an order."""
     count = len(function.results) - function.facts.saved
-    orders_wanted = {_order(orders[id(caller)], equation, count) for caller, equation in ordered}
+    orders_wanted = {_order(orders[caller], equation, count) for caller, equation in ordered}
     if len(orders_wanted) != 1 or None in orders_wanted:
         return
     (order,) = orders_wanted
@@ -192,15 +192,15 @@ def _arrange(
     results = list(function.results)
     function.results = [*results[:count], *[(results if kind == "out" else function.params)[i] for kind, i in order]]
     function.facts = replace(function.facts, saved=len(order))
-    orders[id(function)] = function.results
+    orders[function] = function.results
     for caller, equation in sites:
         outputs = list(equation.outputs)
         new: list[Value | None] = []
         for kind, i in order:
             value = outputs[i] if kind == "out" else Value(equation.inputs[i].aval, function.params[i].hint)
-            if kind == "in" and id(caller) in orders:
-                place = _span(orders[id(caller)], outputs[count:])[0] + len(new)
-                orders[id(caller)][place] = value
+            if kind == "in" and caller in orders:
+                place = _span(orders[caller], outputs[count:])[0] + len(new)
+                orders[caller][place] = value
             new.append(value)
         equation.outputs = [*outputs[:count], *new]
 

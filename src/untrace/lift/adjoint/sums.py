@@ -6,15 +6,17 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
+from jax.extend.core import JaxprEqn
+
 from untrace.ir.nodes import Equation, Function, Library, Primitive, Program, Slot, Value, walk_functions
 from untrace.jaxprs.equal.comparer import SUMS
 
 
-def add_cotangents(program: Program, refused: Container[int]) -> Program:
+def add_cotangents(program: Program, refused: Container[JaxprEqn]) -> Program:
     """Makes `operator.add` of what is left of them, in place."""
     for function in walk_functions(program.entry):
         if any(e.callee.name in SUMS for e in function.equations):
-            function.equations = [_added(e) if id(e.origin) not in refused else e for e in function.equations]
+            function.equations = [_added(e) if e.origin not in refused else e for e in function.equations]
     return program
 
 

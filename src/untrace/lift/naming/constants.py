@@ -21,24 +21,24 @@ _SPELLED = 4  # elements of integer arrays that a name may list
 
 def name_constants(program: Program, provenance: Provenance) -> Program:
     """Gives every constant a name, in place."""
-    uses: dict[int, list[Equation]] = {}
-    constants: dict[int, Constant] = {}
+    uses: dict[Constant, list[Equation]] = {}
+    constants: dict[Constant, None] = {}
     for function in walk_functions(program.entry):
         for equation in function.equations:
             for atom in equation.inputs:
                 if type(atom) is Constant:
-                    constants[id(atom)] = atom
-                    uses.setdefault(id(atom), []).append(equation)
+                    constants[atom] = None
+                    uses.setdefault(atom, []).append(equation)
         for atom in function.results:
             if type(atom) is Constant:
-                constants[id(atom)] = atom
-    for key, constant in constants.items():
+                constants[atom] = None
+    for constant in constants:
         if constant.hint is not None:
             constant.hint = words.clean(constant.hint)
             continue
         plain, said = content(constant.value, constant.aval)
         if not plain:
-            said = next(_used_as(constant, uses.get(key, ()), provenance), said)
+            said = next(_used_as(constant, uses.get(constant, ()), provenance), said)
         constant.hint = said
     return program
 

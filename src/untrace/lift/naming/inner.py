@@ -40,7 +40,7 @@ def guessed_places(equation: Equation) -> list[parameters.Path | None]:
     return [*carry, *([(1,)] if stacked else []), *([None] * (stacked - 1))]
 
 
-def inner_result(equation: Equation, index: int, lent: Container[int] = ()) -> str | None:
+def inner_result(equation: Equation, index: int, lent: Container[Value] = ()) -> str | None:
     """The name inside the called function of what comes out as output `index`.
 
     lent: ids of values whose names do not count: they are those that one caller has for them.
@@ -50,7 +50,7 @@ def inner_result(equation: Equation, index: int, lent: Container[int] = ()) -> s
         if len(function.results) != len(equation.outputs):
             continue
         result = function.results[index]
-        if type(result) is not Value or not result.hint or id(result) in lent:
+        if type(result) is not Value or not result.hint or result in lent:
             continue
         if type(equation.callee) is Cond and result.hint in words.CONSTANTS:
             zeros = zeros or result.hint

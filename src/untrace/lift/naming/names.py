@@ -22,7 +22,18 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import is_named_where_written
-from untrace.ir.nodes import Cond, Equation, Function, Literal, Program, Scan, Value, functions_called, functions_in
+from untrace.ir.nodes import (
+    Atom,
+    Cond,
+    Equation,
+    Function,
+    Literal,
+    Program,
+    Scan,
+    Value,
+    functions_called,
+    functions_in,
+)
 from untrace.lift.adjoint import cotangents
 from untrace.lift.adjoint.checkpoints import CHECKPOINT_VJP, name_cotangents
 from untrace.lift.adjoint.returned_gradients import gradients_of
@@ -71,13 +82,13 @@ class Namer:
         self.cotangents = cotangents.Cotangents(returned)
         self._targets: dict[tuple[Any, ...], tuple[Target, ...]] = {}
         self._strong: dict[tuple[Any, ...], list[Target]] = {}
-        self._named: set[int] = set()
-        self._coined: set[int] = set()  # values whose names were derived from others'
-        self._tangents: set[int] = set()
-        # Id of what a loop starts from -> the carries of its body, and what that gives for them.
-        self._carries: dict[int, list[tuple[Value, Any]]] = {}
-        self._wanted: dict[int, str] = {}  # id of a function's result -> the caller's name for it
-        self._lent: set[int] = set()  # values that have such a name, which is nothing to other callers of the function
+        self._named: set[Function] = set()
+        self._coined: set[Value | None] = set()  # values whose names were derived from others'
+        self._tangents: set[Value] = set()
+        # What a loop starts from -> the carries of its body, and what that gives for them.
+        self._carries: dict[Atom | None, list[tuple[Value, Any]]] = {}
+        self._wanted: dict[Atom | None, str] = {}  # a function's result -> the caller's name for it
+        self._lent: set[Value] = set()  # values that have such a name, which is nothing to the function's other callers
 
     # ------------------------------------------------------------ functions
 
@@ -92,13 +103,13 @@ class Namer:
 
         wanted: what the caller calls its results, which counts where the function itself has no name for them.
         """
-        if id(function) in self._named:
+        if function in self._named:
             return
-        self._named.add(id(function))
+        self._named.add(function)
         self._name_parameters(function)
         for result, name in zip(function.results, wanted, strict=False):
             if name is not None and type(result) is Value:
-                self._wanted.setdefault(id(result), name)
+                self._wanted.setdefault(result, name)
         equations = function.equations
         groups, sites = self._groups(function, phase, differentiated)
         for group in groups:
@@ -146,7 +157,7 @@ class Namer:
             # Where JAX pushes tangents forward, it is they that follow their primals.
             size = stop - start
             if size > 1 and not site.by_jvp:
-                size = period([(id(sites[i]), equations[i].callee.name) for i in range(start, stop)])
+                size = period([(sites[i], equations[i].callee.name) for i in range(start, stop)])
             for turn, begin in enumerate(range(start, stop, size)):
                 group = Group(site, begin, begin + size, here, turn)
                 member[begin : begin + size] = [len(groups)] * size
@@ -160,22 +171,22 @@ class Namer:
     ) -> None:
         """Sets which values of each group are its expression's: the rest are steps on the way, or residuals."""
         equations = function.equations
-        made: dict[int, int] = {}  # id of a value -> its group
-        forward: set[int] = set()  # used by another group of a forward pass
-        backward: set[int] = set()
+        made: dict[Value, int] = {}  # its group
+        forward: set[Value] = set()  # used by another group of a forward pass
+        backward: set[Value] = set()
         for at, equation in enumerate(equations):
             here = member[at]
             used = backward if groups[here].phase == "backward" else forward
             for atom in equation.inputs:
-                if type(atom) is Value and made.get(id(atom), here) != here:
-                    used.add(id(atom))
+                if type(atom) is Value and made.get(atom, here) != here:
+                    used.add(atom)
             for output in equation.outputs:
                 if output is not None:
-                    made[id(output)] = here
-        returned: dict[int, int] = {}  # by id of a result the first place that it has among those
+                    made[output] = here
+        returned: dict[Atom, int] = {}  # by result the first place that it has among those
         for place, result in enumerate(function.results):
             if type(result) is Value:
-                returned.setdefault(id(result), place)
+                returned.setdefault(result, place)
         for group in groups:
             if group.stop == group.start + 1:
                 outputs = [o for o in equations[group.start].outputs if o is not None]
@@ -184,19 +195,18 @@ class Namer:
                     continue
             else:
                 outputs = [o for e in equations[group.start : group.stop] for o in e.outputs if o is not None]
-            leaving = [o for o in outputs if id(o) in forward]
+            leaving = [o for o in outputs if o in forward]
             if group.phase == "backward":
-                leaving = [o for o in outputs if id(o) in backward or id(o) in returned or id(o) in forward]
+                leaving = [o for o in outputs if o in backward or o in returned or o in forward]
             elif not leaving:
-                leaving = [o for o in outputs if id(o) in returned]
+                leaving = [o for o in outputs if o in returned]
                 # The body of a differentiated loop returns residuals as well, after the primal values.
                 if differentiated:
-                    leaving = sorted(leaving, key=lambda o: returned[id(o)])[:1]
-                leaving = leaving or [o for o in outputs if id(o) in backward][:1] or outputs[-1:]
+                    leaving = sorted(leaving, key=lambda o: returned[o])[:1]
+                leaving = leaving or [o for o in outputs if o in backward][:1] or outputs[-1:]
             group.results = leaving
             if group.site.by_jvp:
-                ids = {id(r) for r in leaving}
-                makers = [e for e in equations[group.start : group.stop] if any(id(o) in ids for o in e.outputs)]
+                makers = [e for e in equations[group.start : group.stop] if any(o in leaving for o in e.outputs)]
                 first = equations[group.start]
                 if makers and first is not makers[0] and first.callee.name == makers[-1].callee.name:
                     makers.insert(0, first)  # a primal that nothing needs
@@ -206,13 +216,13 @@ class Namer:
             run = [*run, group] if group.turn else [group]
             if 0 < group.turn < 64 or len(group.results) > 1:
                 total = sum(len(g.results) for g in run)
-                leaving_run = {id(r) for g in run for r in g.results}
+                leaving_run = {r for g in run for r in g.results}
                 kinds = {
                     e.callee.name
                     for g in run
                     for e in equations[g.start : g.stop]
                     for o in e.outputs
-                    if id(o) in leaving_run
+                    if o in leaving_run
                 }
                 for one in run:
                     one.total, one.alike = total, len(kinds) == 1
@@ -235,8 +245,7 @@ class Namer:
         if len(group.results) == len(unnamed) == 1:
             leaving = unnamed if unnamed[0] is group.results[0] else []
         else:
-            results = {id(r) for r in group.results}
-            leaving = [o for o in unnamed if id(o) in results]
+            leaving = [o for o in unnamed if o in group.results]
         if leaving:
             self._name_results(equation, group, found, leaving)
         for i, output in enumerate(equation.outputs):
@@ -255,10 +264,10 @@ class Namer:
                     output.named = True
             return
         output = leaving[-1]
-        wanted = self._wanted.get(id(output))
+        wanted = self._wanted.get(output)
         if wanted is not None and not strong:
             output.hint = wanted
-            self._lent.add(id(output))
+            self._lent.add(output)
             return
         chosen = strong or [t for t in found if _usable(t.name) and t.kind != "container"]
         if not chosen:
@@ -336,7 +345,7 @@ class Namer:
                 return words.clean(own)
             made = words.derived(equation, self._coined)
             if made is not None:
-                self._coined.add(id(output))
+                self._coined.add(equation.outputs[0])
                 return words.clean(made)
         names = [equation.callee.name.rpartition(".")[2]]
         if names[0] == "broadcast_in_dim" and type(equation.inputs[0]) is Literal:
@@ -348,7 +357,7 @@ class Namer:
             library = group.site.library
             if library is not None:
                 names.insert(0, library[1])
-        self._coined.add(id(output))
+        self._coined.add(output)
         word = words.noun(names, output.aval if output is not None else None)
         # Another caller's name for what a function gives says more than that there is some.
         return inner.inner_result(equation, index) or word if word == "result" else word
@@ -357,7 +366,6 @@ class Namer:
 
     def _name_cotangents(self, equation: Equation, group: Group) -> None:
         statement = next(iter(self._strong_of(group.site)), None)
-        results = {id(r) for r in group.results}
         inputs = [a for a in equation.inputs if type(a) is Value]
         for i, output in enumerate(equation.outputs):
             if output is None or output.hint is not None:
@@ -370,13 +378,13 @@ class Namer:
             primal = self.cotangents.passed(inner.results_inside(equation, i), output)
             if primal is not None:
                 self.cotangents.told().setdefault(output, primal)
-            base = self.cotangents.primal_name(equation, i, group.site.frames, id(output) in results, inputs)
+            base = self.cotangents.primal_name(equation, i, group.site.frames, output in group.results, inputs)
             if base is None:
                 made_inside = inner.inner_result(equation, i)
                 if made_inside is not None:
                     output.hint = made_inside
                     continue
-                wanted = self._wanted.get(id(output))
+                wanted = self._wanted.get(output)
                 if wanted is not None:
                     output.hint = wanted
                     continue
@@ -400,7 +408,7 @@ class Namer:
         outputs = [o for o in equation.outputs if o is not None]
         half = len(outputs) // 2
         called = functions_called(equation)
-        if any(id(a) in self._tangents for a in equation.inputs) and not called:
+        if any(a in self._tangents for a in equation.inputs) and not called:
             tangents = outputs
         elif called:
             # What was a call of f is now one of its results and their tangents together.
@@ -416,7 +424,7 @@ class Namer:
             same = equation is last and first is not last and all(_alike(a, b) for a, b in pairs)
             tangents = outputs if same else []
         for output in tangents:
-            self._tangents.add(id(output))
+            self._tangents.add(output)
             if output.hint is not None and "_dot" not in output.hint:
                 output.hint = words.clean(f"{output.hint}_dot")
 
@@ -429,7 +437,7 @@ class Namer:
         for key, value in equation.parameters.items():
             functions = functions_in(value)
             for place, function in enumerate(functions):
-                if id(function) in self._named:
+                if function in self._named:
                     continue
                 role = key if len(functions) == 1 else f"{key}_{place}"
                 function.name = inner.function_name(function, kind, role, phase)
@@ -457,11 +465,11 @@ class Namer:
         for i in range(consts, consts + carries):
             operand, param = equation.inputs[i], function.params[i]
             if type(operand) is Value:
-                begun = self._carries.setdefault(id(operand), [])
+                begun = self._carries.setdefault(operand, [])
                 if not begun or begun[0][0] in function.params:
                     begun.append((param, function.results[i - consts]))
-                if id(operand) in self._coined and param.hint not in (None, "x"):
-                    self._coined.discard(id(operand))
+                if operand in self._coined and param.hint not in (None, "x"):
+                    self._coined.discard(operand)
                     operand.hint = words.clean(f"initial_{param.hint}")
 
     def _name_backward_carry(self, equation: Equation, group: Group, function: Function) -> int:
@@ -474,9 +482,8 @@ class Namer:
         known = 0
         inputs = [a for a in equation.inputs if type(a) is Value]
         makers = {output: e for e in function.equations for output in e.outputs if output is not None}
-        met: Counter[int] = (
-            Counter()
-        )  # carries that begin at one value, as two that begin at zeros, come in their order
+        # Carries that begin at one value, as two that begin at zeros, come in their order.
+        met: Counter[Atom | None] = Counter()
         for i, (param, output) in enumerate(
             zip(function.params[consts : consts + carries], equation.outputs, strict=False)
         ):
@@ -492,9 +499,9 @@ class Namer:
                 known |= 1 << i
                 output.hint = output.hint or cotangents.d(base)
                 primal = self.cotangents.primal_of(output)
-                begun = self._carries.get(id(primal), ())
-                carry, given = begun[min(met[id(primal)], len(begun) - 1)] if begun else (None, None)
-                met[id(primal)] += 1
+                begun = self._carries.get(primal, ())
+                carry, given = begun[min(met[primal], len(begun) - 1)] if begun else (None, None)
+                met[primal] += 1
                 param.hint = cotangents.d(carry.hint) if carry is not None and carry.hint else output.hint
                 # What comes into the body is the cotangent of what the forward body gave.
                 self.cotangents.set_primal(param, given if type(given) is Value else carry or primal)
@@ -505,9 +512,7 @@ class Namer:
         strong = self._strong_of(group.site)
         if len(equation.outputs) == 1 and type(equation.callee) is not Scan:
             whole = [t for t in strong if not t.path or t.kind == "key"]
-            names: list[str | None] = [
-                words.clean(whole[0].name) if whole else self._wanted.get(id(equation.outputs[0]))
-            ]
+            names: list[str | None] = [words.clean(whole[0].name) if whole else self._wanted.get(equation.outputs[0])]
         else:
             names = self._by_place(equation, strong)
         if type(equation.callee) is Scan:

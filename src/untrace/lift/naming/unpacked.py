@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from types import CodeType
 from typing import Any
 
+from untrace._identity import IdentityMap
 from untrace.ir.nodes import Program
 from untrace.lift.naming import words
 from untrace.lift.naming.names import provenance_of
@@ -22,12 +24,12 @@ def unpacked_names(program: Program) -> dict[tuple[str, Way], str]:
     """{(name of a parameter, way to one of its parts): the author's name for that}, of the entry's own statements."""
     site_of = provenance_of(program).site
     found: dict[tuple[str, Way], str] = {}
-    seen: set[int] = set()
+    seen: IdentityMap[CodeType, None] = IdentityMap()
     for equation in program.entry.equations:
         for frame in site_of(equation.origin).user_frames:
-            if id(frame.code) in seen:
+            if frame.code in seen:
                 continue
-            seen.add(id(frame.code))
+            seen[frame.code] = None
             definition = frame.definition
             if isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 for key, name in _of(definition):

@@ -126,7 +126,7 @@ def after_lift(hint: str | None, function: str, aval: Any) -> str | None:
     return hint if word is None else word
 
 
-def derived(equation: Equation, coined: Container[int]) -> str | None:
+def derived(equation: Equation, coined: Container[Value]) -> str | None:
     """A name for the result from its one named operand (`x_t`, `log_p`); None where that would not be short and sure.
 
     coined: ids of values whose names were made this way, from which no further ones are.
@@ -136,7 +136,7 @@ def derived(equation: Equation, coined: Container[int]) -> str | None:
     if len(operands) != 1 or not operands[0].hint:
         return None
     base = operands[0].hint
-    if id(operands[0]) in coined:
+    if operands[0] in coined:
         return base if name in _SAME else None
     if name in _DERIVED:
         made = _DERIVED[name].format(base)

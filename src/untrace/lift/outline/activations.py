@@ -17,6 +17,7 @@ from types import CodeType
 from typing import Any
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace.ir.nodes import Equation, Scan
 from untrace.provenance import bytecode
 from untrace.provenance.sites import Frame, Provenance, Site
@@ -28,8 +29,8 @@ _GRADIENTS = frozenset("value_and_grad_f grad_f vjp _vjp linearize jacfun vjp_fu
 _DISPATCHER = frozenset(
     "_wrapped_call_impl _call_impl __torch_function__ dispatch inner _fn __torch_dispatch__".split()
 )
-# The loops of code objects, by id, for the whole process: library functions are on the way to most equations.
-_LOOPS: dict[int, tuple[CodeType, list[tuple[int, int]]]] = {}
+# The loops of code objects, for the whole process: library functions are on the way to most equations.
+_LOOPS: IdentityMap[CodeType, list[tuple[int, int]]] = IdentityMap()
 _MOST_LOOPS = 10_000
 
 
@@ -52,12 +53,12 @@ def call_tree(
     equations: Sequence[Equation],
     provenance: Provenance,
     backward: bool = False,
-    own: Container[int] = (),
+    own: Container[Equation] = (),
     name: str = "",
 ) -> Call:
     """The calls inside a function; the root stands for the function itself.
 
-    `backward`: whether all of it is transposed, and does not say so itself. `own`: ids of equations that are in no call.
+    `backward`: whether all of it is transposed, and does not say so itself. `own`: equations that are in no call.
     `name`: the function's own, as JAX knows it.
     """
     return _Reader(provenance, backward, own).read(equations, name)
@@ -72,7 +73,7 @@ def _mirrored(call: Call) -> Call:
 
 
 class _Reader:
-    def __init__(self, provenance: Provenance, backward: bool, own: Container[int]):
+    def __init__(self, provenance: Provenance, backward: bool, own: Container[Equation]):
         self.provenance = provenance
         self.backward = backward
         self.own = own
@@ -84,7 +85,7 @@ class _Reader:
         site_of = self.provenance.site
         sites = [site_of(e.origin) for e in equations]
         chains: list[Sequence[Frame]] = [
-            () if id(e) in self.own else s.frames for e, s in zip(equations, sites, strict=True)
+            () if e in self.own else s.frames for e, s in zip(equations, sites, strict=True)
         ]
         own = self._own_depth(sites)
         if not own and not self.backward and self._is_of_calls(equations, chains, name):
@@ -293,12 +294,12 @@ class _Reader:
         return self._last_raw[1]
 
     def _loops_of(self, code: CodeType) -> list[tuple[int, int]]:
-        found = _LOOPS.get(id(code))
+        found = _LOOPS.get(code)
         if found is None:
             if len(_LOOPS) > _MOST_LOOPS:
                 _LOOPS.clear()
-            found = _LOOPS[id(code)] = code, bytecode.loops(code)
-        return found[1]
+            found = _LOOPS[code] = bytecode.loops(code)
+        return found
 
     def _gradient_depth(self, equation: Equation, site: Site) -> int:
         """The place in the chain of the frame that asked for the gradient; -1 where that was the whole function's."""

@@ -22,12 +22,12 @@ _FEWEST_LEAVES = 3
 def fold_back(program: Program) -> Program:
     """Puts the equations of such functions in the place of their calls, in place."""
     functions = walk_functions(program.entry)  # callees before callers
-    small = {id(e) for f in functions for e in f.equations if _is_small(e)}  # as they are before others are in them
+    small = {e for f in functions for e in f.equations if _is_small(e)}  # as they are before others are in them
     for function in functions:
-        if any(id(e) in small for e in function.equations):
+        if any(e in small for e in function.equations):
             named = {v.hint for e in function.equations for v in e.outputs if v is not None and v.named}
             named.update(p.hint for p in function.params)
-            lists = [_inside(e, named) if id(e) in small else [e] for e in function.equations]
+            lists = [_inside(e, named) if e in small else [e] for e in function.equations]
             function.equations = [e for inner in lists for e in inner]
     return program
 

@@ -24,7 +24,7 @@ class Turns:
         self._trees = trees
         self.mapped: set[Piece] = set()  # that `jax.tree.map` says better
         self._groups: dict[Piece, list[list[int]]] = {}  # places of neighbouring leaves, by call
-        self._families: dict[int, list[Shape]] = {}
+        self._families: dict[Shape, list[Shape]] = {}
 
     def find(self, items: Sequence[int | Piece]) -> None:
         """Notes those among `items` and inside them."""
@@ -36,8 +36,8 @@ class Turns:
             if not groups:
                 self.mapped.update(run)
                 continue
-            family = list({id(piece.shape): piece.shape for piece in run}.values())
-            self._families.update((id(shape), family) for shape in family)
+            family = list({piece.shape: piece.shape for piece in run}.values())
+            self._families.update((shape, family) for shape in family)
             self._groups.update((piece, groups) for piece in run)
 
     def maps(self, items: Sequence[int | Piece]) -> bool:
@@ -46,7 +46,7 @@ class Turns:
 
     def family(self, shape: Shape) -> Sequence[Shape]:
         """The Shapes of the calls beside those of `shape`: one function for arrays of other ranks."""
-        return self._families.get(id(shape), [shape])
+        return self._families.get(shape, [shape])
 
     def together(self, piece: Piece) -> list[list[int]] | None:
         """Places of the inputs of a call that are neighbours in their tree; None where it is not one of those."""
@@ -88,7 +88,7 @@ def _runs(items: Sequence[int | Piece]) -> list[list[Piece]]:
             if call.callee.code is before.callee.code and call.frame is before.frame and not call.backward:
                 run.append(item)
                 continue
-        if len(run) >= LEAVES and len({(id(p.shape), p.variant) for p in run}) > 1:
+        if len(run) >= LEAVES and len({(p.shape, p.variant) for p in run}) > 1:
             made = {v for p in run for v in p.values}
             if made.isdisjoint([a for p in run for a in p.inputs]):  # else they are layers
                 found.append(run)

@@ -12,14 +12,14 @@ _ADDITIONS = frozenset(("add_any", "add"))
 _LOOPS = frozenset(("scan", "while"))
 
 
-def bodies_of_loops(functions: Sequence[Function]) -> dict[int, tuple[Function, Equation]]:
-    """{id of the body of a scan: (the function that the scan stands in, the scan)}, of bodies that one scan alone has."""
-    shared = Counter(id(g) for f in functions for e in f.equations if e.may_hold_functions for g in functions_called(e))
+def bodies_of_loops(functions: Sequence[Function]) -> dict[Function, tuple[Function, Equation]]:
+    """{the body of a scan: (the function that the scan stands in, the scan)}, of bodies that one scan alone has."""
+    shared = Counter(g for f in functions for e in f.equations if e.may_hold_functions for g in functions_called(e))
     return {
-        id(e.callee.body): (f, e)
+        e.callee.body: (f, e)
         for f in functions
         for e in f.equations
-        if type(e.callee) is Scan and shared[id(e.callee.body)] == 1
+        if type(e.callee) is Scan and shared[e.callee.body] == 1
     }
 
 
@@ -53,8 +53,8 @@ def slices(function: Function) -> Iterator[tuple[Value, Value, Function]]:
                 stacked[output] = result, body
 
 
-def put_sums_last(function: Function, equation: Equation) -> tuple[set[int], dict[Value, Value]]:
-    """Moves what only adds to the carry of a loop to the end of its body. Gives the ids of those equations, and the sum that
+def put_sums_last(function: Function, equation: Equation) -> tuple[set[Equation], dict[Value, Value]]:
+    """Moves what only adds to the carry of a loop to the end of its body. Gives those equations, and the sum that
     each term goes into.
 
     The gradient of what a loop closes over is such a sum over its turns. JAX adds where a cotangent is computed, in the
@@ -83,7 +83,7 @@ def put_sums_last(function: Function, equation: Equation) -> tuple[set[int], dic
                 if uses[term] == 1:
                     terms[term] = result
                     term.hint = result.hint
-    found = {id(e) for e in moved}
+    found = set(moved)
     if found:
-        function.equations = [*[e for e in function.equations if id(e) not in found], *moved]
+        function.equations = [*[e for e in function.equations if e not in found], *moved]
     return found, terms

@@ -14,7 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from jax.extend.core import JaxprEqn
+
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace._places import place_of
 from untrace.ir.calls import is_call
 from untrace.ir.facts import FunctionFacts
@@ -53,7 +56,7 @@ _BIG_LIBRARY = 10  # a library's own helper of at least as many equations is a f
 _SHARED_LIBRARY = 6  # the same for one that is called several times
 
 
-def outline(program: Program, refused: Iterable[int] = (), padding: Iterable[Any] = ()) -> Program:
+def outline(program: Program, refused: Iterable[JaxprEqn] = (), padding: Iterable[Any] = ()) -> Program:
     """Puts calls of local functions into the functions of `program`, in place.
 
     `refused`: ids of jaxpr equations that must not be in one. `padding`: those that make zeros which were added.
@@ -63,7 +66,7 @@ def outline(program: Program, refused: Iterable[int] = (), padding: Iterable[Any
 
 
 class Outliner(FunctionNames):
-    def __init__(self, program: Program, refused: Iterable[int], padding: Iterable[Any] = ()):
+    def __init__(self, program: Program, refused: Iterable[JaxprEqn], padding: Iterable[Any] = ()):
         self.program = program
         self.refused = frozenset(refused)
         # Which argument of the entry an input is a part of: a local function can take parts of one tree together.
@@ -73,17 +76,17 @@ class Outliner(FunctionNames):
         self.order: dict[Any, int] = {value: i for i, value in enumerate(program.entry.params)}
         self._note_trees_inside(program.entry)
         self.provenance = provenance_of(program)
-        self.own: set[int] = set()
+        self.own: set[Function] = set()
         self.shapes = pieces.Shapes(Shape, rough=True)
-        self.taken_out: set[int] = set()
+        self.taken_out: set[Shape] = set()
         self.marked: set[tuple[str, str]] = set()  # functions that are there anyway, for `jax.checkpoint` marked them
         self.turns = Turns(self.order, self.trees)
         # A parameter of a loop's body -> (where, what) the value is that an earlier loop stacked.
         self.slices: dict[Value, tuple[Region, Value]] = {}
         self.terms: dict[Value, Value] = {}  # what a loop adds up -> the sum
-        added = set(map(id, padding))
+        added = set(padding)
         every = walk_functions(program.entry) if added else []
-        self.padding = {e.outputs[0] for f in every for e in f.equations if id(e.origin) in added}
+        self.padding = {e.outputs[0] for f in every for e in f.equations if e.origin in added}
 
     def _note_trees_inside(self, function: Function) -> None:
         """A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own."""
@@ -99,7 +102,7 @@ class Outliner(FunctionNames):
                     for number, place in enumerate(p for tree in trees.args for p in tree.places):
                         self.order[body.params[place]] = number
                     for root, tree in enumerate(trees.subtrees()):
-                        self.trees.update((body.params[p], (id(body), root)) for p in tree.places)
+                        self.trees.update((body.params[p], (body, root)) for p in tree.places)
                     self._note_trees_inside(body)
 
     def outline(self) -> None:
@@ -129,10 +132,10 @@ class Outliner(FunctionNames):
                 self._count(scan.pieces, set(), backward)
             for shape in part:
                 shape.kept = shape.kept and self._is_worth_it(shape)
-        taken = {id(s.pieces[0].call.callee.code) for s in every if s.kept and s.pieces[0].call.backward}
+        taken = IdentityMap((s.pieces[0].call.callee.code, None) for s in every if s.kept and s.pieces[0].call.backward)
         for shape in every:
             if shape.kept and self.saved(shape) > _MOST_RESIDUALS:
-                shape.kept = id(shape.pieces[0].call.callee.code) in taken  # else it is taken apart where it is used
+                shape.kept = shape.pieces[0].call.callee.code in taken  # else it is taken apart where it is used
         self._name(every)
         residuals = {param: value for param, (_, value) in self.slices.items()}
         self.program.facts = replace(self.program.facts, residuals=residuals, addends=addends)
@@ -146,10 +149,10 @@ class Outliner(FunctionNames):
         for shape in every:
             shape.pieces, shape.variants = [], []
 
-    def _taken_out(self, shapes: Sequence[Shape], scans: Sequence[Region]) -> set[int]:
-        """Ids of shapes that are only what JAX takes out of a loop where it differentiates that: the part of a call in the
+    def _taken_out(self, shapes: Sequence[Shape], scans: Sequence[Region]) -> set[Shape]:
+        """Shapes that are only what JAX takes out of a loop where it differentiates that: the part of a call in the
         loop that does not depend on its turns."""
-        every = [(id(shape), piece) for shape in shapes for piece in shape.pieces if not piece.call.backward]
+        every = [(shape, piece) for shape in shapes for piece in shape.pieces if not piece.call.backward]
         looped = {_site(piece.call) for _, piece in every if piece.scan.looped}
         bodies = {jax_compat.function_name(scan.function.jaxpr) for scan in scans if scan.looped}
         return {
@@ -158,53 +161,53 @@ class Outliner(FunctionNames):
             if not piece.scan.looped and (_site(piece.call) in looped or piece.call.callee.name in bodies)
         }
 
-    def _backward(self) -> set[int]:
-        """Ids of the functions that only transposed equations call: their own equations do not say so any more."""
-        forward: set[int] = {id(self.program.entry)}
+    def _backward(self) -> set[Function]:
+        """The functions that only transposed equations call: their own equations do not say so any more."""
+        forward: set[Function] = {self.program.entry}
         every = walk_functions(self.program.entry)
         for function in reversed(every):  # callers first
             for equation in function.equations:
                 if equation.callee.name == CHECKPOINT_VJP.name:  # the function itself, as it was before
-                    forward.add(id(equation.params["jaxpr"]))
+                    forward.add(equation.params["jaxpr"])
                     block = equation.params["jaxpr"].jaxpr
                     self.marked.add((jax_compat.function_name(block), jax_compat.function_source(block)))
-                elif id(function) not in forward:
+                elif function not in forward:
                     continue
                 elif type(equation.callee) is Local:
-                    forward.add(id(equation.callee.body))
+                    forward.add(equation.callee.body)
                 elif equation.may_hold_functions and self.provenance.site(equation.origin).phase == "forward":
-                    forward.update(map(id, functions_called(equation)))
-        return {id(f) for f in every} - forward
+                    forward.update(functions_called(equation))
+        return set(every) - forward
 
-    def _scans(self, backward: set[int]) -> list[Region]:
-        """Every function with calls to be found in it, callees first. `backward`: ids of those in a backward pass; of these
+    def _scans(self, backward: set[Function]) -> list[Region]:
+        """Every function with calls to be found in it, callees first. `backward`: those in a backward pass; of these
         only the bodies of loops are told apart."""
         every = walk_functions(self.program.entry)
         loops = bodies_of_loops(every)
-        scans: dict[int, Region] = {}
+        scans: dict[Function, Region] = {}
         for function in reversed(every):  # callers first
             # Where a pass was before (another attempt at a shared function), the calls have been found already.
             if any(not isinstance(e.callee, Primitive) and not is_derivative(e.callee) for e in function.equations):
                 continue
-            outer, loop = loops.get(id(function), (None, None))
-            caller = scans.get(id(outer)) if loop is not None else None
-            if id(function) not in backward:
+            outer, loop = loops.get(function, (None, None))
+            caller = scans.get(outer) if outer is not None else None
+            if function not in backward:
                 saved = caller.saved_by_loop(loop) if caller is not None and loop is not None else frozenset()
                 looped = caller is not None and function.jaxpr is not None
-                scans[id(function)] = Region(function, self, saved=saved, looped=looped)
+                scans[function] = Region(function, self, saved=saved, looped=looped)
             elif caller is not None and loop is not None:
                 sums, terms = put_sums_last(function, loop)
                 self.terms.update(terms)
-                scans[id(function)] = Region(function, self, True, sums=sums)
+                scans[function] = Region(function, self, True, sums=sums)
         for scan in scans.values():
             for param, value, body in slices(scan.function):
-                if id(body) in scans:
-                    self.slices[param] = scans[id(body)], value
+                if body in scans:
+                    self.slices[param] = scans[body], value
         return list(scans.values())[::-1]
 
-    def _without_rules(self) -> set[int]:
-        """Ids of the functions that are no derivative rules nor in one."""
-        own: set[int] = {id(self.program.entry)}
+    def _without_rules(self) -> set[Function]:
+        """The functions that are no derivative rules nor in one."""
+        own: set[Function] = {self.program.entry}
         stack = [self.program.entry]
         while stack:
             for equation in stack.pop().equations:
@@ -213,8 +216,8 @@ class Outliner(FunctionNames):
                 else:
                     called = functions_called(equation)
                 for function in called:
-                    if id(function) not in own:
-                        own.add(id(function))
+                    if function not in own:
+                        own.add(function)
                         stack.append(function)
         return own
 
@@ -238,7 +241,7 @@ class Outliner(FunctionNames):
         first = items[0]
         piece.start = first if isinstance(first, int) else first.start
         # Deep inside rules the rules of rules are not captured any more: nothing there stands for the program's own.
-        within = None if id(scan.function) in self.own else id(scan.function)
+        within = None if scan.function in self.own else scan.function
         assert call.callee is not None  # that is a function's own root
         piece.number(scan.equations, [id(call.callee.code), within, call.backward])
         self.shapes.add(piece, lambda p: p.scan.equations)
@@ -307,7 +310,7 @@ class Outliner(FunctionNames):
             return False
         if not self._is_function(piece) or self._is_wrapper(piece):
             return False
-        if not piece.inputs and self._size(piece) < _BIG_LIBRARY or id(shape) in self.taken_out:
+        if not piece.inputs and self._size(piece) < _BIG_LIBRARY or shape in self.taken_out:
             return False  # constants
         if piece in self.turns.mapped or len(shape.results) >= LEAVES and self.turns.maps(piece.items):
             return False  # `jax.tree.map` says it better
@@ -348,7 +351,7 @@ class Outliner(FunctionNames):
         """Whether it is the innermost function around a refused equation."""
         for item in piece.items:
             if type(item) is int:
-                if id(piece.scan.equations[item].origin) in self.refused:
+                if piece.scan.equations[item].origin in self.refused:
                     return True
             elif not item.shape.kept and not item.shape.refused and self._holds_refused(item):
                 return True
@@ -390,7 +393,7 @@ class Outliner(FunctionNames):
         """How many things a call is passed: the leaves of one tree are one, and so is what one call saved."""
         roots: list[Any] = [self.trees.get(value) for value in piece.inputs]
         if piece.call.backward:
-            makers: Mapping[Any, int] = piece.scan.makers(self)
+            makers: Mapping[Any, Piece] = piece.scan.makers(self)
             roots = [root or makers.get(value) for root, value in zip(roots, piece.inputs, strict=True)]
         return roots.count(None) + len(set(roots) - {None})
 
@@ -412,7 +415,7 @@ class Outliner(FunctionNames):
             for e in inside
         )
 
-    def _count(self, items: Sequence[int | Piece], seen: set[int], backward: bool) -> None:
+    def _count(self, items: Sequence[int | Piece], seen: set[Shape], backward: bool) -> None:
         """Counts calls as they will stand in the text, backward parts or others: those inside a shared function once."""
         for item in items:
             if type(item) is Piece:
@@ -420,8 +423,8 @@ class Outliner(FunctionNames):
                 shape.uses += item.call.backward is backward
                 if not shape.kept:
                     self._count(item.items, seen, backward)
-                elif id(shape) not in seen:
-                    seen.add(id(shape))
+                elif shape not in seen:
+                    seen.add(shape)
                     self._count(item.items, seen, backward)
 
     # ------------------------------------------------------------ the new equations
@@ -573,7 +576,7 @@ def _is_uneven(shape: Shape) -> bool:
 def _is_called_once(shape: Shape) -> bool:
     """Whether one place in the text calls it: bodies of mapped functions that say the same become one."""
     frames = [p.call.frame for p in shape.pieces]
-    scans = {id(p.scan) for p in shape.pieces}
+    scans = {p.scan for p in shape.pieces}
     if shape.uses == 1 or len(shape.variants) > 1 or len(scans) < len(frames) or None in frames:
         return shape.uses == 1
     return len({(id(f.code), f.lasti) for f in frames}) == 1

@@ -256,4 +256,4 @@ class FunctionNames(ABC):
 
 def _value(atom: Atom) -> Hashable:
     """What tells two numbers, or two arrays, apart."""
-    return pieces.number_key(atom.value) if type(atom) is Literal else id(atom)
+    return pieces.number_key(atom.value) if type(atom) is Literal else atom

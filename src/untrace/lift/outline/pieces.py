@@ -76,7 +76,7 @@ class Piece:
                 self.literals.append(atom)
                 return number_key(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
             self.arrays.append(atom)
-            return id(atom), _rough(_type_key(atom.aval))
+            return atom, _rough(_type_key(atom.aval))
 
         def references(atoms: Sequence[Any]) -> tuple[Any, Any]:
             exact = tuple([reference(a) for a in atoms])
@@ -89,8 +89,8 @@ class Piece:
         for item in self.items:
             if isinstance(item, Piece):
                 exact, rough = references(item.passed())
-                keys.append((id(item.shape), item.variant, exact))
-                outline.append((id(item.shape), rough))
+                keys.append((item.shape, item.variant, exact))
+                outline.append((item.shape, rough))
                 for value in item.values:
                     make(value)
                 continue
@@ -285,7 +285,7 @@ def _rough(key: Any) -> Any:
 
 def callee_key(callee: Any) -> Any:
     """Equal for equal callees; what a library's call does is told by the equation that it was."""
-    return callee.name if type(callee) is Library else id(callee.object)
+    return callee.name if type(callee) is Library else callee.object
 
 
 def _may_be_passed(constant: Constant) -> bool:

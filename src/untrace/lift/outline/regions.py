@@ -51,7 +51,7 @@ class Shape(pieces.Shape):
 class Region:
     """One function that is being outlined, and how far each of its values is needed.
 
-    `backward`: whether it is the body of a backward loop. `saved`: results that only a backward loop needs. `sums`: ids of
+    `backward`: whether it is the body of a backward loop. `saved`: results that only a backward loop needs. `sums`:
     equations that add up its carry. `looped`: whether it is the body of a loop.
     """
 
@@ -61,7 +61,7 @@ class Region:
         outliner: Saving,
         backward: bool = False,
         saved: Container[Value] = (),
-        sums: Container[int] = (),
+        sums: Container[Equation] = (),
         looped: bool = False,
     ):
         self.function = function
@@ -91,11 +91,11 @@ class Region:
                 if atom not in saved:
                     self.last_forward[atom] = end
         self.pieces: list[int | Piece] = []
-        self.saved: dict[Value, int] | None = None
+        self.saved: dict[Value, Piece] | None = None
         self.makers_of: dict[Any, Equation] | None = None
         self.looped = looped
 
-    def makers(self, outliner: Saving) -> dict[Value, int]:
+    def makers(self, outliner: Saving) -> dict[Value, Piece]:
         """{value that a kept forward part saves: which part}."""
         if self.saved is None:
             self.saved = {}
@@ -107,7 +107,7 @@ class Region:
                 if not item.shape.kept:
                     stack.extend(item.items)
                 elif outliner.saved(item.shape) > 1:
-                    self.saved.update((item.values[n], id(item)) for n in outliner.residuals(item, item.shape.results))
+                    self.saved.update((item.values[n], item) for n in outliner.residuals(item, item.shape.results))
             for param in self.function.params if self.backward else ():
                 scan, value = self.slices.get(param, (None, param))
                 maker = scan.makers(outliner).get(value) if scan is not None else None

@@ -9,13 +9,14 @@ batch of one).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, permutations, product
 from typing import Any
 
 import jax
 from jax import lax
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
@@ -47,7 +48,7 @@ _COMBINE = "associative_scan.<locals>.combine"
 _MOST = 6
 
 
-def find_associative_scans(program: Program, refused: Mapping[int, int] | frozenset[int] = frozenset()) -> Program:
+def find_associative_scans(program: Program, refused: frozenset[JaxprEqn] = frozenset()) -> Program:
     """Makes one call of the equations of each associative scan, where that is proven; in place."""
     lifter = None
     for function in walk_functions(program.entry):
@@ -123,7 +124,7 @@ def _lift(m: Matcher, group: list[Equation]) -> bool:
             continue
         args = (tuple([Slot(i) for i in slots]),) if count > 1 else (Slot(0),)
         m._replace(ASSOCIATIVE_SCAN, args, kwargs, inputs, covered, anchors, place)
-        lifted = m.replaced[id(place)]
+        lifted = m.replaced[place]
         callee_of(lifted, Library).function = combine
         results: dict[int, Any] = dict(zip(chosen, lifted.outputs, strict=True))
         lifted.outputs = [results.get(i) for i in range(count)]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace.ir.nodes import (
@@ -55,7 +56,9 @@ class Guess:
     words: Sequence[str] = ()
 
 
-def templates(guess: Guess, inputs: list[Any], places: dict[int, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def templates(
+    guess: Guess, inputs: list[Any], places: dict[Value | Constant, int]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a guess as templates (`patterns.template`). Raises NotAScalar."""
     args = tuple([template(a, inputs, places) for a in guess.args])
     return args, {k: template(v, inputs, places) for k, v in guess.kwargs.items()}
@@ -87,7 +90,7 @@ def idiom(*anchors: str, small: bool = False) -> Callable[[Idiom], Idiom]:
 class Lifter:
     """Lifts the functions of one program. Patterns are remembered here, and with them every failed guess.
 
-    `refused`: ids of jaxpr equations that must stay as they are (a lift of them was proven wrong). `own`: names of
+    `refused`: jaxpr equations that must stay as they are (a lift of them was proven wrong). `own`: names of
     primitives that have a user's rule, which goes before everything else. `any_size`: the text is to hold at other
     sizes of the inputs as well. `only`: idioms by primitive, in the place of all. `provenance`: the program's, where it
     has been read. `large`: whether calls that are an equation or two are of no interest.
@@ -95,7 +98,7 @@ class Lifter:
 
     def __init__(
         self,
-        refused: Mapping[int, int] | frozenset[int] = frozenset(),
+        refused: frozenset[JaxprEqn] = frozenset(),
         own: Collection[str] = (),
         any_size: bool = False,
         only: Mapping[str, list[Idiom]] | None = None,
@@ -116,13 +119,13 @@ class Lifter:
 
     def lift(self, program: Program) -> Program:
         """Lifts callers before their callees: what is inside of a library's call is not written."""
-        todo, seen = [program.entry], {id(program.entry)}
+        todo, seen = [program.entry], {program.entry}
         while todo:
             function = todo.pop()
             self.lift_function(function)
             for callee in callees(function):
-                if id(callee) not in seen:
-                    seen.add(id(callee))
+                if callee not in seen:
+                    seen.add(callee)
                     todo.append(callee)
         return program
 
@@ -137,7 +140,7 @@ class Lifter:
             equation = equations[place]
             callee = equation.callee
             kind = type(callee)
-            if kind is Library or kind is Local or id(equation) in consumed or not matcher.free(equation):
+            if kind is Library or kind is Local or equation in consumed or not matcher.free(equation):
                 continue
             known = idioms.get(callee.name)
             if known is None:
@@ -153,8 +156,8 @@ class Matcher:
         self.lifter = lifter
         self.equations = function.equations
         self.uneven = function.facts.uneven
-        self.consumed: set[int] = set()
-        self.replaced: dict[int, Equation] = {}
+        self.consumed: set[Equation] = set()
+        self.replaced: dict[Equation, Equation] = {}
         self.made: dict[Atom, Equation] = {}
         self.uses: dict[Any, int] = {}
         self._refused = lifter.refused
@@ -172,7 +175,7 @@ class Matcher:
             uses[atom] = uses.get(atom, 0) + 1
         self._selectors = selectors
         self._users: dict[Value, list[Equation]] | None = None
-        self._positions: dict[int, int] = {}
+        self._positions: dict[Equation, int] = {}
         self._sites: list[Site | None] | None = None
         self._defined: dict[Any, int] = {}
 
@@ -182,7 +185,7 @@ class Matcher:
         """Whether an equation may become part of a lift."""
         origin = equation.origin
         return (
-            id(origin) not in self._refused
+            origin not in self._refused
             and equation.callee.name not in self.lifter.own
             and not origin.effects
             and not (self._selectors and any(o in self._selectors for o in equation.outputs))
@@ -191,7 +194,7 @@ class Matcher:
     def producer(self, atom: Any, *names: str) -> Equation | None:
         """The equation of a primitive of one of `names` that computes `atom` and that a lift may take in."""
         equation = self.made.get(atom)
-        if equation is None or id(equation) in self.consumed or equation.callee.name not in names:
+        if equation is None or equation in self.consumed or equation.callee.name not in names:
             return None
         return equation
 
@@ -208,7 +211,7 @@ class Matcher:
                 for operand in equation.inputs:
                     if type(operand) is Value:
                         self._users.setdefault(operand, []).append(equation)
-        return [e for e in self._users.get(atom, ()) if id(e) not in self.consumed]
+        return [e for e in self._users.get(atom, ()) if e not in self.consumed]
 
     def is_used_outside(self, output: Any, group: Sequence[Equation]) -> bool:
         """Whether anything but the equations of `group` needs `output`."""
@@ -236,16 +239,14 @@ class Matcher:
     def position(self, equation: Equation) -> int:
         """Where the equation stands in its function."""
         if not self._positions:
-            self._positions = {id(e): i for i, e in enumerate(self.equations)}
-        return self._positions[id(equation)]
+            self._positions = {e: i for i, e in enumerate(self.equations)}
+        return self._positions[equation]
 
     def finish(self, function: Function) -> None:
         """Puts the calls that were found in the place of their equations."""
         if self.replaced:
             consumed, replaced = self.consumed, self.replaced
-            function.equations = [
-                replaced.get(id(e), e) for e in self.equations if id(e) in replaced or id(e) not in consumed
-            ]
+            function.equations = [replaced.get(e, e) for e in self.equations if e in replaced or e not in consumed]
 
     # ------------------------------------------------------------ proof of one guess
 
@@ -320,8 +321,8 @@ class Matcher:
             ):
                 return self._lay_over_one(eqn, pattern.inputs, inputs, outputs[0])
         comparer = self.lifter.comparer
-        matched: dict[int, Any] = {}  # equation of the pattern -> ours
-        taken: set[int] = set()
+        matched: dict[JaxprEqn, Equation] = {}  # equation of the pattern -> ours
+        taken: set[Equation] = set()
         made, consumed = self.made, self.consumed
         todo = [(var, out) for var, out in zip(pattern.outvars, outputs, strict=True) if out is not None]
         while todo:
@@ -341,24 +342,24 @@ class Matcher:
                 continue
             eqn, index = pattern.made_by[var]
             ours = made.get(atom) if type(atom) is Value else None
-            if ours is None or id(ours) in consumed or index >= len(ours.outputs) or ours.outputs[index] is not atom:
+            if ours is None or ours in consumed or index >= len(ours.outputs) or ours.outputs[index] is not atom:
                 return None
-            known = matched.get(id(eqn))
+            known = matched.get(eqn)
             if known is not None:
                 if known is not ours:
                     return None
                 continue
-            operands = self._operands(eqn, ours) if id(ours) not in taken else None
+            operands = self._operands(eqn, ours) if ours not in taken else None
             if operands is None:
                 return None
-            matched[id(eqn)] = ours
-            taken.add(id(ours))
+            matched[eqn] = ours
+            taken.add(ours)
             todo.extend(operands)
         if not matched:
             return None
         group = list(matched.values())
         if len(group) > 1 or len(anchors) > 1:
-            if any(id(e) not in taken for e in anchors):
+            if any(e not in taken for e in anchors):
                 return None
             if not all(self.free(e) for e in group) or not self._closed(group, anchors):
                 return None
@@ -369,7 +370,7 @@ class Matcher:
     ) -> list[Equation] | None:
         """The same for the one equation of a pattern, which reads nothing but the inputs of that."""
         ours = self.made.get(output)
-        if ours is None or id(ours) in self.consumed or ours.outputs[0] is not output:
+        if ours is None or ours in self.consumed or ours.outputs[0] is not output:
             return None
         operands = self._operands(eqn, ours)
         if operands is None:
@@ -419,7 +420,7 @@ class Matcher:
     ) -> None:
         uses = self.uses
         for equation in group:
-            self.consumed.add(id(equation))
+            self.consumed.add(equation)
             for atom in equation.inputs:
                 uses[atom] -= 1
         for atom in inputs:
@@ -428,14 +429,14 @@ class Matcher:
         outputs = [o for e in anchors for o in e.outputs]
         results: list[Any] = outputs
         if None in outputs:  # the body computes them all the same
-            whole = {id(e): with_all_outputs(e) for e in anchors}
-            body_equations = [whole.get(id(e), e) for e in body_equations]
-            results = [o for e in anchors for o in whole[id(e)].outputs]
+            whole = {e: with_all_outputs(e) for e in anchors}
+            body_equations = [whole.get(e, e) for e in body_equations]
+            results = [o for e in anchors for o in whole[e].outputs]
         body = Function(path, inputs, body_equations, results)
         lifted = Equation(Library(path, args, kwargs, body), inputs, outputs, {}, place.origin)
         if len(outputs) == 1 and outputs[0] is not None and not outputs[0].named:
             outputs[0].hint = words.after_lift(outputs[0].hint, path.rpartition(".")[2], outputs[0].aval)
-        self.replaced[id(place)] = lifted
+        self.replaced[place] = lifted
         for output in outputs:
             if output is not None:
                 self.made[output] = lifted
@@ -443,21 +444,21 @@ class Matcher:
     def _from(self, group: list[Equation]) -> list[Equation]:
         """The group in program order: inputs before uses."""
         order: list[Equation] = []
-        seen: set[int] = set()
-        members = {id(e) for e in group}
+        seen: set[Equation] = set()
+        members = {e for e in group}
         stack = [(e, False) for e in group]
         while stack:
             equation, done = stack.pop()
             if done:
                 order.append(equation)
                 continue
-            if id(equation) in seen:
+            if equation in seen:
                 continue
-            seen.add(id(equation))
+            seen.add(equation)
             stack.append((equation, True))
             for atom in reversed(equation.inputs):
                 before = self.made.get(atom)
-                if before is not None and id(before) in members:
+                if before is not None and before in members:
                     stack.append((before, False))
         return order
 

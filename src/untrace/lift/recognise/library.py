@@ -39,6 +39,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 
 # Where a function of a given name is looked for, as a module writes it; the first that has it is the likeliest.
 _MODULES = (
@@ -129,11 +130,11 @@ def _pulled_back(
     function: Callable[..., Any], varied: Sequence[int], args: Sequence[Any], cotangents: Sequence[Any], **kwargs: Any
 ) -> Any:
     leaves, tree = jax.tree.flatten(args)
-    arrays = list({id(a): a for a in leaves if isinstance(a, jax.Array)}.values())
+    arrays = list(IdentityMap((a, None) for a in leaves if isinstance(a, jax.Array)))
 
     def one(*parts: Any) -> Any:
-        given = dict(zip([id(arrays[i]) for i in varied], parts, strict=True))
-        found = function(*jax.tree.unflatten(tree, [given.get(id(a), a) for a in leaves]), **kwargs)
+        given = IdentityMap(zip([arrays[i] for i in varied], parts, strict=True))
+        found = function(*jax.tree.unflatten(tree, [given.get(a, a) for a in leaves]), **kwargs)
         return tuple(found) if isinstance(found, tuple) else found
 
     of = [i for i, c in enumerate(cotangents) if c is not None]

@@ -46,13 +46,13 @@ class NotAScalar(Exception):
     pass
 
 
-def template(value: Any, inputs: list[Any], places: dict[int, int]) -> Any:
+def template(value: Any, inputs: list[Any], places: dict[Value | Constant, int]) -> Any:
     """`value` with a Slot for each atom; literals become plain numbers."""
     kind = type(value)
     if kind is Value or kind is Constant:
-        place = places.get(id(value))
+        place = places.get(value)
         if place is None:
-            place = places[id(value)] = len(inputs)
+            place = places[value] = len(inputs)
             inputs.append(value)
         return Slot(place)
     if kind is Literal:

@@ -8,8 +8,10 @@ product, as any other, and laid over what is there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
+
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace.ir.callees import callee_of, output_of
@@ -30,7 +32,7 @@ _DEFAULTS = {"tol": 1e-5, "atol": 0.0}
 _STEPS_PER_UNKNOWN = 10  # where the author says nothing of `maxiter`
 
 
-def find_solvers(program: Program, refused: Mapping[int, int] | frozenset[int] = frozenset()) -> Program:
+def find_solvers(program: Program, refused: frozenset[JaxprEqn] = frozenset()) -> Program:
     """Makes one call of the equations of each iterative solver, where that is proven; in place."""
     lifter = None
     for function in walk_functions(program.entry):
@@ -74,7 +76,7 @@ def _lift(m: Matcher, equation: Equation, name: str) -> bool:
         return False
     args = tuple([Slot(i) for i in range(closed, len(inputs))])
     m._replace(path, args, kwargs, inputs, covered, [equation], equation)
-    callee = callee_of(m.replaced[id(equation)], Library)
+    callee = callee_of(m.replaced[equation], Library)
     callee.function, callee.closed = matvec, closed
     names = [t.name for t in targets(m.site(equation)) if t.strong and t.path == (0,)]
     if names:

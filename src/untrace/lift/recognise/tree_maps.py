@@ -67,23 +67,25 @@ def _in_order(equations: Sequence[Equation], function: Function) -> list[Equatio
     if not any(type(e.callee) is TreeMap for e in found):
         return found
     params = set(function.params)
-    places = {id(r): i for i, r in reversed(list(enumerate(function.results)))}
-    taken: dict[frozenset[int], dict[int, int]] = {}  # leaves -> the place of each among those that a map takes
+    places: dict[Atom | None, int] = {r: i for i, r in reversed(list(enumerate(function.results)))}
+    # Leaves -> the place of each among those that a map takes.
+    taken: dict[frozenset[Atom | None], dict[Atom | None, int]] = {}
     for at in reversed(range(len(found))):
         equation = found[at]
         if type(equation.callee) is not TreeMap:
             continue
         count = len(equation.callee.turns)
-        outputs = [id(o) for o in equation.outputs]
+        outputs = equation.outputs
         wanted = taken.get(frozenset(outputs)) or places
         columns = [equation.inputs[i * count : (i + 1) * count] for i in range(equation.callee.trees)]
         if all(o in wanted for o in outputs) and not any(params.issuperset(c) for c in columns):
-            order = sorted(range(count), key=lambda i: wanted[outputs[i]])
+            order = sorted(range(count), key=[wanted[o] for o in outputs].__getitem__)
             if order != list(range(count)):
                 equation = found[at] = _permuted(equation, order)
                 columns = [[c[i] for i in order] for c in columns]
         for column in columns:
-            taken.setdefault(frozenset(map(id, column)), {id(a): i for i, a in enumerate(column)})
+            leaves: dict[Atom | None, int] = {a: i for i, a in enumerate(column)}
+            taken.setdefault(frozenset(leaves), leaves)
     return found
 
 
@@ -106,13 +108,13 @@ def _in_one(equations: Sequence[Equation], results: Sequence[Any]) -> list[Equat
         return found
     uses: Counter[Atom] = Counter(a for e in found for a in e.inputs if type(a) is Value)
     uses.update(r for r in results if type(r) is Value)
-    maker = {id(e.outputs[0]): e for e in found if type(e.callee) is TreeMap}
+    maker: dict[Atom | None, Equation] = {e.outputs[0]: e for e in found if type(e.callee) is TreeMap}
     taken: set[str | None] = {None}
-    numbered: set[int] = set()  # maps whose names others have already
+    numbered: set[Equation] = set()  # maps whose names others have already
     for equation in found:
         if type(equation.callee) is TreeMap:
             if equation.callee.result in taken:
-                numbered.add(id(equation))
+                numbered.add(equation)
             taken.add(equation.callee.result)
     for place, equation in enumerate(found):
         joined = True
@@ -121,8 +123,8 @@ def _in_one(equations: Sequence[Equation], results: Sequence[Any]) -> list[Equat
             count = len(equation.callee.turns)
             for tree in range(equation.callee.trees):
                 column = equation.inputs[tree * count : (tree + 1) * count]
-                first = maker.get(id(column[0]))
-                if first is None or id(first) not in numbered or list(first.outputs) != list(column):
+                first = maker.get(column[0])
+                if first is None or first not in numbered or list(first.outputs) != list(column):
                     continue
                 if (
                     len(callee_of(first, TreeMap).turns[0].equations) + len(equation.callee.turns[0].equations)
@@ -131,10 +133,10 @@ def _in_one(equations: Sequence[Equation], results: Sequence[Any]) -> list[Equat
                     continue
                 if any(uses[a] != 1 for a in column):
                     continue
-                again = id(equation) in numbered
+                again = equation in numbered
                 equation = found[place] = _joined(first, equation, tree)
-                numbered.update([id(equation)] if again else [])
-                maker[id(equation.outputs[0])] = equation
+                numbered.update([equation] if again else [])
+                maker[equation.outputs[0]] = equation
                 found[next(i for i, e in enumerate(found) if e is first)] = _GONE
                 joined = True
                 break
@@ -179,9 +181,9 @@ class _Mapper:
         return Counter(a for a in atoms if type(a) is Value)
 
     def mapped(self) -> list[Equation]:
-        known = {id(e): self._frames(e) for e in self.function.equations}
+        known = {e: self._frames(e) for e in self.function.equations}
         equations = self._side_by_side(self._with_sums(self.function.equations, known), known)
-        frames = [known.get(id(e), ()) for e in equations]
+        frames = [known.get(e, ()) for e in equations]
         if not any(frames):  # nothing was called
             return list(equations)
         found: list[Equation] = []
@@ -207,16 +209,18 @@ class _Mapper:
                 at += 1
         return found
 
-    def _side_by_side(self, equations: Sequence[Equation], frames: Mapping[int, Sequence[Frame]]) -> Sequence[Equation]:
+    def _side_by_side(
+        self, equations: Sequence[Equation], frames: Mapping[Equation, Sequence[Frame]]
+    ) -> Sequence[Equation]:
         """Casts of a backward pass that come from one place, one for each leaf, stand where the last of them stood.
 
         What was mapped over the parameters (`x.astype(jnp.bfloat16)`) is differentiated where each of them was used.
         """
         groups: dict[Any, list[int]] = {}
         for at, equation in enumerate(equations):
-            own = frames.get(id(equation), ())
+            own = frames.get(equation, ())
             if own and _is_cast(equation) and self.provenance.site(equation.origin).phase == "backward":
-                groups.setdefault((tuple([id(f) for f in own]), _kind(equation)), []).append(at)
+                groups.setdefault((tuple([f for f in own]), _kind(equation)), []).append(at)
         moved: dict[int, list[int]] = {}  # by the place of the last one
         for places in groups.values():
             outputs = {equations[at].outputs[0] for at in places}
@@ -229,16 +233,18 @@ class _Mapper:
         order = [i for at in range(len(equations)) for i in moved.get(at, () if at in gone else (at,))]
         return [equations[i] for i in order]
 
-    def _with_sums(self, equations: Sequence[Equation], frames: Mapping[int, Sequence[Frame]]) -> Sequence[Equation]:
+    def _with_sums(
+        self, equations: Sequence[Equation], frames: Mapping[Equation, Sequence[Frame]]
+    ) -> Sequence[Equation]:
         """Additions of which each adds something else to the one before, and to that alone, are one TreeSum, which
         stands where the last one stood."""
         runs: list[list[Equation]] = []
         by_total: dict[Atom, list[Equation]] = {}  # the sum so far -> its additions
         for equation in equations:
-            if equation.callee.name != "operator.add" or not frames[id(equation)]:
+            if equation.callee.name != "operator.add" or not frames[equation]:
                 continue
             run = by_total.get(equation.inputs[0]) if len(equation.inputs) == 2 else None
-            if run is not None and frames[id(run[0])] == frames[id(equation)]:
+            if run is not None and frames[run[0]] == frames[equation]:
                 run.append(equation)
             elif len(equation.inputs) == 2 or _adds_to_zero(callee_of(equation, Library)):
                 run = [equation]
@@ -247,14 +253,14 @@ class _Mapper:
                 continue
             if equation.outputs[0] is not None and self.uses.get(equation.outputs[0]) == 1:
                 by_total[equation.outputs[0]] = run
-        found: dict[int, Equation | None] = {}
+        found: dict[Equation, Equation | None] = {}
         for run in runs:
             if len(run) >= _FEWEST:
-                found.update((id(e), None) for e in run)
-                found[id(run[-1])] = _tree_sum(run)
+                found.update((e, None) for e in run)
+                found[run[-1]] = _tree_sum(run)
         if not found:
             return equations
-        moved = [found.get(id(e), e) for e in equations]
+        moved = [found.get(e, e) for e in equations]
         return [e for e in moved if e is not None]
 
     def _frames(self, equation: Equation) -> Sequence[Frame]:
@@ -262,7 +268,7 @@ class _Mapper:
         frames = self.provenance.site(equation.origin).frames
         if not frames or not isinstance(equation.callee, (Library, Primitive)) or equation.effects:
             return ()
-        return () if id(equation.origin) in self.refused or functions_called(equation) else frames
+        return () if equation.origin in self.refused or functions_called(equation) else frames
 
     def _tree_maps(
         self, run: Sequence[Equation], tails: Sequence[Sequence[Frame]], result: str | None
@@ -271,7 +277,7 @@ class _Mapper:
 
         `tails`: the frames from the call inwards.
         """
-        keys = [(tuple([id(f) for f in tail]), _kind(e)) for e, tail in zip(run, tails, strict=True)]
+        keys = [(tuple([f for f in tail]), _kind(e)) for e, tail in zip(run, tails, strict=True)]
         size = period(keys)
         count = len(run) // size
         if count < _FEWEST or size > _LONGEST:
@@ -280,7 +286,7 @@ class _Mapper:
         parts = self._parts(turns[0])
         if not parts or any(self._parts(turn) != parts for turn in turns[1:]):
             return None
-        made = {id(o) for e in run for o in e.outputs}
+        made = {o for e in run for o in e.outputs}
         found = []
         for part in parts:
             one = self._tree_map([[turn[i] for i in part] for turn in turns], tails[part[-1]], result, made)
@@ -291,7 +297,7 @@ class _Mapper:
         return found
 
     def _tree_map(
-        self, turns: Sequence[Sequence[Equation]], tail: Sequence[Frame], result: str | None, made: set[int]
+        self, turns: Sequence[Sequence[Equation]], tail: Sequence[Frame], result: str | None, made: set[Value | None]
     ) -> Equation | None:
         """The equation that does what `turns` do; None where they are not alike. `made`: what all of the run makes."""
         read = [_Turn(turn) for turn in turns]
@@ -302,7 +308,7 @@ class _Mapper:
         shared = [c[0] for c in columns if all(a is c[0] for a in c)]
         if not trees or any(type(a) is not Value for c in trees for a in c):
             return None
-        if any(len({id(a) for a in c}) < len(turns) or any(id(a) in made for a in c) for c in trees):
+        if any(len(set(c)) < len(turns) or any(a in made for a in c) for c in trees):
             return None
         names, order = _names(tail, len(trees))
         trees = [trees[i] for i in order]
@@ -364,10 +370,10 @@ class _Turn:
                 elif atom in made:
                     wires.append(made[atom])
                 else:
-                    if id(atom) not in places:
-                        places[id(atom)] = len(self.inputs)
+                    if atom not in places:
+                        places[atom] = len(self.inputs)
                         self.inputs.append(atom)
-                    wires.append(-1 - places[id(atom)])
+                    wires.append(-1 - places[atom])
             self.wiring.append(wires)
             for output in equation.outputs:
                 if output is not None:

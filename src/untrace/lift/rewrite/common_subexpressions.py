@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace.provenance.sites import Provenance
@@ -28,7 +29,7 @@ _OF_INDICES = frozenset("lt add select_n broadcast_in_dim reshape convert_elemen
 
 
 def computed_once(
-    eqns: Sequence[Any], kept: set[int], results: set[Any], provenance: Provenance
+    eqns: Sequence[Any], kept: set[JaxprEqn], results: set[Any], provenance: Provenance
 ) -> tuple[list[Any], dict[Any, Any]]:
     """(the equations without those that compute what an earlier one does, {their result: the earlier one's}).
 
@@ -85,21 +86,21 @@ def _read(eqn: Any) -> set[Any]:
     return {v for v in eqn.invars if type(v) is not Literal}
 
 
-def _read_besides(eqns: Sequence[Any], kept: set[int], names: dict[Any, Any], found: Sequence[Any]) -> set[Any]:
+def _read_besides(eqns: Sequence[Any], kept: set[JaxprEqn], names: dict[Any, Any], found: Sequence[Any]) -> set[Any]:
     """Results of equations that stay which only such ones read before, and others read now; and those that another call
     which stays reads now: it would be in two pieces."""
-    whole = {v for e in eqns if id(e) in kept for v in e.outvars}
-    inside = {v for e in eqns if id(e) in kept for v in e.outvars}.intersection(names.values())
+    whole = {v for e in eqns if e in kept for v in e.outvars}
+    inside = {v for e in eqns if e in kept for v in e.outvars}.intersection(names.values())
     if not inside:
         return set()
-    open_ = inside.intersection([v for e in eqns if id(e) not in kept for v in e.invars if type(v) is not Literal])
+    open_ = inside.intersection([v for e in eqns if e not in kept for v in e.invars if type(v) is not Literal])
     before = {(v, o) for e in eqns for v in e.invars if type(v) is not Literal and v in inside for o in e.outvars}
     after = {(v, o) for e in found for v in e.invars if type(v) is not Literal and v in inside for o in e.outvars}
     return {v for v, o in after - before if v not in open_ or o in whole}
 
 
 def _once(
-    eqns: Sequence[Any], kept: set[int], results: set[Any], provenance: Provenance, apart: frozenset[Any]
+    eqns: Sequence[Any], kept: set[JaxprEqn], results: set[Any], provenance: Provenance, apart: frozenset[Any]
 ) -> tuple[list[Any], dict[Any, Any]]:
     names: dict[Any, Any] = {}
     first: dict[Hashable, int] = {}  # what is computed -> the place in `found`
@@ -112,7 +113,7 @@ def _once(
     transposed: dict[Hashable, Any] = {}
     alike: dict[Any, Any] = {}  # what is written each time: the first that is the same
     for eqn in eqns:
-        stays = id(eqn) in kept
+        stays = eqn in kept
         if names and any(type(v) is not Literal and v in names for v in eqn.invars):
             eqn = eqn.replace(invars=jax_compat.substituted(eqn.invars, names))
         key = _key(eqn, alike) if apart.isdisjoint(eqn.outvars) else None

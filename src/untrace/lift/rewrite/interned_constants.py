@@ -8,36 +8,38 @@ one of them does not mean the others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 
 Literal = jax_compat.LITERAL_TYPE
 _CALLS = frozenset({"jit", "pjit"})  # what they take they take by position, however often
 
 
-def representatives(closed: Any, named: Mapping[int, str], transparent: Collection[str]) -> dict[int, Any]:
-    """{id of a constant: the first constant of the same type and bits}, for all that are not the first.
+def representatives(closed: Any, named: IdentityMap[Any, str], transparent: Collection[str]) -> IdentityMap[Any, Any]:
+    """{a constant: the first constant of the same type and bits}, for all that are not the first.
 
-    named: by id, names by which the function knows some: those are one only with others of the name.
+    named: names by which the function knows some: those are one only with others of the name.
     transparent: primitives whose jaxprs are looked into.
     """
-    same: dict[int, Any] = {}
+    same: IdentityMap[Any, Any] = IdentityMap()
     alike: dict[Any, list[tuple[Any, Any]]] = {}
-    seen: set[int] = set()
+    seen: set[Any] = set()
+    met: IdentityMap[Any, None] = IdentityMap()
     todo = [closed]
     while todo:
         jaxpr, consts = jax_compat.open_jaxpr(todo.pop())
-        if id(jaxpr) in seen:
+        if jaxpr in seen:
             continue
-        seen.add(id(jaxpr))
+        seen.add(jaxpr)
         for var, value in zip(jaxpr.constvars, consts, strict=False):
-            if id(value) not in seen:
-                seen.add(id(value))
-                key = (named.get(id(value)), var.aval.shape, str(getattr(var.aval, "dtype", "")))
+            if value not in met:
+                met[value] = None
+                key = (named.get(value), var.aval.shape, str(getattr(var.aval, "dtype", "")))
                 alike.setdefault(key, []).append((value, var.aval))
         for eqn in reversed(jaxpr.eqns):
             if eqn.primitive.name in transparent:
@@ -47,20 +49,20 @@ def representatives(closed: Any, named: Mapping[int, str], transparent: Collecti
         for value, aval in several if len(several) > 1 else ():  # large arrays are rarely two of one shape
             bits = _bits(value, aval)
             if bits is not None and first.setdefault(bits, value) is not value:
-                same[id(value)] = first[bits]
+                same[value] = first[bits]
     return same
 
 
-def merged(jaxpr: Any, consts: Sequence[Any], same: dict[int, Any]) -> tuple[dict[Any, Any], list[Any]]:
+def merged(jaxpr: Any, consts: Sequence[Any], same: IdentityMap[Any, Any]) -> tuple[dict[Any, Any], list[Any]]:
     """({variable of a constant: the variable that stands for it}, the values of all) for one jaxpr.
 
     Control flow takes what it closes over once: where one would come to take an array twice, the two stay apart.
     """
-    values = [same.get(id(value), value) for value in consts]
-    first: dict[int, Any] = {}
+    values = [same.get(value, value) for value in consts]
+    first: IdentityMap[Any, Any] = IdentityMap()
     found: dict[Any, Any] = {}
     for var, value in zip(jaxpr.constvars, values, strict=False):
-        other = first.setdefault(id(value), var)
+        other = first.setdefault(value, var)
         if other is not var:
             found[var] = other
     for eqn in jaxpr.eqns if found else ():
@@ -74,7 +76,7 @@ def merged(jaxpr: Any, consts: Sequence[Any], same: dict[int, Any]) -> tuple[dic
                 taken.add(found[var])
     # What stays apart keeps its own array, by which it is told from the other.
     values = [
-        old if new is not old and first[id(new)] is not var and var not in found else new
+        old if new is not old and first[new] is not var and var not in found else new
         for var, old, new in zip(jaxpr.constvars, consts, values, strict=False)
     ]
     return found, values

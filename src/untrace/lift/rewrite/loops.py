@@ -163,7 +163,7 @@ def _once(body: Body, atom: Any, loop: Any) -> Any:
     key = _expression(body, atom)
     if key is None:
         return atom
-    first = body.of_turns.setdefault((id(loop), key), atom)
+    first = body.of_turns.setdefault((loop, key), atom)
     if first is not atom:
         body.of_turns[atom] = first  # in the loop's backward part too
     return first
@@ -213,7 +213,7 @@ def computed_before_a_loop(body: Body, eqn: Any) -> Any:
                 outs = [jax_compat.fresh_variable(v) for v in step.outvars]
                 source = inner.source_info if backward else step.source_info
                 new = step.replace(invars=jax_compat.substituted(step.invars, own), outvars=outs, source_info=source)
-                if id(step) in simplifier.kept:
+                if step in simplifier.kept:
                     simplifier.keep(new)
                 before.setdefault(start, []).append(new)
                 own.update(zip(step.outvars, outs, strict=True))
@@ -249,9 +249,9 @@ def _steps_from_numbers(body: Body, atom: Any) -> list[Any]:
             return []
         if jax_compat.jaxprs_in(made) and not _computes(body, made):
             return []
-        steps[id(made)] = made
-        todo.extend(v for v in made.invars if type(v) is not Literal and id(body.made.get(v)) not in steps)
-    return [e for e in body.eqns if id(e) in steps]
+        steps[made] = made
+        todo.extend(v for v in made.invars if type(v) is not Literal and body.made.get(v) not in steps)
+    return [e for e in body.eqns if e in steps]
 
 
 def _depth_in_turn(body: Body, eqn: Any, loop: Any) -> int:
@@ -334,7 +334,7 @@ def numbers_of_a_while(body: Body, eqn: Any) -> Any:
 
 def _computes(body: Body, eqn: Any) -> bool:
     """Whether an equation takes an array for what is in it: a loop, a call of the author's or an idiom keeps what it is given."""
-    if id(eqn) in body.simplifier.kept:
+    if eqn in body.simplifier.kept:
         return False
     if eqn.primitive.name in ("jit", "pjit"):
         return jax_compat.is_library_jaxpr(eqn.params["jaxpr"])

@@ -113,14 +113,14 @@ def _steps_to(body: Body, index: Any) -> list[Any]:
     while todo:
         atom = todo.pop()
         made = None if type(atom) is Literal else body.made.get(atom)
-        if made is None or id(made) in known or body.is_of_idiom(atom):
+        if made is None or made in known or body.is_of_idiom(atom):
             continue
         if made.primitive.name not in _INDEX_STEPS or made.effects or len(known) > 24:
             continue
         if not jnp.issubdtype(atom.aval.dtype, jnp.integer) and atom.aval.dtype != bool:
             continue
-        known.add(id(made))
+        known.add(made)
         steps.append(made)
         todo.extend(made.invars)
-    order = {id(e): i for i, e in enumerate(body.eqns)}
-    return sorted(steps, key=lambda e: order.get(id(e), 0))
+    order = {e: i for i, e in enumerate(body.eqns)}
+    return sorted(steps, key=lambda e: order.get(e, 0))

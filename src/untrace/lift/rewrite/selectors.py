@@ -109,7 +109,7 @@ def choice_made_again(body: Body, eqn: Any) -> Any:
         if maker is None or any(_inputs(closed)[i] in results for closed in inside):
             continue
         # Also one that JAX made before a loop, since it is the same in every turn.
-        if id(maker) in body.simplifier.selectors or _is_selector(maker) and any(_chooses_by(c, i) for c in inside):
+        if maker in body.simplifier.selectors or _is_selector(maker) and any(_chooses_by(c, i) for c in inside):
             found[i] = maker
     if not found:
         return None
@@ -167,7 +167,7 @@ def _selectors_saved(body: Body, closed: Any) -> dict[Any, Any]:
         v: makers[v]
         for v in jaxpr.outvars
         if _is_in(v, makers)
-        and (id(makers[v]) in body.simplifier.selectors or any(_same(makers[v], other) for other in chosen))
+        and (makers[v] in body.simplifier.selectors or any(_same(makers[v], other) for other in chosen))
     }
 
 
@@ -225,5 +225,5 @@ def _selector(body: Body, maker: Any, value: Any, out: Any, near: Any) -> Any:
     """The equation that makes `out` of `value` as `maker` does."""
     invars = [value if i == _place(maker) else v for i, v in enumerate(maker.invars)]
     new = maker.replace(invars=invars, outvars=[out], source_info=near.source_info)
-    body.simplifier.selectors[id(new)] = new
+    body.simplifier.selectors[new] = new
     return new

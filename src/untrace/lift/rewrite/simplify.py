@@ -62,8 +62,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace.lift.recognise.pmaps import is_pmap
 from untrace.lift.rewrite import interned_constants as equal_constants
 from untrace.lift.rewrite.common_subexpressions import computed_once, constants_once
@@ -118,6 +120,9 @@ def public_calls(says: Callable[[Any, Provenance], bool]) -> Callable[[Any, Prov
     return says
 
 
+_NAMELESS: IdentityMap[Any, str] = IdentityMap()
+
+
 class Known:
     """What is found out of a program's equations while it is simplified, and not asked again where it is simplified in
     another way: where they come from, and which calls are those of public functions."""
@@ -125,15 +130,13 @@ class Known:
     def __init__(self, provenance: Provenance | None = None):
         self.provenance = Provenance() if provenance is None else provenance.shared()
         self._public: dict[Any, bool] = {}
-        self._alive: list[Any] = []
 
     def is_public_call(self, eqn: Any) -> bool:
         """Whether a function that `public_calls` registered says so, asked once of calls of one jaxpr with the same numbers."""
         closed = eqn.params["jaxpr"]
-        key = id(closed), jax_compat.literal_key(eqn)
+        key = closed, jax_compat.literal_key(eqn)
         found = self._public.get(key)
         if found is None:
-            self._alive.append(closed)
             found = self._public[key] = any(says(eqn, self.provenance) for says in _PUBLIC_CALLS)
         return found
 
@@ -151,18 +154,18 @@ class Simplifier:
         self,
         only: frozenset[str] | None = None,
         own: Collection[str] = (),
-        kept: Collection[int] = (),
-        same: dict[int, Any] | None = None,
+        kept: Collection[JaxprEqn] = (),
+        same: IdentityMap[Any, Any] | None = None,
         apart: Callable[[Any, Any], bool] | None = None,
         without: frozenset[str] = frozenset(),
-        instead: Mapping[int, Any] = MappingProxyType({}),
+        instead: Mapping[JaxprEqn, Any] = MappingProxyType({}),
         known: Known | None = None,
     ):
         self.instead = instead
         self.known = Known() if known is None else known
         self.apart = apart
         self.without = without
-        self.same = same or {}
+        self.same = same or IdentityMap()
         self.only = only
         self.own = own
         self.kept = set(kept)
@@ -174,7 +177,6 @@ class Simplifier:
         self.provenance = self.known.provenance
         self.selectors: dict[int, Any] = {}  # equations that make the number of a choice of what was saved of it
         self._memo: dict[int, Any] = {}
-        self._alive: list[Any] = []
         self._allowed: dict[Any, tuple[Rewrite, ...]] = {}
 
     def rewrites(self, name: str, early: bool = False) -> tuple[Rewrite, ...]:
@@ -194,21 +196,19 @@ class Simplifier:
 
     def simplify(self, closed: Any, outermost: bool = True) -> Any:
         """`closed`, simplified and without dead equations; the very same object where nothing was rewritten."""
-        found = self._memo.get(id(closed))
+        found = self._memo.get(closed)
         if found is None:
-            self._alive.append(closed)
-            found = self._memo[id(closed)] = self._simplified(closed, outermost)
+            found = self._memo[closed] = self._simplified(closed, outermost)
         return found
 
     def keep(self, eqn: Any) -> None:
         """Leaves an equation alone, which stands in the place of one that is."""
-        self._alive.append(eqn)
-        self.kept.add(id(eqn))
+        self.kept.add(eqn)
 
     def _simplified(self, closed: Any, outermost: bool) -> Any:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
         body = Body(self, jaxpr, outermost, self.choice)
-        if any(id(value) in self.same for value in consts):
+        if any(value in self.same for value in consts):
             found, values = equal_constants.merged(jaxpr, consts, self.same)
             if any(a is not b for a, b in zip(values, consts, strict=True)):
                 body.substitute.update(found)
@@ -254,31 +254,31 @@ class Simplifier:
                 # Inside shard_map a call of a library function is known by its simplified body, as patterns are.
                 inside = Simplifier(IMPLICIT)
                 new = inside._with_params(eqn)
-                if id(eqn) in self.kept:
+                if eqn in self.kept:
                     self.keep(new)
                 self.counts.update(inside.counts)
                 body.changed = body.changed or new is not eqn
                 eqn = new
-            if id(eqn) in self.instead and self.only is None:
-                eqn = eqn.replace(params={**eqn.params, "jaxpr": self.instead[id(eqn)]})
+            if eqn in self.instead and self.only is None:
+                eqn = eqn.replace(params={**eqn.params, "jaxpr": self.instead[eqn]})
                 self.keep(eqn)
                 self.counts["as_called"] += 1
                 body.changed = True
             kind = "" if self.only == IMPLICIT else self._library_call(eqn, body.results)
             if kind == "public" and self.only is None and any(_is_known(body, v) for v in eqn.invars):
                 kind = "inline"
-            elif id(eqn) in self.kept:  # a part of an idiom is as JAX traces it
+            elif eqn in self.kept:  # a part of an idiom is as JAX traces it
                 kind = "public"
             if kind == "inline":
                 self.counts["inlined_library_function"] += 1
                 self._inline(body, eqn, eqn.params["jaxpr"], eqn.invars)
                 continue
-            branch = default_branch(eqn) if self.only is None and id(eqn) not in self.kept else None
+            branch = default_branch(eqn) if self.only is None and eqn not in self.kept else None
             if branch is not None:
                 self.counts["default_platform"] += 1
                 self._inline(body, eqn, branch, eqn.invars[1:])
                 continue
-            if self.only is None and id(eqn) not in self.kept and is_plain_call(eqn, body.results):
+            if self.only is None and eqn not in self.kept and is_plain_call(eqn, body.results):
                 self.counts["inlined_call"] += 1
                 self._inline(body, eqn, eqn.params["call_jaxpr"], eqn.invars)
                 continue
@@ -286,7 +286,7 @@ class Simplifier:
                 eqn = body.early(eqn)
             new = eqn if kind == "public" else self._with_params(eqn)
             body.changed = body.changed or new is not eqn
-            body.add(new, kept=id(eqn) in self.kept)
+            body.add(new, kept=eqn in self.kept)
 
     def _inline(self, body: Body, eqn: Any, closed: Any, operands: Sequence[Any]) -> None:
         """Puts the equations of a jaxpr in the place of the equation that calls it."""
@@ -298,7 +298,7 @@ class Simplifier:
             outvars = [jax_compat.fresh_variable(v) for v in old.outvars]
             names.update(zip(old.outvars, outvars, strict=True))
             fresh.append(new.replace(outvars=outvars))
-            if id(old) in self.kept:  # recognised there, and here as well
+            if old in self.kept:  # recognised there, and here as well
                 self.keep(fresh[-1])
         body.changed = True
         body.add_users(fresh)
@@ -523,21 +523,21 @@ def simplified(
     closed: Any,
     only: frozenset[str] | None = None,
     own: Collection[str] = (),
-    kept: Collection[int] = (),
-    named: Mapping[int, str] = MappingProxyType({}),
+    kept: Collection[JaxprEqn] = (),
+    named: IdentityMap[Any, str] = _NAMELESS,
     apart: Callable[[Any, Any], bool] | None = None,
     without: frozenset[str] = frozenset(),
-    instead: Mapping[int, Any] = MappingProxyType({}),
+    instead: Mapping[JaxprEqn, Any] = MappingProxyType({}),
     known: Known | None = None,
 ) -> tuple[Any, Counter[str]]:
     """(`closed` simplified, how often each rewrite was made); the same object where none was.
 
-    named: names of constants that the function knows, by id: those stay apart from others like them of another name.
+    named: names of constants that the function knows: those stay apart from others like them of another name.
     apart: says of two equations that they are parts of different functions of the author's.
-    without: rewrites that are not made. instead: other bodies that do the same, of calls by their equation's id.
+    without: rewrites that are not made. instead: other bodies that do the same, of calls by their equation.
     known: what was found out when it was simplified before.
     """
-    same: dict[int, Any] = {}
+    same: IdentityMap[Any, Any] = IdentityMap()
     if only is None or "equal_constants" in only:
         same = equal_constants.representatives(closed, named, _TRANSPARENT)
     simplifier = Simplifier(only, own, kept, same, apart, without, instead, known)
@@ -553,7 +553,7 @@ def _varies(variables: Sequence[Any]) -> bool:
 
 
 def is_simplified(
-    closed: Any, own: Collection[str], named: Mapping[int, str], apart: Any, known: Known | None = None
+    closed: Any, own: Collection[str], named: IdentityMap[Any, str], apart: Any, known: Known | None = None
 ) -> bool:
     """Whether `simplified`, with all rewrites, would change anything where no equation is kept."""
     same = equal_constants.representatives(closed, named, _TRANSPARENT)

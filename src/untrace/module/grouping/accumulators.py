@@ -14,9 +14,11 @@ round otherwise then, so that such a text is proven by running it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from jax.extend.core import JaxprEqn
 
 from untrace._identifiers import identifier
 from untrace._trees import is_plain
@@ -88,13 +90,13 @@ def _in_order(node: Any, ways: Sequence[Way]) -> list[Way]:
     return [leaf.steps for leaf in reach(node, Name("x")) or () if leaf.steps in wanted]
 
 
-def _chain(body: Function, carry: Value, result: Any, forced: Any) -> list[tuple[Equation, Any]]:
+def _chain(body: Function, carry: Value, result: Any, forced: Container[JaxprEqn]) -> list[tuple[Equation, Any]]:
     """The equations by which `carry` becomes `result` by additions alone, with what each adds; nothing where it does not."""
     found: list[tuple[Equation, Any]] = []
     total: Any = carry
     while total is not result:
         users = [e for e in body.equations if any(a is total for a in e.inputs)]
-        if len(users) != 1 or any(r is total for r in body.results) or id(users[0].origin) in forced:
+        if len(users) != 1 or any(r is total for r in body.results) or users[0].origin in forced:
             return []
         plain = plain_equation(users[0])
         if plain.callee.name != "add" or len(plain.inputs) != 2 or list(plain.outputs) != list(users[0].outputs):

@@ -211,7 +211,7 @@ def write_map(w: Any, equation: Equation) -> None:
         function = Name(label)
     result = Name(w.scope.fresh(identifier(name, "leaves")))
     w.statements.append(Assign([result.id], Call("jax.tree.map", [function, *trees]), equation.origin))
-    w.module.folded[id(equation.origin)] = tuple(
+    w.module.folded[equation.origin] = tuple(
         [e.origin for turn in callee.turns for e in turn.equations if e.origin is not equation.origin]
     )
     w.trees.add(result, structure.example, equation.outputs)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
@@ -53,7 +54,7 @@ class NumpyModule(ModuleWriter):
     rules = NUMPY
     namespace = "np"
 
-    def __init__(self, forced: frozenset[int] = frozenset(), standalone: bool = False, idiomatic: bool = False):
+    def __init__(self, forced: frozenset[JaxprEqn] = frozenset(), standalone: bool = False, idiomatic: bool = False):
         super().__init__(forced, standalone, idiomatic)
         self.values = NumpyValues(self.modules)
         self.modules.add("np")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 from untrace.ir.nodes import Equation, Literal, Value
 from untrace.lift.recognise import library, signatures
 from untrace.lift.recognise.engine import Guess, Matcher, idiom
@@ -128,14 +129,14 @@ def _mapped(equation: Equation, name: str, closed: Any) -> Iterator[Guess]:
         ones = tuple([Value(_element(a.aval)) if i in mapped else a for i, a in enumerate(inputs)])
         given = [_element(a) if a.shape[:1] == size else a for a in outputs]
         facts = signatures.Facts(jaxpr.eqns, [a.aval for a in ones], given)
-        whole = {id(one): a for one, a in zip(ones, inputs, strict=True)}
-        known = {id(ones[i]) for i in mapped}
+        whole = IdentityMap(zip(ones, inputs, strict=True))
+        known = {ones[i] for i in mapped}
         for path in [p for p in paths if not p.startswith("operator.")]:
             plain = [Guess(path, ones)] if name in _PLAIN else []
             for guess in [*plain, *signatures.guesses(path, ones, facts)]:
-                if not any(id(v) in whole for v in guess.kwargs.values()):
-                    where = tuple([i for i, a in enumerate(guess.args) if id(a) in known])
-                    args = [whole.get(id(a), a) for a in guess.args]
+                if not any(v in whole for v in guess.kwargs.values()):
+                    where = tuple([i for i, a in enumerate(guess.args) if a in known])
+                    args = [whole.get(a, a) for a in guess.args]
                     yield Guess(f"vmap.{path}", (where, *args), guess.kwargs)
 
 

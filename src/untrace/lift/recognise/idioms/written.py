@@ -85,7 +85,7 @@ def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if site.library[1] != "einsum" and not _is_of(m, place - 1, site):  # most equations
         return
     # What is lifted already was another round of the author's loop.
-    if _is_of(m, place + 1, site) and id(m.equations[place + 1]) not in m.consumed:
+    if _is_of(m, place + 1, site) and m.equations[place + 1] not in m.consumed:
         return
     call = call_of(m, equation)
     if call is None:
