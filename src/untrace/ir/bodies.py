@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import replace
 
-from untrace.ir.nodes import Equation, Function, Program, Structured, functions_called, walk_functions
+from untrace.ir.nodes import Cond, Equation, Function, Program, Scan, While, functions_called, walk_functions
 
 # What `jax.checkpoint` leaves, on the lines of JAX.
 CHECKPOINTS = ("checkpoint", "remat2", "remat")
@@ -21,7 +21,7 @@ def bodies_in(program: Program) -> Iterator[tuple[Function, Equation]]:
     """The bodies in a program, each with the equation that has it."""
     for function in walk_functions(program.entry):
         for equation in function.equations:
-            if isinstance(equation.callee, Structured) or equation.callee.name in CALLS:
+            if type(equation.callee) in (Scan, While, Cond) or equation.callee.name in CALLS:
                 for body in functions_called(equation):
                     yield body, equation
 

@@ -10,6 +10,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Cond, Equation, Function, Literal, Scan, Value, While, functions_called
+from untrace.ir.structured import derivative_in
 from untrace.lift.naming import parameters, words
 
 
@@ -176,6 +177,7 @@ _ROLES = {
     ("cond", "branches_0"): "branch_0", ("cond", "branches_1"): "branch_1",
     ("vmap", "jaxpr"): "one",
 }  # fmt: skip
+_TOKENS = {"vjp": "pullback", "linearize": "pushforward", "linear_transpose": "transposed"}
 
 
 def function_name(function: Function, kind: str, role: str, phase: str) -> str:
@@ -192,9 +194,10 @@ def function_name(function: Function, kind: str, role: str, phase: str) -> str:
 
 def name_token(equation: Equation, strong: Sequence[Any]) -> None:
     """What `jax.vjp` and its like give to call later goes through functions by its name."""
-    word = {"vjp": "pullback", "linearize": "pushforward", "linear_transpose": "transposed"}.get(equation.callee.name)
-    if word is not None and equation.outputs[-1] is not None:
+    derivative = derivative_in(equation.callee)
+    word = _TOKENS.get(equation.callee.name)
+    if derivative is not None and word is not None and equation.outputs[-1] is not None:
         path = () if word == "transposed" else (1,)
-        own = not equation.params["derivative"].signature.around
+        own = not derivative.signature.around
         found = next((t.name for t in strong if own and t.path == path), None)
         equation.outputs[-1].hint = word if found is None else words.clean(found)
