@@ -9,8 +9,8 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Cond, Equation, Function, Literal, Scan, Value, While, functions_called
-from untrace.ir.structured import derivative_in
+from untrace.ir.nodes import Cond, Equation, Function, Literal, Scan, Value, While, functions_called, functions_in
+from untrace.ir.structured import CustomRule, derivative_in
 from untrace.lift.naming import parameters, words
 
 
@@ -63,6 +63,13 @@ def inner_result(equation: Equation, index: int, lent: Container[int] = ()) -> s
             return words.plural(result.hint)
         return result.hint
     return zeros
+
+
+def functions_by_role(equation: Equation) -> list[tuple[str, list[Function]]]:
+    """The functions of an equation, with the name of the parameter that holds them."""
+    if type(equation.callee) is CustomRule:
+        return [("function", [function]) for function in equation.callee.bodies]
+    return [(key, functions_in(value)) for key, value in equation.parameters.items()]
 
 
 def results_inside(equation: Equation, index: int) -> list[Any]:

@@ -22,7 +22,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import is_named_where_written
-from untrace.ir.nodes import Cond, Equation, Function, Literal, Program, Scan, Value, functions_called, functions_in
+from untrace.ir.nodes import Cond, Equation, Function, Literal, Program, Scan, Value, functions_called
 from untrace.ir.structured import varied_in
 from untrace.lift.adjoint import cotangents
 from untrace.lift.adjoint.checkpoints import name_cotangents
@@ -427,8 +427,7 @@ class Namer:
         kind = equation.callee.name
         phase = group.phase if varied_in(equation.callee) is None else "forward"
         results = self._names_of_results(equation, group)
-        for key, value in equation.parameters.items():
-            functions = functions_in(value)
+        for key, functions in inner.functions_by_role(equation):
             for place, function in enumerate(functions):
                 if id(function) in self._named:
                     continue
