@@ -25,17 +25,16 @@ STAGES = ("captured", "lifted", "called")
 
 
 def measure(options: dict[str, Any], record: Record) -> None:
-    """Records what the two evaluations give: "same", "close" or the difference."""
-    fn, args, kwargs, static = program(options)
+    """Records what the evaluations give: "same", "close" or the difference."""
     import jax
 
     from untrace.driver.attempts import interpreter_settings
 
     with interpreter_settings():
-        expected = host_leaves(original(fn, args, kwargs, static))
+        expected = host_leaves(original(*program(options)))
         for stage in STAGES:
             record.put(stage=stage)
-            found = evaluated(fn, args, kwargs, static, stage)
+            found = evaluated(*program(options), stage)  # with other arguments, which may be references that it changes
             if found is not None:
                 record.put(**{stage: verdict(expected, host_leaves(jax.block_until_ready(found)))})
 
