@@ -39,24 +39,9 @@ class Importer(Protocol):
     def note(self, sentence: str) -> None: ...
 
 
-Capture = Callable[[Importer, Any], Mapping[str, Any]]
 # Rules inside rules inside rules: what the third derivative and those after it would need. The numbers of rules grow
 # exponentially there (the reverse pass of a solver differentiates its own loops), so they end here, with a note.
 MAX_DEPTH = 2
-
-CAPTURES: dict[str, Capture] = {}
-
-
-def capture(name: str) -> Callable[[Capture], Capture]:
-    """Registers how the parameters of one primitive are captured."""
-
-    def register(function: Capture) -> Capture:
-        if name in CAPTURES:
-            raise ValueError(f"a second capture for {name!r}")
-        CAPTURES[name] = function
-        return function
-
-    return register
 
 
 def custom_jvp_call(importer: Importer, eqn: Any) -> CustomRule:
@@ -198,7 +183,6 @@ def _guarded(importer: Importer, name: str, kind: str, trace: Callable[[], Any] 
         return None
 
 
-@capture("pallas_call")
 def pallas_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     """The parameters with the kernel and the index maps as Functions: `index_maps`, one a block, beside `grid_mapping`.
 
@@ -212,7 +196,6 @@ def pallas_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     return params
 
 
-@capture("linear_call")
 def linear_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     """{callee, transpose: Functions, transpose_consts: Constants, num_callee_consts, num_res}.
 
@@ -230,7 +213,6 @@ def linear_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     }
 
 
-@capture("call_hi_primitive")
 def call_hi_primitive(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     """The parameters, and for a `custom_root` that is written as one: `root`, `f`, `solve` and `tangent_solve`."""
     params = dict(eqn.params)
@@ -241,3 +223,9 @@ def call_hi_primitive(importer: Importer, eqn: Any) -> Mapping[str, Any]:
             closed = getattr(root, name)
             params[name] = importer.function(closed, jax_compat.function_name(closed) or name)
     return params
+
+
+# How the parameters of other primitives are captured, by name.
+CAPTURES: dict[str, Callable[[Importer, Any], Mapping[str, Any]]] = {
+    "pallas_call": pallas_call, "linear_call": linear_call, "call_hi_primitive": call_hi_primitive,
+}  # fmt: skip

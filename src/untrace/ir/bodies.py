@@ -12,7 +12,7 @@ CHECKPOINTS = ("checkpoint", "remat2", "remat")
 # Calls of a function that is their parameter `jaxpr`.
 CALLS = frozenset({"jit", "pjit", *CHECKPOINTS})
 # These and other calls of one function, on all their operands, that are nothing more.
-PLAIN_CALLS = CALLS | {"closed_call", "core_call"}
+PLAIN_CALLS = CALLS | {"closed_call", "core_call", "call", "composite"}
 # Those of a function that has a rule for derivatives.
 RULED_CALLS = frozenset({"custom_jvp_call", "custom_vjp_call"})
 

@@ -129,6 +129,10 @@ def _by_body(equation: Equation, inputs: Sequence[Data], run: Evaluator = evalua
     if type(callee) is Primitive and callee.name in PLAIN_CALLS:
         (body,) = functions_called(equation)
         return run(body, *inputs)
+    if callee.name == "custom_linear_solve":
+        return _solved(equation, inputs, run)
+    if callee.name == "linear_call":
+        return _linear(equation, inputs, run)
     return _bind(equation, inputs)
 
 
@@ -249,6 +253,46 @@ def _with_zeros(some: Sequence[Data], zeros: Sequence[bool], like: Sequence[Data
     for value, zero in zip(like, zeros, strict=True):
         aval = jax_compat.tangent_aval(jax_compat.typeof(value))
         yield np.zeros(aval.shape, aval.dtype) if zero else next(given)
+
+
+def _solved(equation: Equation, inputs: Sequence[Data], run: Evaluator) -> Sequence[Data]:
+    """What a solver gives, whose parts are Functions with constants of their own."""
+    parts, counts = equation.params["jaxprs"], equation.params["const_lengths"]
+    given = iter(inputs)
+    consts = [[next(given) for _ in range(count)] for count in counts]
+    count = len(parts.matvec.params) - counts.matvec
+    has_aux = len(parts.solve.results) > count
+
+    def solver(part: Function, own: Sequence[Data]) -> Callable[[Data, Sequence[Data]], Data]:
+        def solved(_: Data, b: Sequence[Data]) -> Data:
+            found = list(run(part, *own, *b))
+            return (found[:count], found[count:]) if has_aux else found
+
+        return solved
+
+    found = lax.custom_linear_solve(
+        lambda x: list(run(parts.matvec, *consts[0], *x)),
+        list(given),
+        solver(parts.solve, consts[2]),
+        None if parts.transpose_solve is None else solver(parts.transpose_solve, consts[3]),
+        symmetric=parts.vecmat is parts.matvec,
+        has_aux=has_aux,
+    )
+    return jax.tree.leaves(found)
+
+
+def _linear(equation: Equation, inputs: Sequence[Data], run: Evaluator) -> Sequence[Data]:
+    """What a linear function with an author's transpose gives."""
+    params = equation.params
+    first = params["num_callee_consts"]
+    last = first + params["num_res"]
+    own, others = inputs[:first], [c.value for c in params["transpose_consts"]]
+    return jax.custom_derivatives.linear_call(
+        lambda residuals, x: list(run(params["callee"], *own, *residuals, *x)),
+        lambda residuals, ct: list(run(params["transpose"], *others, *residuals, *ct)),
+        list(inputs[first:last]),
+        list(inputs[last:]),
+    )
 
 
 # ---------------------------------------------------------------- what was captured

@@ -499,7 +499,7 @@ def _walked_before(entry: Function) -> list[Function]:
 
 def _walk(entry: Function) -> list[Function]:
     order: list[Function] = []
-    seen: set[int] = set()
+    seen: set[Function] = set()
     # An explicit stack: programs nest deeper than Python's own stack likes.
     stack: list[tuple[Function, bool]] = [(entry, False)]
     while stack:
@@ -507,9 +507,9 @@ def _walk(entry: Function) -> list[Function]:
         if done:
             order.append(function)
             continue
-        if id(function) in seen:
+        if function in seen:
             continue
-        seen.add(id(function))
+        seen.add(function)
         stack.append((function, True))
-        stack.extend([(callee, False) for callee in callees(function) if id(callee) not in seen])
+        stack.extend([(callee, False) for callee in callees(function) if callee not in seen])
     return order

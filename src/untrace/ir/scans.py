@@ -52,7 +52,7 @@ def closes_simply(function: Function, count: int, outside: Sequence[Atom]) -> bo
     """
     used = used_values(function)
     atoms = [a for p, a in zip(function.params[:count], outside, strict=False) if p in used]
-    return not any(map(_is_number, atoms)) and len({id(a) for a in atoms}) == len(atoms)
+    return not any(map(_is_number, atoms)) and len(set(atoms)) == len(atoms)
 
 
 def _is_number(atom: Atom) -> bool:
