@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from programs import program_of
+from programs import double_a_result, program_of
 
 import untrace
 from untrace.capture.function import trace
@@ -266,20 +266,11 @@ def test_a_body_that_a_pass_broke_is_seen(kind: type) -> None:
     before = evaluate(entry, *args)
     loops = [e.callee for f in walk_functions(entry) for e in f.equations if type(e.callee) is kind]
     body = loops[0].bodies[-1]
-    place = next(i for i, r in enumerate(body.results) if type(r) is Value and r not in body.params)
-    wrong = Value(body.results[place].aval)
-    doubled = Equation(Primitive(lax.add_p), [body.results[place]] * 2, [wrong], {}, add_of(body.results[place].aval))
-    body.equations = [*body.equations, doubled]
-    body.results = [*body.results[:place], wrong, *body.results[place + 1 :]]
+    double_a_result(body)
     check(entry)
     after = evaluate(entry, *args)
     assert not all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     assert all(np.array_equal(a, b) for a, b in zip(before, bound_again(entry, *args), strict=True))
-
-
-def add_of(aval: Any) -> Any:
-    """The equation of JAX that adds two such arrays."""
-    return jax.make_jaxpr(lambda a, b: a + b)(*[jax.ShapeDtypeStruct(aval.shape, aval.dtype)] * 2).eqns[0]
 
 
 def test_a_callee_says_what_its_operands_are() -> None:

@@ -18,8 +18,9 @@ import jax
 from untrace import jax_compat
 from untrace.capture.filtered_bodies import FilteredCall, filtered_call
 from untrace.ir.bodies import CALLS, bodies_in
-from untrace.ir.calls import is_derivative, signature_of
-from untrace.ir.nodes import Function, Program, walk_functions
+from untrace.ir.nodes import Function, Program, functions_called, walk_functions
+from untrace.ir.signatures import DerivativeSignature
+from untrace.ir.structured import derivative_in
 from untrace.ir.trees import BodyTrees, Tree
 
 _LOOPS = frozenset({"scan", "while", "cond"})  # and branches
@@ -167,8 +168,10 @@ def note_trees(program: Program, bodies: Bodies) -> None:
     """Notes the trees of loops, branches, jitted and differentiated functions, and those that marked functions take."""
     for function in walk_functions(program.entry):
         for equation in function.equations:
-            if is_derivative(equation):
-                _note(equation.params["jaxpr"], _of_signature(signature_of(equation)))
+            derivative = derivative_in(equation.callee)
+            if derivative is not None:
+                (body,) = functions_called(equation)
+                _note(body, _of_signature(derivative.signature))
     for body, _ in bodies_in(program):
         marked = body.transposed[0] if body.transposed is not None else None
         taken = bodies.trees(marked.jaxpr) if marked is not None else None
@@ -187,7 +190,7 @@ def _note(body: Function, trees: BodyTrees) -> None:
     body.facts = replace(body.facts, trees=trees.typed(body.params, body.results))
 
 
-def _of_signature(signature: Any) -> BodyTrees:
+def _of_signature(signature: DerivativeSignature) -> BodyTrees:
     """The trees of a function that is differentiated: what it closes over comes first."""
     found, place = [], signature.closed
     args, kwargs = signature.args

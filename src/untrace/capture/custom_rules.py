@@ -18,6 +18,7 @@ from untrace import jax_compat
 from untrace.capture.calls.differentiated import called_derivatives
 from untrace.capture.calls.unfolding import unfolded
 from untrace.ir.nodes import Function
+from untrace.ir.structured import CustomRule, JvpRule, VjpRule
 from untrace.jaxprs.equal.compare import compare
 from untrace.jaxprs.expand.expand import Expander
 
@@ -25,7 +26,7 @@ from untrace.jaxprs.expand.expand import Expander
 class Importer(Protocol):
     """What a rule asks of who imports its equation (`jaxpr.Importer`)."""
 
-    rules: dict[Any, dict[str, Any]]
+    rules: dict[Any, CustomRule]
     expander: Expander
     keeps_calls: bool
     is_public: Callable[[Any], bool]
@@ -34,52 +35,25 @@ class Importer(Protocol):
     def outside(self) -> Mapping[Any, Any]: ...
     def function(self, closed: Any, name: str) -> Function: ...
     def constant(self, value: Any, aval: Any) -> Any: ...
-    def later(self, work: Callable[[bool], None], public: Mapping[str, Any] | None = None) -> None: ...
+    def later(self, work: Callable[[bool], None], public: CustomRule | None = None) -> None: ...
     def note(self, sentence: str) -> None: ...
 
 
-Capture = Callable[[Importer, Any], Mapping[str, Any]]
 # Rules inside rules inside rules: what the third derivative and those after it would need. The numbers of rules grow
 # exponentially there (the reverse pass of a solver differentiates its own loops), so they end here, with a note.
 MAX_DEPTH = 2
 
-CAPTURES: dict[str, Capture] = {}
 
-
-def capture(name: str) -> Callable[[Capture], Capture]:
-    """Registers how the parameters of one primitive are captured."""
-
-    def register(function: Capture) -> Capture:
-        if name in CAPTURES:
-            raise ValueError(f"a second capture for {name!r}")
-        CAPTURES[name] = function
-        return function
-
-    return register
-
-
-@capture("custom_jvp_call")
-def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
-    """{call_jaxpr: Function, jvp: Function or None, num_consts, symbolic_zeros, out_zeros, closed}.
-
-    `jvp` maps (the operands that it closes over, primals without the closed-over ones, their tangents) to (primals out,
-    tangents out whose `out_zeros` entry is False). `closed` are the indices of the operands that it closes over.
-    """
+def custom_jvp_call(importer: Importer, eqn: Any) -> CustomRule:
+    """The callee of such an equation, which gets its rule later."""
     params = eqn.params
     key = jax_compat.rule_key(eqn, params["jvp_jaxpr_fun"])
     found = importer.rules.get(key)
     if found is not None:
         return found
     name = jax_compat.function_name(params["call_jaxpr"]) or "custom_jvp"
-    out: Any = {
-        "call_jaxpr": importer.function(params["call_jaxpr"], name),
-        "num_consts": params["num_consts"],
-        "symbolic_zeros": params["symbolic_zeros"],
-        "jvp": None,
-        "out_zeros": (),
-        "closed": (),
-    }
-    importer.rules[key] = out
+    function = importer.function(params["call_jaxpr"], name)
+    callee = importer.rules[key] = CustomRule(eqn.primitive, function, params["num_consts"], params["symbolic_zeros"])
 
     def trace() -> Any:
         rule, out_zeros = importer.expander.jvp_of(eqn)
@@ -88,27 +62,21 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
         return rule, out_zeros, _places(importer, eqn, tracers)
 
     def trace_rule(allowed: bool) -> None:
-        rule, out_zeros, closed = _guarded(importer, name, "jvp", trace if allowed else None) or (None, (), ())
-        out["jvp"] = rule and importer.function(rule, name + "_jvp")
-        out.update(out_zeros=out_zeros, closed=closed)
+        found = _guarded(importer, name, "jvp", trace if allowed else None)
+        if found is not None:
+            rule, out_zeros, closed = found
+            callee.rule = JvpRule(importer.function(rule, name + "_jvp"), out_zeros, closed)
 
-    importer.later(trace_rule, out if importer.is_public(eqn) else None)
-    return out
+    importer.later(trace_rule, callee if importer.is_public(eqn) else None)
+    return callee
 
 
 def _note_paths(function: Function, rule: Any) -> None:
     function.facts = replace(function.facts, rule_paths=jax_compat.rule_argument_names(rule) or ())
 
 
-@capture("custom_vjp_call")
-def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
-    """{call_jaxpr, fwd, bwd: Functions (fwd and bwd None where they cannot be traced), res_forwards, ct_zeros, ...}.
-
-    `fwd` maps the primals to (residuals that are not inputs, primals out); `res_forwards[i]` is the index of the input
-    that residual i is, or None; `bwd` maps (all residuals, cotangents) to the cotangents whose `ct_zeros` is False;
-    operands whose `perturbed` is False must not be differentiated. Before all else both take the operands that they
-    close over: `fwd_closed` and `bwd_closed` are the indices of those.
-    """
+def custom_vjp_call(importer: Importer, eqn: Any) -> CustomRule:
+    """The callee of such an equation, which gets its rules later."""
     params = eqn.params
     key = (jax_compat.rule_key(eqn, params["fwd_jaxpr_thunk"], params["bwd"]), importer.expander.perturbed_of(eqn))
     found = importer.rules.get(key)
@@ -117,14 +85,7 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     name = jax_compat.function_name(params["call_jaxpr"]) or "custom_vjp"
     primal = importer.function(params["call_jaxpr"], name)
     _note_paths(primal, params["fwd_jaxpr_thunk"])
-    out: Any = {
-        "call_jaxpr": primal,
-        "num_consts": params["num_consts"],
-        "symbolic_zeros": params["symbolic_zeros"],
-        "fwd": None,
-        "bwd": None,
-    }
-    importer.rules[key] = out
+    callee = importer.rules[key] = CustomRule(eqn.primitive, primal, params["num_consts"], params["symbolic_zeros"])
 
     def trace() -> Any:
         fwd, forwards, bwd, *rest = importer.expander.vjp_of(eqn)
@@ -137,20 +98,14 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     def trace_rules(allowed: bool) -> None:
         rules = _guarded(importer, name, "vjp", trace if allowed else None)
         if rules is not None:
-            fwd, forwards, bwd, zeros, perturbed, fwd_closed, bwd_closed = rules
-            out.update(
-                fwd_closed=fwd_closed,
-                bwd_closed=bwd_closed,
-                fwd=importer.function(fwd, name + "_fwd"),
-                bwd=importer.function(bwd, name + "_bwd"),
-                res_forwards=forwards,
-                ct_zeros=zeros,
-                perturbed=perturbed,
-            )
-            _note_paths(out["bwd"], params["bwd"])
+            fwd, forwards, bwd, *rest = rules
+            first = importer.function(fwd, name + "_fwd")
+            second = importer.function(bwd, name + "_bwd")
+            callee.rule = VjpRule(first, second, forwards, *rest)
+            _note_paths(second, params["bwd"])
 
     importer.later(trace_rules)
-    return out
+    return callee
 
 
 def _with_calls(importer: Importer, plain: Sequence[Any], trace: Callable[[], Sequence[Any]]) -> Sequence[Any]:
@@ -228,7 +183,6 @@ def _guarded(importer: Importer, name: str, kind: str, trace: Callable[[], Any] 
         return None
 
 
-@capture("pallas_call")
 def pallas_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     """The parameters with the kernel and the index maps as Functions: `index_maps`, one a block, beside `grid_mapping`.
 
@@ -242,7 +196,6 @@ def pallas_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     return params
 
 
-@capture("linear_call")
 def linear_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     """{callee, transpose: Functions, transpose_consts: Constants, num_callee_consts, num_res}.
 
@@ -260,7 +213,6 @@ def linear_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     }
 
 
-@capture("call_hi_primitive")
 def call_hi_primitive(importer: Importer, eqn: Any) -> Mapping[str, Any]:
     """The parameters, and for a `custom_root` that is written as one: `root`, `f`, `solve` and `tangent_solve`."""
     params = dict(eqn.params)
@@ -271,3 +223,9 @@ def call_hi_primitive(importer: Importer, eqn: Any) -> Mapping[str, Any]:
             closed = getattr(root, name)
             params[name] = importer.function(closed, jax_compat.function_name(closed) or name)
     return params
+
+
+# How the parameters of other primitives are captured, by name.
+CAPTURES: dict[str, Callable[[Importer, Any], Mapping[str, Any]]] = {
+    "pallas_call": pallas_call, "linear_call": linear_call, "call_hi_primitive": call_hi_primitive,
+}  # fmt: skip

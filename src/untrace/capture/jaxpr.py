@@ -18,33 +18,69 @@ from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace.capture import custom_rules
 from untrace.capture.calls.checkpoints import Checkpoints
+from untrace.capture.calls.derivative_calls import CALLED, CALLS, LATER
+from untrace.capture.calls.vmaps import VMAP
 from untrace.ir.bodies import CHECKPOINTS
 from untrace.ir.nodes import Cond, Constant, Equation, Function, Literal, Primitive, Scan, Value, While
+from untrace.ir.structured import Checkpoint, CustomRule, Map, Pullback, Transformed
 from untrace.jaxprs.expand.expand import Expander
 
 _JITS = ("jit", "pjit")
 
 
-def _scan(eqn: Any, params: Mapping[str, Any]) -> tuple[Primitive, Mapping[str, Any]]:
+def _scan(importer: Importer, eqn: Any) -> Imported:
     consts, carries = jax_compat.scan_counts(eqn)
+    params = importer.params(eqn)
     return Scan(eqn.primitive, params["jaxpr"], consts, carries), _without(params, "jaxpr")
 
 
-def _while(eqn: Any, params: Mapping[str, Any]) -> tuple[Primitive, Mapping[str, Any]]:
+def _while(importer: Importer, eqn: Any) -> Imported:
     keys = "cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts"
+    params = importer.params(eqn)
     return While(eqn.primitive, *[params[key] for key in keys]), _without(params, *keys)
 
 
-def _cond(eqn: Any, params: Mapping[str, Any]) -> tuple[Primitive, Mapping[str, Any]]:
+def _cond(importer: Importer, eqn: Any) -> Imported:
+    params = importer.params(eqn)
     return Cond(eqn.primitive, params["branches"]), _without(params, "branches")
+
+
+def _map(importer: Importer, eqn: Any) -> Imported:
+    given = eqn.params
+    function = importer.params(eqn)["jaxpr"]
+    return Map(eqn.primitive, function, given["in_axes"], given["out_axes"], given["signature"]), {}
+
+
+def _derivative(importer: Importer, eqn: Any) -> Imported:
+    return Transformed(eqn.primitive, importer.params(eqn)["jaxpr"], eqn.params["derivative"]), {}
+
+
+def _later(importer: Importer, eqn: Any) -> Imported:
+    return Pullback(eqn.primitive, eqn.params["later"].derivative), {}
+
+
+def _checkpoint(importer: Importer, eqn: Any) -> Imported:
+    params = importer.params(eqn)
+    how = Checkpoint(differentiated=params["differentiated"])
+    return Transformed(eqn.primitive, params["jaxpr"], how), _without(params, "jaxpr", "differentiated")
 
 
 def _without(params: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     return {key: value for key, value in params.items() if key not in keys}
 
 
-# By the name of a primitive: its callee with its bodies, and the other parameters.
-_STRUCTURED = {"scan": _scan, "while": _while, "cond": _cond}
+# A callee with its bodies, and the other parameters.
+Imported = tuple[Primitive, Mapping[str, Any]]
+# Of JAX's primitives, by name.
+_STRUCTURED: dict[str, Callable[[Importer, Any], Imported]] = {
+    "scan": _scan, "while": _while, "cond": _cond, **dict.fromkeys(CHECKPOINTS, _checkpoint),
+    "custom_jvp_call": lambda importer, eqn: (custom_rules.custom_jvp_call(importer, eqn), {}),
+    "custom_vjp_call": lambda importer, eqn: (custom_rules.custom_vjp_call(importer, eqn), {}),
+}  # fmt: skip
+# Of those that stand for the author's calls.
+_CALLS: dict[Any, Callable[[Importer, Any], Imported]] = {
+    VMAP: _map, **dict.fromkeys((*CALLS.values(), CALLED), _derivative), **dict.fromkeys(LATER.values(), _later),
+}  # fmt: skip
 
 
 def _identity(closed: Any) -> Any:
@@ -89,8 +125,8 @@ class Importer:
         self._takes_rules = rules
         self.is_public = is_public
         self.keeps_calls = keeps_calls
-        self._rest: IdentityMap[Mapping[str, Any], tuple[int, Callable[[bool], None]]] = IdentityMap()
-        self.rules: dict[Any, dict[str, Any]] = {}  # captured custom rules, by `jax_compat.rule_key`
+        self._rest: dict[CustomRule, tuple[int, Callable[[bool], None]]] = {}
+        self.rules: dict[Any, CustomRule] = {}  # by `jax_compat.rule_key`
 
     @property
     def notes(self) -> list[str]:
@@ -124,11 +160,10 @@ class Importer:
 
         False where no equation of `functions` is such a call.
         """
-        if not self._rest or not any(e.params in self._rest for f in functions for e in f.equations):
+        if not self._rest or not any(e.callee in self._rest for f in functions for e in f.equations):
             return False
-        for depth, work in self._rest.values():
-            self._later.append((depth, work))
-        self._rest = IdentityMap()
+        self._later.extend(self._rest.values())
+        self._rest = {}
         self._capture_rules()
         return True
 
@@ -137,10 +172,10 @@ class Importer:
         """For the inputs of all bodies in the program what they are outside."""
         return custom_rules.variables_outside(self._program) if self._program is not None else {}
 
-    def later(self, work: Callable[[bool], None], public: Mapping[str, Any] | None = None) -> None:
+    def later(self, work: Callable[[bool], None], public: CustomRule | None = None) -> None:
         """Puts off `work(allowed)`, the capture of a rule, until everything on this level is captured.
 
-        allowed: whether rules this deep inside rules are captured at all. public: what is captured of a public function.
+        allowed: whether rules this deep inside rules are captured at all. public: the callee, of a public function.
         """
         if self._takes_rules and public is not None:
             self._rest[public] = self._depth + 1, work
@@ -225,17 +260,18 @@ class Importer:
         for eqn in jaxpr.eqns:
             inputs = [self.literal(v) if type(v) is literal else env[v] for v in eqn.invars]
             params = eqn.params
-            for value in params.values():
-                if type(value) not in plain:
-                    params = self._params(eqn, params)
-                    break
             prim = eqn.primitive
-            callee = primitives.get(prim)
-            if callee is None:
-                callee = primitives[prim] = Primitive(prim)
-            make = _STRUCTURED.get(callee.name)
+            make = _STRUCTURED.get(prim.name) or _CALLS.get(prim)
             if make is not None:
-                callee, params = make(eqn, params)
+                callee, params = make(self, eqn)
+            else:
+                for value in params.values():
+                    if type(value) not in plain:
+                        params = self.params(eqn)
+                        break
+                callee = primitives.get(prim)
+                if callee is None:
+                    callee = primitives[prim] = Primitive(prim)
             outputs: list[Value | None] = []
             for var in eqn.outvars:
                 if type(var) is drop:
@@ -251,7 +287,9 @@ class Importer:
             return self.constant(var.val, var.aval)
         return Literal(var.val, var.aval)
 
-    def _params(self, eqn: Any, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    def params(self, eqn: Any) -> Mapping[str, Any]:
+        """The parameters of an equation, with Functions for jaxprs."""
+        params = eqn.params
         special = custom_rules.CAPTURES.get(eqn.primitive.name)
         if special is not None:
             return special(self, eqn)

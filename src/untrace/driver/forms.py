@@ -125,7 +125,7 @@ def forms_of(
     compiles: whether XLA begins with the original, which a proof waits for.
     folds: whether calls of `jax.vmap` and `jax.grad` are found again first; nothing comes where there is none.
     """
-    whole = _whole(captured, folds)
+    whole = with_calls_found(captured, folds)
     if folds and whole is captured.expanded:
         return
     if options.style == "idiomatic" and options.simplify and options.prove:
@@ -181,7 +181,7 @@ def _untouched(captured: Captured | None) -> Goal | None:
     return None if captured is None else Goal(captured.expanded)
 
 
-def _whole(captured: Captured, folds: bool) -> Any:
+def with_calls_found(captured: Captured, folds: bool) -> Any:
     """What was captured, with calls of `jax.vmap` and `jax.grad` found again if `folds`; the same object each time."""
     if not folds:
         return captured.expanded
@@ -201,7 +201,7 @@ def _bodies_at_example(captured: Captured, plain: Plain, folds: bool) -> dict[Ja
     """Other bodies that do the same (`recognised`), of calls in the program at the example's own sizes."""
     example = captured.example
     assert example is not None
-    program = plain.at_example(_whole(example, folds))
+    program = plain.at_example(with_calls_found(example, folds))
     return recognised(close_over_constants(prune(program)))[1]
 
 
@@ -220,7 +220,7 @@ def _at_example(
     assert beside is not None
     example, place = beside.example, beside.equations
     if len(example.vmaps) == len(captured.vmaps) and _calls(example) == _calls(captured):
-        whole = _whole(example, folds)
+        whole = with_calls_found(example, folds)
         there = {place[i] for i in kept if i in place} | parts(whole, example.checkpoints)
         settings = example.constant_names, example.hooks.apart
         known = Known(example.provenance)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from jax.extend.core import JaxprEqn
 
-from untrace.ir.nodes import Equation, Function, Program, Structured, functions_called, walk_functions
+from untrace.ir.nodes import Cond, Equation, Function, Program, Scan, While, functions_called, walk_functions
 
 # What `jax.checkpoint` leaves, on the lines of JAX.
 CHECKPOINTS = ("checkpoint", "remat2", "remat")
 # Calls of a function that is their parameter `jaxpr`.
 CALLS = frozenset({"jit", "pjit", *CHECKPOINTS})
 # These and other calls of one function, on all their operands, that are nothing more.
-PLAIN_CALLS = CALLS | {"closed_call", "core_call"}
+PLAIN_CALLS = CALLS | {"closed_call", "core_call", "call", "composite"}
 # Those of a function that has a rule for derivatives.
 RULED_CALLS = frozenset({"custom_jvp_call", "custom_vjp_call"})
 
@@ -23,7 +23,7 @@ def bodies_in(program: Program) -> Iterator[tuple[Function, Equation]]:
     """The bodies in a program, each with the equation that has it."""
     for function in walk_functions(program.entry):
         for equation in function.equations:
-            if isinstance(equation.callee, Structured) or equation.callee.name in CALLS:
+            if type(equation.callee) in (Scan, While, Cond) or equation.callee.name in CALLS:
                 for body in functions_called(equation):
                     yield body, equation
 

@@ -1,48 +1,54 @@
 """Equations that stand for what the author called of a function: `jax.vmap(f)(x)`, `jax.grad(f)(x)` and their like.
 
-Their parameter `jaxpr` is the function; its first parameters are the values that it closes over (`signature.closed`).
+The function's first parameters are the values that it closes over (`signature.closed`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from untrace.ir.bodies import CHECKPOINTS
+from untrace.ir.callees import callee_of
+from untrace.ir.derivatives import JACOBIANS
 from untrace.ir.nodes import Atom, Equation, Library, Scan, Slot, While
-from untrace.ir.types import CallSignature, Parameter
-
-_CLOSED_OVER_NOTHING = frozenset({"checkpoint", "remat2", "remat", "custom_vjp_call", "custom_vjp_call_jaxpr"})
-_DERIVATIVES = frozenset("value_and_grad jvp vjp linearize linear_transpose jacfwd jacrev hessian called".split())
+from untrace.ir.signatures import CallSignature
+from untrace.ir.structured import CustomRule, Map, Pullback, Transformed, derivative_in
+from untrace.ir.types import Parameter
 
 
 def is_call(equation: Equation) -> bool:
-    return equation.callee.name == "vmap" or is_derivative(equation)
+    return type(equation.callee) is Map or is_derivative(equation)
 
 
 def is_derivative(equation: Equation) -> bool:
-    return equation.callee.name in _DERIVATIVES and "derivative" in equation.params
+    return derivative_in(equation.callee) is not None
 
 
 def is_named_where_written(equation: Equation) -> bool:
     """Whether the words for what it gives are known where it is written: its outputs are parts of several results."""
-    return equation.callee.name in ("pullback", "pushforward") or (
-        is_derivative(equation) and equation.callee.name not in ("jacfwd", "jacrev", "hessian", "called")
+    return type(equation.callee) is Pullback or (
+        is_derivative(equation) and equation.callee.name not in (*JACOBIANS, "called")
     )
 
 
-def signature_of(equation: Equation) -> CallSignature:
+def signature_of(callee: Map | Transformed) -> CallSignature:
     """What the author's function takes and gives."""
-    params = equation.params
-    return params["signature"] if equation.callee.name == "vmap" else params["derivative"].signature
+    if type(callee) is Map:
+        return callee.signature
+    derivative = derivative_in(callee)
+    assert derivative is not None  # no checkpoint
+    return derivative.signature
 
 
 def passed_places(equation: Equation) -> list[int]:
     """The operands that the call passes, where the function does not close over them instead."""
-    signature = signature_of(equation)
+    callee = callee_of(equation, (Map, Transformed))
+    signature = signature_of(callee)
     every = range(len(equation.inputs))
-    if equation.callee.name != "vmap":
+    if type(callee) is not Map:
         return list(every[signature.closed :])
     alone = signature.stands_alone(equation.inputs)
-    return [i for i in every if alone or equation.params["in_axes"][i] is not None]
+    return [i for i in every if alone or callee.in_axes[i] is not None]
 
 
 def passed_operands(equation: Equation) -> Sequence[Atom]:
@@ -50,11 +56,12 @@ def passed_operands(equation: Equation) -> Sequence[Atom]:
     callee = equation.callee
     if type(callee) is Scan or type(callee) is While:
         return equation.inputs[callee.consts :]
-    if callee.name == "custom_jvp_call":
-        return equation.inputs[equation.params["num_consts"] :]
+    if type(callee) is CustomRule:
+        # A function with rules for reverse mode may be written with what it closes over as arguments.
+        return equation.inputs[callee.consts :] if callee.is_jvp else equation.inputs
     if is_call(equation):
         return [equation.inputs[i] for i in passed_places(equation)]
-    return equation.inputs if callee.name in _CLOSED_OVER_NOTHING else ()
+    return equation.inputs if callee.name in CHECKPOINTS else ()
 
 
 def repeated_slots(callee: Library) -> list[int]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from untrace import jax_compat
+from untrace.ir import derivatives
 from untrace.ir.bodies import PLAIN_CALLS
 from untrace.ir.nodes import (
+    Atom,
     Cond,
     Equation,
     Function,
     Library,
     Local,
     Pack,
+    Primitive,
     Scan,
     TreeMap,
     TreeSum,
@@ -27,16 +31,20 @@ from untrace.ir.nodes import (
     While,
     functions_called,
 )
-from untrace.ir.types import Data
+from untrace.ir.signatures import Derivative
+from untrace.ir.structured import CustomRule, JvpRule, Map, Pullback, Transformed, VjpRule
+from untrace.ir.types import Aval, Data
 
-Evaluator = Callable[..., list[Data]]  # of a Function on its arguments
+Evaluator: TypeAlias = Callable[..., Sequence[Data]]  # of a Function on its arguments
+PrimitiveEvaluator: TypeAlias = Callable[[Equation, Sequence[Data]], Sequence[Data]]
 
 
 def evaluate(function: Function, *args: Data) -> list[Data]:
-    """The results of `function` on `args` (arrays or tracers, one per parameter); usable under `jax.jit`.
+    """The results of `function` on `args` (arrays or tracers, one per parameter); usable under `jax.jit`, and differentiable.
 
-    Loops, branches, jitted and marked functions are run by their bodies, as passes have left them. What JAX alone can run
-    (a custom rule, a mapped or a sharded function, a derivative that is called) is bound again as it was captured.
+    Everything that has a body is run by that, as passes have left it: a mapped function is mapped and a differentiated one
+    differentiated here, with the rules that functions in it have. What has none, or is one of those that JAX alone can run
+    (callbacks, sharded functions, kernels), is bound again as it was captured.
     """
     return _run(function, args, _by_body)
 
@@ -55,16 +63,16 @@ def bound_again(function: Function, *args: Data) -> list[Data]:
     return _run(function, args, _bind)
 
 
-def _run(function: Function, args: Sequence[Data], primitive: Callable[[Equation, Sequence[Data]], Any]) -> list[Data]:
-    env: dict[Value, Any] = dict(zip(function.params, args, strict=True))
+def _run(function: Function, args: Sequence[Data], primitive: PrimitiveEvaluator) -> list[Data]:
+    env: dict[Value, Data] = dict(zip(function.params, args, strict=True))
 
-    def read(atom: Any) -> Any:
+    def read(atom: Atom) -> Data:
         return env[atom] if type(atom) is Value else atom.value
 
     for equation in function.equations:
         inputs = [read(a) for a in equation.inputs]
         callee = equation.callee
-        outputs: Sequence[Any]
+        outputs: Sequence[Data]
         if type(callee) is Pack:
             outputs = [tuple(inputs)]
         elif type(callee) is Unpack:
@@ -72,9 +80,10 @@ def _run(function: Function, args: Sequence[Data], primitive: Callable[[Equation
         elif type(callee) is TreeMap:
             outputs = [_run(f, callee.arguments(inputs, turn), primitive)[0] for turn, f in enumerate(callee.turns)]
         elif type(callee) is TreeSum:
-            params: Any = equation.inputs
-            results: Any = equation.outputs
-            outputs = _run(Function("sum", params, list(callee.equations), results), inputs, primitive)
+            params = [a for a in equation.inputs if type(a) is Value]
+            results = [o for o in equation.outputs if o is not None]
+            given = [x for a, x in zip(equation.inputs, inputs, strict=True) if type(a) is Value]
+            outputs = _run(Function("sum", params, list(callee.equations), results), given, primitive)
         elif type(callee) is Library or type(callee) is Local:
             outputs = _run(callee.body, inputs, primitive)
         else:
@@ -98,10 +107,9 @@ def _off(values: Sequence[Data]) -> Sequence[Data]:
     return found
 
 
-def _by_body(equation: Equation, inputs: Sequence[Any], run: Evaluator | None = None) -> Sequence[Any]:
-    """What a primitive gives; by its body where it is a loop, a choice or a call, which `run` evaluates."""
+def _by_body(equation: Equation, inputs: Sequence[Data], run: Evaluator = evaluate) -> Sequence[Data]:
+    """What a primitive gives; by its body where it has one, which `run` evaluates."""
     callee = equation.callee
-    run = run or evaluate
     if type(callee) is Scan:
         return _scan(callee, equation, inputs, run)
     if type(callee) is While:
@@ -109,16 +117,32 @@ def _by_body(equation: Equation, inputs: Sequence[Any], run: Evaluator | None = 
     if type(callee) is Cond:
         branches = [lambda *operands, b=branch: run(b, *operands) for branch in callee.branches]
         return lax.switch(inputs[0], branches, *inputs[1:])
-    if callee.name in PLAIN_CALLS:
+    if type(callee) is CustomRule:
+        return _ruled(callee, equation, inputs, run)
+    if type(callee) is Map:
+        mapped = jax.vmap(lambda *xs: run(callee.function, *xs), callee.in_axes, list(callee.out_axes))
+        return mapped(*inputs)
+    if type(callee) is Transformed:
+        return _transformed(callee, inputs, run)
+    if type(callee) is Pullback:
+        return derivatives.call_later(callee.name, inputs[0], callee.derivative.signature, inputs[1:])
+    if type(callee) is Primitive and callee.name in PLAIN_CALLS:
         (body,) = functions_called(equation)
         return run(body, *inputs)
+    if callee.name == "custom_linear_solve":
+        return _solved(equation, inputs, run)
+    if callee.name == "linear_call":
+        return _linear(equation, inputs, run)
     return _bind(equation, inputs)
 
 
-def _scan(loop: Scan, equation: Equation, inputs: Sequence[Any], run: Evaluator) -> Sequence[Any]:
+# ---------------------------------------------------------------- loops
+
+
+def _scan(loop: Scan, equation: Equation, inputs: Sequence[Data], run: Evaluator) -> Sequence[Data]:
     consts, start = inputs[: loop.consts], loop.consts + loop.carries
 
-    def turn(carry: tuple[Any, ...], elements: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def turn(carry: tuple[Data, ...], elements: tuple[Data, ...]) -> tuple[tuple[Data, ...], tuple[Data, ...]]:
         results = run(loop.body, *consts, *carry, *elements)
         return _typed(results[: loop.carries], carry), tuple(results[loop.carries :])
 
@@ -127,13 +151,13 @@ def _scan(loop: Scan, equation: Equation, inputs: Sequence[Any], run: Evaluator)
     return [*carry, *stacked]
 
 
-def _while(loop: While, inputs: Sequence[Any], run: Evaluator) -> Sequence[Any]:
+def _while(loop: While, inputs: Sequence[Data], run: Evaluator) -> Sequence[Data]:
     ours, consts = inputs[: loop.condition_consts], inputs[loop.condition_consts : loop.consts]
 
-    def goes_on(carry: tuple[Any, ...]) -> Any:
+    def goes_on(carry: tuple[Data, ...]) -> Data:
         return jnp.any(run(loop.condition, *ours, *carry)[0])
 
-    def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+    def turn(carry: tuple[Data, ...]) -> tuple[Data, ...]:
         new = _typed(run(loop.body, *consts, *carry), carry)
         if not loop.condition.result_avals[0].shape:
             return new
@@ -144,24 +168,144 @@ def _while(loop: While, inputs: Sequence[Any], run: Evaluator) -> Sequence[Any]:
     return list(lax.while_loop(goes_on, turn, _arrays(inputs[loop.consts :])))
 
 
-def _arrays(values: Sequence[Any]) -> tuple[Any, ...]:
+def _arrays(values: Sequence[Data]) -> tuple[Data, ...]:
     """Numbers as arrays: what a loop hands on has a type."""
     return tuple([jax.tree.map(jnp.asarray, value) for value in values])
 
 
-def _typed(values: Sequence[Any], carry: Sequence[Any]) -> tuple[Any, ...]:
+def _typed(values: Sequence[Data], carry: Sequence[Data]) -> tuple[Data, ...]:
     """What a turn hands on, of the types that it was handed: a literal among it is a Python number here."""
     return tuple([jax.tree.map(lambda v, c: jnp.asarray(v, c.dtype), v, c) for v, c in zip(values, carry, strict=True)])
 
 
-def _bind(equation: Equation, args: Sequence[Any]) -> Sequence[Any]:
+# ---------------------------------------------------------------- derivatives
+
+
+def _transformed(call: Transformed, inputs: Sequence[Data], run: Evaluator) -> Sequence[Data]:
+    def function(*args: Data) -> Sequence[Data]:
+        return run(call.function, *args)
+
+    how = call.how
+    if isinstance(how, Derivative):
+        outs, held = derivatives.call(call.name, function, how.signature, inputs)
+        return outs if held is None else [*outs, held]
+    if how.varied is None:
+        return function(*inputs)
+    places, count = how.varied, len(call.function.params)
+
+    def of_varied(*varied: Data) -> list[Data]:
+        given = dict(zip(places, varied, strict=True))
+        return list(function(*[given.get(i, x) for i, x in enumerate(inputs[:count])]))
+
+    _, pullback = jax.vjp(of_varied, *[inputs[i] for i in places])
+    return pullback(list(inputs[count:]))
+
+
+def _ruled(call: CustomRule, equation: Equation, inputs: Sequence[Data], run: Evaluator) -> Sequence[Data]:
+    """What a function with a rule gives: by its body, and where it is differentiated by the rule's, or as it was captured
+    where there is no such body."""
+    rule, count = call.rule, call.consts
+    outs = len(call.function.results)
+
+    def function(*args: Data) -> tuple[Data, ...]:
+        return tuple([jnp.asarray(x) for x in run(call.function, *args)])
+
+    def captured(*args: Data) -> tuple[Data, ...]:
+        return tuple(_bind(equation, args))
+
+    if call.is_jvp:
+        with_jvp = jax.custom_jvp(function)
+
+        @with_jvp.defjvp
+        def jvp(primals: tuple[Data, ...], tangents: tuple[Data, ...]) -> tuple[tuple[Data, ...], tuple[Data, ...]]:
+            if type(rule) is not JvpRule:
+                return jax.jvp(captured, primals, tangents)
+            closed = [primals[i] for i in rule.closed]
+            results = run(rule.function, *closed, *primals[count:], *tangents[count:])
+            moved = _with_zeros(results[outs:], rule.out_zeros, results[:outs])
+            return tuple([jnp.asarray(x) for x in results[:outs]]), tuple(moved)
+
+        return with_jvp(*inputs)
+
+    with_vjp = jax.custom_vjp(function)
+
+    def forward(*args: Data) -> tuple[tuple[Data, ...], Data]:
+        if type(rule) is not VjpRule:
+            return jax.vjp(captured, *args)
+        results = run(rule.fwd, *[args[i] for i in rule.fwd_closed], *args[count:])
+        fresh = iter(results[: len(results) - outs])
+        residuals = [next(fresh) if i is None else args[i] for i in rule.res_forwards]
+        return tuple(results[len(results) - outs :]), [*[args[i] for i in rule.bwd_closed], *residuals]
+
+    def backward(saved: Data, cotangents: Sequence[Data]) -> tuple[Data, ...]:
+        if type(rule) is not VjpRule:
+            return saved(cotangents)
+        fresh = iter(run(rule.bwd, *saved, *cotangents))
+        return tuple([*[None] * count, *[None if zero else next(fresh) for zero in rule.ct_zeros]])
+
+    with_vjp.defvjp(forward, backward)
+    return with_vjp(*inputs)
+
+
+def _with_zeros(some: Sequence[Data], zeros: Sequence[bool], like: Sequence[Data]) -> Iterator[Data]:
+    """A tangent for each of the values `like`: those given, and zeros."""
+    given = iter(some)
+    for value, zero in zip(like, zeros, strict=True):
+        aval = jax_compat.tangent_aval(jax_compat.typeof(value))
+        yield np.zeros(aval.shape, aval.dtype) if zero else next(given)
+
+
+def _solved(equation: Equation, inputs: Sequence[Data], run: Evaluator) -> Sequence[Data]:
+    """What a solver gives, whose parts are Functions with constants of their own."""
+    parts, counts = equation.params["jaxprs"], equation.params["const_lengths"]
+    given = iter(inputs)
+    consts = [[next(given) for _ in range(count)] for count in counts]
+    count = len(parts.matvec.params) - counts.matvec
+    has_aux = len(parts.solve.results) > count
+
+    def solver(part: Function, own: Sequence[Data]) -> Callable[[Data, Sequence[Data]], Data]:
+        def solved(_: Data, b: Sequence[Data]) -> Data:
+            found = list(run(part, *own, *b))
+            return (found[:count], found[count:]) if has_aux else found
+
+        return solved
+
+    found = lax.custom_linear_solve(
+        lambda x: list(run(parts.matvec, *consts[0], *x)),
+        list(given),
+        solver(parts.solve, consts[2]),
+        None if parts.transpose_solve is None else solver(parts.transpose_solve, consts[3]),
+        symmetric=parts.vecmat is parts.matvec,
+        has_aux=has_aux,
+    )
+    return jax.tree.leaves(found)
+
+
+def _linear(equation: Equation, inputs: Sequence[Data], run: Evaluator) -> Sequence[Data]:
+    """What a linear function with an author's transpose gives."""
+    params = equation.params
+    first = params["num_callee_consts"]
+    last = first + params["num_res"]
+    own, others = inputs[:first], [c.value for c in params["transpose_consts"]]
+    return jax.custom_derivatives.linear_call(
+        lambda residuals, x: list(run(params["callee"], *own, *residuals, *x)),
+        lambda residuals, ct: list(run(params["transpose"], *others, *residuals, *ct)),
+        list(inputs[first:last]),
+        list(inputs[last:]),
+    )
+
+
+# ---------------------------------------------------------------- what was captured
+
+
+def _bind(equation: Equation, args: Sequence[Data]) -> Sequence[Data]:
     """What the captured equation gives; a loop takes and gives the parts of tuples."""
     outputs = jax_compat.bind_equation(equation.origin, jax.tree.leaves(list(args)))
     if not any(o is not None and type(o.aval) is TupleType for o in equation.outputs):
         return outputs
     rest = iter(outputs)
 
-    def build(aval: Any) -> Any:
+    def build(aval: Aval | None) -> Data:
         return tuple([build(p) for p in aval.parts]) if type(aval) is TupleType else next(rest)
 
     return [build(o.aval if o is not None else None) for o in equation.outputs]

@@ -3,9 +3,10 @@
     Program   one entry function, its signature and pytrees, and where it came from
     Function  flat single-assignment equations between parameters and results
     Equation  a call: outputs = callee(*inputs, **params)
-    callee    a Primitive (of JAX or of a library), with its bodies where it is a Scan, a While or a Cond; or what a pass found:
-              a Library function, a Local one, the same for every leaf of a tree (TreeMap), the sum of one (TreeSum); Pack and
-              Unpack make a tuple of values and take it apart
+    callee    a Primitive (of JAX or of a library), with its bodies where it is Structured: a Scan, a While, a Cond, or one of
+              `ir.structured` (CustomRule, Map, Transformed); or what a pass found: a Library function, a Local one, the same
+              for every leaf of a tree (TreeMap), the sum of one (TreeSum); Pack and Unpack make a tuple of values and take it
+              apart
 
 The Functions of other primitives stand inside `params`, where JAX keeps jaxprs (`jaxpr`, `call_jaxpr`, ...). A jaxpr that is
 shared by identity is one Function, so sharing survives every pass and is printed once.
@@ -454,8 +455,6 @@ def functions_called(equation: Equation) -> list[Function]:
 
 # Types of parameters that hold no Functions, as they are met: every pass asks that of all parameters.
 _WITHOUT: set[type] = set()
-# Callees that hold Functions themselves.
-_WITH_BODIES = frozenset((Local, TreeMap, Library, Scan, While, Cond))
 
 
 def callees(function: Function) -> list[Function]:
@@ -463,7 +462,7 @@ def callees(function: Function) -> list[Function]:
     found: list[Function] = []
     without = _WITHOUT
     # Most equations have nothing that could hold one: every pass walks all of them.
-    for equation in [e for e in reversed(function.equations) if e.params or type(e.callee) in _WITH_BODIES]:
+    for equation in [e for e in reversed(function.equations) if e.params or type(e.callee) is not Primitive]:
         callee = equation.callee
         if type(callee) is Local:
             found.append(callee.body)

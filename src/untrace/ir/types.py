@@ -21,14 +21,16 @@ PyTree: TypeAlias = Any
 Parameter: TypeAlias = Any
 # A Python or NumPy number, or an array: what a program computes with.
 Data: TypeAlias = Any
-
-
-# What a function that the author maps or differentiates takes and gives (`capture.calls.vmaps`, `jaxprs.expand.derivatives`).
-CallSignature: TypeAlias = Any
+# The code of a Python function.
+Code: TypeAlias = Any
 # What the entry of a program takes and gives (`module.interface.entry`).
 EntrySignature: TypeAlias = Any
 # Where equations came from (`provenance.sites.Provenance`).
 Sources: TypeAlias = Any
+
+
+# The type of an array's elements: NumPy's, or one of JAX's extended ones.
+DType: TypeAlias = Any
 
 
 class Aval(Protocol):
@@ -38,7 +40,7 @@ class Aval(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     @property
-    def dtype(self) -> Any: ...  # NumPy's, or one of JAX's extended ones
+    def dtype(self) -> DType: ...
 
     @property
     def weak_type(self) -> bool: ...

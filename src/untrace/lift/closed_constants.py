@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from untrace.ir.calls import is_derivative, signature_of
 from untrace.ir.nodes import (
     Cond,
     Constant,
@@ -27,6 +26,7 @@ from untrace.ir.nodes import (
     functions_called,
     walk_functions,
 )
+from untrace.ir.structured import derivative_in
 
 
 def close_over_constants(program: Program) -> Program:
@@ -35,9 +35,7 @@ def close_over_constants(program: Program) -> Program:
     The functions' facts then say which are `known`.
     """
     functions = walk_functions(program.entry)
-    if not any(
-        isinstance(e.callee, Structured) or is_derivative(e) for function in functions for e in function.equations
-    ):
+    if not any(isinstance(e.callee, Structured) for function in functions for e in function.equations):
         return program
     equations = [e for function in functions for e in function.equations if e.may_hold_functions]
     calls = Counter([f for e in equations for f in functions_called(e)])
@@ -48,7 +46,7 @@ def close_over_constants(program: Program) -> Program:
                     _substitute(inner, _known(inner, operands))
     changed = True
     while changed:  # what one closes over another inside it may as well
-        changed = _close_differentiated([e for f in functions for e in f.equations if e.params])
+        changed = _close_differentiated([e for f in functions for e in f.equations])
     return program
 
 
@@ -56,9 +54,12 @@ def _close_differentiated(equations: Sequence[Equation]) -> bool:
     """The same for functions that are differentiated, which may be called in several places, with the same arrays in all.
     Whether there were any."""
     found: dict[Function, tuple[Function, dict[Value, Constant]]] = {}
-    for equation in filter(is_derivative, equations):
-        inner = equation.params["jaxpr"]
-        known = _known(inner, equation.inputs[: signature_of(equation).closed])
+    for equation in equations:
+        derivative = derivative_in(equation.callee)
+        if derivative is None:
+            continue
+        (inner,) = functions_called(equation)
+        known = _known(inner, equation.inputs[: derivative.signature.closed])
         _, before = found.get(inner, (inner, known))
         found[inner] = inner, {p: c for p, c in before.items() if known.get(p) is c}
     some = [pair for pair in found.values() if any(a in pair[1] for e in pair[0].equations for a in e.inputs)]

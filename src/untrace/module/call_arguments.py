@@ -16,6 +16,8 @@ import jax
 
 from untrace._identifiers import identifier
 from untrace.ir.nodes import Equation, Function, Value
+from untrace.ir.signatures import CallSignature
+from untrace.ir.structured import Map
 from untrace.lift.naming.unpacked import names_in
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Leaf, last_word, plain_way, reach
@@ -45,7 +47,7 @@ class Argument:
     name: str
 
 
-def arguments_of(signature: Any, body: Function) -> list[Argument]:
+def arguments_of(signature: CallSignature, body: Function) -> list[Argument]:
     words = argument_words(body, 0)
     args, kwargs = signature.args
     place = signature.closed
@@ -68,10 +70,10 @@ def function_of(
     body: Function,
     arguments: Sequence[Argument],
     alone: bool,
-    signature: Any,
+    signature: CallSignature,
 ) -> Expr:
     """The author's function, defined in the module if it stands `alone`, else here, where it closes over `operands`."""
-    role = "one" if equation.callee.name == "vmap" else "function"
+    role = "one" if type(equation.callee) is Map else "function"
     hint = identifier(signature.name or function_hint(body, role, equation)[0], role)
     if alone:
         own_name = w.module.scope.fresh(hint)  # before what is in it takes that name

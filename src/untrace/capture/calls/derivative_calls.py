@@ -13,77 +13,8 @@ import jax
 import jax.extend.core
 
 from untrace import jax_compat
-from untrace.ir.nodes import Constant, Literal
+from untrace.ir.signatures import Derivative
 from untrace.jaxprs.expand.expand import OURS
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Signature:
-    """What a differentiated function takes and gives, and what is asked of it.
-
-    args: `((args), {kwargs})` of abstract values, without those that it closes over; out: its whole result, `(value, aux)`
-    where it `has_aux`. closed: how many values it closes over, which are the first parameters of its jaxpr. name: of its
-    class, if it is an object that is called. argnums: places in `args`, one or several as they were given; None for all.
-    """
-
-    transform: str  # as in `jax_compat.DerivativeCall`
-    args: tuple[tuple[Any, ...], dict[str, Any]]
-    out: Any
-    closed: int
-    name: str
-    argnums: int | tuple[int, ...] | None
-    has_aux: bool
-    names: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()  # "holomorphic", "allow_int"
-    around: bool = False  # whether it is the `vjp` of a call of the author's, who has no name but for the value
-
-    def stands_alone(self, operands: Sequence[Any]) -> bool:
-        """Whether the function can be one of the module, which knows the constants that it closes over."""
-        return all(type(x) in (Constant, Literal) for x in operands[: self.closed])
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        """The arguments that are differentiated."""
-        if self.argnums is None:
-            return tuple(range(len(self.args[0])))
-        several = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
-        return tuple([n % len(self.args[0]) for n in several])
-
-    @property
-    def value(self) -> Any:
-        """What is differentiated of the result."""
-        return self.out[0] if self.has_aux else self.out
-
-    @property
-    def gradients(self) -> Any:
-        """Like the gradients that come back: one argument, or a tuple of them."""
-        args = self.args[0]
-        return args[self.places[0]] if isinstance(self.argnums, int) else tuple([args[p] for p in self.places])
-
-    def split(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return jax.tree.unflatten(jax.tree.structure(self.args), list(leaves))
-
-
-@dataclass(slots=True)
-class Body:
-    """What a call is without the call, of one very jaxpr: `plain`, and for a call whose pullback comes later the tree of it,
-    whose leaves are the last results of `plain`."""
-
-    jaxpr: Any
-    plain: Any
-    later: Any = None
-    residuals: Sequence[Any] = ()  # what the pullback holds: those results of `plain`
-
-
-@dataclass(eq=False, slots=True, repr=False)
-class Derivative:
-    """The parameter that all equations of one call share. `body`: what was made of the jaxpr that they had last. `jacobian`:
-    what comes back of one, with abstract values. `code`: of the author's function."""
-
-    signature: Signature
-    body: Body | None = None
-    jacobian: Any = None
-    code: Any = None
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)

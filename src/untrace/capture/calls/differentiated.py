@@ -30,14 +30,13 @@ from untrace.capture.calls.derivative_calls import (
     PUSHFORWARD,
     VALUE_AND_GRAD,
     WITH_TOKEN,
-    Derivative,
     Known,
     Later,
-    Signature,
 )
 from untrace.capture.calls.under_derivatives import bound
 from untrace.capture.calls.unfolding import later_of
 from untrace.capture.calls.vmaps import ENTRY, as_function, file_of_called, is_reached, name_of_called
+from untrace.ir.signatures import Derivative, DerivativeSignature
 from untrace.jaxprs.expand.expand import Expander
 from untrace.provenance import syntax
 from untrace.provenance.sites import Provenance
@@ -138,7 +137,9 @@ def _replaced(call: jax_compat.DerivativeCall, classes: Collection[type]) -> jax
     if closed is plain:
         name = called_name(own) or name_of_called(own) or (own.__name__ if call.by_jax else "")
     names = _names(closed, types[0])
-    signature = Signature(call.transform, types, out, len(traced), name, argnums, call.has_aux, names, options)
+    signature = DerivativeSignature(
+        call.transform, types, out, len(traced), name, argnums, call.has_aux, names, options
+    )
     derivative = Derivative(signature, code=_code_of(call.function))
     inputs = [*traced, *leaves]
     moving = [x for p in signature.places for x in jax.tree.leaves(args[p])]
@@ -179,7 +180,7 @@ def _is_other(shown: Any, tree: Any) -> bool:
     return not bool(jax.tree.structure(shown) == jax.tree.structure(tree))
 
 
-def _parts(signature: Signature, outs: Sequence[Any]) -> tuple[Any, Any]:
+def _parts(signature: DerivativeSignature, outs: Sequence[Any]) -> tuple[Any, Any]:
     """(what is differentiated, what comes beside it) of a result."""
     out = jax.tree.unflatten(jax.tree.structure(signature.out), outs)
     return (out[0], out[1]) if signature.has_aux else (out, None)

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from untrace import jax_compat
-from untrace.capture.calls.derivative_calls import CALLED, CALLS, Derivative
+from untrace.capture.calls.derivative_calls import CALLED, CALLS
 from untrace.capture.calls.unfolding import unfolded
+from untrace.ir.signatures import Derivative
 from untrace.jaxprs.equal.compare import compare
 from untrace.provenance.sites import Provenance
 

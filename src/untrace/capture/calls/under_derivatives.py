@@ -23,11 +23,10 @@ from untrace.capture.calls.derivative_calls import (
     VALUE_AND_GRAD,
     VJP,
     WITH_TOKEN,
-    Derivative,
     Later,
-    Signature,
 )
 from untrace.capture.calls.unfolding import body_of
+from untrace.ir.signatures import Derivative, DerivativeSignature
 
 _UNDER = jax.extend.core.Primitive("under")  # a call whose operands vary; in no jaxpr
 _UNDER.multiple_results = True
@@ -82,7 +81,7 @@ class _Split:
         return [p for _, places in self.args for p in places]
 
 
-def _split(signature: Signature, varying: Sequence[bool], avals: Sequence[Any]) -> _Split:
+def _split(signature: DerivativeSignature, varying: Sequence[bool], avals: Sequence[Any]) -> _Split:
     args: list[tuple[Any, list[int]]] = []
     place = signature.closed
     for example in signature.args[0]:
@@ -116,7 +115,7 @@ def _linearized(
     args = tuple([example for example, _ in split.args])
     names = tuple([path.partition("[")[0].partition(".")[0] for path in paths[len(split.closed) :]])
     name = _NAMES[primitive.name]
-    signature = Signature("vjp", (args, {}), out, len(split.closed), name, None, False, names, around=True)
+    signature = DerivativeSignature("vjp", (args, {}), out, len(split.closed), name, None, False, names, around=True)
     derivative = Derivative(signature)
     *outs, token = bound(VJP, derivative, body, [operands[p] for p in order])
     tangents = tuple([jax_compat.typeof(x) for x in outs if _moves(x)])

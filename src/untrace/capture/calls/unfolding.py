@@ -5,33 +5,18 @@ What comes is compared with the program that was captured, so that nothing about
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.extend.core
 
 from untrace import jax_compat
-from untrace.capture.calls.derivative_calls import (
-    CALLED,
-    CALLS,
-    JACOBIANS,
-    JVP,
-    LATER,
-    LINEAR_TRANSPOSE,
-    LINEARIZE,
-    PULLBACK,
-    VALUE_AND_GRAD,
-    VJP,
-    WITH_TOKEN,
-    Body,
-    Derivative,
-    Signature,
-)
+from untrace.capture.calls.derivative_calls import CALLED, CALLS, JACOBIANS, LATER, WITH_TOKEN
 from untrace.capture.calls.vmaps import VMAP
+from untrace.ir import derivatives
+from untrace.ir.signatures import Derivative, DerivativeSignature, WrittenOut
 from untrace.jaxprs.expand.expand import constants_of, spliced
-
-_moves, _no_tangent = jax_compat.is_continuous, jax_compat.no_tangent
 
 
 def unfolded(closed: Any) -> Any:
@@ -48,12 +33,12 @@ class _Unfolder(jax_compat.JaxprRewriter):
     def rewritten(self, closed: Any) -> Any:
         return self._unfolded(closed, {})
 
-    def _unfolded(self, closed: Any, held: Mapping[int, Body]) -> Any:
+    def _unfolded(self, closed: Any, held: Mapping[int, WrittenOut]) -> Any:
         """held: the inputs that are tokens, by place; they become what the pullbacks hold."""
         jaxpr, _ = jax_compat.open_jaxpr(closed)
         eqns: list[Any] = []
         substitute: dict[Any, Any] = {}
-        tokens: dict[Any, tuple[Body, list[Any]]] = {
+        tokens: dict[Any, tuple[WrittenOut, list[Any]]] = {
             jaxpr.invars[i]: (body, jax_compat.new_variables(body.residuals)) for i, body in held.items()
         }
         invars = [v for var in jaxpr.invars for v in (tokens[var][1] if var in tokens else [var])]
@@ -109,7 +94,7 @@ class _Unfolder(jax_compat.JaxprRewriter):
         outvars = jax_compat.substituted(jaxpr.outvars, substitute)
         return jax_compat.rebuilt_jaxpr(closed, eqns, outvars, constvars, consts, invars if held else None)
 
-    def _holding(self, eqn: Any, given: Mapping[int, tuple[Body, list[Any]]]) -> Any:
+    def _holding(self, eqn: Any, given: Mapping[int, tuple[WrittenOut, list[Any]]]) -> Any:
         """A loop, a choice or a call whose functions call pullbacks that they close over."""
         bodies = {i: body for i, (body, _) in given.items()}
         inner = jax_compat.inner_places(eqn)
@@ -129,7 +114,7 @@ class _Unfolder(jax_compat.JaxprRewriter):
 
 def body_of(
     name: str, closed: Any, derivative: Derivative, avals: Sequence[Any], unfolder: _Unfolder | None = None
-) -> Body:
+) -> WrittenOut:
     """What a call of the function `closed` comes to; traced once for the same object."""
     if derivative.body is not None and derivative.body.jaxpr is closed:
         return derivative.body
@@ -137,12 +122,12 @@ def body_of(
     function = jax.extend.core.jaxpr_as_fun((unfolder or _Unfolder()).jaxpr(closed))
     later: list[Any] = []
 
-    def called(*inputs: Any) -> list[Any]:
+    def called(*inputs: Any) -> Sequence[Any]:
         if name in JACOBIANS:
-            whole, aux = _call_jacobian(function, signature, inputs)
+            whole, aux = derivatives.jacobian(function, signature, inputs)
             derivative.jacobian = jax.tree.map(jax_compat.typeof, whole)
             return jax.tree.leaves((whole, aux))
-        outs, pullback = _TAKEN[name](function, signature, inputs)
+        outs, pullback = derivatives.call(name, function, signature, inputs)
         if pullback is not None:
             residuals, tree = jax.tree.flatten(pullback)
             later.append(tree)
@@ -153,103 +138,17 @@ def body_of(
         plain = jax_compat.trace_on_avals(called, avals)
     tree = later[-1] if later else None
     outvars = jax_compat.open_jaxpr(plain)[0].outvars
-    derivative.body = Body(closed, plain, tree, outvars[len(outvars) - tree.num_leaves :] if later else ())
+    derivative.body = WrittenOut(closed, plain, tree, outvars[len(outvars) - tree.num_leaves :] if later else ())
     return derivative.body
 
 
-def _function(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[Callable[..., Any], Any, Any]:
-    """(the author's function, its arguments) over a flat one: it gives leaves of what is differentiated, and of the rest."""
-    closed = list(inputs[: signature.closed])
-    count = len(jax.tree.leaves(signature.args))
-    args, kwargs = signature.split(inputs[signature.closed : signature.closed + count])
-    several = len(jax.tree.leaves(signature.value))
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        outs = function(*closed, *jax.tree.leaves((args, kwargs)))
-        return (outs[:several], outs[several:]) if signature.has_aux else outs
-
-    return called, args, kwargs
-
-
-def _call_value_and_grad(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
-    called, args, kwargs = _function(function, signature, inputs)
-
-    def scalar(*args: Any, **kwargs: Any) -> Any:
-        out = called(*args, **kwargs)
-        return (out[0][0], out[1]) if signature.has_aux else out[0]
-
-    options: Any = dict.fromkeys(signature.options, True)
-    argnums = signature.argnums
-    assert argnums is not None  # of a gradient some are named
-    both = jax.value_and_grad(scalar, argnums, has_aux=signature.has_aux, **options)
-    value, gradients = both(*args, **kwargs)
-    return [*jax.tree.leaves(value), *filter(_moves, jax.tree.leaves(gradients))], None
-
-
-def _call_jvp(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
-    called, args, _ = _function(function, signature, inputs)
-    leaves = jax.tree.leaves(args)
-    given = iter(inputs[len(inputs) - sum(map(_moves, leaves)) :])
-    tangents = [next(given) if _moves(x) else _no_tangent(x) for x in leaves]
-    whole = jax.tree.unflatten(jax.tree.structure(args), tangents)
-    value, pushed, *aux = jax.jvp(called, args, whole, has_aux=signature.has_aux)
-    return [*jax.tree.leaves((value, *aux)), *filter(_moves, jax.tree.leaves(pushed))], None
-
-
-def _call_jacobian(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[Any, Any]:
-    called, args, kwargs = _function(function, signature, inputs)
-
-    def whole(*args: Any, **kwargs: Any) -> Any:
-        out = called(*args, **kwargs)
-        value, aux = out if signature.has_aux else (out, None)
-        value = jax.tree.unflatten(jax.tree.structure(signature.value), value)
-        return (value, aux) if signature.has_aux else value
-
-    options = dict.fromkeys(signature.options, True)
-    transform = getattr(jax, signature.transform)
-    found = transform(whole, signature.argnums, has_aux=signature.has_aux, **options)(*args, **kwargs)
-    return found if signature.has_aux else (found, None)
-
-
-def _call_vjp(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
-    called, args, _ = _function(function, signature, inputs)
-    value, pullback, *aux = jax.vjp(called, *args, has_aux=signature.has_aux)
-    return jax.tree.leaves((value, *aux)), pullback
-
-
-def _call_linearize(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
-    called, args, _ = _function(function, signature, inputs)
-    value, pushed, *aux = jax.linearize(called, *args, has_aux=signature.has_aux)
-    return jax.tree.leaves((value, *aux)), pushed
-
-
-def _call_linear_transpose(function: Any, signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
-    types = jax.tree.leaves(signature.args)
-    called, args, _ = _function(function, signature, [*inputs, *types] if len(inputs) == signature.closed else inputs)
-    return [], jax.linear_transpose(called, *args)
-
-
-_TAKEN = {
-    VALUE_AND_GRAD.name: _call_value_and_grad, JVP.name: _call_jvp, VJP.name: _call_vjp,
-    LINEARIZE.name: _call_linearize, LINEAR_TRANSPOSE.name: _call_linear_transpose,
-}  # fmt: skip
-
-
-def later_of(name: str, body: Body, signature: Signature, avals: Sequence[Any]) -> Any:
+def later_of(name: str, body: WrittenOut, signature: DerivativeSignature, avals: Sequence[Any]) -> Any:
     """The jaxpr of a pullback, or of a linearized function: of what it holds and what it is called with."""
     held = [v.aval for v in body.residuals]
 
-    def called(*inputs: Any) -> list[Any]:
+    def called(*inputs: Any) -> Sequence[Any]:
         function = jax.tree.unflatten(body.later, inputs[: len(held)])
-        given = iter(inputs[len(held) :])
-        if name == PULLBACK.name:
-            outs = jax.tree.leaves(signature.value)
-            cotangents = [next(given) if _moves(x) else _no_tangent(x) for x in outs]
-            return list(filter(_moves, jax.tree.leaves(function(cotangents))))
-        leaves = jax.tree.leaves(signature.args[0])
-        tangents = [next(given) if _moves(x) else _no_tangent(x) for x in leaves]
-        moved = function(*jax.tree.unflatten(jax.tree.structure(signature.args[0]), tangents))
-        return list(filter(_moves, jax.tree.leaves(moved)))
+        return derivatives.call_later(name, function, signature, inputs[len(held) :])
 
     with jax_compat.derivatives_as_they_are():
         return jax_compat.trace_on_avals(called, [*held, *avals])

@@ -26,7 +26,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace._trees import is_plain
-from untrace.ir.nodes import Literal
+from untrace.ir.signatures import MapSignature
 from untrace.jaxprs.equal.compare import compare, count_equations
 from untrace.jaxprs.expand.expand import OURS, Expander
 from untrace.provenance.whose import file_kind
@@ -35,24 +35,6 @@ from untrace.provenance.whose import file_kind
 ENTRY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "function.py")
 # Library functions with fewer equations read as well where they were batched.
 _FEWEST = 12
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Signature:
-    """What the author's function takes and gives: pytrees for one element, `(args, kwargs)` and the result.
-
-    closed: how many values it closes over, which are the first parameters of its jaxpr. name: of its class, if it is
-    an object that is called.
-    """
-
-    args: tuple[tuple[Any, ...], dict[str, Any]]
-    out: Any
-    closed: int
-    name: str
-
-    def stands_alone(self, operands: Sequence[Any]) -> bool:
-        """Whether it can be a function of the module."""
-        return self.closed == 0 and not any(type(x) is Literal for x in operands)
 
 
 @dataclass(slots=True)
@@ -69,12 +51,12 @@ class VmapCall:
     out_axes: tuple[int, ...]
     outputs: list[Any]
     source_info: Any
-    signature: Signature
+    signature: MapSignature
     is_entry: bool = False  # the whole of what was given to decompile
 
 
 def _mapped(
-    *args: Any, jaxpr: Any, in_axes: Sequence[int | None], out_axes: Sequence[int], signature: Signature
+    *args: Any, jaxpr: Any, in_axes: Sequence[int | None], out_axes: Sequence[int], signature: MapSignature
 ) -> list[Any]:
     function = jax.extend.core.jaxpr_as_fun(jaxpr)
     return jax.vmap(lambda *xs: function(*xs), tuple(in_axes), list(out_axes))(*args)
@@ -135,7 +117,7 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     if len(set(outputs)) < len(outputs):
         return None
     axes = (*(None for _ in traced), *in_axes)
-    signature = Signature((args, kwargs), out, len(traced), name_of_called(function))
+    signature = MapSignature((args, kwargs), out, len(traced), name_of_called(function))
     return VmapCall(body, inputs, axes, tuple(call.out_axes), outputs, call.source_info, signature, is_entry)
 
 

@@ -17,9 +17,20 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
-from untrace.ir.bodies import CHECKPOINTS
 from untrace.ir.callees import output_of
-from untrace.ir.nodes import Constant, Equation, Function, Literal, Local, Primitive, Program, Value, walk_functions
+from untrace.ir.nodes import (
+    Constant,
+    Equation,
+    Function,
+    Literal,
+    Local,
+    Primitive,
+    Program,
+    Value,
+    functions_called,
+    walk_functions,
+)
+from untrace.ir.structured import Checkpoint, Transformed, varied_in
 from untrace.jaxprs.equal.comparer import Comparer
 from untrace.jaxprs.equal.values import same_constant
 from untrace.lift.adjoint.cotangents import d
@@ -32,12 +43,12 @@ CHECKPOINT_VJP.multiple_results = True
 def find_checkpoints(program: Program, refused: Container[JaxprEqn] = ()) -> Program:
     """Puts the function that was marked in the place of what its derivative computes, in place: such an equation takes the
     function's arguments and the cotangents of its results, and gives those of the arguments that it is `varied` for."""
-    callee = Primitive(CHECKPOINT_VJP)
     for function in walk_functions(program.entry):
         for equation in list(function.equations):
-            if equation.callee.name not in CHECKPOINTS or not equation.params["differentiated"]:
+            callee = equation.callee
+            if type(callee) is not Transformed or callee.how != Checkpoint(differentiated=True):
                 continue
-            known = equation.params["jaxpr"].transposed
+            known = callee.function.transposed
             if known is None or equation.origin in refused:
                 continue
             block, transposed = known
@@ -57,10 +68,11 @@ def find_checkpoints(program: Program, refused: Container[JaxprEqn] = ()) -> Pro
             ]
             inputs = [*primals, *[equation.inputs[i] for i in transposed.cotangents]]
             outputs = [equation.outputs[i] for i in transposed.results]
-            params = {k: v for k, v in equation.params.items() if k != "differentiated"}
-            params.update(jaxpr=block, varied=transposed.varied)
+            made = Transformed(CHECKPOINT_VJP, block, Checkpoint(varied=transposed.varied))
             place = next(i for i, e in enumerate(function.equations) if e is equation)
-            _replace(function, place, *zeros.values(), Equation(callee, inputs, outputs, params, equation.origin))
+            _replace(
+                function, place, *zeros.values(), Equation(made, inputs, outputs, equation.params, equation.origin)
+            )
     return program
 
 
@@ -78,9 +90,7 @@ def _replace(function: Function, place: int, *equations: Equation) -> None:
 
 def name_cotangents(equation: Equation) -> None:
     """What such an equation gives is called after the arguments that it is the cotangents of."""
-    if equation.callee.name != CHECKPOINT_VJP.name:
-        return
-    for output, place in zip(equation.outputs, equation.params["varied"], strict=True):
+    for output, place in zip(equation.outputs, varied_in(equation.callee) or (), strict=False):
         hint = getattr(equation.inputs[place], "hint", None)
         if output is not None and output.hint is None and hint:
             output.hint = d(hint)
@@ -92,8 +102,8 @@ def share_checkpoints(program: Program, refused: Container[JaxprEqn] = ()) -> Pr
     marked: dict[Function, tuple[Function, list[tuple[Function, int]]]] = {}
     for function in every:
         for place, equation in enumerate(function.equations):
-            if equation.callee.name == CHECKPOINT_VJP.name:
-                block = equation.params["jaxpr"]
+            if varied_in(equation.callee) is not None:
+                (block,) = functions_called(equation)
                 marked.setdefault(block, (block, []))[1].append((function, place))
     if not marked:
         return program
@@ -133,7 +143,7 @@ def _close_over(block: Function, users: list[tuple[Function, int]]) -> None:
         if type(atom) is Constant
         and np.ndim(atom.value)
         and block.params[i] not in block.results
-        and all(e.inputs[i] is atom and i not in e.params["varied"] for e in equations)
+        and all(e.inputs[i] is atom and i not in (varied_in(e.callee) or ()) for e in equations)
     ]
     if not constants:
         return
@@ -150,8 +160,9 @@ def _close_over(block: Function, users: list[tuple[Function, int]]) -> None:
     for function, place in users:
         e = function.equations[place]
         inputs = [a for i, a in enumerate(e.inputs) if i not in constants]
-        varied = tuple(i - sum(c < i for c in constants) for i in e.params["varied"])
-        _replace(function, place, Equation(e.callee, inputs, e.outputs, {**e.params, "varied": varied}, e.origin))
+        varied = tuple(i - sum(c < i for c in constants) for i in varied_in(e.callee) or ())
+        callee = Transformed(CHECKPOINT_VJP, block, Checkpoint(varied=varied))
+        _replace(function, place, Equation(callee, inputs, e.outputs, e.params, e.origin))
 
 
 def _laid_over(comparer: Comparer, block: Function, body: Function) -> list[int] | None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Cond, Equation, Function, Literal, Scan, Value, While, functions_called
+from untrace.ir.nodes import Cond, Equation, Function, Literal, Scan, Value, While, functions_called, functions_in
+from untrace.ir.structured import CustomRule, derivative_in
 from untrace.lift.naming import parameters, words
 
 
@@ -62,6 +63,13 @@ def inner_result(equation: Equation, index: int, lent: Container[Value] = ()) ->
             return words.plural(result.hint)
         return result.hint
     return zeros
+
+
+def functions_by_role(equation: Equation) -> list[tuple[str, list[Function]]]:
+    """The functions of an equation, with the name of the parameter that holds them."""
+    if type(equation.callee) is CustomRule:
+        return [("function", [function]) for function in equation.callee.bodies]
+    return [(key, functions_in(value)) for key, value in equation.parameters.items()]
 
 
 def results_inside(equation: Equation, index: int) -> list[Any]:
@@ -176,6 +184,7 @@ _ROLES = {
     ("cond", "branches_0"): "branch_0", ("cond", "branches_1"): "branch_1",
     ("vmap", "jaxpr"): "one",
 }  # fmt: skip
+_TOKENS = {"vjp": "pullback", "linearize": "pushforward", "linear_transpose": "transposed"}
 
 
 def function_name(function: Function, kind: str, role: str, phase: str) -> str:
@@ -192,9 +201,10 @@ def function_name(function: Function, kind: str, role: str, phase: str) -> str:
 
 def name_token(equation: Equation, strong: Sequence[Any]) -> None:
     """What `jax.vjp` and its like give to call later goes through functions by its name."""
-    word = {"vjp": "pullback", "linearize": "pushforward", "linear_transpose": "transposed"}.get(equation.callee.name)
-    if word is not None and equation.outputs[-1] is not None:
+    derivative = derivative_in(equation.callee)
+    word = _TOKENS.get(equation.callee.name)
+    if derivative is not None and word is not None and equation.outputs[-1] is not None:
         path = () if word == "transposed" else (1,)
-        own = not equation.params["derivative"].signature.around
+        own = not derivative.signature.around
         found = next((t.name for t in strong if own and t.path == path), None)
         equation.outputs[-1].hint = word if found is None else words.clean(found)

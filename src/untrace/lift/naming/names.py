@@ -22,20 +22,10 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import is_named_where_written
-from untrace.ir.nodes import (
-    Atom,
-    Cond,
-    Equation,
-    Function,
-    Literal,
-    Program,
-    Scan,
-    Value,
-    functions_called,
-    functions_in,
-)
+from untrace.ir.nodes import Atom, Cond, Equation, Function, Literal, Program, Scan, Value, functions_called
+from untrace.ir.structured import varied_in
 from untrace.lift.adjoint import cotangents
-from untrace.lift.adjoint.checkpoints import CHECKPOINT_VJP, name_cotangents
+from untrace.lift.adjoint.checkpoints import name_cotangents
 from untrace.lift.adjoint.returned_gradients import gradients_of
 from untrace.lift.naming import inner, parameters, words
 from untrace.lift.naming.constants import name_constants
@@ -432,10 +422,9 @@ class Namer:
 
     def _name_inner(self, equation: Equation, group: Group, differentiated: bool) -> None:
         kind = equation.callee.name
-        phase = group.phase if kind != CHECKPOINT_VJP.name else "forward"
+        phase = group.phase if varied_in(equation.callee) is None else "forward"
         results = self._names_of_results(equation, group)
-        for key, value in equation.parameters.items():
-            functions = functions_in(value)
+        for key, functions in inner.functions_by_role(equation):
             for place, function in enumerate(functions):
                 if function in self._named:
                     continue

@@ -31,12 +31,11 @@ from untrace.ir.nodes import (
     PullbackType,
     Value,
     functions_called,
-    functions_in,
     walk_functions,
 )
+from untrace.ir.structured import CustomRule, varied_in
 from untrace.jaxprs.equal.rules import RULE_PARAMS
 from untrace.lift.adjoint.addends import missing_addends
-from untrace.lift.adjoint.checkpoints import CHECKPOINT_VJP
 from untrace.lift.adjoint.pullbacks import is_derivative
 from untrace.lift.naming import words
 from untrace.lift.naming.names import provenance_of
@@ -167,9 +166,9 @@ class Outliner(FunctionNames):
         every = walk_functions(self.program.entry)
         for function in reversed(every):  # callers first
             for equation in function.equations:
-                if equation.callee.name == CHECKPOINT_VJP.name:  # the function itself, as it was before
-                    forward.add(equation.params["jaxpr"])
-                    block = equation.params["jaxpr"].jaxpr
+                if varied_in(equation.callee) is not None:  # the function itself, as it was before
+                    forward.update(functions_called(equation))
+                    block = functions_called(equation)[0].jaxpr
                     self.marked.add((jax_compat.function_name(block), jax_compat.function_source(block)))
                 elif function not in forward:
                     continue
@@ -211,10 +210,10 @@ class Outliner(FunctionNames):
         stack = [self.program.entry]
         while stack:
             for equation in stack.pop().equations:
-                if equation.callee.name in RULE_PARAMS:
-                    called = functions_in(equation.params.get("call_jaxpr"))
+                if type(equation.callee) is CustomRule:
+                    called = [equation.callee.function]
                 else:
-                    called = functions_called(equation)
+                    called = [] if equation.callee.name in RULE_PARAMS else functions_called(equation)
                 for function in called:
                     if function not in own:
                         own.add(function)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
+from untrace.ir.bodies import CALLS
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import is_call, passed_places
 from untrace.ir.facts import Step
-from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, Structured, TreeMap, Value, While
+from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, Structured, TreeMap, Value, While, functions_called
 from untrace.module.access_paths import Bare, Leaf, layout_of, reach, rows
 from untrace.module.grouping import tree_carries
 from untrace.python.statements import Assign, Statement, Unpack
@@ -18,7 +19,6 @@ from untrace.python.tree import WIDTH, Name
 _LONGEST = 48
 # One that is short gets a name only where it is used more often.
 _SHORT, _OFTEN = 20, 3
-_CALLED = ("jit", "pjit", "checkpoint", "remat2", "remat")
 
 
 def bind_leaves(
@@ -82,9 +82,10 @@ def _count_uses(
         elif is_call(equation):  # takes whole trees where it takes them at all
             inside = dict.fromkeys(passed_places(equation), 0)
             closed = [i for i in range(len(equation.inputs)) if i not in inside]
-            inside.update(_uses_inside(module, equation.params["jaxpr"], equation, closed, known))
-        elif equation.callee.name in _CALLED and equation.params["jaxpr"].facts.trees is not None:
-            inside = dict.fromkeys(equation.params["jaxpr"].facts.trees.whole(), 0)
+            (body,) = functions_called(equation)
+            inside.update(_uses_inside(module, body, equation, closed, known))
+        elif equation.callee.name in CALLS and (trees := functions_called(equation)[0].facts.trees) is not None:
+            inside = dict.fromkeys(trees.whole(), 0)
         elif type(equation.callee) is Scan:
             inside = _uses_in_loop(module, equation, known)
         elif type(equation.callee) in (While, Cond):

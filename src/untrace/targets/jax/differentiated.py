@@ -14,14 +14,16 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.nodes import Function, Value
+from untrace.ir.signatures import Derivative, DerivativeSignature
 from untrace.module.call_arguments import Path, arguments_of, bind_result, given_to, is_leaf
 from untrace.module.interface.put_together import rebuilt
 from untrace.python.tree import Call, Expr, Text, Tuple
 from untrace.targets.jax.transformed import gradient, transformed
 
 
-def value_and_grad(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> None:
+def value_and_grad(w: Any, operands: Sequence[Expr], body: Function, derivative: Derivative) -> None:
     """Writes the function, `jax.value_and_grad` or `jax.grad` of it, and what it gives back."""
+    signature = derivative.signature
     function, given = _parts(w, operands, body, signature)
     outputs = [o if o is None or w.is_read(o) else None for o in w.equation.outputs]
     count = len(jax.tree.leaves(signature.out))
@@ -41,7 +43,8 @@ def value_and_grad(w: Any, operands: Sequence[Expr], body: Function, signature: 
     bind_result(w, w.equation, call, out, found, words, part)
 
 
-def jvp(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> None:
+def jvp(w: Any, operands: Sequence[Expr], body: Function, derivative: Derivative) -> None:
+    signature = derivative.signature
     function, (args, _) = _parts(w, operands, body, signature)
     leaves = jax.tree.leaves(signature.args)
     given = _tangents(operands[len(body.params) :], leaves)
@@ -59,7 +62,7 @@ def jvp(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> Non
     )
 
 
-def jacobian(w: Any, operands: Sequence[Expr], body: Function, derivative: Any) -> None:
+def jacobian(w: Any, operands: Sequence[Expr], body: Function, derivative: Derivative) -> None:
     signature = derivative.signature
     function, given = _parts(w, operands, body, signature)
     out = (derivative.jacobian, signature.out[1]) if signature.has_aux else derivative.jacobian
@@ -69,14 +72,16 @@ def jacobian(w: Any, operands: Sequence[Expr], body: Function, derivative: Any) 
     )
 
 
-def called(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> None:
+def called(w: Any, operands: Sequence[Expr], body: Function, derivative: Derivative) -> None:
     """A call of a function that is differentiated elsewhere."""
+    signature = derivative.signature
     function, given = _parts(w, operands, body, signature)
     bind_result(w, w.equation, Call(function, *given), signature.out, w.equation.outputs)
 
 
-def with_pullback(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> None:
+def with_pullback(w: Any, operands: Sequence[Expr], body: Function, derivative: Derivative) -> None:
     """`y, f_vjp = jax.vjp(f, x)`, or the same of `jax.linearize`."""
+    signature = derivative.signature
     function, (args, _) = _parts(w, operands, body, signature)
     options: list[tuple[str, Expr]] = [("has_aux", Text("True"))] if signature.has_aux else []
     call = Call(f"jax.{signature.transform}", [function, *args], options)
@@ -90,8 +95,9 @@ def with_pullback(w: Any, operands: Sequence[Expr], body: Function, signature: A
     bind_result(w, w.equation, call, example, [*outs[:several], token, *outs[several:]], words, inside=part)
 
 
-def linear_transpose(w: Any, operands: Sequence[Expr], body: Function, signature: Any) -> None:
+def linear_transpose(w: Any, operands: Sequence[Expr], body: Function, derivative: Derivative) -> None:
     """`f_transpose = jax.linear_transpose(f, x)`, of types where the author had no arrays."""
+    signature = derivative.signature
     if len(operands) == signature.closed:
         operands = [*operands, *(_type(w, p.aval) for p in body.params[signature.closed :])]
     function, (args, _) = _parts(w, operands, body, signature)
@@ -103,7 +109,7 @@ def _type(w: Any, aval: Any) -> Expr:
     return Text("0.0") if aval.weak_type and not aval.shape and aval.dtype == np.float32 else w.aval(aval)
 
 
-def pullback(w: Any, operands: Sequence[Expr], signature: Any) -> None:
+def pullback(w: Any, operands: Sequence[Expr], signature: DerivativeSignature) -> None:
     given = _tangents(operands[1:], jax.tree.leaves(signature.value))
     call = Call(operands[0], [_tree(w, signature.value, given)])
     found = _with_gaps(w.equation.outputs, jax.tree.leaves(signature.args[0]))
@@ -111,7 +117,7 @@ def pullback(w: Any, operands: Sequence[Expr], signature: Any) -> None:
     bind_result(w, w.equation, call, signature.args[0], found, words)
 
 
-def pushforward(w: Any, operands: Sequence[Expr], signature: Any) -> None:
+def pushforward(w: Any, operands: Sequence[Expr], signature: DerivativeSignature) -> None:
     given = _tangents(operands[1:], jax.tree.leaves(signature.args[0]))
     call = Call(operands[0], [_tree(w, example, given) for example in signature.args[0]])
     found = _with_gaps(w.equation.outputs, jax.tree.leaves(signature.value))
@@ -119,7 +125,7 @@ def pushforward(w: Any, operands: Sequence[Expr], signature: Any) -> None:
 
 
 def _parts(
-    w: Any, operands: Sequence[Expr], body: Function, signature: Any
+    w: Any, operands: Sequence[Expr], body: Function, signature: DerivativeSignature
 ) -> tuple[Expr, tuple[list[Expr], list[tuple[str, Expr]]]]:
     """(the function, what it is called with)."""
     w.module.modules.add("jax")

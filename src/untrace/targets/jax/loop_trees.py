@@ -383,7 +383,7 @@ def _key(atoms: Sequence[Any]) -> tuple[Any, ...]:
 
 def _taken_by(equation: Equation) -> Iterator[Any]:
     """The keys of the trees that a call takes."""
-    body: Any = equation.callee.body if type(equation.callee) is Scan else equation.params.get("jaxpr")
+    body: Any = equation.parameters.get("jaxpr")
     trees = body.facts.trees if type(body) is Function else None
     if trees is not None and len(body.params) == len(equation.inputs):
         for tree in trees.args:

@@ -7,7 +7,9 @@ from typing import Any
 
 import jax
 
-from untrace.ir.nodes import Equation, Function, Library, Slot
+from untrace.ir.nodes import Equation, Function, Library, Slot, functions_called
+from untrace.ir.signatures import CallSignature, DerivativeSignature
+from untrace.ir.structured import Map, derivative_in
 from untrace.module.call_arguments import Argument, arguments_of, function_of
 from untrace.module.interface.put_together import rebuilt
 from untrace.python.tree import Call, Expr, Text, Tuple
@@ -19,23 +21,24 @@ def transformed(
     operands: Sequence[Expr],
     body: Function,
     arguments: Sequence[Argument],
-    signature: Any,
+    signature: CallSignature,
 ) -> Expr:
     """The function that a call is of: the author's, or another transformation of it where that is all that is done."""
     alone = signature.stands_alone(equation.inputs)
     again = body.equations[0] if len(body.equations) == 1 else None
-    if again is not None and again.callee.name == "vmap" and alone:
-        own = again.params["signature"]
+    if again is not None and type(again.callee) is Map and alone:
+        own = again.callee.signature
         if same(again.inputs, body.params) and same(again.outputs, body.results) and own.stands_alone(again.inputs):
-            return mapped(w, again, operands, arguments_of(own, again.params["jaxpr"]))
+            return mapped(w, again, again.callee, operands, arguments_of(own, again.callee.function))
     if again is not None and type(again.callee) is Library and same(again.inputs, body.params) and not signature.closed:
         slots = [a.index if type(a) is Slot else None for a in again.callee.args]
         plain = again.callee.name.startswith(("jnp.", "jax.")) and not again.callee.kwargs
         if plain and slots == list(range(len(body.params))) and same(again.outputs, body.results):
             w.module.modules.add(again.callee.name.partition(".")[0])
             return Text(again.callee.name)
-    if again is not None and again.callee.name == "value_and_grad":
-        found = _of_gradient(w, again, operands, body, signature.closed)
+    derivative = derivative_in(again.callee) if again is not None else None
+    if again is not None and derivative is not None and again.callee.name == "value_and_grad":
+        found = _of_gradient(w, again, derivative.signature, operands, body, signature.closed)
         if found is not None:
             return found
     return function_of(w, equation, operands, body, arguments, alone, signature)
@@ -46,18 +49,16 @@ def same(left: Sequence[Any], right: Sequence[Any]) -> bool:
     return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
 
 
-def mapped(w: Any, equation: Equation, operands: Sequence[Expr], arguments: Sequence[Argument]) -> Expr:
-    """`jax.vmap(f, in_axes, out_axes)`."""
-    body, in_axes, out_axes = (equation.params[k] for k in ("jaxpr", "in_axes", "out_axes"))
-    signature = equation.params["signature"]
-    function = transformed(w, equation, operands, body, arguments, signature)
+def mapped(w: Any, equation: Equation, call: Map, operands: Sequence[Expr], arguments: Sequence[Argument]) -> Expr:
+    """`jax.vmap(f, in_axes, out_axes)`, for the equation of that call."""
+    function = transformed(w, equation, operands, call.function, arguments, call.signature)
     kwargs = []
-    axes = [_axes(w, a.example, [in_axes[p] for p in a.places]) for a in arguments]
+    axes = [_axes(w, a.example, [call.in_axes[p] for p in a.places]) for a in arguments]
     if any(axis.flat() != "0" for axis in axes):
         is_one = len({axis.flat() for axis in axes}) == 1 and axes[0].flat().lstrip("-").isdigit()
         kwargs.append(("in_axes", axes[0] if is_one else Tuple(axes)))
-    if any(axis != 0 for axis in out_axes):
-        kwargs.append(("out_axes", _axes(w, signature.out, out_axes)))
+    if any(axis != 0 for axis in call.out_axes):
+        kwargs.append(("out_axes", _axes(w, call.signature.out, call.out_axes)))
     return Call("jax.vmap", [function], kwargs)
 
 
@@ -67,12 +68,19 @@ def _axes(w: Any, example: Any, axes: Sequence[int | None]) -> Expr:
     return texts[0] if len(set(axes)) == 1 else rebuilt(w, example, texts)
 
 
-def _of_gradient(w: Any, equation: Equation, operands: Sequence[Expr], outer: Function, closed: int) -> Expr | None:
+def _of_gradient(
+    w: Any,
+    equation: Equation,
+    signature: DerivativeSignature,
+    operands: Sequence[Expr],
+    outer: Function,
+    closed: int,
+) -> Expr | None:
     """`jax.grad(f)` for a function that does nothing else than this equation; None where it does.
 
     closed: how many of its parameters, which are `operands` here, are values that it closes over.
     """
-    signature, body = equation.params["derivative"].signature, equation.params["jaxpr"]
+    (body,) = functions_called(equation)
     own = equation.inputs[: signature.closed]
     count = len(jax.tree.leaves(signature.out))
     places = {id(p): i for i, p in enumerate(outer.params)}
@@ -92,7 +100,7 @@ def _of_gradient(w: Any, equation: Equation, operands: Sequence[Expr], outer: Fu
     return gradient(transform, function, signature)
 
 
-def gradient(transform: str, function: Expr, signature: Any) -> Expr:
+def gradient(transform: str, function: Expr, signature: DerivativeSignature) -> Expr:
     """`jax.grad(f, argnums=..., has_aux=True)`."""
     options: list[tuple[str, Expr]] = []
     if signature.argnums != 0:

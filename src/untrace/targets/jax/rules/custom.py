@@ -13,7 +13,9 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Constant, Equation, Function, Literal
+from untrace.ir.structured import CustomRule, JvpRule, VjpRule
 from untrace.lift.naming.parameters import parse_path
 from untrace.lift.naming.words import clean
 from untrace.module import roles
@@ -27,35 +29,32 @@ from untrace.targets.jax.rules.table import rule
 
 
 @rule("custom_jvp_call")
-def custom_jvp_call(
-    w: Any,
-    *operands: Any,
-    call_jaxpr: Function,
-    jvp: Function | None,
-    num_consts: int,
-    symbolic_zeros: bool,
-    out_zeros: Any,
-    closed: Sequence[int] = (),
-) -> Any:
+def custom_jvp_call(w: Any, *operands: Any, call_jaxpr: Function, num_consts: int, symbolic_zeros: bool) -> Any:
     module = w.module
     module.modules.add("jax")
+    found = callee_of(w.equation, CustomRule).rule
+    jvp = found if type(found) is JvpRule else None
     if module.idiomatic:
-        roles.name_jvp_rule(call_jaxpr, jvp, num_consts)
+        roles.name_jvp_rule(call_jaxpr, None if jvp is None else jvp.function, num_consts)
     if num_consts and closes_naturally(call_jaxpr, num_consts, w.equation.inputs) and not w.retreating:
 
         def rules(name: str, variables: Sequence[Expr]) -> list[Statement]:
-            return _closed_jvp(w, name, call_jaxpr, jvp, variables, symbolic_zeros, out_zeros, closed)
+            return _closed_jvp(w, name, call_jaxpr, jvp, variables, symbolic_zeros)
 
-        found = _closed_over(w, operands, num_consts, call_jaxpr, "jax.custom_jvp", rules)
-        if found is not None:
-            return found
+        inside = _closed_over(w, operands, num_consts, call_jaxpr, "jax.custom_jvp", rules)
+        if inside is not None:
+            return inside
 
     def build(name: str) -> Iterator[Statement]:
         yield module.define(call_jaxpr, name, [Text("jax.custom_jvp")])
-        rule = jvp and _written_rule(
-            module,
-            call_jaxpr,
-            lambda: _jvp_rule(module.writer(), name, call_jaxpr, jvp, num_consts, symbolic_zeros, out_zeros, closed),
+        rule = (
+            None
+            if jvp is None
+            else _written_rule(
+                module,
+                call_jaxpr,
+                lambda: _jvp_rule(module.writer(), name, call_jaxpr, jvp, num_consts, symbolic_zeros),
+            )
         )
         if rule:
             yield rule
@@ -112,15 +111,15 @@ def _closed_jvp(
     w: Any,
     name: str,
     primal: Function,
-    jvp: Function | None,
+    jvp: JvpRule | None,
     variables: Sequence[Expr],
     symbolic: bool,
-    zeros: Sequence[bool],
-    closed: Sequence[int],
 ) -> list[Statement]:
     own = Function(primal.name, primal.params[len(variables) :], [], primal.results)
-    rule = jvp and _written_rule(
-        w.module, primal, lambda: _jvp_rule(w.nested(), name, own, jvp, 0, symbolic, zeros, closed, variables)
+    rule = (
+        None
+        if jvp is None
+        else _written_rule(w.module, primal, lambda: _jvp_rule(w.nested(), name, own, jvp, 0, symbolic, variables))
     )
     if rule:
         return [rule]
@@ -147,15 +146,13 @@ def _jvp_rule(
     w: Any,
     name: str,
     primal: Function,
-    jvp: Function,
+    rule: JvpRule,
     consts: int,
     symbolic: bool,
-    zeros: Sequence[bool],
-    closed: Sequence[int],
     variables: Sequence[Expr] = (),
 ) -> Def:
-    """`closed`: which of the `variables` around the function its rule reads, or, without those, of its first arguments."""
-    module = w.module
+    """What the rule closes over are `variables` around the function, or, without those, its first arguments."""
+    module, jvp, closed = w.module, rule.function, rule.closed
     rule_name = w.scope.outside().fresh(identifier(name + "_jvp", "jvp"))
     count = len(primal.params)
     body = w.statements
@@ -180,7 +177,10 @@ def _jvp_rule(
     results = [w.atom(r) for r in jvp.results]
     outs = len(primal.results)
     fresh = iter(results[outs:])
-    dots = [_zero(w, results[i], primal.results[i].aval, symbolic) if zeros[i] else next(fresh) for i in range(outs)]
+    dots = [
+        _zero(w, results[i], primal.results[i].aval, symbolic) if rule.out_zeros[i] else next(fresh)
+        for i in range(outs)
+    ]
     body.append(Return(Tuple([_pack(results[:outs]), _pack(dots)])))
     decorator: Expr = Attribute(Name(name), "defjvp")
     if symbolic:
@@ -206,36 +206,25 @@ def _pack(atoms: Sequence[Expr]) -> Expr:
     return atoms[0] if len(atoms) == 1 else Tuple(atoms)
 
 
-@rule("custom_vjp_call", "custom_vjp_call_jaxpr")
-def custom_vjp_call(
-    w: Any,
-    *operands: Any,
-    call_jaxpr: Function,
-    fwd: Function | None,
-    bwd: Function | None,
-    num_consts: int,
-    symbolic_zeros: bool,
-    res_forwards: Sequence[int | None] = (),
-    ct_zeros: Sequence[bool] = (),
-    perturbed: Sequence[bool] = (),
-    fwd_closed: Sequence[int] = (),
-    bwd_closed: Sequence[int] = (),
-) -> Any:
+@rule("custom_vjp_call")
+def custom_vjp_call(w: Any, *operands: Any, call_jaxpr: Function, num_consts: int, symbolic_zeros: bool) -> Any:
     module = w.module
     module.modules.add("jax")
-    own_fwd, own_bwd = _without_closed(fwd, fwd_closed), _without_closed(bwd, bwd_closed)
+    callee = callee_of(w.equation, CustomRule)
+    rule = callee.rule if type(callee.rule) is VjpRule else None
+    forwards = rule.res_forwards if rule is not None else ()
     if module.idiomatic:
-        roles.name_vjp_rule(call_jaxpr, own_fwd, own_bwd, num_consts, res_forwards)
-    own = _Vjp(
-        call_jaxpr, fwd, bwd, num_consts, symbolic_zeros, res_forwards, ct_zeros, perturbed, fwd_closed, bwd_closed
-    )
+        own_fwd = _without_closed(rule.fwd, rule.fwd_closed) if rule is not None else None
+        own_bwd = _without_closed(rule.bwd, rule.bwd_closed) if rule is not None else None
+        roles.name_vjp_rule(call_jaxpr, own_fwd, own_bwd, num_consts, forwards)
+    own = _Vjp(callee, num_consts, forwards)
     key: tuple[Any, ...] = ("custom_vjp", id(call_jaxpr))
     fixed: dict[Any, Expr] = {}
-    closes = num_consts and all(f is None or f >= num_consts for f in res_forwards)
+    closes = num_consts and all(f is None or f >= num_consts for f in forwards)
     if closes and closes_naturally(call_jaxpr, num_consts, w.equation.inputs) and not w.retreating:
         # As the original did: what it closes over is no argument.
         constants = [module.constant_named(x) for x in operands[:num_consts]]
-        own = replace(own, consts=0, forwards=[None if f is None else f - num_consts for f in res_forwards])
+        own = replace(own, consts=0, forwards=[None if f is None else f - num_consts for f in forwards])
         if None in constants:
 
             def statements(name: str, variables: Sequence[Expr]) -> list[Statement]:
@@ -245,7 +234,7 @@ def custom_vjp_call(
             found = _closed_over(w, operands, num_consts, call_jaxpr, "jax.custom_vjp", statements)
             if found is not None:
                 return found
-            own = replace(own, consts=num_consts, forwards=res_forwards)
+            own = replace(own, consts=num_consts, forwards=forwards)
         else:
             key += tuple(_constant_key(module, a) for a in constants)
             converted = {a for e in call_jaxpr.equations if e.callee.name == "convert_element_type" for a in e.inputs}
@@ -269,38 +258,34 @@ def custom_vjp_call(
 class _Vjp:
     """A function with its rules, as it is to be written.
 
-    `consts`: how many of its first arguments the original closes over. `outer`: the writer of the function around it,
-    where that stands inside one; then `variables` are what it closes over there.
+    `consts`: how many of its first arguments the original closes over. `forwards`: as in the rule, counted without what
+    is no argument. `outer`: the writer of the function around it, where that stands inside one; then `variables` are what it
+    closes over there.
     """
 
-    primal: Function
-    fwd: Function | None
-    bwd: Function | None
+    callee: CustomRule
     consts: int
-    symbolic: bool
     forwards: Sequence[int | None]
-    zeros: Sequence[bool]
-    perturbed: Sequence[bool]
-    fwd_closed: Sequence[int]
-    bwd_closed: Sequence[int]
     outer: Any = None
     variables: Sequence[Expr] = ()
 
 
-def _without_closed(rule: Function | None, closed: Sequence[int]) -> Function | None:
+def _without_closed(rule: Function, closed: Sequence[int]) -> Function:
     """A rule as a function of its own arguments alone, to look at."""
-    return rule and Function(rule.name, rule.params[len(closed) :], rule.equations, rule.results)
+    return Function(rule.name, rule.params[len(closed) :], rule.equations, rule.results)
 
 
 def _vjp_rules(module: Any, name: str, own: _Vjp) -> list[Any]:
     """The definitions of both rules, and the call that makes them the function's."""
-    options = _symbolic(own.symbolic)
+    options = _symbolic(own.callee.symbolic_zeros)
     define = Attribute(Name(name), "defvjp")
-    fwd, bwd = own.fwd, own.bwd
-    if fwd is not None and bwd is not None:
-        rules = _written_rule(module, own.primal, lambda: [_fwd(module, name, fwd, own), _bwd(module, name, bwd, own)])
+    rule = own.callee.rule
+    if type(rule) is VjpRule:
+        rules = _written_rule(
+            module, own.callee.function, lambda: [_fwd(module, name, rule, own), _bwd(module, name, rule, own)]
+        )
         if rules:
-            if _optimized(fwd, own.fwd_closed) is not None:
+            if _optimized(rule.fwd, rule.fwd_closed) is not None:
                 options.append(("optimize_remat", Text("True")))
             return [*rules, Call(define, [Name(r.name) for r in rules], options)]
     missing = module.helper("_no_rule")
@@ -321,29 +306,30 @@ def _constant_key(module: Any, constant: Constant) -> Any:
     return id(constant)
 
 
-def _fwd(module: Any, name: str, fwd: Function, own: _Vjp) -> Def:
+def _fwd(module: Any, name: str, rule: VjpRule, own: _Vjp) -> Def:
+    fwd = rule.fwd
     w = own.outer.nested() if own.outer else module.writer()
     scope = own.outer.scope if own.outer else module.scope
-    params = fwd.params[len(own.fwd_closed) :]
+    params = fwd.params[len(rule.fwd_closed) :]
     count = len(params) + own.consts
     unused = [w.scope.fresh("closed") for _ in range(own.consts)]
     closed = own.variables or [Name(n) for n in unused]
-    w.names.update((p, closed[place]) for p, place in zip(fwd.params, own.fwd_closed, strict=False))
+    w.names.update((p, closed[place]) for p, place in zip(fwd.params, rule.fwd_closed, strict=False))
     names = [w.bind_parameter(v, f"x{i}" if count > 1 else "x").id for i, v in enumerate(params)]
-    if own.symbolic:
-        allowed = [*[True] * own.consts, *own.perturbed]
+    if own.callee.symbolic_zeros:
+        allowed = [*[True] * own.consts, *rule.perturbed]
         if not all(allowed):
             module.helper("_unperturbed")
         for n, free in zip([*unused, *names], allowed, strict=True):
             value = Attribute(Name(n), "value") if free else Call("_unperturbed", [Name(n)])
             w.statements.append(Assign([n], value))
-    optimized = _optimized(fwd, own.fwd_closed)
+    optimized = _optimized(fwd, rule.fwd_closed)
     if optimized is not None:
         fwd = optimized.params["fwd_jaxpr"]
         w.names.update((p, w.atom(a)) for p, a in zip(fwd.params, optimized.inputs, strict=True))
     w.equations(fwd.equations, fwd.results)
     results = [w.atom(r) for r in fwd.results]
-    outs = len(own.primal.results)
+    outs = len(own.callee.function.results)
     fresh = iter(results[: len(results) - outs])
     every = [*unused, *names]
     residuals = [next(fresh) if f is None else Name(every[f]) for f in own.forwards]
@@ -364,17 +350,18 @@ def _optimized(fwd: Function, closed: Sequence[int]) -> Equation | None:
     return equation if same and all(type(a) is Constant or id(a) in outside for a in equation.inputs[:consts]) else None
 
 
-def _bwd(module: Any, name: str, bwd: Function, own: _Vjp) -> Def:
+def _bwd(module: Any, name: str, rule: VjpRule, own: _Vjp) -> Def:
+    bwd = rule.bwd
     w = own.outer.nested() if own.outer else module.writer()
     scope = own.outer.scope if own.outer else module.scope
-    if own.bwd_closed and not own.variables:
+    if rule.bwd_closed and not own.variables:
         raise UnsupportedPrimitiveError("it reads a traced value of the function around it")
-    w.names.update((p, own.variables[place]) for p, place in zip(bwd.params, own.bwd_closed, strict=False))
-    params = bwd.params[len(own.bwd_closed) :]
+    w.names.update((p, own.variables[place]) for p, place in zip(bwd.params, rule.bwd_closed, strict=False))
+    params = bwd.params[len(rule.bwd_closed) :]
     residuals = len(own.forwards)
     alone = module.idiomatic and residuals == 1
     packed = w.bind_parameter(params[0], "residual").id if alone else w.scope.fresh("residuals")
-    cotangent = w.scope.fresh(_name_of_cotangents(bwd, len(own.primal.results)))
+    cotangent = w.scope.fresh(_name_of_cotangents(bwd, len(own.callee.function.results)))
     names = [] if alone else [w.bind_parameter(v, f"res{i}").id for i, v in enumerate(params[:residuals])]
     cts = params[residuals:]
     if names:
@@ -386,12 +373,12 @@ def _bwd(module: Any, name: str, bwd: Function, own: _Vjp) -> Def:
         ct_names = [w.bind_parameter(v, f"ct{i}").id for i, v in enumerate(cts)]
         if ct_names:
             w.statements.append(Unpack(ct_names, Name(cotangent)))
-    if own.symbolic:
+    if own.callee.symbolic_zeros:
         module.helper("_instantiate")
         w.statements.extend(Assign([n], Call("_instantiate", [Name(n)])) for n in ct_names)
     w.equations(bwd.equations, bwd.results)
     fresh = iter([w.atom(r) for r in bwd.results])
-    outs = [Text("None") if zero else next(fresh) for zero in own.zeros]
+    outs = [Text("None") if zero else next(fresh) for zero in rule.ct_zeros]
     w.statements.append(Return(Tuple([Text("None")] * own.consts + outs)))
     return Def(scope.fresh(identifier(name + "_bwd", "bwd")), [Parameter(packed), Parameter(cotangent)], w.statements)
 

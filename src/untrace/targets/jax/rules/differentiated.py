@@ -2,57 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Function
-from untrace.module.rules import WRITTEN
+from untrace.ir.signatures import Derivative, DerivativeSignature
+from untrace.ir.structured import Pullback, derivative_in
+from untrace.module.rules import WRITTEN, Rule
+from untrace.python.tree import Expr
 from untrace.targets.jax import differentiated
 from untrace.targets.jax.rules.table import rule
 
 
-@rule("value_and_grad")
-def value_and_grad(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
-    differentiated.value_and_grad(w, operands, jaxpr, derivative.signature)
-    return WRITTEN
+def _call(write: Callable[[Any, Sequence[Expr], Function, Derivative], None]) -> Rule:
+    def written(w: Any, *operands: Any, jaxpr: Function) -> Any:
+        derivative = derivative_in(w.equation.callee)
+        assert derivative is not None
+        write(w, operands, jaxpr, derivative)
+        return WRITTEN
+
+    return written
 
 
-@rule("jvp")
-def jvp(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
-    differentiated.jvp(w, operands, jaxpr, derivative.signature)
-    return WRITTEN
+def _later(write: Callable[[Any, Sequence[Expr], DerivativeSignature], None]) -> Rule:
+    def written(w: Any, *operands: Any) -> Any:
+        write(w, operands, callee_of(w.equation, Pullback).derivative.signature)
+        return WRITTEN
+
+    return written
 
 
-@rule("jacfwd", "jacrev", "hessian")
-def jacobian(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
-    differentiated.jacobian(w, operands, jaxpr, derivative)
-    return WRITTEN
-
-
-@rule("vjp", "linearize")
-def with_pullback(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
-    differentiated.with_pullback(w, operands, jaxpr, derivative.signature)
-    return WRITTEN
-
-
-@rule("linear_transpose")
-def linear_transpose(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
-    differentiated.linear_transpose(w, operands, jaxpr, derivative.signature)
-    return WRITTEN
-
-
-@rule("pullback")
-def pullback(w: Any, *operands: Any, later: Any) -> Any:
-    differentiated.pullback(w, operands, later.derivative.signature)
-    return WRITTEN
-
-
-@rule("pushforward")
-def pushforward(w: Any, *operands: Any, later: Any) -> Any:
-    differentiated.pushforward(w, operands, later.derivative.signature)
-    return WRITTEN
-
-
-@rule("called")
-def called(w: Any, *operands: Any, jaxpr: Function, derivative: Any, avals: Any) -> Any:
-    differentiated.called(w, operands, jaxpr, derivative.signature)
-    return WRITTEN
+rule("value_and_grad")(_call(differentiated.value_and_grad))
+rule("jvp")(_call(differentiated.jvp))
+rule("jacfwd", "jacrev", "hessian")(_call(differentiated.jacobian))
+rule("vjp", "linearize")(_call(differentiated.with_pullback))
+rule("linear_transpose")(_call(differentiated.linear_transpose))
+rule("called")(_call(differentiated.called))
+rule("pullback")(_later(differentiated.pullback))
+rule("pushforward")(_later(differentiated.pushforward))
