@@ -347,8 +347,9 @@ def test_what_needs_no_parsing_is_read_as_if_it_were_parsed(seed):
     assert new_names(straight_of(function, own), wishes, lambda name, held: True, printed) == found
     assert all(printed[name] == parsed_printed[name] for name in bound)
     words = {id(function): words_of(function)}
-    authors = {id(n): wishes[n.id] for n in own.names if type(n) is Name}
-    rebind_names(authors, [function], Provenance(), words=words)
+    for name in own.names:
+        name.symbol.author = wishes[name.id]
+    rebind_names([function], Provenance(), words=words)
     assert words == {id(function): words_of(function)} or hidden and not words
     statements[0] = Assign(["x_2"], Call("f", [Lambda(["x"], Name("x"))]))
     assert straight_of(function) is None and own_nodes(function.body).bound is None

@@ -73,7 +73,7 @@ def _fold(s: Statements) -> None:
 
 
 def _rebind(s: Statements) -> None:
-    s.nodes = rebind_names(s.module.authors, s.everything, s.provenance, s.module.inner_names, s.words)
+    s.nodes = rebind_names(s.everything, s.provenance, s.words)
 
 
 PASSES: tuple[Pass[Statements], ...] = (
@@ -96,7 +96,7 @@ PASSES: tuple[Pass[Statements], ...] = (
     Pass("count-names-again", "names without gaps", lambda s: count_again(s.everything, s.bound, s.nodes, s.words)),
     Pass(
         "names-of-residuals", "what a loop saves has the same name in its backward loop",
-        lambda s: match_residuals(s.everything, s.module.residual_pairs()),
+        lambda s: match_residuals(s.everything, s.module.residuals),
     ),
 )  # fmt: skip
 

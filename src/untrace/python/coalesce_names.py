@@ -27,19 +27,16 @@ _NUMBER = re.compile(r"_(\d+)$")
 
 
 def rebind_names(
-    authors: Mapping[int, str],
     definitions: Sequence[Statement],
     provenance: Provenance,
-    inner: Mapping[int, str] = {},  # noqa: B006
     words: dict[int, Counter[str]] = {},  # noqa: B006
 ) -> dict[int, Own]:
-    """Renames variables of `definitions`. authors: by id of a Name, what the author calls the value; inner: what the code
-    of a library does that computes it. words: by its id, how often each word stands in a definition, where that is known:
-    kept right, or forgotten. Gives the `own_nodes` of every function, by its id."""
+    """Renames variables of `definitions`. words: by its id, how often each word stands in a definition, where that is
+    known: kept right, or forgotten. Gives the `own_nodes` of every function, by its id."""
     found: dict[int, Own] = {}
     for definition in definitions:
         for node in functions_of(definition) if type(definition) is Def else ():
-            own, new = _rebind(authors, inner, node, provenance)
+            own, new = _rebind(node, provenance)
             found[id(node)] = own
             if id(definition) in words and new is not None:
                 _rename_words(words[id(definition)], new)
@@ -58,18 +55,16 @@ def _rename_words(words: Counter[str], new: Mapping[str, tuple[str, int]]) -> No
         words[name] += count
 
 
-def _rebind(
-    authors: Mapping[int, str], inner: Mapping[int, str], definition: Def, provenance: Provenance
-) -> tuple[Own, dict[str, tuple[str, int]] | None]:
+def _rebind(definition: Def, provenance: Provenance) -> tuple[Own, dict[str, tuple[str, int]] | None]:
     """(The `own_nodes` of a function; old name -> new name and how often it stands there, None where that is not known)."""
     found = own_nodes(definition.body)
     names, standing = found.names, found.counts
-    wishes = {n.id: authors[id(n)] for n in names if id(n) in authors}
+    wishes = {n.id: n.symbol.author for n in names if n.symbol.author is not None}
     parameters = {p.name for p in definition.params}  # most have names of ours, where a library's code is theirs
-    parameters -= {n.id for n in names if inner.get(id(n)) == n.id} if inner else set()
-    for n in names if inner else ():
-        if id(n) in inner and inner[id(n)] not in parameters:
-            wishes.setdefault(n.id, inner[id(n)])
+    parameters -= {n.id for n in names if n.symbol.library == n.id}
+    for n in names:
+        if n.symbol.library is not None and n.symbol.library not in parameters:
+            wishes.setdefault(n.id, n.symbol.library)
     wishes = {name: wish for name, wish in wishes.items() if name == wish or _NUMBER.sub("", name) == wish}
     if all(name == wish for name, wish in wishes.items()):
         return found, {}

@@ -98,7 +98,7 @@ class _Folder:
         if self.known is not None and self.known[name] != 2:
             return False
         found = None if name.startswith("d_") else _place_of(second, name)
-        if found is None or self.module.authors.get(id(found[0])) == name:
+        if found is None or found[0].symbol.author == name:
             return False
         if self.counts[name] != 2 or not self._are_alike(first, second):
             return False

@@ -6,29 +6,27 @@ there: the `scaled_2` of one would be the `scaled` of the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from untrace.ir.values import Value
 from untrace.python.coalesce_names import functions_of, rename
 from untrace.python.inline_neighbours import words_of
 from untrace.python.names import base_of
 from untrace.python.scope_index import own_nodes
 from untrace.python.statements import Def, Statement
-from untrace.python.tree import Name
 
 
-def match_residuals(definitions: Sequence[Statement], pairs: Iterable[tuple[Name, Name]]) -> None:
-    """Renames variables of `definitions`. pairs: (the variable of a loop's body, that of what a later loop takes of it)."""
-    wanted = {id(taken): saved for saved, taken in pairs}
-    if not wanted:
+def match_residuals(definitions: Sequence[Statement], residuals: Mapping[Value, Value]) -> None:
+    """Renames variables of `definitions`. residuals: what a loop takes of an earlier one -> what that one saves."""
+    if not residuals:
         return
     functions = [f for d in definitions if type(d) is Def for f in functions_of(d)]
-    standing = {id(f): own_nodes(f.body) for f in functions}
-    written = {id(n) for own in standing.values() for n in own.names}
-    for function in functions:
-        own = standing[id(function)]
-        found = {n.id: wanted[id(n)] for n in own.names if id(n) in wanted}
-        wishes = {name: saved.id for name, saved in found.items() if id(saved) in written}
+    standing = [own_nodes(f.body) for f in functions]
+    written = {n.symbol.value: n for own in standing for n in own.names if n.symbol.value is not None}
+    for function, own in zip(functions, standing, strict=True):
+        taken = {n.id: residuals[v] for n in own.names if (v := n.symbol.value) is not None and v in residuals}
+        wishes = {name: written[saved].id for name, saved in taken.items() if saved in written}
         if any(name != wish for name, wish in wishes.items()):
             words = words_of(function)
             mine = {name for name, count in own.counts.items() if words[name] == count} & _bound(own.statements)

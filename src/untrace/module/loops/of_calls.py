@@ -20,9 +20,9 @@ from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Local, Value
 from untrace.lift.naming.words import clean, singular
-from untrace.module.access_paths import Leaf, Step, along
+from untrace.module.access_paths import Step
 from untrace.python.statements import Compound, Statement
-from untrace.python.tree import Call, Expr, Name, Slice, Subscript, Text, Tuple, lines_of
+from untrace.python.tree import Call, Expr, Leaf, Name, Slice, Subscript, Text, Tuple, along, lines_of
 
 # Keys that are paths, whose parts are looked at one by one: `"norm1.weight"`.
 _PATH = re.compile(r'"[\w\-./~]+"')

@@ -67,7 +67,17 @@ def slots(node: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a node of the tree, but what is no part of the text."""
     for kind in type(node).__mro__:
         for slot in getattr(kind, "__slots__", ()):
-            if slot not in ("origin", "is_backward", "comment", "strength", "docstring", "whole", "use", "statement"):
+            if slot not in (
+                "origin",
+                "is_backward",
+                "comment",
+                "strength",
+                "docstring",
+                "whole",
+                "use",
+                "statement",
+                "symbol",
+            ):
                 yield slot, getattr(node, slot, None)
 
 

@@ -27,7 +27,7 @@ class Emission:
         word_for: Callable[[set[str]], str],
     ):  # fmt: skip
         """word_for: what the author calls the one or the other of some values."""
-        self.woven = woven.with_names({}, {})  # a copy, which is changed here
+        self.woven = woven.with_names({})  # a copy, which is changed here
         self.conditions, self.role, self.word_for = conditions, role, word_for
         self.current: Any = None  # the statement that is written
         self.optional = {n: having for n, default, having in woven.params if default is None}

@@ -47,12 +47,12 @@ class Woven:
         ]
         self.body: list[Guarded] = [(self.variants, s) for s in body[:-1]]
 
-    def with_names(self, names: Mapping[str, str], authors: dict[int, str]) -> Woven:
+    def with_names(self, names: Mapping[str, str]) -> Woven:
         """A copy with other names of variables."""
         made = object.__new__(Woven)
         made.variants, made.params, made.head, made.several = self.variants, self.params, self.head, self.several
-        made.body = [(g, renamed(s, names, authors)) for g, s in self.body]
-        made.results = [(renamed(e, names, authors), v) for e, v in self.results]
+        made.body = [(g, renamed(s, names)) for g, s in self.body]
+        made.results = [(renamed(e, names), v) for e, v in self.results]
         return made
 
     def names(self) -> set[str]:
@@ -64,7 +64,7 @@ class Woven:
 
     def unfolded(self, names: Collection[str]) -> Woven:
         """A copy where values of these names are given before they are used."""
-        made = self.with_names({}, {})
+        made = self.with_names({})
         body: list[Guarded] = []
 
         def out_of(node: Any, guard: Variants) -> Any:

@@ -16,7 +16,7 @@ from untrace.module.inlining import foldable
 from untrace.module.loops.of_calls import For
 from untrace.module.rules import WRITTEN
 from untrace.python.statements import Assign, Compound, Lines, Statement
-from untrace.python.tree import Binary, Call, Expr, List, Name, Slice, Subscript, Text, Tuple, Unary, lines_of
+from untrace.python.tree import Binary, Call, Expr, List, Name, Slice, Subscript, Symbol, Text, Tuple, Unary, lines_of
 from untrace.targets.numpy.rules.table import rule
 from untrace.targets.numpy.writer import NumpyFunction
 
@@ -177,7 +177,7 @@ def cond(w: NumpyFunction, index: Any, *operands: Any, branches: Sequence[Functi
     for i, name in zip(live, names, strict=True):
         output = outputs[i]
         assert output is not None
-        w.names[output] = w.module.authored(Name(name), output.hint if output.named else None)
+        w.names[output] = Name(name, Symbol(output.hint if output.named else None))
     return WRITTEN
 
 
@@ -208,8 +208,8 @@ def _start(
     for atom, param, output in zip(inputs, params, outputs, strict=False):
         values.append(w.atom(atom))
         hint = param.hint or (output.hint if output is not None else "") or "carry"
-        name = Name(w.scope.fresh(identifier(hint, "carry")))
-        inner.names[param] = w.module.authored(name, param.hint if param.named else None)
+        name = Name(w.scope.fresh(identifier(hint, "carry")), Symbol(param.hint if param.named else None))
+        inner.names[param] = name
         names.append(name.id)
     for name, value in zip(names, values, strict=True):
         if value.flat() != name:
@@ -305,7 +305,7 @@ def _hand_on(
 def _name_results(w: NumpyFunction, names: Sequence[str], outputs: Sequence[Value | None]) -> None:
     for name, output in zip(names, outputs, strict=True):
         if output is not None:
-            w.names[output] = w.module.authored(Name(name), output.hint if output.named else None)
+            w.names[output] = Name(name, Symbol(output.hint if output.named else None))
 
 
 def _fresh(w: NumpyFunction, output: Value | None, base: str) -> str:
