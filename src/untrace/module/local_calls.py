@@ -20,7 +20,7 @@ from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.known_trees import leaf_behind
 from untrace.module.loops import of_calls
-from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement
+from untrace.python.statements import Assign, Def, For, Lines, Parameter, Return, Statement
 from untrace.python.tree import Call, Expr, Leaf, Name, Symbol
 from untrace.python.types import Type, array_type, ways_type
 
@@ -104,7 +104,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
         target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], len(run))
         for (place, _), part in zip(elements, parts, strict=True):
             args[place] = part
-        turn = of_calls.For(target, iterable, [Assign([variable], Call(name, args))])
+        turn = For(target, iterable, [Assign([variable], Call(name, args))])
         return [turn] if begins is None else [begins, turn]
     begin = [w.atom(run[0].inputs[place]) for place in carries]
     names = {place: _carry_name(w, run, place, output, start, uses) for place, output in carries.items()}
@@ -124,7 +124,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
     call = Call(name, [_carried(names[a][0], last[carries[a]]) if type(a) is int else a for a in args])
     starts = zip(names.values(), begin, strict=True)
     statements: list[Statement] = [Assign([name], value) for (name, is_new), value in starts if is_new]
-    return [*statements, of_calls.For(target, iterable, [Assign(targets, call)])]
+    return [*statements, For(target, iterable, [Assign(targets, call)])]
 
 
 def _carry_name(

@@ -12,10 +12,10 @@ from untrace.module.def_use import substituted, targets_of
 from untrace.module.loops.align_turns import Carry, Own, Part, Place, Turns
 from untrace.module.loops.collected import Gathered, Gatherer, holes
 from untrace.module.loops.head import MOST_TARGETS, Head
-from untrace.module.loops.of_calls import For, key_pattern
+from untrace.module.loops.of_calls import key_pattern
 from untrace.module.loops.temporaries import fold_back
 from untrace.python.names import base_of
-from untrace.python.statements import Assign, Def, Statement, Unpack
+from untrace.python.statements import Assign, Def, For, Statement, Unpack
 from untrace.python.tree import Call, Dict, Expr, Leaf, List, Name, Symbol, Tuple
 from untrace.python.walk import rebuilt
 

@@ -26,7 +26,6 @@ from untrace.module.loops.memo import Known
 from untrace.module.loops.temporaries import fold_back, unfold
 from untrace.provenance.sites import Provenance
 from untrace.python.coalesce_names import functions_of
-from untrace.python.scope_index import EXPRESSIONS
 from untrace.python.statements import Assign, Compound, Def, Statement, Unpack
 from untrace.python.tree import Expr, Leaf, Name, Text
 from untrace.python.walk import nodes_of, rebuilt
@@ -199,10 +198,10 @@ class _Roller:
                     self._note_keys(leaf)
                 if author is not None:
                     self.authors[node.id] = author
-            elif kind in EXPRESSIONS:
-                continue
             elif isinstance(node, Leaf):
                 self._note_keys(node)
+            elif isinstance(node, Expr):
+                continue
             elif isinstance(node, (Assign, Unpack)):
                 self.taken.update(targets_of(node))
             elif type(node) is Def:

@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from untrace.module.access_paths import Leaf
-from untrace.module.loops.of_calls import For
-from untrace.python.statements import Assign, Def, Lines, Return, Statement, Unpack
+from untrace.python.statements import Assign, Def, For, Lines, Return, Statement, Unpack
 from untrace.python.tree import (
     Attribute,
     Binary,

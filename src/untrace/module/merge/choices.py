@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from untrace.module.access_paths import Leaf
-from untrace.module.loops.of_calls import For
 from untrace.module.merge.alignment import is_constant, slots, walk
-from untrace.python.statements import Assign, Def, Lines, Parameter, Statement, Unpack
+from untrace.python.statements import Assign, Def, For, Lines, Parameter, Statement, Unpack
 from untrace.python.tree import TERNARY, Attribute, Binary, Call, Expr, Lambda, Name, Slice, Star, Subscript, Text
 
 Variants = frozenset[str]

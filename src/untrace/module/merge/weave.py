@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from untrace.module.access_paths import Leaf
-from untrace.module.loops.of_calls import For
 from untrace.module.merge.alignment import Different, defaults_of, is_constant, slots, walk
 from untrace.module.merge.choices import (
     PLACE,
@@ -48,7 +47,7 @@ from untrace.module.merge.choices import (
     with_part,
 )
 from untrace.module.merge.woven import Woven
-from untrace.python.statements import Assign, Def, Return, Statement, Unpack
+from untrace.python.statements import Assign, Def, For, Return, Statement, Unpack
 from untrace.python.tree import Call, Expr, Lambda, Name, Subscript, Text
 
 # Statements that have less in common are not the same one.

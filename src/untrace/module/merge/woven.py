@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from untrace.module.loops.of_calls import For
 from untrace.module.merge.alignment import Different, walk
 from untrace.module.merge.choices import (
     Choice,
@@ -19,7 +18,7 @@ from untrace.module.merge.choices import (
     rebuilt,
     renamed,
 )
-from untrace.python.statements import Assign, Def, Lines, Return, Statement
+from untrace.python.statements import Assign, Def, For, Lines, Return, Statement
 from untrace.python.tree import Expr, Lambda, Tuple
 
 
