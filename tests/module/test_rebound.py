@@ -3,7 +3,6 @@
 import ast
 import random
 import textwrap
-from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +12,11 @@ from jax import lax
 
 import untrace
 from untrace.provenance.sites import Provenance
-from untrace.python.coalesce_names import _parsed, new_names, rebind_names, renamed
+from untrace.python.coalesce_names import new_names, rebind_names
 from untrace.python.inline_neighbours import words_of
-from untrace.python.scope_index import own_nodes, straight_of
-from untrace.python.statements import Assign, Def, Parameter, Return
-from untrace.python.tree import Attribute, Binary, Call, Lambda, Name, Text, Tuple
+from untrace.python.scope_index import every, own_nodes, words_in
+from untrace.python.statements import Assign, Def, For, If, Loop, Parameter, Return, Store
+from untrace.python.tree import Attribute, Binary, Call, Lambda, Leaf, Name, Subscript, Text, Tuple
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 
@@ -225,14 +224,59 @@ def test_style_exact_binds_every_value_once():
     assert "    x = " not in untrace.decompile(f, style="exact")(X).source
 
 
-# ------------------------------------------------------------------ texts
+# ------------------------------------------------------------------ statements
 
 
-def renames(text, names=None):
-    function = ast.parse(textwrap.dedent(text)).body[0]
-    found = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
-    wishes = {n: n.partition("_")[0] for n in names or found}
-    return new_names(function, wishes, lambda name, held: True)
+def expression(node):
+    match node:
+        case ast.Name():
+            return Name(node.id)
+        case ast.Lambda():
+            return Lambda([a.arg for a in node.args.args], expression(node.body))
+        case ast.Call():
+            func = node.func.id if isinstance(node.func, ast.Name) else expression(node.func)
+            return Call(func, [expression(a) for a in node.args])
+        case ast.BinOp():
+            return Binary(expression(node.left), "*" if isinstance(node.op, ast.Mult) else "+", expression(node.right))
+        case ast.Tuple():
+            return Tuple([expression(e) for e in node.elts])
+        case ast.Subscript():
+            return Subscript(expression(node.value), expression(node.slice))
+        case ast.Constant():
+            return Text(repr(node.value))
+    raise NotImplementedError(ast.dump(node))
+
+
+def statement(node):
+    match node:
+        case ast.Assign(targets=[ast.Subscript() as place]):
+            return Store(expression(place), expression(node.value))
+        case ast.Assign(targets=[target]):
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            return Assign([n.id for n in names], expression(node.value))
+        case ast.Expr():
+            return Assign([], expression(node.value))
+        case ast.Return():
+            return Return(expression(node.value))
+        case ast.For():
+            return For(ast.unparse(node.target), expression(node.iter), list(map(statement, node.body)))
+        case ast.While():
+            return Loop(expression(node.test), list(map(statement, node.body)))
+        case ast.If():
+            return If(expression(node.test), list(map(statement, node.body)), list(map(statement, node.orelse)))
+        case ast.FunctionDef():
+            defaults = [None] * (len(node.args.args) - len(node.args.defaults)) + [*map(expression, node.args.defaults)]
+            params = [Parameter(a.arg, default) for a, default in zip(node.args.args, defaults, strict=True)]
+            return Def(node.name, params, list(map(statement, node.body)))
+    raise NotImplementedError(ast.dump(node))
+
+
+def function_of(text):
+    return statement(ast.parse(textwrap.dedent(text)).body[0])
+
+
+def renames(function, wishes):
+    return new_names(own_nodes(function.body), [p.name for p in function.params], wishes, lambda name, held: True)
 
 
 @pytest.mark.parametrize(
@@ -241,10 +285,9 @@ def renames(text, names=None):
         ("def f(x):\n  x_2 = g(x)\n  return x_2", {"x_2": "x"}),
         ("def f(x):\n  x_2 = g(x)\n  return x_2, x", {}),
         ("def f(x):\n  x_2 = g(x)\n  x_3 = g(x_2)\n  return x_3, x_2", {"x_2": "x", "x_3": "x_2"}),
-        # Functions, lambdas and comprehensions look their names up when they run.
+        # Functions and lambdas look their names up when they run.
         ("def f(x):\n  h = lambda: x\n  x_2 = 1\n  return h() + x_2", {}),
         ("def f(x):\n  x_2 = 1\n  def h():\n    return x_2\n  return h", {}),
-        ("def f(x):\n  h = [x for _ in y]\n  x_2 = 1\n  return h + x_2", {}),
         ("def f(x):\n  def h(x=x):\n    return x\n  x_2 = 1\n  return h() + x_2", {}),
         ("def f(x):\n  def h(y):\n    def k():\n      return x\n    return k\n  x_2 = 1\n  return h(1) + x_2", {}),
         # A function's own variable of that name is another one.
@@ -260,11 +303,14 @@ def renames(text, names=None):
         ("def f(x, p):\n  if p:\n    x_2 = 1\n    y = x_2\n  else:\n    y = 2\n  return y + x", {}),
         ("def f(q):\n  x, x_2 = q\n  return x_2", {}),
         ("def f(x):\n  x_2 = x\n  x[0] = x_2\n  return x_2", {}),
-        ("def f(x):\n  try:\n    x_2 = x\n  finally:\n    pass\n  return x_2", {}),
+        ("def f(x):\n  while x:\n    x_2 = x\n  return x_2", {}),
     ],
 )
 def test_which_names_are_free_again(text, expected):
-    assert renames(text) == expected
+    function = function_of(text)
+    assert ast.dump(ast.parse("\n".join(function.lines("")))) == ast.dump(ast.parse(text))
+    names = {word for word in words_of(function) if word.partition("_")[0] == "x"}
+    assert renames(function, {n: "x" for n in names}) == expected
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -274,7 +320,7 @@ def test_random_texts_compute_the_same(seed):
     names = {base: [base] for base in "xyz"}
     bound = list("xyz")
 
-    def expression():
+    def value_of_some():
         picked = [rng.choice(bound) for _ in range(rng.randint(1, 3))]
         if rng.random() < 0.1:
             return f"(lambda: {picked[0]} + {rng.randint(1, 9)})()"
@@ -283,7 +329,7 @@ def test_random_texts_compute_the_same(seed):
     def block(depth):
         lines = []
         for _ in range(rng.randint(2, 6)):
-            value = expression()
+            value = value_of_some()
             if depth < 2 and rng.random() < 0.25:
                 lines += ["for _ in range(2):", *["    " + line for line in block(depth + 1)]]
             elif depth and rng.random() < 0.6:
@@ -297,10 +343,11 @@ def test_random_texts_compute_the_same(seed):
         return lines
 
     body = [*block(0), f"return {', '.join(rng.sample(bound, 2))}"]
-    function = ast.parse("\n    ".join(["def f(x, y, z):", *body])).body[0]
-    before = ast.unparse(function)
+    function = function_of("\n    ".join(["def f(x, y, z):", *body]))
+    before = "\n".join(function.lines(""))
     wishes = {n: base for base, family in names.items() for n in family}
-    after = ast.unparse(renamed(function, new_names(function, wishes, lambda name, held: True)))
+    own_nodes(function.body).rename(renames(function, wishes))
+    after = "\n".join(function.lines(""))
     results = []
     for text in (before, after):
         scope = {}
@@ -310,7 +357,7 @@ def test_random_texts_compute_the_same(seed):
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_what_needs_no_parsing_is_read_as_if_it_were_parsed(seed):
+def test_what_is_read_off_the_tree_is_what_the_text_reads(seed):
     rng = random.Random(seed)
     bound = ["x", "y"]
     hidden = seed % 2 == 1  # whether a variable stands in what is no Name
@@ -336,19 +383,36 @@ def test_what_needs_no_parsing_is_read_as_if_it_were_parsed(seed):
         bound.append(statements[-1].targets[0])
     statements.append(Return(Tuple([expression(), Name(rng.choice(bound))])))
     function = Def("f", [Parameter("x"), Parameter("y")], statements)
-    wishes = {n: n.partition("_")[0] for n in bound}
-    straight, printed, parsed_printed = straight_of(function), Counter(), Counter()
-    found = new_names(straight, wishes, lambda name, held: True, printed)
-    assert found == new_names(_parsed(function), wishes, lambda name, held: True, parsed_printed)
-    assert all(printed[name] == parsed_printed[name] for name in bound)
-    # What is read off the tree is what is read off the text.
-    own, printed = own_nodes(function.body), Counter()
-    assert own.bound is not None and (hidden or own.counts.keys().isdisjoint(own.texts))
-    assert new_names(straight_of(function, own), wishes, lambda name, held: True, printed) == found
-    assert all(printed[name] == parsed_printed[name] for name in bound)
-    words = {id(function): words_of(function)}
-    authors = {id(n): wishes[n.id] for n in own.names if type(n) is Name}
-    rebind_names(authors, [function], Provenance(), words=words)
-    assert words == {id(function): words_of(function)} or hidden and not words
-    statements[0] = Assign(["x_2"], Call("f", [Lambda(["x"], Name("x"))]))
-    assert straight_of(function) is None and own_nodes(function.body).bound is None
+    own = own_nodes(function.body)
+    (parsed,) = ast.parse("\n".join(function.lines(""))).body
+    for line, node in zip(every(own.lines), parsed.body, strict=True):
+        found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        assert line.reads | {"jnp"} == found | {"jnp"}
+    assert ("x_2" in own.source) == (hidden and "x_2.y" in words_text(function))
+    for name in own.names:
+        name.symbol.author = name.id.partition("_")[0]
+    words = {function: words_of(function)}
+    rebind_names([function], Provenance(), words)
+    assert words == {function: words_of(function)}
+
+
+def words_text(function):
+    return "\n".join(function.lines(""))
+
+
+def test_a_variable_in_a_piece_of_source_keeps_its_name():
+    leaf = Leaf(Name("params"), (("item", 'f"layer_{x_2}"', 0), ("attribute", "x", 0)))
+    for value in (Call("x_2", [Name("y")]), leaf, Text('f"{x_2}"'), Text("x_2.shape")):
+        x, x_2 = Name("x"), Name("x_2")
+        body = [Assign(["x_2"], Binary(x, "*", Text("2"))), Assign(["y"], value), Return(Binary(x_2, "*", Name("y")))]
+        function = Def("f", [Parameter("x")], body)
+        assert renames(function, {"x": "x", "x_2": "x"}) == {"x_2": "x"}
+        x.symbol.author = x_2.symbol.author = "x"
+        rebind_names([function], Provenance())
+        assert x_2.id == "x_2"
+
+
+def test_the_words_of_a_piece_of_source():
+    assert words_in("x.y + f(a=b, c==d) * 2e5 + 1j") == ("x", "f", "b", "c", "d")
+    assert words_in("""f'layers.{i}' + "it's {j}" + 'a \\' b'""") == ("i",)
+    assert words_in("lambda key: random(key, 3)") == ("lambda", "key", "random", "key")

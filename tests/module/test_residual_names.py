@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import untrace
-from untrace.python.name_residuals import _exchanged
+from untrace.python.coalesce_names import _exchanged
 
 PARAMS = {name: jnp.full((4, 4), 0.1 * (i + 1)) for i, name in enumerate(["input", "hidden", "candidate"])}
 

@@ -21,33 +21,7 @@ import jax
 from untrace.ir.facts import Grouping, Step, Way
 from untrace.ir.nodes import Function
 from untrace.python.pytrees import access, branches, labelled
-from untrace.python.tree import Attribute, Expr, Name, Subscript, Text, Tuple
-
-# A longer way to a leaf gets a name even where it is used only once.
-
-
-def along(expr: Expr, steps: Sequence[Step]) -> Expr:
-    """The part of `expr` at the end of these steps."""
-    for kind, text, _ in steps:
-        expr = Subscript(expr, Text(text)) if kind == "item" else Attribute(expr, text)
-    return expr
-
-
-class Leaf(Expr):
-    """`root[...].x`: a part of a pytree."""
-
-    __slots__ = ("root", "steps")
-
-    def __init__(self, root: Name, steps: tuple[Step, ...]):
-        self.root = root
-        self.steps = steps
-
-    def prefix(self, count: int) -> Expr:
-        """The way to the sub-tree after the first `count` steps."""
-        return along(self.root, self.steps[:count])
-
-    def flat(self) -> str:
-        return self.prefix(len(self.steps)).flat()
+from untrace.python.tree import Attribute, Expr, Leaf, Name, Subscript, Tuple
 
 
 class Bare(Tuple):
@@ -222,7 +196,7 @@ def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> li
     of: Sequence[Any] = operands
     for places in roots.values():
         # A function that passes on all that it took as one tree passes that tree.
-        whole = module.pack_sizes.get(id(of[places[0]].root)) == len(places)
+        whole = of[places[0]].root.symbol.leaves == len(places)
         shared = body.facts.calls > 1 and not all(place in same for place in places) and not whole
         packs.extend(_packs(places, operands, 0, shared))
     return packs

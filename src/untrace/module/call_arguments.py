@@ -20,7 +20,7 @@ from untrace.ir.signatures import CallSignature
 from untrace.ir.structured import Map
 from untrace.lift.naming.unpacked import names_in
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Leaf, last_word, plain_way, reach
+from untrace.module.access_paths import last_word, plain_way, reach
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.local_calls import placed
@@ -28,7 +28,7 @@ from untrace.module.nested import BareReturn, argument_words, function_hint, hin
 from untrace.provenance.sites import targets
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
-from untrace.python.tree import Expr, Name, Tuple
+from untrace.python.tree import Expr, Leaf, Name, Tuple
 from untrace.python.types import array_type, tree_type
 
 Path = tuple[int | str, ...]  # into what a call gives

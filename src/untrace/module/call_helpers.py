@@ -25,9 +25,8 @@ from typing import Any
 from jax import lax
 
 from untrace._identifiers import identifier
-from untrace.module.access_paths import Leaf
 from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement
-from untrace.python.tree import Call, Expr, Lambda, Name, Star, Text
+from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Star, Text
 from untrace.python.walk import nodes_of
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")

@@ -15,9 +15,8 @@ from untrace import jax_compat
 from untrace._places import is_cell, place_of
 from untrace.module.call_arguments import Unpacked
 from untrace.module.loops.emit import Start
-from untrace.module.loops.of_calls import For
 from untrace.provenance.sites import Provenance, Site
-from untrace.python.statements import Assign, Def, Lines, Statement, Unpack
+from untrace.python.statements import Assign, Def, For, Lines, Statement, Unpack
 from untrace.python.tree import WIDTH, Call
 from untrace.python.types import array_type
 

@@ -33,7 +33,6 @@ class ConstantWriter:
         self.constants: list[Statement] = []
         self.large: dict[str, np.ndarray] = {}
         self._constants: dict[int, Expr] = {}
-        self._named: dict[int, Constant] = {}  # by the id of the name that a function may close over
         self._constants_by_bits: dict[Any, Expr] = {}
         self._jax_constants: dict[int, Expr] = {}
         self._literals: dict[Any, Expr] = {}
@@ -56,16 +55,17 @@ class ConstantWriter:
         if found is None:
             found = self._write_constant(constant.value, constant.aval, self._base(constant, "const"))
             self._constants[id(constant)] = found
-            self._named[id(found)] = constant
+            if type(found) is Name:
+                found.symbol.constant = constant
         return found
 
     def constant_named(self, expr: Expr) -> Constant | None:
         """The constant of the module that `expr` is, as the body of a loop closes over it; None for other values."""
-        return self._named.get(id(expr))
+        return expr.symbol.constant if type(expr) is Name else None
 
     def is_numpy(self, expr: Expr) -> bool:
         """Whether `expr` is a constant of the module that stands there as NumPy's."""
-        return not self.idiomatic and id(expr) in self._named
+        return not self.idiomatic and self.constant_named(expr) is not None
 
     def _base(self, constant: Constant, otherwise: str) -> str:
         """What a constant is called in idiomatic style; in the other they are numbered."""

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from untrace.module.access_paths import Leaf, along
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Statement, Unpack
-from untrace.python.tree import Call, Expr, Lambda, Name
+from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, along
 from untrace.python.walk import copied, nodes_of, rebuilt, slots_backwards
 
 

@@ -129,7 +129,6 @@ def write_module(
     module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
     module.program, module.in_order, module.provenance = program.entry.jaxpr, manner.in_order, provenance_of(program)
     module.residuals = program.facts.residuals
-    module.stacked = set(module.residuals.values())
     module.keeps_carries = manner.keeps_carries
     module.numbers = program.numbers or module.numbers
     if module.numbers.integers:

@@ -10,8 +10,8 @@ import jax
 
 from untrace import jax_compat
 from untrace.ir.nodes import Value
-from untrace.module.access_paths import Leaf, Node, Step, reach_nodes
-from untrace.python.tree import Expr, Name
+from untrace.module.access_paths import Node, Step, reach_nodes
+from untrace.python.tree import Expr, Leaf, Name
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -110,9 +110,11 @@ def key_of(values: Sequence[Any]) -> tuple[int, ...]:
     return tuple([id(v) for v in values])
 
 
-def leaf_behind(w: Any, operand: Expr) -> Leaf | None:
+def leaf_behind(operand: Expr) -> Leaf | None:
     """The leaf that an operand is, also where it has a name of its own by now."""
-    return operand if isinstance(operand, Leaf) else w.module.leaf_of.get(id(operand))
+    if isinstance(operand, Leaf):
+        return operand
+    return operand.symbol.leaf if type(operand) is Name else None
 
 
 class KnownTrees:
@@ -127,7 +129,7 @@ class KnownTrees:
 
     def leaf(self, expr: Expr) -> Leaf | None:
         """The access that an expression is, also where it has a name of its own by now."""
-        return leaf_behind(self.w, expr)
+        return leaf_behind(expr)
 
     def node(self, leaf: Leaf) -> Any:
         """An example of the tree behind an access; None where that is no known tree."""

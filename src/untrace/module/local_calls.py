@@ -14,14 +14,14 @@ from untrace._identifiers import identifier
 from untrace._trees import is_simple
 from untrace.ir.callees import callee_of, output_of
 from untrace.ir.nodes import Equation, Function, Local, Value
-from untrace.module.access_paths import Layout, Leaf, grouping_of, last_word, layout_of
+from untrace.module.access_paths import Layout, grouping_of, last_word, layout_of
 from untrace.module.grouping import packed, result_trees, tree_carries
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.known_trees import leaf_behind
 from untrace.module.loops import of_calls
-from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement
-from untrace.python.tree import Call, Expr, Name
+from untrace.python.statements import Assign, Def, For, Lines, Parameter, Return, Statement
+from untrace.python.tree import Call, Expr, Leaf, Name, Symbol
 from untrace.python.types import Type, array_type, ways_type
 
 _LONGEST_RUN = 100
@@ -62,10 +62,10 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
     body = callee_of(run[0], Local).body
     if not carries or body.facts.packed_results is not None or id(body) in w.module.returned:
         return None
-    first = [leaf_behind(w, w.atom(a)) for a in run[0].inputs]
+    first = [leaf_behind(w.atom(a)) for a in run[0].inputs]
     handed = tree_carries.handed_by(w, run, first)
     atoms = [[w.atom(a) if i not in carries else None for i, a in enumerate(e.inputs)] for e in run]
-    leaves = [[None if o is None else leaf_behind(w, o) for o in turn] for turn in atoms]
+    leaves = [[None if o is None else leaf_behind(o) for o in turn] for turn in atoms]
     layout = layout_of(w.module, body, first if handed is not None else leaves[0])
     pack = None if handed is None else handed[0].pack
     found = [layout.trees(turn, pack) for turn in leaves]
@@ -104,14 +104,14 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
         target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], len(run))
         for (place, _), part in zip(elements, parts, strict=True):
             args[place] = part
-        turn = of_calls.For(target, iterable, [Assign([variable], Call(name, args))])
+        turn = For(target, iterable, [Assign([variable], Call(name, args))])
         return [turn] if begins is None else [begins, turn]
     begin = [w.atom(run[0].inputs[place]) for place in carries]
     names = {place: _carry_name(w, run, place, output, start, uses) for place, output in carries.items()}
     by_output = {output: names[place][0] for place, output in carries.items()}
     for i, output in enumerate(run[-1].outputs):
         if output is not None:
-            w.names[output] = _carried(w, by_output[i], output)
+            w.names[output] = _carried(by_output[i], output)
     targets = [by_output.get(i, "_") for i in range(len(run[-1].outputs))]
     if w.module.reroll:
         marked = [(place, element, order[place] >= 0 and not element.below) for place, element in elements]
@@ -121,10 +121,10 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
     for (place, _), part in zip(elements, parts, strict=True):
         args[place] = part
     last = run[-1].outputs
-    call = Call(name, [_carried(w, names[a][0], last[carries[a]]) if type(a) is int else a for a in args])
+    call = Call(name, [_carried(names[a][0], last[carries[a]]) if type(a) is int else a for a in args])
     starts = zip(names.values(), begin, strict=True)
     statements: list[Statement] = [Assign([name], value) for (name, is_new), value in starts if is_new]
-    return [*statements, of_calls.For(target, iterable, [Assign(targets, call)])]
+    return [*statements, For(target, iterable, [Assign(targets, call)])]
 
 
 def _carry_name(
@@ -133,7 +133,7 @@ def _carry_name(
     """(the loop's variable for a carry, whether it is new): that of the initial value where nothing else needs it."""
     initial = run[0].inputs[place]
     expr = w.atom(initial)
-    leaf = leaf_behind(w, expr)
+    leaf = leaf_behind(expr)
     whole = leaf is None or not leaf.steps
     if type(initial) is Value and type(expr) is Name and whole and not uses.after(initial, start):
         return expr.id, False
@@ -141,16 +141,16 @@ def _carry_name(
     return w.scope.fresh(identifier(hint, "x")), True
 
 
-def _carried(w: Any, name: str, output: Value | None) -> Name:
+def _carried(name: str, output: Value | None) -> Name:
     """The variable of a carry, which its author calls as the last turn's result."""
     author = output.hint if output is not None and output.named else None
-    return w.module.authored(Name(name), author and identifier(author, "x"))
+    return Name(name, Symbol(author=author and identifier(author, "x")))
 
 
 def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     """The call of an equation whose callee is a Local function, which is written before the caller."""
     body = callee_of(equation, Local).body
-    leaves = [leaf_behind(w, o) for o in operands]
+    leaves = [leaf_behind(o) for o in operands]
     layout = layout_of(w.module, body, leaves)
     trees = _put_together(w, body, layout, operands) if body.facts.taken is not None else layout.trees(leaves)
     if trees is None:  # another way of calling it than everywhere else: then with the leaves one by one
@@ -164,7 +164,7 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
 def taking_trees(w: Any, body: Function, operands: Sequence[Expr]) -> tuple[str, list[int], Layout, list[Any]]:
     """(the name of a function that `jax.checkpoint` marked, the order of its arguments as in `_order`, their layout, the tree
     for each of its packs) where trees can be passed; else of the function that takes these operands one by one."""
-    leaves = [leaf_behind(w, o) for o in operands]
+    leaves = [leaf_behind(o) for o in operands]
     layout = layout_of(w.module, body, leaves)
     trees = _put_together(w, body, layout, operands)
     if trees is None:
@@ -178,7 +178,7 @@ def _put_together(w: Any, body: Function, layout: Layout, operands: Sequence[Exp
     examples = {tuple(tree.places): tree.example for _, tree in body.facts.taken or ()}
     found = [examples[tuple(places)] for places, _ in layout.packs]
     if not all(map(is_simple, found)):
-        leaves = [leaf_behind(w, o) for o in operands]
+        leaves = [leaf_behind(o) for o in operands]
         trees = layout.trees(leaves)
         nodes = [w.trees.node(tree) for tree in trees or ()]
         whole = all(
@@ -285,7 +285,7 @@ def _definition(
             name_ = w.names[body.params[i]] = Name(w.scope.fresh(identifier(hint, "x")))
             params.append(Parameter(name_.id))
             if body.params[i] in said:
-                _note_said(module, name_)
+                _note_said(name_)
             continue
         places, ways = layout.packs[-1 - i]
         word = _pack_name(body, layout, layout.packs[-1 - i], leaves[places[0]])
@@ -296,8 +296,7 @@ def _definition(
         packs[-1 - i] = root
         if examples[-1 - i] is not None:
             w.trees.name(root, examples[-1 - i])
-        module.pack_sizes[id(root)] = len(places)
-        module.kept.append(root)
+        root.symbol.leaves = len(places)
         for place, way in zip(places, ways, strict=True):
             bound.append((body.params[place], Leaf(root, way)))
     if body.facts.head:
@@ -318,7 +317,7 @@ def _definition(
     )
     for value, _ in bound:
         if value in said and type(w.names[value]) is Name:
-            _note_said(module, w.names[value])
+            _note_said(w.names[value])
     if w.sizes is not None:
         w.sized.extend(p for p in body.params if p not in w.sized)
         w.sizes.names = {**w.sizes.names, **body.facts.size_names}
@@ -341,10 +340,9 @@ def _has_key(value: Value, leaf: Leaf, own: Collection[str]) -> bool:
     return value.hint not in own and not leaf.steps[-1][1].isdecimal()
 
 
-def _note_said(module: Any, name: Name) -> None:
+def _note_said(name: Name) -> None:
     """A library's code calls it so: what that binds again can have the name."""
-    module.inner_names[id(name)] = name.id
-    module.kept.append(name)
+    name.symbol.library = name.id
 
 
 def _rename_after(body: Function, bound: Sequence[tuple[Value, Leaf]]) -> None:

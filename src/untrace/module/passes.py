@@ -17,12 +17,10 @@ from untrace.module.merge.prefixes import share_prefixes
 from untrace.module.merge.variadic import spread_arguments
 from untrace.module.writer import ModuleWriter
 from untrace.provenance.sites import Provenance
-from untrace.python.coalesce_names import rebind_names
+from untrace.python.coalesce_names import count_again, match_residuals, names_bound, rebind_names
 from untrace.python.inline_neighbours import fold_neighbours
-from untrace.python.name_residuals import match_residuals
-from untrace.python.renumber_names import count_again, names_bound
 from untrace.python.scope_index import Own
-from untrace.python.statements import Statement
+from untrace.python.statements import Def, Statement
 
 Share = Callable[[ModuleWriter, list[Statement]], bool]
 
@@ -43,11 +41,9 @@ class Statements:
     rolls: bool = True
     shared: bool = False  # whether `share` made one of several functions
     rolled: bool = False  # whether statements that repeat became a loop, or a backward part went into its forward part
-    bound: Mapping[int, set[str]] = field(
-        default_factory=dict
-    )  # the variables of each function as they were named first
-    words: dict[int, Counter[str]] = field(default_factory=dict)  # how often each word stands in a function
-    nodes: Mapping[int, Own] = field(default_factory=dict)  # the own nodes of each function
+    bound: Mapping[Def, set[str]] = field(default_factory=dict)  # the variables of each as they were named first
+    words: Mapping[Statement, Counter[str]] = field(default_factory=dict)  # how often each word stands in a function
+    nodes: Mapping[Def, Own] = field(default_factory=dict)  # the own nodes of each function
 
     @property
     def everything(self) -> list[Statement]:
@@ -73,7 +69,7 @@ def _fold(s: Statements) -> None:
 
 
 def _rebind(s: Statements) -> None:
-    s.nodes = rebind_names(s.module.authors, s.everything, s.provenance, s.module.inner_names, s.words)
+    s.nodes = rebind_names(s.everything, s.provenance, s.words)
 
 
 PASSES: tuple[Pass[Statements], ...] = (
@@ -96,7 +92,7 @@ PASSES: tuple[Pass[Statements], ...] = (
     Pass("count-names-again", "names without gaps", lambda s: count_again(s.everything, s.bound, s.nodes, s.words)),
     Pass(
         "names-of-residuals", "what a loop saves has the same name in its backward loop",
-        lambda s: match_residuals(s.everything, s.module.residual_pairs()),
+        lambda s: match_residuals(s.module.residuals, s.nodes),
     ),
 )  # fmt: skip
 

@@ -47,7 +47,7 @@ from untrace.module.sizes import Sizes
 from untrace.provenance.sites import Provenance
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
-from untrace.python.tree import Call, Expr, Name, Tuple
+from untrace.python.tree import Call, Expr, Name, Symbol, Tuple
 from untrace.python.values import Unwritable
 
 
@@ -96,20 +96,13 @@ class ModuleWriter(ConstantWriter):
         self.rows: dict[int, Any] = {}  # the same: the trees that they stack
         self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
         self.handed: dict[int, Any] = {}  # of local functions, by id: the trees that loops over them hand on
-        self.pack_sizes: dict[int, int] = {}  # id of a parameter that is a tree -> how many leaves of it are known
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
         self.variadic: dict[str, str] = {}  # by name: what the author calls the parameter of all further arguments
         self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
-        self.authors: dict[int, str] = {}  # id of a variable's Name -> what the author calls the value
-        self.inner_names: dict[int, str] = {}  # the same for values of a library's code, as it calls them
-        self.residuals: Mapping[
-            Value, Value
-        ] = {}  # what a loop takes of what an earlier one stacked -> the value there
-        self.stacked: set[Value] = set()  # those values
-        self.residual_names: dict[Value, Name] = {}  # the variables of both
-        self.leaf_of: dict[int, Any] = {}  # id of a variable's Name -> the leaf of an argument that it holds
+        # What a loop takes of what an earlier one stacked -> the value there.
+        self.residuals: Mapping[Value, Value] = {}
         self.numbers = SizeNumbers()  # those that follow the sizes of the inputs
         self.size_names: Mapping[int, str] = {}  # the author's words for them
         self.guarded: Any = (
@@ -121,16 +114,6 @@ class ModuleWriter(ConstantWriter):
         self._functions: dict[int, str] = {}
         self._by_body: dict[Any, str] = {}
         self.primitive_names: dict[int, Expr | None] = {}
-
-    def note_residual(self, value: Value, name: Name) -> None:
-        """Remembers the variable of what goes from one loop to another."""
-        if value in self.residuals or value in self.stacked:
-            self.residual_names[value] = name
-
-    def residual_pairs(self) -> list[tuple[Name, Name]]:
-        """(the variable of a loop's body, that of what a later loop takes of it)."""
-        known = self.residual_names
-        return [(known[v], known[p]) for p, v in self.residuals.items() if p in known and v in known]
 
     # ------------------------------------------------------------ what rules may ask for
 
@@ -160,13 +143,6 @@ class ModuleWriter(ConstantWriter):
             self.units.append(statements)
             found = name
         return found
-
-    def authored(self, name: Name, author: str | None) -> Name:
-        """`name`, of a value that is called `author` in the author's source; None: of one that has no name there."""
-        if author is not None:
-            self.authors[id(name)] = author
-            self.kept.append(name)
-        return name
 
     def writer(self) -> FunctionWriter:
         """A writer for a module-level function."""
@@ -291,8 +267,7 @@ class FunctionWriter:
     def bind_parameter(self, value: Value, hint: str | None = None) -> Name:
         base = value.hint if self.module.idiomatic and value.hint else hint or value.hint or "x"
         base = identifier(base, "x")
-        name = self.names[value] = self.module.authored(Name(self.scope.fresh(base)), base)
-        self.module.note_residual(value, name)
+        name = self.names[value] = Name(self.scope.fresh(base), Symbol(author=base, value=value))
         self.sized.append(value)
         return name
 
@@ -521,11 +496,8 @@ class FunctionWriter:
     def _target(self, output: Value, base: str) -> str:
         base = identifier(output.hint, base) if output.hint else base
         name = self.scope.fresh(base)
-        node = self.names[output] = self.module.authored(Name(name), base if output.named else None)
-        self.module.note_residual(output, node)
-        if output.named_inside and output.hint:
-            self.module.inner_names[id(node)] = base
-            self.module.kept.append(node)
+        library = base if output.named_inside and output.hint else None
+        self.names[output] = Name(name, Symbol(base if output.named else None, library, value=output))
         return name
 
     def _note_folded(self, equation: Equation) -> None:

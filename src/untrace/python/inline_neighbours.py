@@ -48,16 +48,18 @@ _PARTS: dict[type, tuple[str, ...]] = {
 _CONTAINERS = (Tuple, List, Dict, Lambda)
 
 
-def fold_neighbours(module: Any, definitions: Sequence[Statement], provenance: Provenance) -> dict[int, Counter[str]]:
-    """Folds such statements in the functions of a module, in place. Gives the `words_of` those that had to be known, by
-    id."""
-    found: dict[int, Counter[str]] = {}
+def fold_neighbours(
+    module: Any, definitions: Sequence[Statement], provenance: Provenance
+) -> dict[Statement, Counter[str]]:
+    """Folds such statements in the functions of a module, in place. Gives the `words_of` those that had to be
+    known."""
+    found: dict[Statement, Counter[str]] = {}
     for definition in definitions:
         if type(definition) is Def:
             folder = _Folder(module, definition, provenance)
             folder.fold(definition.body, "    ")
             if folder.known is not None:
-                found[id(definition)] = folder.known
+                found[definition] = folder.known
     return found
 
 
@@ -98,7 +100,7 @@ class _Folder:
         if self.known is not None and self.known[name] != 2:
             return False
         found = None if name.startswith("d_") else _place_of(second, name)
-        if found is None or self.module.authors.get(id(found[0])) == name:
+        if found is None or found[0].symbol.author == name:
             return False
         if self.counts[name] != 2 or not self._are_alike(first, second):
             return False

@@ -1,141 +1,229 @@
-"""What stands in one function, without the functions inside it, and what can be seen of its variables without parsing it."""
+"""What stands in one function, without the functions inside it, and what its statements do with its variables."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from untrace.python.statements import Assign, Def, Return, Unpack
-from untrace.python.tree import Attribute, Binary, Call, Lambda, Name, Subscript, Text, Tuple, Unary
-from untrace.python.walk import slots_backwards
-
-# Most of what stands in a function and is no statement.
-EXPRESSIONS = frozenset((Name, Text, Call, Binary, Unary))
-# Nodes that print what they are made of, and no variable besides, and have none of their own.
-_PLAIN = frozenset((Name, Text, Call, Binary, Unary, Attribute, Subscript, Tuple))
+from untrace.python.statements import Assign, Compound, Def, For, If, Lines, Return, Statement, Store, Unpack
+from untrace.python.tree import Attribute, Binary, Call, Expr, Lambda, Leaf, Name, Text, Tuple, Unary
+from untrace.python.walk import parts_of, slots_backwards
 
 
-class Own(NamedTuple):
-    """What stands in a function, without the functions inside it.
+@dataclass(slots=True)
+class Line:
+    """A statement, by the variables that it binds, in their order, and those that it reads before it does.
 
-    `names`: its variables, and `statements`: what binds them, each once; `counts`: how often each of its variables stands
-    there. `bound`: where that is as much as a `Straight` needs, its statements, and `texts` the words that stand in no
-    Name.
+    `blocks`: the lines of what stands below it.
     """
 
-    names: list[Name]
-    statements: list[Any]
-    counts: Counter[str]
-    bound: list[tuple[str | None, list[str]]] | None = None
-    texts: Collection[str] = ()
+    kind: type[Statement]
+    binds: list[str]
+    reads: set[str]
+    blocks: Sequence[list[Line]] = ()
 
 
-def own_nodes(body: Any) -> Own:
+@dataclass(slots=True)
+class Own:
+    """What stands in a function, without the functions inside it."""
+
+    names: list[Name] = field(default_factory=list)
+    """Its variables where they are read, each node once, the last first."""
+
+    statements: list[Assign | Unpack] = field(default_factory=list)
+    """What binds them, the last first."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """How often each variable stands in `names` and in `statements`."""
+
+    lines: list[Line] = field(default_factory=list)
+    """Its statements as they were when this was made."""
+
+    source: set[str] = field(default_factory=set)
+    """Words that stand in no Name, and are variables or may be: what is called by its name, a part of an f-string."""
+
+    inside: list[Def | Lambda] = field(default_factory=list)
+    """The functions in it."""
+
+    is_known: bool = True
+    """Whether it is known of every statement which one comes next."""
+
+    def closed_over(self) -> set[str]:
+        """What functions inside this one read of it, or of what is around it: they look that up when they run."""
+        return {name for function in self.inside for name in _free(function)}
+
+    def rename(self, new: Mapping[str, str]) -> None:
+        """Gives variables their new names."""
+        if not new:
+            return
+        for name in self.names:
+            name.id = new.get(name.id, name.id)
+        for statement in self.statements:
+            targets = [new.get(t, t) if type(t) is str else t for t in statement.targets]
+            if targets != list(statement.targets):
+                statement.targets = targets
+        old, self.counts = self.counts, Counter()
+        for name, count in old.items():
+            self.counts[new.get(name, name)] += count
+
+
+def own_nodes(body: Sequence[Statement]) -> Own:
     """See Own."""
-    names: list[Name] = []
-    binding: list[Any] = []
-    words: list[str] = []
-    kinds: set[type] = set()
-    texts: set[str] = set()
-    starts: list[tuple[Any, int]] = []  # of each assignment and `return`, the last first: the first of its words
-    again = False  # whether a part is met twice, whose words then count once
-    stack, seen = [body], set()
-    while stack:
-        value = stack.pop()
-        kind = type(value)
-        if kind is list or kind is tuple:
-            stack.extend(value)
-        elif kind is Name:
-            words.append(value.id)
-            if id(value) not in seen:
-                seen.add(id(value))
-                names.append(value)
-        elif kind is not Def and kind is not Lambda:
-            slots = slots_backwards(value)
-            if slots is None:
-                continue
-            if id(value) in seen:
-                again = again or kind is not Text
-                continue
-            seen.add(id(value))
-            if kind is Text:
-                texts.add(value.text)
-                continue
-            if kind is Call:
-                if type(value.func) is str:
-                    texts.add(value.func)
-                else:
-                    stack.append(value.func)
-                stack.append(value.args)
-                stack.append(value.kwargs)
-                continue
-            if kind is Binary:
-                stack.append(value.left)
-                stack.append(value.right)
-                continue
-            if kind is Assign or kind is Return:
-                starts.append((value, len(words)))
+    index = _Index()
+    index.own.lines = index.lines(body)
+    index.own.names = list(index.names)[::-1]
+    index.own.statements.reverse()
+    index.own.counts = Counter(index.words)
+    return index.own
+
+
+class _Index:
+    def __init__(self) -> None:
+        self.own = Own()
+        self.names: dict[Name, None] = {}
+        self.words: list[str] = []
+
+    def lines(self, statements: Sequence[Statement]) -> list[Line]:
+        return [self._line(s) for s in statements]
+
+    def _line(self, statement: Statement) -> Line:
+        kind = type(statement)
+        if isinstance(statement, (Assign, Unpack)):
+            binds, reads = self._targets(statement)
+            reads |= self.reads(statement.value)
+            if isinstance(statement, Store):
+                reads |= self.reads(statement.place)
+            self.own.statements.append(statement)
+            return Line(Assign, binds, reads)
+        if isinstance(statement, Return):
+            return Line(Return, [], self.reads(statement.value))
+        if isinstance(statement, Def):
+            self.own.inside.append(statement)
+            self.own.source.add(statement.name)
+            return Line(Def, [statement.name], set())
+        if isinstance(statement, For):
+            binds = list(words_in(statement.target))
+            self.own.source.update(binds)
+            return Line(For, binds, self.reads(statement.iterable), [self.lines(statement.body)])
+        if isinstance(statement, If):
+            reads = self.reads(statement.test)
+            return Line(If, [], reads, [self.lines(statement.body), self.lines(statement.otherwise)])
+        if isinstance(statement, Lines):
+            plain = all(not line.strip() or line.startswith("#") for line in statement.text.split("\n"))
+            self.own.is_known = self.own.is_known and plain
+            return Line(kind, [], set())
+        if isinstance(statement, Compound):
+            self.own.is_known = False
+        reads, blocks = set[str](), list[list[Line]]()
+        for part in parts_of(statement):
+            if isinstance(part, (list, tuple)) and part and isinstance(part[0], Statement):
+                blocks.append(self.lines(part))
             else:
-                kinds.add(kind)
-            for slot in reversed(slots):
-                part = getattr(value, slot, None)
-                if type(part) is not str and part is not None:
-                    stack.append(part)
-            if kind not in EXPRESSIONS and isinstance(value, (Assign, Unpack)):
-                binding.append(value)
-                words += [t for t in value.targets if type(t) is str]
-        else:
-            kinds.add(kind)
-    counts = Counter(words)
-    if again or not kinds <= _PLAIN or any(map(_NOT_STRAIGHT.search, texts)):
-        return Own(names, binding, counts)
-    bound: list[tuple[str | None, list[str]]] = []
-    end = len(words)
-    for statement, start in reversed(starts):
-        name: Any = None
-        if type(statement) is Assign:
-            name = statement.targets[0] if len(statement.targets) == 1 else None
-            if type(name) is not str or not name.isidentifier():
-                return Own(names, binding, counts)
-            start += 1
-        bound.append((name, words[start:end]))
-        end = start - (name is not None)
-    return Own(names, binding, counts, bound, {word for text in texts for word in _VARIABLE.findall(text)})
+                reads |= self.reads(part)
+        return Line(kind, [], reads, blocks)
+
+    def _targets(self, statement: Assign | Unpack) -> tuple[list[str], set[str]]:
+        """(the variables that an assignment binds, those that its targets read: `x[i] = y`)."""
+        binds: list[str] = []
+        reads: set[str] = set()
+        for target in statement.targets:
+            if isinstance(target, str):
+                self.words.append(target)
+                if target.lstrip("*").isidentifier():
+                    binds.append(target.lstrip("*"))
+                else:
+                    self.own.source.update(words_in(target))
+                    reads.update(words_in(target))
+            else:
+                self.reads(target)
+                binds += [n.id.lstrip("*") for n in _names_in(target)]
+        return binds, reads
+
+    def reads(self, part: object) -> set[str]:
+        """The words that may be variables in a part of a statement, without the functions in it."""
+        found: list[str] = []
+        source: set[str] = set()
+        stack: list[Any] = [part]
+        while stack:
+            value = stack.pop()
+            kind = type(value)
+            if kind is Name:
+                found.append(value.id)
+                self.names[value] = None
+            elif kind is Text:
+                source.update(words_in(value.text))
+            elif kind is Call:
+                stack += [v for _, v in reversed(value.kwargs)]
+                stack += reversed(value.args)
+                stack.append(value.func)
+            elif kind is Binary:
+                stack.append(value.right)
+                stack.append(value.left)
+            elif kind is Attribute or kind is Unary:
+                stack.append(value.value)
+            elif kind is list or kind is tuple:
+                stack += reversed(value)
+            elif kind is str:
+                source.update(words_in(value))
+            elif kind is Lambda:
+                self.own.inside.append(value)
+            elif isinstance(value, Leaf):
+                stack.append(value.root)
+                for way, text, _ in value.steps:
+                    if way == "item":
+                        source.update(words_in(text))
+            else:
+                stack += [getattr(value, slot, None) for slot in slots_backwards(value) or ()]
+        self.words += found
+        self.own.source |= source
+        return source.union(found)
 
 
-class Straight(NamedTuple):
-    """A function of one assignment to one name after the other, and nothing with variables of its own in them.
+def _names_in(target: Tuple) -> Iterator[Name]:
+    for element in target.elements:
+        if isinstance(element, Name):
+            yield element
+        elif isinstance(element, Tuple):
+            yield from _names_in(element)
 
-    `statements`: the name that each binds, None of a `return`, and the words that it reads, its variables among them.
-    """
 
-    arguments: list[str]
-    statements: list[tuple[str | None, list[str]]]
+def _free(function: Def | Lambda) -> set[str]:
+    """What a function reads that it does not bind."""
+    if isinstance(function, Lambda):
+        index = _Index()
+        read = index.reads(function.body) | index.own.closed_over()
+        return read.difference([p.lstrip("*") for p in function.params])
+    own = own_nodes(function.body)
+    around: list[Expr | None] = [*function.decorators, function.returns]
+    for parameter in function.params:
+        around += [parameter.default, parameter.annotation]
+    index = _Index()
+    outside = index.reads(around) | index.own.closed_over()
+    bound = {p.name for p in function.params}.union(*[line.binds for line in every(own.lines)])
+    return own.closed_over().union(*[line.reads for line in every(own.lines)]) - bound | outside
+
+
+def every(lines: Sequence[Line]) -> Iterator[Line]:
+    """Lines and those below them, in the order of the text."""
+    for line in lines:
+        yield line
+        for block in line.blocks:
+            yield from every(block)
 
 
 # Neither an attribute, nor the name of an argument, nor a part of a number.
 _VARIABLE = re.compile(r"(?<![\w.])[^\W\d]\w*(?!\w|=(?!=))")
-_NOT_STRAIGHT = re.compile(r"[\"'#{:]|\b(?:lambda|for)\b")
+_STRING = re.compile(r"""(?:\b[a-zA-Z])?(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
+_BRACES = re.compile(r"\{([^{}]*)\}")
 
 
-def straight_of(definition: Def, own: Own | None = None) -> Straight | None:
-    """What can be seen in a function's text without parsing it; None where that is not enough. own: its `own_nodes`."""
-    parameters = [p.name for p in definition.params]
-    if own is not None and own.bound is not None and own.counts.keys().isdisjoint(own.texts):
-        return Straight(parameters, own.bound)
-    found: list[tuple[str | None, list[str]]] = []
-    for statement in definition.body:
-        name: Any = None
-        if type(statement) is Assign and len(statement.targets) == 1:
-            name = statement.targets[0]
-            if type(name) is not str or not name.isidentifier():
-                return None
-        elif type(statement) is not Return:
-            return None
-        text = statement.value.flat()
-        if _NOT_STRAIGHT.search(text):
-            return None
-        found.append((name, _VARIABLE.findall(text)))
-    return Straight(parameters, found)
+@functools.lru_cache(4096)
+def words_in(text: str) -> tuple[str, ...]:
+    """The words of a piece of source that may be variables, those in the braces of an f-string among them."""
+    if '"' in text or "'" in text:
+        text = _STRING.sub(lambda m: " ".join(_BRACES.findall(m[0])) if m[0][0] == "f" else " ", text)
+    return tuple(_VARIABLE.findall(text))

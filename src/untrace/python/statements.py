@@ -39,6 +39,51 @@ class Compound(Statement):
                 yield from statement.lines(indent + "    ")
 
 
+class For(Compound):
+    """`for target in iterable:` and its body."""
+
+    __slots__ = ("target", "iterable", "body")
+
+    def __init__(self, target: str, iterable: Expr, body: Sequence[Statement]):
+        self.target, self.iterable, self.body, self.origin = target, iterable, body, None
+
+    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
+        yield list(lines_of(f"for {self.target} in ", self.iterable, ":", indent)), self.body
+
+
+class Loop(Compound):
+    """`while test:` and its body."""
+
+    __slots__ = ("test", "body")
+
+    def __init__(self, test: Expr, body: Sequence[Statement]):
+        self.test, self.body, self.origin = test, body, None
+
+    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
+        yield list(lines_of("while ", self.test, ":", indent)), self.body
+
+
+class If(Compound):
+    """`if test:`, its body, and `else:` with another; an `If` alone in there is an `elif`."""
+
+    __slots__ = ("test", "body", "otherwise")
+
+    def __init__(self, test: Expr, body: Sequence[Statement], otherwise: Sequence[Statement], origin: object = None):
+        self.test, self.body, self.otherwise, self.origin = test, body, otherwise, origin
+
+    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
+        branch: If = self
+        word = "if "
+        while True:
+            yield list(lines_of(word, branch.test, ":", indent)), branch.body
+            rest = branch.otherwise
+            if len(rest) != 1 or not isinstance(rest[0], If):
+                break
+            branch, word = rest[0], "elif "
+        if rest:
+            yield [f"{indent}else:"], rest
+
+
 _FEWEST_STARRED = 3
 
 

@@ -8,6 +8,10 @@ one item a line with a trailing comma, as the community's formatters do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from untrace.ir.facts import Step
+from untrace.ir.values import Constant, Value
 
 WIDTH = 88  # the community's formatters' own
 
@@ -37,13 +41,37 @@ class Expr:
         return None
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class Symbol:
+    """What is known of a variable of the text. Where it is mentioned under another name, that Name has the same symbol."""
+
+    author: str | None = None
+    """What the author calls its value."""
+
+    library: str | None = None
+    """What the code of a library that computes it calls it."""
+
+    leaf: Leaf | None = None
+    """The part of an argument that it holds; without steps where it is the argument itself."""
+
+    leaves: int = 0
+    """Of a parameter that is a tree: how many of its leaves are known."""
+
+    value: Value | None = None
+    """The value of the program that it holds: by that it is known what one loop saves and a later one takes."""
+
+    constant: Constant | None = None
+    """The constant of the program that it stands for in the module."""
+
+
 class Name(Expr):
-    """A plain identifier, already made safe and unique by `names`."""
+    """A plain identifier, already made safe and unique by `names`; `symbol` is the variable that it mentions."""
 
-    __slots__ = ("id",)
+    __slots__ = ("id", "symbol")
 
-    def __init__(self, id: str):
+    def __init__(self, id: str, symbol: Symbol | None = None):
         self.id = id
+        self.symbol = symbol or Symbol()
 
     def flat(self) -> str:
         return self.id
@@ -199,6 +227,30 @@ class Slice(Expr):
     def flat(self) -> str:
         text = (self.start.flat() if self.start else "") + ":" + (self.stop.flat() if self.stop else "")
         return text + (":" + self.step.flat() if self.step else "")
+
+
+def along(expr: Expr, steps: Sequence[Step]) -> Expr:
+    """The part of `expr` at the end of these steps."""
+    for kind, text, _ in steps:
+        expr = Subscript(expr, Text(text)) if kind == "item" else Attribute(expr, text)
+    return expr
+
+
+class Leaf(Expr):
+    """`root[...].x`: a part of a pytree."""
+
+    __slots__ = ("root", "steps")
+
+    def __init__(self, root: Name, steps: tuple[Step, ...]):
+        self.root = root
+        self.steps = steps
+
+    def prefix(self, count: int) -> Expr:
+        """The way to the sub-tree after the first `count` steps."""
+        return along(self.root, self.steps[:count])
+
+    def flat(self) -> str:
+        return self.prefix(len(self.steps)).flat()
 
 
 class Lambda(Expr):

@@ -8,10 +8,9 @@ from collections.abc import Collection
 from typing import Any
 
 from untrace.module.comments import Layout
-from untrace.module.merge.conditions import If
 from untrace.provenance import syntax
 from untrace.provenance.sites import Frame, Site
-from untrace.python.statements import Assign, Lines, Statement, Unpack
+from untrace.python.statements import Assign, If, Lines, Statement, Unpack
 from untrace.python.tree import WIDTH, Name
 from untrace.torch.call_tree import author_frame
 from untrace.torch.structure import OF_PYTORCH, CallOrigin

@@ -26,11 +26,11 @@ from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Scan, Value
 from untrace.ir.scans import is_plain_scan
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Leaf, Step, last_word
+from untrace.module.access_paths import Step, last_word
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.nested import Body, group, plain_equation, unpacked
 from untrace.python.statements import Assign, Parameter
-from untrace.python.tree import Call, Expr, Name, Text
+from untrace.python.tree import Call, Expr, Leaf, Name, Text
 
 Way = tuple[Step, ...]
 _FEWEST = 2  # leaves

@@ -11,10 +11,10 @@ from untrace.ir.callees import callee_of
 from untrace.ir.calls import is_call, passed_places
 from untrace.ir.facts import Step
 from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, Structured, TreeMap, Value, While, functions_called
-from untrace.module.access_paths import Bare, Leaf, layout_of, reach, rows
+from untrace.module.access_paths import Bare, layout_of, reach, rows
 from untrace.module.grouping import tree_carries
 from untrace.python.statements import Assign, Statement, Unpack
-from untrace.python.tree import WIDTH, Name
+from untrace.python.tree import WIDTH, Leaf, Name, Symbol
 
 _LONGEST = 48
 # One that is short gets a name only where it is used more often.
@@ -40,8 +40,7 @@ def bind_leaves(
         count = uses.get(value, 0)
         if not leaf.steps:
             w.names[value] = leaf.root
-            w.module.leaf_of[id(leaf.root)] = leaf
-            w.module.kept.append(leaf.root)
+            leaf.root.symbol.leaf = leaf
         elif (
             count > (_OFTEN if _is_short(leaf) else 1)
             or count and value in own
@@ -200,10 +199,8 @@ def _unpacking(w: Any, bound: Sequence[tuple[Value, Leaf]], hint: Callable[[Valu
             group.sort(key=lambda pair: int(pair[1].steps[-1][1]))  # all of a tuple: in its order
         names = []
         for value, leaf in group:
-            name = Name(w.scope.fresh(identifier(hint(value, leaf), "x")))
+            name = Name(w.scope.fresh(identifier(hint(value, leaf), "x")), Symbol(leaf=leaf))
             w.names[value] = name
-            w.module.leaf_of[id(name)] = leaf
-            w.module.kept.append(name)
             names.append(name.id)
         leaves = [leaf for _, leaf in group]
         if all(leaf.steps[-1] == ("item", str(i), len(group)) for i, leaf in enumerate(leaves)):

@@ -15,9 +15,8 @@ from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.facts import Way
 from untrace.ir.nodes import Equation, Function, Local
-from untrace.module.access_paths import Leaf
 from untrace.python.statements import Assign
-from untrace.python.tree import Dict, Expr, Name, Text, Tuple
+from untrace.python.tree import Dict, Expr, Leaf, Name, Text, Tuple
 from untrace.python.types import Type, array_type, tuple_type, ways_type
 
 

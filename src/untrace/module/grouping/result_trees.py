@@ -20,13 +20,13 @@ from untrace._trees import is_plain, is_simple
 from untrace.ir.callees import callee_of, output_of
 from untrace.ir.nodes import Equation, Function, Local, Scan, TreeMap, Value, walk_functions
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Leaf, Step, last_word, reach_nodes
+from untrace.module.access_paths import Step, last_word, reach_nodes
 from untrace.module.grouping.accumulators import sums
 from untrace.module.grouping.stacked import made
 from untrace.module.interface.put_together import rebuilt
 from untrace.python.names import base_of
 from untrace.python.statements import Assign
-from untrace.python.tree import Expr, Name, Tuple
+from untrace.python.tree import Expr, Leaf, Name, Tuple
 from untrace.python.types import Type, array_type, tuple_type, ways_type
 
 Way = tuple[Step, ...]

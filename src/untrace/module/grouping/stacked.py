@@ -25,14 +25,15 @@ from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Scan, Value
 from untrace.ir.scans import is_plain_scan
 from untrace.lift.naming.words import clean, singular
-from untrace.module.access_paths import Leaf, Step, last_word, reach, rows
+from untrace.module.access_paths import Step, last_word, reach, rows
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
+from untrace.module.known_trees import leaf_behind
 from untrace.module.nested import Body, group, unpacked
 from untrace.provenance.sites import Provenance
 from untrace.provenance.sites import targets as assigned
 from untrace.python.statements import Assign, Parameter
-from untrace.python.tree import Expr, Name
+from untrace.python.tree import Expr, Leaf, Name
 
 Way = tuple[Step, ...]
 
@@ -53,7 +54,7 @@ class Row:
 
 def gone_through(w: Any, operands: Sequence[Expr]) -> list[Row]:
     """The trees among what a loop is given for its elements."""
-    leaves = [x if isinstance(x, Leaf) else w.module.leaf_of.get(id(x)) for x in operands]
+    leaves = [leaf_behind(x) for x in operands]
 
     def ways(node: Leaf) -> Sequence[Way] | None:
         example = w.trees.node(node)

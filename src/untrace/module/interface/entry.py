@@ -14,7 +14,7 @@ from untrace._identifiers import identifier
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Function, Program, Value
 from untrace.lift.naming.unpacked import unpacked_names
-from untrace.module.access_paths import Leaf, last_word, plain_way, reach, reach_nodes
+from untrace.module.access_paths import last_word, plain_way, reach, reach_nodes
 from untrace.module.call_arguments import returned
 from untrace.module.docstrings import WORDS, author_dims
 from untrace.module.grouping.bound_leaves import bind_leaves
@@ -26,7 +26,7 @@ from untrace.module.interface.signature import Argument, Signature, signature_pa
 from untrace.module.known_trees import KnownTrees
 from untrace.module.writer import FunctionWriter, ModuleWriter
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement
-from untrace.python.tree import Call, Expr, Name, Tuple
+from untrace.python.tree import Call, Expr, Leaf, Name, Tuple
 from untrace.python.types import Type, array_type, tree_type
 
 
@@ -225,7 +225,7 @@ def _bind_arguments(
             if type(root) is Name and nodes is not None:
                 w.trees.add_nodes(root, nodes, values)
                 w.trees.arguments.update([id(v) for v in values])
-                w.module.pack_sizes[id(root)] = len(values)
+                root.symbol.leaves = len(values)
         else:
             needed = frozenset(i - first for i in used)
             statements, expressions = unpack_arguments([argument], _fresh(w), needed)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from untrace.module.access_paths import Leaf, Step, along
+from untrace.module.access_paths import Step
 from untrace.module.def_use import reads, targets_of
 from untrace.module.loops.of_calls import Element, key_pattern
 from untrace.python.statements import Statement
-from untrace.python.tree import Call, Expr, Lambda, Name, Text, Tuple, quoted
+from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Text, Tuple, along, quoted
 from untrace.python.walk import copied, is_node, slots_of
 
 Place = tuple[int, int]  # the number of a statement in its turn, and of the target there

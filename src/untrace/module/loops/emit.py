@@ -8,16 +8,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace.lift.naming.words import plural
-from untrace.module.access_paths import Leaf
 from untrace.module.def_use import substituted, targets_of
 from untrace.module.loops.align_turns import Carry, Own, Part, Place, Turns
 from untrace.module.loops.collected import Gathered, Gatherer, holes
 from untrace.module.loops.head import MOST_TARGETS, Head
-from untrace.module.loops.of_calls import For, key_pattern
+from untrace.module.loops.of_calls import key_pattern
 from untrace.module.loops.temporaries import fold_back
 from untrace.python.names import base_of
-from untrace.python.statements import Assign, Def, Statement, Unpack
-from untrace.python.tree import Call, Dict, Expr, List, Name, Tuple
+from untrace.python.statements import Assign, Def, For, Statement, Unpack
+from untrace.python.tree import Call, Dict, Expr, Leaf, List, Name, Symbol, Tuple
 from untrace.python.walk import rebuilt
 
 
@@ -201,9 +200,7 @@ class _Writer:
 
     def _named(self, name: str, value: str) -> Name:
         """The variable `name` for what its author calls as he does the variable `value`."""
-        made = Name(name)
-        author = self.roller.authors.get(value)
-        return self.roller.module.authored(made, author)
+        return Name(name, Symbol(author=self.roller.authors.get(value)))
 
     def _find_late(self, gathered: Sequence[Gathered]) -> None:
         """Finds after how many statements each list gets its values, and the carries whose old value is read after the new

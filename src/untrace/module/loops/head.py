@@ -13,7 +13,7 @@ from typing import Any
 
 from untrace._identifiers import identifier
 from untrace.lift.naming.words import clean, singular
-from untrace.module.access_paths import Leaf, along, last_word
+from untrace.module.access_paths import last_word
 from untrace.module.def_use import targets_of
 from untrace.module.loops.align_turns import Turns
 from untrace.module.loops.collected import Gathered
@@ -22,7 +22,7 @@ from untrace.provenance import syntax
 from untrace.provenance.sites import Provenance, Site
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Statement
-from untrace.python.tree import Call, Expr, Name, Subscript, Text, Tuple
+from untrace.python.tree import Call, Expr, Leaf, Name, Subscript, Text, Tuple, along
 
 _MOST_KEYS = 4  # written one by one
 MOST_TARGETS = 4  # of a tuple in the head of a loop

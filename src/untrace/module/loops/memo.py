@@ -9,10 +9,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from untrace.module.access_paths import Leaf
 from untrace.module.def_use import bound_names, read_by, renamed, substituted, targets_of
 from untrace.python.statements import Assign, Return, Statement, Unpack
-from untrace.python.tree import Binary, Call, Expr, Lambda, Name, Text, Unary
+from untrace.python.tree import Binary, Call, Expr, Lambda, Leaf, Name, Text, Unary
 from untrace.python.walk import nodes_of, parts_of
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")

@@ -13,32 +13,19 @@ import ast
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Local, Value
 from untrace.lift.naming.words import clean, singular
-from untrace.module.access_paths import Leaf, Step, along
-from untrace.python.statements import Compound, Statement
-from untrace.python.tree import Call, Expr, Name, Slice, Subscript, Text, Tuple, lines_of
+from untrace.module.access_paths import Step
+from untrace.python.tree import Call, Expr, Leaf, Name, Slice, Subscript, Text, Tuple, along
 
 # Keys that are paths, whose parts are looked at one by one: `"norm1.weight"`.
 _PATH = re.compile(r'"[\w\-./~]+"')
 _KEY_NUMBER = re.compile(r"\d+")
-
-
-class For(Compound):
-    """`for target in iterable:` and its body."""
-
-    __slots__ = ("target", "iterable", "body")
-
-    def __init__(self, target: str, iterable: Expr, body: Sequence[Statement]):
-        self.target, self.iterable, self.body, self.origin = target, iterable, body, None
-
-    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
-        yield list(lines_of(f"for {self.target} in ", self.iterable, ":", indent)), self.body
 
 
 def run_length(equations: Sequence[Equation], start: int) -> int:

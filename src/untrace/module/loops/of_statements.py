@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
-from untrace.module.access_paths import Bare, Leaf, Step
+from untrace.module.access_paths import Bare, Step
 from untrace.module.def_use import substituted, targets_of
 from untrace.module.loops.align_turns import Differ, Turns
 from untrace.module.loops.emit import write_loop
@@ -26,10 +26,9 @@ from untrace.module.loops.memo import Known
 from untrace.module.loops.temporaries import fold_back, unfold
 from untrace.provenance.sites import Provenance
 from untrace.python.coalesce_names import functions_of
-from untrace.python.scope_index import EXPRESSIONS
 from untrace.python.statements import Assign, Compound, Def, Statement, Unpack
-from untrace.python.tree import Expr, Name, Text
-from untrace.python.walk import holds, nodes_of, rebuilt
+from untrace.python.tree import Expr, Leaf, Name, Text
+from untrace.python.walk import nodes_of, rebuilt
 
 _MOST_STATEMENTS = 400  # in one turn
 _NEXT = 4  # places further on where the same statement is looked for
@@ -43,11 +42,10 @@ _NAMED_CARRY = 10
 def roll_statements(module: Any, definitions: Sequence[Statement], provenance: Provenance) -> bool:
     """Makes loops of what repeats in the definitions of a module; whether there was any."""
     found = False
-    has_parts = any(leaf.steps for leaf in module.leaf_of.values())
     for definition in definitions:
         if type(definition) is not Def:
             continue
-        rolled = [_Roller(module, n, provenance).roll(has_parts) for n in list(functions_of(definition))]
+        rolled = [_Roller(module, n, provenance).roll() for n in list(functions_of(definition))]
         if any(rolled[1:]):  # what a function inside read may be bound around it
             definition.body = _without_unread_parts(definition)
         found = found or any(rolled)
@@ -104,16 +102,14 @@ class _Roller:
         self.unfolded: tuple[list[Statement], set[str]] | None = None  # the body, as every form begins
         self.whole: int | None = None  # tokens of the statements that a loop is looked for in
 
-    def roll(self, has_parts: bool) -> bool:
-        """Makes loops of what repeats; whether there was any. has_parts: whether variables hold parts of arguments."""
+    def roll(self) -> bool:
+        """Makes loops of what repeats; whether there was any."""
         body = list(self.definition.body)
         if sum(isinstance(s, (Assign, Unpack)) for s in body) < 2:
             return False
-        if not has_parts and not holds(body, Leaf):
-            return False  # a loop goes through parts of arguments
         self._read_names(body)
         if not self.keys:
-            return False
+            return False  # a loop goes through parts of arguments
         if not self.leaves:
             keys = self._keys(body)
             if len(set(keys)) == len(keys):
@@ -192,20 +188,20 @@ class _Roller:
         self.taken, self.targets, self.saved, self.carried, self.ends, self.end_names = notes
 
     def _read_names(self, body: Sequence[Statement]) -> None:
-        module = self.module
         for node in nodes_of(self.definition):
             kind = type(node)
             if kind is Name:
                 self.taken.add(node.id)
-                if id(node) in module.leaf_of and module.leaf_of[id(node)].steps:
-                    self.leaves[node.id] = module.leaf_of[id(node)]
-                    self._note_keys(module.leaf_of[id(node)])
-                if id(node) in module.authors:
-                    self.authors[node.id] = module.authors[id(node)]
-            elif kind in EXPRESSIONS:
-                continue
+                leaf, author = node.symbol.leaf, node.symbol.author
+                if leaf is not None and leaf.steps:
+                    self.leaves[node.id] = leaf
+                    self._note_keys(leaf)
+                if author is not None:
+                    self.authors[node.id] = author
             elif isinstance(node, Leaf):
                 self._note_keys(node)
+            elif isinstance(node, Expr):
+                continue
             elif isinstance(node, (Assign, Unpack)):
                 self.taken.update(targets_of(node))
             elif type(node) is Def:

@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from untrace.module.access_paths import Leaf
-from untrace.module.loops.of_calls import For
-from untrace.python.statements import Assign, Def, Lines, Return, Statement, Unpack
+from untrace.python.statements import Assign, Def, For, Lines, Return, Statement, Unpack
 from untrace.python.tree import (
     Attribute,
     Binary,
@@ -67,7 +66,17 @@ def slots(node: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a node of the tree, but what is no part of the text."""
     for kind in type(node).__mro__:
         for slot in getattr(kind, "__slots__", ()):
-            if slot not in ("origin", "is_backward", "comment", "strength", "docstring", "whole", "use", "statement"):
+            if slot not in (
+                "origin",
+                "is_backward",
+                "comment",
+                "strength",
+                "docstring",
+                "whole",
+                "use",
+                "statement",
+                "symbol",
+            ):
                 yield slot, getattr(node, slot, None)
 
 

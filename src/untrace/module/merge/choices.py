@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from untrace.module.access_paths import Leaf
-from untrace.module.loops.of_calls import For
 from untrace.module.merge.alignment import is_constant, slots, walk
-from untrace.python.statements import Assign, Def, Lines, Parameter, Statement, Unpack
+from untrace.python.statements import Assign, Def, For, Lines, Parameter, Statement, Unpack
 from untrace.python.tree import TERNARY, Attribute, Binary, Call, Expr, Lambda, Name, Slice, Star, Subscript, Text
 
 Variants = frozenset[str]
@@ -63,7 +62,7 @@ class Let(Expr):
 
     def called(self, name: str) -> Let:
         """The same with another name."""
-        return Let(name, self.value, renamed(self.body, {self.name: name}, {}))
+        return Let(name, self.value, renamed(self.body, {self.name: name}))
 
     def flat(self) -> str:
         return f"({self.name} := {self.value.flat()}; {self.body.flat()})"
@@ -77,7 +76,7 @@ def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
     """A copy of a node, or of several, with their parts changed."""
     if isinstance(node, (list, tuple)):
         return type(node)([_part(item, change) for item in node])
-    if type(node) is Name:  # what the author calls it is known by the object
+    if type(node) is Name:
         return node
     made = object.__new__(type(node))
     for kind in type(node).__mro__:
@@ -94,18 +93,15 @@ def _part(value: Any, change: Callable[[Any], Any]) -> Any:
     return rebuilt(value, change) if isinstance(value, (list, tuple)) else value
 
 
-def renamed(node: Any, names: Mapping[str, str], authors: dict[int, str]) -> Any:
-    """A copy with other names of variables. authors: by id of a Name, the author's word for it."""
+def renamed(node: Any, names: Mapping[str, str]) -> Any:
+    """A copy with other names of variables."""
 
     def word(text: str) -> str:
         return _WORD.sub(lambda m: names.get(m[0], m[0]), text)
 
     def change(node: Any) -> Any:
         if type(node) is Name:
-            made: Any = Name(names[node.id]) if node.id in names else node
-            if made is not node and id(node) in authors:
-                authors[id(made)] = authors[id(node)]
-            return made
+            return Name(names[node.id], node.symbol) if node.id in names else node
         made = rebuilt(node, change)
         if type(node) is Let:
             made.name = names.get(node.name, node.name)

@@ -24,8 +24,7 @@ from untrace.module.access_paths import Leaf
 from untrace.module.merge.alignment import Different
 from untrace.module.merge.choices import Variants, free
 from untrace.module.merge.woven import Woven
-from untrace.python.statements import Compound, Statement
-from untrace.python.tree import COMPARE, NOT, TERNARY, Binary, Expr, Name, Text, lines_of, quoted, wrap
+from untrace.python.tree import COMPARE, NOT, TERNARY, Binary, Expr, Name, Text, quoted, wrap
 
 # More tests than this in a function are harder to follow than two functions.
 _MOST_TESTS = 5
@@ -68,27 +67,6 @@ class Not(Expr):
 
     def flat(self) -> str:
         return f"not {wrap(self.value, NOT)}"
-
-
-class If(Compound):
-    """`if test:`, its body, and `else:` with another; an `If` alone in there is an `elif`."""
-
-    __slots__ = ("test", "body", "otherwise")
-
-    def __init__(self, test: Expr, body: Sequence[Statement], otherwise: Sequence[Statement]):
-        self.test, self.body, self.otherwise, self.origin = test, body, otherwise, None
-
-    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
-        branch: If = self
-        word = "if "
-        while True:
-            yield list(lines_of(word, branch.test, ":", indent)), branch.body
-            rest = branch.otherwise
-            if len(rest) != 1 or not isinstance(rest[0], If):
-                break
-            branch, word = rest[0], "elif "
-        if rest:
-            yield [f"{indent}else:"], rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,11 @@ from typing import Any
 
 from untrace._identifiers import identifier
 from untrace.module.access_paths import Leaf
-from untrace.module.loops.of_calls import For
 from untrace.module.merge.alignment import Different, is_constant, walk
 from untrace.module.merge.choices import Choice, Guarded, Let, Named, Variants, bound_in, free, names_in, rebuilt
-from untrace.module.merge.conditions import Conditions, If, Not, Ternary
+from untrace.module.merge.conditions import Conditions, Not, Ternary
 from untrace.module.merge.woven import Woven
-from untrace.python.statements import Assign, Def, Return, Statement
+from untrace.python.statements import Assign, Def, For, If, Return, Statement
 from untrace.python.tree import WIDTH, Call, Expr, Name, Subscript, Text, Tuple, Unary
 
 # Words for a number that say nothing of it.
@@ -27,7 +26,7 @@ class Emission:
         word_for: Callable[[set[str]], str],
     ):  # fmt: skip
         """word_for: what the author calls the one or the other of some values."""
-        self.woven = woven.with_names({}, {})  # a copy, which is changed here
+        self.woven = woven.with_names({})  # a copy, which is changed here
         self.conditions, self.role, self.word_for = conditions, role, word_for
         self.current: Any = None  # the statement that is written
         self.optional = {n: having for n, default, having in woven.params if default is None}

@@ -30,10 +30,10 @@ from untrace.module.merge.alignment import (
     targets_of,
     walk,
 )
-from untrace.module.merge.conditions import HasKey, If, Ternary
+from untrace.module.merge.conditions import HasKey, Ternary
 from untrace.module.merge.versions import kind_of, unite
 from untrace.provenance.sites import Provenance
-from untrace.python.statements import Assign, Def, Lines, Parameter, Statement
+from untrace.python.statements import Assign, Def, If, Lines, Parameter, Statement
 from untrace.python.tree import WIDTH, Attribute, Call, Dict, Expr, List, Name, Subscript, Text, Tuple, Unary
 from untrace.python.types import Type
 

@@ -25,6 +25,7 @@ from typing import Any, TypeGuard
 
 from untrace.module.access_paths import Bare, Leaf, Step
 from untrace.module.def_use import bound_names, reads, substituted, targets_of
+from untrace.module.known_trees import leaf_behind
 from untrace.module.merge.parametric import mentioned_in
 from untrace.python.inline_neighbours import words_of
 from untrace.python.names import base_of
@@ -237,7 +238,7 @@ class _Nesting:
         return way[len(start) :] if root and root == other and way[: len(start)] == start else None
 
     def _way(self, expr: Expr) -> tuple[str, tuple[Step, ...]]:
-        leaf = expr if isinstance(expr, Leaf) else self.module.leaf_of.get(id(expr))
+        leaf = leaf_behind(expr)
         if leaf is not None:
             return leaf.root.id, leaf.steps
         return (expr.id, ()) if type(expr) is Name else ("", ())

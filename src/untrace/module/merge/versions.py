@@ -77,7 +77,7 @@ class _United:
             return
         members = [*self.members, other]
         try:
-            found = woven(self.woven, other, self._defaults, self.module.authors)
+            found = woven(self.woven, other, self._defaults)
             conditions = Conditions(found, {d.name: self._instance(d) for d in members}, self._asked)
             text = Emission(found, conditions, self._role, self._word_for).statements()
             if len(conditions.added) > _MOST_FLAGS or any(not self._fits(c, found) for c in self._places(members)):

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from untrace.module.access_paths import Leaf
-from untrace.module.loops.of_calls import For
 from untrace.module.merge.alignment import Different, defaults_of, is_constant, slots, walk
 from untrace.module.merge.choices import (
     PLACE,
@@ -48,7 +47,7 @@ from untrace.module.merge.choices import (
     with_part,
 )
 from untrace.module.merge.woven import Woven
-from untrace.python.statements import Assign, Def, Return, Statement, Unpack
+from untrace.python.statements import Assign, Def, For, Return, Statement, Unpack
 from untrace.python.tree import Call, Expr, Lambda, Name, Subscript, Text
 
 # Statements that have less in common are not the same one.
@@ -62,24 +61,20 @@ _MOST_PAIRS = 6
 _UNLIKE = object()
 
 
-def woven(
-    base: Woven, definition: Def, defaults: Callable[[str], Mapping[str, Expr]], authors: dict[int, str]
-) -> Woven:
+def woven(base: Woven, definition: Def, defaults: Callable[[str], Mapping[str, Expr]]) -> Woven:
     """`base` and one more. defaults: those of the parameters of a function of the module. Raises Different."""
-    return _Weaving(base, definition, defaults, authors).done()
+    return _Weaving(base, definition, defaults).done()
 
 
 class _Weaving:
-    def __init__(
-        self, base: Woven, definition: Def, defaults: Callable[[str], Mapping[str, Expr]], authors: dict[int, str]
-    ):
-        self.defaults, self.authors = defaults, authors
+    def __init__(self, base: Woven, definition: Def, defaults: Callable[[str], Mapping[str, Expr]]):
+        self.defaults = defaults
         self.own: Variants = frozenset([definition.name])
         other = Woven(definition, {n for _, s in base.body for n in bound_in(s)})
         self.base = base = base.unfolded({n for _, s in other.body for n in bound_in(s)})
         marks = {n: n + "\0" for n in sorted(other.names()) if n.strip("_")}  # no name of base's
-        self.other = [renamed(s, marks, authors) for _, s in other.body]
-        self.theirs = [renamed(e, marks, authors) for e, _ in other.results]
+        self.other = [renamed(s, marks) for _, s in other.body]
+        self.theirs = [renamed(e, marks) for e, _ in other.results]
         self.params = [(marks.get(n, n), default) for n, default, _ in other.params]
         self.several = other.several
         self.map: dict[str, str] = {}  # the other's name -> base's
@@ -120,8 +115,8 @@ class _Weaving:
             plain = name.rstrip("\0")  # base's own value of that name is in no way of this one's
             names[name] = plain if plain not in taken else free(plain, taken | base.names())
             taken.add(names[name])
-        made.body = [(g, renamed(s, names, self.authors)) for g, s in made.body]
-        made.results = [(renamed(e, names, self.authors), v) for e, v in made.results]
+        made.body = [(g, renamed(s, names)) for g, s in made.body]
+        made.results = [(renamed(e, names), v) for e, v in made.results]
         return made
 
     def _for_all(self, guard: Variants, statement: Statement) -> Guarded:
@@ -148,7 +143,7 @@ class _Weaving:
         taken = self.base.names()
         for name, (marked, default) in theirs.items():
             if name in taken:  # the base calls another value so
-                self.base = self.base.with_names({name: free(name, taken)}, self.authors)
+                self.base = self.base.with_names({name: free(name, taken)})
                 taken = self.base.names() | {name}
             self.map[marked] = name
             found.append((name, default, self.own))
@@ -275,12 +270,12 @@ class _Weaving:
         """`length` where the other has `x.shape[1]`, and the other way round."""
         if type(base) is Name and is_size(other):
             known = self.shapes[0].get(base.id)
-            if known is not None and known.flat() == renamed(other, self.map, {}).flat():
+            if known is not None and known.flat() == renamed(other, self.map).flat():
                 self.for_all.add(base.id)
                 return base
         if is_size(base) and type(other) is Name and other.id in self.shapes[1]:
             known = self.shapes[1][other.id]
-            return base if renamed(known, self.map, {}).flat() == base.flat() else None
+            return base if renamed(known, self.map).flat() == base.flat() else None
         return None
 
     def _late(self, base: Any, other: Any) -> Expr | None:
@@ -289,7 +284,7 @@ class _Weaving:
             return None
         before = dict(self.map)
         found = self.merged(self.alone[base.id], other)
-        known = {n for n in names_in(renamed(found, self.map, {})) if n.endswith("\0")}
+        known = {n for n in names_in(renamed(found, self.map)) if n.endswith("\0")}
         if cost_of(found) > cost_of(self.alone[base.id]) + 2 or known:
             self.map = before
             return None
@@ -321,9 +316,9 @@ class _Weaving:
             if found is _UNLIKE:
                 return None
             setattr(made, slot, found)
-        for slot in ("strength",):
+        for slot in ("strength", "symbol"):
             if slot in getattr(type(base), "__slots__", ()):
-                setattr(made, slot, base.strength)
+                setattr(made, slot, getattr(base, slot))
         return made
 
     def _parts(self, base: Any, other: Any) -> Any:
@@ -387,7 +382,7 @@ class _Weaving:
         left, right = sizes_in_full(mine, self.shapes[0]), sizes_in_full(theirs, self.shapes[1])
         if not any(is_size(e) for e in left) or len(left) != len(right):
             return None
-        if [e.flat() for e in left] != [renamed(e, self.map, {}).flat() for e in right]:
+        if [e.flat() for e in left] != [renamed(e, self.map).flat() for e in right]:
             return None
         return sizes_in_short(left)
 

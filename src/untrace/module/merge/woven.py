@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from untrace.module.loops.of_calls import For
 from untrace.module.merge.alignment import Different, walk
 from untrace.module.merge.choices import (
     Choice,
@@ -19,7 +18,7 @@ from untrace.module.merge.choices import (
     rebuilt,
     renamed,
 )
-from untrace.python.statements import Assign, Def, Lines, Return, Statement
+from untrace.python.statements import Assign, Def, For, Lines, Return, Statement
 from untrace.python.tree import Expr, Lambda, Tuple
 
 
@@ -47,12 +46,12 @@ class Woven:
         ]
         self.body: list[Guarded] = [(self.variants, s) for s in body[:-1]]
 
-    def with_names(self, names: Mapping[str, str], authors: dict[int, str]) -> Woven:
+    def with_names(self, names: Mapping[str, str]) -> Woven:
         """A copy with other names of variables."""
         made = object.__new__(Woven)
         made.variants, made.params, made.head, made.several = self.variants, self.params, self.head, self.several
-        made.body = [(g, renamed(s, names, authors)) for g, s in self.body]
-        made.results = [(renamed(e, names, authors), v) for e, v in self.results]
+        made.body = [(g, renamed(s, names)) for g, s in self.body]
+        made.results = [(renamed(e, names), v) for e, v in self.results]
         return made
 
     def names(self) -> set[str]:
@@ -64,7 +63,7 @@ class Woven:
 
     def unfolded(self, names: Collection[str]) -> Woven:
         """A copy where values of these names are given before they are used."""
-        made = self.with_names({}, {})
+        made = self.with_names({})
         body: list[Guarded] = []
 
         def out_of(node: Any, guard: Variants) -> Any:

@@ -19,12 +19,11 @@ from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Local
 from untrace.lift.naming.words import plural
-from untrace.module.access_paths import Leaf, along
 from untrace.module.loops.of_calls import Element
 from untrace.module.nested import group, put_definition
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement
-from untrace.python.tree import Call, Expr, Lambda, Name, Star, Text, Tuple
+from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Star, Text, Tuple, along
 
 
 def scan_statements(

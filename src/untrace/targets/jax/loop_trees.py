@@ -20,7 +20,7 @@ from untrace.ir.scans import closes_simply, same_weak_types, used_values
 from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift.naming import parameters
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Leaf, last_word, reach
+from untrace.module.access_paths import last_word, reach
 from untrace.module.call_arguments import Unpacked, returned
 from untrace.module.grouping.bound_leaves import bind_leaves, own_uses
 from untrace.module.interface.put_together import inner_nodes, is_readable, rebuilt
@@ -28,7 +28,7 @@ from untrace.module.nested import Body, argument_words, hint_of, scan_options
 from untrace.module.rules import WRITTEN, Whole
 from untrace.provenance.sites import Provenance, targets
 from untrace.python.statements import Assign, Parameter
-from untrace.python.tree import Expr, Name, Text, Tuple
+from untrace.python.tree import Expr, Leaf, Name, Text, Tuple
 
 # What a scan's parameters say of how its operands are counted, or what is written anyway.
 _KNOWN = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear", "jaxpr", "length", "reverse", "unroll"})

@@ -78,7 +78,7 @@ def _written(w: Any, body: Function, operands: Sequence[Expr]) -> Expr:
     own = code.co_varnames[: code.co_argcount] if code is not None else ()
     for place, (param, operand) in enumerate(zip(body.params, operands, strict=True)):
         if (param.hint or "flat_arg").startswith("flat_arg"):
-            leaf = leaf_behind(w, operand)
+            leaf = leaf_behind(operand)
             word = last_word(leaf) if leaf is not None else operand.id if type(operand) is Name else "x"
             param.hint = own[place] if len(own) == len(body.params) else word
     definition = w.module.define(body, "")

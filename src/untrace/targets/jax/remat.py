@@ -10,12 +10,12 @@ from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace.ir.nodes import Function
 from untrace.module import local_calls
-from untrace.module.access_paths import Layout, Leaf
+from untrace.module.access_paths import Layout
 from untrace.module.nested import argument_words
 from untrace.module.roles import call_name
 from untrace.module.rules import WRITTEN, Whole
 from untrace.python.statements import Assign, Statement
-from untrace.python.tree import Call, Expr, Lambda, Name, Subscript, Text, Tuple
+from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Subscript, Text, Tuple
 from untrace.targets.jax import jitted
 
 _WORD = re.compile(r"[A-Za-z_]\w*")

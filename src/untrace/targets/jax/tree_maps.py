@@ -19,13 +19,13 @@ from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Leaf, Step, last_word
+from untrace.module.access_paths import Step, last_word
 from untrace.module.interface.put_together import inner_nodes, rebuilt
 from untrace.module.known_trees import Structure, Trees, key_of, plain_type, same_structure
 from untrace.python.names import Scope
 from untrace.python.pytrees import is_namedtuple
 from untrace.python.statements import Assign, Def, Parameter, Return
-from untrace.python.tree import Call, Expr, Lambda, List, Name, Text
+from untrace.python.tree import Call, Expr, Lambda, Leaf, List, Name, Text
 from untrace.python.values import Unwritable
 
 _LAMBDA_WIDTH = 60

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,44 +13,11 @@ from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Scan, Slot, Value, While
 from untrace.module.inlining import foldable
-from untrace.module.loops.of_calls import For
 from untrace.module.rules import WRITTEN
-from untrace.python.statements import Assign, Compound, Lines, Statement
-from untrace.python.tree import Binary, Call, Expr, List, Name, Slice, Subscript, Text, Tuple, Unary, lines_of
+from untrace.python.statements import Assign, For, If, Lines, Loop, Statement
+from untrace.python.tree import Binary, Call, Expr, List, Name, Slice, Subscript, Symbol, Text, Tuple, Unary
 from untrace.targets.numpy.rules.table import rule
 from untrace.targets.numpy.writer import NumpyFunction
-
-
-class If(Compound):
-    """`if condition:` and what stands below it, and below its `else:` where that is anything."""
-
-    __slots__ = ("condition", "body", "otherwise")
-
-    def __init__(self, condition: Expr, body: Sequence[Statement], otherwise: Sequence[Statement], origin: Any = None):
-        self.condition, self.body, self.otherwise, self.origin = condition, body, otherwise, origin
-
-    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
-        yield from self._blocks(indent, "if ")
-
-    def _blocks(self, indent: str, word: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
-        yield list(lines_of(word, self.condition, ":", indent)), self.body
-        if len(self.otherwise) == 1 and isinstance(self.otherwise[0], If):
-            yield from self.otherwise[0]._blocks(indent, "elif ")
-        elif self.otherwise:
-            yield [f"{indent}else:"], self.otherwise
-
-
-class Loop(Compound):
-    """`while condition:` and its body."""
-
-    __slots__ = ("condition", "body")
-
-    def __init__(self, condition: Expr, body: Sequence[Statement], origin: Any = None):
-        self.condition, self.body, self.origin = condition, body, origin
-
-    def blocks(self, indent: str) -> Iterator[tuple[list[str], Sequence[Statement]]]:
-        yield list(lines_of("while ", self.condition, ":", indent)), self.body
-
 
 _BACKWARDS = Slice(None, None, Text("-1"))
 
@@ -177,7 +144,7 @@ def cond(w: NumpyFunction, index: Any, *operands: Any, branches: Sequence[Functi
     for i, name in zip(live, names, strict=True):
         output = outputs[i]
         assert output is not None
-        w.names[output] = w.module.authored(Name(name), output.hint if output.named else None)
+        w.names[output] = Name(name, Symbol(output.hint if output.named else None))
     return WRITTEN
 
 
@@ -208,8 +175,8 @@ def _start(
     for atom, param, output in zip(inputs, params, outputs, strict=False):
         values.append(w.atom(atom))
         hint = param.hint or (output.hint if output is not None else "") or "carry"
-        name = Name(w.scope.fresh(identifier(hint, "carry")))
-        inner.names[param] = w.module.authored(name, param.hint if param.named else None)
+        name = Name(w.scope.fresh(identifier(hint, "carry")), Symbol(param.hint if param.named else None))
+        inner.names[param] = name
         names.append(name.id)
     for name, value in zip(names, values, strict=True):
         if value.flat() != name:
@@ -305,7 +272,7 @@ def _hand_on(
 def _name_results(w: NumpyFunction, names: Sequence[str], outputs: Sequence[Value | None]) -> None:
     for name, output in zip(names, outputs, strict=True):
         if output is not None:
-            w.names[output] = w.module.authored(Name(name), output.hint if output.named else None)
+            w.names[output] = Name(name, Symbol(output.hint if output.named else None))
 
 
 def _fresh(w: NumpyFunction, output: Value | None, base: str) -> str:

@@ -11,12 +11,11 @@ from jax.extend.core import JaxprEqn
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.nodes import Constant, Equation, Value
-from untrace.module.access_paths import Leaf
 from untrace.module.writer import FunctionWriter, ModuleWriter
 from untrace.python import helpers
 from untrace.python.names import Scope
 from untrace.python.statements import Assign
-from untrace.python.tree import Call, Expr, Name, Text
+from untrace.python.tree import Call, Expr, Leaf, Name, Symbol, Text
 from untrace.python.values import Values
 from untrace.targets.numpy.rules.table import NUMPY
 
@@ -99,7 +98,7 @@ class NumpyFunction(FunctionWriter):
         name = self.reused.get(output)
         if name is None:
             return super()._target(output, base)
-        self.names[output] = self.module.authored(Name(name), output.hint if output.named else None)
+        self.names[output] = Name(name, Symbol(output.hint if output.named else None))
         return name
 
     def in_block(self) -> NumpyFunction:
