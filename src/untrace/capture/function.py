@@ -48,14 +48,14 @@ class Beside:
     """The capture on the user's own arguments, beside one at other sizes.
 
     `groups`: which dimensions have other sizes (`sizes.Group`). `objects`, `equations`: what corresponds to parameters that
-    are no data, by name, and to equations, by id. `bodies`: other bodies for calls there (`large_groups.recognised`).
+    are no data, by name, and to equations. `numbers`: those of the program at other sizes, of which is known what they are here.
     """
 
     example: Captured
     groups: tuple[Any, ...]
     objects: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     equations: dict[JaxprEqn, JaxprEqn] = field(default_factory=dict)
-    bodies: dict[JaxprEqn, Any] = field(default_factory=dict)
+    numbers: set[float] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -108,8 +108,9 @@ class Captured:
     asked_all: bool = True
     beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes.sizes`)
     keeps_calls: bool = False  # whether derivatives that are asked for stay calls
-    taken: int = 0  # how many derivatives the function asks for, those of others not counted; where it was noted
-    called: Called | None = None  # with calls of derivatives, where there are some
+    asked_for: int = 0  # how many derivatives the function was seen to ask for, those of others not counted
+    # Traces the function once more with the derivatives that it asks for as calls; None where it asks for none.
+    trace_calls: Callable[[], Called | None] | None = None
     folded: Any = None  # what was captured, with all calls found again, once somebody asked
     repeats: bool = False  # whether it was seen to make equal calls of `jax.vjp`
     is_run: bool | None = None  # whether it is compiled and run for a proof; None: nobody has asked yet
@@ -118,7 +119,25 @@ class Captured:
         None  # what came of that (`prove.hlo.Compilation`); None where it is compiled with another program
     )
     provenance: Provenance = field(default_factory=Provenance)  # of all programs that are made of it
+    _called: Called | None = None
     _looked_for: IdentityMap[Any, None] = field(default_factory=IdentityMap)
+
+    @property
+    def called(self) -> Called | None:
+        """The program with calls of derivatives, where there are some that come back; the function is traced for it when this
+        is asked for first, after `expand`."""
+        if self.trace_calls is not None:
+            found, self.trace_calls = self.trace_calls(), None
+            self.asked_for = self.asked_for if found is None else found.asked
+            if found is not None:
+                with self.caches():
+                    self._called = _that_comes_back(self, found)
+        return self._called
+
+    @property
+    def taken(self) -> int:
+        """How many derivatives the function asks for, those of others not counted; where it was noted."""
+        return self.asked_for if self.called is None else self.called.asked
 
     @property
     def example(self) -> Captured | None:
@@ -246,12 +265,8 @@ def trace(
             traced_afresh()  # where that fails, the calls stay unknown
         elif not mapped:
             vmaps = ()
-    called = None
-    if note_calls and derivatives != "written":
-        unknown = caches is contextlib.nullcontext and (
-            reused is None or any(map(jax_compat.is_differentiated, reused))
-        )
-        called = with_calls() if taken or unknown else None
+    unknown = caches is contextlib.nullcontext and (reused is None or any(map(jax_compat.is_differentiated, reused)))
+    has_calls = note_calls and derivatives != "written" and (bool(taken) or unknown)
     name = name_of(function)
     if name == "<lambda>":
         name = syntax.lambda_name(getattr(inspect.unwrap(function), "__code__", None)) or name
@@ -268,8 +283,8 @@ def trace(
         function=function,
         vmaps=vmaps,
         keeps_calls=note_calls and derivatives != "written",
-        taken=len(taken) if called is None else called.asked,
-        called=called,
+        asked_for=len(taken),
+        trace_calls=with_calls if has_calls else None,
         bodies=bodies,
         checkpoints=checkpoints,
         caches=caches,
@@ -287,8 +302,6 @@ def expand(captured: Captured, keep_primitives: Collection[str] = ()) -> None:
         captured.expander.perturbed = jax_compat.perturbed_operands(captured.jaxpr)
         captured.expanded = captured.expander.closed(captured.jaxpr)
         captured.notes = captured.expander.notes
-        if captured.called is not None:
-            captured.called = _that_comes_back(captured, captured.called)
     captured.name_constants(jax_compat.constants_in(captured.expanded))
 
 

@@ -6,7 +6,7 @@ Each comes with the jaxpr that the text must come back as, at the sizes that it 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,8 +73,8 @@ class Plain:
             expand(captured.example, self._own)
             if captured.expanded is not captured.jaxpr:
                 sizes.note_numbers(captured, captured.expanded, captured.example.expanded)
-            if captured.called is not None and captured.example.called is not None:
-                sizes.note_numbers(captured, captured.called.jaxpr, captured.example.called.jaxpr)
+            if captured.called is not None and sizes.has_new_numbers(captured, captured.called.jaxpr):
+                _note_calls(captured)
 
     @functools.cached_property
     def whole(self) -> Program:
@@ -145,8 +145,6 @@ def forms_of(
                 retrace.begin_original(captured.example or captured, _may_be_padded(whole))
             found, instead, captured.repeats = recognised(close_over_constants(prune(plain.of(whole, "", rules=False))))
             kept |= found
-            if instead and captured.beside is not None:
-                captured.beside.bodies = _bodies_at_example(captured, plain, folds)
         elif small:
             forms = ()
         bold = False
@@ -165,11 +163,18 @@ def forms_of(
                 target = unfolded(form) if folds else form
                 goal = Goal(target, described(counts), neutral, unproven(counts))
                 if captured.example is not None:
-                    goal = replace(goal, example=_at_example(captured, goal, form, only, without, kept, folds))
+                    bodies = functools.partial(_bodies_at_example, captured, plain, folds) if instead else dict
+                    goal = replace(goal, example=_at_example(captured, goal, form, only, without, kept, folds, bodies))
                 yield Form(form, goal, folds)
                 if neutral:
                     break
     yield Form(whole, Goal(captured.expanded, example=_untouched(captured.example)), folds)
+
+
+def _note_calls(captured: Captured) -> None:
+    """Adds the numbers of the program with its calls of derivatives, beside the example's."""
+    if captured.example is not None and captured.called is not None and captured.example.called is not None:
+        sizes.note_numbers(captured, captured.called.jaxpr, captured.example.called.jaxpr)
 
 
 def _calls(captured: Captured) -> tuple[int, Sequence[int]]:
@@ -213,18 +218,22 @@ def _at_example(
     without: frozenset[str],
     kept: set[JaxprEqn],
     folds: bool,
+    bodies: Callable[[], dict[JaxprEqn, Any]],
 ) -> Goal:
-    """The target at the example's own sizes: simplified as `form` was where that does the same there, else with the numbers
-    of `form` replaced."""
+    """The target at the example's own sizes, with the numbers of `form` replaced; where a rewrite computed numbers that nobody
+    knows yet, simplified as `form` was, where that does the same there. bodies: gives other bodies of calls in the example."""
     beside = captured.beside
     assert beside is not None
+    if not sizes.has_new_numbers(captured, *({form, goal.jaxpr} if folds else {form})):
+        return replace(goal, jaxpr=sizes.at_example(captured, goal.jaxpr))
     example, place = beside.example, beside.equations
+    _note_calls(captured)
     if len(example.vmaps) == len(captured.vmaps) and _calls(example) == _calls(captured):
         whole = with_calls_found(example, folds)
         there = {place[i] for i in kept if i in place} | parts(whole, example.checkpoints)
         settings = example.constant_names, example.hooks.apart
         known = Known(example.provenance)
-        same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, beside.bodies, known)
+        same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, bodies(), known)
         if sizes.note_numbers(captured, form, same):
             return replace(goal, jaxpr=unfolded(same) if folds else same)
     return replace(goal, jaxpr=sizes.at_example(captured, goal.jaxpr))

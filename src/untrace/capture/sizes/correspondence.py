@@ -20,15 +20,21 @@ class Different(Exception):
 class Correspondence:
     """Numbers of a trace, and what stands in their places in the same program traced at other sizes.
 
-    `integers`: all integers, whole floats too (a mean divides by a size). `fractions`: other floats, where they differ.
+    `integers`: all integers, whole floats too (a mean divides by a size). `fractions`: other floats, where they differ;
+    `constants`: where they do not.
     `pairs`: (equation of the first trace, those in its place in the others) of all equations. `objects`: the same of
     parameters that are no data, by the name of the parameter.
     """
 
     integers: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
     fractions: dict[float, set[tuple[float, ...]]] = field(default_factory=dict)
+    constants: set[float] = field(default_factory=set)
     pairs: list[tuple[Any, ...]] = field(default_factory=list)
     objects: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+
+    def numbers(self) -> set[float]:
+        """All numbers of the first trace."""
+        return {*self.integers, *self.fractions, *self.constants}
 
     def is_same(self) -> bool:
         """Whether no number differs between the traces."""
@@ -73,6 +79,8 @@ def correspondence(first: Any, *others: Any) -> Correspondence:
                 if any(n.dtype.kind != "f" or not np.isfinite(n) for n in numbers):
                     raise Different
                 found.fractions.setdefault(float(one), set()).add(tuple(float(n) for n in numbers[1:]))
+            elif np.isfinite(numbers[0]):
+                found.constants.add(float(one))
         elif not all(v is one for v in values[1:]):
             found.objects.append((name, tuple(values)))
 

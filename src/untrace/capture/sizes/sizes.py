@@ -124,6 +124,13 @@ def note_numbers(captured: Captured, form: Any, example: Any) -> bool:
         return False
 
 
+def has_new_numbers(captured: Captured, *forms: Any) -> bool:
+    """Whether a form of a program at other sizes has numbers that nobody knows what they are at the example's."""
+    beside = captured.beside
+    assert beside is not None
+    return any(not correspondence(form).numbers() <= beside.numbers for form in forms)
+
+
 def at_example(captured: Captured, form: Any) -> Any:
     """A form of a program that was captured at other sizes, at those of its example."""
     numbers, beside = captured.numbers, captured.beside
@@ -148,6 +155,7 @@ def _noted(captured: Captured, found: Correspondence, rounded: bool = False) -> 
         known.rounded | (fractions.keys() - known.fractions.keys() if rounded else set()),
     )
     beside.objects += found.objects
+    beside.numbers |= found.numbers()
     beside.equations.update({eqns[0]: eqns[1] for eqns in found.pairs})
     return True
 
