@@ -8,47 +8,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from untrace.ir.bodies import CHECKPOINTS
-from untrace.ir.callees import callee_of
 from untrace.ir.derivatives import JACOBIANS
 from untrace.ir.nodes import Atom, Equation, Library, Scan, Slot, While
-from untrace.ir.signatures import CallSignature
-from untrace.ir.structured import CustomRule, Map, Pullback, Transformed, derivative_in
+from untrace.ir.structured import CustomRule, Map, Pullback, derivative_in
 from untrace.ir.types import Parameter
 
 
 def is_call(equation: Equation) -> bool:
-    return type(equation.callee) is Map or is_derivative(equation)
-
-
-def is_derivative(equation: Equation) -> bool:
-    return derivative_in(equation.callee) is not None
+    return type(equation.callee) is Map or derivative_in(equation.callee) is not None
 
 
 def is_named_where_written(equation: Equation) -> bool:
     """Whether the words for what it gives are known where it is written: its outputs are parts of several results."""
-    return type(equation.callee) is Pullback or (
-        is_derivative(equation) and equation.callee.name not in (*JACOBIANS, "called")
-    )
-
-
-def signature_of(callee: Map | Transformed) -> CallSignature:
-    """What the author's function takes and gives."""
-    if type(callee) is Map:
-        return callee.signature
-    derivative = derivative_in(callee)
-    assert derivative is not None  # no checkpoint
-    return derivative.signature
+    callee = equation.callee
+    return type(callee) is Pullback or derivative_in(callee) is not None and callee.name not in (*JACOBIANS, "called")
 
 
 def passed_places(equation: Equation) -> list[int]:
     """The operands that the call passes, where the function does not close over them instead."""
-    callee = callee_of(equation, (Map, Transformed))
-    signature = signature_of(callee)
-    every = range(len(equation.inputs))
-    if type(callee) is not Map:
-        return list(every[signature.closed :])
-    alone = signature.stands_alone(equation.inputs)
-    return [i for i in every if alone or callee.in_axes[i] is not None]
+    callee, every = equation.callee, range(len(equation.inputs))
+    if type(callee) is Map:
+        alone = callee.signature.stands_alone(equation.inputs)
+        return [i for i in every if alone or callee.in_axes[i] is not None]
+    derivative = derivative_in(callee)
+    return list(every if derivative is None else every[derivative.signature.closed :])
 
 
 def passed_operands(equation: Equation) -> Sequence[Atom]:

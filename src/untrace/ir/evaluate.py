@@ -44,7 +44,7 @@ def evaluate(function: Function, *args: Data) -> list[Data]:
 
     Everything that has a body is run by that, as passes have left it: a mapped function is mapped and a differentiated one
     differentiated here, with the rules that functions in it have. What has none, or is one of those that JAX alone can run
-    (callbacks, sharded functions, kernels), is bound again as it was captured.
+    (callbacks, kernels, functions with a rule for `vmap` or over references), is bound again as it was captured.
     """
     return _run(function, args, _by_body)
 
@@ -133,6 +133,8 @@ def _by_body(equation: Equation, inputs: Sequence[Data], run: Evaluator = evalua
         return _solved(equation, inputs, run)
     if callee.name == "linear_call":
         return _linear(equation, inputs, run)
+    if callee.name == "shard_map":
+        return _sharded(equation, inputs, run)
     return _bind(equation, inputs)
 
 
@@ -293,6 +295,22 @@ def _linear(equation: Equation, inputs: Sequence[Data], run: Evaluator) -> Seque
         list(inputs[first:last]),
         list(inputs[last:]),
     )
+
+
+def _sharded(equation: Equation, inputs: Sequence[Data], run: Evaluator) -> Sequence[Data]:
+    """What a function gives whose parts run on the devices of a mesh."""
+    params, (body,) = equation.params, functions_called(equation)
+    specs = params["in_specs"], params["out_specs"]
+    if any(jax_compat.is_auto_axes(spec) for some in specs for spec in some):
+        return _bind(equation, inputs)  # what no public function can say
+    return jax.shard_map(
+        lambda *xs: tuple(run(body, *xs)),
+        mesh=params["mesh"],
+        in_specs=tuple(specs[0]),
+        out_specs=tuple(specs[1]),
+        axis_names=frozenset(params["newly_manual_axes"]),
+        check_vma=params["check_vma"],
+    )(*inputs)
 
 
 # ---------------------------------------------------------------- what was captured
