@@ -156,12 +156,11 @@ class Layout:
 
 def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> Layout:
     """The layout of a local function, chosen where it is called first."""
-    found = module.layouts.get(id(body))
+    found = module.layouts.get(body)
     if found is None:
         known = grouping_of(body)
         made = Layout(packs_of(module, body, operands)) if known is None else Layout(known.packs, known.names)
-        module.kept.append(body)
-        found = module.layouts[id(body)] = made
+        found = module.layouts[body] = made
     return found
 
 

@@ -102,7 +102,7 @@ def function_of(
         found = reach(argument.example, name)
         leaves.extend(zip(values, found or [], strict=True))
         inner.trees.add(name, argument.example, values)
-        inner.trees.arguments.update([id(v) for v in values])
+        inner.trees.arguments.update(values)
         types.append((name.id, tree_type(argument.example, [v.aval for v in values])))
     authors = names_in(body.jaxpr)
     named = {v: n for v, leaf in leaves if (n := authors.get((leaf.root.id, plain_way(leaf)))) is not None}

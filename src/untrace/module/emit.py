@@ -11,6 +11,7 @@ import numpy as np
 
 from untrace.ir.nodes import Program
 from untrace.ir.passes import ALL, Course
+from untrace.ir.types import Origin
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.naming.size_words import author_words
 from untrace.module.comments import Layout
@@ -64,8 +65,8 @@ class Written:
     origins: list[Any] = field(repr=False)
     notes: tuple[str, ...] = ()
     callables: dict[str, Any] = field(default_factory=dict)
-    # Id of a jaxpr equation -> those whose expressions stand inside its own.
-    folded: dict[int, tuple[Any, ...]] = field(repr=False, default_factory=dict)
+    # A jaxpr equation -> those whose expressions stand inside its own.
+    folded: dict[Origin, tuple[Origin, ...]] = field(repr=False, default_factory=dict)
     sizes: Mapping[int, str] = field(default_factory=dict)  # the words for sizes that follow the inputs
     scans: int = 0  # how many loops over local functions became scans: the program is another one
     shared: bool = False  # whether functions that differ became one
@@ -146,13 +147,13 @@ def write_module(
         lines.extend(texts)
         origins.extend([None] * len(texts))
 
-    constants = {id(s) for s in module.constants}
+    constants = set(module.constants)
     guarded_entry = next((d for d in definitions if type(d) is Def), None)
     layout = manner.layout(provenance_of(program), comments) if idiomatic else None
     if layout is not None:
         layout.sizes = module.described.sizes
     for statement in [*module.definitions, *definitions]:
-        if id(statement) not in constants:
+        if statement not in constants:
             if type(statement) is Def:
                 emit("", "")
                 if layout is not None:

@@ -14,7 +14,7 @@ FOLDED_WIDTH = 44
 RETURNED_WIDTH = 76  # what a function returns, and nothing else
 
 
-def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Container[int]) -> set[int]:
+def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Container[int]) -> set[Equation]:
     """Ids of equations that nothing needs but loops that are handed their results, and whose functions do not read them.
 
     `forced`: ids of jaxpr equations that are bound with all their operands. (A loop with the author's trees is handed
@@ -23,10 +23,10 @@ def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Contai
     if not any(type(e.callee) is Scan for e in equations):
         return set()
     live = set(results)
-    found: set[int] = set()
+    found: set[Equation] = set()
     for equation in reversed(equations):
         if not equation.effects and live.isdisjoint(equation.outputs):
-            found.add(id(equation))
+            found.add(equation)
             continue
         given = equation.inputs
         loop = equation.callee

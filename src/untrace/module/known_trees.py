@@ -9,9 +9,12 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
-from untrace.ir.nodes import Value
+from untrace.ir.nodes import Atom, Value
 from untrace.module.access_paths import Node, Step, reach_nodes
 from untrace.python.tree import Expr, Leaf, Name
+
+# A tree by its leaves; None for one that nothing reads.
+Key = tuple[Atom | None, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -27,10 +30,9 @@ class Trees:
 
     def __init__(self) -> None:
         self.outer: Trees | None = None  # those of the function around this one
-        self.by_leaves: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
-        self.arguments: set[int] = set()  # ids of the leaves that came from outside
+        self.by_leaves: dict[Key, tuple[Leaf, Structure]] = {}
+        self.arguments: set[Atom | None] = set()  # the leaves that came from outside
         self.by_root: dict[str, dict[tuple[Step, ...], tuple[int, Any]]] = {}  # way -> number of leaves, example
-        self._keep: list[Any] = []
 
     def add(self, root: Name, example: Any, values: Sequence[Value]) -> None:
         """Registers a variable that holds a tree with these leaves."""
@@ -40,9 +42,8 @@ class Trees:
 
     def add_nodes(self, root: Name, nodes: Sequence[Node], values: Sequence[Value]) -> None:
         """The same, where the nodes of the tree are known."""
-        self._keep.extend(values)
         parts = self.by_root[root.id] = {}
-        found: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
+        found: dict[Key, tuple[Leaf, Structure]] = {}
         for way, node, ways, start in nodes:
             parts[way] = (len(ways), node)
             if len(ways) > 1:
@@ -106,8 +107,8 @@ def same_structure(left: Any, right: Any) -> bool:
         return False
 
 
-def key_of(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple([id(v) for v in values])
+def key_of(values: Sequence[Atom | None]) -> Key:
+    return tuple(values)
 
 
 def leaf_behind(operand: Expr) -> Leaf | None:

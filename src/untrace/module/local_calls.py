@@ -60,7 +60,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
     """`x = x0`, `for layer in layers: x = f(layer, x)`; None where the calls are no such loop."""
     carries = of_calls.carries_of(run, start, uses)
     body = callee_of(run[0], Local).body
-    if not carries or body.facts.packed_results is not None or id(body) in w.module.returned:
+    if not carries or body.facts.packed_results is not None or body in w.module.returned:
         return None
     first = [leaf_behind(w.atom(a)) for a in run[0].inputs]
     handed = tree_carries.handed_by(w, run, first)
@@ -95,7 +95,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
             elements.append((len(args), element))
             args.append(None)
     name = _written(w, body, layout, order, first if handed is not None else leaves[0])
-    args += [w.source(size) for size in w.module.sizes_of.get(id(body), ())]
+    args += [w.source(size) for size in w.module.sizes_of.get(body, ())]
     if handed is not None:
         later = [a for e in uses.equations[start + len(run) :] for a in e.inputs] + list(w.remaining()[1])
         variable, begins = tree_carries.variable(w, run, handed[1], later)
@@ -157,7 +157,7 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
         layout, trees = Layout([]), []
     order = _order(body, layout)
     name = _written(w, body, layout, order, leaves)
-    sizes = [w.source(s) for s in w.module.sizes_of.get(id(body), ())]
+    sizes = [w.source(s) for s in w.module.sizes_of.get(body, ())]
     return Call(name, [*[trees[-1 - i] if i < 0 else operands[i] for i in order], *sizes])
 
 
@@ -218,7 +218,7 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
     Functions that differ in types only (of another number of heads, say) are one function in Python.
     """
     module = w.module
-    key = ("local", id(body), len(layout.packs))
+    key = ("local", body, len(layout.packs))
     found = module.locals.get(key)
     if found is None:
         trees = layout.trees(leaves)
@@ -233,7 +233,6 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
             module.words.setdefault(module.text_of(atom), word)
         module.parts.setdefault(found, []).append(body.facts.parts)
         module.locals[key] = found
-        module.kept.append(body)
     return found
 
 
@@ -330,7 +329,7 @@ def _definition(
     if w.sizes is not None:
         w.statements[start:start] = w.sizes.prologue()
         params.extend(Parameter(n.id) for n in w.sizes.parameters.values())
-        module.sizes_of[id(body)] = tuple(w.sizes.parameters)
+        module.sizes_of[body] = tuple(w.sizes.parameters)
     w.statements.append(Return(given))
     return Def("", params, w.statements)
 

@@ -105,8 +105,8 @@ class Body:
         """What a call is given for this function: its name, now defined before the call, or a lambda where it had none."""
         if self.heads:  # of leaves that only go where their whole tree went, nobody reads the name
             read = {n for part in (*self.writer.statements, value) for n in read_by(part)}
-            unread = {id(s) for s in self.heads if read.isdisjoint(targets_of(s))}
-            self.writer.statements[:] = [s for s in self.writer.statements if id(s) not in unread]
+            unread = {s for s in self.heads if read.isdisjoint(targets_of(s))}
+            self.writer.statements[:] = [s for s in self.writer.statements if s not in unread]
         if not self.writer.statements and type(value) is Call and type(value.func) is str and not value.kwargs:
             if value.args and [a.flat() for a in value.args] == [p.name for p in self.params]:
                 return Name(value.func)  # nothing but a call of it

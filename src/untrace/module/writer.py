@@ -30,9 +30,10 @@ from untrace.ir.nodes import (
 )
 from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
+from untrace.ir.types import Origin
 from untrace.lift.naming.bases import base_of_results
 from untrace.module import rules
-from untrace.module.access_paths import Step
+from untrace.module.access_paths import Layout, Step
 from untrace.module.call_arguments import Unpacked
 from untrace.module.constants import ConstantWriter, Named
 from untrace.module.docstrings import Described
@@ -66,8 +67,8 @@ class ModuleWriter(ConstantWriter):
         self.entry_decorators: Sequence[Expr] = ()
         self.describes_types = ""  # the helper that gives types in words; "" for JAX's own
         self.idiomatic = idiomatic
-        # Id of a jaxpr equation -> those whose expressions stand in its own.
-        self.folded: dict[int, tuple[Any, ...]] = {}
+        # A jaxpr equation -> those whose expressions stand in its own.
+        self.folded: dict[Origin, tuple[Origin, ...]] = {}
         self.definitions: list[Statement] = []
         self.units: list[list[Statement]] = []  # those of them that belong together, as a function and its rules
         self.notes: list[str] = []
@@ -81,20 +82,20 @@ class ModuleWriter(ConstantWriter):
         self.missing: dict[str, Callable[..., Any]] = {}  # those without text: name of the stand-in -> function
         self.twins: dict[Any, Name] = {}  # classes that stand for a library's, by class
         self.program: Any = None  # the jaxpr of the whole program
-        self.being_written: set[int] = set()  # functions inside whose definition we are
-        # Functions that close over variables, by id: where each stands, its definition, those variables.
-        self.closures: dict[int, tuple[FunctionWriter, Def, Sequence[Expr]]] = {}
+        self.being_written: set[Function] = set()  # functions inside whose definition we are
+        # Functions that close over variables: where each stands, its definition, those variables.
+        self.closures: dict[Function, tuple[FunctionWriter, Def, Sequence[Expr]]] = {}
         self.kept: list[Any] = []  # ids are only unique while the objects live
         self.entry: Any = None  # the entry Function
-        self.returned: dict[int, Any] = {}  # of local functions, by id: which of their results are trees
+        self.returned: dict[Function, Any] = {}  # of local functions: which of their results are trees
         self.in_order = False  # see `module.Manner`
         self.provenance = Provenance()  # that of the program
         self.keeps_carries = True  # whether the carries of loops keep their order
         self.kept_carries = False  # whether one has no tree in it for that reason
-        self.sums: dict[int, Any] = {}  # of loops, by id of the equation: the trees that they add up
-        self.rows: dict[int, Any] = {}  # the same: the trees that they stack
-        self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
-        self.handed: dict[int, Any] = {}  # of local functions, by id: the trees that loops over them hand on
+        self.sums: dict[Equation, Any] = {}  # of loops: the trees that they add up
+        self.rows: dict[Equation, Any] = {}  # the same: the trees that they stack
+        self.layouts: dict[Function, Layout] = {}  # of local functions: which parameters they take as one tree
+        self.handed: dict[Function, Any] = {}  # of local functions: the trees that loops over them hand on
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
@@ -108,11 +109,11 @@ class ModuleWriter(ConstantWriter):
             None  # what the entry depends on beside its arguments (`guard.Guarded`); None without a guard
         )
         self.guard: list[Statement] = []  # the entry's first statements then
-        self.sizes_of: dict[int, tuple[int, ...]] = {}  # of local functions, by id: the sizes that they take
+        self.sizes_of: dict[Function, tuple[int, ...]] = {}  # of local functions: the sizes that they take
         self.built_in: set[int] = set()  # those of them that had to be written as numbers
-        self._functions: dict[int, str] = {}
+        self._functions: dict[Function, str] = {}
         self._by_body: dict[Any, str] = {}
-        self.primitive_names: dict[int, Expr | None] = {}
+        self.primitive_names: dict[Any, Expr | None] = {}
 
     # ------------------------------------------------------------ what rules may ask for
 
@@ -121,10 +122,10 @@ class ModuleWriter(ConstantWriter):
 
         `build(name)` may give other statements than the plain definition (decorators, derivative rules).
         """
-        found = self._functions.get(id(function))
+        found = self._functions.get(function)
         if found is None:
             name = self.scope.fresh(identifier(function.name, "fn"))
-            self._functions[id(function)] = name
+            self._functions[function] = name
             statements = list(build(name)) if build else [self.define(function, name)]
             self.definitions.extend(statements)
             self.units.append(statements)
@@ -189,7 +190,7 @@ class FunctionWriter:
         self.put_together: dict[Any, Name] = {}  # trees that were made for a call, and have a name since
         self.trees = Trees()  # the trees that can be named here
         self.result_example: Any = None  # of the entry: what it returns
-        self.structures: dict[int, Structure] = {}  # those of the maps over trees, by id of the equation
+        self.structures: dict[Equation, Structure] = {}  # those of the maps over trees
         self.uses: Any = None  # where values are used, once a loop over local functions wants to know
         # Inside the `tangent_solve` of a `custom_root`: the name of its `g`, leaves of the root, constants of `f`.
         self.root_map: tuple[str, int, int] | None = None
@@ -252,11 +253,11 @@ class FunctionWriter:
 
     def is_live(self, output: Value | None) -> bool:
         """Whether a result or an effect of this function depends on `output`, of its current equation."""
-        live = {id(r) for r in self._results}
+        live = set(self._results)
         for equation in reversed(self._body[self._at + 1 :]):
-            if equation.effects or any(id(o) in live for o in equation.outputs):
-                live.update(id(a) for a in equation.inputs)
-        return id(output) in live
+            if equation.effects or any(o in live for o in equation.outputs):
+                live.update(equation.inputs)
+        return output in live
 
     def _just_written(self, equation: Equation) -> bool:
         return bool(self.statements) and self.statements[-1].origin is equation.origin
@@ -385,7 +386,7 @@ class FunctionWriter:
         find = self.module.rules.find
         forced = self.module.forced
         literal = self.module.literal if self.sizes is None else self.literal
-        dead: set[int] = set()
+        dead: set[Equation] = set()
         if self.module.idiomatic:
             self._folding = foldable(equations, results)
             if self.module.in_order:
@@ -395,7 +396,7 @@ class FunctionWriter:
         for self._at, equation in enumerate(equations):
             if self._at < written:
                 continue
-            if id(equation) in dead:
+            if equation in dead:
                 names.update((o, Name("_")) for o in equation.outputs if o is not None)
                 continue
             self.equation = equation
@@ -509,9 +510,9 @@ class FunctionWriter:
             if atom in self._folding and atom in self._made and type(self.names[atom]) is not Name:
                 origin = self._made[atom]
                 inside.append(origin)
-                inside.extend(folded.get(id(origin), ()))
+                inside.extend(folded.get(origin, ()))
         if inside:
-            folded[id(equation.origin)] = tuple(inside)
+            folded[equation.origin] = tuple(inside)
         for output in equation.outputs:
             if output in self._folding:
                 self._made[output] = equation.origin

@@ -150,7 +150,7 @@ def _blamed(error: Exception, module: LoadedText, written: Written) -> tuple[int
         if frame.filename == path and frame.lineno and frame.lineno <= len(written.origins):
             origin = written.origins[frame.lineno - 1]
             if origin is not None:
-                ids.extend([id(inner) for inner in written.folded.get(id(origin), ())])
+                ids.extend([id(inner) for inner in written.folded.get(origin, ())])
                 ids.append(id(origin))
     return tuple(dict.fromkeys(reversed(ids)))
 

@@ -137,8 +137,8 @@ class _Folder:
         origin = getattr(second, "origin", None)
         if origin is not None and first.origin is not None:
             folded = self.module.folded
-            inside = (first.origin, *folded.get(id(first.origin), ()))
-            folded[id(origin)] = (*folded.get(id(origin), ()), *inside)
+            inside = (first.origin, *folded.get(first.origin, ()))
+            folded[origin] = (*folded.get(origin, ()), *inside)
 
 
 def _is_one_of_several(body: Sequence[Statement], place: int) -> bool:
