@@ -16,6 +16,7 @@ import jax
 
 from untrace._identifiers import identifier
 from untrace.ir.nodes import Equation, Function, Value
+from untrace.ir.types import PyTree
 from untrace.lift.naming.unpacked import names_in
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import last_word, plain_way, reach
@@ -40,7 +41,7 @@ class Argument:
     leaves."""
 
     key: int | str
-    example: Any
+    example: PyTree
     places: list[int]
     name: str
 
@@ -168,7 +169,7 @@ def bind_result(
     w: Any,
     equation: Equation,
     call: Expr,
-    out: Any,
+    out: PyTree,
     outputs: Sequence[Value | None],
     words: Mapping[Path, str] = MappingProxyType({}),
     part: tuple[int, ...] = (),
@@ -196,7 +197,7 @@ def bind_result(
 
 def _bound(
     w: Any,
-    part: Any,
+    part: PyTree,
     path: Path,
     outputs: Iterator[Value | None],
     names: Mapping[Path, str],
@@ -223,5 +224,5 @@ def _bound(
     return root.id
 
 
-def is_leaf(example: Any) -> bool:
+def is_leaf(example: PyTree) -> bool:
     return jax.tree_util.all_leaves([example])

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from untrace import jax_compat
-from untrace.ir.nodes import Value
+from untrace.ir.nodes import Atom, Value
+from untrace.ir.types import Aval
 from untrace.python.statements import Def, Statement
 from untrace.python.tree import Expr, Text, quoted
 from untrace.python.types import Type, array_type, docstring, tuple_type
@@ -70,7 +71,7 @@ class Described:
             return
         self.module.imports.add(f"from jaxtyping import {', '.join(sorted(words))}")
 
-    def flat(self, definition: Def, params: Sequence[Value], results: Sequence[Any], documented: bool = True) -> Def:
+    def flat(self, definition: Def, params: Sequence[Value], results: Sequence[Atom], documented: bool = True) -> Def:
         """`definition`, whose parameters are `params` one by one, with its description."""
         names = [p.name for p in definition.params]
         arguments = [(name, array_type(value.aval)) for name, value in zip(names, params, strict=True)]
@@ -222,7 +223,7 @@ def _avals(kind: Type) -> list[Any]:
     return [kind.aval] if kind.kind == "array" else [a for _, part in kind.parts for a in _avals(part)]
 
 
-def _word(aval: Any) -> str:
+def _word(aval: Aval) -> str:
     """jaxtyping's word for the dtype of an array; "" where it has none."""
     if not jax_compat.is_shaped_array(aval) or aval.dtype == jax_compat.FLOAT0:
         return ""

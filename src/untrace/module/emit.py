@@ -62,7 +62,7 @@ class Written:
     source: str
     name: str
     arrays: dict[str, np.ndarray]
-    origins: list[Any] = field(repr=False)
+    origins: list[Origin] = field(repr=False)
     notes: tuple[str, ...] = ()
     callables: dict[str, Any] = field(default_factory=dict)
     # A jaxpr equation -> those whose expressions stand inside its own.
@@ -141,7 +141,7 @@ def write_module(
     definitions = statements.definitions
     module.described.finish([*module.definitions, *definitions])
     lines: list[str] = []
-    origins: list[Any] = []
+    origins: list[Origin] = []
 
     def emit(*texts: str) -> None:
         lines.extend(texts)
@@ -261,7 +261,7 @@ def _together(imports: Iterable[str]) -> list[str]:
     return found
 
 
-def _print(statements: list[Statement], lines: list[str], origins: list[Any], indent: str = "") -> None:
+def _print(statements: list[Statement], lines: list[str], origins: list[Origin], indent: str = "") -> None:
     """Appends the lines of `statements`, and beside each line the equation that it stands for."""
     for statement in statements:
         if type(statement) is Def:
@@ -289,7 +289,7 @@ def _commented(line: str, comment: str) -> str:
     return f"{line}  # {'  '.join(words)}" if words else line
 
 
-def _print_def(statement: Def, lines: list[str], origins: list[Any], indent: str) -> None:
+def _print_def(statement: Def, lines: list[str], origins: list[Origin], indent: str) -> None:
     head = Def(statement.name, statement.params, (), statement.decorators, statement.docstring, statement.returns)
     head_lines = list(head.lines(indent))
     if not statement.docstring:

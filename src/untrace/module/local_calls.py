@@ -13,7 +13,9 @@ import jax
 from untrace._identifiers import identifier
 from untrace._trees import is_simple
 from untrace.ir.callees import callee_of, output_of
-from untrace.ir.nodes import Equation, Function, Local, Value
+from untrace.ir.facts import Way
+from untrace.ir.nodes import Atom, Equation, Function, Local, Value
+from untrace.ir.types import PyTree
 from untrace.module.access_paths import Layout, grouping_of, last_word, layout_of
 from untrace.module.grouping import packed, result_trees, tree_carries
 from untrace.module.grouping.bound_leaves import bind_leaves
@@ -27,7 +29,7 @@ from untrace.python.types import Type, array_type, ways_type
 _LONGEST_RUN = 100
 
 
-def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequence[Any]) -> int:
+def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequence[Atom]) -> int:
     """Writes the call at place `at`, with those after it where they make a loop; gives how many that were."""
     count = of_calls.run_length(equations, at)
     if count > 1 and (w.uses is None or w.uses.equations is not equations):
@@ -263,7 +265,7 @@ def _definition(
     layout: Layout,
     order: Sequence[int],
     leaves: Sequence[Leaf | None],
-    examples: Sequence[Any],
+    examples: Sequence[PyTree],
 ) -> Def:
     w = module.writer()
     params: list[Parameter] = []
@@ -365,7 +367,7 @@ def _rename_after(body: Function, bound: Sequence[tuple[Value, Leaf]]) -> None:
 
 
 def _describe(
-    module: Any, definition: Def, body: Function, layout: Layout, order: Sequence[int], examples: Sequence[Any]
+    module: Any, definition: Def, body: Function, layout: Layout, order: Sequence[int], examples: Sequence[PyTree]
 ) -> None:
     arguments = []
     for parameter, i in zip(definition.params, order, strict=False):  # sizes stand behind them
@@ -392,7 +394,7 @@ def _parameter_of_pack(body: Function, layout: Layout) -> str | None:
     return unmatched[0]
 
 
-def _pack_name(body: Function, layout: Layout, pack: Any, leaf: Any) -> str:
+def _pack_name(body: Function, layout: Layout, pack: tuple[list[int], list[Way]], leaf: Any) -> str:
     """The author's parameter where there is one for it, the root's own name, or the word before the leaves."""
     if layout.names is not None:
         return identifier(layout.names[layout.packs.index(pack)], "params")

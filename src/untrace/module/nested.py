@@ -8,12 +8,12 @@ not use, as an author's would.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from untrace import jax_compat
 from untrace._identifiers import identifier
-from untrace.ir.nodes import Equation, Function, Library, Value
+from untrace.ir.nodes import Atom, Equation, Function, Library, Value
 from untrace.ir.scans import used_values
 from untrace.module.constants import Named
 from untrace.module.def_use import read_by, targets_of
@@ -135,7 +135,7 @@ class Body:
         put_definition(self.outer.statements, definition)
 
 
-def _type_of(value: Expr, results: Sequence[Any]) -> Any:
+def _type_of(value: Expr, results: Sequence[Atom]) -> Any:
     """The type of what a body returns: tuples of its results in order, None where a part of a carry is empty."""
     rest = iter(results)
 
@@ -158,7 +158,7 @@ class BareReturn(Return):
 
     __slots__ = ()
 
-    def lines(self, indent: str) -> Any:
+    def lines(self, indent: str) -> Iterator[str]:
         value = self.value
         if type(value) is Tuple and len(value.elements) > 1:
             line = f"{indent}return {value.flat()[1:-1]}"

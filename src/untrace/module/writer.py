@@ -7,7 +7,7 @@ written as a `bind` of the imported primitive object, which is always the same e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.nodes import (
+    Atom,
     Constant,
     Equation,
     Function,
@@ -30,7 +31,7 @@ from untrace.ir.nodes import (
 )
 from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
-from untrace.ir.types import Origin
+from untrace.ir.types import Aval, Origin, PyTree
 from untrace.lift.naming.bases import base_of_results
 from untrace.module import rules
 from untrace.module.access_paths import Layout, Step
@@ -132,7 +133,7 @@ class ModuleWriter(ConstantWriter):
             found = name
         return found
 
-    def named(self, key: Any, hint: str, build: Callable[[str], Iterable[Statement]]) -> str:
+    def named(self, key: Hashable, hint: str, build: Callable[[str], Iterable[Statement]]) -> str:
         """Like `function`, for a definition that belongs to `key` (hashable) and not to one Function."""
         found = self._by_body.get(key)
         if found is None:
@@ -189,7 +190,7 @@ class FunctionWriter:
         self.packs: list[Name] = []  # of a local function: the parameters that are trees
         self.put_together: dict[Any, Name] = {}  # trees that were made for a call, and have a name since
         self.trees = Trees()  # the trees that can be named here
-        self.result_example: Any = None  # of the entry: what it returns
+        self.result_example: PyTree = None  # of the entry: what it returns
         self.structures: dict[Equation, Structure] = {}  # those of the maps over trees
         self.uses: Any = None  # where values are used, once a loop over local functions wants to know
         # Inside the `tangent_solve` of a `custom_root`: the name of its `g`, leaves of the root, constants of `f`.
@@ -224,7 +225,7 @@ class FunctionWriter:
             made.sizes.outer = self.sizes
         return made
 
-    def previous(self, atom: Any) -> Equation | None:
+    def previous(self, atom: Atom) -> Equation | None:
         """The equation just before this one, where it computes `atom` and nothing else uses it."""
         if self._at == 0:
             return None
@@ -234,18 +235,18 @@ class FunctionWriter:
         uses = sum(a is atom for e in self._body[self._at :] for a in e.inputs)
         return before if uses == 1 and not any(a is atom for a in self._results) else None
 
-    def remaining(self) -> tuple[Sequence[Equation], Sequence[Any]]:
+    def remaining(self) -> tuple[Sequence[Equation], Sequence[Atom]]:
         """The equations after the current one, and the results of this function."""
         return self._body[self._at + 1 :], self._results
 
-    def is_read_later(self, value: Any) -> bool:
+    def is_read_later(self, value: Value) -> bool:
         """Whether an equation after the current one reads `value`, or it is a result."""
         if self._last_reads is None:
             self._last_reads = {a: i for i, e in enumerate(self._body) for a in e.inputs if type(a) is Value}
             self._last_reads.update((r, len(self._body)) for r in self._results if type(r) is Value)
         return self._last_reads.get(value, -1) > self._at
 
-    def is_taken_later(self, key: Any, taken_by: Callable[[Equation], Iterable[Any]]) -> bool:
+    def is_taken_later(self, key: Hashable, taken_by: Callable[[Equation], Iterable[Hashable]]) -> bool:
         """Whether an equation after the current one takes the tree that `key` stands for: `taken_by` gives its keys."""
         if self._last_taken is None:
             self._last_taken = {k: i for i, e in enumerate(self._body) for k in taken_by(e)}
@@ -271,7 +272,7 @@ class FunctionWriter:
         self.sized.append(value)
         return name
 
-    def atom(self, atom: Any) -> Expr:
+    def atom(self, atom: Atom) -> Expr:
         if type(atom) is Value:
             return self.names[atom]
         if type(atom) is Literal:
@@ -322,14 +323,14 @@ class FunctionWriter:
         self.module.imports.add(statement)
 
     @property
-    def avals(self) -> list[Any]:
+    def avals(self) -> list[Aval]:
         return [a.aval for a in self.equation.inputs]
 
     @property
-    def out_avals(self) -> list[Any]:
+    def out_avals(self) -> list[Aval]:
         return [v.aval for v in self.equation.origin.outvars]
 
-    def results(self, atoms: Sequence[Any]) -> Expr:
+    def results(self, atoms: Sequence[Atom]) -> Expr:
         """What a function returns: the bare value of one result, else a tuple."""
         if len(atoms) == 1:
             return self.atom(atoms[0])
@@ -361,7 +362,7 @@ class FunctionWriter:
         """The sum of the leaves of a tree."""
         raise NotImplementedError
 
-    def zeros_like(self, node: Any, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
+    def zeros_like(self, node: PyTree, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
         """A tree of zeros like one that has a name; None where there is none. See `targets.jax.tree_maps.zeros_like`."""
         return None
 
@@ -374,7 +375,7 @@ class FunctionWriter:
 
     # ------------------------------------------------------------ equations
 
-    def equations(self, equations: Sequence[Equation], results: Sequence[Any] = ()) -> None:
+    def equations(self, equations: Sequence[Equation], results: Sequence[Atom] = ()) -> None:
         """Appends the statements of `equations`; `results` are the atoms that the function returns."""
         if any(type(e.callee) in (TreeMap, TreeSum) for e in equations):
             equations = self.settled(equations)
