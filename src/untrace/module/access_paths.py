@@ -20,6 +20,7 @@ import jax
 
 from untrace.ir.facts import Grouping, Step, Way
 from untrace.ir.nodes import Function
+from untrace.ir.types import PyTree
 from untrace.python.pytrees import access, branches, labelled
 from untrace.python.tree import Attribute, Expr, Leaf, Name, Subscript, Tuple
 
@@ -33,7 +34,7 @@ class Bare(Tuple):
         return ", ".join([e.flat() for e in self.elements])
 
 
-def reach(example: Any, root: Expr) -> list[Leaf] | None:
+def reach(example: PyTree, root: Expr) -> list[Leaf] | None:
     """The leaves of an argument in flatten order; None where one cannot be reached by keys and attributes."""
     start, steps = _split(root)
     if start is None:
@@ -64,12 +65,12 @@ def reach(example: Any, root: Expr) -> list[Leaf] | None:
 Node = tuple[tuple[Step, ...], Any, list[tuple[Step, ...]], int]
 
 
-def reach_nodes(example: Any) -> list[Node] | None:
+def reach_nodes(example: PyTree) -> list[Node] | None:
     """The inner nodes of a tree, itself first; None where a leaf cannot be reached by keys and attributes."""
     tree, distinct = labelled(example)
     leaves: list[tuple[Step, ...]] = []
 
-    def visited(node: Any, label: Any, way: tuple[Step, ...], leaf_way: tuple[Step, ...]) -> list[Node]:
+    def visited(node: PyTree, label: PyTree, way: tuple[Step, ...], leaf_way: tuple[Step, ...]) -> list[Node]:
         """What is found of one node, its last child before the others."""
         labels = branches(label)
         if labels is None:
@@ -156,12 +157,11 @@ class Layout:
 
 def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> Layout:
     """The layout of a local function, chosen where it is called first."""
-    found = module.layouts.get(id(body))
+    found = module.layouts.get(body)
     if found is None:
         known = grouping_of(body)
         made = Layout(packs_of(module, body, operands)) if known is None else Layout(known.packs, known.names)
-        module.kept.append(body)
-        found = module.layouts[id(body)] = made
+        found = module.layouts[body] = made
     return found
 
 

@@ -18,6 +18,7 @@ from untrace._identifiers import identifier
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.ir.signatures import CallSignature
 from untrace.ir.structured import Map
+from untrace.ir.types import PyTree
 from untrace.lift.naming.unpacked import names_in
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import last_word, plain_way, reach
@@ -42,7 +43,7 @@ class Argument:
     leaves."""
 
     key: int | str
-    example: Any
+    example: PyTree
     places: list[int]
     name: str
 
@@ -104,7 +105,7 @@ def function_of(
         found = reach(argument.example, name)
         leaves.extend(zip(values, found or [], strict=True))
         inner.trees.add(name, argument.example, values)
-        inner.trees.arguments.update([id(v) for v in values])
+        inner.trees.arguments.update(values)
         types.append((name.id, tree_type(argument.example, [v.aval for v in values])))
     authors = names_in(body.jaxpr)
     named = {v: n for v, leaf in leaves if (n := authors.get((leaf.root.id, plain_way(leaf)))) is not None}
@@ -170,7 +171,7 @@ def bind_result(
     w: Any,
     equation: Equation,
     call: Expr,
-    out: Any,
+    out: PyTree,
     outputs: Sequence[Value | None],
     words: Mapping[Path, str] = MappingProxyType({}),
     part: tuple[int, ...] = (),
@@ -198,7 +199,7 @@ def bind_result(
 
 def _bound(
     w: Any,
-    part: Any,
+    part: PyTree,
     path: Path,
     outputs: Iterator[Value | None],
     names: Mapping[Path, str],
@@ -225,5 +226,5 @@ def _bound(
     return root.id
 
 
-def is_leaf(example: Any) -> bool:
+def is_leaf(example: PyTree) -> bool:
     return jax.tree_util.all_leaves([example])

@@ -49,20 +49,20 @@ def share_calls(module: Any, others: Sequence[Statement]) -> None:
     if "lax" not in module.modules:
         return
     groups: dict[Any, list[Call]] = {}
-    backward: set[int] = set()  # ids of calls in statements that compute cotangents
-    seen: set[int] = set()
+    backward: set[Any] = set()  # what stands in statements that compute cotangents
+    seen: set[Call] = set()
     for statement in [*module.definitions, *others]:
         for node in nodes_of(statement):
             if type(node) is Assign and all(type(t) is str and t.startswith("d_") for t in node.targets):
-                backward.update(id(inner) for inner in nodes_of(node.value))
-            if type(node) is Call and id(node) not in seen:
-                seen.add(id(node))
+                backward.update(nodes_of(node.value))
+            if type(node) is Call and node not in seen:
+                seen.add(node)
                 key = _key(node)
                 if key is not None:
                     groups.setdefault(key, []).append(node)
     helpers: list[Statement] = []
     for key, calls in groups.items():
-        suffix = "_bwd" if all(id(c) in backward for c in calls) else ""
+        suffix = "_bwd" if all(c in backward for c in calls) else ""
         helper = _helper(module, key[0], suffix, calls) if len(calls) > 2 else None
         if helper is not None:
             helpers.append(helper)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from untrace._errors import UntraceError
 from untrace.module.def_use import bound_names, reads, targets_of
@@ -82,17 +81,17 @@ def _check_body(body: Sequence[Statement], bound: set[str], outside: set[str], i
             bound.update(targets_of(statement))
 
 
-def _bound_inside(node: Any) -> Iterator[str]:
+def _bound_inside(node: object) -> Iterator[str]:
     """What a statement binds that is no assignment."""
     if isinstance(node, Statement):
         yield from bound_names(node)
 
 
-def _words(target: Any) -> list[str]:
+def _words(target: object) -> list[str]:
     return re.findall(r"\w+", target) if type(target) is str else []
 
 
-def _check_read(node: Any, known: set[str], function: Def) -> None:
+def _check_read(node: object, known: set[str], function: Def) -> None:
     if type(node) is str or node is None:
         return
     missing = [name for name in reads(node) if name.partition(".")[0] not in known]

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 
 from untrace import jax_compat
 from untrace._places import is_cell, place_of
+from untrace.ir.types import Aval
 from untrace.module.call_arguments import Unpacked
 from untrace.module.loops.emit import Start
 from untrace.provenance.sites import Provenance, Site
@@ -131,7 +132,7 @@ class Layout:
         if text.isprintable() and len(text) < 60:
             statement.comment = text
 
-    def _type(self, aval: Any) -> str:
+    def _type(self, aval: Aval) -> str:
         return array_type(aval).sized(self.sizes).text if jax_compat.is_shaped_array(aval) else ""
 
     def _above(self, statement: Statement) -> list[Statement]:

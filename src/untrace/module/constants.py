@@ -32,9 +32,9 @@ class ConstantWriter:
         self.helpers: list[str] = []
         self.constants: list[Statement] = []
         self.large: dict[str, np.ndarray] = {}
-        self._constants: dict[int, Expr] = {}
+        self._constants: dict[Literal | Constant, Expr] = {}
         self._constants_by_bits: dict[Any, Expr] = {}
-        self._jax_constants: dict[int, Expr] = {}
+        self._jax_constants: dict[Constant, Expr] = {}
         self._literals: dict[Any, Expr] = {}
         self.arrays: dict[str, Any] = {}  # by the name that it has in the module: an array
         # What functions that differ in a number or an array call it, by its text.
@@ -51,10 +51,10 @@ class ConstantWriter:
 
     def constant(self, constant: Constant) -> Expr:
         """A module-level name for a constant: a literal when it is small, else an entry of the `.npz`."""
-        found = self._constants.get(id(constant))
+        found = self._constants.get(constant)
         if found is None:
             found = self._write_constant(constant.value, constant.aval, self._base(constant, "const"))
-            self._constants[id(constant)] = found
+            self._constants[constant] = found
             if type(found) is Name:
                 found.symbol.constant = constant
         return found
@@ -73,11 +73,11 @@ class ConstantWriter:
 
     def jax_constant(self, constant: Constant) -> Expr:
         """A constant as an array of JAX: one of NumPy's is converted to another dtype at once, without an equation."""
-        found = self._jax_constants.get(id(constant))
+        found = self._jax_constants.get(constant)
         if found is None:
             plain = self.constant(constant)
             self.modules.add("jnp")
-            found = self._jax_constants[id(constant)] = self._module_name(
+            found = self._jax_constants[constant] = self._module_name(
                 self._base(constant, "const"), Call("jnp.asarray", [plain])
             )
         return found
@@ -96,7 +96,7 @@ class ConstantWriter:
         """How a number, or an array that the module has, stands in the text."""
         if type(atom) is Literal:
             return self.literal(atom).flat().removeprefix(f"np.{atom.aval.dtype}(").rstrip(")")
-        found = self._constants.get(id(atom))
+        found = self._constants.get(atom)
         if found is None:
             array = np.asarray(atom.value)
             found = self._constants_by_bits.get(("numpy", array.dtype.name, array.shape, array.tobytes()))

@@ -55,10 +55,10 @@ def substituted(node: Any, new: Mapping[str, Expr]) -> Any:
     return change(node)
 
 
-def reads(node: Any) -> list[str]:
+def reads(node: object) -> list[str]:
     """The names that a node reads, each as often as it does; not the parameters of functions in it."""
     found: list[str] = []
-    stack = [node]
+    stack: list[Any] = [node]
     while stack:
         inner = stack.pop()
         kind = type(inner)
@@ -85,7 +85,7 @@ def reads(node: Any) -> list[str]:
     return found
 
 
-def read_by(statement: Any) -> list[str]:
+def read_by(statement: object) -> list[str]:
     """The same for a statement; what its targets are called does not count."""
     return reads(statement.value if isinstance(statement, (Assign, Unpack)) else statement)
 

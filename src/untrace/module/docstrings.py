@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from untrace import jax_compat
-from untrace.ir.nodes import Value
+from untrace.ir.nodes import Atom, Value
+from untrace.ir.types import Aval
 from untrace.python.statements import Def, Statement
 from untrace.python.tree import Expr, Text, quoted
 from untrace.python.types import Type, array_type, docstring, tuple_type
@@ -37,7 +38,7 @@ class Described:
         self.annotations = False
         self.sizes: dict[int, str] = {}  # the words for sizes that may differ
         self.hidden = False  # whether a parameter around nested functions has the name of an annotation
-        self._types: dict[int, tuple[Def, list[tuple[str, Type]], Type]] = {}
+        self._types: dict[Def, tuple[list[tuple[str, Type]], Type]] = {}
 
     def start(self, docstrings: bool, annotations: bool) -> None:
         """Says what functions get from now on; before the first name is taken."""
@@ -70,7 +71,7 @@ class Described:
             return
         self.module.imports.add(f"from jaxtyping import {', '.join(sorted(words))}")
 
-    def flat(self, definition: Def, params: Sequence[Value], results: Sequence[Any], documented: bool = True) -> Def:
+    def flat(self, definition: Def, params: Sequence[Value], results: Sequence[Atom], documented: bool = True) -> Def:
         """`definition`, whose parameters are `params` one by one, with its description."""
         names = [p.name for p in definition.params]
         arguments = [(name, array_type(value.aval)) for name, value in zip(names, params, strict=True)]
@@ -94,7 +95,7 @@ class Described:
         if self.sizes:
             arguments = [(name, kind.sized(self.sizes)) for name, kind in arguments]
             result = result.sized(self.sizes)
-        self._types[id(definition)] = (definition, list(arguments), result)
+        self._types[definition] = (list(arguments), result)
         if self.docstrings and documented:
             definition.docstring = docstring(arguments, result, what)
         if self.annotations:
@@ -107,8 +108,8 @@ class Described:
 
     def shared(self, definition: Def, other: Def) -> None:
         """`definition` stands for `other` as well, which has the same text but may have other types."""
-        _, arguments, result = self._types[id(definition)]
-        _, others, other_result = self._types[id(other)]
+        arguments, result = self._types[definition]
+        others, other_result = self._types[other]
         merged = [(name, mine.merged(theirs)) for (name, mine), (_, theirs) in zip(arguments, others, strict=True)]
         returned = result.merged(other_result)
         both = [(name, kind) for name, kind in merged if kind is not None]
@@ -121,39 +122,39 @@ class Described:
     def joined(self, definition: Def, others: Sequence[Def], options: Mapping[str, str]) -> None:
         """`definition` stands for all of `others`, each with some of its parameters and results; `options` are new, with
         their types in words."""
-        known = [self._types[id(d)] for d in others]
+        known = [self._types[d] for d in others]
         arguments: list[tuple[str, Type]] = []
         for name in [p.name for p in definition.params]:
-            kinds = [kind for _, types, _ in known for other, kind in types if other == name]
+            kinds = [kind for types, _ in known for other, kind in types if other == name]
             arguments.append((name, Type("array", options[name]) if name in options else _of_all(kinds)))
-        results = [result for _, _, result in known]
+        results = [result for _, result in known]
         most = max(len(r.parts) if r.kind == "tuple" else 1 for r in results)
         result = _of_all([r for r in results if (len(r.parts) if r.kind == "tuple" else 1) == most])
         self.describe(definition, arguments, result)
 
     def types_of(self, definition: Def) -> list[tuple[str, Type]] | None:
         """The types of the parameters of a function that was described, by name."""
-        found = self._types.get(id(definition))
-        return None if found is None else found[1]
+        found = self._types.get(definition)
+        return None if found is None else found[0]
 
     def result_of(self, definition: Def) -> Type:
         """The type of the result of a function that was described."""
-        return self._types[id(definition)][2]
+        return self._types[definition][1]
 
     def in_words(self, definition: Def, names: Sequence[str], text: str) -> None:
         """Says of some parameters what they are in words, where their types are not those of every call."""
-        _, arguments, result = self._types[id(definition)]
+        arguments, result = self._types[definition]
         self.describe(definition, [(n, Type("array", text) if n in names else t) for n, t in arguments], result)
 
     def retold(self, definition: Def, arguments: Sequence[tuple[str, Type]]) -> None:
         """Describes a function that has other parameters now, where it is described."""
-        if id(definition) in self._types:
-            self.describe(definition, arguments, self._types[id(definition)][2])
+        if definition in self._types:
+            self.describe(definition, arguments, self._types[definition][1])
 
     def also(self, definition: Def, arguments: Sequence[tuple[str, Type]]) -> None:
         """Describes parameters that `definition` got later, as far as it is described."""
         if arguments and (definition.docstring or definition.returns is not None):
-            _, others, result = self._types[id(definition)]
+            others, result = self._types[definition]
             self.describe(definition, [*others, *arguments], result)
 
     def nested(self, definition: Def, arguments: Sequence[Type | None], result: Type | None) -> Def:
@@ -222,7 +223,7 @@ def _avals(kind: Type) -> list[Any]:
     return [kind.aval] if kind.kind == "array" else [a for _, part in kind.parts for a in _avals(part)]
 
 
-def _word(aval: Any) -> str:
+def _word(aval: Aval) -> str:
     """jaxtyping's word for the dtype of an array; "" where it has none."""
     if not jax_compat.is_shaped_array(aval) or aval.dtype == jax_compat.FLOAT0:
         return ""

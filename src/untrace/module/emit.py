@@ -12,6 +12,7 @@ from jax.extend.core import JaxprEqn
 
 from untrace.ir.nodes import Program
 from untrace.ir.passes import ALL, Course
+from untrace.ir.types import Origin
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.naming.size_words import author_words
 from untrace.module.comments import Layout
@@ -62,11 +63,11 @@ class Written:
     source: str
     name: str
     arrays: dict[str, np.ndarray]
-    origins: list[Any] = field(repr=False)
+    origins: list[Origin] = field(repr=False)
     notes: tuple[str, ...] = ()
     callables: dict[str, Any] = field(default_factory=dict)
-    # Id of a jaxpr equation -> those whose expressions stand inside its own.
-    folded: dict[JaxprEqn, tuple[JaxprEqn, ...]] = field(repr=False, default_factory=dict)
+    # A jaxpr equation -> those whose expressions stand inside its own.
+    folded: dict[Origin, tuple[Origin, ...]] = field(repr=False, default_factory=dict)
     sizes: Mapping[int, str] = field(default_factory=dict)  # the words for sizes that follow the inputs
     scans: int = 0  # how many loops over local functions became scans: the program is another one
     shared: bool = False  # whether functions that differ became one
@@ -141,19 +142,19 @@ def write_module(
     definitions = statements.definitions
     module.described.finish([*module.definitions, *definitions])
     lines: list[str] = []
-    origins: list[Any] = []
+    origins: list[Origin] = []
 
     def emit(*texts: str) -> None:
         lines.extend(texts)
         origins.extend([None] * len(texts))
 
-    constants = {id(s) for s in module.constants}
+    constants = set(module.constants)
     guarded_entry = next((d for d in definitions if type(d) is Def), None)
     layout = manner.layout(provenance_of(program), comments) if idiomatic else None
     if layout is not None:
         layout.sizes = module.described.sizes
     for statement in [*module.definitions, *definitions]:
-        if id(statement) not in constants:
+        if statement not in constants:
             if type(statement) is Def:
                 emit("", "")
                 if layout is not None:
@@ -261,7 +262,7 @@ def _together(imports: Iterable[str]) -> list[str]:
     return found
 
 
-def _print(statements: list[Statement], lines: list[str], origins: list[Any], indent: str = "") -> None:
+def _print(statements: list[Statement], lines: list[str], origins: list[Origin], indent: str = "") -> None:
     """Appends the lines of `statements`, and beside each line the equation that it stands for."""
     for statement in statements:
         if type(statement) is Def:
@@ -289,7 +290,7 @@ def _commented(line: str, comment: str) -> str:
     return f"{line}  # {'  '.join(words)}" if words else line
 
 
-def _print_def(statement: Def, lines: list[str], origins: list[Any], indent: str) -> None:
+def _print_def(statement: Def, lines: list[str], origins: list[Origin], indent: str) -> None:
     head = Def(statement.name, statement.params, (), statement.decorators, statement.docstring, statement.returns)
     head_lines = list(head.lines(indent))
     if not statement.docstring:

@@ -8,7 +8,7 @@ from typing import Any
 from jax.extend.core import JaxprEqn
 
 from untrace.ir.calls import passed_operands, repeated_slots
-from untrace.ir.nodes import Equation, Library, Scan, TreeMap, Value, functions_called
+from untrace.ir.nodes import Atom, Equation, Library, Scan, TreeMap, Value, functions_called
 from untrace.ir.scans import is_plain_scan, used_values
 
 # A longer expression gets a name of its own: nested deeper, a line would need reading twice.
@@ -16,7 +16,7 @@ FOLDED_WIDTH = 44
 RETURNED_WIDTH = 76  # what a function returns, and nothing else
 
 
-def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Container[JaxprEqn]) -> set[int]:
+def unread(equations: Sequence[Equation], results: Sequence[Atom], forced: Container[JaxprEqn]) -> set[Equation]:
     """Ids of equations that nothing needs but loops that are handed their results, and whose functions do not read them.
 
     `forced`: jaxpr equations that are bound with all their operands. (A loop with the author's trees is handed
@@ -25,10 +25,10 @@ def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Contai
     if not any(type(e.callee) is Scan for e in equations):
         return set()
     live = set(results)
-    found: set[int] = set()
+    found: set[Equation] = set()
     for equation in reversed(equations):
         if not equation.effects and live.isdisjoint(equation.outputs):
-            found.add(id(equation))
+            found.add(equation)
             continue
         given = equation.inputs
         loop = equation.callee
@@ -41,7 +41,7 @@ def unread(equations: Sequence[Equation], results: Sequence[Any], forced: Contai
     return found
 
 
-def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
+def foldable(equations: Sequence[Equation], results: Sequence[Atom]) -> set[Value]:
     """Values that may stand in the expression that uses them: used once, and
     needed by a plain call (not inside a loop, whose body would compute them again and again)."""
     uses: dict[Any, int] = {}
@@ -80,7 +80,7 @@ def foldable(equations: Sequence[Equation], results: Sequence[Any]) -> set[Any]:
     return found
 
 
-def folded_in_order(equations: Sequence[Equation], results: Sequence[Any], foldable: Container[Any]) -> set[Any]:
+def folded_in_order(equations: Sequence[Equation], results: Sequence[Atom], foldable: Container[Atom]) -> set[Value]:
     """Those of the foldable values that are computed where they stand: Python computes operands from left to right, and
     nothing else comes between them and what uses them."""
     made = {output: i for i, e in enumerate(equations) for output in e.outputs if output is not None}

@@ -9,16 +9,20 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
-from untrace.ir.nodes import Value
+from untrace.ir.nodes import Atom, Value
+from untrace.ir.types import PyTree
 from untrace.module.access_paths import Node, Step, reach_nodes
 from untrace.python.tree import Expr, Leaf, Name
+
+# A tree by its leaves; None for one that nothing reads.
+Key = tuple[Atom | None, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Structure:
     """What trees of one kind have in common: an example of one, and the ways to its leaves."""
 
-    example: Any
+    example: PyTree
     ways: tuple[tuple[Step, ...], ...]
 
 
@@ -27,12 +31,11 @@ class Trees:
 
     def __init__(self) -> None:
         self.outer: Trees | None = None  # those of the function around this one
-        self.by_leaves: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
-        self.arguments: set[int] = set()  # ids of the leaves that came from outside
+        self.by_leaves: dict[Key, tuple[Leaf, Structure]] = {}
+        self.arguments: set[Atom | None] = set()  # the leaves that came from outside
         self.by_root: dict[str, dict[tuple[Step, ...], tuple[int, Any]]] = {}  # way -> number of leaves, example
-        self._keep: list[Any] = []
 
-    def add(self, root: Name, example: Any, values: Sequence[Value]) -> None:
+    def add(self, root: Name, example: PyTree, values: Sequence[Value]) -> None:
         """Registers a variable that holds a tree with these leaves."""
         nodes = reach_nodes(example)
         if nodes is not None:
@@ -40,9 +43,8 @@ class Trees:
 
     def add_nodes(self, root: Name, nodes: Sequence[Node], values: Sequence[Value]) -> None:
         """The same, where the nodes of the tree are known."""
-        self._keep.extend(values)
         parts = self.by_root[root.id] = {}
-        found: dict[tuple[int, ...], tuple[Leaf, Structure]] = {}
+        found: dict[Key, tuple[Leaf, Structure]] = {}
         for way, node, ways, start in nodes:
             parts[way] = (len(ways), node)
             if len(ways) > 1:
@@ -53,13 +55,13 @@ class Trees:
         for key, tree in found.items():
             self.by_leaves.setdefault(key, tree)
 
-    def name(self, root: Name, example: Any) -> None:
+    def name(self, root: Name, example: PyTree) -> None:
         """Registers a variable that holds a tree like `example`, whose parts can be passed on."""
         nodes = reach_nodes(example)
         if nodes is not None and root.id not in self.by_root:
             self.by_root[root.id] = {way: (len(ways), node) for way, node, ways, _ in nodes}
 
-    def whole(self, node: Any, leaves: Sequence[Leaf | None]) -> Expr | None:
+    def whole(self, node: PyTree, leaves: Sequence[Leaf | None]) -> Expr | None:
         """The part of a tree that these are all the leaves of, where it has the structure of `node`."""
         first = leaves[0] if leaves else None
         if first is None:
@@ -77,13 +79,13 @@ class Trees:
                 return Leaf(first.root, first.steps[:size]) if same else None
         return None
 
-    def node(self, leaf: Leaf) -> Any:
+    def node(self, leaf: Leaf) -> PyTree:
         """An example of the tree that an access gives; None where it is no inner node of a known tree."""
         if leaf.root.id in self.by_root:
             return self.by_root[leaf.root.id].get(leaf.steps, (0, None))[1]
         return self.outer.node(leaf) if self.outer is not None else None
 
-    def like(self, accept: Callable[[Any], bool]) -> Leaf | None:
+    def like(self, accept: Callable[[PyTree], bool]) -> Leaf | None:
         """The first tree that `accept` takes."""
         for root, parts in self.by_root.items():
             for way, (_, example) in parts.items():
@@ -99,15 +101,15 @@ def plain_type(leaf: Any) -> tuple[Any, ...] | None:
     return tuple(leaf.shape), leaf.dtype
 
 
-def same_structure(left: Any, right: Any) -> bool:
+def same_structure(left: PyTree, right: PyTree) -> bool:
     try:
         return bool(jax.tree.structure(left) == jax.tree.structure(right))
     except Exception:  # a library's `==` of metadata
         return False
 
 
-def key_of(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple([id(v) for v in values])
+def key_of(values: Sequence[Atom | None]) -> Key:
+    return tuple(values)
 
 
 def leaf_behind(operand: Expr) -> Leaf | None:
@@ -123,7 +125,7 @@ class KnownTrees:
     def __init__(self, w: Any):
         self.w = w
 
-    def whole(self, node: Any, parts: Sequence[Expr]) -> Expr | None:
+    def whole(self, node: PyTree, parts: Sequence[Expr]) -> Expr | None:
         """A tree like `node` with these parts as leaves: one that has a name, or zeros like such a one."""
         return self.w.trees.whole(node, [self.leaf(p) for p in parts]) or self.w.zeros_like(node, parts)
 
@@ -131,10 +133,10 @@ class KnownTrees:
         """The access that an expression is, also where it has a name of its own by now."""
         return leaf_behind(expr)
 
-    def node(self, leaf: Leaf) -> Any:
+    def node(self, leaf: Leaf) -> PyTree:
         """An example of the tree behind an access; None where that is no known tree."""
         return self.w.trees.node(leaf)
 
-    def like(self, accept: Callable[[Any], bool]) -> Leaf | None:
+    def like(self, accept: Callable[[PyTree], bool]) -> Leaf | None:
         """The first tree that has a name and that `accept` takes."""
         return self.w.trees.like(accept)

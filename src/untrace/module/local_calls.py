@@ -13,7 +13,9 @@ import jax
 from untrace._identifiers import identifier
 from untrace._trees import is_simple
 from untrace.ir.callees import callee_of, output_of
-from untrace.ir.nodes import Equation, Function, Local, Value
+from untrace.ir.facts import Way
+from untrace.ir.nodes import Atom, Equation, Function, Local, Value
+from untrace.ir.types import PyTree
 from untrace.module.access_paths import Layout, grouping_of, last_word, layout_of
 from untrace.module.grouping import packed, result_trees, tree_carries
 from untrace.module.grouping.bound_leaves import bind_leaves
@@ -27,7 +29,7 @@ from untrace.python.types import Type, array_type, ways_type
 _LONGEST_RUN = 100
 
 
-def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequence[Any]) -> int:
+def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequence[Atom]) -> int:
     """Writes the call at place `at`, with those after it where they make a loop; gives how many that were."""
     count = of_calls.run_length(equations, at)
     if count > 1 and (w.uses is None or w.uses.equations is not equations):
@@ -60,7 +62,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
     """`x = x0`, `for layer in layers: x = f(layer, x)`; None where the calls are no such loop."""
     carries = of_calls.carries_of(run, start, uses)
     body = callee_of(run[0], Local).body
-    if not carries or body.facts.packed_results is not None or id(body) in w.module.returned:
+    if not carries or body.facts.packed_results is not None or body in w.module.returned:
         return None
     first = [leaf_behind(w.atom(a)) for a in run[0].inputs]
     handed = tree_carries.handed_by(w, run, first)
@@ -95,7 +97,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
             elements.append((len(args), element))
             args.append(None)
     name = _written(w, body, layout, order, first if handed is not None else leaves[0])
-    args += [w.source(size) for size in w.module.sizes_of.get(id(body), ())]
+    args += [w.source(size) for size in w.module.sizes_of.get(body, ())]
     if handed is not None:
         later = [a for e in uses.equations[start + len(run) :] for a in e.inputs] + list(w.remaining()[1])
         variable, begins = tree_carries.variable(w, run, handed[1], later)
@@ -157,7 +159,7 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
         layout, trees = Layout([]), []
     order = _order(body, layout)
     name = _written(w, body, layout, order, leaves)
-    sizes = [w.source(s) for s in w.module.sizes_of.get(id(body), ())]
+    sizes = [w.source(s) for s in w.module.sizes_of.get(body, ())]
     return Call(name, [*[trees[-1 - i] if i < 0 else operands[i] for i in order], *sizes])
 
 
@@ -218,7 +220,7 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
     Functions that differ in types only (of another number of heads, say) are one function in Python.
     """
     module = w.module
-    key = ("local", id(body), len(layout.packs))
+    key = ("local", body, len(layout.packs))
     found = module.locals.get(key)
     if found is None:
         trees = layout.trees(leaves)
@@ -233,7 +235,6 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
             module.words.setdefault(module.text_of(atom), word)
         module.parts.setdefault(found, []).append(body.facts.parts)
         module.locals[key] = found
-        module.kept.append(body)
     return found
 
 
@@ -264,7 +265,7 @@ def _definition(
     layout: Layout,
     order: Sequence[int],
     leaves: Sequence[Leaf | None],
-    examples: Sequence[Any],
+    examples: Sequence[PyTree],
 ) -> Def:
     w = module.writer()
     params: list[Parameter] = []
@@ -330,7 +331,7 @@ def _definition(
     if w.sizes is not None:
         w.statements[start:start] = w.sizes.prologue()
         params.extend(Parameter(n.id) for n in w.sizes.parameters.values())
-        module.sizes_of[id(body)] = tuple(w.sizes.parameters)
+        module.sizes_of[body] = tuple(w.sizes.parameters)
     w.statements.append(Return(given))
     return Def("", params, w.statements)
 
@@ -366,7 +367,7 @@ def _rename_after(body: Function, bound: Sequence[tuple[Value, Leaf]]) -> None:
 
 
 def _describe(
-    module: Any, definition: Def, body: Function, layout: Layout, order: Sequence[int], examples: Sequence[Any]
+    module: Any, definition: Def, body: Function, layout: Layout, order: Sequence[int], examples: Sequence[PyTree]
 ) -> None:
     arguments = []
     for parameter, i in zip(definition.params, order, strict=False):  # sizes stand behind them
@@ -393,7 +394,7 @@ def _parameter_of_pack(body: Function, layout: Layout) -> str | None:
     return unmatched[0]
 
 
-def _pack_name(body: Function, layout: Layout, pack: Any, leaf: Any) -> str:
+def _pack_name(body: Function, layout: Layout, pack: tuple[list[int], list[Way]], leaf: Any) -> str:
     """The author's parameter where there is one for it, the root's own name, or the word before the leaves."""
     if layout.names is not None:
         return identifier(layout.names[layout.packs.index(pack)], "params")

@@ -8,12 +8,12 @@ not use, as an author's would.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from untrace import jax_compat
 from untrace._identifiers import identifier
-from untrace.ir.nodes import Equation, Function, Library, Value
+from untrace.ir.nodes import Atom, Equation, Function, Library, Value
 from untrace.ir.scans import used_values
 from untrace.module.constants import Named
 from untrace.module.def_use import read_by, targets_of
@@ -105,8 +105,8 @@ class Body:
         """What a call is given for this function: its name, now defined before the call, or a lambda where it had none."""
         if self.heads:  # of leaves that only go where their whole tree went, nobody reads the name
             read = {n for part in (*self.writer.statements, value) for n in read_by(part)}
-            unread = {id(s) for s in self.heads if read.isdisjoint(targets_of(s))}
-            self.writer.statements[:] = [s for s in self.writer.statements if id(s) not in unread]
+            unread = {s for s in self.heads if read.isdisjoint(targets_of(s))}
+            self.writer.statements[:] = [s for s in self.writer.statements if s not in unread]
         if not self.writer.statements and type(value) is Call and type(value.func) is str and not value.kwargs:
             if value.args and [a.flat() for a in value.args] == [p.name for p in self.params]:
                 return Name(value.func)  # nothing but a call of it
@@ -135,7 +135,7 @@ class Body:
         put_definition(self.outer.statements, definition)
 
 
-def _type_of(value: Expr, results: Sequence[Any]) -> Any:
+def _type_of(value: Expr, results: Sequence[Atom]) -> Any:
     """The type of what a body returns: tuples of its results in order, None where a part of a carry is empty."""
     rest = iter(results)
 
@@ -158,7 +158,7 @@ class BareReturn(Return):
 
     __slots__ = ()
 
-    def lines(self, indent: str) -> Any:
+    def lines(self, indent: str) -> Iterator[str]:
         value = self.value
         if type(value) is Tuple and len(value.elements) > 1:
             line = f"{indent}return {value.flat()[1:-1]}"

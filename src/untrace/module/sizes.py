@@ -231,8 +231,8 @@ class Sizes:
 
     def prologue(self) -> list[Statement]:
         """The statements that bind the names that were used: `batch, length, _ = x.shape`."""
-        given = {id(n) for n in self.parameters.values()}
-        named = {s: name for s, name in self._named.items() if id(name) not in given and s not in self._bound}
+        given = set(self.parameters.values())
+        named = {s: name for s, name in self._named.items() if name not in given and s not in self._bound}
         statements: list[Statement] = []
         by_value: dict[Value, dict[int, Name]] = {}
         rest: list[tuple[int, Name]] = []

@@ -7,7 +7,7 @@ written as a `bind` of the imported primitive object, which is always the same e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from jax.extend.core import JaxprEqn
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.nodes import (
+    Atom,
     Constant,
     Equation,
     Function,
@@ -31,9 +32,10 @@ from untrace.ir.nodes import (
 )
 from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
+from untrace.ir.types import Aval, Origin, PyTree
 from untrace.lift.naming.bases import base_of_results
 from untrace.module import rules
-from untrace.module.access_paths import Step
+from untrace.module.access_paths import Layout, Step
 from untrace.module.call_arguments import Unpacked
 from untrace.module.constants import ConstantWriter, Named
 from untrace.module.docstrings import Described
@@ -67,8 +69,8 @@ class ModuleWriter(ConstantWriter):
         self.entry_decorators: Sequence[Expr] = ()
         self.describes_types = ""  # the helper that gives types in words; "" for JAX's own
         self.idiomatic = idiomatic
-        # Id of a jaxpr equation -> those whose expressions stand in its own.
-        self.folded: dict[JaxprEqn, tuple[JaxprEqn, ...]] = {}
+        # A jaxpr equation -> those whose expressions stand in its own.
+        self.folded: dict[Origin, tuple[Origin, ...]] = {}
         self.definitions: list[Statement] = []
         self.units: list[list[Statement]] = []  # those of them that belong together, as a function and its rules
         self.notes: list[str] = []
@@ -82,20 +84,20 @@ class ModuleWriter(ConstantWriter):
         self.missing: dict[str, Callable[..., Any]] = {}  # those without text: name of the stand-in -> function
         self.twins: dict[Any, Name] = {}  # classes that stand for a library's, by class
         self.program: Any = None  # the jaxpr of the whole program
-        self.being_written: set[int] = set()  # functions inside whose definition we are
-        # Functions that close over variables, by id: where each stands, its definition, those variables.
-        self.closures: dict[int, tuple[FunctionWriter, Def, Sequence[Expr]]] = {}
+        self.being_written: set[Function] = set()  # functions inside whose definition we are
+        # Functions that close over variables: where each stands, its definition, those variables.
+        self.closures: dict[Function, tuple[FunctionWriter, Def, Sequence[Expr]]] = {}
         self.kept: list[Any] = []  # ids are only unique while the objects live
         self.entry: Any = None  # the entry Function
-        self.returned: dict[int, Any] = {}  # of local functions, by id: which of their results are trees
+        self.returned: dict[Function, Any] = {}  # of local functions: which of their results are trees
         self.in_order = False  # see `module.Manner`
         self.provenance = Provenance()  # that of the program
         self.keeps_carries = True  # whether the carries of loops keep their order
         self.kept_carries = False  # whether one has no tree in it for that reason
-        self.sums: dict[int, Any] = {}  # of loops, by id of the equation: the trees that they add up
-        self.rows: dict[int, Any] = {}  # the same: the trees that they stack
-        self.layouts: dict[int, Any] = {}  # of local functions, by id: which parameters they take as one tree
-        self.handed: dict[int, Any] = {}  # of local functions, by id: the trees that loops over them hand on
+        self.sums: dict[Equation, Any] = {}  # of loops: the trees that they add up
+        self.rows: dict[Equation, Any] = {}  # the same: the trees that they stack
+        self.layouts: dict[Function, Layout] = {}  # of local functions: which parameters they take as one tree
+        self.handed: dict[Function, Any] = {}  # of local functions: the trees that loops over them hand on
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
@@ -109,11 +111,11 @@ class ModuleWriter(ConstantWriter):
             None  # what the entry depends on beside its arguments (`guard.Guarded`); None without a guard
         )
         self.guard: list[Statement] = []  # the entry's first statements then
-        self.sizes_of: dict[int, tuple[int, ...]] = {}  # of local functions, by id: the sizes that they take
+        self.sizes_of: dict[Function, tuple[int, ...]] = {}  # of local functions: the sizes that they take
         self.built_in: set[int] = set()  # those of them that had to be written as numbers
-        self._functions: dict[int, str] = {}
+        self._functions: dict[Function, str] = {}
         self._by_body: dict[Any, str] = {}
-        self.primitive_names: dict[int, Expr | None] = {}
+        self.primitive_names: dict[Any, Expr | None] = {}
 
     # ------------------------------------------------------------ what rules may ask for
 
@@ -122,17 +124,17 @@ class ModuleWriter(ConstantWriter):
 
         `build(name)` may give other statements than the plain definition (decorators, derivative rules).
         """
-        found = self._functions.get(id(function))
+        found = self._functions.get(function)
         if found is None:
             name = self.scope.fresh(identifier(function.name, "fn"))
-            self._functions[id(function)] = name
+            self._functions[function] = name
             statements = list(build(name)) if build else [self.define(function, name)]
             self.definitions.extend(statements)
             self.units.append(statements)
             found = name
         return found
 
-    def named(self, key: Any, hint: str, build: Callable[[str], Iterable[Statement]]) -> str:
+    def named(self, key: Hashable, hint: str, build: Callable[[str], Iterable[Statement]]) -> str:
         """Like `function`, for a definition that belongs to `key` (hashable) and not to one Function."""
         found = self._by_body.get(key)
         if found is None:
@@ -189,8 +191,8 @@ class FunctionWriter:
         self.packs: list[Name] = []  # of a local function: the parameters that are trees
         self.put_together: dict[Any, Name] = {}  # trees that were made for a call, and have a name since
         self.trees = Trees()  # the trees that can be named here
-        self.result_example: Any = None  # of the entry: what it returns
-        self.structures: dict[int, Structure] = {}  # those of the maps over trees, by id of the equation
+        self.result_example: PyTree = None  # of the entry: what it returns
+        self.structures: dict[Equation, Structure] = {}  # those of the maps over trees
         self.uses: Any = None  # where values are used, once a loop over local functions wants to know
         # Inside the `tangent_solve` of a `custom_root`: the name of its `g`, leaves of the root, constants of `f`.
         self.root_map: tuple[str, int, int] | None = None
@@ -224,7 +226,7 @@ class FunctionWriter:
             made.sizes.outer = self.sizes
         return made
 
-    def previous(self, atom: Any) -> Equation | None:
+    def previous(self, atom: Atom) -> Equation | None:
         """The equation just before this one, where it computes `atom` and nothing else uses it."""
         if self._at == 0:
             return None
@@ -234,18 +236,18 @@ class FunctionWriter:
         uses = sum(a is atom for e in self._body[self._at :] for a in e.inputs)
         return before if uses == 1 and not any(a is atom for a in self._results) else None
 
-    def remaining(self) -> tuple[Sequence[Equation], Sequence[Any]]:
+    def remaining(self) -> tuple[Sequence[Equation], Sequence[Atom]]:
         """The equations after the current one, and the results of this function."""
         return self._body[self._at + 1 :], self._results
 
-    def is_read_later(self, value: Any) -> bool:
+    def is_read_later(self, value: Value) -> bool:
         """Whether an equation after the current one reads `value`, or it is a result."""
         if self._last_reads is None:
             self._last_reads = {a: i for i, e in enumerate(self._body) for a in e.inputs if type(a) is Value}
             self._last_reads.update((r, len(self._body)) for r in self._results if type(r) is Value)
         return self._last_reads.get(value, -1) > self._at
 
-    def is_taken_later(self, key: Any, taken_by: Callable[[Equation], Iterable[Any]]) -> bool:
+    def is_taken_later(self, key: Hashable, taken_by: Callable[[Equation], Iterable[Hashable]]) -> bool:
         """Whether an equation after the current one takes the tree that `key` stands for: `taken_by` gives its keys."""
         if self._last_taken is None:
             self._last_taken = {k: i for i, e in enumerate(self._body) for k in taken_by(e)}
@@ -253,11 +255,11 @@ class FunctionWriter:
 
     def is_live(self, output: Value | None) -> bool:
         """Whether a result or an effect of this function depends on `output`, of its current equation."""
-        live = {id(r) for r in self._results}
+        live = set(self._results)
         for equation in reversed(self._body[self._at + 1 :]):
-            if equation.effects or any(id(o) in live for o in equation.outputs):
-                live.update(id(a) for a in equation.inputs)
-        return id(output) in live
+            if equation.effects or any(o in live for o in equation.outputs):
+                live.update(equation.inputs)
+        return output in live
 
     def _just_written(self, equation: Equation) -> bool:
         return bool(self.statements) and self.statements[-1].origin is equation.origin
@@ -271,7 +273,7 @@ class FunctionWriter:
         self.sized.append(value)
         return name
 
-    def atom(self, atom: Any) -> Expr:
+    def atom(self, atom: Atom) -> Expr:
         if type(atom) is Value:
             return self.names[atom]
         if type(atom) is Literal:
@@ -322,14 +324,14 @@ class FunctionWriter:
         self.module.imports.add(statement)
 
     @property
-    def avals(self) -> list[Any]:
+    def avals(self) -> list[Aval]:
         return [a.aval for a in self.equation.inputs]
 
     @property
-    def out_avals(self) -> list[Any]:
+    def out_avals(self) -> list[Aval]:
         return [v.aval for v in self.equation.origin.outvars]
 
-    def results(self, atoms: Sequence[Any]) -> Expr:
+    def results(self, atoms: Sequence[Atom]) -> Expr:
         """What a function returns: the bare value of one result, else a tuple."""
         if len(atoms) == 1:
             return self.atom(atoms[0])
@@ -361,7 +363,7 @@ class FunctionWriter:
         """The sum of the leaves of a tree."""
         raise NotImplementedError
 
-    def zeros_like(self, node: Any, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
+    def zeros_like(self, node: PyTree, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
         """A tree of zeros like one that has a name; None where there is none. See `targets.jax.tree_maps.zeros_like`."""
         return None
 
@@ -374,7 +376,7 @@ class FunctionWriter:
 
     # ------------------------------------------------------------ equations
 
-    def equations(self, equations: Sequence[Equation], results: Sequence[Any] = ()) -> None:
+    def equations(self, equations: Sequence[Equation], results: Sequence[Atom] = ()) -> None:
         """Appends the statements of `equations`; `results` are the atoms that the function returns."""
         if any(type(e.callee) in (TreeMap, TreeSum) for e in equations):
             equations = self.settled(equations)
@@ -386,7 +388,7 @@ class FunctionWriter:
         find = self.module.rules.find
         forced = self.module.forced
         literal = self.module.literal if self.sizes is None else self.literal
-        dead: set[int] = set()
+        dead: set[Equation] = set()
         if self.module.idiomatic:
             self._folding = foldable(equations, results)
             if self.module.in_order:
@@ -396,7 +398,7 @@ class FunctionWriter:
         for self._at, equation in enumerate(equations):
             if self._at < written:
                 continue
-            if id(equation) in dead:
+            if equation in dead:
                 names.update((o, Name("_")) for o in equation.outputs if o is not None)
                 continue
             self.equation = equation

@@ -205,9 +205,9 @@ def names_bound(definitions: Sequence[Statement]) -> dict[Def, set[str]]:
     return found
 
 
-def _binding(body: Any) -> Iterator[Assign | Unpack]:
+def _binding(body: Sequence[Statement]) -> Iterator[Assign | Unpack]:
     """The assignments of a function, without those of the functions inside it."""
-    stack = [body]
+    stack: list[Any] = [body]
     while stack:
         value = stack.pop()
         if isinstance(value, (Assign, Unpack)):

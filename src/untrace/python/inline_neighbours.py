@@ -120,7 +120,7 @@ class _Folder:
         self._note(first, second)
         return True
 
-    def _are_alike(self, first: Assign, second: Any) -> bool:
+    def _are_alike(self, first: Assign, second: Statement) -> bool:
         """Whether both belong to the forward pass, and do nothing but compute."""
         origins = [getattr(s, "origin", None) for s in (first, second)]
         if any(getattr(s, "is_backward", False) for s in (first, second)):
@@ -132,7 +132,7 @@ class _Folder:
         found = [o for o in origins if o is not None]
         return all(not getattr(o, "effects", None) and self.provenance.site(o).phase == "forward" for o in found)
 
-    def _note(self, first: Assign, second: Any) -> None:
+    def _note(self, first: Assign, second: Statement) -> None:
         """Which equations stand in the expression of another: a wrong one is looked for among them."""
         origin = getattr(second, "origin", None)
         if origin is not None and first.origin is not None:
@@ -167,7 +167,7 @@ def words_of(definition: Def) -> Counter[str]:
     return Counter(_WORD.findall("\n".join(lines)))
 
 
-def _place_of(holder: Any, name: str) -> tuple[Name, int, Callable[[Expr], None]] | None:
+def _place_of(holder: Statement, name: str) -> tuple[Name, int, Callable[[Expr], None]] | None:
     """Where a variable stands in the value of a statement: (its node, how deep, what puts an expression there)."""
     stack: list[tuple[Any, int]] = [(holder, -1)]
     while stack:

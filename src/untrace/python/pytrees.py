@@ -20,6 +20,7 @@ from typing import Any
 import jax
 
 from untrace._identifiers import identifier
+from untrace.ir.types import PyTree
 from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import Attribute, Call, Expr, Name, Subscript, Text, Tuple, quoted
 from untrace.python.values import Unwritable, Values
@@ -52,7 +53,7 @@ class Branches:
     children: tuple[Any, ...]
 
 
-def branches(node: Any) -> Branches | None:
+def branches(node: PyTree) -> Branches | None:
     """The node's class, metadata, and children with keys, in flatten order; None for a leaf."""
     pairs, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     node_data = treedef.node_data()
@@ -64,14 +65,14 @@ def branches(node: Any) -> Branches | None:
     return Branches(node_data[0], node_data[1], keys, tuple(child for _, child in pairs))
 
 
-def is_namedtuple(node: Any) -> bool:
+def is_namedtuple(node: PyTree) -> bool:
     return isinstance(node, tuple) and type(node) is not tuple and hasattr(node, "_fields")
 
 
 # ---------------------------------------------------------------- names of leaves
 
 
-def leaf_paths(example: Any, path: Path) -> list[Path]:
+def leaf_paths(example: PyTree, path: Path) -> list[Path]:
     """For each leaf, the words that lead to it: `("params", "dense", "kernel")`.
 
     `path` is the argument's own name. The words are those of the expressions that `unpack`
@@ -146,7 +147,7 @@ class _Label:
         return self
 
 
-def labelled(example: Any) -> tuple[Any, bool]:
+def labelled(example: PyTree) -> tuple[Any, bool]:
     """(the example with a distinct object for each leaf, whether its leaves are distinct)."""
     leaves, treedef = jax.tree.flatten(example)
     labels = [_Label(hasattr(leaf, "shape")) for leaf in leaves]
@@ -162,18 +163,18 @@ def labelled(example: Any) -> tuple[Any, bool]:
     return example, len({id(leaf) for leaf in leaves}) == len(leaves)
 
 
-def _same_objects(left: Sequence[Any], right: Sequence[Any]) -> bool:
+def _same_objects(left: Sequence[PyTree], right: Sequence[PyTree]) -> bool:
     return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
 
 
-def access(node: Any, expr: Expr, level: Branches, distinct: bool) -> list[tuple[Expr, Any] | None] | None:
+def access(node: PyTree, expr: Expr, level: Branches, distinct: bool) -> list[tuple[Expr, PyTree] | None] | None:
     """For each child, the expression that gives it and what it gives; None if one is out of reach.
 
     What an expression gives may differ from the child in class, but not in leaves: `frozen["a"]`
     is a FrozenDict where JAX sees a dict. A child without leaves that cannot be reached is None
     in the list, and no obstacle.
     """
-    found: list[tuple[Expr, Any] | None] = []
+    found: list[tuple[Expr, PyTree] | None] = []
     for index, (key, child) in enumerate(zip(level.keys, level.children, strict=True)):
         for candidate, given in _candidates(node, expr, level, index, key, child):
             exact = type(node) in (tuple, list, *DICTS)
@@ -187,7 +188,9 @@ def access(node: Any, expr: Expr, level: Branches, distinct: bool) -> list[tuple
     return found
 
 
-def _candidates(node: Any, expr: Expr, level: Branches, index: int, key: Any, child: Any) -> Iterator[tuple[Expr, Any]]:
+def _candidates(
+    node: PyTree, expr: Expr, level: Branches, index: int, key: Any, child: PyTree
+) -> Iterator[tuple[Expr, PyTree]]:
     """(expression, what it gives) for ways to reach one child, most natural first."""
     if isinstance(node, DICTS):
         written = key_source(key.key)
@@ -224,7 +227,7 @@ def _candidates(node: Any, expr: Expr, level: Branches, index: int, key: Any, ch
         yield Subscript(expr, written), given
 
 
-def _attribute_names(node: Any, key: Any, child: Any) -> Iterator[str]:
+def _attribute_names(node: PyTree, key: Any, child: PyTree) -> Iterator[str]:
     name: Any = getattr(key, "name", None)
     if is_plain_identifier(name):
         yield name
@@ -241,7 +244,7 @@ def _attribute_names(node: Any, key: Any, child: Any) -> Iterator[str]:
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
-def _same_leaves(given: Any, child: Any) -> bool:
+def _same_leaves(given: PyTree, child: PyTree) -> bool:
     try:
         leaves = jax.tree.leaves(given)
     except Exception:
@@ -274,7 +277,7 @@ def string(text: str) -> Text:
 
 
 def unpack(
-    example: Any,
+    example: PyTree,
     root: Expr,
     leaf_name: Callable[[int], str],
     needed: Container[int] | None = None,
@@ -303,7 +306,7 @@ class _Unpacker:
         self.statements: list[Statement] = []
         self.leaves: dict[int, Expr] = {}
 
-    def walk(self, node: Any, expr: Expr, offset: int) -> None:
+    def walk(self, node: PyTree, expr: Expr, offset: int) -> None:
         """Binds the leaves of `node`, which is `expr` and begins at leaf `offset`."""
         level = branches(node)
         if level is None:
@@ -343,7 +346,7 @@ class _Unpacker:
             self.leaves[offset + i] = Name(name)
 
 
-def subtrees(example: Any, root: Expr) -> Iterator[tuple[Expr, Any]]:
+def subtrees(example: PyTree, root: Expr) -> Iterator[tuple[Expr, PyTree]]:
     """(expression, node) for every inner node of an argument in reach, outermost first.
 
     The nodes hold stand-ins for the leaves: they are good for their structure only.

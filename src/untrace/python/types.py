@@ -14,6 +14,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import PullbackType, TupleType
+from untrace.ir.types import Aval, PyTree
 from untrace.python.pytrees import DICTS, branches, is_plain_identifier, key_source, labelled
 from untrace.python.tree import WIDTH
 
@@ -151,14 +152,14 @@ def array_type(aval: Any) -> Type:
     return Type("array", str(aval.str_short(short_dtypes=True)), aval=aval)
 
 
-def tree_type(example: Any, avals: Sequence[Any], names: Sequence[str] = ()) -> Type:
+def tree_type(example: PyTree, avals: Sequence[Aval], names: Sequence[str] = ()) -> Type:
     """The type of a pytree whose leaves have these abstract values. `names`: the author's for the leaves, "" for none."""
     tree, _ = labelled(example)
     rest = iter(zip(avals, names or [""] * len(avals), strict=True))
     return _tree_type(tree, rest)[0]
 
 
-def _tree_type(node: Any, rest: Any) -> tuple[Type, str]:
+def _tree_type(node: PyTree, rest: Any) -> tuple[Type, str]:
     """(the type, the author's name of a leaf)."""
     level = branches(node)
     if level is None:
@@ -186,7 +187,7 @@ def _tree_type(node: Any, rest: Any) -> tuple[Type, str]:
     return Type(kind, parts=tuple((key, part) for key, (part, _) in zip(keys, found, strict=True))), ""
 
 
-def ways_type(ways: Sequence[Sequence[tuple[str, str, int]]], avals: Sequence[Any], example: Any = None) -> Type:
+def ways_type(ways: Sequence[Sequence[tuple[str, str, int]]], avals: Sequence[Aval], example: PyTree = None) -> Type:
     """The type of the part of a tree that has leaves at the end of these ways (see `leaves.Step`).
 
     example: one of the tree, where there is one, which says of what has places whether it is a tuple.
@@ -212,7 +213,7 @@ def ways_type(ways: Sequence[Sequence[tuple[str, str, int]]], avals: Sequence[An
     return Type("dict", parts=tuple(sorted(parts, key=lambda pair: pair[0])))
 
 
-def _part_at(example: Any, step: tuple[str, str, int]) -> Any:
+def _part_at(example: PyTree, step: tuple[str, str, int]) -> Any:
     """The part of a tree that one step leads to; None where that is not known."""
     try:
         return getattr(example, step[1]) if step[0] == "attribute" else example[ast.literal_eval(step[1])]

@@ -15,7 +15,7 @@ _SLOTS: dict[type, tuple[str, ...]] = {}
 _SILENT = ("symbol", "origin", "is_backward", "comment", "strength", "docstring", "annotation", "returns")
 
 
-def slots_of(node: Any) -> tuple[str, ...]:
+def slots_of(node: object) -> tuple[str, ...]:
     """What a node is made of, in the order in which its class says so; not where it came from."""
     kind = type(node)
     found = _SLOTS.get(kind)
@@ -27,12 +27,12 @@ def slots_of(node: Any) -> tuple[str, ...]:
     return found
 
 
-def is_node(value: Any) -> bool:
+def is_node(value: object) -> bool:
     """Whether a value is a part of the tree that is printed."""
     return isinstance(value, _NODES)
 
 
-def parts_of(node: Any) -> list[Any]:
+def parts_of(node: object) -> list[Any]:
     """What a node is made of, nodes and others."""
     return [getattr(node, slot, None) for slot in slots_of(node)]
 
@@ -41,7 +41,7 @@ def parts_of(node: Any) -> list[Any]:
 _BACKWARDS: dict[type, tuple[str, ...] | None] = dict.fromkeys((str, int, bool, float, type(None)))
 
 
-def slots_backwards(value: Any) -> tuple[str, ...] | None:
+def slots_backwards(value: object) -> tuple[str, ...] | None:
     """`slots_of` a node in reverse, as a stack takes them; None for other values."""
     kind = type(value)
     if kind not in _BACKWARDS:
@@ -49,9 +49,9 @@ def slots_backwards(value: Any) -> tuple[str, ...] | None:
     return _BACKWARDS[kind]
 
 
-def nodes_of(node: Any) -> Iterator[Any]:
+def nodes_of(node: object) -> Iterator[Any]:
     """A node and all inside it, each before what it is made of."""
-    stack = [node]
+    stack: list[Any] = [node]
     known = _BACKWARDS
     while stack:
         value = stack.pop()
@@ -70,9 +70,9 @@ def nodes_of(node: Any) -> Iterator[Any]:
                     stack.append(part)
 
 
-def holds(node: Any, kind: type) -> bool:
+def holds(node: object, kind: type) -> bool:
     """Whether a node of a type that is no Name, Text, Call or Binary is a node or in it."""
-    stack = [node]
+    stack: list[Any] = [node]
     while stack:
         value = stack.pop()
         own = type(value)

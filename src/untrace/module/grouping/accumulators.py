@@ -147,11 +147,11 @@ class Carry:
     def equations(self) -> None:
         """Writes what the body does, but for the sums."""
         function = self.body.function
-        added = {id(e) for s in self.sums for e in s.additions}
+        added = {e for s in self.sums for e in s.additions}
         places = {p for s in self.sums for p in s.places}
         terms = [t for s in self.sums for turn in s.terms for t in turn]
         results = [r for p, r in enumerate(function.results) if p not in places]
-        self.body.writer.equations([e for e in function.equations if id(e) not in added], [*terms, *results])
+        self.body.writer.equations([e for e in function.equations if e not in added], [*terms, *results])
 
     def value(self) -> Expr:
         """What the body gives back as its carry."""

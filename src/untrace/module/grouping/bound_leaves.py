@@ -74,7 +74,7 @@ def _count_uses(
             layout = layout_of(module, equation.callee.body, operands)
             if layout.trees(operands) is not None:
                 inside = {place: 0 for places, _ in layout.packs for place in places}
-            elif id(equation.callee.body) in module.handed:  # the other trees, and what stays as it is
+            elif equation.callee.body in module.handed:  # the other trees, and what stays as it is
                 inside = {place: 0 for places, _ in layout.packs for place in places}
         elif type(equation.callee) is TreeMap:  # takes whole trees
             inside = dict.fromkeys(range(len(equation.callee.turns) * equation.callee.trees), 0)

@@ -11,7 +11,7 @@ call, are that node; of a dict it may be a part (`{**d_attention, **d_feed_forwa
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,7 @@ class Group:
     places: tuple[int, ...]
     ways: tuple[Way, ...]
     example: Any
-    words: dict[int, str] = field(default_factory=dict)  # id of a call -> what its tree is called
+    words: dict[Equation, str] = field(default_factory=dict)  # id of a call -> what its tree is called
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +54,25 @@ class _Place:
 
 def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any], example: Any) -> None:
     """Notes in the module which results of local functions are one tree. `w` writes the entry, whose result is like `example`."""
-    sites: dict[int, list[tuple[Function | None, Equation]]] = {}
-    bodies: dict[int, Function] = {}
+    sites: dict[Function, list[tuple[Function | None, Equation]]] = {}
     for owner, inside in [(None, equations), *((f, f.equations) for f in walk_functions(w.module.entry))]:
         if owner is w.module.entry:
             continue
         for equation in inside:
             body = _body(equation)
             if body is not None:
-                bodies[id(body)] = body
-                sites.setdefault(id(body), []).append((owner, equation))
-    places: dict[int | None, dict[Any, _Place]] = {None: dict(_places_in_entry(w, equations, results, example))}
-    for body in _callers_first(bodies):
-        known = [(e, places.get(None if o is None else id(o), {})) for o, e in sites[id(body)]]
+                sites.setdefault(body, []).append((owner, equation))
+    places: dict[Function | None, dict[Any, _Place]] = {None: dict(_places_in_entry(w, equations, results, example))}
+    for body in _callers_first(sites):
+        known = [(e, places.get(o, {})) for o, e in sites[body]]
         if type(known[0][0].callee) is not Local:
-            places[id(body)] = dict(_places_in_loop(w, body, known))
+            places[body] = dict(_places_in_loop(w, body, known))
             continue
         found = _groups(body, known)
         if found:
-            w.module.returned[id(body)] = found
-            w.module.kept.append(body)
-        places[id(body)] = {
-            body.results[p]: _Place((id(body), i), way, _nodes(group.example))
+            w.module.returned[body] = found
+        places[body] = {
+            body.results[p]: _Place((body, i), way, _nodes(group.example))
             for i, group in enumerate(found)
             for p, way in zip(group.places, group.ways, strict=True)
         }
@@ -95,38 +92,36 @@ def _places_in_loop(
     found = sums(w.module, equation, known) if known and not others else []
     rows = made(equation, known) if known and not others else []
     if rows:
-        w.module.rows[id(equation)] = rows
-        w.module.kept.append(equation)
+        w.module.rows[equation] = rows
     stacked = body.results[len(body.results) - len(equation.outputs) + callee_of(equation, Scan).carries :]
     for row in rows:
         nodes = _nodes(row.example)
         for place, way in zip(row.places, row.ways, strict=True):
             value = stacked[place]
             if type(value) is Value:
-                yield value, _Place((id(body), "stacked", row.places.start), way, nodes)
+                yield value, _Place((body, "stacked", row.places.start), way, nodes)
     if found:
-        w.module.sums[id(equation)] = found
-        w.module.kept.append(equation)
+        w.module.sums[equation] = found
     for number, item in enumerate(found):
         nodes = _nodes(item.example)
         for turn, terms in enumerate(item.terms):
             for term, way in zip(terms, item.ways, strict=True):
-                yield term, _Place((id(body), number, turn), way, nodes)
+                yield term, _Place((body, number, turn), way, nodes)
 
 
-def _callers_first(bodies: dict[int, Function]) -> list[Function]:
-    found: dict[int, Function] = {}
-    for body in bodies.values():
+def _callers_first(bodies: Iterable[Function]) -> list[Function]:
+    found: dict[Function, None] = {}
+    for body in bodies:
         _add_callees_first(body, found)
-    return list(found.values())[::-1]
+    return list(found)[::-1]
 
 
-def _add_callees_first(body: Function, found: dict[int, Function]) -> None:
+def _add_callees_first(body: Function, found: dict[Function, None]) -> None:
     for equation in body.equations:
         inner = _body(equation)
-        if inner is not None and id(inner) not in found:
+        if inner is not None and inner not in found:
             _add_callees_first(inner, found)
-    found.setdefault(id(body), body)
+    found.setdefault(body)
 
 
 def _nodes(example: Any) -> dict[Way, tuple[Any, int]]:
@@ -138,7 +133,7 @@ def _places_in_entry(
 ) -> Iterator[tuple[Value, _Place]]:
     for equation in equations:
         callee = equation.callee
-        structure = w.structures.get(id(equation)) if type(callee) is TreeMap else None
+        structure = w.structures.get(equation) if type(callee) is TreeMap else None
         if type(callee) is not TreeMap or structure is None or not is_simple(structure.example):
             continue
         nodes = _nodes(structure.example)
@@ -147,7 +142,7 @@ def _places_in_entry(
             values = equation.inputs[column * count : (column + 1) * count]
             for value, way in zip(values, structure.ways, strict=True):
                 if type(value) is Value:
-                    yield value, _Place(("map", tuple([id(v) for v in values])), way, nodes)
+                    yield value, _Place(("map", tuple(values)), way, nodes)
     whole = reach_nodes(example)
     if whole:
         nodes = _nodes(example)
@@ -202,7 +197,7 @@ def _groups_of(
     pairs = sorted(zip(numbers, ways[0], strict=True), key=lambda pair: order[pair[1]])
     group = Group(tuple([n for n, _ in pairs]), tuple([way for _, way in pairs]), examples[0])
     for (equation, _), column, prefix in zip(sites, columns, prefixes, strict=True):
-        group.words[id(equation)] = _word(equation, group, column[0], prefix)
+        group.words[equation] = _word(equation, group, column[0], prefix)
     yield group
 
 
@@ -256,7 +251,7 @@ def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
 
 def assign(w: Any, equation: Equation, call: Expr) -> bool:
     """Binds what a call gives back, where some of it is trees; whether any is."""
-    groups = w.module.returned.get(id(callee_of(equation, Local).body))
+    groups = w.module.returned.get(callee_of(equation, Local).body)
     if groups is None:
         return False
     inside = {p: group for group in groups for p in group.places}
@@ -266,7 +261,7 @@ def assign(w: Any, equation: Equation, call: Expr) -> bool:
         if group is None:
             targets.append("_" if output is None else w._target(output, "x"))
         elif place == min(group.places):
-            root = Name(w.scope.fresh(identifier(group.words.get(id(equation), ""), "tree")))
+            root = Name(w.scope.fresh(identifier(group.words.get(equation, ""), "tree")))
             targets.append(root.id)
             values = [equation.outputs[p] for p in group.places]
             for value, way in zip(values, group.ways, strict=True):
@@ -278,7 +273,7 @@ def assign(w: Any, equation: Equation, call: Expr) -> bool:
 
 def returned(w: Any, body: Function) -> Expr | None:
     """What a function returns, where some of it is trees."""
-    groups = w.module.returned.get(id(body))
+    groups = w.module.returned.get(body)
     if groups is None:
         return None
     parts: list[Expr] = []
@@ -292,7 +287,7 @@ def returned(w: Any, body: Function) -> Expr | None:
 
 def result_type(module: Any, body: Function) -> Type | None:
     """The type of what `returned` gives."""
-    groups = module.returned.get(id(body))
+    groups = module.returned.get(body)
     if groups is None:
         return None
     types = [

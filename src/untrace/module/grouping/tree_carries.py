@@ -50,7 +50,7 @@ def note_handed(
 ) -> None:
     """Notes that the calls from place `at` on hand a tree on, where they do. known: leaves of trees that have a name."""
     body = callee_of(equations[at], Local).body
-    if id(body) in module.layouts or is_grouped(body) or body.facts.packed_results is not None or module.reroll:
+    if body in module.layouts or is_grouped(body) or body.facts.packed_results is not None or module.reroll:
         return
     count = of_calls.run_length(equations, at)
     if count < 2 or body.facts.calls != count:
@@ -78,19 +78,18 @@ def note_handed(
         return
     others = [None if i in inside else x for i, x in enumerate(leaves)]
     packs = packs_of(module, body, others)
-    module.layouts[id(body)] = Layout([*packs, (inside, steps)])
+    module.layouts[body] = Layout([*packs, (inside, steps)])
     way_of = dict(zip(inside, steps, strict=True))
-    module.handed[id(body)] = Handed(len(packs), count, {output: way_of[p] for p, output in carries.items()})
-    module.kept.append(body)
+    module.handed[body] = Handed(len(packs), count, {output: way_of[p] for p, output in carries.items()})
 
 
 def handed_by(w: Any, run: Sequence[Equation], leaves: Sequence[Leaf | None]) -> tuple[Handed, Leaf] | None:
     """What a run of calls hands on, and the tree that it begins with."""
     body = callee_of(run[0], Local).body
-    handed = w.module.handed.get(id(body))
+    handed = w.module.handed.get(body)
     if handed is None or handed.count != len(run):
         return None
-    trees = w.module.layouts[id(body)].trees(leaves)
+    trees = w.module.layouts[body].trees(leaves)
     tree = trees[handed.pack] if trees is not None else None
     example = w.trees.node(tree) if tree is not None else None
     if tree is None or not (is_namedtuple(example) or dataclasses.is_dataclass(example)):
@@ -117,9 +116,8 @@ def variable(w: Any, run: Sequence[Equation], tree: Leaf, later: Sequence[Any]) 
 def name_parts(w: Any, run: Sequence[Equation], handed: Handed, name: str) -> None:
     """Makes what the last call gives parts of the variable."""
     root = Name(name)
-    w.module.kept.append(root)
     known = dict(zip(handed.ways.values(), [run[-1].outputs[i] for i in handed.ways], strict=True))
-    places, ways = w.module.layouts[id(run[0].callee.body)].packs[handed.pack]
+    places, ways = w.module.layouts[run[0].callee.body].packs[handed.pack]
     same = dict(zip(ways, [run[0].inputs[p] for p in places], strict=True))
     values = []
     nothing: Any = None  # the type of a leaf that nothing is known of
@@ -133,13 +131,13 @@ def name_parts(w: Any, run: Sequence[Equation], handed: Handed, name: str) -> No
 
 def returned(w: Any, body: Function) -> Expr | None:
     """What a function returns that hands a tree on: that tree with other parts."""
-    handed = w.module.handed.get(id(body))
+    handed = w.module.handed.get(body)
     if handed is None or handed.example is None:
         return None
-    places, ways = w.module.layouts[id(body)].packs[handed.pack]
+    places, ways = w.module.layouts[body].packs[handed.pack]
     changed = {way: w.atom(body.results[i]) for i, way in handed.ways.items()}
     root = w.packs[handed.pack]
-    w.trees.arguments.update([id(body.params[p]) for p in places])
+    w.trees.arguments.update([body.params[p] for p in places])
     leaves = reach(handed.example, root) or []
     own = dict(zip(ways, [body.params[p] for p in places], strict=True))
     nothing: Any = None
@@ -149,7 +147,7 @@ def returned(w: Any, body: Function) -> Expr | None:
 
 def type_of(module: Any, body: Function, pack: int | None = None) -> Type | None:
     """The type of the tree that a function hands on, where `pack` is that one."""
-    handed = module.handed.get(id(body))
+    handed = module.handed.get(body)
     if handed is None or handed.example is None or pack not in (None, handed.pack):
         return None
     leaves = jax.tree.leaves(handed.example)

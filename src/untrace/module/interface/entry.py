@@ -12,7 +12,7 @@ import jax
 from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace.capture.function import Captured
-from untrace.ir.nodes import Function, Program, Value
+from untrace.ir.nodes import Atom, Function, Program, Value
 from untrace.lift.naming.unpacked import unpacked_names
 from untrace.module.access_paths import last_word, plain_way, reach, reach_nodes
 from untrace.module.call_arguments import returned
@@ -224,7 +224,7 @@ def _bind_arguments(
             known.extend(zip(values, leaves, strict=True))
             if type(root) is Name and nodes is not None:
                 w.trees.add_nodes(root, nodes, values)
-                w.trees.arguments.update([id(v) for v in values])
+                w.trees.arguments.update(values)
                 root.symbol.leaves = len(values)
         else:
             needed = frozenset(i - first for i in used)
@@ -264,10 +264,10 @@ def _fresh(w: FunctionWriter) -> Callable[[str], str]:
 
 def _used_inputs(function: Function) -> frozenset[int]:
     """Indices of the parameters that an equation or a result needs."""
-    used: set[int] = {id(r) for r in function.results}
+    used: set[Atom] = set(function.results)
     for equation in function.equations:
-        used.update([id(a) for a in equation.inputs if type(a) is Value])
-    return frozenset(i for i, p in enumerate(function.params) if id(p) in used)
+        used.update([a for a in equation.inputs if type(a) is Value])
+    return frozenset(i for i, p in enumerate(function.params) if p in used)
 
 
 def _result(module: ModuleWriter, w: FunctionWriter, entry: PytreeEntry, program: Program) -> Rebuilt:

@@ -203,14 +203,14 @@ def author_target(provenance: Provenance, statements: Sequence[Statement]) -> tu
     origins = [s.origin for s in statements if getattr(s, "origin", None) is not None]
     if not origins:
         return None
-    common: dict[int, ast.For] | None = None
+    common: list[ast.For] | None = None
     for origin in origins:
-        loops = {id(loop): loop for loop in _loops_around(provenance.site(origin))}
-        common = loops if common is None else {k: v for k, v in common.items() if k in loops}
+        loops = list(dict.fromkeys(_loops_around(provenance.site(origin))))
+        common = loops if common is None else [loop for loop in common if loop in loops]
         if not common:
             return None
     assert common is not None
-    loop = list(common.values())[-1]
+    loop = common[-1]
     target, iterable = loop.target, loop.iter
     if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and len(iterable.args) == 1:
         if iterable.func.id == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2:

@@ -20,36 +20,36 @@ _PLAIN = frozenset((Assign, Unpack, Return))
 
 
 class Known:
-    """What is known of statements. It holds them, so that their ids stay theirs."""
+    """What is known of statements."""
 
     def __init__(self) -> None:
-        self._read: dict[int, tuple[Statement, list[str]]] = {}
-        self._bound: dict[int, tuple[Statement, list[str]]] = {}
-        self._texts: dict[int, tuple[Statement, str]] = {}
-        self._keys: dict[int, tuple[Statement, Any, set[str]]] = {}
-        self._heads: dict[int, tuple[Statement, set[Any]]] = {}
+        self._read: dict[Statement, list[str]] = {}
+        self._bound: dict[Statement, list[str]] = {}
+        self._texts: dict[Statement, str] = {}
+        self._keys: dict[Statement, tuple[Any, set[str]]] = {}
+        self._heads: dict[Statement, set[Any]] = {}
         self._tokens: dict[str, int] = {}
 
     def read_by(self, statement: Statement) -> list[str]:
         """See `read_by`."""
-        found = self._read.get(id(statement))
+        found = self._read.get(statement)
         if found is None:
-            found = self._read[id(statement)] = statement, read_by(statement)
-        return found[1]
+            found = self._read[statement] = read_by(statement)
+        return found
 
     def bound_by(self, statement: Statement) -> list[str]:
         """See `bound_names`."""
-        found = self._bound.get(id(statement))
+        found = self._bound.get(statement)
         if found is None:
-            found = self._bound[id(statement)] = statement, list(bound_names(statement))
-        return found[1]
+            found = self._bound[statement] = list(bound_names(statement))
+        return found
 
     def text(self, statement: Statement) -> str:
         """The lines of a statement."""
-        found = self._texts.get(id(statement))
+        found = self._texts.get(statement)
         if found is None:
-            found = self._texts[id(statement)] = statement, "\n".join(statement.lines(""))
-        return found[1]
+            found = self._texts[statement] = "\n".join(statement.lines(""))
+        return found
 
     def tokens(self, statements: Sequence[Statement], numbered: str = "") -> int:
         """How much there is to read. numbered: a pattern for lists whose elements count as one each."""
@@ -65,22 +65,22 @@ class Known:
 
     def key(self, statement: Any, local: Collection[str]) -> tuple[Any, ...]:
         """`key_of` the value of a statement."""
-        found = self._keys.get(id(statement))
+        found = self._keys.get(statement)
         if found is None:
             called: set[str] = set()
             key = key_of(statement.value, (), called)
-            found = self._keys[id(statement)] = statement, key, called
-        return found[1] if found[2].isdisjoint(local) else key_of(statement.value, local)
+            found = self._keys[statement] = key, called
+        return found[0] if found[1].isdisjoint(local) else key_of(statement.value, local)
 
     def heads_in(self, statement: Any) -> set[Any]:
         """The `head_of` every call and operation in a statement that is not all that it binds a name to."""
-        found = self._heads.get(id(statement))
+        found = self._heads.get(statement)
         if found is None:
             own = None if type(statement) is Return else statement.value
             inside = [n for n in nodes_of(statement) if (type(n) is Call or type(n) is Binary) and n is not own]
             heads = {head_of(n) for n in inside}
-            found = self._heads[id(statement)] = statement, heads
-        return found[1]
+            found = self._heads[statement] = heads
+        return found
 
     def substituted(self, statements: Sequence[Statement], new: Mapping[str, Expr]) -> list[Statement]:
         """Statements with expressions in the place of variables, none of which they bind."""

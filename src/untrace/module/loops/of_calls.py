@@ -59,8 +59,8 @@ class Uses:
 def carries_of(run: Sequence[Equation], start: int, uses: Uses) -> dict[int, int] | None:
     """{place of an input: the output of the call before that goes there}; None where the calls do anything else."""
     first, second = run[0], run[1]
-    outputs = {id(o): i for i, o in enumerate(first.outputs) if o is not None}
-    carries = {p: outputs[id(a)] for p, a in enumerate(second.inputs) if id(a) in outputs}
+    outputs = {o: i for i, o in enumerate(first.outputs) if o is not None}
+    carries = {p: outputs[a] for p, a in enumerate(second.inputs) if a in outputs}
     if len(set(carries.values())) != len(carries):
         return None
     for turn, (before, after) in enumerate(zip(run, run[1:], strict=False)):

@@ -124,5 +124,5 @@ def _explicit(inputs: Sequence[Any], branches: Sequence[Function]) -> list[bool]
         named = [bool(root) for root, _ in words]
         if any(named):
             passed = max(passed, count - named.index(True))
-    times = Counter(id(a) for a in inputs)
-    return [i >= count - passed or type(a) is Literal or times[id(a)] > 1 for i, a in enumerate(inputs)]
+    times = Counter(inputs)
+    return [i >= count - passed or type(a) is Literal or times[a] > 1 for i, a in enumerate(inputs)]

@@ -66,7 +66,7 @@ def called(w: Any, operands: Sequence[Expr], body: Function, decorator: Expr, ki
         own = [words[tree.places[0]][0] if tree.places else "" for tree in trees.args]
         made = [given(w, tree, operands, word) for tree, word in zip(trees.args, own, strict=True)]
         arguments = [*[operands[i] for i in closed], *made]
-        written = w.module.named((kind, id(body), decorator.flat(), "trees"), name, build)
+        written = w.module.named((kind, body, decorator.flat(), "trees"), name, build)
     except UnsupportedPrimitiveError:  # a tree that has no source form
         del w.statements[count:]
         return None
@@ -104,7 +104,7 @@ def _definition(
         types.append((root.id, tree_type(tree.example, [v.aval for v in values])))
         leaves.extend(zip(values, reach(tree.example, root) or [], strict=True))
         w.trees.add(root, tree.example, values)
-        w.trees.arguments.update([id(v) for v in values])
+        w.trees.arguments.update(values)
     authors = _authors_names(body, args)
     bind_leaves(
         w,

@@ -15,7 +15,7 @@ import jax
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Constant, Equation, Function, Literal, Scan, Value
+from untrace.ir.nodes import Equation, Function, Literal, Scan, Value
 from untrace.ir.scans import closes_simply, same_weak_types, used_values
 from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift.naming import parameters
@@ -76,8 +76,8 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
     xs = inputs[consts + carries :]
     if any(v for k, v in equation.params.items() if k not in _KNOWN) or any(type(a) is Literal for a in xs):
         return None
-    elements = {id(p) for p in jaxpr.params[consts + carries :]}
-    if any(id(r) in elements for r in jaxpr.results[carries:]) or not _is_plain(equation, jaxpr, carry, consts, 0):
+    elements = set(jaxpr.params[consts + carries :])
+    if any(r in elements for r in jaxpr.results[carries:]) or not _is_plain(equation, jaxpr, carry, consts, 0):
         return None
     plain_map = not carry.places and bool(xs) and not reverse and unroll == 1 and len(jaxpr.results) > 0
     written = _Written(w)
@@ -298,7 +298,7 @@ class TreeBody(Body):
         self.leaves.extend((v, leaf) for v, leaf in zip(values, found, strict=True) if v is not None)
         if None not in values:
             inner.trees.add(name, tree.example, values)
-            inner.trees.arguments.update([id(v) for v in values])
+            inner.trees.arguments.update(values)
         return name.id
 
     def _comes_whole(self, values: Sequence[Value | None]) -> bool:
@@ -375,10 +375,7 @@ def given(w: Any, tree: Tree, operands: Sequence[Expr], word: str = "") -> Expr:
 
 def _key(atoms: Sequence[Any]) -> tuple[Any, ...]:
     """What tells operands apart: variables and arrays by identity, numbers by value."""
-    literal = [(repr(a.value), str(a.aval)) if type(a) is Literal else id(a) for a in atoms]
-    return tuple(
-        [(id(a.value), str(a.aval)) if type(a) is Constant else k for a, k in zip(atoms, literal, strict=True)]
-    )
+    return tuple([(repr(a.value), str(a.aval)) if type(a) is Literal else a for a in atoms])
 
 
 def _taken_by(equation: Equation) -> Iterator[Any]:

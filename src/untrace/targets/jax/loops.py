@@ -52,7 +52,7 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
     if not plain_map:
         names = _state_names(state, jaxpr.results, init, w.equation.outputs, words)
         empty = "_" if xs else "_carry"
-        added = w.module.sums.get(id(w.equation))
+        added = w.module.sums.get(w.equation)
         if added:
             carry = Carry(w, body, added, consts, carries)
             carry.bind(names, root_name(words[:carries], "carry"), used)
@@ -67,7 +67,7 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
     else:
         body.parameter(elements, names, root_name(words[carries:], "inputs"), used)
     outs = len(jaxpr.results) - carries
-    made = w.module.rows.get(id(w.equation), [])
+    made = w.module.rows.get(w.equation, [])
     if carry is not None:
         carry.equations()
     else:
@@ -201,7 +201,7 @@ def _dynamic_fori(
     if cond_consts or len(inputs) - consts < 3 or len(cond.equations) != 1:
         return None
     less = plain_equation(cond.equations[0])
-    if less.callee.name != "lt" or [id(a) for a in less.inputs] != [id(p) for p in cond.params[:2]]:
+    if less.callee.name != "lt" or list(less.inputs) != list(cond.params[:2]):
         return None
     if cond.results[0] is not cond.equations[0].outputs[0]:
         return None

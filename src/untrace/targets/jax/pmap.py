@@ -95,7 +95,7 @@ def _written(w: Any, body: Function, operands: Sequence[Expr]) -> Expr:
         definition.name = written
         return [definition]
 
-    return Name(w.module.named(("pmap", id(body)), name, named))
+    return Name(w.module.named(("pmap", body), name, named))
 
 
 def _author(w: Any, body: Function) -> Any:

@@ -56,7 +56,7 @@ def checkpoint(
     def build(written: str) -> Iterator[Statement]:
         yield module.define(jaxpr, written, decorators)
 
-    key = ("checkpoint", id(jaxpr), tuple(d.flat() for d in decorators))
+    key = ("checkpoint", jaxpr, tuple(d.flat() for d in decorators))
     function = module.named(key, name, build)
     if differentiated:
         module.helper("_recomputed")

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from untrace.ir.nodes import Equation, Function, Library, Slot, functions_called
+from untrace.ir.nodes import Atom, Equation, Function, Library, Slot, functions_called
 from untrace.ir.signatures import CallSignature, DerivativeSignature
 from untrace.ir.structured import Map, derivative_in
 from untrace.module.call_arguments import Argument, arguments_of, function_of
@@ -83,10 +83,10 @@ def _of_gradient(
     (body,) = functions_called(equation)
     own = equation.inputs[: signature.closed]
     count = len(jax.tree.leaves(signature.out))
-    places = {id(p): i for i, p in enumerate(outer.params)}
+    places: dict[Atom, int] = {p: i for i, p in enumerate(outer.params)}
     if signature.args[1] or not same(equation.inputs[signature.closed :], outer.params[closed:]):
         return None
-    if not all(id(x) in places for x in own) or any(o is None for o in equation.outputs[count:]):
+    if not all(x in places for x in own) or any(o is None for o in equation.outputs[count:]):
         return None
     value, aux, gradients = equation.outputs[:1], equation.outputs[1:count], equation.outputs[count:]
     if same(outer.results, [*value, *aux, *gradients]):
@@ -95,7 +95,7 @@ def _of_gradient(
         transform = "grad"
     else:
         return None
-    given = [*(operands[places[id(x)]] for x in own), *operands[closed : len(outer.params)]]
+    given = [*(operands[places[x]] for x in own), *operands[closed : len(outer.params)]]
     function = transformed(w, equation, given, body, arguments_of(signature, body), signature)
     return gradient(transform, function, signature)
 

@@ -71,7 +71,7 @@ def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
             found.extend([equation] if known else equation.callee.equations)
         elif type(equation.callee) is not TreeMap:
             found.append(equation)
-        elif id(equation) in structures and _one_text(w, equation):
+        elif equation in structures and _one_text(w, equation):
             found.append(equation)
         else:
             for turn in equation.callee.turns:
@@ -79,17 +79,17 @@ def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
     return found
 
 
-def _structures(trees: Trees, maps: Sequence[Equation]) -> dict[int, Structure]:
-    """{id of a map: the structure of its trees}, for those of which some tree, or one of a map next to it, is known, or
+def _structures(trees: Trees, maps: Sequence[Equation]) -> dict[Equation, Structure]:
+    """{map: the structure of its trees}, for those of which some tree, or one of a map next to it, is known, or
     whose leaves have the types of an argument's: gradients are like the parameters.
     """
     known = {key: structure for key, (_, structure) in trees.by_leaves.items()}
-    found: dict[int, Structure] = {}
+    found: dict[Equation, Structure] = {}
     grown, guessing = True, False
     while grown:
         grown = False
         for equation in maps:
-            if id(equation) in found:
+            if equation in found:
                 continue
             keys = [key_of(column) for column in [*_columns(equation), equation.outputs]]
             if any(k not in trees.by_leaves and not trees.arguments.isdisjoint(k) for k in keys):
@@ -101,7 +101,7 @@ def _structures(trees: Trees, maps: Sequence[Equation]) -> dict[int, Structure]:
             if structure is not None:
                 if any(k in known and not same_structure(structure.example, known[k].example) for k in keys):
                     continue
-                found[id(equation)] = structure
+                found[equation] = structure
                 known.update((k, structure) for k in keys if k not in known)
                 grown = True
         if not grown and not guessing:
@@ -194,7 +194,7 @@ def _root(expr: Expr) -> str:
 def write_map(w: Any, equation: Equation) -> None:
     """`result = jax.tree.map(f, tree, ...)`."""
     callee = callee_of(equation, TreeMap)
-    structure = w.structures[id(equation)]
+    structure = w.structures[equation]
     w.module.modules.add("jax")
     trees = [_tree(w, column, structure) for column in _columns(equation)]
     shared = [w.atom(a) for a in equation.inputs[callee.trees * len(callee.turns) :]]

@@ -71,7 +71,7 @@ class JaxFunction(FunctionWriter):
 
     def primitive(self, prim: Any) -> Expr | None:
         """`primitives.add_p`, or another public place of the primitive object; None where there is none."""
-        found: Any = self.module.primitive_names.get(id(prim), False)
+        found: Any = self.module.primitive_names.get(prim, False)
         if found is False:
             path = jax_compat.public_primitive(prim)
             if path is not None:
@@ -85,7 +85,7 @@ class JaxFunction(FunctionWriter):
                 else:
                     self.module.imports.add(f"from {module} import {name}")
                     path = name
-            found = self.module.primitive_names[id(prim)] = None if path is None else Text(path)
+            found = self.module.primitive_names[prim] = None if path is None else Text(path)
         return found
 
     def bind(self, equation: Equation, operands: Sequence[Expr]) -> Expr:

@@ -97,7 +97,7 @@ def jit(
         if found is not None:
             return found
     decorator = decorated(donated_invars)
-    key = ("jit", id(jaxpr), decorator.flat())
+    key = ("jit", jaxpr, decorator.flat())
 
     def build(written: str) -> Iterator[Statement]:
         yield w.module.define(jaxpr, written, [decorator])
@@ -302,7 +302,7 @@ def custom_vmap_call(w: Any, *operands: Any, call: Function, rule: Any, in_tree:
         yield Spaced([], Call(Attribute(Name(name), "def_vmap"), [callable_name(w, jax_compat.batching_rule(rule))]))
 
     hint = jax_compat.function_name(call.jaxpr) or "fn"
-    name = w.module.named(("custom_vmap", id(call), in_tree, out_tree), hint, build)
+    name = w.module.named(("custom_vmap", call, in_tree, out_tree), hint, build)
     if flat:
         return result(call, Call(name, operands))
     given, start = [], 0

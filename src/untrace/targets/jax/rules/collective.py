@@ -128,7 +128,7 @@ def shard_map(
     if closed:  # they have no place in the mesh, as arguments have
         atoms = w.equation.inputs[:closed]
         fixed = {p: w.atom(a) for p, a in zip(jaxpr.params, atoms, strict=False)}
-        key = ("shard_map", id(jaxpr), *(e.flat() for e in fixed.values()))
+        key = ("shard_map", jaxpr, *(e.flat() for e in fixed.values()))
         name = w.module.named(key, jaxpr.name, lambda n: [w.module.define(jaxpr, n, (), fixed)])
         operands, in_specs = operands[closed:], in_specs[closed:]
     else:

@@ -12,7 +12,7 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Function, Literal, Scan, Value, functions_called
+from untrace.ir.nodes import Atom, Equation, Function, Literal, Scan, Value, functions_called
 from untrace.module.nested import scan_options
 from untrace.module.rules import DECLINE, Groups
 from untrace.python.statements import Def, Parameter, Return, Unpack
@@ -108,20 +108,15 @@ def closes_naturally(function: Function, consts: int, operands: Sequence[Any]) -
     if any(jax_compat.is_ref_aval(p.aval) for p in wanted):
         # There is no abstract value that a function over references could be traced on by itself, so this has to do:
         # a constant that nothing reads (a carry that was only passed on) is left out.
-        read = {id(a) for e in function.equations for a in e.inputs} | {id(r) for r in function.results}
-        used = [i for i, p in enumerate(wanted) if id(p) in read]
+        read = {a for e in function.equations for a in e.inputs} | set(function.results)
+        used = [i for i, p in enumerate(wanted) if p in read]
         outside, wanted = [outside[i] for i in used], [wanted[i] for i in used]
         consts = len(used)
-    if any(type(a) is Literal for a in outside) or len({id(a) for a in outside}) < consts:
+    if any(type(a) is Literal for a in outside) or len(set(outside)) < consts:
         return False
-    order: list[Any] = []
-    seen: set[int] = set()
-    inner = {id(p) for p in wanted}
-    for atom in [*(a for e in function.equations for a in e.inputs), *function.results]:
-        if id(atom) in inner and id(atom) not in seen:
-            seen.add(id(atom))
-            order.append(atom)
-    return len(order) == consts and all(a is b for a, b in zip(order, wanted, strict=True))
+    read = [*(a for e in function.equations for a in e.inputs), *function.results]
+    inner = set(wanted)
+    return list(dict.fromkeys(a for a in read if a in inner)) == list(wanted)
 
 
 def _body(
@@ -239,9 +234,7 @@ def while_(
     if (
         any(v is not None for v in params.values())
         or not closes_naturally(cond_jaxpr, cond_nconsts, inputs)
-        or any(
-            f and id(p) not in used_by_cond for f, p in zip(forwarded, cond_jaxpr.params[cond_nconsts:], strict=True)
-        )
+        or any(f and p not in used_by_cond for f, p in zip(forwarded, cond_jaxpr.params[cond_nconsts:], strict=True))
         or not all(map(same_weak_type, inputs[cond_nconsts : cond_nconsts + kept], body_jaxpr.params))
         or not all(map(same_weak_type, init, carry))
     ):
@@ -308,18 +301,18 @@ def _has_dead_code(function: Function) -> bool:
     live = _used(function)
     for equation in function.equations:
         bodies = functions_called(equation)
-        dead = [o is None or id(o) not in live for o in equation.outputs]
+        dead = [o is None or o not in live for o in equation.outputs]
         if (all(dead) or bodies and any(dead)) and not _has_effects(equation) or any(map(_has_dead_code, bodies)):
             return True
     return False
 
 
-def _used(function: Function) -> set[int]:
-    """ids of the atoms that the results of `function` depend on (effects count as results)."""
-    live = {id(r) for r in function.results}
+def _used(function: Function) -> set[Atom]:
+    """The atoms that the results of `function` depend on (effects count as results)."""
+    live = set(function.results)
     for equation in reversed(function.equations):
-        if any(id(o) in live for o in equation.outputs) or _has_effects(equation):
-            live.update(id(a) for a in equation.inputs)
+        if any(o in live for o in equation.outputs) or _has_effects(equation):
+            live.update(equation.inputs)
     return live
 
 

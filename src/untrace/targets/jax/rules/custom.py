@@ -63,7 +63,7 @@ def custom_jvp_call(w: Any, *operands: Any, call_jaxpr: Function, num_consts: in
                 [], Call(Attribute(Name(name), "defjvp"), [module.helper("_no_rule")], _symbolic(symbolic_zeros))
             )
 
-    name = module.named(("custom_jvp", id(call_jaxpr)), call_jaxpr.name, build)
+    name = module.named(("custom_jvp", call_jaxpr), call_jaxpr.name, build)
     return result(call_jaxpr, Call(name, operands))
 
 
@@ -82,13 +82,12 @@ def _closed_over(
     have to be passed.
     """
     module, variables = w.module, operands[:consts]
-    key = id(primal)
-    if key in module.closures:
-        writer, definition, known = module.closures[key]
+    if primal in module.closures:
+        writer, definition, known = module.closures[primal]
         seen = w.is_inside(writer) and any(s is definition for s in writer.statements)
         if seen and all(map(operator.is_, variables, known)):
             return result(primal, Call(definition.name, operands[consts:]))
-    if key in module.being_written:
+    if primal in module.being_written:
         return None
     inner = w.nested()
     name = w.scope.fresh(identifier(primal.name, "fn"))
@@ -98,12 +97,12 @@ def _closed_over(
     inner.statements.append(Return(inner.results(primal.results)))
     definition = Def(name, params, inner.statements, [Text(decorator)])
     w.statements.append(definition)
-    module.closures[key] = w, definition, variables
-    module.being_written.add(key)
+    module.closures[primal] = w, definition, variables
+    module.being_written.add(primal)
     try:
         w.statements += rules(name, variables)
     finally:
-        module.being_written.discard(key)
+        module.being_written.discard(primal)
     return result(primal, Call(name, operands[consts:]))
 
 
@@ -218,7 +217,7 @@ def custom_vjp_call(w: Any, *operands: Any, call_jaxpr: Function, num_consts: in
         own_bwd = _without_closed(rule.bwd, rule.bwd_closed) if rule is not None else None
         roles.name_vjp_rule(call_jaxpr, own_fwd, own_bwd, num_consts, forwards)
     own = _Vjp(callee, num_consts, forwards)
-    key: tuple[Any, ...] = ("custom_vjp", id(call_jaxpr))
+    key: tuple[Any, ...] = ("custom_vjp", call_jaxpr)
     fixed: dict[Any, Expr] = {}
     closes = num_consts and all(f is None or f >= num_consts for f in forwards)
     if closes and closes_naturally(call_jaxpr, num_consts, w.equation.inputs) and not w.retreating:
@@ -302,8 +301,7 @@ def _constant_key(module: Any, constant: Constant) -> Any:
     ):
         array = np.asarray(value)
         return array.dtype.name, array.shape, array.tobytes()
-    module.kept.append(constant)
-    return id(constant)
+    return constant
 
 
 def _fwd(module: Any, name: str, rule: VjpRule, own: _Vjp) -> Def:
@@ -344,10 +342,10 @@ def _optimized(fwd: Function, closed: Sequence[int]) -> Equation | None:
         return None
     (equation,) = fwd.equations
     consts = equation.params["num_consts"]
-    outside = {id(p) for p in fwd.params[: len(closed)]}
+    outside = {p for p in fwd.params[: len(closed)]}
     same = list(map(id, equation.inputs[consts:])) == list(map(id, fwd.params[len(closed) :]))
     same = same and list(map(id, equation.outputs)) == list(map(id, fwd.results))
-    return equation if same and all(type(a) is Constant or id(a) in outside for a in equation.inputs[:consts]) else None
+    return equation if same and all(type(a) is Constant or a in outside for a in equation.inputs[:consts]) else None
 
 
 def _bwd(module: Any, name: str, rule: VjpRule, own: _Vjp) -> Def:
@@ -406,7 +404,7 @@ def linear_call(
         return DECLINE
     closed, rest = operands[:num_callee_consts], operands[num_callee_consts:]
     forward = Name(w.module.function(callee))
-    backward = w.module.named(("transpose", id(transpose)), transpose.name, lambda n: [_tupled(w.module, transpose, n)])
+    backward = w.module.named(("transpose", transpose), transpose.name, lambda n: [_tupled(w.module, transpose, n)])
     spread = [Star(Name("res")), Star(Name("lin"))]
     consts = [w.module.constant(c) for c in transpose_consts]
     call = w.jax(

@@ -60,7 +60,7 @@ def pallas_call(
     for key, value in (("debug", debug), ("interpret", interpret), ("name", name), *sorted(options.items())):
         if value is not None and value is not False:
             kwargs.append((key, w.source(value)))
-    kernel = w.module.named(("kernel", id(jaxpr)), jaxpr.name, lambda written: [_kernel(w, jaxpr, written)])
+    kernel = w.module.named(("kernel", jaxpr), jaxpr.name, lambda written: [_kernel(w, jaxpr, written)])
     call = Call(Call("pl.pallas_call", [Name(kernel)], kwargs), operands)
     return Whole(call) if alone else call
 
@@ -77,9 +77,7 @@ def _block_spec(w: Any, block: Any, index_map: Function) -> Expr:
     shape = Tuple([_block_dim(w, d) for d in block.block_shape])
     index = _index_lambda(w, index_map)
     if index is None:
-        index = Name(
-            w.module.named(("index_map", id(index_map)), index_map.name, lambda n: [_index_map(w, index_map, n)])
-        )
+        index = Name(w.module.named(("index_map", index_map), index_map.name, lambda n: [_index_map(w, index_map, n)]))
     kwargs: list[tuple[str, Expr]] = []
     space = getattr(block.transformed_block_aval, "memory_space", None)
     if space is not None and getattr(space, "name", "") not in ("DEFAULT", "default"):

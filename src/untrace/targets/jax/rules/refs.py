@@ -43,7 +43,7 @@ def run_state(w: Any, *operands: Any, jaxpr: Function, which_linear: Any, is_ini
     if not all(is_initialized):
         return DECLINE
     w.module.modules.add("pl")
-    name = w.module.named(("run_state", id(jaxpr)), "body", lambda written: [_body(w, jaxpr, written)])
+    name = w.module.named(("run_state", jaxpr), "body", lambda written: [_body(w, jaxpr, written)])
     return Call(Call("pl.run_state", [Name(name)]), [Tuple(operands)])
 
 
