@@ -18,11 +18,11 @@ from untrace._garbage import no_collections
 from untrace._options import WORDS, Options
 from untrace.capture.function import Captured
 from untrace.driver.attempts import Result, write_and_prove
+from untrace.driver.in_c import InC, written_in_c
 from untrace.driver.sizes import Call, written_for_sizes
 from untrace.driver.steps import Step, steps_of
 from untrace.driver.translate import TARGETS, translated
 from untrace.driver.translated import Translated
-from untrace.driver.in_c import InC, written_in_c
 from untrace.module.interface.entry import FlatEntry
 from untrace.module.interface.signature import static_arguments
 from untrace.prove.load import LoadedText, load_text
@@ -62,7 +62,7 @@ class Decompiled:
     callables: dict[str, Callable[..., Any]] = field(repr=False, default_factory=dict)
     _origins: list[Any] = field(repr=False, default_factory=list)
     _module: LoadedText | None = field(repr=False, default=None)
-    _translate: Callable[[str], Translated] | None = field(repr=False, default=None)
+    _translate: Callable[[str], Translated | InC] | None = field(repr=False, default=None)
     _mapped: Callable[[LoadedText], SourceMap] | None = field(repr=False, default=None)
 
     @property

@@ -12,7 +12,7 @@ import jax.extend
 import numpy as np
 
 from untrace import jax_compat
-from untrace._errors import OptionError, ProofError, UnsupportedPrimitiveError
+from untrace._errors import OptionError, ProofError
 from untrace._options import Options
 from untrace._version import __version__
 from untrace.capture.function import Captured
@@ -110,7 +110,7 @@ def _same_tree(given: jax.tree_util.PyTreeDef, wanted: jax.tree_util.PyTreeDef) 
 
 def _fill(place: np.ndarray, leaf: PyTree) -> None:
     """Puts an argument where the function reads it. Raises TypeError for one of another shape or type."""
-    array = np.asarray(leaf)
+    array = np.asarray(jax_compat.as_numpy(leaf)) if jax_compat.is_key(leaf) else np.asarray(leaf)
     is_number = type(leaf) in (bool, int, float)
     if array.shape != place.shape or array.dtype != place.dtype and not is_number:
         raise TypeError(
@@ -135,7 +135,6 @@ def written_in_c(call: Call, options: Options, also: Sequence[Call] = ()) -> InC
 def _written(call: Call, options: Options) -> InC:
     options = replace(options, derivatives="written", without=options.without | target.WITHOUT, sizes="fixed")
     captured = call.captured()
-    _refuse_classes(captured)
     name = name_of_transformed(captured.summary, captured.name) if captured.summary else captured.name
     entry = call.entry(captured)
     plain = Plain(captured, name, entry, lifted=True)
@@ -190,20 +189,3 @@ def _head(captured: Captured, proof: str) -> str:
             f"untrace {__version__} · jax {jax.__version__} · C11 · {proof}".replace("·", "|"),
         ]
     )
-
-
-def _refuse_classes(captured: Captured) -> None:
-    """Raises UnsupportedPrimitiveError where arguments or results are no structs of arrays."""
-    if any(jax_compat.is_key(x) for x in jax.tree.leaves((captured.args, captured.kwargs))):
-        raise UnsupportedPrimitiveError("this program cannot be written for C: it takes typed keys; give it their words")
-    trees = [jax.tree.structure(x) for x in (captured.args, captured.kwargs, captured.out_example)]
-    for tree in trees:
-        if tree.node_data() is None:
-            continue
-        kind, _ = tree.node_data()
-        if kind not in (dict, list, tuple, type(None)) and not hasattr(kind, "_make"):
-            raise UnsupportedPrimitiveError(
-                f"this program cannot be written for C: it takes or gives a {kind.__module__}.{kind.__qualname__}, "
-                "which only JAX knows how to take apart. Give it dicts, lists, tuples or named tuples instead."
-            )
-        trees += tree.children()

@@ -65,7 +65,7 @@ def int_of(value: int) -> Num:
 
 def plus(a: Expr, b: Expr | int) -> Expr:
     """a + b, of indices."""
-    b = int_of(b) if isinstance(b, int) else b
+    b = b if isinstance(b, Num | Var | Read | Op) else int_of(int(b))
     if isinstance(a, Num) and isinstance(b, Num):
         return int_of(int(a.value) + int(b.value))
     if isinstance(a, Num):
@@ -201,3 +201,21 @@ def fits(expr: Expr, dtype: np.dtype) -> bool:
     found = bounds(expr)
     info = np.iinfo(dtype)
     return found is not None and info.min <= found[0] and found[1] <= info.max
+
+
+_COMPARED = {"<": int.__lt__, "<=": int.__le__, ">": int.__gt__, ">=": int.__ge__, "==": int.__eq__, "!=": int.__ne__}
+
+
+def folded(expr: Expr) -> Expr:
+    """The same, where integers that are known decide it."""
+    if not isinstance(expr, Op):
+        return expr
+    args = expr.args
+    if expr.name == "?:" and isinstance(args[0], Num):
+        return args[1] if args[0].value else args[2]
+    if expr.name in _COMPARED and all(isinstance(a, Num) and a.dtype.kind in "iub" for a in args):
+        one, other = [int(a.value) for a in args if isinstance(a, Num)]
+        return Num(_COMPARED[expr.name](one, other), BOOL)
+    if expr.name in ("+", "-") and expr.dtype.kind in "iu" and isinstance(args[1], Num) and args[1].value == 0:
+        return args[0]
+    return expr

@@ -35,20 +35,35 @@ from untrace.ir.nodes import (
 from untrace.ir.types import Aval, Origin
 from untrace.targets.c import control
 from untrace.targets.c.arrays import Array, int_of, number, stored
-from untrace.targets.c.loops import Buffer, CFunction, Expr, Invoke, Loop, Read, Stmt, Var, Write, accesses
-from untrace.targets.c.rules.table import C, Declined
+from untrace.targets.c.loops import (
+    BOOL,
+    Buffer,
+    CFunction,
+    Expr,
+    Invoke,
+    Loop,
+    Num,
+    Op,
+    Read,
+    Stmt,
+    Var,
+    Write,
+    accesses,
+)
+from untrace.targets.c.rules.table import C, Declined, Rule
+from untrace.targets.c.types import TYPES, dtype_of, is_key, shape_of
 
 # Calls of a function that is one of their parameters, on all their operands.
 _CALLS = {
     **dict.fromkeys(PLAIN_CALLS | RULED_CALLS, "call_jaxpr"), **dict.fromkeys(CALLS, "jaxpr"),
     "custom_vmap_call": "call", "call": "call_jaxpr", "composite": "jaxpr",
 }  # fmt: skip
+# Primitives that take or give keys, and not only move them.
+_OF_KEYS = frozenset(
+    {"random_wrap", "random_unwrap", "random_clone", "random_seed", "random_bits", "random_split", "random_fold_in"}
+)
 _SMALL = 2  # equations, of which a function would say less than they do
 _LONG = 12  # operations in an expression, beyond which nobody reads it
-_TYPES = frozenset(
-    np.dtype(t)
-    for t in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
-)
 
 
 class Unit:
@@ -80,7 +95,11 @@ class Unit:
         if found is None:
             value = np.asarray(jax_compat.as_numpy(constant.value))
             flat = np.ascontiguousarray(value).reshape(-1)
-            if value.size and all(one.tobytes() == flat[0].tobytes() for one in flat[: 1 << 20]) and value.size <= 1 << 20:
+            if (
+                value.size
+                and all(one.tobytes() == flat[0].tobytes() for one in flat[: 1 << 20])
+                and value.size <= 1 << 20
+            ):
                 found = number(flat[0], value.dtype, value.shape)
             else:
                 found = stored(Buffer(constant.hint or "table", value.shape, value.dtype, "table", value=value))
@@ -96,7 +115,7 @@ class Unit:
         return found
 
     def build(self, body: Function, name: str) -> CFunction:
-        params = [Buffer(p.hint or "x", tuple(p.aval.shape), _dtype(p.aval), "in", p.named) for p in body.params]
+        params = [Buffer(p.hint or "x", shape_of(p.aval), dtype_of(p.aval), "in", p.named) for p in body.params]
         builder = Builder(self)
         results = builder.run(body, [stored(p) for p in params])
         made = CFunction(name, params, [], builder.block)
@@ -214,11 +233,11 @@ class Builder:
             inputs = [self._read(env, a) for a in equation.inputs]
             for output in equation.outputs:
                 if output is not None:
-                    _dtype(output.aval)
+                    dtype_of(output.aval)
             found = self._results(equation, inputs)
         except Declined as error:
             self.unit.refuse(str(error), equation.origin)
-            found = [None if o is None else number(0, _some(o.aval), tuple(o.aval.shape)) for o in equation.outputs]
+            found = [None if o is None else number(0, _some(o.aval), shape_of(o.aval)) for o in equation.outputs]
         self._outputs = list(equation.outputs)
         for place, (output, array) in enumerate(zip(equation.outputs, found, strict=True)):
             if output is None or array is None:
@@ -261,12 +280,28 @@ class Builder:
         if rule is None:
             raise Declined(f"`{callee.name}`")
         try:
+            if callee.name not in _OF_KEYS and any(is_key(a.aval) for a in (*equation.inputs, *equation.outputs) if a):
+                return self._of_words(rule, equation, inputs)
             found = rule(self, *inputs, **equation.params)
         except TypeError as error:
             if "unexpected keyword" in str(error):
                 raise Declined(f"`{callee.name}` ({error})") from error
             raise
         return [found] if isinstance(found, Array) else found
+
+    def _of_words(self, rule: Rule, equation: Equation, inputs: Sequence[Array]) -> list[Array]:
+        """What moves keys about moves the two words of each."""
+        both: list[Sequence[Array]] = []
+        for k in (0, 1):
+            given = [
+                Array(x.shape[:-1], x.dtype, lambda index, x=x, k=k: x.at((*index, int_of(k))), x.cost)
+                if is_key(atom.aval)
+                else x
+                for x, atom in zip(inputs, equation.inputs, strict=True)
+            ]
+            found = rule(self, *given, **equation.params)
+            both.append([found] if isinstance(found, Array) else found)
+        return [_paired(one, other) for one, other in zip(*both, strict=True)]
 
     def _inlined(self, body: Function, inputs: Sequence[Array], equation: Equation) -> list[Array]:
         # A value that the body reads twice must not be computed twice.
@@ -294,18 +329,34 @@ class Builder:
             made = self.new((), callee.returns.dtype)
             self.block.append(Invoke(callee.name, args, [], Read(made, ()), callee))
             return [stored(made)]
-        made_all = [self.new(o.shape, o.dtype, place, "" if equation.outputs[place] else o.name) for place, o in enumerate(callee.outs)]
+        made_all = [
+            self.new(o.shape, o.dtype, place, "" if equation.outputs[place] else o.name)
+            for place, o in enumerate(callee.outs)
+        ]
         self.block.append(Invoke(callee.name, args, [Read(m, ()) for m in made_all], None, callee))
         return [stored(m) for m in made_all]
 
     def _read(self, env: dict[Value, Array], atom: Atom) -> Array:
         if type(atom) is Value:
             return env[atom]
-        dtype = _dtype(atom.aval)
+        dtype = dtype_of(atom.aval)
         if type(atom) is Literal:
             return number(atom.value, dtype)
         assert type(atom) is Constant
         return self.unit.table(atom)
+
+
+def _paired(one: Array, other: Array) -> Array:
+    """Keys of their first and second words."""
+
+    def at(index: tuple[Expr, ...]) -> Expr:
+        last = index[-1]
+        if isinstance(last, Num):
+            return (other if last.value else one).at(index[:-1])
+        is_first = Op("==", (last, int_of(0)), BOOL)
+        return Op("?:", (is_first, one.at(index[:-1]), other.at(index[:-1])), one.dtype)
+
+    return Array((*one.shape, 2), one.dtype, at, max(one.cost, other.cost))
 
 
 def _name(region: Read, output: Value) -> None:
@@ -322,14 +373,6 @@ def _line(origin: Origin) -> str:
     return jax_compat.user_line(origin) if origin is not None else ""
 
 
-def _dtype(aval: Aval) -> np.dtype:
-    """The type of an array. Raises Declined for those that this target does not have."""
-    dtype = getattr(aval, "dtype", None)
-    if isinstance(dtype, np.dtype) and dtype in _TYPES:
-        return dtype
-    raise Declined(f"an array of {getattr(dtype, 'name', dtype)}, which is none of C's arithmetic types here")
-
-
 def _some(aval: Aval) -> np.dtype:
     dtype = getattr(aval, "dtype", None)
-    return dtype if isinstance(dtype, np.dtype) and dtype in _TYPES else np.dtype(np.float32)
+    return dtype if isinstance(dtype, np.dtype) and dtype in TYPES else np.dtype(np.float32)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import numpy as np
 
@@ -12,9 +13,25 @@ from untrace.targets.c.arrays import Array, num, number, plus, stored
 from untrace.targets.c.loops import BOOL, INDEX, Buffer, Expr, If, Loop, Op, Read, Stmt, Var, reads
 from untrace.targets.c.loops import While as CWhile
 from untrace.targets.c.rules.table import Declined
+from untrace.targets.c.types import dtype_of, shape_of
 
-if TYPE_CHECKING:
-    from untrace.targets.c.build import Builder
+
+class Builder(Protocol):
+    """What is needed of that which builds the function around a loop."""
+
+    block: list[Stmt]
+
+    def new(self, shape: Sequence[int], dtype: np.dtype, output: int | None = 0, hint: str = "") -> Buffer: ...
+
+    def often(self, array: Array, hint: str = "") -> Array: ...
+
+    def fill(self, place: Read, array: Array) -> None: ...
+
+    def inside(self, block: list[Stmt]) -> AbstractContextManager[None]: ...
+
+    def scalar(self, array: Array, hint: str) -> Expr: ...
+
+    def run(self, function: Function, args: Sequence[Array]) -> list[Array]: ...
 
 
 def scan(b: Builder, loop: Scan, equation: Equation, inputs: Sequence[Array]) -> list[Array]:
@@ -36,21 +53,22 @@ def scan(b: Builder, loop: Scan, equation: Equation, inputs: Sequence[Array]) ->
             state.append(b.often(init, param.hint or "value"))
             buffers.append(None)
         else:
-            buffers.append(_variable(b, param, init))
-            state.append(stored(buffers[-1]))
+            made = _variable(b, param, init)
+            buffers.append(made)
+            state.append(stored(made))
     elements = [_turn(b.often(a), var) for a in inputs[consts + carries :]]
     rows = [
-        b.new((length, *r.aval.shape), r.aval.dtype, place)
+        b.new((length, *shape_of(r.aval)), dtype_of(r.aval), place)
         for place, r in enumerate(body.results)
         if place >= carries
     ]
-    made = Loop(var, [], reverse, joins=False)
-    with b.inside(made.body):
+    turns = Loop(var, [], reverse, joins=False)
+    with b.inside(turns.body):
         results = b.run(body, [*outside, *state, *elements])
         for row, array in zip(rows, results[carries:], strict=True):
             b.fill(Read(row, (var,)), array)
         _hand_on(b, buffers, results[:carries], [p.hint or "value" for p in body.params[consts : consts + carries]])
-    b.block.append(made)
+    b.block.append(turns)
     last: list[Array] = []
     for buffer, array, first in zip(buffers, state, firsts, strict=True):
         if first is not None:
@@ -73,8 +91,9 @@ def while_loop(b: Builder, loop: While, equation: Equation, inputs: Sequence[Arr
             state.append(b.often(init, param.hint or "value"))
             buffers.append(None)
         else:
-            buffers.append(_variable(b, param, init))
-            state.append(stored(buffers[-1]))
+            made = _variable(b, param, init)
+            buffers.append(made)
+            state.append(stored(made))
     prelude: list[Stmt] = []
     body: list[Stmt] = []
     with b.inside(prelude):
@@ -90,7 +109,8 @@ def cond(b: Builder, choice: Cond, equation: Equation, inputs: Sequence[Array]) 
     which, *operands = inputs
     given = [b.often(a) for a in operands]
     made = [
-        None if o is None else b.new(tuple(o.aval.shape), o.aval.dtype, place) for place, o in enumerate(equation.outputs)
+        None if o is None else b.new(shape_of(o.aval), dtype_of(o.aval), place)
+        for place, o in enumerate(equation.outputs)
     ]
     blocks: list[list[Stmt]] = []
     for branch in choice.branches:
@@ -122,7 +142,7 @@ def _is_second(which: Expr) -> Expr:
 
 def _variable(b: Builder, param: Value, init: Array) -> Buffer:
     """The variable that a loop hands on, with what it has at first."""
-    buffer = Buffer(param.hint or "state", tuple(param.aval.shape), np.dtype(param.aval.dtype), authored=param.named)
+    buffer = Buffer(param.hint or "state", shape_of(param.aval), dtype_of(param.aval), authored=param.named)
     b.fill(Read(buffer, ()), init)
     return buffer
 

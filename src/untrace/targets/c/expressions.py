@@ -59,7 +59,10 @@ class Expressions:
         return self._operation(expr)
 
     def _operation(self, expr: Op) -> tuple[str, int]:
-        name, args = expr.name.removeprefix("i") if expr.name in ("i+", "i-", "i*", "i/", "i%") else expr.name, expr.args
+        name, args = (
+            expr.name.removeprefix("i") if expr.name in ("i+", "i-", "i*", "i/", "i%") else expr.name,
+            expr.args,
+        )
         if name == "cast":
             return f"({c_type(expr.dtype)}){self._operand(args[0], _UNARY)}", _UNARY
         if name in ("neg", "!", "~"):
@@ -72,6 +75,8 @@ class Expressions:
             return self._narrowed(expr, f"{parts[0]} ? {parts[1]} : {parts[2]}", _BINDS["?:"])
         if name in _BINDS:
             binds = _BINDS[name]
+            if name == "+" and isinstance(args[1], Num) and args[1].dtype.kind != "u" and args[1].value < 0:
+                name, args = "-", (args[0], Num(-args[1].value, args[1].dtype))
             left = self._side(name, args[0], binds)
             right = self._side(name, args[1], binds + 1)
             return self._narrowed(expr, f"{left} {name} {right}", binds)

@@ -48,7 +48,9 @@ def _joined(block: list[Stmt]) -> None:
             continue
         first, up = partner
         _merge(block[first], stmt)
-        effects[first] = Touched(effects[first].read | effects[here].read, effects[first].written | effects[here].written)
+        effects[first] = Touched(
+            effects[first].read | effects[here].read, effects[first].written | effects[here].written
+        )
         if up:
             del block[here], effects[here]
         else:
@@ -100,9 +102,7 @@ def _may_join(one: Stmt, other: Stmt, first: Touched, second: Touched) -> bool:
 def _along(mine: Sequence[Access], var: Var, others: Sequence[Access], other: Var) -> bool:
     """Whether there is an axis along which both go, turn by turn."""
     rank = min(len(access.index) for access in (*mine, *others))
-    return any(
-        all(a.index[d] is var for a in mine) and all(a.index[d] is other for a in others) for d in range(rank)
-    )
+    return any(all(a.index[d] is var for a in mine) and all(a.index[d] is other for a in others) for d in range(rank))
 
 
 def _merge(one: Stmt, other: Stmt) -> None:

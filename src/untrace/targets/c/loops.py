@@ -150,7 +150,9 @@ class CFunction:
     @property
     def callees(self) -> list[CFunction]:
         """The functions that it calls which need memory, each once."""
-        found = [s.work for s in statements(self.body) if isinstance(s, Invoke) and s.work is not None and s.work.needs_work]
+        found = [
+            s.work for s in statements(self.body) if isinstance(s, Invoke) and s.work is not None and s.work.needs_work
+        ]
         return list(dict.fromkeys(found))
 
     @property
@@ -235,7 +237,9 @@ class Touched:
     def conflicts(self, other: Touched) -> bool:
         """Whether the two may not change places."""
         return not (
-            self.written.isdisjoint(other.read) and self.written.isdisjoint(other.written) and self.read.isdisjoint(other.written)
+            self.written.isdisjoint(other.read)
+            and self.written.isdisjoint(other.written)
+            and self.read.isdisjoint(other.written)
         )
 
 

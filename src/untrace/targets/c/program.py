@@ -21,7 +21,7 @@ from untrace.targets.c.names import Scope, c_name
 from untrace.targets.c.optimise import optimise
 from untrace.targets.c.rules.table import Declined
 from untrace.targets.c.runtime.helpers import helpers, needed
-from untrace.targets.c.structs import Leaf, Place, Struct, Structs, layout, places
+from untrace.targets.c.structs import Leaf, Place, Struct, Structs, layout, offsets, places
 from untrace.targets.c.text import WIDTH, Printer, parameter, slot_name, wrapped
 
 _PER_LINE = 8  # numbers of a table
@@ -86,11 +86,15 @@ def c_program(program: Program, arguments: Sequence[tuple[str, PyTree]], result:
             found = places(kind)
             made.append(Argument(own, kind, found))
             for place in found:
-                inputs.append(Buffer(f"{own}->{place.path}" if place.path else own, place.leaf.shape, place.leaf.dtype, "in"))
+                inputs.append(
+                    Buffer(f"{own}->{place.path}" if place.path else own, place.leaf.shape, place.leaf.dtype, "in")
+                )
                 if 0 in place.leaf.shape:
                     unit.refuse("an array without elements", None)
                 if place.leaf.dtype.name not in _NAMES:
-                    unit.refuse(f"an argument of {place.leaf.dtype.name}, which is none of C's arithmetic types here", None)
+                    unit.refuse(
+                        f"an argument of {place.leaf.dtype.name}, which is none of C's arithmetic types here", None
+                    )
     except TypeError:
         unit.refuse("arguments of types that are no arrays", None)
     given, returns, outs, function = None, False, [], CFunction(name, inputs, [], builder.block)
@@ -177,7 +181,9 @@ def _texts(
     )  # fmt: skip
     nested = [w for w in works[:-1]] if function.needs_work else []
     header = _header(function, signature_in_header(function, arguments, result, returns), structs, head, nested, works)
-    return CProgram(name, source if not nested else _without(source, nested), header, arguments, result, returns, _size(function))
+    return CProgram(
+        name, source if not nested else _without(source, nested), header, arguments, result, returns, _size(function)
+    )
 
 
 def _without(source: str, nested: Sequence[str]) -> str:
@@ -211,7 +217,7 @@ def _signature(
         kind = c_type(result.kind.dtype)
     elif result is not None and isinstance(result.kind, Leaf):
         params.append(parameter(Buffer(result.name, result.kind.shape, result.kind.dtype, "out"), restrict))
-    elif result is not None:
+    elif result is not None and isinstance(result.kind, Struct):
         params.append(f"struct {result.kind.tag} *{restrict} {result.name}")
     if function.needs_work:
         params.append(f"struct {function.name}_work *{restrict} work")
@@ -270,13 +276,10 @@ def _initialiser(value: np.ndarray, dtype: np.dtype) -> str:
 def _asserts(struct: Struct) -> list[str]:
     """What callers from other languages rely on."""
     kind = layout(struct)
-    fields = kind.fields or {}
-    last = struct.fields[-1].name
+    last, offset = struct.fields[-1].name, offsets(struct)[-1]
     return [
         wrapped(f'_Static_assert(sizeof(struct {struct.tag}) == {kind.itemsize}, "{struct.tag}");', ""),
-        wrapped(
-            f'_Static_assert(offsetof(struct {struct.tag}, {last}) == {fields[last][1]}, "{struct.tag}.{last}");', ""
-        ),
+        wrapped(f'_Static_assert(offsetof(struct {struct.tag}, {last}) == {offset}, "{struct.tag}.{last}");', ""),
     ]
 
 

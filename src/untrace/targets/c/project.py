@@ -48,7 +48,9 @@ def example(program: CProgram) -> str:
     for argument in program.arguments:
         const = "const " if not argument.by_value else ""
         start = "{0}" if not argument.by_value else "0"
-        lines.append(f"static {const}{_variable(argument)} = {start};" if const else f"static {_variable(argument)} = {start};")
+        lines.append(
+            f"static {const}{_variable(argument)} = {start};" if const else f"static {_variable(argument)} = {start};"
+        )
     result = program.result
     given = [_address(a) for a in program.arguments]
     if result is not None and not program.returns:

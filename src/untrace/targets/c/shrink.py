@@ -59,9 +59,10 @@ def contract(function: CFunction) -> bool:
                     axes.setdefault(buffer, set()).add(d)
     for buffer, found in everywhere.items():  # an axis of which only one element is used
         for d in range(len(buffer.shape)):
-            if all(len(a.index) > d and isinstance(a.index[d], Num) for a in found):
-                if len({a.index[d].value for a in found if isinstance(a.index[d], Num)}) == 1:
-                    axes.setdefault(buffer, set()).add(d)
+            ends = [a.index[d] if len(a.index) > d else None for a in found]
+            numbers = [e.value for e in ends if isinstance(e, Num)]
+            if len(numbers) == len(ends) and len(set(numbers)) == 1:
+                axes.setdefault(buffer, set()).add(d)
     if not axes:
         return False
     keep = {buffer: [d for d in range(len(buffer.shape)) if d not in dead] for buffer, dead in axes.items()}
@@ -153,7 +154,14 @@ def _is_renamed(function: CFunction, block: list[Stmt], here: int, place: Read, 
         if target not in _all(stmt):
             continue
         copied = _copied(stmt)
-        if k != first or copied is None or copied[0].buffer is not source or copied[0].index or copied[1] is not target or place.index:
+        if (
+            k != first
+            or copied is None
+            or copied[0].buffer is not source
+            or copied[0].index
+            or copied[1] is not target
+            or place.index
+        ):
             return False
     written = {v for r in place.index for v in [r] if isinstance(v, Read)}
     if any(isinstance(i, Op | Read) and _changes(block[first:here], i) for i in place.index) or written and own is None:
@@ -194,7 +202,11 @@ def without_idle(block: list[Stmt]) -> None:
         if isinstance(stmt, Loop) and not stmt.body or isinstance(stmt, If) and not stmt.then and not stmt.otherwise:
             continue
         if isinstance(stmt, If) and not stmt.then:
-            stmt.condition, stmt.then, stmt.otherwise = Op("!", (stmt.condition,), stmt.condition.dtype), stmt.otherwise, []
+            stmt.condition, stmt.then, stmt.otherwise = (
+                Op("!", (stmt.condition,), stmt.condition.dtype),
+                stmt.otherwise,
+                [],
+            )
         kept.append(stmt)
     block[:] = kept
 
@@ -239,7 +251,12 @@ def without_unchosen(function: CFunction) -> bool:
                 a.buffer
                 for a in uses
                 if a.buffer.kind == "local" and a.buffer not in read and inside[a.buffer] == total[a.buffer]
-            } - {o.buffer for s in statements(mine) if isinstance(s, Invoke) for o in (*s.outs, *([s.returns] if s.returns else []))}
+            } - {
+                o.buffer
+                for s in statements(mine)
+                if isinstance(s, Invoke)
+                for o in (*s.outs, *([s.returns] if s.returns else []))
+            }
             dead -= {function.returns}
             if dead:
                 _drop(mine, dead)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
 
+from untrace import jax_compat
 from untrace.ir.types import PyTree
 from untrace.targets.c.expressions import c_type
 from untrace.targets.c.names import Scope, c_name
@@ -47,7 +49,7 @@ class Structs:
         """What a pytree is in C. names: hints for the elements of a tuple."""
         children, kind = _children(tree)
         if children is None:
-            return Leaf(tuple(np.shape(tree)), _dtype(tree))
+            return _leaf(tree)
         scope = Scope()
         fields: list[Field] = []
         for place, (word, child) in enumerate(children):
@@ -65,7 +67,12 @@ class Structs:
 
     def _field(self, name: str, child: PyTree, tag: str) -> Field:
         parts, kind = _children(child)
-        if parts is not None and kind is list and len(parts) > 1 and not jax.tree_util.all_leaves([p for _, p in parts]):
+        if (
+            parts is not None
+            and kind is list
+            and len(parts) > 1
+            and not jax.tree_util.all_leaves([p for _, p in parts])
+        ):
             examples = [_types(p) for _, p in parts]
             if all(e == examples[0] for e in examples):  # layers of one kind are an array of structs
                 made = self.of(parts[0][1], c_name(tag.removesuffix("s"), "item"))
@@ -78,7 +85,13 @@ class Structs:
 
 def _types(tree: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(tree)
-    return structure, [(np.shape(x), _dtype(x)) for x in leaves]
+    return structure, [_leaf(x) for x in leaves]
+
+
+def _leaf(array: PyTree) -> Leaf:
+    if jax_compat.is_key(array):
+        return Leaf((*array.shape, 2), np.dtype(np.uint32))
+    return Leaf(tuple(np.shape(array)), _dtype(array))
 
 
 def _dtype(leaf: PyTree) -> np.dtype:
@@ -87,13 +100,19 @@ def _dtype(leaf: PyTree) -> np.dtype:
 
 def _children(tree: PyTree) -> tuple[list[tuple[str, PyTree]] | None, type]:
     """The children of a container with words for them, in JAX's order; None of a leaf."""
-    if jax.tree_util.all_leaves([tree]) and tree is not None:
+    if tree is not None and jax.tree_util.all_leaves([tree]):
         return None, type(tree)
-    if isinstance(tree, dict):
-        return [(str(k), tree[k]) for k in sorted(tree)], dict
-    if hasattr(tree, "_fields"):
-        return [(k, getattr(tree, k)) for k in tree._fields], type(tree)
-    return [(f"item_{k}", child) for k, child in enumerate(tree or ())], type(tree)
+    found, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    return [(_word(path[0]), child) for path, child in found], type(tree)
+
+
+def _word(key: Any) -> str:
+    """The author's name for a part of a tree; the place of an element of a tuple or a list."""
+    for attribute in ("name", "key"):
+        value = getattr(key, attribute, None)
+        if isinstance(value, str):
+            return value
+    return f"item_{getattr(key, 'idx', getattr(key, 'key', 0))}"
 
 
 def _definition(struct: Struct) -> str:
@@ -115,6 +134,12 @@ def layout(kind: Struct | Leaf, count: int = 0) -> np.dtype:
     return np.dtype((made, (count,))) if count else made
 
 
+def offsets(struct: Struct) -> list[int]:
+    """After how many bytes each field begins."""
+    found: dict[str, tuple[Any, ...]] = dict(layout(struct).fields or {})
+    return [found[field.name][1] for field in struct.fields]
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a leaf is: how C reaches it from the struct, after how many bytes, and what it is."""
@@ -133,9 +158,8 @@ def places(struct: Struct | Leaf, path: str = "", offset: int = 0) -> list[Place
     if isinstance(struct, Leaf):
         return [Place(path, offset, struct)]
     found: list[Place] = []
-    fields = layout(struct).fields or {}
-    for field in struct.fields:
-        start = offset + fields[field.name][1]
+    for field, inside in zip(struct.fields, offsets(struct), strict=True):
+        start = offset + inside
         name = f"{path}.{field.name}" if path else field.name
         if not field.count:
             found += places(field.kind, name, start)

@@ -74,7 +74,9 @@ class Printer:
 
 
 class _Body:
-    def __init__(self, printer: Printer, function: CFunction, helpers: frozenset[str], taken: Scope, outer: Sequence[str]):
+    def __init__(
+        self, printer: Printer, function: CFunction, helpers: frozenset[str], taken: Scope, outer: Sequence[str]
+    ):
         self.function = function
         self.lines: list[str] = []
         self._outer = list(outer)
@@ -191,7 +193,11 @@ class _Body:
                 name = self._free[self._depth % len(self._free)]
                 self._names[stmt.var] = name
                 n = stmt.var.extent
-                head = f"int {name} = {n - 1}; {name} >= 0; {name}--" if stmt.reverse else f"int {name} = 0; {name} < {n}; {name}++"
+                head = (
+                    f"int {name} = {n - 1}; {name} >= 0; {name}--"
+                    if stmt.reverse
+                    else f"int {name} = 0; {name} < {n}; {name}++"
+                )
                 self._line(f"for ({head}) {{", indent)
                 self._depth += 1
                 self._block(stmt.body, deeper, inner[0])
@@ -242,7 +248,12 @@ class _Body:
     def _called(self, stmt: Invoke) -> str:
         if stmt.name in self._helpers:
             self._used.add(stmt.name)
-            args = [self._flat(a) if isinstance(a, Read) and len(a.index) < len(a.buffer.shape) else self.expressions.text(a) for a in stmt.args]
+            args = [
+                self._flat(a)
+                if isinstance(a, Read) and len(a.index) < len(a.buffer.shape)
+                else self.expressions.text(a)
+                for a in stmt.args
+            ]
             outs = [self._flat(o) for o in stmt.outs]
         else:
             args, outs = [self._passed(a) for a in stmt.args], [self._out(o) for o in stmt.outs]
@@ -259,7 +270,11 @@ class _Body:
     def _passed(self, arg: Expr) -> str:
         """An argument for a parameter that may be an array of constants."""
         text = self.expressions.text(arg)
-        if not isinstance(arg, Read) or len(arg.buffer.shape) - len(arg.index) < 2 or arg.buffer.kind in ("in", "table"):
+        if (
+            not isinstance(arg, Read)
+            or len(arg.buffer.shape) - len(arg.index) < 2
+            or arg.buffer.kind in ("in", "table")
+        ):
             return text
         rest = "".join([f"[{n}]" for n in arg.buffer.shape[len(arg.index) + 1 :]])
         return f"(const {c_type(arg.dtype)} (*){rest}){text}"
@@ -288,7 +303,9 @@ def _only_block(stmt: Stmt, buffer: Buffer) -> int | None:
     """Which of the blocks inside a statement has all uses of a buffer."""
     if any(a.buffer is buffer for a in own_accesses(stmt)):
         return None
-    users = [place for place, block in enumerate(blocks(stmt)) if any(a.buffer is buffer for s in block for a in accesses(s))]
+    users = [
+        place for place, block in enumerate(blocks(stmt)) if any(a.buffer is buffer for s in block for a in accesses(s))
+    ]
     return users[0] if len(users) == 1 else None
 
 

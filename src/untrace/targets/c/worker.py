@@ -1,6 +1,6 @@
 """Calls a compiled function in a process of its own: memory is a file that both map, each line of input is a call.
 
-    python worker.py MEMORY LIBRARY FUNCTION TYPE_OF_RESULT TYPES_OF_PARAMETERS PLACES_OF_BLOCKS
+python worker.py MEMORY LIBRARY FUNCTION TYPE_OF_RESULT TYPES_OF_PARAMETERS PLACES_OF_BLOCKS
 """
 
 import ctypes

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from untrace.targets.c.rules import elementwise, indexing, linalg, products, reductions, shapes, sorting  # noqa: F401
+from untrace.targets.c.rules import elementwise, indexing, linalg, products, random, reductions, shapes, sorting  # noqa: F401

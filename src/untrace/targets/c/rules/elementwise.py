@@ -3,11 +3,12 @@ numbers) is what XLA gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from untrace.targets.c.arrays import Array, fits, num, number
+from untrace.targets.c.arrays import Array, fits, folded, num, number
 from untrace.targets.c.build import Builder
 from untrace.targets.c.loops import BOOL, INDEX, Expr, Num, Op, Read, Var
 from untrace.targets.c.rules.table import Declined, rule
@@ -20,7 +21,7 @@ _WIDTH_OF_INT = 4  # bytes
 _LARGEST_POWER = 4  # that is written as a product
 # JAX's names for functions of one float in <math.h>.
 _LIBM = {
-    "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "cbrt": "cbrt",
+    "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log1p": "log1p", "sqrt": "sqrt", "cbrt": "cbrt",
     "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh",
     "cosh": "cosh", "tanh": "tanh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf", "erfc": "erfc",
     "lgamma": "lgamma", "floor": "floor", "ceil": "ceil",
@@ -38,7 +39,7 @@ def elementwise(b: Builder, dtype: np.dtype, compute: Callable[..., Expr], *oper
     given = [x if x.shape == shape or x.size == 1 and not x.cost else b.often(x) for x in operands]
 
     def at(index: tuple[Expr, ...]) -> Expr:
-        return compute(*[x.at(spread(x.shape, shape, index)) for x in given])
+        return folded(compute(*[x.at(spread(x.shape, shape, index)) for x in given]))
 
     return Array(shape, dtype, at, cost + sum(x.cost for x in given))
 
@@ -84,7 +85,7 @@ def _sub(b: Builder, x: Array, y: Array) -> Array:
 
 
 @rule("mul")
-def _mul(b: Builder, x: Array, y: Array, out_dtype: object = None) -> Array:
+def _mul(b: Builder, x: Array, y: Array, out_dtype: Any = None) -> Array:
     if out_dtype is not None and np.dtype(out_dtype) != x.dtype:
         raise Declined("`mul` into another type")
     return elementwise(b, x.dtype, lambda v, w: arithmetic("*", v, w, x.dtype), x, y)
@@ -98,7 +99,13 @@ def arithmetic(operator: str, v: Expr, w: Expr, dtype: np.dtype) -> Expr:
     if dtype == BOOL:
         return Op("||" if operator == "+" else "&&" if operator == "*" else "!=", (v, w), BOOL)
     made = Op(operator, (v, w), dtype)
-    if dtype.kind == "f" or dtype.kind == "u" and dtype.itemsize >= _WIDTH_OF_INT or dtype.kind == "i" and fits(made, dtype):
+    if (
+        dtype.kind == "f"
+        or dtype.kind == "u"
+        and dtype.itemsize >= _WIDTH_OF_INT
+        or dtype.kind == "i"
+        and fits(made, dtype)
+    ):
         return made
     return Op(helper(_WORDS[operator], dtype), (v, w), dtype)
 
@@ -148,7 +155,7 @@ def extreme(which: str, v: Expr, w: Expr, dtype: np.dtype) -> Expr:
         v, w = w, v
     if isinstance(w, Num) and is_simple(v) and (which == "max" or w.value != 0) and w.value == w.value:
         operator = "<=" if which == "max" else ">="  # not for NaN, which is chosen
-        return Op("?:", (Op(operator, (v, w), BOOL), w, v), dtype)
+        return folded(Op("?:", (folded(Op(operator, (v, w), BOOL)), w, v), dtype))
     return Op(helper(which, dtype), (v, w), dtype)
 
 
@@ -207,7 +214,7 @@ def _sign(b: Builder, x: Array) -> Array:
 
 
 @rule("round")
-def _round(b: Builder, x: Array, *, rounding_method: object) -> Array:
+def _round(b: Builder, x: Array, *, rounding_method: Any) -> Array:
     name = "round" if int(rounding_method) == 0 else "nearbyint"  # half away from zero, or to even
     return elementwise(b, x.dtype, lambda v: call(name, x.dtype, v), x)
 
@@ -241,6 +248,57 @@ def _erf_inv(b: Builder, x: Array, accuracy: object = None) -> Array:
     if x.dtype != np.float32:
         raise Declined("`erf_inv` in float64")
     return elementwise(b, x.dtype, lambda v: Op("erf_inv_f32", (v,), x.dtype), x)
+
+
+@rule("one_minus_square")
+def _one_minus_square(b: Builder, x: Array, accuracy: object = None) -> Array:
+    x = b.often(x)
+    return elementwise(b, x.dtype, lambda v: Op("-", (num(1, x.dtype), Op("*", (v, v), x.dtype)), x.dtype), x, cost=2)
+
+
+@rule("platform_index")
+def _platform_index(b: Builder, *, platforms: Sequence[Any]) -> Array:
+    """Which of the branches for platforms is that for a CPU, or for all others."""
+    places = [i for i, names in enumerate(platforms) if names is not None and "cpu" in names]
+    others = [i for i, names in enumerate(platforms) if names is None]
+    if not places and not others:
+        raise Declined("`platform_index` without a CPU")
+    return number((places or others)[0], INDEX)
+
+
+@rule("mulhi")
+def _mulhi(b: Builder, x: Array, y: Array) -> Array:
+    if x.dtype.itemsize > _WIDTH_OF_INT:
+        raise Declined("`mulhi` of 64 bits")
+    wide = np.dtype(f"{x.dtype.kind}8")
+    bits = num(8 * x.dtype.itemsize, wide)
+
+    def high(v: Expr, w: Expr) -> Expr:
+        product = Op("*", (cast(v, wide), cast(w, wide)), wide)
+        name = ">>" if wide.kind == "u" else helper("shift_right_arithmetic", wide)
+        return cast(Op(name, (product, bits), wide), x.dtype)
+
+    return elementwise(b, x.dtype, high, x, y)
+
+
+_TOTAL = {"eq_to": "==", "lt_to": "<", "le_to": "<="}
+
+
+def _register_total() -> None:
+    """Comparisons in a total order: -NaN, -inf .. -0, 0 .. inf, NaN."""
+    for primitive, operator in _TOTAL.items():
+
+        @rule(primitive)
+        def one(b: Builder, x: Array, y: Array, operator: str = operator) -> Array:
+            def compare(v: Expr, w: Expr) -> Expr:
+                if x.dtype.kind == "f":
+                    v, w = [Op(helper("total", x.dtype), (a,), np.dtype(f"i{x.dtype.itemsize}")) for a in (v, w)]
+                return Op(operator, (v, w), BOOL)
+
+            return elementwise(b, BOOL, compare, x, y)
+
+
+_register_total()
 
 
 @rule("is_finite")
@@ -289,9 +347,13 @@ def _register_shifts() -> None:
     ):
 
         @rule(primitive)
-        def one(b: Builder, x: Array, y: Array, primitive: str = primitive, operator: str = operator, word: str = word) -> Array:
+        def one(
+            b: Builder, x: Array, y: Array, primitive: str = primitive, operator: str = operator, word: str = word
+        ) -> Array:
             def shift(v: Expr, w: Expr) -> Expr:
-                plain = x.dtype.kind == "u" and x.dtype.itemsize >= _WIDTH_OF_INT and primitive != "shift_right_arithmetic"
+                plain = (
+                    x.dtype.kind == "u" and x.dtype.itemsize >= _WIDTH_OF_INT and primitive != "shift_right_arithmetic"
+                )
                 if plain and isinstance(w, Num) and 0 <= w.value < 8 * x.dtype.itemsize:
                     return Op(operator, (v, w), x.dtype)
                 return Op(helper(word, x.dtype), (v, w), x.dtype)
@@ -338,7 +400,7 @@ def _clamp(b: Builder, low: Array, x: Array, high: Array) -> Array:
 
 
 @rule("convert_element_type")
-def _convert(b: Builder, x: Array, *, new_dtype: object, weak_type: object = None, sharding: object = None) -> Array:
+def _convert(b: Builder, x: Array, *, new_dtype: Any, weak_type: object = None, sharding: object = None) -> Array:
     dtype = np.dtype(new_dtype)
     if dtype.name not in SUFFIXES:
         raise Declined(f"a conversion to {dtype.name}, which is none of C's arithmetic types here")
@@ -372,12 +434,14 @@ def cast(v: Expr, dtype: np.dtype) -> Expr:
     if dtype == BOOL:
         return Op("!=", (v, num(0, v.dtype)), BOOL)
     if v.dtype.kind == "f" and dtype.kind in "iu":
-        return Op(f"{helper('to', dtype)}", (v if v.dtype == np.float64 else Op("cast", (v,), np.dtype(np.float64)),), dtype)
+        return Op(
+            f"{helper('to', dtype)}", (v if v.dtype == np.float64 else Op("cast", (v,), np.dtype(np.float64)),), dtype
+        )
     return Op("cast", (v,), dtype)
 
 
 @rule("bitcast_convert_type")
-def _bitcast(b: Builder, x: Array, *, new_dtype: object) -> Array:
+def _bitcast(b: Builder, x: Array, *, new_dtype: Any) -> Array:
     dtype = np.dtype(new_dtype)
     if dtype.name not in SUFFIXES or dtype.itemsize != x.dtype.itemsize:
         raise Declined("a `bitcast_convert_type` between types of different sizes")
@@ -395,13 +459,13 @@ def _reduce_precision(b: Builder, x: Array, *, exponent_bits: int, mantissa_bits
     raise Declined("`reduce_precision`")
 
 
-@rule("copy", "copy_p", "stop_gradient", "optimization_barrier", "name", "pvary", "sharding_constraint")
+@rule("copy", "copy_p", "device_put", "stop_gradient", "optimization_barrier", "name", "pvary", "sharding_constraint")
 def _same(b: Builder, *xs: Array, **params: object) -> Array | list[Array]:
     return xs[0] if len(xs) == 1 else list(xs)
 
 
 @rule("iota")
-def _iota(b: Builder, *, dtype: object, shape: tuple[int, ...], dimension: int, sharding: object = None) -> Array:
+def _iota(b: Builder, *, dtype: Any, shape: tuple[int, ...], dimension: int, sharding: object = None) -> Array:
     kind = np.dtype(dtype)
     return Array(tuple(shape), kind, lambda index: index_as(index[dimension], kind))
 
@@ -409,4 +473,3 @@ def _iota(b: Builder, *, dtype: object, shape: tuple[int, ...], dimension: int, 
 def index_as(index: Expr, dtype: np.dtype) -> Expr:
     """An index as a number of another type."""
     return index if dtype == INDEX else cast(index, dtype)
-

@@ -66,7 +66,9 @@ def _gather(
         if x.dtype.kind == "f":
             fill_value = np.nan
         else:
-            fill_value = 1 if x.dtype == BOOL else np.iinfo(x.dtype).min if x.dtype.kind == "i" else np.iinfo(x.dtype).max
+            fill_value = (
+                1 if x.dtype == BOOL else np.iinfo(x.dtype).min if x.dtype.kind == "i" else np.iinfo(x.dtype).max
+            )
 
     def at(index: tuple[Expr, ...]) -> Expr:
         batch = [i for d, i in enumerate(index) if d not in dn.offset_dims]
@@ -156,12 +158,6 @@ def _scattered(combine: str) -> Any:
     return scatter
 
 
-for _words, _combine in (
-    (("scatter",), "set"),
-    (("scatter-add", "scatter_add"), "add"),
-    (("scatter-sub", "scatter_sub"), "sub"),
-    (("scatter-mul", "scatter_mul"), "mul"),
-    (("scatter_min",), "min"),
-    (("scatter_max",), "max"),
-):
-    rule(*_words)(_scattered(_combine))
+rule("scatter")(_scattered("set"))
+for _combine in ("add", "sub", "mul", "min", "max"):
+    rule(f"scatter-{_combine}", f"scatter_{_combine}")(_scattered(_combine))

@@ -13,7 +13,7 @@ from untrace.targets.c.build import Builder
 from untrace.targets.c.loops import BOOL, INDEX, Expr, Op, Read, Var
 from untrace.targets.c.rules.elementwise import arithmetic, cast, converted
 from untrace.targets.c.rules.reductions import inside_of, when
-from untrace.targets.c.rules.table import Declined, rule
+from untrace.targets.c.rules.table import rule
 
 
 @rule("dot_general")
@@ -24,7 +24,7 @@ def _dot_general(
     *,
     dimension_numbers: Any,
     precision: object = None,
-    preferred_element_type: object = None,
+    preferred_element_type: Any = None,
     out_sharding: object = None,
 ) -> Array:
     dtype = np.dtype(preferred_element_type) if preferred_element_type is not None else x.dtype
@@ -100,7 +100,8 @@ def _convolution(
     feature_group_count: int,
     batch_group_count: int,
     precision: object = None,
-    preferred_element_type: object = None,
+    preferred_element_type: Any = None,
+    out_sharding: object = None,
 ) -> Array:
     dtype = np.dtype(preferred_element_type) if preferred_element_type is not None else x.dtype
     dn = dimension_numbers
@@ -110,7 +111,9 @@ def _convolution(
     window = [kernel.shape[d] for d in ks]
     space = [
         ((n - 1) * ld + 1 + low + high - (w - 1) * rd - 1) // s + 1 if n else 0
-        for n, ld, (low, high), w, rd, s in zip(sizes, lhs_dilation, padding, window, rhs_dilation, window_strides, strict=True)
+        for n, ld, (low, high), w, rd, s in zip(
+            sizes, lhs_dilation, padding, window, rhs_dilation, window_strides, strict=True
+        )
     ]
     features, inputs = kernel.shape[ko], kernel.shape[ki]
     batch = x.shape[xn] // batch_group_count
@@ -132,7 +135,9 @@ def _convolution(
             c, *k = inner
             places: list[Expr] = []
             conditions: list[Expr] = []
-            for place, i, s, rd, ld, (low, _) in zip(at, k, window_strides, rhs_dilation, lhs_dilation, padding, strict=True):
+            for place, i, s, rd, ld, (low, _) in zip(
+                at, k, window_strides, rhs_dilation, lhs_dilation, padding, strict=True
+            ):
                 where = plus(plus(times(place, s), times(i, rd)), -low)
                 if ld != 1:
                     remainder = Op("i%", (where, num(ld, INDEX)), INDEX)
@@ -155,6 +160,3 @@ def _convolution(
 
 def _over(index: Expr, count: int) -> Expr:
     return index if count == 1 else Op("i/", (index, num(count, INDEX)), INDEX)
-
-
-__all__ = ["Declined"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from untrace.targets.c.arrays import Array, minus, num, plus, stored, times
+from untrace.targets.c.arrays import Array, num, plus, stored, times
 from untrace.targets.c.build import Builder
 from untrace.targets.c.loops import BOOL, INDEX, Buffer, Expr, If, Loop, Op, Read, Var
 from untrace.targets.c.rules.elementwise import arithmetic, cast, extreme
@@ -39,7 +40,9 @@ def combiner(which: str, dtype: np.dtype) -> tuple[Expr, Combine]:
         case "min":
             return num(high, dtype), lambda old, new: extreme("min", old, new, dtype)
         case "and":
-            return num(True if dtype == BOOL else -1, dtype), lambda old, new: Op("&&" if dtype == BOOL else "&", (old, new), dtype)
+            return num(True if dtype == BOOL else -1, dtype), lambda old, new: Op(
+                "&&" if dtype == BOOL else "&", (old, new), dtype
+            )
         case "or":
             return num(0, dtype), lambda old, new: Op("||" if dtype == BOOL else "|", (old, new), dtype)
     raise Declined(f"a reduction by {which}")
@@ -76,7 +79,9 @@ def reduced(b: Builder, x: Array, axes: Sequence[int], first: Expr, combine: Com
     if 0 not in x.shape:
         b.loops(
             x.shape,
-            lambda index: add(tuple([index[d] for d in kept]), tuple([i for d, i in enumerate(index) if d not in kept])),
+            lambda index: add(
+                tuple([index[d] for d in kept]), tuple([i for d, i in enumerate(index) if d not in kept])
+            ),
         )
     return stored(out)
 
@@ -129,12 +134,12 @@ def _best(b: Builder, x: Array, axis: int, dtype: np.dtype, operator: str) -> Ar
 
 
 @rule("argmax")
-def _argmax(b: Builder, x: Array, *, axes: tuple[int, ...], index_dtype: object) -> Array:
+def _argmax(b: Builder, x: Array, *, axes: tuple[int, ...], index_dtype: Any) -> Array:
     return _best(b, b.often(x), axes[0], np.dtype(index_dtype), ">")
 
 
 @rule("argmin")
-def _argmin(b: Builder, x: Array, *, axes: tuple[int, ...], index_dtype: object) -> Array:
+def _argmin(b: Builder, x: Array, *, axes: tuple[int, ...], index_dtype: Any) -> Array:
     return _best(b, b.often(x), axes[0], np.dtype(index_dtype), "<")
 
 
@@ -206,7 +211,9 @@ def _register_windows() -> None:
             lows = [low for low, _ in padding]
             shape = [
                 (n + low + high - (w - 1) * k - 1) // s + 1
-                for n, (low, high), w, k, s in zip(x.shape, padding, window_dimensions, window_dilation, window_strides, strict=True)
+                for n, (low, high), w, k, s in zip(
+                    x.shape, padding, window_dimensions, window_dilation, window_strides, strict=True
+                )
             ]
             out = b.new(shape, x.dtype)
 
@@ -215,7 +222,11 @@ def _register_windows() -> None:
 
                 def add(inner: tuple[Expr, ...]) -> None:
                     places = window_places(outer, inner, window_strides, window_dilation, lows)
-                    when(b, inside_of(places, x.shape), lambda: b.write(out, outer, combine(Read(out, outer), x.at(tuple(places)))))
+                    when(
+                        b,
+                        inside_of(places, x.shape),
+                        lambda: b.write(out, outer, combine(Read(out, outer), x.at(tuple(places)))),
+                    )
 
                 b.loops(window_dimensions, add)
 
@@ -275,7 +286,11 @@ def _select_and_scatter_add(
         def look(inner: tuple[Expr, ...]) -> None:
             places = window_places(outer, inner, window_strides, ones, [low for low, _ in padding])
             value = x.at(tuple(places))
-            better = Op("||", (Op("!", (Read(found, ()),), BOOL), Op(">" if largest else "<", (value, Read(best, ())), BOOL)), BOOL)
+            better = Op(
+                "||",
+                (Op("!", (Read(found, ()),), BOOL), Op(">" if largest else "<", (value, Read(best, ())), BOOL)),
+                BOOL,
+            )
 
             def take() -> None:
                 b.write(best, (), value)
@@ -287,10 +302,11 @@ def _select_and_scatter_add(
 
         b.loops(window_dimensions, look)
         target = tuple([Read(place, ()) for place in at])
-        when(b, [Read(found, ())], lambda: b.write(out, target, arithmetic("+", Read(out, target), source.at(outer), x.dtype)))
+        when(
+            b,
+            [Read(found, ())],
+            lambda: b.write(out, target, arithmetic("+", Read(out, target), source.at(outer), x.dtype)),
+        )
 
     b.loops(source.shape, window)
     return stored(out)
-
-
-__all__ = ["inside_of", "minus", "when", "window_places"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from untrace.targets.c.arrays import Array, int_of, minus, plus, reshaped, stored, times
+from untrace.targets.c.arrays import Array, bounds, int_of, minus, number, plus, remainder, reshaped, stored, times
 from untrace.targets.c.build import Builder
-from untrace.targets.c.loops import BOOL, INDEX, Expr, If, Op, Read
+from untrace.targets.c.loops import INDEX, Expr, Op, Read
 from untrace.targets.c.rules.table import rule
 
 _FEW = 4  # arrays without axes that are chosen between rather than put into a buffer
@@ -68,7 +69,9 @@ def _expand_dims(b: Builder, x: Array, *, dimensions: tuple[int, ...]) -> Array:
 def _transpose(b: Builder, x: Array, *, permutation: tuple[int, ...]) -> Array:
     back = np.argsort(permutation)
     shape = [x.shape[d] for d in permutation]
-    return moved(x, shape, lambda index: [index[d] for d in back], x.region if list(back) == list(range(len(back))) else None)
+    return moved(
+        x, shape, lambda index: [index[d] for d in back], x.region if list(back) == list(range(len(back))) else None
+    )
 
 
 @rule("rev")
@@ -121,9 +124,44 @@ def _into(b: Builder, place: Read, x: Array, starts: Sequence[int | Expr], steps
     )
 
 
+@rule("stack")
+def _stack(b: Builder, *xs: Array, axis: int) -> Array:
+    shape = [*xs[0].shape[:axis], len(xs), *xs[0].shape[axis:]]
+    out = b.new(shape, xs[0].dtype)
+    for place, x in enumerate(xs):
+        part = moved(x, [*x.shape[:axis], 1, *x.shape[axis:]], lambda index: [*index[:axis], *index[axis + 1 :]])
+        _into(b, Read(out, ()), part, [place if d == axis else 0 for d in range(len(shape))])
+    return stored(out)
+
+
+@rule("unstack")
+def _unstack(b: Builder, x: Array, *, axis: int) -> list[Array]:
+    x = b.often(x)
+    shape = [n for d, n in enumerate(x.shape) if d != axis]
+    return [moved(x, shape, lambda index, k=k: [*index[:axis], int_of(k), *index[axis:]]) for k in range(x.shape[axis])]
+
+
+@rule("tile")
+def _tile(b: Builder, x: Array, *, reps: Sequence[int]) -> Array:
+    x = b.often(x)
+    old = (1,) * (len(reps) - len(x.shape)) + x.shape
+    shape = [n * r for n, r in zip(old, reps, strict=True)]
+    first = len(old) - len(x.shape)
+    return moved(
+        x, shape, lambda index: [remainder(i, n, n * r) for i, n, r in zip(index, old, reps, strict=True)][first:]
+    )
+
+
+@rule("empty", "empty2")
+def _empty(b: Builder, *, dtype: Any, shape: Sequence[int] = (), out_sharding: object = None) -> Array:
+    return number(0, np.dtype(dtype), tuple(shape))
+
+
 @rule("pad")
 def _pad(b: Builder, x: Array, padding: Array, *, padding_config: Sequence[tuple[int, int, int]]) -> Array:
-    shape = [low + high + n + max(n - 1, 0) * inside for n, (low, high, inside) in zip(x.shape, padding_config, strict=True)]
+    shape = [
+        low + high + n + max(n - 1, 0) * inside for n, (low, high, inside) in zip(x.shape, padding_config, strict=True)
+    ]
     out = b.new(shape, x.dtype)
     zero = b.often(padding)
     b.fill(Read(out, ()), Array(tuple(shape), x.dtype, lambda index: zero.at(())))
@@ -131,7 +169,7 @@ def _pad(b: Builder, x: Array, padding: Array, *, padding_config: Sequence[tuple
     keeps: list[tuple[int, int]] = []
     for n, size, (low, _, inside) in zip(x.shape, shape, padding_config, strict=True):
         step = inside + 1
-        first = max(0, -(-(-low) // step))
+        first = (max(0, -low) + inside) // step
         last = min(n, (size - 1 - low) // step + 1) if size > low else 0
         keeps.append((first, max(first, last)))
     part = moved(
@@ -160,8 +198,6 @@ def clamped(start: Expr, last: int) -> Expr:
     """An index as JAX takes it: one outside becomes the nearest inside."""
     if last <= 0:
         return int_of(0)
-    from untrace.targets.c.arrays import bounds
-
     known = bounds(start)
     if known is not None and 0 <= known[0] and known[1] <= last:
         return start if start.dtype == INDEX else Op("cast", (start,), INDEX)
@@ -183,7 +219,9 @@ def starts_of(b: Builder, starts: Sequence[Array], shape: Sequence[int], sizes: 
 def _dynamic_slice(b: Builder, x: Array, *starts: Array, slice_sizes: tuple[int, ...]) -> Array:
     x = b.often(x) if x.size > 1 else x
     at = starts_of(b, starts, x.shape, slice_sizes)
-    return moved(x, slice_sizes, lambda index: [plus(s, i) for s, i in zip(at, index, strict=True)], _part(x, at, slice_sizes))
+    return moved(
+        x, slice_sizes, lambda index: [plus(s, i) for s, i in zip(at, index, strict=True)], _part(x, at, slice_sizes)
+    )
 
 
 def _part(x: Array, at: Sequence[Expr], sizes: Sequence[int]) -> Read | None:
@@ -199,6 +237,3 @@ def _dynamic_update_slice(b: Builder, x: Array, update: Array, *starts: Array) -
     b.fill(Read(out, ()), x)
     _into(b, Read(out, ()), update, at)
     return stored(out)
-
-
-__all__ = ["BOOL", "If", "clamped", "moved", "starts_of"]

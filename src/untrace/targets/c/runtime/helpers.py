@@ -35,6 +35,33 @@ static inline bool in_range(int64_t i, int64_t last)
     return 0 <= i && i <= last;
 }
 """,
+    "threefry": """
+/* A word of random bits for a key of two words and a count of two (Salmon et al., 2011). */
+static inline uint32_t threefry(uint32_t a, uint32_t b, uint32_t x, uint32_t y, int which)
+{
+    static const int turns[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
+    const uint32_t keys[3] = {a, b, a ^ b ^ 0x1BD11BDAu};
+    x += a;
+    y += b;
+    for (int i = 0; i < 5; i++) {
+        for (int j = 0; j < 4; j++) {
+            const int n = turns[i % 2][j];
+            x += y;
+            y = ((y << n) | (y >> (32 - n))) ^ x;
+        }
+        x += keys[(i + 1) % 3];
+        y += keys[(i + 2) % 3] + (uint32_t)(i + 1);
+    }
+    return which == 0 ? x : y;
+}
+""",
+    "random_word": """
+/* Random bits for the element number i. */
+static inline uint32_t random_word(uint32_t a, uint32_t b, uint32_t i)
+{
+    return threefry(a, b, 0, i, 0) ^ threefry(a, b, 0, i, 1);
+}
+""",
     "erf_inv_f32": """
 /* Giles, Approximating the erfinv function (2012), as XLA has it. */
 static float erf_inv_f32(float x)
@@ -194,15 +221,71 @@ static inline bool after_S(T a, T b)
 
 # U: the unsigned type in which it is computed.
 _OF_INTEGERS = {
-    "add": "static inline T add_S(T a, T b)\n{\n    return (T)((U)a + (U)b);\n}\n",
-    "sub": "static inline T sub_S(T a, T b)\n{\n    return (T)((U)a - (U)b);\n}\n",
-    "mul": "static inline T mul_S(T a, T b)\n{\n    return (T)((U)a * (U)b);\n}\n",
-    "max": "static inline T max_S(T a, T b)\n{\n    return a > b ? a : b;\n}\n",
-    "min": "static inline T min_S(T a, T b)\n{\n    return a < b ? a : b;\n}\n",
-    "shift_left": "/* 0 where all bits go. */\nstatic inline T shift_left_S(T a, T n)\n{\n    return (T)((V)n < BITS ? (U)a << (U)n : 0);\n}\n",
-    "shift_right_logical": "/* 0 where all bits go. */\nstatic inline T shift_right_logical_S(T a, T n)\n{\n    return (T)((V)n < BITS ? (U)(V)a >> (U)n : 0);\n}\n",
-    "population_count": "static inline T population_count_S(T x)\n{\n    U rest = (V)x;\n    int count = 0;\n    for (; rest != 0; rest &= rest - 1) {\n        count++;\n    }\n    return (T)count;\n}\n",
-    "clz": "static inline T clz_S(T x)\n{\n    int count = 0;\n    for (U bit = (U)1 << (BITS - 1); bit != 0 && ((V)x & bit) == 0; bit >>= 1) {\n        count++;\n    }\n    return (T)count;\n}\n",
+    "add": """
+static inline T add_S(T a, T b)
+{
+    return (T)((U)a + (U)b);
+}
+""",
+    "sub": """
+static inline T sub_S(T a, T b)
+{
+    return (T)((U)a - (U)b);
+}
+""",
+    "mul": """
+static inline T mul_S(T a, T b)
+{
+    return (T)((U)a * (U)b);
+}
+""",
+    "max": """
+static inline T max_S(T a, T b)
+{
+    return a > b ? a : b;
+}
+""",
+    "min": """
+static inline T min_S(T a, T b)
+{
+    return a < b ? a : b;
+}
+""",
+    "shift_left": """
+/* 0 where all bits go. */
+static inline T shift_left_S(T a, T n)
+{
+    return (T)((V)n < BITS ? (U)a << (U)n : 0);
+}
+""",
+    "shift_right_logical": """
+/* 0 where all bits go. */
+static inline T shift_right_logical_S(T a, T n)
+{
+    return (T)((V)n < BITS ? (U)(V)a >> (U)n : 0);
+}
+""",
+    "population_count": """
+static inline T population_count_S(T x)
+{
+    U rest = (V)x;
+    int count = 0;
+    for (; rest != 0; rest &= rest - 1) {
+        count++;
+    }
+    return (T)count;
+}
+""",
+    "clz": """
+static inline T clz_S(T x)
+{
+    int count = 0;
+    for (U bit = (U)1 << (BITS - 1); bit != 0 && ((V)x & bit) == 0; bit >>= 1) {
+        count++;
+    }
+    return (T)count;
+}
+""",
     "to": """
 /* A number too large is the largest, or the smallest, that there is; NaN is 0. */
 static inline T to_S(double x)
@@ -212,17 +295,71 @@ static inline T to_S(double x)
 """,
 }
 _OF_SIGNED = {
-    "div": "/* What XLA gives: -1 for a division by zero. */\nstatic inline T div_S(T a, T b)\n{\n    return b == 0 ? (T)-1 : b == -1 ? (T)(0 - (U)a) : (T)(a / b);\n}\n",
-    "rem": "/* What XLA gives: the number itself for a division by zero. */\nstatic inline T rem_S(T a, T b)\n{\n    return b == 0 ? a : b == -1 ? (T)0 : (T)(a % b);\n}\n",
-    "sign": "static inline T sign_S(T x)\n{\n    return x > 0 ? 1 : x < 0 ? -1 : 0;\n}\n",
-    "abs": "static inline T abs_S(T x)\n{\n    return x < 0 ? (T)(0 - (U)x) : x;\n}\n",
-    "shift_right_arithmetic": "/* The sign where all bits go. */\nstatic inline T shift_right_arithmetic_S(T a, T n)\n{\n    const int by = (V)n < BITS ? (int)n : BITS - 1;\n    return a < 0 ? (T)~(T)(~a >> by) : (T)(a >> by);\n}\n",
+    "div": """
+/* What XLA gives: -1 for a division by zero. */
+static inline T div_S(T a, T b)
+{
+    return b == 0 ? (T)-1 : b == -1 ? (T)(0 - (U)a) : (T)(a / b);
+}
+""",
+    "rem": """
+/* What XLA gives: the number itself for a division by zero. */
+static inline T rem_S(T a, T b)
+{
+    return b == 0 ? a : b == -1 ? (T)0 : (T)(a % b);
+}
+""",
+    "sign": """
+static inline T sign_S(T x)
+{
+    return x > 0 ? 1 : x < 0 ? -1 : 0;
+}
+""",
+    "abs": """
+static inline T abs_S(T x)
+{
+    return x < 0 ? (T)(0 - (U)x) : x;
+}
+""",
+    "shift_right_arithmetic": """
+/* The sign where all bits go. */
+static inline T shift_right_arithmetic_S(T a, T n)
+{
+    const int by = (V)n < BITS ? (int)n : BITS - 1;
+    return a < 0 ? (T)~(T)(~a >> by) : (T)(a >> by);
+}
+""",
 }
 _OF_UNSIGNED = {
-    "div": "/* What XLA gives: all bits for a division by zero. */\nstatic inline T div_S(T a, T b)\n{\n    return b == 0 ? (T)HIGH : (T)(a / b);\n}\n",
-    "rem": "/* What XLA gives: the number itself for a division by zero. */\nstatic inline T rem_S(T a, T b)\n{\n    return b == 0 ? a : (T)(a % b);\n}\n",
-    "sign": "static inline T sign_S(T x)\n{\n    return x > 0 ? 1 : 0;\n}\n",
-    "shift_right_arithmetic": "/* The first bit where all others go. */\nstatic inline T shift_right_arithmetic_S(T a, T n)\n{\n    const bool set = (a >> (BITS - 1)) != 0;\n    const U ones = set ? ~(U)0 : 0;\n    return (T)(n < BITS ? n == 0 ? (U)a : ((U)a >> n) | (U)(ones << (BITS - n)) : ones);\n}\n",
+    "div": """
+/* What XLA gives: all bits for a division by zero. */
+static inline T div_S(T a, T b)
+{
+    return b == 0 ? (T)HIGH : (T)(a / b);
+}
+""",
+    "rem": """
+/* What XLA gives: the number itself for a division by zero. */
+static inline T rem_S(T a, T b)
+{
+    return b == 0 ? a : (T)(a % b);
+}
+""",
+    "sign": """
+static inline T sign_S(T x)
+{
+    return x > 0 ? 1 : 0;
+}
+""",
+    "shift_right_arithmetic": """
+/* The first bit where all others go. */
+static inline T shift_right_arithmetic_S(T a, T n)
+{
+    const bool set = (a >> (BITS - 1)) != 0;
+    const U ones = set ? ~(U)0 : 0;
+    return (T)(n < BITS ? n == 0 ? (U)a : ((U)a >> n) | (U)(ones << (BITS - n)) : ones);
+}
+""",
 }
 
 
@@ -233,14 +370,21 @@ def _typed(text: str, suffix: str) -> str:
         "T": TYPES[suffix], "U": "uint64_t" if bits == "64" else "uint32_t", "V": f"uint{bits}_t", "BITS": bits,
         "LOW": low, "HIGH": high,
     }  # fmt: skip
-    return re.sub(r"\b(T|U|V|BITS|LOW|HIGH)\b", lambda m: words[m[0]], re.sub(r"_S\b", f"_{suffix}", text)).strip() + "\n"
+    return (
+        re.sub(r"\b(T|U|V|BITS|LOW|HIGH)\b", lambda m: words[m[0]], re.sub(r"_S\b", f"_{suffix}", text)).strip() + "\n"
+    )
 
 
 @functools.cache
 def helpers() -> dict[str, str]:
     """All helpers, by name, in an order in which each stands after those that it calls."""
     found = {name: text.strip() + "\n" for name, text in _PLAIN.items()}
-    for table, suffixes in ((_OF_FLOATS, _FLOATS), (_OF_INTEGERS, _INTEGERS), (_OF_SIGNED, _SIGNED), (_OF_UNSIGNED, _INTEGERS[4:])):
+    for table, suffixes in (
+        (_OF_FLOATS, _FLOATS),
+        (_OF_INTEGERS, _INTEGERS),
+        (_OF_SIGNED, _SIGNED),
+        (_OF_UNSIGNED, _INTEGERS[4:]),
+    ):
         for name, text in table.items():
             for suffix in suffixes:
                 found[f"{name}_{suffix}"] = _typed(text, suffix)
@@ -261,6 +405,13 @@ def helpers() -> dict[str, str]:
                 f"static inline {TYPES[b]} bits_{a}_{b}({TYPES[a]} x)\n{{\n    {TYPES[b]} y;\n"
                 "    memcpy(&y, &x, sizeof y);\n    return y;\n}\n"
             )
+    for suffix, integer in (("f32", "i32"), ("f64", "i64")):
+        kind, most = TYPES[integer], _LIMITS[integer][1]
+        found[f"total_{suffix}"] = (
+            f"/* A number that is ordered as -NaN, -inf .. -0, 0 .. inf, NaN. */\nstatic inline {kind} total_{suffix}("
+            f"{TYPES[suffix]} x)\n{{\n    const {kind} bits = bits_{suffix}_{integer}(x);\n"
+            f"    return bits < 0 ? bits ^ {most} : bits;\n}}\n"
+        )
     return found
 
 
