@@ -284,7 +284,7 @@ class Builder:
                 return self._of_words(rule, equation, inputs)
             found = rule(self, *inputs, **equation.params)
         except TypeError as error:
-            if "unexpected keyword" in str(error):
+            if "keyword" in str(error):
                 raise Declined(f"`{callee.name}` ({error})") from error
             raise
         return [found] if isinstance(found, Array) else found

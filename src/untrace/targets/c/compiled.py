@@ -46,7 +46,7 @@ def compiler() -> str:
 
 def build(program: CProgram, flags: Sequence[str] = EXACT) -> Path:
     """The path of the shared library that the text compiles to. Raises CompilerError with what the compiler says."""
-    key = hashlib.sha256("\0".join([program.source, program.header, *flags]).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\0".join([program.source, program.header, program.data, *flags]).encode()).hexdigest()[:16]
     folder = Path(_folder(os.getpid()).name) / key
     library = folder / f"{program.name}.so"
     if library.exists():
@@ -54,7 +54,11 @@ def build(program: CProgram, flags: Sequence[str] = EXACT) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / f"{program.name}.c").write_text(program.source)
     (folder / f"{program.name}.h").write_text(program.header)
-    command = [compiler(), *flags, "-shared", "-fPIC", f"{program.name}.c", "-o", f"{library.name}.part", "-lm"]
+    sources = [f"{program.name}.c"]
+    if program.data:
+        sources.append(f"{program.name}_data.c")
+        (folder / sources[1]).write_text(program.data)
+    command = [compiler(), *flags, "-shared", "-fPIC", *sources, "-o", f"{library.name}.part", "-lm"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT)
     if done.returncode:
         raise CompilerError(f"the C compiler does not take the text of {program.name}:\n{done.stderr[:2000]}")

@@ -25,6 +25,7 @@ from untrace.targets.c.structs import Leaf, Place, Struct, Structs, layout, offs
 from untrace.targets.c.text import WIDTH, Printer, parameter, slot_name, wrapped
 
 _PER_LINE = 8  # numbers of a table
+_LARGE = 4096  # bytes of a table that stands in a file of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class CProgram:
 
     `result`: what it gives: a number that it returns (`returns`), or what it writes to the address that it is given.
     `work_bytes`: how much memory it needs beside; 0 where it takes none.
+    `data`: the text of a second source, with its large constants; "" where it has none.
     """
 
     name: str
@@ -59,6 +61,7 @@ class CProgram:
     returns: bool
     work_bytes: int = 0
     notes: tuple[str, ...] = field(default=())
+    data: str = ""
 
     def with_head(self, before: str, after: str) -> CProgram:
         """The same with another comment on top."""
@@ -74,7 +77,7 @@ def c_program(program: Program, arguments: Sequence[tuple[str, PyTree]], result:
     name = c_name(program.entry.name, "program")
     unit, builder = Unit(), None
     builder = Builder(unit)
-    structs, scope = Structs(), Scope()
+    structs, scope = Structs(), Scope([name, "work"])
     made: list[Argument] = []
     inputs: list[Buffer] = []
     try:
@@ -126,7 +129,7 @@ def _body(
         builder.unit.refuse("a function without results", None)
         return None, False, []
     hints = [None if isinstance(r, Literal) else r.hint for r in entry.results]
-    word = (hints[0] if len(hints) == 1 else None) or "result"
+    word = (hints[0] if len(hints) == 1 and hints[0] != name else None) or "result"
     if len(arrays) == 1 and not arrays[0].shape and jax.tree_util.all_leaves([result]):
         function.returns = builder.result(arrays[0], entry.results[0])
         return Argument("result", Leaf((), arrays[0].dtype), places(Leaf((), arrays[0].dtype))), True, []
@@ -159,8 +162,9 @@ def _texts(
     _rename_calls(unit, function)
     used = [a.buffer for f in (*unit.functions, function) for s in f.body for a in accesses(s)]
     tables = [b for b in dict.fromkeys(used) if b.kind == "table"]
+    large = [t for t in tables if t.value is not None and t.value.nbytes > _LARGE]
     for table in tables:
-        table.name = taken.fresh(table.name, "table")
+        table.name = taken.fresh(f"{name}_{table.name}" if table in large else table.name, "table")
     printer = Printer(frozenset(every), taken)
     bodies = [printer.function(one) for one in unit.functions]
     outer = [a.name for a in arguments] + ([result.name] if result is not None and not returns else [])
@@ -168,7 +172,10 @@ def _texts(
     bodies.append(printer.function(function, signature, [*outer, *(["work"] if function.needs_work else [])]))
     _unused(bodies, function, arguments)
     works = [text for one in (*unit.functions, function) if (text := _work(one))]
-    texts = [needed(printer.used), [_table(t) for t in tables], works[:-1] if function.needs_work else works, bodies]
+    texts = [
+        needed(printer.used), ["\n".join([f"extern const {_declared(t)};" for t in large])] if large else [],
+        [_table(t) for t in tables if t not in large], bodies,
+    ]  # fmt: skip
     includes = ["<math.h>", "<stdbool.h>", "<stddef.h>", "<stdint.h>", "<string.h>"]
     body = "\n\n".join([t.rstrip("\n") for group in texts for t in group])
     wanted = [i for i in includes if i != "<string.h>" or "memcpy(" in body]
@@ -179,18 +186,21 @@ def _texts(
             *asserts, *([""] if asserts else []), body, "",
         ]
     )  # fmt: skip
-    nested = [w for w in works[:-1]] if function.needs_work else []
-    header = _header(function, signature_in_header(function, arguments, result, returns), structs, head, nested, works)
-    return CProgram(
-        name, source if not nested else _without(source, nested), header, arguments, result, returns, _size(function)
-    )
-
-
-def _without(source: str, nested: Sequence[str]) -> str:
-    """The source without structs that stand in the header, for the entry's own memory holds them."""
-    for text in nested:
-        source = source.replace(text.rstrip("\n") + "\n\n", "", 1)
-    return source
+    header = _header(function, signature_in_header(function, arguments, result, returns), structs, head, works)
+    data = ""
+    if large:
+        lines = [
+            "/* The large constants. */",
+            "",
+            "#include <math.h>",
+            "#include <stdbool.h>",
+            "#include <stdint.h>",
+            "",
+        ]
+        for table in large:
+            lines += [f"extern const {_declared(table)};", _table(table, ""), ""]
+        data = "\n".join(lines)
+    return CProgram(name, source, header, arguments, result, returns, _size(function), data=data)
 
 
 def _rename_calls(unit: Unit, function: CFunction) -> None:
@@ -260,17 +270,34 @@ def _size(function: CFunction) -> int:
     return own + max(map(_size, function.callees), default=0)
 
 
-def _table(buffer: Buffer) -> str:
+def _table(buffer: Buffer, before: str = "static ") -> str:
     assert buffer.value is not None
-    shape = "".join([f"[{n}]" for n in buffer.shape])
-    start = f"static const {c_type(buffer.dtype)} {buffer.name}{shape} = "
-    return wrapped(f"{start}{_initialiser(buffer.value, buffer.dtype)};", "")
+    start = f"{before}const {_declared(buffer)} = "
+    text = _initialiser(buffer.value, buffer.dtype)
+    if len(start) + len(text) < WIDTH:
+        return f"{start}{text};"
+    return f"{start}{{\n{_rows(buffer.value, buffer.dtype)}}};"
+
+
+def _declared(buffer: Buffer) -> str:
+    return f"{c_type(buffer.dtype)} {buffer.name}" + "".join([f"[{n}]" for n in buffer.shape])
 
 
 def _initialiser(value: np.ndarray, dtype: np.dtype) -> str:
     if not value.ndim:
         return literal(value.item(), dtype)
+    if value.size > WIDTH:  # more than a line
+        return " " * WIDTH
     return "{" + ", ".join([_initialiser(part, dtype) for part in value]) + "}"
+
+
+def _rows(value: np.ndarray, dtype: np.dtype, indent: str = "    ") -> str:
+    """What stands between the braces of a table of several lines."""
+    if value.ndim > 1:
+        return "".join([f"{indent}{{\n{_rows(part, dtype, indent + '    ')}{indent}}},\n" for part in value])
+    words = [literal(x.item(), dtype) for x in value]
+    lines = [words[k : k + _PER_LINE] for k in range(0, len(words), _PER_LINE)]
+    return "".join([f"{indent}{', '.join(line)},\n" for line in lines])
 
 
 def _asserts(struct: Struct) -> list[str]:
@@ -290,21 +317,18 @@ def _comment(text: str) -> str:
     return "/* " + "\n".join([lines[0], *[f" * {line}".rstrip() for line in lines[1:]]]) + " */"
 
 
-def _header(
-    function: CFunction, signature: str, structs: Structs, head: str, nested: Sequence[str], works: Sequence[str]
-) -> str:
+def _header(function: CFunction, signature: str, structs: Structs, head: str, works: Sequence[str]) -> str:
     name, guard = function.name, f"{function.name.upper()}_H"
     macro = f"{name.upper()}_RESTRICT"
-    memory = [*nested, works[-1]] if function.needs_work else []
     lines = [
         _comment(head), f"#ifndef {guard}", f"#define {guard}", "", "#include <stdbool.h>", "#include <stdint.h>", "",
         "#ifdef __cplusplus", f"#define {macro}", 'extern "C" {', "#else", f"#define {macro} restrict", "#endif", "",
     ]  # fmt: skip
     for text in structs.texts():
         lines += [text, ""]
-    if memory:
+    if works:
         lines += [f"/* Memory that {name} works in: any, as it is; of each thread its own. */"]
-    for text in memory:
+    for text in works:
         lines += [text, ""]
     lines += [wrapped(f"{signature};", ""), "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""]
     return "\n".join(lines)

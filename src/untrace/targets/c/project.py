@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from untrace.targets.c.expressions import c_type
 from untrace.targets.c.program import Argument, CProgram
 from untrace.targets.c.structs import Leaf
@@ -10,12 +12,13 @@ from untrace.targets.c.structs import Leaf
 def files(program: CProgram) -> dict[str, str]:
     """The files of a saved program, by name."""
     name = program.name
-    return {
-        f"{name}.h": program.header, f"{name}.c": program.source, "main.c": example(program), "CMakeLists.txt": cmake(name),
-    }  # fmt: skip
+    found = {f"{name}.h": program.header, f"{name}.c": program.source}
+    if program.data:
+        found[f"{name}_data.c"] = program.data
+    return {**found, "main.c": example(program), "CMakeLists.txt": cmake(name, list(found)[1:])}
 
 
-def cmake(name: str) -> str:
+def cmake(name: str, sources: Sequence[str]) -> str:
     return f"""cmake_minimum_required(VERSION 3.10)
 project({name} C)
 set(CMAKE_C_STANDARD 11)
@@ -23,7 +26,7 @@ set(CMAKE_C_STANDARD_REQUIRED ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-add_library({name} {name}.c)
+add_library({name} {" ".join(sources)})
 target_include_directories({name} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})
 target_link_libraries({name} PUBLIC m)
 add_executable({name}_example main.c)

@@ -10,7 +10,7 @@ from untrace.targets.c.rules.table import Declined, rule
 
 
 @rule("cholesky")
-def _cholesky(b: Builder, x: Array, *, symmetrize_input: bool) -> Array:
+def _cholesky(b: Builder, x: Array, *, symmetrize_input: bool = False) -> Array:
     n = x.shape[-1]
     if symmetrize_input:
         given = b.often(x)
