@@ -30,7 +30,7 @@ import itertools
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -422,8 +422,8 @@ def cases_of(where: str, only: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def arguments(what: str, seconds: float) -> argparse.Namespace:
-    """The command line of a bench that runs programs one by one: which, and how long each may take."""
+def arguments(what: str, seconds: float, targets: Sequence[str] = ()) -> argparse.Namespace:
+    """The command line of a bench that runs programs one by one: which, for which of some targets, and how long each may take."""
     parser = argparse.ArgumentParser(description=what)
     everything = [str(SHARED / "zoo"), str(SHARED / "zoo2"), str(ROOT / "tests" / "gallery"), "suite"]
     parser.add_argument("--of", nargs="*", default=everything, help="folders of programs, or suite")
@@ -431,6 +431,8 @@ def arguments(what: str, seconds: float) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=seconds, help="time limit of one program")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", help="where to write everything measured")
+    if targets:
+        parser.add_argument("--target", choices=targets, default=targets[0])
     return parser.parse_args()
 
 
@@ -439,7 +441,7 @@ def measured_rows(script: str, options: argparse.Namespace) -> Iterator[dict[str
     cases = [case for where in options.of for case in cases_of(where, options.only)]
 
     def run(case: dict[str, Any]) -> dict[str, Any]:
-        asked = {k: case[k] for k in ("kind", "case")}
+        asked = {**{k: case[k] for k in ("kind", "case")}, "target": getattr(options, "target", "jax")}
         return {**case, **run_child(script, asked, options.seconds, devices=case["devices"], x64=case["x64"])}
 
     rows: list[dict[str, Any]] = []

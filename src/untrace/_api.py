@@ -18,6 +18,7 @@ from untrace._garbage import no_collections
 from untrace._options import WORDS, Options
 from untrace.capture.function import Captured
 from untrace.driver.attempts import Result, write_and_prove
+from untrace.driver.in_c import InC, written_in_c
 from untrace.driver.sizes import Call, written_for_sizes
 from untrace.driver.steps import Step, steps_of
 from untrace.driver.translate import TARGETS, translated
@@ -61,7 +62,7 @@ class Decompiled:
     callables: dict[str, Callable[..., Any]] = field(repr=False, default_factory=dict)
     _origins: list[Any] = field(repr=False, default_factory=list)
     _module: LoadedText | None = field(repr=False, default=None)
-    _translate: Callable[[str], Translated] | None = field(repr=False, default=None)
+    _translate: Callable[[str], Translated | InC] | None = field(repr=False, default=None)
     _mapped: Callable[[LoadedText], SourceMap] | None = field(repr=False, default=None)
 
     @property
@@ -97,8 +98,8 @@ class Decompiled:
         """
         return save_module(path, self.source, self.arrays, overwrite)
 
-    def to(self, target: str) -> Translated:
-        """The same program for another target: "numpy". Its derivatives are written out there.
+    def to(self, target: str) -> Translated | InC:
+        """The same program for another target: "numpy" or "c". Its derivatives are written out there.
 
         Raises OptionError for a target that is not there yet, UnsupportedPrimitiveError for what the target cannot express.
         """
@@ -109,8 +110,8 @@ class Decompiled:
 
 
 def _check_target(target: str) -> None:
-    if target not in TARGETS:
-        known = ", ".join(map(repr, TARGETS))
+    if target not in (*TARGETS, "c"):
+        known = ", ".join(map(repr, (*TARGETS, "c")))
         raise OptionError(f"the target {target!r} is not there yet; this version has 'jax' and {known}")
 
 
@@ -157,7 +158,7 @@ def decompile(
     derivatives: "auto": a derivative that the function calls (`jax.grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`) stays a
         call of a function of the text, and what was handed over as a derivative (`decompile(jax.grad(loss))`) is written out;
         "called": that stays a call as well; "written": all are written out.
-    target: "jax", or "numpy": then it is a Translated that comes, see `Decompiled.to`.
+    target: "jax", or "numpy" or "c": then it is a Translated, or an InC, that comes, see `Decompiled.to`.
 
     Raises OptionError, CaptureError (the function cannot be traced), UnsupportedPrimitiveError, ProofError.
     """
@@ -188,11 +189,13 @@ class _Job:
     options: Options
 
 
-def _translated(job: _Job, args: tuple[Any, ...], kwargs: dict[str, Any], target: str) -> Translated:
+def _translated(job: _Job, args: tuple[Any, ...], kwargs: dict[str, Any], target: str) -> Translated | InC:
     """The text for another target than JAX."""
     nums, names = static_arguments(job.function, args, job.static_argnums, job.static_argnames)
     call = Call(job.function, args, kwargs, nums, names, note_calls=False)
     with no_collections():
+        if target == "c":
+            return written_in_c(call, job.options, [call.with_arguments(more) for more in job.also])
         return translated(target, call, job.options, [call.with_arguments(more) for more in job.also])
 
 

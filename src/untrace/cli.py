@@ -126,12 +126,15 @@ def _write(argv: list[str]) -> int:
     )
     _add_function_arguments(parser)
     _add_style_arguments(parser)
-    parser.add_argument("-o", "--output", metavar="OUT.py", type=Path, help="the file to write (required)")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT.py", type=Path, help="the file to write (required); for C a folder"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite OUT.py when it exists")
     options = parser.parse_intermixed_args(argv)
     if options.output is None:  # not left to argparse, which then hides a misspelt flag
         parser.error("the file to write is missing: -o OUT.py")
-    _check_output(options.output, options.target, force=options.force)
+    if options.to != "c" or not options.output.is_dir():  # what is in a folder is looked at by `save`
+        _check_output(options.output, options.target, force=options.force)
 
     terminal = _terminal()
     decompiled = _decompile(options, terminal)
@@ -414,7 +417,9 @@ _OPTION_HELP = {
 
 
 def _add_style_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", metavar="TARGET", help="numpy: the program without JAX, its derivatives written out")
+    parser.add_argument(
+        "--to", metavar="TARGET", help="numpy or c: the program without JAX, its derivatives written out"
+    )
     parser.add_argument("--style", help="how to write: exact is one statement per equation")
     parser.add_argument("--comments", help="full, some or none: types and places beside the statements")
     parser.add_argument("--annotations", help='jaxtyping: `x: Float[Array, "8 128"]` in every function')

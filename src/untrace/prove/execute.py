@@ -23,6 +23,10 @@ _LINES = 300_000  # of Python that a text runs on a sampled input
 _CLOSE = 1024  # units in the last place of the largest number of a result
 
 
+class Endless(Exception):
+    """A text has not come to its end within some time: one that runs outside of Python raises it by itself."""
+
+
 def checked(
     original: Callable[..., Data],
     rounded: Callable[..., Data],
@@ -119,7 +123,7 @@ def _within(lines: int | None, text: Callable[..., Data], inputs: Sequence[np.nd
         sys.settrace(trace)
     try:
         return text(*inputs)
-    except _TooLong:
+    except (_TooLong, Endless):
         return None
     except Exception as error:
         return error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -34,6 +34,29 @@ def save_module(path: str | os.PathLike[str], source: str, arrays: dict[str, np.
     if arrays:  # first the data: a module without its data is worse than data without a module
         _write_atomically(data, lambda temporary: save_arrays(temporary, arrays))
     _write_atomically(path, lambda temporary: _write_text(temporary, source))
+    return path
+
+
+def save_files(path: str | os.PathLike[str], texts: Mapping[str, str], overwrite: bool) -> str:
+    """Writes texts into the folder `path`, by the names of their files, and makes it where its parent is there; returns the path.
+
+    Raises OutputExistsError where one of the files exists, unless `overwrite`: then none is written.
+    """
+    path = os.fspath(path)
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise OptionError(f"{path} is a file; a program in C is saved into a folder")
+    if not overwrite:
+        for name in texts:
+            if os.path.exists(os.path.join(path, name)):
+                raise OutputExistsError(
+                    f"{os.path.join(path, name)} exists; pass overwrite=True (on the command line --force) to replace it"
+                )
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        raise OptionError(f"there is no folder {parent} to save into")
+    os.makedirs(path, exist_ok=True)
+    for name, text in texts.items():
+        _write_atomically(os.path.join(path, name), lambda temporary, text=text: _write_text(temporary, text))
     return path
 
 

@@ -1,0 +1,5 @@
+"""The rules of the C target, by family; importing them registers them."""
+
+from __future__ import annotations
+
+from untrace.targets.c.rules import elementwise, indexing, linalg, products, random, reductions, shapes, sorting  # noqa: F401

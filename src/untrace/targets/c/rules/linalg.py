@@ -1,0 +1,87 @@
+"""Factorizations of small matrices and triangular solves, by helpers over one matrix at a time."""
+
+from __future__ import annotations
+
+from untrace.targets.c.arrays import Array, num, stored
+from untrace.targets.c.build import Builder
+from untrace.targets.c.loops import BOOL, INDEX, Expr, Invoke, Read
+from untrace.targets.c.rules.elementwise import helper
+from untrace.targets.c.rules.table import Declined, rule
+
+
+@rule("cholesky")
+def _cholesky(b: Builder, x: Array, *, symmetrize_input: bool = False) -> Array:
+    n = x.shape[-1]
+    if symmetrize_input:
+        given = b.often(x)
+        half = num(0.5, x.dtype)
+        from untrace.targets.c.loops import Op
+
+        def mean(index: tuple[Expr, ...]) -> Expr:
+            other = (*index[:-2], index[-1], index[-2])
+            return Op("*", (half, Op("+", (given.at(index), given.at(other)), x.dtype)), x.dtype)
+
+        x = Array(x.shape, x.dtype, mean, 2)
+    whole = b.whole(x, "matrix")
+    out = b.new(x.shape, x.dtype)
+    b.loops(
+        x.shape[:-2],
+        lambda i: b.block.append(
+            Invoke(helper("cholesky", x.dtype), [num(n, INDEX), Read(whole.buffer, (*whole.index, *i))], [Read(out, i)])
+        ),
+    )
+    return stored(out)
+
+
+@rule("triangular_solve")
+def _triangular_solve(
+    b: Builder,
+    a: Array,
+    y: Array,
+    *,
+    left_side: bool,
+    lower: bool,
+    transpose_a: bool,
+    conjugate_a: bool,
+    unit_diagonal: bool,
+) -> Array:
+    n = a.shape[-1]
+    # From the right it is the transposed system from the left.
+    rows, columns = (y.shape[-2], y.shape[-1]) if left_side else (y.shape[-1], y.shape[-2])
+    matrix = b.whole(a, "matrix")
+    out = b.new((*y.shape[:-2], rows, columns), y.dtype)
+    b.fill(
+        Read(out, ()),
+        Array(out.shape, y.dtype, lambda i: y.at(i if left_side else (*i[:-2], i[-1], i[-2])), y.cost),
+    )
+    flags = [num(f, BOOL) for f in (lower, transpose_a == left_side, unit_diagonal)]
+    b.loops(
+        y.shape[:-2],
+        lambda i: b.block.append(
+            Invoke(
+                helper("solve_triangular", y.dtype),
+                [num(n, INDEX), num(columns, INDEX), Read(matrix.buffer, (*matrix.index, *i)), *flags],
+                [Read(out, i)],
+            )
+        ),
+    )
+    if left_side:
+        return stored(out)
+    return Array(y.shape, y.dtype, lambda i: Read(out, (*i[:-2], i[-1], i[-2])))
+
+
+@rule("lu")
+def _lu(b: Builder, x: Array) -> list[Array]:
+    *batch, m, n = x.shape
+    if m != n:
+        raise Declined("`lu` of a matrix that is not square")
+    out = b.new(x.shape, x.dtype, 0)
+    b.fill(Read(out, ()), x)
+    pivots, order = b.new((*batch, n), INDEX, 1), b.new((*batch, n), INDEX, 2)
+    b.loops(
+        batch,
+        lambda i: b.block.append(
+            Invoke(helper("lu", x.dtype), [num(n, INDEX)], [Read(out, i), Read(pivots, i), Read(order, i)])
+        ),
+    )
+    return [stored(out), stored(pivots), stored(order)]

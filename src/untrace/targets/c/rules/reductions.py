@@ -1,0 +1,312 @@
+"""Reductions, running sums, and reductions over windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from untrace.targets.c.arrays import Array, num, plus, stored, times
+from untrace.targets.c.build import Builder
+from untrace.targets.c.loops import BOOL, INDEX, Buffer, Expr, If, Loop, Op, Read, Var
+from untrace.targets.c.rules.elementwise import arithmetic, cast, extreme
+from untrace.targets.c.rules.indexing import all_of, in_range
+from untrace.targets.c.rules.table import Declined, rule
+
+Combine = Callable[[Expr, Expr], Expr]
+
+
+def limits(dtype: np.dtype) -> tuple[object, object]:
+    """The smallest and the largest number of a type."""
+    if dtype.kind == "f":
+        return -np.inf, np.inf
+    if dtype == BOOL:
+        return False, True
+    info = np.iinfo(dtype)
+    return info.min, info.max
+
+
+def combiner(which: str, dtype: np.dtype) -> tuple[Expr, Combine]:
+    """What a reduction begins with, and how it goes on."""
+    low, high = limits(dtype)
+    match which:
+        case "sum":
+            return num(0, dtype), lambda old, new: arithmetic("+", old, new, dtype)
+        case "prod":
+            return num(1, dtype), lambda old, new: arithmetic("*", old, new, dtype)
+        case "max":
+            return num(low, dtype), lambda old, new: extreme("max", old, new, dtype)
+        case "min":
+            return num(high, dtype), lambda old, new: extreme("min", old, new, dtype)
+        case "and":
+            return num(True if dtype == BOOL else -1, dtype), lambda old, new: Op(
+                "&&" if dtype == BOOL else "&", (old, new), dtype
+            )
+        case "or":
+            return num(0, dtype), lambda old, new: Op("||" if dtype == BOOL else "|", (old, new), dtype)
+    raise Declined(f"a reduction by {which}")
+
+
+def reduced(b: Builder, x: Array, axes: Sequence[int], first: Expr, combine: Combine) -> Array:
+    """An array reduced over some axes: in the order of its elements."""
+    kept = [d for d in range(len(x.shape)) if d not in axes]
+    shape = [x.shape[d] for d in kept]
+    if all(x.shape[d] == 1 for d in axes):
+        back = dict(zip(kept, range(len(kept)), strict=True))
+        only = num(0, INDEX)
+        return Array(
+            tuple(shape), x.dtype,
+            lambda index: x.at(tuple([index[back[d]] if d in back else only for d in range(len(x.shape))])), x.cost,
+        )  # fmt: skip
+    out = b.new(shape, x.dtype)
+
+    def add(outer: tuple[Expr, ...], inner: tuple[Expr, ...]) -> None:
+        outside, inside = iter(outer), iter(inner)
+        index = tuple([next(outside) if d in kept else next(inside) for d in range(len(x.shape))])
+        b.write(out, outer, combine(Read(out, outer), x.at(index)))
+
+    if kept == list(range(len(kept))):  # the last axes go: each sum is finished before the next one begins
+
+        def row(outer: tuple[Expr, ...]) -> None:
+            b.write(out, outer, first)
+            if 0 not in x.shape:
+                b.loops([x.shape[d] for d in sorted(axes)], lambda inner: add(outer, inner))
+
+        b.loops(shape, row)
+        return stored(out)
+    b.fill(Read(out, ()), Array(tuple(shape), x.dtype, lambda index: first))
+    if 0 not in x.shape:
+        b.loops(
+            x.shape,
+            lambda index: add(
+                tuple([index[d] for d in kept]), tuple([i for d, i in enumerate(index) if d not in kept])
+            ),
+        )
+    return stored(out)
+
+
+def _register() -> None:
+    for primitive in ("sum", "prod", "max", "min", "and", "or"):
+
+        @rule(f"reduce_{primitive}")
+        def one(
+            b: Builder, x: Array, *, axes: tuple[int, ...], out_sharding: object = None, primitive: str = primitive
+        ) -> Array:
+            first, combine = combiner(primitive, x.dtype)
+            return reduced(b, x, axes, first, combine)
+
+
+_register()
+
+
+def _best(b: Builder, x: Array, axis: int, dtype: np.dtype, operator: str) -> Array:
+    """Where the largest or the smallest element of an axis is, the first of several; NaN is before all others."""
+    shape = [n for d, n in enumerate(x.shape) if d != axis]
+    out = b.new(shape, dtype)
+
+    def one(outer: tuple[Expr, ...]) -> None:
+        best = Buffer("best", (), x.dtype)
+
+        def element(i: Expr) -> Expr:
+            return x.at((*outer[:axis], i, *outer[axis:]))
+
+        b.write(best, (), element(num(0, INDEX)))
+        b.write(out, outer, num(0, dtype))
+        loop = Loop(Var(x.shape[axis]), [])
+        with b.inside(loop.body):
+            value = Buffer("candidate", (), x.dtype)
+            b.write(value, (), element(loop.var))
+            v, w = Read(value, ()), Read(best, ())
+            better: Expr = Op(operator, (v, w), BOOL)
+            if x.dtype.kind == "f":
+                is_first = Op("&&", (Op("isnan", (v,), BOOL), Op("!", (Op("isnan", (w,), BOOL),), BOOL)), BOOL)
+                better = Op("||", (better, is_first), BOOL)
+            choice = If(better, [], [])
+            with b.inside(choice.then):
+                b.write(best, (), v)
+                b.write(out, outer, cast(loop.var, dtype))
+            b.block.append(choice)
+        b.block.append(loop)
+
+    b.loops(shape, one)
+    return stored(out)
+
+
+@rule("argmax")
+def _argmax(b: Builder, x: Array, *, axes: tuple[int, ...], index_dtype: Any) -> Array:
+    return _best(b, b.often(x), axes[0], np.dtype(index_dtype), ">")
+
+
+@rule("argmin")
+def _argmin(b: Builder, x: Array, *, axes: tuple[int, ...], index_dtype: Any) -> Array:
+    return _best(b, b.often(x), axes[0], np.dtype(index_dtype), "<")
+
+
+def _register_running() -> None:
+    for primitive, which in (("cumsum", "sum"), ("cumprod", "prod"), ("cummax", "max"), ("cummin", "min")):
+
+        @rule(primitive)
+        def one(b: Builder, x: Array, *, axis: int, reverse: bool, which: str = which) -> Array:
+            first, combine = combiner(which, x.dtype)
+            out = b.new(x.shape, x.dtype)
+            if 0 in x.shape:
+                return stored(out)
+
+            def run(outer: tuple[Expr, ...]) -> None:
+                total = Buffer("total" if which == "sum" else "running", (), x.dtype)
+                b.write(total, (), first)
+                loop = Loop(Var(x.shape[axis]), [], reverse)
+                with b.inside(loop.body):
+                    index = (*outer[:axis], loop.var, *outer[axis:])
+                    b.write(total, (), combine(Read(total, ()), x.at(index)))
+                    b.write(out, index, Read(total, ()))
+                b.block.append(loop)
+
+            b.loops([n for d, n in enumerate(x.shape) if d != axis], run)
+            return stored(out)
+
+
+_register_running()
+
+
+# ------------------------------------------------------------ windows
+
+
+def window_places(
+    outer: Sequence[Expr], inner: Sequence[Expr], strides: Sequence[int], dilation: Sequence[int], lows: Sequence[int]
+) -> list[Expr]:
+    """Where elements of a window are in the array that it is laid over."""
+    return [
+        plus(plus(times(o, s), times(i, d)), -low)
+        for o, i, s, d, low in zip(outer, inner, strides, dilation, lows, strict=True)
+    ]
+
+
+def inside_of(places: Sequence[Expr], shape: Sequence[int]) -> list[Expr]:
+    """The conditions under which places are inside of an array."""
+    found = [in_range(place, n - 1) for place, n in zip(places, shape, strict=True)]
+    return [condition for condition in found if condition is not None]
+
+
+def _register_windows() -> None:
+    for primitive in ("sum", "max", "min"):
+
+        @rule(f"reduce_window_{primitive}")
+        def one(
+            b: Builder,
+            x: Array,
+            *,
+            window_dimensions: tuple[int, ...],
+            window_strides: tuple[int, ...],
+            padding: Sequence[tuple[int, int]],
+            base_dilation: tuple[int, ...],
+            window_dilation: tuple[int, ...],
+            primitive: str = primitive,
+        ) -> Array:
+            if any(d != 1 for d in base_dilation):
+                raise Declined(f"`reduce_window_{primitive}` with gaps between the elements")
+            first, combine = combiner(primitive, x.dtype)
+            x = b.often(x)
+            lows = [low for low, _ in padding]
+            shape = [
+                (n + low + high - (w - 1) * k - 1) // s + 1
+                for n, (low, high), w, k, s in zip(
+                    x.shape, padding, window_dimensions, window_dilation, window_strides, strict=True
+                )
+            ]
+            out = b.new(shape, x.dtype)
+
+            def window(outer: tuple[Expr, ...]) -> None:
+                b.write(out, outer, first)
+
+                def add(inner: tuple[Expr, ...]) -> None:
+                    places = window_places(outer, inner, window_strides, window_dilation, lows)
+                    when(
+                        b,
+                        inside_of(places, x.shape),
+                        lambda: b.write(out, outer, combine(Read(out, outer), x.at(tuple(places)))),
+                    )
+
+                b.loops(window_dimensions, add)
+
+            b.loops(shape, window)
+            return stored(out)
+
+
+def when(b: Builder, conditions: Sequence[Expr], write: Callable[[], None]) -> None:
+    """Writes what is done under some conditions."""
+    if not conditions:
+        write()
+        return
+    choice = If(all_of(conditions), [], [])
+    with b.inside(choice.then):
+        write()
+    b.block.append(choice)
+
+
+_register_windows()
+
+
+def _selects_largest(select_jaxpr: object, select_prim: object) -> bool:
+    name = getattr(select_prim, "name", "")
+    if not name:
+        equations = getattr(select_jaxpr, "equations", None) or getattr(select_jaxpr, "eqns", [])
+        name = getattr(getattr(equations[0], "callee", None), "name", "") if len(equations) == 1 else ""
+    if name not in ("ge", "gt", "le", "lt"):
+        raise Declined("a `select_and_scatter` by a function of its own")
+    return name in ("ge", "gt")
+
+
+@rule("select_and_scatter_add")
+def _select_and_scatter_add(
+    b: Builder,
+    source: Array,
+    x: Array,
+    *,
+    select_prim: object,
+    window_dimensions: tuple[int, ...],
+    window_strides: tuple[int, ...],
+    padding: Sequence[tuple[int, int]],
+) -> Array:
+    largest = _selects_largest(None, select_prim)
+    x, source = b.often(x), b.often(source)
+    out = b.new(x.shape, x.dtype)
+    b.fill(Read(out, ()), Array(x.shape, x.dtype, lambda index: num(0, x.dtype)))
+    ones = [1] * len(x.shape)
+
+    def window(outer: tuple[Expr, ...]) -> None:
+        best, found = Buffer("best", (), x.dtype), Buffer("found", (), BOOL)
+        at = [Buffer("place", (), INDEX) for _ in x.shape]
+        b.write(best, (), num(0, x.dtype))
+        b.write(found, (), num(False, BOOL))
+        for place in at:
+            b.write(place, (), num(0, INDEX))
+
+        def look(inner: tuple[Expr, ...]) -> None:
+            places = window_places(outer, inner, window_strides, ones, [low for low, _ in padding])
+            value = x.at(tuple(places))
+            better = Op(
+                "||",
+                (Op("!", (Read(found, ()),), BOOL), Op(">" if largest else "<", (value, Read(best, ())), BOOL)),
+                BOOL,
+            )
+
+            def take() -> None:
+                b.write(best, (), value)
+                b.write(found, (), num(True, BOOL))
+                for place, where in zip(at, places, strict=True):
+                    b.write(place, (), where)
+
+            when(b, [*inside_of(places, x.shape), better], take)
+
+        b.loops(window_dimensions, look)
+        target = tuple([Read(place, ()) for place in at])
+        when(
+            b,
+            [Read(found, ())],
+            lambda: b.write(out, target, arithmetic("+", Read(out, target), source.at(outer), x.dtype)),
+        )
+
+    b.loops(source.shape, window)
+    return stored(out)

@@ -1,0 +1,1 @@
+"""Helpers in C that the text carries where it calls them."""

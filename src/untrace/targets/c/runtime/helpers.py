@@ -1,0 +1,425 @@
+"""What C has no operator for, or leaves undefined, as functions for each type: `T` stands for the type, `S` for its suffix.
+
+Each is a text that is compiled and tested as it stands; a file has those that it calls, and those that these call.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+TYPES = {
+    "f32": "float", "f64": "double", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
+    "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "bool": "bool",
+}  # fmt: skip
+_FLOATS = ("f32", "f64")
+_SIGNED = ("i8", "i16", "i32", "i64")
+_INTEGERS = (*_SIGNED, "u8", "u16", "u32", "u64")
+_LIMITS = {
+    "i8": ("INT8_MIN", "INT8_MAX"), "i16": ("INT16_MIN", "INT16_MAX"), "i32": ("INT32_MIN", "INT32_MAX"),
+    "i64": ("INT64_MIN", "INT64_MAX"), "u8": ("0", "UINT8_MAX"), "u16": ("0", "UINT16_MAX"), "u32": ("0", "UINT32_MAX"),
+    "u64": ("0", "UINT64_MAX"),
+}  # fmt: skip
+
+_PLAIN = {
+    "clamp_index": """
+/* An index outside is the nearest one inside. */
+static inline int clamp_index(int64_t i, int last)
+{
+    return i < 0 ? 0 : i > last ? last : (int)i;
+}
+""",
+    "in_range": """
+static inline bool in_range(int64_t i, int64_t last)
+{
+    return 0 <= i && i <= last;
+}
+""",
+    "threefry": """
+/* A word of random bits for a key of two words and a count of two (Salmon et al., 2011). */
+static inline uint32_t threefry(uint32_t a, uint32_t b, uint32_t x, uint32_t y, int which)
+{
+    static const int turns[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
+    const uint32_t keys[3] = {a, b, a ^ b ^ 0x1BD11BDAu};
+    x += a;
+    y += b;
+    for (int i = 0; i < 5; i++) {
+        for (int j = 0; j < 4; j++) {
+            const int n = turns[i % 2][j];
+            x += y;
+            y = ((y << n) | (y >> (32 - n))) ^ x;
+        }
+        x += keys[(i + 1) % 3];
+        y += keys[(i + 2) % 3] + (uint32_t)(i + 1);
+    }
+    return which == 0 ? x : y;
+}
+""",
+    "random_word": """
+/* Random bits for the element number i. */
+static inline uint32_t random_word(uint32_t a, uint32_t b, uint32_t i)
+{
+    return threefry(a, b, 0, i, 0) ^ threefry(a, b, 0, i, 1);
+}
+""",
+    "erf_inv_f32": """
+/* Giles, Approximating the erfinv function (2012), as XLA has it. */
+static float erf_inv_f32(float x)
+{
+    static const float near[9] = {
+        2.81022636e-08f, 3.43273939e-07f, -3.5233877e-06f, -4.39150654e-06f, 0.00021858087f,
+        -0.00125372503f, -0.00417768164f, 0.246640727f, 1.50140941f};
+    static const float far[9] = {
+        -0.000200214257f, 0.000100950558f, 0.00134934322f, -0.00367342844f, 0.00573950773f,
+        -0.0076224613f, 0.00943887047f, 1.00167406f, 2.83297682f};
+    float w = -log1pf(-x * x);
+    const bool is_near = w < 5.0f;
+    w = is_near ? w - 2.5f : sqrtf(w) - 3.0f;
+    const float *c = is_near ? near : far;
+    float p = c[0];
+    for (int i = 1; i < 9; i++) {
+        p = c[i] + p * w;
+    }
+    return fabsf(x) == 1.0f ? x * INFINITY : p * x;
+}
+""",
+}
+
+_OF_FLOATS = {
+    "max": """
+/* NaN where one of them is; 0 is more than -0. */
+static inline T max_S(T a, T b)
+{
+    return isnan(a) || a > b || (a == b && !signbit(a)) ? a : b;
+}
+""",
+    "min": """
+/* NaN where one of them is; -0 is less than 0. */
+static inline T min_S(T a, T b)
+{
+    return isnan(a) || a < b || (a == b && signbit(a)) ? a : b;
+}
+""",
+    "sign": """
+/* -1, 1, or the number itself where it is a zero or NaN. */
+static inline T sign_S(T x)
+{
+    return x > 0 ? (T)1 : x < 0 ? (T)-1 : x;
+}
+""",
+    "cholesky": """
+/* The lower factor of a symmetric matrix; NaN where it has none. */
+static void cholesky_S(int n, const T *a, T *l)
+{
+    bool fails = false;
+    for (int j = 0; j < n; j++) {
+        T d = a[j * n + j];
+        for (int k = 0; k < j; k++) {
+            d -= l[j * n + k] * l[j * n + k];
+        }
+        fails = fails || !(d > 0);
+        d = fails ? (T)NAN : (T)sqrt((double)d);
+        for (int i = 0; i < n; i++) {
+            T s = a[i * n + j];
+            for (int k = 0; k < j && i > j; k++) {
+                s -= l[i * n + k] * l[j * n + k];
+            }
+            l[i * n + j] = i < j ? (T)0 : i == j ? d : s / d;
+        }
+    }
+    for (int i = 0; i < n * n && fails; i++) {
+        l[i] = i % n <= i / n ? (T)NAN : (T)0;
+    }
+}
+""",
+    "solve_triangular": """
+/* Solves a x = b, or its transpose, in place: x is b at first, of m columns. */
+static void solve_triangular_S(int n, int m, const T *a, bool lower, bool transposed, bool unit, T *x)
+{
+    const bool forwards = lower != transposed;
+    for (int step = 0; step < n; step++) {
+        const int i = forwards ? step : n - 1 - step;
+        for (int k = forwards ? 0 : i + 1; k < (forwards ? i : n); k++) {
+            const T f = transposed ? a[k * n + i] : a[i * n + k];
+            for (int j = 0; j < m; j++) {
+                x[i * m + j] -= f * x[k * m + j];
+            }
+        }
+        for (int j = 0; j < m && !unit; j++) {
+            x[i * m + j] /= a[i * n + i];
+        }
+    }
+}
+""",
+    "lu": """
+/* The factors of a matrix in its own place, with the rows that were exchanged, and the order of the rows. */
+static void lu_S(int n, T *a, int32_t *pivots, int32_t *order)
+{
+    for (int i = 0; i < n; i++) {
+        order[i] = i;
+    }
+    for (int k = 0; k < n; k++) {
+        int p = k;
+        for (int i = k + 1; i < n; i++) {
+            p = fabs((double)a[i * n + k]) > fabs((double)a[p * n + k]) ? i : p;
+        }
+        pivots[k] = p;
+        const int32_t row = order[k];
+        order[k] = order[p];
+        order[p] = row;
+        for (int j = 0; j < n; j++) {
+            const T t = a[k * n + j];
+            a[k * n + j] = a[p * n + j];
+            a[p * n + j] = t;
+        }
+        for (int i = k + 1; i < n && a[k * n + k] != 0; i++) {
+            a[i * n + k] /= a[k * n + k];
+            for (int j = k + 1; j < n; j++) {
+                a[i * n + j] -= a[i * n + k] * a[k * n + j];
+            }
+        }
+    }
+}
+""",
+}
+
+_SORT = """
+/* Puts `order` into the order of its keys, equal ones as they were. */
+static void NAME_S(int n, const T *key, int32_t *order, int32_t *spare)
+{
+    for (int width = 1; width < n; width *= 2) {
+        for (int first = 0; first < n; first += 2 * width) {
+            const int middle = first + width < n ? first + width : n;
+            const int end = middle + width < n ? middle + width : n;
+            int i = first;
+            int j = middle;
+            for (int k = first; k < end; k++) {
+                const bool right = j < end && (i >= middle || BEFORE(key[order[j]], key[order[i]]));
+                spare[k] = right ? order[j++] : order[i++];
+            }
+        }
+        for (int k = 0; k < n; k++) {
+            order[k] = spare[k];
+        }
+    }
+}
+"""
+_BEFORE = """
+/* NaN comes last. */
+static inline bool before_S(T a, T b)
+{
+    return a < b || (isnan(b) && !isnan(a));
+}
+"""
+_AFTER = """
+/* NaN comes first. */
+static inline bool after_S(T a, T b)
+{
+    return a > b || (isnan(a) && !isnan(b));
+}
+"""
+
+# U: the unsigned type in which it is computed.
+_OF_INTEGERS = {
+    "add": """
+static inline T add_S(T a, T b)
+{
+    return (T)((U)a + (U)b);
+}
+""",
+    "sub": """
+static inline T sub_S(T a, T b)
+{
+    return (T)((U)a - (U)b);
+}
+""",
+    "mul": """
+static inline T mul_S(T a, T b)
+{
+    return (T)((U)a * (U)b);
+}
+""",
+    "max": """
+static inline T max_S(T a, T b)
+{
+    return a > b ? a : b;
+}
+""",
+    "min": """
+static inline T min_S(T a, T b)
+{
+    return a < b ? a : b;
+}
+""",
+    "shift_left": """
+/* 0 where all bits go. */
+static inline T shift_left_S(T a, T n)
+{
+    return (T)((V)n < BITS ? (U)a << (U)n : 0);
+}
+""",
+    "shift_right_logical": """
+/* 0 where all bits go. */
+static inline T shift_right_logical_S(T a, T n)
+{
+    return (T)((V)n < BITS ? (U)(V)a >> (U)n : 0);
+}
+""",
+    "population_count": """
+static inline T population_count_S(T x)
+{
+    U rest = (V)x;
+    int count = 0;
+    for (; rest != 0; rest &= rest - 1) {
+        count++;
+    }
+    return (T)count;
+}
+""",
+    "clz": """
+static inline T clz_S(T x)
+{
+    int count = 0;
+    for (U bit = (U)1 << (BITS - 1); bit != 0 && ((V)x & bit) == 0; bit >>= 1) {
+        count++;
+    }
+    return (T)count;
+}
+""",
+    "to": """
+/* A number too large is the largest, or the smallest, that there is; NaN is 0. */
+static inline T to_S(double x)
+{
+    return isnan(x) ? 0 : x <= (double)LOW ? LOW : x >= (double)HIGH ? HIGH : (T)x;
+}
+""",
+}
+_OF_SIGNED = {
+    "div": """
+/* What XLA gives: -1 for a division by zero. */
+static inline T div_S(T a, T b)
+{
+    return b == 0 ? (T)-1 : b == -1 ? (T)(0 - (U)a) : (T)(a / b);
+}
+""",
+    "rem": """
+/* What XLA gives: the number itself for a division by zero. */
+static inline T rem_S(T a, T b)
+{
+    return b == 0 ? a : b == -1 ? (T)0 : (T)(a % b);
+}
+""",
+    "sign": """
+static inline T sign_S(T x)
+{
+    return x > 0 ? 1 : x < 0 ? -1 : 0;
+}
+""",
+    "abs": """
+static inline T abs_S(T x)
+{
+    return x < 0 ? (T)(0 - (U)x) : x;
+}
+""",
+    "shift_right_arithmetic": """
+/* The sign where all bits go. */
+static inline T shift_right_arithmetic_S(T a, T n)
+{
+    const int by = (V)n < BITS ? (int)n : BITS - 1;
+    return a < 0 ? (T)~(T)(~a >> by) : (T)(a >> by);
+}
+""",
+}
+_OF_UNSIGNED = {
+    "div": """
+/* What XLA gives: all bits for a division by zero. */
+static inline T div_S(T a, T b)
+{
+    return b == 0 ? (T)HIGH : (T)(a / b);
+}
+""",
+    "rem": """
+/* What XLA gives: the number itself for a division by zero. */
+static inline T rem_S(T a, T b)
+{
+    return b == 0 ? a : (T)(a % b);
+}
+""",
+    "sign": """
+static inline T sign_S(T x)
+{
+    return x > 0 ? 1 : 0;
+}
+""",
+    "shift_right_arithmetic": """
+/* The first bit where all others go. */
+static inline T shift_right_arithmetic_S(T a, T n)
+{
+    const bool set = (a >> (BITS - 1)) != 0;
+    const U ones = set ? ~(U)0 : 0;
+    return (T)(n < BITS ? n == 0 ? (U)a : ((U)a >> n) | (U)(ones << (BITS - n)) : ones);
+}
+""",
+}
+
+
+def _typed(text: str, suffix: str) -> str:
+    low, high = _LIMITS.get(suffix, ("", ""))
+    bits = re.sub(r"\D", "", suffix) or "8"
+    words = {
+        "T": TYPES[suffix], "U": "uint64_t" if bits == "64" else "uint32_t", "V": f"uint{bits}_t", "BITS": bits,
+        "LOW": low, "HIGH": high,
+    }  # fmt: skip
+    return (
+        re.sub(r"\b(T|U|V|BITS|LOW|HIGH)\b", lambda m: words[m[0]], re.sub(r"_S\b", f"_{suffix}", text)).strip() + "\n"
+    )
+
+
+@functools.cache
+def helpers() -> dict[str, str]:
+    """All helpers, by name, in an order in which each stands after those that it calls."""
+    found = {name: text.strip() + "\n" for name, text in _PLAIN.items()}
+    for table, suffixes in (
+        (_OF_FLOATS, _FLOATS),
+        (_OF_INTEGERS, _INTEGERS),
+        (_OF_SIGNED, _SIGNED),
+        (_OF_UNSIGNED, _INTEGERS[4:]),
+    ):
+        for name, text in table.items():
+            for suffix in suffixes:
+                found[f"{name}_{suffix}"] = _typed(text, suffix)
+    for suffix in _FLOATS:
+        found[f"before_{suffix}"] = _typed(_BEFORE, suffix)
+        found[f"after_{suffix}"] = _typed(_AFTER, suffix)
+    for suffix in TYPES:
+        floats = suffix in _FLOATS
+        before = f"before_{suffix}(A, B)" if floats else "A < B"
+        after = f"after_{suffix}(A, B)" if floats else "A > B"
+        for name, test in (("sort", before), ("sort_down", after)):
+            inner = test.replace("A", "key[order[j]]").replace("B", "key[order[i]]")
+            text = _SORT.replace("NAME", name).replace("BEFORE(key[order[j]], key[order[i]])", inner)
+            found[f"{name}_{suffix}"] = _typed(text, suffix)
+    for one, other in (("f32", "i32"), ("f32", "u32"), ("f64", "i64"), ("f64", "u64")):
+        for a, b in ((one, other), (other, one)):
+            found[f"bits_{a}_{b}"] = (
+                f"static inline {TYPES[b]} bits_{a}_{b}({TYPES[a]} x)\n{{\n    {TYPES[b]} y;\n"
+                "    memcpy(&y, &x, sizeof y);\n    return y;\n}\n"
+            )
+    for suffix, integer in (("f32", "i32"), ("f64", "i64")):
+        kind, most = TYPES[integer], _LIMITS[integer][1]
+        found[f"total_{suffix}"] = (
+            f"/* A number that is ordered as -NaN, -inf .. -0, 0 .. inf, NaN. */\nstatic inline {kind} total_{suffix}("
+            f"{TYPES[suffix]} x)\n{{\n    const {kind} bits = bits_{suffix}_{integer}(x);\n"
+            f"    return bits < 0 ? bits ^ {most} : bits;\n}}\n"
+        )
+    return found
+
+
+def needed(used: set[str]) -> list[str]:
+    """The texts of some helpers and of those that they call."""
+    every = helpers()
+    wanted = set(used)
+    for name in reversed(list(every)):
+        if name in wanted:
+            wanted |= {other for other in re.findall(r"\b\w+(?=\()", every[name]) if other in every}
+    return [text for name, text in every.items() if name in wanted]

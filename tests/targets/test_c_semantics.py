@@ -1,0 +1,133 @@
+"""What C leaves undefined, or does otherwise, is what JAX gives: the same numbers, to the bit, on the values that tell."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import untrace
+
+FLOATS = np.array([0.0, -0.0, 1.0, -1.5, 2.5, -2.5, np.nan, np.inf, -np.inf, 3e9, -3e9, 300.0], np.float32)
+INTS = np.array([7, -7, 0, 2147483647, -2147483648, 5, -1, 3], np.int32)
+
+
+def _same(fn, *args):
+    """The results in C and in JAX are the same bits."""
+    text = untrace.decompile(fn, target="c", prove=False)(*args)
+    for found, expected in zip(jax.tree.leaves(text(*args)), jax.tree.leaves(jax.jit(fn)(*args)), strict=True):
+        wanted = np.asarray(expected)
+        assert found.dtype == wanted.dtype and found.shape == wanted.shape
+        np.testing.assert_array_equal(found, wanted)
+        if wanted.dtype.kind == "f":
+            np.testing.assert_array_equal(np.signbit(found)[~np.isnan(wanted)], np.signbit(wanted)[~np.isnan(wanted)])
+    return text
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32", "bool"])
+def test_casts_saturate(dtype):
+    _same(lambda x: x.astype(dtype), FLOATS)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "uint8", "uint32", "bool", "float32"])
+def test_casts_of_integers_wrap(dtype):
+    _same(lambda x: x.astype(dtype), INTS)
+
+
+def test_integer_division_by_zero_and_of_the_smallest():
+    def divided(x, y):
+        return lax.div(x, y), lax.rem(x, y), lax.div(x, jnp.int32(3)), lax.rem(x, jnp.int32(3))
+
+    others = np.array([0, 0, 0, -1, -1, 2, 0, -2], np.int32)
+    _same(divided, INTS, others)
+    _same(lambda x, y: (lax.div(x, y), lax.rem(x, y)), INTS.astype(np.uint32), others.astype(np.uint32))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int8, np.uint8])
+def test_integers_wrap_around(dtype):
+    x, y = INTS.astype(dtype), INTS[::-1].astype(dtype)
+    _same(lambda x, y: (x + y, x - y, x * y, -x, x**3, jnp.sum(x, dtype=dtype), jnp.abs(x), jnp.sign(x)), x, y)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int8, np.uint8])
+def test_wide_shifts(dtype):
+    x = INTS.astype(dtype)
+    n = np.array([0, 1, 4, 7, 8, 31, 32, 100], dtype)
+
+    def shifted(x, n):
+        return lax.shift_left(x, n), lax.shift_right_logical(x, n), lax.shift_right_arithmetic(x, n)
+
+    _same(shifted, x, n)
+    _same(lambda x: (lax.population_count(x), lax.clz(x), ~x, x & n, x | n, x ^ n), x)
+
+
+def test_signs_and_extremes():
+    others = np.array([-0.0, 0.0, np.nan, 1.0, -1.0, np.nan, 0.0, np.nan, 1.0, -np.inf, np.inf, 2.0], np.float32)
+
+    def extremes(x, y):
+        return (
+            jnp.sign(x),
+            lax.max(x, y),
+            lax.min(x, y),
+            jnp.maximum(x, 0.0),
+            jnp.minimum(x, 0.0),
+            jnp.clip(x, -1.0, 2.0),
+        )
+
+    _same(extremes, FLOATS, others)
+    _same(lambda x: (jnp.max(x), jnp.min(x[:6]), jnp.argmax(x), jnp.argmin(x), jnp.argmax(x[:6])), FLOATS)
+
+
+def test_rounding_is_away_from_zero_or_to_even():
+    x = np.array([0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.49999997, 1e20], np.float32)
+    _same(lambda x: (lax.round(x), jnp.round(x), jnp.floor(x), jnp.ceil(x)), x)
+
+
+def test_indices_outside():
+    def indexed(x, i):
+        taken = [x[i], x.at[i].get(mode="fill"), x.at[i].get(mode="clip"), x.at[i].get(mode="promise_in_bounds")]
+        put = [x.at[i].set(9.0), x.at[i].add(1.0, mode="drop"), x.at[i].multiply(2.0, mode="clip"), x.at[i].max(2.5)]
+        return taken[:3], put
+
+    _same(indexed, np.arange(5, dtype=np.float32), np.array([7, -1, -9, 0, 4], np.int32))
+    _same(lambda x, i: (x[i], x[i].sum()), np.arange(6, dtype=np.float32).reshape(3, 2), np.array([5, -1], np.int32))
+
+
+def test_a_slice_outside_is_moved_inside():
+    x = np.arange(6, dtype=np.float32)
+
+    def moved(x, i):
+        return (
+            lax.dynamic_slice(x, (i,), (3,)),
+            lax.dynamic_update_slice(x, jnp.ones(3), (i,)),
+            lax.dynamic_index_in_dim(x, i),
+        )
+
+    for start in (-2, 0, 4, 100):
+        _same(moved, x, np.int32(start))
+
+
+def test_segments_drop_what_is_outside():
+    ids = np.array([0, 2, -1, 5, 2], np.int32)
+    _same(lambda x, ids: jax.ops.segment_sum(x, ids, 3), np.arange(5, dtype=np.float32), ids)
+
+
+def test_sorts_are_stable_and_nan_is_last():
+    x = np.array([3.0, np.nan, -1.0, 3.0, -np.inf, np.nan, 0.0], np.float32)
+    y = np.arange(7, dtype=np.int32)
+    _same(lambda x, y: (jnp.sort(x), jnp.argsort(x), lax.sort((x, y), num_keys=1), lax.top_k(x[2:5], 2)), x, y)
+
+
+def test_a_choice_of_several():
+    def chosen(i, x):
+        return lax.switch(i, [lambda x: x + 1.0, lambda x: x * 2.0, lambda x: -x], x)
+
+    for branch in (-1, 0, 1, 2, 9):
+        _same(chosen, np.int32(branch), np.float32(3.0))
+
+
+def test_derivatives_at_kinks():
+    x = np.array([0.0, -0.0, 1.0, -1.0], np.float32)
+    _same(jax.vmap(jax.grad(lambda x: jnp.abs(x) + jax.nn.relu(x))), x)
