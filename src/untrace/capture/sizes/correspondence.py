@@ -79,7 +79,7 @@ def correspondence(first: Any, *others: Any) -> Correspondence:
                 if any(n.dtype.kind != "f" or not np.isfinite(n) for n in numbers):
                     raise Different
                 found.fractions.setdefault(float(one), set()).add(tuple(float(n) for n in numbers[1:]))
-            elif np.isfinite(numbers[0]):
+            elif numbers[0].dtype.kind == "f" and np.isfinite(numbers[0]):
                 found.constants.add(float(one))
         elif not all(v is one for v in values[1:]):
             found.objects.append((name, tuple(values)))

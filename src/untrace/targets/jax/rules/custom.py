@@ -343,8 +343,8 @@ def _optimized(fwd: Function, closed: Sequence[int]) -> Equation | None:
     (equation,) = fwd.equations
     consts = equation.params["num_consts"]
     outside = {p for p in fwd.params[: len(closed)]}
-    same = list(map(id, equation.inputs[consts:])) == list(map(id, fwd.params[len(closed) :]))
-    same = same and list(map(id, equation.outputs)) == list(map(id, fwd.results))
+    same = list(equation.inputs[consts:]) == list(fwd.params[len(closed) :])
+    same = same and list(equation.outputs) == list(fwd.results)
     return equation if same and all(type(a) is Constant or a in outside for a in equation.inputs[:consts]) else None
 
 
