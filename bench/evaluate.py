@@ -88,7 +88,7 @@ def verdict(expected: list[Any], found: list[Any]) -> str:
 
 def main() -> int:
     total: collections.Counter[str] = collections.Counter()
-    for row in measured_rows(__file__, arguments((__doc__ or "").splitlines()[0], 300.0)):
+    for row in measured_rows(__file__, arguments((__doc__ or "").splitlines()[0], 300.0).parse_args()):
         found = {stage: str(row.get(stage, row.get("error"))) for stage in STAGES if stage in row or "error" in row}
         is_good = all(word in ("same", "close") for word in found.values())
         total["passed" if is_good else "failed"] += 1

@@ -30,7 +30,7 @@ import itertools
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -422,8 +422,8 @@ def cases_of(where: str, only: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def arguments(what: str, seconds: float, targets: Sequence[str] = ()) -> argparse.Namespace:
-    """The command line of a bench that runs programs one by one: which, for which of some targets, and how long each may take."""
+def arguments(what: str, seconds: float) -> argparse.ArgumentParser:
+    """The command line of a bench that runs programs one by one: which, and how long each may take."""
     parser = argparse.ArgumentParser(description=what)
     everything = [str(SHARED / "zoo"), str(SHARED / "zoo2"), str(ROOT / "tests" / "gallery"), "suite"]
     parser.add_argument("--of", nargs="*", default=everything, help="folders of programs, or suite")
@@ -431,17 +431,20 @@ def arguments(what: str, seconds: float, targets: Sequence[str] = ()) -> argpars
     parser.add_argument("--seconds", type=float, default=seconds, help="time limit of one program")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", help="where to write everything measured")
-    if targets:
-        parser.add_argument("--target", choices=targets, default=targets[0])
-    return parser.parse_args()
+    return parser
 
 
-def measured_rows(script: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What `script --child` recorded of each program, in their order; all so far are written after each."""
+def measured_rows(
+    script: str, options: argparse.Namespace, more: Mapping[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """What `script --child` recorded of each program, in their order; all so far are written after each.
+
+    more: options of the children beside the program.
+    """
     cases = [case for where in options.of for case in cases_of(where, options.only)]
 
     def run(case: dict[str, Any]) -> dict[str, Any]:
-        asked = {**{k: case[k] for k in ("kind", "case")}, "target": getattr(options, "target", "jax")}
+        asked = {**{k: case[k] for k in ("kind", "case")}, **(more or {})}
         return {**case, **run_child(script, asked, options.seconds, devices=case["devices"], x64=case["x64"])}
 
     rows: list[dict[str, Any]] = []
@@ -453,7 +456,7 @@ def measured_rows(script: str, options: argparse.Namespace) -> Iterator[dict[str
 
 
 def main() -> int:
-    options = arguments((__doc__ or "").splitlines()[0], 600.0)
+    options = arguments((__doc__ or "").splitlines()[0], 600.0).parse_args()
     rows: list[dict[str, Any]] = []
     total: collections.Counter[str] = collections.Counter()
     for row in measured_rows(__file__, options):

@@ -3,66 +3,218 @@
     python bench/targets.py                              NumPy: the zoo, zoo2, the gallery and our suite
     python bench/targets.py --of suite --only control --json OUT.json
     python bench/targets.py --target c                   the same for C, whose texts compile without a warning
+    python bench/targets.py --zoo ../shared/zoo          programs and their gradients, with tokens and times
+    python bench/targets.py --corpus                     JAX's corpus of primitives, and our suite
+    python bench/targets.py --corpus --sample 300 --seed 1 --only '^1/(sort|fft)/'
 
-Each program is written in a process of its own. A row says `bits` or `close` (with what the proof says), `refused` (what the
+`--target NAME` (again for several) takes others than NumPy.
+
+Programs are written in processes of their own. A row says `bits` or `close` (with what the proof says), `refused` (what the
 target has not, in one sentence), or `failed`: the text is wrong, or there is a fault of ours. The last lines count them, and
-name the primitives for which programs were refused.
+name the primitives for which programs were refused. With `--zoo`, a program's gradient is that of the sum of its inexact
+results by all inexact arguments, where JAX has one; tokens are those of the text without the target's helpers, and their
+ratio to the author's is for programs whose code is in their file; times are of one call, of the text and of the jitted
+original.
+
+With `--corpus`, a text is called on the case's own arguments, which the proof has seen as well, and compared with the jitted
+original element by element. It agrees where no number is further than 4 units in the last place away; or, where the program
+has sums and products of up to n terms (products of arrays, factors of matrices and Fourier transforms among them), than n
+times the type's eps of the largest number of the result, from the original in float64. A complex number is measured as one,
+by its modulus. What is too small for a normal number counts as zero: XLA flushes it. Cases that JAX itself cannot run are
+left out. The exit status is 1 where a text was written that does not agree.
 """
 
 from __future__ import annotations
 
+import argparse
 import collections
+import random
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from _common import Record, child_main
+from _common import Record, child_main, find_cases, run_child, setting, write_json
 from guards import arguments, measured_rows, program
+
+CHUNK = 25  # cases that one process takes
 
 
 def measure(options: dict[str, Any], record: Record) -> None:
-    """Records the level of the text for the target, or why there is none."""
-    fn, args, kwargs, (nums, names) = program(options)
-    import untrace
+    """Records what came of one program, of a program and its gradient, or of some cases of the corpus."""
+    if "cases" in options:
+        import _target_check
 
-    try:
-        write = untrace.decompile(fn, target=options["target"], static_argnums=nums, static_argnames=names)
-        text = write(*args, **kwargs)
-    except untrace.UnsupportedPrimitiveError as error:
-        record.put(level="refused", detail=str(error), missing=re.findall(r"`(\w+)`", str(error)))
-        return
-    except (untrace.ProofError, untrace.CaptureError, untrace.UntraceError) as error:
-        record.put(level="failed", detail=f"{type(error).__name__}: {error}")
-        return
-    if options["target"] == "c":
-        from untrace.targets.c.compiled import STRICT, CompilerError, build
+        _target_check.measure_cases(options, record)
+    elif "path" in options:
+        import _target_check
 
-        try:
-            build(text.program, (*STRICT, "-O1"))
-        except CompilerError as error:
-            record.put(level="failed", detail=f"warnings: {error}", source=text.source)
-            return
-    record.put(level=text.proof.level, detail=str(text.proof), source=text.source)
+        _target_check.measure_program(options, record)
+    else:
+        fn, args, kwargs, (nums, names) = program(options)
+        import _target_check
+
+        record.put(**_target_check.written(fn, args, kwargs, options["target"], nums, names).row)
 
 
-def main() -> int:
+# ------------------------------------------------------------------ folders of programs
+
+
+def programs(options: argparse.Namespace, target: str) -> int:
+    """Prints a row for each program; 1 where one of them failed."""
     total: collections.Counter[str] = collections.Counter()
     missing: collections.Counter[str] = collections.Counter()
-    for row in measured_rows(__file__, arguments((__doc__ or "").splitlines()[0], 300.0, ("numpy", "c"))):
+    for row in measured_rows(__file__, options, {"target": target}):
         level = row.get("level", "failed")
         total[level] += 1
         missing.update(set(row.get("missing", ())))
-        detail = " ".join(str(row.get("detail") or row.get("error")).split())
-        print(f"{row['name']:44} {level:8} {detail[:160]}", flush=True)
+        print(f"{row['name']:44} {level:8} {said(row)[:160]}", flush=True)
     print("   ".join(f"{word} {count}" for word, count in sorted(total.items())))
-    if missing:
-        print("refused for: " + ", ".join(f"{name} {count}" for name, count in missing.most_common()))
+    print_missing(missing)
     return bool(total["failed"] or total["unproven"])
 
 
+def said(row: dict[str, Any]) -> str:
+    """What is known of a row, on one line."""
+    return " ".join(str(row.get("detail") or row.get("error")).split())
+
+
+def print_missing(missing: collections.Counter[str]) -> None:
+    if missing:
+        print("refused for: " + ", ".join(f"{name} {count}" for name, count in missing.most_common()))
+
+
+# ------------------------------------------------------------------ a zoo, with gradients
+
+
+def zoo(options: argparse.Namespace, target: str) -> int:
+    """Prints how close each program and its gradient come, with tokens and times; 1 where one of them failed."""
+    print(f"{'program':34} {'of':8} {'level':8} {'tokens':>7} {'author':>7} {'text':>9} {'jitted':>9}  {target}")
+    rows: list[dict[str, Any]] = []
+    for case in find_cases(options.zoo, options.only):
+        if not case.runs_here:
+            continue
+        source = case.path.read_text(encoding="utf-8")
+        asked = {"path": str(case.path), "target": target, "own": setting(source, "SOURCE", "") == "self"}
+        found = run_child(__file__, asked, options.seconds, devices=case.devices, x64=case.x64)
+        for of in ("forward", "gradient"):
+            row = found.get(of)
+            if row is None and of == "forward" or row is None and "no_gradient" not in found:
+                row = {"level": "failed", "detail": str(found.get("error"))}
+            row = row or {"level": "-", "detail": found["no_gradient"]}
+            rows.append({"name": case.name, "of": of, **row})
+            tokens, author = row.get("tokens"), row.get("author")
+            ratio = f"{tokens / author:.2f}" if tokens and author else "-"
+            times = [f"{1e3 * row[k]:.2f} ms" if k in row else "-" for k in ("text_seconds", "jitted_seconds")]
+            print(
+                f"{case.name:34} {of:8} {row['level']:8} {tokens or '-':>7} {ratio:>7} {times[0]:>9} {times[1]:>9}  "
+                f"{said(row)[:120]}",
+                flush=True,
+            )
+            write_json(options.json, {"rows": rows})
+    for of in ("forward", "gradient"):
+        counts = collections.Counter(r["level"] for r in rows if r["of"] == of)
+        print(f"{of}: " + "   ".join(f"{word} {count}" for word, count in sorted(counts.items())))
+    print_missing(collections.Counter(name for row in rows for name in set(row.get("missing", ()))))
+    return any(row["level"] in ("failed", "unproven") for row in rows)
+
+
+# ------------------------------------------------------------------ the corpus
+
+
+def corpus(options: argparse.Namespace, target: str) -> int:
+    """Prints the table of the corpus and of our suite, and all that is missed; 1 where a text does not agree."""
+    from _worker import CORPUS, SUITE, Worker
+    from conformance import find_cases as cases_of_parts
+
+    worker = Worker()
+    try:
+        found = cases_of_parts(worker, [CORPUS, SUITE])
+    finally:
+        worker.close()
+    cases = [c for c in found if not options.only or re.search(options.only, f"{c.part}/{c.group}/{c.name}")]
+    if options.sample and options.sample < len(cases):
+        cases = sorted(random.Random(options.seed).sample(cases, options.sample))
+    print(f"{target}: {len(cases)} of {len(found)} cases", flush=True)
+    rows: list[dict[str, Any]] = []
+    waiting = sorted(cases, key=lambda c: (c.setting.x64, c.setting.devices, c.part, c.name))
+    while waiting:
+        same = [c for c in waiting if c.setting == waiting[0].setting][:CHUNK]
+        asked = {"target": target, "seconds": options.seconds, "cases": [[c.part, c.group, c.name] for c in same]}
+        done = run_child(
+            __file__,
+            asked,
+            60 + options.seconds * len(same),
+            devices=same[0].setting.devices,
+            x64=same[0].setting.x64,
+        )
+        new = done.get("rows", [])
+        if len(new) < len(same):  # the process died of the next one
+            case = same[len(new)]
+            why = str(done.get("error", "the process ended"))
+            new.append({"part": case.part, "group": case.group, "name": case.name, "level": "failed", "detail": why})
+        rows += new
+        waiting = waiting[len(new) :]
+        write_json(options.json, {"target": target, "rows": rows})
+        print(f"{len(rows)}/{len(cases)}", file=sys.stderr, flush=True)
+    for part, title in ((CORPUS, "JAX's corpus of primitives"), (SUITE, "our suite")):
+        members = [row for row in rows if row["part"] == part]
+        if members:
+            print(f"\n{title}\n{table(members)}")
+    misses = [row for row in rows if row["level"] != "excluded" and not row.get("agrees")]
+    for row in sorted(misses, key=lambda row: (row["level"], row["group"], row["name"])):
+        level = "apart" if "agrees" in row else row["level"]
+        print(f"{level:8} {row['group']}/{row['name']}: {said(row)[:300]}")
+    print_missing(collections.Counter(name for row in rows for name in set(row.get("missing", ()))))
+    wrong = sum(row.get("agrees") is False for row in rows)
+    tried = [row for row in rows if row["level"] != "excluded"]
+    agree = sum(bool(row.get("agrees")) for row in tried)
+    print(f"{agree} of {len(tried)} agree ({100 * agree / max(1, len(tried)):.1f} %), {wrong} written and apart")
+    return bool(wrong)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """By group: cases tried, written, run, of the same bits, that agree; the most units in the last place between two
+    numbers of those that agree by that, and beside it how many agree by the bound of sums."""
+    columns = ("tried", "written", "runs", "bits", "agree")
+    lines = [f"{'':28}" + "".join(f"{c:>9}" for c in columns) + f"{'max ULP':>9}{'as sums':>9}"]
+    groups: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
+    for row in rows:
+        if row["level"] != "excluded":
+            groups[row["group"]].append(row)
+    for name, members in [*sorted(groups.items()), ("all", [row for some in groups.values() for row in some])]:
+        counts = [
+            len(members),
+            sum("source_lines" in row for row in members),
+            sum("agrees" in row for row in members),
+            sum(bool(row.get("bits")) for row in members),
+            sum(bool(row.get("agrees")) for row in members),
+        ]
+        near = [row["ulps"] for row in members if row.get("agrees") and not row.get("as_sum")]
+        sums = sum(bool(row.get("as_sum")) for row in members)
+        lines.append(f"{name[:27]:28}" + "".join(f"{n:>9}" for n in counts) + f"{max(near, default=0):>9.3g}{sums:>9}")
+    return "\n".join(lines)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = arguments((__doc__ or "").splitlines()[0], 300.0)
+    parser.add_argument("--target", action="append", help="its name; again for several (numpy)")
+    parser.add_argument("--corpus", action="store_true", help="JAX's corpus of primitives, and our suite")
+    parser.add_argument("--sample", type=int, help="so many cases of the corpus, drawn with --seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--zoo", help="a folder of programs, each with its gradient, tokens and times")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse()
+    run = corpus if options.corpus else zoo if options.zoo else programs
+    return max([int(run(options, target)) for target in options.target or ["numpy"]])
+
+
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
     if sys.argv[1:2] == ["--child"]:
         child_main(measure, sys.argv[2])
-    sys.path.insert(0, str(Path(__file__).parent))
     sys.exit(main())

@@ -13,12 +13,14 @@ from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Scan, Slot, Value, While
 from untrace.module.inlining import foldable
-from untrace.module.rules import WRITTEN
+from untrace.module.rules import DECLINE, WRITTEN
 from untrace.python.statements import Assign, For, If, Lines, Loop, Statement
 from untrace.python.tree import Binary, Call, Expr, List, Name, Slice, Subscript, Symbol, Text, Tuple, Unary
 from untrace.targets.numpy.rules.table import rule
 from untrace.targets.numpy.writer import NumpyFunction
 
+# What a scan says of its operands, which is known by then.
+_COUNTS = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear"})
 _BACKWARDS = Slice(None, None, Text("-1"))
 
 
@@ -32,7 +34,11 @@ class Bare(Tuple):
 
 
 @rule("scan")
-def scan(w: NumpyFunction, *operands: Any, jaxpr: Function, length: int, reverse: bool, **_: Any) -> Any:
+def scan(
+    w: NumpyFunction, *operands: Any, jaxpr: Function, length: int, reverse: bool, unroll: Any = 1, **counts: Any
+) -> Any:
+    if any(value for name, value in counts.items() if name not in _COUNTS):
+        return DECLINE
     loop = callee_of(w.equation, Scan)
     body, inputs, outputs = loop.body, w.equation.inputs, w.equation.outputs
     first = loop.consts + loop.carries
@@ -76,7 +82,9 @@ def scan(w: NumpyFunction, *operands: Any, jaxpr: Function, length: int, reverse
 
 
 @rule("while")
-def while_(w: NumpyFunction, *operands: Any, cond_jaxpr: Function, **_: Any) -> Any:
+def while_(
+    w: NumpyFunction, *operands: Any, cond_jaxpr: Function, body_jaxpr: Function, cond_nconsts: int, body_nconsts: int
+) -> Any:
     batch = len(cond_jaxpr.result_avals[0].shape)  # of elements that each stop at a time of their own
     loop = callee_of(w.equation, While)
     inputs, outputs = w.equation.inputs, w.equation.outputs
@@ -122,7 +130,7 @@ def _where(w: NumpyFunction, going: Expr, more: int, new: Expr, old: Expr, aval:
 
 
 @rule("cond")
-def cond(w: NumpyFunction, index: Any, *operands: Any, branches: Sequence[Function], **_: Any) -> Any:
+def cond(w: NumpyFunction, index: Any, *operands: Any, branches: Sequence[Function]) -> Any:
     inputs, outputs = w.equation.inputs, w.equation.outputs
     live = [i for i, o in enumerate(outputs) if o is not None and w.is_read(o)]
     names = [_fresh(w, outputs[i], "value") for i in live]

@@ -164,7 +164,7 @@ def complex_(w: Any, x: Any, y: Any) -> Expr:
 
 
 @rule("conj")
-def conj(w: Any, x: Any, **_: Any) -> Expr:
+def conj(w: Any, x: Any, *, input_dtype: Any) -> Expr:
     if np.issubdtype(w.avals[0].dtype, np.complexfloating):
         return w.np("conj", x)
     return w.call(Attribute(x, "astype"), w.dtype(w.out_avals[0].dtype))
@@ -264,13 +264,35 @@ def mulhi(w: Any, x: Any, y: Any) -> Expr:
     return w.call(Attribute(Binary(product, ">>", Text(str(8 * kind.itemsize))), "astype"), w.dtype(kind))
 
 
-@rule("copy", "copy_p", "stop_gradient", "pvary", "name", "random_clone", "sharding_constraint")
-def copy(w: Any, x: Any, **_: Any) -> Expr:
+@rule("copy", "copy_p", "stop_gradient", "random_clone")
+def copy(w: Any, x: Any) -> Expr:
     return x
 
 
-@rule("optimization_barrier", "device_put")
-def optimization_barrier(w: Any, *operands: Any, **_: Any) -> Expr:
+@rule("pvary")
+def pvary(w: Any, x: Any, *, axes: Any) -> Expr:
+    return x
+
+
+@rule("name")
+def name_(w: Any, x: Any, *, name: str) -> Expr:
+    return x
+
+
+@rule("sharding_constraint")
+def sharding_constraint(
+    w: Any, x: Any, *, sharding: Any, layout: Any, context_mesh: Any, unconstrained_dims: Any
+) -> Expr:
+    return x
+
+
+@rule("optimization_barrier")
+def optimization_barrier(w: Any, *operands: Any) -> Expr:
+    return Tuple(operands)
+
+
+@rule("device_put")
+def device_put(w: Any, *operands: Any, devices: Any, srcs: Any, copy_semantics: Any) -> Expr:
     return Tuple(operands)
 
 

@@ -36,8 +36,8 @@ def triangular_solve(
 
 
 @rule("tridiagonal_solve")
-def tridiagonal_solve(w: Any, lower: Any, diagonal: Any, upper: Any, b: Any, **_: Any) -> Any:
-    if 0 in w.out_avals[0].shape or w.avals[1].shape[-1] < 2:
+def tridiagonal_solve(w: Any, lower: Any, diagonal: Any, upper: Any, b: Any, *, perturb_singular: bool = False) -> Any:
+    if perturb_singular or 0 in w.out_avals[0].shape or w.avals[1].shape[-1] < 2:
         return DECLINE
     return w.call(w.helper("_tridiagonal_solved"), lower, diagonal, upper, b)
 
@@ -89,7 +89,10 @@ def _is_whole(subset: Any, count: int) -> bool:
 
 
 @rule("eig")
-def eig(w: Any, x: Any, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool, **_: Any) -> Any:
+def eig(
+    w: Any, x: Any, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool, implementation: Any = None,
+    enable_eigvec_derivs: bool = False,
+) -> Any:  # fmt: skip
     if 0 in w.avals[0].shape:
         return _empty(w)
     found = w.call(w.helper("_eig"), x, **({"left": True} if compute_left_eigenvectors else {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ def axis_of(w: Any, axes: Sequence[int], ndim: int) -> dict[str, object]:
 
 
 def _summed(method: str) -> Any:
-    def reduce(w: Any, x: Any, *, axes: Sequence[int], **_: Any) -> Expr:
+    def reduce(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None) -> Expr:
         return _in_sum_type(w, x, method, axis_of(w, axes, w.avals[0].ndim))
 
     return reduce
@@ -55,7 +56,7 @@ def _start(dtype: Any, method: str) -> Any:
 
 
 def _largest(method: str) -> Any:
-    def reduce(w: Any, x: Any, *, axes: Sequence[int], **_: Any) -> Expr:
+    def reduce(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None) -> Expr:
         if any(w.avals[0].shape[a] == 0 for a in axes):  # NumPy has none of nothing
             out = w.out_avals[0]
             start = np.full((), _start(out.dtype, method))
@@ -72,7 +73,7 @@ rule("reduce_min")(_largest("min"))
 
 
 def _logical(method: str, ufunc: str) -> Any:
-    def reduce(w: Any, x: Any, *, axes: Sequence[int], **_: Any) -> Expr:
+    def reduce(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None) -> Expr:
         options = axis_of(w, axes, w.avals[0].ndim)
         if w.avals[0].dtype == np.bool_:
             return w.call(Attribute(x, method), **options)
@@ -86,7 +87,7 @@ rule("reduce_or")(_logical("any", "bitwise_or"))
 
 
 @rule("reduce_xor")
-def reduce_xor(w: Any, x: Any, *, axes: Sequence[int], **_: Any) -> Expr:
+def reduce_xor(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None) -> Expr:
     return w.np("bitwise_xor.reduce", x, axis=axis_of(w, axes, w.avals[0].ndim).get("axis"))
 
 
@@ -119,7 +120,12 @@ rule("cumlogsumexp")(_cumulative("logaddexp.accumulate"))
 
 @rule("reduce")
 def reduce(
-    w: Any, *operands: Any, computation: Any = None, jaxpr: Function, dimensions: Sequence[int], **_: Any
+    w: Any,
+    *operands: Any,
+    computation: Any = None,
+    jaxpr: Function,
+    dimensions: Sequence[int],
+    out_sharding: Any = None,
 ) -> Expr:
     return _reduced(w, operands, jaxpr, tuple(dimensions))
 
@@ -153,25 +159,41 @@ def _is_elementwise(function: Function) -> bool:
     return True
 
 
-def _views(w: Any, x: Expr, start: Any, params: Mapping[str, Any]) -> Expr:
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """How windows lie: their sizes and steps, what is around the array, and the gaps in it and in them."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    spread: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @staticmethod
+    def of(sizes: Any, strides: Any, padding: Any, spread: Any, dilation: Any) -> _Window:
+        pairs = tuple(map(tuple, padding))
+        return _Window(tuple(sizes), tuple(strides), pairs, tuple(spread), tuple(dilation))
+
+
+def _views(w: Any, x: Expr, start: Any, window: _Window) -> Expr:
     """The windows of an array, with `start` around it."""
-    spread, dilation = tuple(params["base_dilation"]), tuple(params["window_dilation"])
-    options = {} if set(spread) == {1} else {"spread": spread}
-    if set(dilation) != {1}:
-        options["dilation"] = dilation
-    return w.call(
-        w.helper("_windows"), x, tuple(params["window_dimensions"]), tuple(params["window_strides"]),
-        tuple(map(tuple, params["padding"])), start, **options,
-    )  # fmt: skip
+    options = {} if set(window.spread) == {1} else {"spread": window.spread}
+    if set(window.dilation) != {1}:
+        options["dilation"] = window.dilation
+    return w.call(w.helper("_windows"), x, window.sizes, window.strides, window.padding, start, **options)
 
 
 def _windows(method: str) -> Any:
-    def reduce(w: Any, x: Any, **params: Any) -> Expr:
+    def reduce(
+        w: Any, x: Any, *, window_dimensions: Any, window_strides: Any, padding: Any, base_dilation: Any,
+        window_dilation: Any,
+    ) -> Expr:  # fmt: skip
         dtype, rank = np.dtype(w.avals[0].dtype), w.avals[0].ndim
         if 0 in w.out_avals[0].shape or not rank or dtype.kind == "c" and method != "sum":
             return DECLINE
         start, axis = _start(dtype, method), tuple(range(-rank, 0))
-        windows = _views(w, x, float(start) if is_float(w.avals[0]) else start, params)
+        window = _Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
+        windows = _views(w, x, float(start) if is_float(w.avals[0]) else start, window)
         return (
             _in_sum_type(w, windows, method, {"axis": axis})
             if method == "sum"
@@ -186,38 +208,47 @@ for _method in ("sum", "max", "min"):
 
 
 @rule("reduce_window")
-def reduce_window(w: Any, *operands: Any, jaxpr: Function, consts: Any, **params: Any) -> Expr:
+def reduce_window(
+    w: Any, *operands: Any, jaxpr: Function, consts: Any, window_dimensions: Any, window_strides: Any, padding: Any,
+    base_dilation: Any, window_dilation: Any,
+) -> Expr:  # fmt: skip
     half, rank = len(operands) // 2, w.avals[0].ndim
     if consts or 0 in w.out_avals[0].shape or not rank:
         return DECLINE
-    views = [_views(w, x, start, params) for x, start in zip(operands[:half], operands[half:], strict=True)]
+    window = _Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
+    views = [_views(w, x, start, window) for x, start in zip(operands[:half], operands[half:], strict=True)]
     return _reduced(w, [*views, *operands[half:]], jaxpr, tuple(range(-rank, 0)))
 
 
-def _choice(w: Any, aval: Any, select_prim: Any, params: Mapping[str, Any]) -> list[Any] | None:
+def _choice(w: Any, aval: Any, select_prim: Any, window: _Window) -> list[Any] | None:
     """What says which element of each window is chosen; None where that is for others to say."""
     name, method = {"ge": ("np.greater_equal", "max"), "le": ("np.less_equal", "min")}[str(select_prim.name)]
     if np.dtype(aval.dtype).kind == "c" or 0 in aval.shape:
         return None
-    if any(n < 0 for pair in params["padding"] for n in pair):
+    if any(n < 0 for pair in window.padding for n in pair):
         return None
-    if any(n != 1 for key in ("base_dilation", "window_dilation") for n in params.get(key, ())):
+    if any(n != 1 for n in (*window.spread, *window.dilation)):
         return None
-    sizes = tuple(params["window_dimensions"]), tuple(params["window_strides"]), tuple(map(tuple, params["padding"]))
     worst = _start(aval.dtype, method)
-    return [*sizes, Text(name), float(worst) if is_float(aval) else worst]
+    return [window.sizes, window.strides, window.padding, Text(name), float(worst) if is_float(aval) else worst]
 
 
 @rule("select_and_scatter_add")
-def select_and_scatter_add(w: Any, source: Any, x: Any, *, select_prim: Any, **params: Any) -> Expr:
+def select_and_scatter_add(
+    w: Any, source: Any, x: Any, *, select_prim: Any, window_dimensions: Any, window_strides: Any, padding: Any
+) -> Expr:
     """The derivative of pooling: each number goes to the element that its window has chosen."""
-    choice = _choice(w, w.avals[1], select_prim, params)
+    choice = _choice(w, w.avals[1], select_prim, _Window.of(window_dimensions, window_strides, padding, (), ()))
     return DECLINE if choice is None else w.call(w.helper("_added_to_chosen"), source, x, *choice)
 
 
 @rule("select_and_gather_add")
-def select_and_gather_add(w: Any, tangents: Any, x: Any, *, select_prim: Any, **params: Any) -> Expr:
-    choice = _choice(w, w.avals[1], select_prim, params)
+def select_and_gather_add(
+    w: Any, tangents: Any, x: Any, *, select_prim: Any, window_dimensions: Any, window_strides: Any, padding: Any,
+    base_dilation: Any, window_dilation: Any,
+) -> Expr:  # fmt: skip
+    window = _Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
+    choice = _choice(w, w.avals[1], select_prim, window)
     if choice is None:
         return DECLINE
     return w.call(w.helper("_taken_of_chosen"), tangents, x, *choice[:3], tuple(w.out_avals[0].shape), *choice[3:])

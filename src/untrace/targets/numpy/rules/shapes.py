@@ -126,7 +126,7 @@ def split(w: Any, x: Any, *, sizes: Sequence[int], axis: int) -> Expr:
 
 
 @rule("empty", "empty2")
-def empty(w: Any, *, dtype: Any, shape: Sequence[int] = (), **_: Any) -> Expr:
+def empty(w: Any, *, dtype: Any, shape: Sequence[int] = (), out_sharding: Any = None, memory_space: Any = None) -> Expr:
     return w.np("zeros", tuple(shape), w.dtype(dtype))
 
 

@@ -22,5 +22,5 @@ def sort(w: Any, *operands: Any, dimension: int, is_stable: bool, num_keys: int)
 
 
 @rule("top_k")
-def top_k(w: Any, x: Any, *, k: int, axis: int = -1, **_: Any) -> Expr:
+def top_k(w: Any, x: Any, *, k: int, axis: int = -1, is_stable: bool = True) -> Expr:
     return w.call(w.helper("_top"), x, k, axis)
