@@ -12,7 +12,7 @@ from untrace.python.tree import Binary, Call, Expr, Name, Text
 _NODES = (Expr, Statement, Parameter)
 _SLOTS: dict[type, tuple[str, ...]] = {}
 # Slots that say nothing of what a node computes.
-_SILENT = ("origin", "is_backward", "comment", "strength", "docstring", "annotation", "returns")
+_SILENT = ("origin", "is_backward", "comment", "strength", "docstring", "annotation", "returns", "use", "statement")
 
 
 def slots_of(node: Any) -> tuple[str, ...]:
