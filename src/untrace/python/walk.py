@@ -12,7 +12,18 @@ from untrace.python.tree import Binary, Call, Expr, Name, Text
 _NODES = (Expr, Statement, Parameter)
 _SLOTS: dict[type, tuple[str, ...]] = {}
 # Slots that say nothing of what a node computes.
-_SILENT = ("symbol", "origin", "is_backward", "comment", "strength", "docstring", "annotation", "returns")
+_SILENT = (
+    "symbol",
+    "origin",
+    "is_backward",
+    "comment",
+    "strength",
+    "docstring",
+    "annotation",
+    "returns",
+    "use",
+    "statement",
+)
 
 
 def slots_of(node: object) -> tuple[str, ...]:

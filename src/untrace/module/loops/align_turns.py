@@ -12,9 +12,9 @@ from typing import Any
 from untrace.module.access_paths import Step
 from untrace.module.def_use import reads, targets_of
 from untrace.module.loops.of_calls import Element, key_pattern
+from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.statements import Statement
-from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Text, Tuple, along, quoted
-from untrace.python.walk import copied, is_node, slots_of
+from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Tuple, along, quoted
 
 Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
 
@@ -49,12 +49,8 @@ class Part(Hole):
     __slots__ = ()
 
 
-class Differ(Exception):
-    """The turns do not say the same."""
-
-
-class Turns:
-    """Statements of several turns laid over each other. Raises Differ where they are no turns of one loop.
+class Turns(AntiUnifier):
+    """Statements of several turns laid over each other. Raises Different where they are no turns of one loop.
 
     The last turn may have fewer: what it would only hand on, nothing needs.
 
@@ -85,7 +81,7 @@ class Turns:
     def _statement(self, j: int, rows: Sequence[Any]) -> tuple[Statement, Expr]:
         kinds = {(type(s), tuple([_width(t) for t in s.targets])) for s in rows}
         if len(kinds) > 1:
-            raise Differ
+            raise Different
         return rows[0], self.unify([s.value for s in rows])
 
     def name(self, place: Place) -> str:
@@ -103,80 +99,59 @@ class Turns:
     # ------------------------------------------------------------ laying one over the other
 
     def unify(self, nodes: Sequence[Any]) -> Any:
+        """One expression for those of all turns."""
         first = nodes[0]
-        if all(type(n) is Name or isinstance(n, Leaf) for n in nodes):
-            return self._slot(nodes)
-        kind = type(first)
-        if any(type(n) is not kind for n in nodes):
+        if all(type(n) is Name or isinstance(n, Leaf) for n in nodes) or any(type(n) is not type(first) for n in nodes):
             return self._slot(nodes)  # what a loop begins with may be an expression
-        if kind is Text:
-            if any(n.text != first.text for n in nodes):
-                raise Differ
-            return first
-        if kind is Lambda:
-            if any(n.params != first.params for n in nodes):
-                raise Differ
-            outer, self.params = self.params, self.params | frozenset(first.params)
-            body = self.unify([n.body for n in nodes])
-            self.params = outer
-            return Lambda(first.params, body)
-        made = copied(first)
-        for slot in slots_of(first):
-            values: list[Any] = [getattr(n, slot, None) for n in nodes]
-            if kind is Call and slot == "func" and all(type(v) is str for v in values):
-                if len(set(values)) > 1:
-                    made.func = self._slot([Name(v) for v in values])
-                elif values[0] in self.turn_of:
-                    raise Differ
-                continue
-            setattr(made, slot, self._values(values))
+        outer = self.params
+        if type(first) is Lambda:
+            self.params = outer | frozenset(first.params)
+        made = self.common(nodes)
+        self.params = outer
         return made
 
-    def _values(self, values: Sequence[Any]) -> Any:
-        first = values[0]
-        if is_node(first):
-            if not all(is_node(v) for v in values):
-                raise Differ
-            return self.unify(values)
-        if type(first) in (list, tuple):
-            if any(type(v) not in (list, tuple) or len(v) != len(first) for v in values):
-                raise Differ
-            return type(first)([self._values(column) for column in zip(*values, strict=True)])
-        if any(v != first for v in values):
-            raise Differ
-        return first
+    def part(self, position: Position, nodes: Sequence[Node]) -> Node:
+        return self.unify(nodes)
+
+    def word(self, position: Position, words: Sequence[object]) -> object:
+        if type(position[0]) is Call and position[1] == "func" and all(type(w) is str for w in words):
+            if len(set(words)) > 1:
+                return self._slot([Name(str(w)) for w in words])
+            if words[0] in self.turn_of:
+                raise Different
+        return super().word(position, words)
 
     def _slot(self, nodes: Sequence[Any]) -> Expr:
         if self.params and any(not self.params.isdisjoint(reads(n)) for n in nodes):
             if len({n.flat() for n in nodes}) > 1:
-                raise Differ
+                raise Different
             return nodes[0]
         # A part of what a turn gave is that part in every turn.
         if any(isinstance(n, Leaf) and (not n.steps or n.root.id in self.turn_of) for n in nodes[1:]):
             steps = {n.steps for n in nodes[1:] if isinstance(n, Leaf)}
             if len(steps) > 1 or any(not isinstance(n, Leaf) for n in nodes[1:]):
-                raise Differ
+                raise Different
             first = nodes[0]
             if isinstance(first, Leaf) and first.steps == nodes[1].steps:
                 return along(self._slot([n.root for n in nodes]), nodes[1].steps)
-            raise Differ
+            raise Different
         names: list[Any] = [n.id if type(n) is Name else None for n in nodes]
         if self.turn_of.get(names[0] or "") == 0:
             place = self.produced[0][names[0]]
             if all(self.produced[k].get(name or "") == place for k, name in enumerate(names)):
                 return Own(place)
-            raise Differ
+            raise Different
         if len(names) > 1 and names[1] in self.produced[0]:
             place = self.produced[0][names[1]]
             if any(self.produced[k].get(name or "") != place for k, name in enumerate(names[1:])):
-                raise Differ
+                raise Different
             if any(name in self.turn_of for name in reads(nodes[0])):
-                raise Differ
+                raise Different
             if self.carries.setdefault(place, nodes[0]).flat() != nodes[0].flat():
-                raise Differ
+                raise Different
             return Carry(place)
         if any(name in self.turn_of for n in nodes for name in reads(n)):
-            raise Differ
+            raise Different
         if len({n.flat() for n in nodes}) == 1:
             self.invariant.update(reads(nodes[0]))
             return nodes[0]
@@ -186,10 +161,10 @@ class Turns:
         leaves = [n if isinstance(n, Leaf) else self.leaf(n.id) if type(n) is Name else None for n in nodes]
         ways = [(leaf.root, leaf.steps) for leaf in leaves if leaf is not None]
         if len(ways) < len(leaves):
-            raise Differ
+            raise Different
         element = Element.of(ways)
         if element is None:
-            raise Differ
+            raise Different
         if len(nodes) < len(self.turns):
             element.keys.append(self._next_key(element))
         key = (element.source, element.below)
@@ -207,15 +182,15 @@ class Turns:
         if not length:
             pattern = key_pattern([text for _, text, _ in element.keys])
             if pattern is None:
-                raise Differ
+                raise Different
             start, stop, numbers = pattern
             step = kind, quoted(f"{start}{2 * numbers[-1] - numbers[-2]}{stop}"), 0
             if (element.root.id, (*element.above, step)) not in self.known:
-                raise Differ
+                raise Different
             return step
         before, last = [int(text) for _, text, _ in element.keys[-2:]]
         if not 0 <= 2 * last - before < length:
-            raise Differ
+            raise Different
         return kind, str(2 * last - before), length
 
     def trying(self, nodes: Sequence[Any]) -> Any:
@@ -223,7 +198,7 @@ class Turns:
         before = dict(self.carries), len(self.elements), dict(self._numbers), set(self.invariant)
         try:
             return self.unify(nodes)
-        except Differ:
+        except Different:
             self.params = frozenset()
             self.carries, self._numbers, self.invariant = before[0], before[2], before[3]
             del self.elements[before[1] :]

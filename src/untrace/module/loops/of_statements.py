@@ -20,11 +20,12 @@ from typing import Any, TypeGuard
 
 from untrace.module.access_paths import Bare, Step
 from untrace.module.def_use import substituted, targets_of
-from untrace.module.loops.align_turns import Differ, Turns
+from untrace.module.loops.align_turns import Turns
 from untrace.module.loops.emit import write_loop
 from untrace.module.loops.memo import Known
 from untrace.module.loops.temporaries import fold_back, unfold
 from untrace.provenance.sites import Provenance
+from untrace.python.anti_unify import Different
 from untrace.python.coalesce_names import functions_of
 from untrace.python.statements import Assign, Compound, Def, Statement, Unpack
 from untrace.python.tree import Expr, Leaf, Name, Text
@@ -278,7 +279,7 @@ class _Roller:
         part = statements[start:stop]
         try:
             turns = Turns([part[k * size : (k + 1) * size] for k in range(count)], self.leaves.get, self.keys)
-        except Differ:
+        except Different:
             return None
         if not turns.carries or not turns.elements:
             return None

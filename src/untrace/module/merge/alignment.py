@@ -11,13 +11,15 @@ import functools
 import inspect
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from untrace.module.access_paths import Leaf
+from untrace.module.merge.choices import bound_in, is_constant
+from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.statements import Assign, Def, For, Lines, Return, Statement, Unpack
 from untrace.python.tree import (
     Attribute,
@@ -26,7 +28,6 @@ from untrace.python.tree import (
     Dict,
     Expr,
     Lambda,
-    List,
     Name,
     Slice,
     Star,
@@ -35,12 +36,12 @@ from untrace.python.tree import (
     Tuple,
     Unary,
 )
+from untrace.python.walk import nodes_of
 
 _ROOTS = {"jax": jax, "jnp": jnp, "lax": jax.lax}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 # Options of convolutions that are None where they are this for each axis.
 _ONES = {"rhs_dilation": (1,), "lhs_dilation": (1,)}
-Place = tuple[Any, str, tuple[int, ...]]  # (node, slot, places in the sequences there)
 
 
 def signature_of(path: str) -> Mapping[str, inspect.Parameter]:
@@ -58,82 +59,7 @@ def defaults_of(function: str) -> dict[str, Any]:
     return {n: p.default for n, p in signature_of(function).items() if p.default is not inspect.Parameter.empty}
 
 
-class Different(Exception):
-    """The two are not one function."""
-
-
-def slots(node: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a node of the tree, but what is no part of the text."""
-    for kind in type(node).__mro__:
-        for slot in getattr(kind, "__slots__", ()):
-            if slot not in (
-                "origin",
-                "is_backward",
-                "comment",
-                "strength",
-                "docstring",
-                "whole",
-                "use",
-                "statement",
-                "symbol",
-            ):
-                yield slot, getattr(node, slot, None)
-
-
-def walk(node: Any) -> Iterator[Any]:
-    """All nodes below, the node itself first."""
-    if isinstance(node, (Expr, Statement)):
-        yield node
-        for _, value in slots(node):
-            yield from walk(value)
-    elif isinstance(node, (list, tuple)):
-        for item in node:
-            yield from walk(item)
-
-
-def is_constant(expr: Expr) -> bool:
-    """A number, a string, or several: nothing that a function computes."""
-    if type(expr) is Tuple or type(expr) is List:
-        return all(is_constant(e) for e in expr.elements)
-    return type(expr) is Text or type(expr) is Unary and is_constant(expr.value)
-
-
-def get(place: Place) -> Any:
-    found = getattr(place[0], place[1])
-    for i in place[2]:
-        found = found[i]
-    return found
-
-
-def put(place: Place, value: Any) -> None:
-    node, slot, indices = place
-
-    def replaced(old: Any, left: Sequence[int]) -> Any:
-        if not left:
-            return value
-        items = list(old)
-        items[left[0]] = replaced(items[left[0]], left[1:])
-        return type(old)(items) if type(old) in (list, tuple) else items
-
-    setattr(node, slot, replaced(getattr(node, slot), indices))
-
-
-def places_of(node: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Where the parts of a node stand in it: (slot, places in the sequences there)."""
-
-    def below(value: Any, way: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        if isinstance(value, (list, tuple)):
-            for i, item in enumerate(value):
-                yield from below(item, (*way, i))
-        elif isinstance(value, (Expr, Statement)):
-            yield way
-
-    for slot, value in slots(node):
-        for way in below(value, ()):
-            yield slot, way
-
-
-class Aligned:
+class Aligned(AntiUnifier):
     """`other` beside `base`. Raises Different.
 
     `constants`: (place in base, expression there, that of other). `missing`: the statements of base that other lacks.
@@ -153,14 +79,14 @@ class Aligned:
         self._folded = folded
         self._open: tuple[dict[str, Assign], dict[str, Assign]] = {}, {}  # named in one of them only, by name
         self._once = [_used_once(d) if folded else frozenset() for d in (base, other)]
-        self.residual: tuple[Place, Expr, Expr, bool] | None = None
+        self.residual: tuple[Position, Expr, Expr, bool] | None = None
         last = base.body[-1] if base.body else None
         self._result = last.value if type(last) is Return and type(last.value) is Tuple else last
-        self.constants: list[tuple[Place, Expr, Expr]] = []
+        self.constants: list[tuple[Position, Expr, Expr]] = []
         self.missing: list[Statement] = []
         self.instead: dict[str, Expr] = {}
         self.pairs: list[tuple[Dict, int]] = []
-        self.keys: list[tuple[Place, Leaf, Leaf]] = []
+        self.keys: list[tuple[Position, Leaf, Leaf]] = []
         self._names: dict[str, str] = {}  # other's word -> base's
         self._left_out: set[str] = set()
         if len(base.params) != len(other.params):
@@ -172,8 +98,8 @@ class Aligned:
         self._bodies(base, "body", base.body, other.body)
         if any(self._open):
             raise Different
-        uses = [n.id for s in base.body if s not in self.missing for n in walk(s) if type(n) is Name]
-        in_pairs = [n.id for d, i in self.pairs for n in walk(d.pairs[i][1]) if type(n) is Name]
+        uses = [n.id for s in base.body if s not in self.missing for n in nodes_of(s) if type(n) is Name]
+        in_pairs = [n.id for d, i in self.pairs for n in nodes_of(d.pairs[i][1]) if type(n) is Name]
         for name in self._left_out:
             if name not in self.instead and uses.count(name) != in_pairs.count(name):
                 raise Different
@@ -196,8 +122,9 @@ class Aligned:
                 pairs.extend(zip(range(i, j), range(k, m), strict=True))
             elif kind == "delete" and slot == "body" and type(node) is Def and not self.missing:
                 self.missing.extend(base[i:j])
-                for statement in base[i:j]:
-                    self._left_out.update(targets_of(statement))
+                if any(type(s) is not Assign and type(s) is not Unpack for s in self.missing):
+                    raise Different
+                self._left_out.update(name for s in self.missing for name in bound_in(s))
             else:
                 raise Different
         for i, k in sorted(pairs):
@@ -222,10 +149,10 @@ class Aligned:
             if base.text != other.text:
                 raise Different
         elif type(base) is Assign or type(base) is Unpack:
-            self._parts((base, "value", ()), base.value, other.value)
+            self.part((base, "value", ()), (base.value, other.value))
             self._bind(base.targets, other.targets)
         elif type(base) is For:
-            self._parts((base, "iterable", ()), base.iterable, other.iterable)
+            self.part((base, "iterable", ()), (base.iterable, other.iterable))
             self._words(base.target, other.target)
             self._bodies(base, "body", base.body, other.body)
         elif type(base) is Def:
@@ -236,8 +163,7 @@ class Aligned:
             self._names[other.name] = base.name
             self._bodies(base, "body", base.body, other.body)
         else:
-            for (name, mine), (_, theirs) in zip(slots(base), slots(other), strict=True):
-                self._parts((base, name, ()), mine, theirs)
+            self.common((base, other))
 
     def _bind(self, base: Any, other: Any) -> None:
         if len(base) != len(other):
@@ -253,20 +179,18 @@ class Aligned:
 
     # ------------------------------------------------------------ expressions
 
-    def _parts(self, place: Place, base: Any, other: Any) -> None:
-        if isinstance(base, Expr):
-            if not isinstance(other, Expr):
-                raise Different
-            self._expression(place, base, other)
-        elif isinstance(base, (list, tuple)):
-            if not isinstance(other, (list, tuple)) or len(base) != len(other):
-                raise Different
-            for i, (mine, theirs) in enumerate(zip(base, other, strict=True)):
-                self._parts((place[0], place[1], (*place[2], i)), mine, theirs)
-        elif type(base) is str and self._names.get(other, other) != base or type(base) is not str and base != other:
+    def part(self, position: Position, nodes: Sequence[Node]) -> Node:
+        base, other = nodes
+        if not isinstance(base, Expr) or not isinstance(other, Expr):
             raise Different
+        self._expression(position, base, other)
+        return base
 
-    def _expression(self, place: Place, base: Expr, other: Expr) -> None:
+    def word(self, position: Position, words: Sequence[object]) -> object:
+        base, other = words
+        return super().word(position, (base, self._names.get(other, other) if type(other) is str else other))
+
+    def _expression(self, place: Position, base: Expr, other: Expr) -> None:
         if is_constant(base) and is_constant(other):
             if base.flat() != other.flat():
                 self.constants.append((place, base, other))
@@ -282,7 +206,7 @@ class Aligned:
             raise Different
         self._same_kind(place, base, other)
 
-    def _same_kind(self, place: Place, base: Expr, other: Any) -> None:
+    def _same_kind(self, place: Position, base: Expr, other: Any) -> None:
         """Lays two expressions of one class over each other."""
         if type(base) is Name:
             if self._names.get(other.id, other.id) != base.id:
@@ -298,7 +222,7 @@ class Aligned:
             self._dict(base, other)
         elif type(base) is Lambda and len(base.params) == len(other.params):
             self._names.update(zip(other.params, base.params, strict=True))
-            self._parts((base, "body", ()), base.body, other.body)
+            self.part((base, "body", ()), (base.body, other.body))
         else:
             if type(base) is Call and type(base.func) is str and base.func != other.func:
                 raise Different
@@ -308,10 +232,9 @@ class Aligned:
             if type(base) is Call:
                 self._add_defaults(base, other)
                 self._add_defaults(other, base)
-            for (name, mine), (_, theirs) in zip(slots(base), slots(other), strict=True):
-                self._parts((base, name, ()), mine, theirs)
+            self.common((base, other))
 
-    def _opened(self, place: Place, base: Expr, other: Expr) -> bool:
+    def _opened(self, place: Position, base: Expr, other: Expr) -> bool:
         """Goes on with the value of a name that only one of the two has; whether there was one."""
         mine = self._open[0].pop(base.id, None) if type(base) is Name else None
         theirs = self._open[1].pop(other.id, None) if type(other) is Name else None
@@ -322,7 +245,7 @@ class Aligned:
         self._expression(place, base, theirs.value if theirs is not None else other)
         return True
 
-    def _residual(self, place: Place, base: Expr, other: Expr) -> bool:
+    def _residual(self, place: Position, base: Expr, other: Expr) -> bool:
         """Whether one of the two returns `x + y` where the other returns `y`, which has a name in base."""
         if not self._folded or place[0] is not self._result or self.residual is not None:
             return False
@@ -393,8 +316,8 @@ class Aligned:
             raise Different
         for i, (key, value) in enumerate(mine):
             if key in theirs:
-                self._parts((base, "pairs", (i, 1)), value, theirs[key])
-            elif {n.id for n in walk(value) if type(n) is Name} <= self._left_out:
+                self.part((base, "pairs", (i, 1)), (value, theirs[key]))
+            elif {n.id for n in nodes_of(value) if type(n) is Name} <= self._left_out:
                 self.pairs.append((base, i))
             else:
                 raise Different
@@ -409,22 +332,16 @@ class Aligned:
 
 def _used_once(definition: Def) -> frozenset[str]:
     """The names that a function gives once and reads once."""
-    given = [t for s in walk(definition.body) if type(s) is Assign for t in s.targets if type(t) is str]
-    read = Counter([n.id for n in walk(definition.body) if type(n) is Name])
-    read.update(n.root.id for n in walk(definition.body) if isinstance(n, Leaf))
+    given = [t for s in nodes_of(definition.body) if type(s) is Assign for t in s.targets if type(t) is str]
+    read = Counter([n.id for n in nodes_of(definition.body) if type(n) is Name])
+    read.update(n.root.id for n in nodes_of(definition.body) if isinstance(n, Leaf))
     return frozenset(t for t in given if given.count(t) == 1 and read[t] == 1)
-
-
-def targets_of(statement: Statement) -> list[str]:
-    if type(statement) is not Assign and type(statement) is not Unpack:
-        raise Different
-    return [word for t in statement.targets for word in _WORD.findall(t if isinstance(t, str) else t.flat())]
 
 
 def _skeleton(statement: Statement) -> str:
     """A statement without what may differ: the words for its own variables, and constants."""
     said: list[str] = [type(statement).__name__]
-    for node in walk(statement):
+    for node in nodes_of(statement):
         if isinstance(node, Leaf):
             said.append("".join(step[1] for step in node.steps) if len(node.steps) > 1 else "Leaf")
         elif type(node) is Call and type(node.func) is str:

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.module.def_use import bound_names
-from untrace.module.merge.parametric import outline_of, tokens
+from untrace.module.merge.parametric import Alike, outline_of
+from untrace.python.anti_unify import Different
 from untrace.python.statements import Def, Statement
 from untrace.python.tree import Call, Name, Text
 from untrace.python.walk import nodes_of
@@ -30,70 +31,63 @@ def merge_equal(module: Any, others: Sequence[Statement]) -> None:
     if all(count == 1 for count in outlines.values()):
         return
     fixed = _in_longer_texts([*module.definitions, *others])
-    first: dict[Any, Sequence[Statement]] = {}
+    first: dict[object, list[Sequence[Statement]]] = {}
     names: dict[str, str] = {}
-    gone: set[int] = set()
+    gone: set[Statement] = set()
     for unit in _units(module):
         for statement in unit:
             _rename(statement, names)
         own = [s.name for s in unit if type(s) is Def]
-        if not own or outlines[_outline(unit)] == 1 or not fixed.isdisjoint(own):
+        outline = _outline(unit)
+        if not own or outlines[outline] == 1 or not fixed.isdisjoint(own):
             continue
-        form = _form(unit, own)
-        before = first.setdefault(form, unit)
-        if before is unit:
+        known = first.setdefault(outline, [])
+        before = next((u for u in known if say_the_same(u, unit)), None)
+        if before is None:
+            known.append(unit)
             continue
+        gone.update(unit)
         for ours, theirs in zip(before, unit, strict=True):
-            gone.add(id(theirs))
             if type(ours) is Def and type(theirs) is Def:
                 names[theirs.name] = ours.name
                 module.local_definitions.pop(theirs.name, None)
                 if module.described.types_of(ours) is not None and module.described.types_of(theirs) is not None:
                     module.described.shared(ours, theirs)
     if gone:
-        module.definitions[:] = [s for s in module.definitions if id(s) not in gone]
+        module.definitions[:] = [s for s in module.definitions if s not in gone]
         for statement in others:
             _rename(statement, names)
 
 
 def _units(module: Any) -> Iterator[Sequence[Statement]]:
     """The definitions in order, a function together with its rules."""
-    unit_of = {id(s): unit for unit in module.units for s in unit}
-    there = {id(s) for s in module.definitions}
-    done: set[int] = set()
+    unit_of = {s: unit for unit in module.units for s in unit}
+    there = set(module.definitions)
+    done: set[Statement] = set()
     for statement in module.definitions:
-        unit = unit_of.get(id(statement), [statement])
-        if id(unit[0]) not in done and all(id(s) in there for s in unit):
-            done.add(id(unit[0]))
+        unit = unit_of.get(statement, [statement])
+        if unit[0] not in done and there.issuperset(unit):
+            done.add(unit[0])
             yield unit
 
 
-def _outline(unit: Sequence[Statement]) -> tuple[Any, ...]:
+def _outline(unit: Sequence[Statement]) -> tuple[object, ...]:
     """The same for definitions of one form."""
     return tuple([outline_of(s) if type(s) is Def else type(s) for s in unit])
 
 
-def form_of(definition: Def) -> Any:
-    """What a function says, without its name and those that it binds."""
-    return _form([definition], [definition.name])
-
-
-def _form(unit: Sequence[Statement], own: Sequence[str]) -> Any:
-    """What definitions say, without the names that they bind."""
-    order = {name: place for place, name in enumerate(own)}
-    words: list[Any] = []
-    for statement in unit:
-        bound = {name for name in bound_names(statement)} if type(statement) is Def else set()
-        inside = dict(order)
-        for kind, value in tokens(statement, skip_name=type(statement) is Def):
-            if kind in ("variable", "name", "text") and type(value) is str and _DOTTED.fullmatch(value):
-                head, _, rest = value.partition(".")
-                if head in bound:
-                    inside.setdefault(head, len(inside))
-                words.append((inside.get(head, head), rest))
+def say_the_same(one: Sequence[Statement], other: Sequence[Statement]) -> bool:
+    """Whether definitions do, but for the names that they bind."""
+    own = [[s.name for s in unit if type(s) is Def] for unit in (one, other)]
+    try:
+        for ours, theirs in zip(one, other, strict=True):
+            if type(ours) is Def and type(theirs) is Def:
+                Alike([set(bound_names(s)) for s in (ours, theirs)], own).definition([ours, theirs])
             else:
-                words.append((kind, value))
-    return tuple(words)
+                Alike([(), ()], own).common([ours, theirs])
+    except Different:
+        return False
+    return True
 
 
 def _in_longer_texts(statements: Sequence[Statement]) -> set[str]:

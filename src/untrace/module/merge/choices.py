@@ -8,13 +8,28 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from untrace.module.access_paths import Leaf
-from untrace.module.merge.alignment import is_constant, slots, walk
 from untrace.python.statements import Assign, Def, For, Lines, Parameter, Statement, Unpack
-from untrace.python.tree import TERNARY, Attribute, Binary, Call, Expr, Lambda, Name, Slice, Star, Subscript, Text
+from untrace.python.tree import (
+    TERNARY,
+    Attribute,
+    Binary,
+    Call,
+    Expr,
+    Lambda,
+    List,
+    Name,
+    Slice,
+    Star,
+    Subscript,
+    Text,
+    Tuple,
+    Unary,
+)
+from untrace.python.walk import copied, nodes_of, rebuilt, slots_of
 
 Variants = frozenset[str]
 Guarded = tuple[Variants, Statement]
@@ -72,29 +87,15 @@ class Let(Expr):
 UNNAMED = "part\0\0"
 
 
-def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of a node, or of several, with their parts changed."""
-    if isinstance(node, (list, tuple)):
-        return type(node)([_part(item, change) for item in node])
-    if type(node) is Name:
-        return node
-    made = object.__new__(type(node))
-    for kind in type(node).__mro__:
-        for slot in getattr(kind, "__slots__", ()):
-            if hasattr(node, slot):
-                value = getattr(node, slot)
-                setattr(made, slot, value if slot in ("origin", "statement") else _part(value, change))
-    return made
-
-
-def _part(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, (Expr, Statement)):
-        return change(value)
-    return rebuilt(value, change) if isinstance(value, (list, tuple)) else value
+def is_constant(expr: Expr) -> bool:
+    """A number, a string, or several: nothing that a function computes."""
+    if type(expr) is Tuple or type(expr) is List:
+        return all(is_constant(e) for e in expr.elements)
+    return type(expr) is Text or type(expr) is Unary and is_constant(expr.value)
 
 
 def renamed(node: Any, names: Mapping[str, str]) -> Any:
-    """A copy with other names of variables."""
+    """A copy, down to all that it is made of, with other names of variables."""
 
     def word(text: str) -> str:
         return _WORD.sub(lambda m: names.get(m[0], m[0]), text)
@@ -103,7 +104,10 @@ def renamed(node: Any, names: Mapping[str, str]) -> Any:
         if type(node) is Name:
             return Name(names[node.id], node.symbol) if node.id in names else node
         made = rebuilt(node, change)
-        if type(node) is Let:
+        made = copied(node) if made is node else made
+        if type(node) is Named:
+            made.use = change(node.use)
+        elif type(node) is Let:
             made.name = names.get(node.name, node.name)
         elif type(node) is Call and type(node.func) is str:
             made.func = names.get(node.func, node.func)
@@ -118,7 +122,7 @@ def renamed(node: Any, names: Mapping[str, str]) -> Any:
             made.params = [Parameter(names.get(p.name, p.name), p.default, p.kind, p.annotation) for p in node.params]
         return made
 
-    return _part(node, change)
+    return change(node)
 
 
 def bound_in(statement: Any) -> list[str]:
@@ -136,7 +140,7 @@ def bound_in(statement: Any) -> list[str]:
 def names_in(node: Any) -> Counter[str]:
     """How often each name is read."""
     found: Counter[str] = Counter()
-    for part in walk(node):
+    for part in nodes_of(node):
         if type(part) is Name:
             found[part.id] += 1
         elif type(part) is Call and type(part.func) is str:
@@ -146,15 +150,15 @@ def names_in(node: Any) -> Counter[str]:
 
 def extent(node: Any) -> int:
     """How much text a tree is, in parts."""
-    return sum(type(n) not in (Named, Choice) for n in walk(node))
+    return sum(type(n) not in (Named, Choice, Parameter) for n in nodes_of(node))
 
 
 def inlined(body: Sequence[Statement], names: Collection[str] = ()) -> list[Statement]:
     """`body` with what is used once, and not in a loop or in a function, where it is used; `names` stay as they are."""
     read = names_in(list(body))
-    kept = set(names) | {n.root.id for n in walk(list(body)) if isinstance(n, Leaf)}
+    kept = set(names) | {n.root.id for n in nodes_of(list(body)) if isinstance(n, Leaf)}
     for statement in body:
-        inside = [statement] if type(statement) in (For, Def) else [n for n in walk(statement) if type(n) is Lambda]
+        inside = [statement] if type(statement) in (For, Def) else [n for n in nodes_of(statement) if type(n) is Lambda]
         kept |= set(names_in(inside))
     held: dict[str, Assign] = {}
     found: list[Statement] = []
@@ -190,13 +194,13 @@ def cost_of(node: Any) -> int:
 
 
 def is_same(node: Any) -> bool:
-    return not any(type(n) is Choice for n in walk(node))
+    return not any(type(n) is Choice for n in nodes_of(node))
 
 
 def parts_of(statement: Any) -> Counter[str]:
     """What a statement is made of, without the words for its variables."""
     found: Counter[str] = Counter()
-    for node in walk(statement):
+    for node in nodes_of(statement):
         if isinstance(node, Leaf):
             found["".join(step[1] for step in node.steps)] += 1
         elif type(node) is Call and type(node.func) is str:
@@ -213,17 +217,15 @@ def parts_of(statement: Any) -> Counter[str]:
 
 
 def parts_below(node: Any) -> list[Any]:
+    """The nodes that a node is made of."""
     found: list[Any] = []
-
-    def below(value: Any) -> None:
-        if isinstance(value, (Expr, Statement)):
+    stack = [getattr(node, slot, None) for slot in reversed(slots_of(node))]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, (list, tuple)):
+            stack.extend(value[::-1])
+        elif isinstance(value, (Expr, Statement)):
             found.append(value)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                below(item)
-
-    for _, value in slots(node):
-        below(value)
     return found
 
 

@@ -21,9 +21,9 @@ from typing import Any
 from untrace._identifiers import identifier
 from untrace.lift.naming import words
 from untrace.module.access_paths import Leaf
-from untrace.module.merge.alignment import Different
 from untrace.module.merge.choices import Variants, free
 from untrace.module.merge.woven import Woven
+from untrace.python.anti_unify import Different
 from untrace.python.tree import COMPARE, NOT, TERNARY, Binary, Expr, Name, Text, quoted, wrap
 
 # More tests than this in a function are harder to follow than two functions.

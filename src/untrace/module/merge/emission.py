@@ -7,12 +7,13 @@ from typing import Any
 
 from untrace._identifiers import identifier
 from untrace.module.access_paths import Leaf
-from untrace.module.merge.alignment import Different, is_constant, walk
-from untrace.module.merge.choices import Choice, Guarded, Let, Named, Variants, bound_in, free, names_in, rebuilt
+from untrace.module.merge.choices import Choice, Guarded, Let, Named, Variants, bound_in, free, is_constant, names_in
 from untrace.module.merge.conditions import Conditions, Not, Ternary
 from untrace.module.merge.woven import Woven
+from untrace.python.anti_unify import Different
 from untrace.python.statements import Assign, Def, For, If, Return, Statement
 from untrace.python.tree import WIDTH, Call, Expr, Name, Subscript, Text, Tuple, Unary
+from untrace.python.walk import copied, nodes_of, rebuilt
 
 # Words for a number that say nothing of it.
 _VAGUE = frozenset({"", "size", "out"})
@@ -87,16 +88,15 @@ class Emission:
             word = self.word_for(names) or _common_word(choices[0].ways)
             name = free(identifier(word, "part"), self.conditions.taken)
             self.conditions.taken.add(name)
-            gone = {id(c) for c in choices}
             body = self.woven.body
-            first = next((i for i, (_, s) in enumerate(body) if any(id(n) in gone for n in walk(s))), len(body))
+            first = next((i for i, (_, s) in enumerate(body) if any(n in choices for n in nodes_of(s))), len(body))
             made = Assign([name], Choice(choices[0].ways))
-            self._change(lambda node, gone=gone, name=name: Name(name) if id(node) in gone else None)
+            self._change(lambda node, gone=choices, name=name: Name(name) if node in gone else None)
             self.woven.body.insert(first, (self.woven.variants, made))
 
     def _choices(self) -> list[Choice]:
         every = [s for _, s in self.woven.body] + [e for e, _ in self.woven.results]
-        return [n for n in walk(every) if type(n) is Choice]
+        return [n for n in nodes_of(every) if type(n) is Choice]
 
     def _is_given(self, value: Expr) -> bool:
         """Whether a value is an argument or a constant."""
@@ -119,7 +119,7 @@ class Emission:
         if type(statement) in (For, Def):
             inner: list[Guarded] = []
             before: list[Guarded] = []
-            made = rebuilt(statement, lambda node: node)
+            made = copied(statement)
             if type(statement) is For:
                 made.iterable = self._value(statement.iterable, guard, before, "")
             for s in statement.body:
@@ -135,7 +135,7 @@ class Emission:
         if type(value) is Choice:
             for variants, way in value.ways:
                 here: list[Guarded] = []
-                made = rebuilt(statement, lambda node: node)
+                made = copied(statement)
                 made.value = self._value(way, variants & guard, here, "")
                 found += [*here, (variants & guard, made)]
             whole = self._constant(value, guard, "") or self._short(
@@ -145,7 +145,7 @@ class Emission:
                 return found
             found = []
             value = whole
-        made = rebuilt(statement, lambda node: node)
+        made = copied(statement)
         made.value = self._value(value, guard, found, "")
         if type(value) is Let and bound_in(statement) == [value.name]:
             return found
@@ -155,7 +155,7 @@ class Emission:
         """An expression without choices. What has to be computed before goes into `before`."""
         if type(node) is Named:
             if node.statement is not None:
-                made: Any = rebuilt(node.statement, lambda n: n)
+                made: Any = copied(node.statement)
                 made.targets, made.value = [node.name], node.value
             else:
                 made = Assign([node.name], node.value)
@@ -251,7 +251,7 @@ class Emission:
         ways = [(v & guard, e) for v, e in node.ways if v & guard]
         if not plain or len(ways) != 2:
             return None
-        if any(type(n) in (Choice, Named, Let) for _, e in ways for n in walk(e)):
+        if any(type(n) in (Choice, Named, Let) for _, e in ways for n in nodes_of(e)):
             return None
         test = self.conditions.test(ways[0][0], guard, [self.current])
         then, otherwise = ways[0][1], ways[1][1]
@@ -279,14 +279,14 @@ class Emission:
     def _is_ready(self, value: Expr, given: Mapping[str, Variants], always: set[str]) -> bool:
         """Whether a result that only some callers look at can be computed in all variants."""
         every = self.woven.variants
-        inside = {n.name for n in walk(value) if type(n) in (Named, Let)}
-        if any(type(n) is Choice for n in walk(value)):
+        inside = {n.name for n in nodes_of(value) if type(n) in (Named, Let)}
+        if any(type(n) is Choice for n in nodes_of(value)):
             return False
         for name in set(names_in(value)) - always - inside:
             if given.get(name, every if name not in self.conditions.taken else frozenset()) != every:
                 return False
-        keys = {(n.value.id, n.index.flat()) for n in walk(value) if type(n) is Subscript and type(n.value) is Name}
-        keys |= {(n.root.id, n.steps[0][1]) for n in walk(value) if isinstance(n, Leaf) and n.steps}
+        keys = {(n.value.id, n.index.flat()) for n in nodes_of(value) if type(n) is Subscript and type(n.value) is Name}
+        keys |= {(n.root.id, n.steps[0][1]) for n in nodes_of(value) if isinstance(n, Leaf) and n.steps}
         return all(
             key[:1] not in ("'", '"') or (root, (key,)) in self.conditions.known[v].has
             for root, key in keys
@@ -363,7 +363,7 @@ def _words(test: Expr) -> int:
 
 def _common_word(ways: Sequence[tuple[Variants, Expr]]) -> str:
     """`states` for `hidden_states` and `key_value_states`."""
-    names = [next((n.id for n in walk(e) if type(n) is Name), "part").split("_") for _, e in ways]
+    names = [next((n.id for n in nodes_of(e) if type(n) is Name), "part").split("_") for _, e in ways]
     count = 0
     while all(len(n) > count for n in names) and len({n[-1 - count] for n in names}) == 1:
         count += 1

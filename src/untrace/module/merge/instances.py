@@ -12,30 +12,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
 from untrace.ir.passes import is_strict
 from untrace.lift.naming import words
 from untrace.module.access_paths import Leaf
-from untrace.module.merge.alignment import (
-    Aligned,
-    Different,
-    Place,
-    get,
-    places_of,
-    put,
-    signature_of,
-    targets_of,
-    walk,
-)
+from untrace.module.merge.alignment import Aligned
+from untrace.module.merge.choices import bound_in, free, parts_below
 from untrace.module.merge.conditions import HasKey, Ternary
-from untrace.module.merge.versions import kind_of, unite
+from untrace.module.merge.parametric import size_of_argument
+from untrace.module.merge.versions import kind_of, parameters_of, unite
 from untrace.provenance.sites import Provenance
+from untrace.python.anti_unify import Different, Position, get, places_of, put
 from untrace.python.statements import Assign, Def, If, Lines, Parameter, Statement
-from untrace.python.tree import WIDTH, Attribute, Call, Dict, Expr, List, Name, Subscript, Text, Tuple, Unary
+from untrace.python.tree import WIDTH, Call, Dict, Expr, List, Name, Text, Tuple, Unary
 from untrace.python.types import Type
+from untrace.python.walk import nodes_of
 
 # A function with more parameters than this is harder to read than two.
 _MOST_PARAMETERS = 4
@@ -139,7 +133,7 @@ def _renumber(module: Any, entry: Sequence[Statement], left: set[str]) -> None:
 
 
 def _calls(module: Any, entry: Sequence[Statement]) -> list[Call]:
-    return [n for n in walk([*module.definitions, *entry]) if type(n) is Call and type(n.func) is str]
+    return [n for n in nodes_of([*module.definitions, *entry]) if type(n) is Call and type(n.func) is str]
 
 
 class _Shared:
@@ -150,7 +144,7 @@ class _Shared:
         self.others: list[Def] = []
         self.added: list[Parameter] = []
         self.name = base.name
-        self.values: dict[Any, tuple[Place, Expr, dict[str, Expr]]] = {}
+        self.values: dict[Position, tuple[Expr, dict[str, Expr]]] = {}
         self.aligned: dict[str, Aligned] = {}
         for other in others:
             found = self._laid(other)
@@ -165,8 +159,7 @@ class _Shared:
             self.others.append(other)
             self.aligned[other.name] = found
             for place, mine, theirs in found.constants:
-                key = (id(place[0]), place[1], place[2])
-                self.values.setdefault(key, (place, mine, {}))[2][other.name] = theirs
+                self.values.setdefault(place, (mine, {}))[1][other.name] = theirs
 
     def _laid(self, other: Def) -> Aligned | None:
         """`other` beside the base: as it stands, or where values have names in one of the two only."""
@@ -194,7 +187,7 @@ class _Shared:
         return {n: tuple(-1 if k in free else k for k in getattr(t.aval, "shape", ())) for n, t in types}
 
     def _too_many(self, found: Aligned) -> bool:
-        places = {(id(p[0]), p[1], p[2]) for p, _, _ in found.constants} | set(self.values)
+        places = {p for p, _, _ in found.constants} | self.values.keys()
         return len(places) > 2 * _MOST_PARAMETERS
 
     def _missing_another(self, found: Aligned) -> bool:
@@ -207,41 +200,41 @@ class _Shared:
     def _passed_on(self, other: Def) -> bool:
         """Whether one of the functions is more than called: handed to a scan, say."""
         names = {self.base.name, other.name}
-        return any(type(n) is Name and n.id in names for n in walk([*self.module.definitions, *self.entry]))
+        return any(type(n) is Name and n.id in names for n in nodes_of([*self.module.definitions, *self.entry]))
 
     def _test(self, found: Aligned, other: Def) -> HasKey | None:
         """`"shortcut" in params`: what tells the two apart. Raises Different."""
         if not found.missing:
             return None
         own = {p.name: i for i, p in enumerate(self.base.params)}
-        for node in walk(found.missing):
+        for node in nodes_of(found.missing):
             if isinstance(node, Leaf) and node.steps and node.root.id in own and node.steps[0][0] == "item":
                 key, name = node.steps[0][1], other.params[own[node.root.id]].name
                 theirs = {
-                    n.steps[0][1] for n in walk(other.body) if isinstance(n, Leaf) and n.root.id == name and n.steps
+                    n.steps[0][1] for n in nodes_of(other.body) if isinstance(n, Leaf) and n.root.id == name and n.steps
                 }
                 if key[:1] == '"' and key not in theirs:
                     return HasKey(key, node.root)
         raise Different
 
-    def _endings(self, every: Sequence[Aligned]) -> dict[int, tuple[Place, Leaf, list[str]]] | None:
+    def _endings(self, every: Sequence[Aligned]) -> dict[Leaf, tuple[Position, list[str]]] | None:
         """The leaves with other names in other functions, each with its names; None where these are not all
         `weight_ih_l0`, `weight_ih_l1` with the same endings.
         """
-        leaves = {id(leaf): (place, leaf) for found in every for place, leaf, _ in found.keys}
-        theirs = [{id(leaf): other for _, leaf, other in found.keys} for found in every]
-        names = {}
+        leaves = {leaf: place for found in every for place, leaf, _ in found.keys}
+        theirs = [{leaf: other for _, leaf, other in found.keys} for found in every]
+        names: dict[Leaf, tuple[Position, list[str]]] = {}
         endings = set()
-        for number, (place, leaf) in leaves.items():
-            said = [leaf.steps[0][1], *[of.get(number, leaf).steps[0][1] for of in theirs]]
+        for leaf, place in leaves.items():
+            said = [leaf.steps[0][1], *[of.get(leaf, leaf).steps[0][1] for of in theirs]]
             if not all(re.fullmatch(r'"\w+"', n) for n in said):
                 return None
             words_ = [n[1:-1] for n in said]
             start = os.path.commonprefix(words_).rpartition("_")[0]
             if not start:
                 return None
-            names[number] = (place, leaf, [start, *[w[len(start) + 1 :] for w in words_]])
-            endings.add(tuple(names[number][2][1:]))
+            names[leaf] = place, [start, *[w[len(start) + 1 :] for w in words_]]
+            endings.add(tuple(names[leaf][1][1:]))
         return names if len(endings) <= 1 else None
 
     def _named_by_layer(self, taken: set[str]) -> list[tuple[Parameter, Expr, dict[str, Expr]]]:
@@ -249,15 +242,15 @@ class _Shared:
         found = self._endings(list(self.aligned.values())) or {}
         if not found:
             return []
-        name = _free("layer", taken)
+        name = free("layer", taken)
         taken.add(name)
-        roots = {leaf.root.id for _, leaf, _ in found.values()}
+        roots = {leaf.root.id for leaf in found}
         places = [i for i, p in enumerate(self.base.params) if p.name in roots]
         for definition in (self.base, *self.others):
             self.module.described.in_words(definition, [definition.params[i].name for i in places], "a dict of arrays")
-        for place, leaf, (start, *_) in found.values():
+        for leaf, (place, (start, *_)) in found.items():
             put(place, Leaf(leaf.root, (("item", f'f"{start}_{{{name}}}"', 0),)))
-        mine, *theirs = [Text(f'"{ending}"') for ending in next(iter(found.values()))[2][1:]]
+        mine, *theirs = [Text(f'"{ending}"') for ending in next(iter(found.values()))[1][1:]]
         return [(Parameter(name), mine, dict(zip(self.aligned, theirs, strict=True)))]
 
     def _residual(self, taken: set[str]) -> list[tuple[Parameter, Expr, dict[str, Expr]]]:
@@ -267,7 +260,7 @@ class _Shared:
             return []
         place, both, plain, base_adds = next(iter(found.values()))
         adds = {self.base.name: base_adds, **{o.name: base_adds != (o.name in found) for o in self.others}}
-        name = _free(self._switch(adds) or "residual", taken)
+        name = free(identifier(self._switch(adds) or "residual", "size"), taken)
         taken.add(name)
         put(place, Ternary(both, Name(name), plain))
         texts: dict[str, Expr] = {n: Text(str(value)) for n, value in adds.items()}
@@ -286,12 +279,12 @@ class _Shared:
         module, base = self.module, self.base
         names = {o.name for o in self.others}
         # Constants that differ together are one parameter.
-        groups: dict[Any, list[tuple[Place, Expr, dict[str, Expr]]]] = {}
-        for place, mine, theirs in self.values.values():
+        groups: dict[Any, list[tuple[Position, Expr, dict[str, Expr]]]] = {}
+        for place, (mine, theirs) in self.values.items():
             values = (mine.flat(), *[theirs.get(o.name, mine).flat() for o in self.others])
             groups.setdefault((values, self._role(place)), []).append((place, mine, theirs))
-        taken = {n.id for n in walk(base.body) if type(n) is Name} | {p.name for p in base.params}
-        taken |= {t for n in walk(base.body) if isinstance(n, Statement) for t in _targets(n)}
+        taken = {n.id for n in nodes_of(base.body) if type(n) is Name} | {p.name for p in base.params}
+        taken |= {t for n in nodes_of(base.body) for t in bound_in(n)}
         added = [*self._named_by_layer(taken), *self._residual(taken)]
         for (values, role), places in groups.items():
             axis = self._axis(values) if role == "size" else None
@@ -299,7 +292,7 @@ class _Shared:
                 for place, _, _ in places:
                     put(place, axis)
                 continue
-            name = _free(role, taken)
+            name = free(identifier(role, "size"), taken)
             taken.add(name)
             for place, _, _ in places:
                 put(place, Name(name))
@@ -348,18 +341,8 @@ class _Shared:
             numbers = [float(v) for v in values]
         except ValueError:
             return None
-        every = [self.module.described.types_of(d) or [] for d in (self.base, *self.others)]
-        for place, parameter in enumerate(self.base.params):
-            if any(place >= len(types) for types in every):
-                return None
-            shapes = [getattr(types[place][1].aval, "shape", ()) for types in every]
-            if len({len(s) for s in shapes}) > 1:
-                continue
-            for axis in reversed(range(len(shapes[0]))):
-                if [s[axis] for s in shapes] == numbers:
-                    text = str(axis - len(shapes[0]) if axis == len(shapes[0]) - 1 else axis)
-                    return Subscript(Attribute(Name(parameter.name), "shape"), Text(text))
-        return None
+        types = [self.module.described.types_of(d) or () for d in (self.base, *self.others)]
+        return size_of_argument(self.base, numbers, types, from_last=True)
 
     def _conditional(self, found: Aligned, test: Any) -> None:
         """Puts the statements that some instances lack under a condition."""
@@ -369,20 +352,20 @@ class _Shared:
         del body[at : at + len(found.missing)]
         otherwise: list[Statement] = [Assign([name], value) for name, value in found.instead.items()]
         inside = list(found.missing)
-        taken = {t for n in walk(base.body) if isinstance(n, Statement) for t in _targets(n)}
+        taken = {t for n in nodes_of(base.body) for t in bound_in(n)}
         for dictionary in dict.fromkeys(d for d, _ in found.pairs):
             numbers = [i for d, i in found.pairs if d is dictionary]
             key, _ = dictionary.pairs[numbers[0]]
             assert key is not None  # of `**part` none is found
-            name = _free("new_" + identifier(key.flat().strip('"'), "part"), taken)
+            name = free("new_" + identifier(key.flat().strip('"'), "part"), taken)
             taken.add(name)
             inside.append(Assign([name], Dict([dictionary.pairs[i] for i in numbers])))
             otherwise.append(Assign([name], Dict([])))
             pairs = [p for i, p in enumerate(dictionary.pairs) if i not in numbers]
-            for node in walk(body):
-                for slot, way in places_of(node):
-                    if get((node, slot, way)) is dictionary:
-                        put((node, slot, way), SpreadDict(pairs, name))
+            for node in nodes_of(body):
+                for place in places_of(node):
+                    if get(place) is dictionary:
+                        put(place, SpreadDict(pairs, name))
         only = inside[0]
         if len(inside) == 1 and type(only) is Assign and list(only.targets) == list(found.instead):
             ((name, instead),) = found.instead.items()
@@ -395,10 +378,10 @@ class _Shared:
             body.insert(at, If(test, inside, otherwise))
         base.body = body
 
-    def _role(self, place: Place) -> str:
+    def _role(self, place: Position) -> str:
         """What a constant is: the keyword or the parameter that it is passed for."""
         node, slot, indices = place
-        above = {id(c): n for n in walk(self.base.body) for c in _children(n)}
+        above = {c: n for n in nodes_of(self.base.body) for c in parts_below(n)}
         attributes = self._attribute(place)
         if attributes:
             return attributes
@@ -408,19 +391,19 @@ class _Shared:
             if type(node) is Call and slot == "kwargs":
                 return words.clean(node.kwargs[indices[0]][0])
             if type(node) is Call and slot == "args" and type(node.func) is str:
-                names = _parameters(node.func, self.module)
+                names = parameters_of(node.func, self.module)
                 return words.clean(names[indices[0]]) if indices[0] < len(names) else "size"
-            parent = above.get(id(node))
+            parent = above.get(node)
             if parent is None or type(node) not in (Text, Tuple, List, Unary) and node is not place[0]:
                 break  # a part of something computed: what that is passed for says nothing of it
-            slot, indices = next(((s, i) for s, i in places_of(parent) if get((parent, s, i)) is node), ("", ()))
+            slot, indices = next(((p[1], p[2]) for p in places_of(parent) if get(p) is node), ("", ()))
             node = parent
         return "size"
 
-    def _attribute(self, place: Place) -> str:
+    def _attribute(self, place: Position) -> str:
         """The name that the author's object has for the constant, where its values are those of one attribute."""
         known: Mapping[str, Mapping[str, Any]] = getattr(self.module, "attributes", {})
-        mine, theirs = get(place), self.values[(id(place[0]), place[1], place[2])][2]
+        mine, theirs = self.values[place]
         every = {self.base.name: mine, **{o.name: theirs.get(o.name, mine) for o in self.others}}
         if not all(n in known for n in every):
             return ""
@@ -430,31 +413,3 @@ class _Shared:
 
 def _flat(values: Mapping[str, Expr]) -> dict[str, str]:
     return {k: v.flat() for k, v in values.items()}
-
-
-def _targets(statement: Statement) -> list[str]:
-    try:
-        return targets_of(statement)
-    except Different:
-        return []
-
-
-def _free(word: str, taken: set[str]) -> str:
-    name, count = identifier(word, "size"), 1
-    while name in taken:
-        count += 1
-        name = f"{word}_{count}"
-    return name
-
-
-def _children(node: Any) -> Iterator[Any]:
-    for slot, way in places_of(node):
-        yield get((node, slot, way))
-
-
-def _parameters(function: str, module: Any) -> list[str]:
-    """The parameters of a function that a text calls."""
-    own = module.local_definitions.get(function)
-    if own is not None:
-        return [p.name for p in own.params]
-    return list(signature_of(function))

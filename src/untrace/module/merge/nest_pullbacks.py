@@ -29,7 +29,7 @@ from untrace.module.known_trees import leaf_behind
 from untrace.module.merge.parametric import mentioned_in
 from untrace.python.inline_neighbours import words_of
 from untrace.python.names import base_of
-from untrace.python.statements import Assign, Def, Return, Statement, Unpack
+from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
 from untrace.python.tree import Binary, Call, Expr, Lambda, Name, Text, Tuple, Unary
 from untrace.python.types import Type, tuple_type
 from untrace.python.walk import nodes_of
@@ -46,16 +46,16 @@ def nest_backward_parts(module: Any, others: Sequence[Statement]) -> bool:
     if not any(_is_backward(name) for name in module.local_definitions):
         return False
     everything = [*module.definitions, *others]
-    mentioned = {id(s): mentioned_in(s) for s in everything}
+    mentioned = {s: mentioned_in(s) for s in everything}
     found = False
     for forward in reversed(list(module.local_definitions.values())):
         if _is_backward(forward.name):
             continue
-        where = [s for s in everything if forward.name in mentioned[id(s)]]
+        where = [s for s in everything if forward.name in mentioned[s]]
         try:
             sites = _sites(forward, where)
             backward = _backward_part(module, forward, sites)
-            where = [s for s in everything if backward.name in mentioned[id(s)]]
+            where = [s for s in everything if backward.name in mentioned[s]]
             nesting = _Nesting(module, forward, backward, sites, where)
         except _Stays:
             continue
@@ -65,7 +65,7 @@ def nest_backward_parts(module: Any, others: Sequence[Statement]) -> bool:
         module.definitions[:] = [d for d in module.definitions if d is not backward]
         del module.local_definitions[backward.name]
         for statement in (forward, *[site.outer for site in sites]):
-            mentioned[id(statement)] = mentioned_in(statement)
+            mentioned[statement] = mentioned_in(statement)
     return found
 
 
@@ -117,7 +117,7 @@ def _sites(forward: Def, where: Sequence[Statement]) -> list[_Site]:
 
 
 def _nodes_once(outer: Statement) -> Iterator[Any]:
-    return iter({id(n): n for n in nodes_of(outer)}.values())
+    return iter(dict.fromkeys(n for n in nodes_of(outer) if type(n) is not Parameter))
 
 
 def _says(node: Any, name: str) -> bool:
@@ -139,12 +139,12 @@ def _results(definition: Def) -> list[Expr]:
 def _backward_part(module: Any, forward: Def, sites: Sequence[_Site]) -> Def:
     """The one function to which goes what `forward` gives and nothing else takes. Notes its calls in `sites`."""
     found: dict[str, list[tuple[_Site, Call]]] = {}
-    known = {key: _Passed(outer) for key, outer in {id(s.outer): s.outer for s in sites}.items()}
+    known = {outer: _Passed(outer) for outer in dict.fromkeys(s.outer for s in sites)}
     for place in range(len(sites[0].targets)):
         takers: dict[Any, list[tuple[_Site, Call]]] = {}
         for site in sites:
             name = site.targets[place]
-            passed = known[id(site.outer)]
+            passed = known[site.outer]
             if type(name) is not str or name != "_" and passed.bound[name] != 1:
                 raise _Stays
             calls = passed.calls.get(name, ())
@@ -190,7 +190,7 @@ class _Nesting:
         self.module, self.forward, self.backward, self.sites = module, forward, backward, sites
         calls = [(site, call) for site in sites for call in site.calls]
         mentions = sum(_says(n, backward.name) for s in where for n in _nodes_once(s))
-        if mentions != len(calls) or len({id(c) for _, c in calls}) != len(calls) or backward.decorators:
+        if mentions != len(calls) or len({c for _, c in calls}) != len(calls) or backward.decorators:
             raise _Stays
         if any(c.kwargs or len(c.args) != len(backward.params) for _, c in calls):
             raise _Stays
@@ -202,10 +202,10 @@ class _Nesting:
         numbers = {number for kind, number, _ in self.given.values() if kind == "result"}
         # What nothing but the backward part takes is not returned any more.
         self.dropped = set(numbers)
-        read = {key: _read(outer) for key, outer in {id(s.outer): s.outer for s in sites}.items()}
+        read = {outer: _read(outer) for outer in dict.fromkeys(s.outer for s in sites)}
         for site in sites:
             passed = Counter(a.id for c in site.calls for a in c.args if type(a) is Name)
-            self.dropped -= {n for n in numbers if read[id(site.outer)][site.targets[n]] != passed[site.targets[n]]}
+            self.dropped -= {n for n in numbers if read[site.outer][site.targets[n]] != passed[site.targets[n]]}
         if not self.dropped or len(self.dropped) == len(self.results):
             raise _Stays
         self._plan()
@@ -251,7 +251,7 @@ class _Nesting:
         self.taken = self.outside | set(words_of(backward))
         self.new: dict[str, Expr] = {}
         self.before: list[Statement] = []
-        self.gone: set[int] = set()
+        self.gone: set[Statement] = set()
         read = Counter(n for s in backward.body for n in reads(s))
         for number, (kind, place, steps) in self.given.items():
             name = backward.params[number].name
@@ -285,7 +285,7 @@ class _Nesting:
             found = {n: name for n, name in names.items() if name is not None and self.bound[name] == 1}
             if found and len(found) == len(names):
                 self.new.update({n: Name(name) for n, name in found.items()})
-                self.gone.add(id(statement))
+                self.gone.add(statement)
 
     def _take_result(self, name: str, place: int, read: Mapping[str, int]) -> None:
         """Finds what the parameter `name`, a result of the forward part, is there."""
@@ -304,8 +304,8 @@ class _Nesting:
                 assert type(value) is Name
                 if sum(n == value.id for s in self.forward.body for n in reads(s)) != 1:
                     raise _Stays
-                self.gone.add(id(statement))
-            self.gone.add(id(unpacked))
+                self.gone.add(statement)
+            self.gone.add(unpacked)
             for target, element in zip(targets, parts.elements, strict=True):
                 if target != "_":
                     self._take(target, element, read)
@@ -335,12 +335,12 @@ class _Nesting:
 
     def write(self) -> None:
         forward, backward, module = self.forward, self.backward, self.module
-        words: dict[int, set[str]] = {}  # of the definitions with calls
+        words: dict[Def, set[str]] = {}  # of the definitions with calls
         for site in self.sites:
-            if id(site.outer) not in words:
-                words[id(site.outer)] = set(words_of(site.outer)) - {backward.name}
-            self._change_calls(site, words[id(site.outer)])
-        body = [s for s in backward.body if id(s) not in self.gone]
+            if site.outer not in words:
+                words[site.outer] = set(words_of(site.outer)) - {backward.name}
+            self._change_calls(site, words[site.outer])
+        body = [s for s in backward.body if s not in self.gone]
         backward.params = [p for i, p in enumerate(backward.params) if i not in self.given]
         backward.body = body
         _rename(backward, self.renamed)
@@ -353,7 +353,7 @@ class _Nesting:
             module.described.describe(backward, kept, module.described.result_of(backward), documented=documented)
         results = [r for i, r in enumerate(self.results) if i not in self.dropped]
         value = Tuple([*results, Name(backward.name)]) if results else Name(backward.name)
-        statements = [s for s in forward.body[:-1] if id(s) not in self.gone]
+        statements = [s for s in forward.body[:-1] if s not in self.gone]
         forward.body = [*statements, *self.before, backward, Return(value)]
         types = module.described.types_of(forward)
         if types is not None:
@@ -415,7 +415,7 @@ def _rename(definition: Def, names: Mapping[str, str]) -> None:
     def new(name: Any) -> Any:
         return names.get(name, name) if type(name) is str else name
 
-    for node in list({id(n): n for n in nodes_of(definition)}.values()):
+    for node in list(_nodes_once(definition)):
         kind = type(node)
         if kind is Name:
             node.id = new(node.id)

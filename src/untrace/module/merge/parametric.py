@@ -10,19 +10,23 @@ the calls pass, and so do arrays of the module. Python evaluates both while it t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from untrace.module.constants import Named
 from untrace.module.def_use import bound_names, scope_of
+from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.statements import Def, Parameter, Statement
 from untrace.python.tree import ATOM, UNARY, Attribute, Call, Expr, Name, Subscript, Text
 from untrace.python.types import Type, array_type
-from untrace.python.walk import is_node, nodes_of, rebuilt, slots_of
+from untrace.python.walk import copied, nodes_of, rebuilt
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+_DOTTED = re.compile(r"[A-Za-z_][\w.]*")
+# Strings in these slots, and the names of attributes, are no variables: names of keyword arguments, operators.
+_PLAIN = frozenset({"kwargs", "kind", "op", "steps"})
 _MOST_ARGUMENTS = 3  # numbers that a call passes
 _MOST_ARRAYS = 6  # arrays that it passes
 
@@ -36,62 +40,65 @@ def share_definitions(module: Any, others: Sequence[Statement]) -> None:
     if len(local) < 2:
         return
     everything = [*module.definitions, *others]
-    forms: dict[int, _Form] = {}
-    mentioned: dict[int, set[str]] = {}
+    mentioned: dict[Statement, set[str]] = {}
+    bound = {d: set(bound_names(d)) for d in local}
+    outlines = {d: outline_of(d) for d in local}
 
-    def form(definition: Def) -> _Form:
-        if id(definition) not in forms:
-            forms[id(definition)] = _Form(definition, module.arrays)
-        return forms[id(definition)]
+    def common(definitions: Sequence[Def]) -> tuple[Def, Sequence[Varying]] | None:
+        found = Alike([bound[d] for d in definitions], arrays=module.arrays)
+        try:
+            return found.definition(definitions), found.varying
+        except Different:
+            return None
 
-    outlines = {id(d): outline_of(d) for d in local}
     place = 0
     while place < len(local):
         first = local[place]
-        alike = [d for d in local[place + 1 :] if outlines[id(d)] == outlines[id(first)]]
-        alike = [d for d in alike if form(d).words == form(first).words]
+        alike = [d for d in local[place + 1 :] if outlines[d] == outlines[first] and common([first, d]) is not None]
         place += 1
-        if alike and not mentioned:
-            mentioned = {id(d): mentioned_in(d) for d in everything}
-        changed = _merge(module, [first, *alike], forms, everything, mentioned) if alike else []
+        found = common([first, *alike]) if alike else None
+        if found is None:
+            continue
+        mentioned = mentioned or {s: mentioned_in(s) for s in everything}
+        changed = _merge(module, [first, *alike], *found, everything, mentioned)
         if changed:
-            gone = {id(d) for d in alike}
-            local = [d for d in local if id(d) not in gone]
-            everything = [d for d in everything if id(d) not in gone]
-            module.definitions[:] = [d for d in module.definitions if id(d) not in gone]
+            local = [d for d in local if d not in alike]
+            everything = [d for d in everything if d not in alike]
+            module.definitions[:] = [d for d in module.definitions if d not in alike]
             for d in alike:
                 del module.local_definitions[d.name]
             for d in changed:
-                mentioned[id(d)] = mentioned_in(d)
-                forms.pop(id(d), None)
-                if isinstance(d, Def) and id(d) in outlines:
-                    outlines[id(d)] = outline_of(d)
+                mentioned[d] = mentioned_in(d)
+                if isinstance(d, Def) and d in outlines:
+                    outlines[d], bound[d] = outline_of(d), set(bound_names(d))
 
 
 def _merge(
     module: Any,
     alike: Sequence[Def],
-    forms: dict[int, _Form],
+    made: Def,
+    varying: Sequence[Varying],
     everything: Sequence[Statement],
-    mentioned: dict[int, set[str]],
+    mentioned: Mapping[Statement, set[str]],
 ) -> list[Statement]:
     """The definitions that have other text now: the first of `alike`, and those that call one of them; [] if none.
 
-    mentioned: by id of a statement what may be names of functions in it.
+    made, varying: what they have in common. mentioned: what may be names of functions in a statement.
     """
     first = alike[0]
-    columns = list(zip(*[forms[id(d)].numbers for d in alike], strict=True))
-    words, arrays = forms[id(first)].keywords, module.arrays
+    arrays = module.arrays
     found: dict[tuple[str, ...], Expr] = {}
     passed: list[tuple[str, ...]] = []
-    types = [module.described.types_of(d) for d in alike]
+    types = [module.described.types_of(d) or () for d in alike]
     scope = scope_of(first, module.scope)
     extra: list[Parameter] = []
     order = {text: place for place, text in enumerate(module.words)}
-    for column, word in sorted(zip(columns, words, strict=True), key=lambda pair: order.get(pair[0][0], len(order))):
+    for number in sorted(varying, key=lambda v: order.get(v.texts[0], len(order))):
+        column, word = number.texts, number.keyword
         if len(set(column)) == 1 or column in found:
             continue
-        size = _size_of_argument(first, column, types) if word != "axis" else None
+        is_size = word != "axis" and all(text.isdigit() for text in column)
+        size = size_of_argument(first, [int(text) for text in column], types) if is_size else None
         if size is None:
             said = next((module.words[text] for text in column if text in module.words), None)
             extra.append(Parameter(scope.fresh(word or said or _otherwise(column, arrays))))
@@ -108,7 +115,7 @@ def _merge(
     calls: list[tuple[Call, int]] = []
     changed: list[Statement] = []
     for statement in everything:
-        if names.keys().isdisjoint(mentioned[id(statement)]):
+        if names.keys().isdisjoint(mentioned[statement]):
             continue
         count = len(calls)
         if not calls_of(statement, names, calls):
@@ -117,7 +124,12 @@ def _merge(
             changed.append(statement)
     for other in alike[1:]:
         module.described.shared(first, other)
-    _put_numbers(first, [found.get(c) if len(set(c)) > 1 else None for c in columns], arrays)
+
+    def decided(node: Any) -> Any:
+        return found.get(node.texts, node.own) if type(node) is Varying else rebuilt(node, decided)
+
+    made = decided(made)
+    first.params, first.body, first.decorators = made.params, made.body, made.decorators
     for call, number in calls:
         call.func = first.name
         texts = [column[number] for column in passed]
@@ -152,120 +164,100 @@ def _number(text: str) -> Text:
     return Text(text, UNARY if text.startswith("-") else ATOM)
 
 
-def _size_of_argument(first: Def, column: Sequence[str], types: Sequence[Any]) -> Expr | None:
-    """`x.shape[k]` where that is the number in each of the functions."""
-    if any(t is None for t in types) or not all(c.isdigit() for c in column):
-        return None
+def size_of_argument(
+    first: Def, numbers: Sequence[float], types: Sequence[Sequence[tuple[str, Type]]], from_last: bool = False
+) -> Expr | None:
+    """`x.shape[k]` where that is the number in each of several functions, of whose parameters these are the types.
+
+    from_last: whether the last axis is asked first.
+    """
     rebound = set(bound_names(Def("", (), first.body)))
     for place, parameter in enumerate(first.params):
-        if parameter.name in rebound:
-            continue
         kinds = [t[place][1] if place < len(t) else None for t in types]
-        arrays = [k.aval for k in kinds if k is not None and k.kind == "array" and k.aval is not None]
-        if len(arrays) < len(kinds):
+        shapes = [k.aval.shape for k in kinds if k is not None and k.kind == "array" and k.aval is not None]
+        if parameter.name in rebound or len(shapes) < len(kinds):
             continue
-        shapes = [aval.shape for aval in arrays]
         rank = len(shapes[0])
-        for axis in range(rank):
-            if all(len(s) == rank and s[axis] == int(c) for s, c in zip(shapes, column, strict=True)):
-                last = axis == rank - 1
-                return Subscript(Attribute(Name(parameter.name), "shape"), _number("-1" if last else str(axis)))
+        for axis in sorted(range(rank), reverse=from_last):
+            if all(len(s) == rank and s[axis] == n for s, n in zip(shapes, numbers, strict=True)):
+                index = "-1" if axis == rank - 1 else str(axis)
+                return Subscript(Attribute(Name(parameter.name), "shape"), _number(index))
     return None
 
 
-def outline_of(definition: Def) -> tuple[Any, ...]:
-    """The same for definitions that say the same (`_Form`), and sooner known."""
+def outline_of(definition: Def) -> tuple[object, ...]:
+    """The same for definitions that say the same, and sooner known."""
     return len(definition.params), len(definition.decorators), tuple([type(s) for s in definition.body])
 
 
-class _Form:
-    """What a definition says: `words` without the names of its variables and without numbers and arrays of the module, and
-    those apart, as they stand in the text.
+class Varying(Expr):
+    """What stands for a number, or an array of the module, of each of several functions until that is decided.
 
-    `keywords`: of which keyword argument a number is the value, "" for others.
+    `texts`: what each has; `own`: the first one's; `keyword`: of which keyword argument a number is the value, "" for others.
     """
 
-    def __init__(self, definition: Def, arrays: Mapping[str, Any]):
-        names = set(bound_names(definition))
-        self.numbers: list[str] = []
-        self.keywords: list[str] = []
-        order: dict[str, int] = {}
-        words: list[Any] = []
+    __slots__ = ("texts", "own", "keyword")
 
-        def variable(name: str) -> None:
-            head, dot, rest = name.partition(".")
-            words.append((order.setdefault(head, len(order)), rest) if head in names else name)
+    def __init__(self, texts: tuple[str, ...], own: Expr, keyword: str):
+        self.texts, self.own, self.keyword = texts, own, keyword
 
-        keyword = ""
-        for kind, value in tokens(definition, skip_name=True):
-            if kind == "name" and value in arrays:
-                self.numbers.append(value)
-                self.keywords.append("")
-                words.append("array")
-            elif kind in ("variable", "name"):
-                variable(value)
-            elif kind == "number":
-                self.numbers.append(value)
-                self.keywords.append(keyword)
-                words.append("number")
-            else:
-                words.append((kind, value))
-            keyword = value if kind == "keyword" else keyword if (kind, value) == ("node", "Text") else ""
-        self.words = tuple(words)
+    def flat(self) -> str:
+        return self.own.flat()
 
 
-# Strings in these places are no variables: names of attributes and of keyword arguments, operators, comments.
-_PLAIN = frozenset({(Attribute, "name"), (Parameter, "kind")})
+class Alike(AntiUnifier):
+    """Definitions that say the same but for the names that they bind. Raises Different.
 
+    bound: those of each. own: names that stand for each other from the beginning. arrays: where given, numbers and these
+    arrays may differ as well; `varying` has them, as they stand in the text.
+    """
 
-def tokens(node: Any, skip_name: bool = False) -> Iterator[tuple[str, Any]]:
-    yield "node", type(node).__name__
-    if type(node) in (Name, Named):
-        yield "name", node.flat()
-        return
-    if type(node) is Text:
-        yield ("number", node.text) if _NUMBER.fullmatch(node.text) else ("text", node.text)
-        return
-    for slot in slots_of(node):
-        if skip_name and slot == "name":
-            continue
-        value = getattr(node, slot, None)
-        yield from _value_tokens(value, "plain" if (type(node), slot) in _PLAIN or slot == "op" else "variable", slot)
+    def __init__(
+        self,
+        bound: Sequence[Collection[str]],
+        own: Sequence[Sequence[str]] | None = None,
+        arrays: Collection[str] | None = None,
+    ):
+        self.bound, self.arrays = bound, arrays
+        self.order = [{name: i for i, name in enumerate(names)} for names in own or [()] * len(bound)]
+        self.varying: list[Varying] = []
 
+    def definition(self, definitions: Sequence[Def]) -> Def:
+        """The first with what they have in common; what they are called does not matter."""
+        made = copied(definitions[0])
+        for slot in ("params", "body", "decorators"):
+            setattr(made, slot, self.value((made, slot, ()), [getattr(d, slot) for d in definitions]))
+        return made
 
-def _value_tokens(value: Any, kind: str, slot: str) -> Iterator[tuple[str, Any]]:
-    if is_node(value):
-        yield from tokens(value)
-    elif type(value) in (list, tuple):
-        yield "many", len(value)
-        for item in value:
-            if slot == "kwargs" and type(item) is tuple:
-                yield "keyword", item[0]
-                yield from _value_tokens(item[1], "variable", slot)
-            else:
-                yield from _value_tokens(item, "text" if slot == "steps" else kind, slot)
-    elif type(value) is str:
-        yield kind, value
-    else:
-        yield "value", repr(value)
+    def part(self, position: Position, nodes: Sequence[Node]) -> Node:
+        leaves = [n for n in nodes if isinstance(n, (Name, Named, Text)) and type(n) is type(nodes[0])]
+        if len(leaves) < len(nodes):
+            return self.common(nodes)
+        first = leaves[0]
+        texts = tuple([n.flat() for n in leaves])
+        if self.arrays is not None and all(
+            _NUMBER.fullmatch(t) is not None if type(first) is Text else t in self.arrays for t in texts
+        ):
+            node, slot, way = position
+            is_passed = type(first) is Text and slot == "kwargs" and len(way) == 2
+            self.varying.append(Varying(texts, first, node.kwargs[way[0]][0] if is_passed else ""))
+            return self.varying[-1]
+        self.word((first, "id", ()), texts)
+        return first
 
+    def word(self, position: Position, words: Sequence[object]) -> object:
+        if position[1] not in _PLAIN and (type(position[0]), position[1]) != (Attribute, "name"):
+            super().word(position, [self._variable(k, w) if type(w) is str else w for k, w in enumerate(words)])
+            return words[0]
+        return super().word(position, words)
 
-def _put_numbers(definition: Def, numbers: Sequence[Expr | None], arrays: Mapping[str, Any]) -> None:
-    """Puts other expressions in the place of the numbers and arrays of a function, in the order of `tokens`; None keeps one."""
-    left = iter(numbers)
-
-    def change(node: Any) -> Any:
-        kind = type(node)
-        if kind in (Name, Named):
-            new = next(left) if node.flat() in arrays else None
-        elif kind is Text:
-            new = next(left) if _NUMBER.fullmatch(node.text) else None
-        else:
-            return rebuilt(node, change)
-        return node if new is None else new
-
-    made = rebuilt(definition, change)
-    definition.params, definition.body, definition.decorators = made.params, made.body, made.decorators
+    def _variable(self, number: int, text: str) -> object:
+        """A variable, or a way that begins at one, by where it was met first."""
+        head, _, rest = text.partition(".")
+        order = self.order[number]
+        if not _DOTTED.fullmatch(text) or head not in self.bound[number] and head not in order:
+            return text
+        return order.setdefault(head, len(order)), rest
 
 
 def mentioned_in(statement: Statement) -> set[str]:
@@ -284,13 +276,11 @@ def mentioned_in(statement: Statement) -> set[str]:
 
 def calls_of(statement: Statement, names: dict[str, int], calls: list[tuple[Call, int]]) -> bool:
     """Collects the calls of functions of these names; False where one is named without being called."""
-    seen: set[int] = set()
+    found: dict[Call, int] = {}  # one may stand in several places
     for node in nodes_of(statement):
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
         if type(node) is Call and type(node.func) is str and node.func in names:
-            calls.append((node, names[node.func]))
+            found[node] = names[node.func]
         elif type(node) is Name and node.id in names or type(node) is Text and node.text in names:
             return False
+    calls.extend(found.items())
     return True

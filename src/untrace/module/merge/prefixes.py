@@ -74,9 +74,9 @@ def share_prefixes(module: Any, others: Sequence[Statement]) -> None:
     changed = True
     while changed and local:
         changed = False
-        mentioned = {id(s): mentioned_in(s) for s in everything}
+        mentioned = {s: mentioned_in(s) for s in everything}
         for definition in reversed(local):
-            where = [s for s in everything if definition.name in mentioned[id(s)]]
+            where = [s for s in everything if definition.name in mentioned[s]]
             if _shared(module, definition, where):
                 local = [d for d in local if d is not definition]
                 changed = True

@@ -10,36 +10,48 @@ of arguments are then equal (`equal`), whatever they are called.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 from untrace.module.def_use import bound_names, scope_of
-from untrace.module.merge.alpha_equivalent import form_of
+from untrace.module.merge.alpha_equivalent import say_the_same
 from untrace.python.statements import Def, Parameter
 from untrace.python.tree import Call, Expr, List, Name, Tuple
 from untrace.python.types import Type
 from untrace.python.walk import nodes_of, rebuilt
 
 
+@dataclass(slots=True)
+class _Group:
+    """Functions that say the same, `form`, once their last arguments are one. `members`: each with how many those are, and
+    the list that they stand in. `word`: the author's for them."""
+
+    form: Def
+    members: list[tuple[Def, int, Expr]] = field(default_factory=list)
+    word: str = ""
+
+
 def spread_arguments(module: Any) -> None:
     """Gives functions of `module` such a parameter: those whose author did, and those that then say the same as one."""
     if not module.variadic:
         return
-    groups: dict[Any, list[tuple[Def, int, Expr]]] = {}
-    words: dict[Any, str] = {}
+    groups: list[_Group] = []
     for definition in module.local_definitions.values():
         found = _last_in_list(definition)
         if found is None:
             continue
-        count, listed = found
         word = module.variadic.get(definition.name)
-        form = form_of(_spread(definition, count, listed, scope_of(definition, module.scope).fresh(word or "args")))
-        groups.setdefault(form, []).append((definition, count, listed))
-        if word is not None:
-            words.setdefault(form, word)
-    for form, word in words.items():
-        for definition, count, listed in groups[form]:
+        made = _spread(definition, *found, scope_of(definition, module.scope).fresh(word or "args"))
+        group = next((g for g in groups if say_the_same([g.form], [made])), None)
+        if group is None:
+            group = _Group(made)
+            groups.append(group)
+        group.members.append((definition, *found))
+        group.word = group.word or word or ""
+    for group in groups:
+        for definition, count, listed in group.members if group.word else ():
             kept, spread = definition.params[:-count], definition.params[-count:]
-            name = scope_of(definition, module.scope).fresh(word)
+            name = scope_of(definition, module.scope).fresh(group.word)
             made = _spread(definition, count, listed, name)
             definition.params, definition.body = made.params, made.body
             types = dict(module.described.types_of(definition) or ())

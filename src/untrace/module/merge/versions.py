@@ -12,15 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from untrace.lift.naming import words
-from untrace.module.merge.alignment import Different, get, places_of, put, signature_of, walk
+from untrace.module.merge.alignment import signature_of
 from untrace.module.merge.choices import extent
 from untrace.module.merge.conditions import Added, Conditions, Instance
 from untrace.module.merge.emission import Emission
 from untrace.module.merge.weave import woven
 from untrace.module.merge.woven import Woven
 from untrace.provenance.sites import Frame, Provenance
+from untrace.python.anti_unify import Different, get, places_of, put
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
 from untrace.python.tree import Call, Expr, List, Name, Star, Subscript, Text, Tuple
+from untrace.python.walk import nodes_of
 
 # A function with more parameters of its own, beside the author's, is harder to read than two.
 _MOST_FLAGS = 5
@@ -33,7 +35,7 @@ _MOST_TRIED = 8
 
 def unite(module: Any, entry: Sequence[Statement], group: Sequence[Def], provenance: Provenance) -> list[Def]:
     """Makes one function of those of `group` that fit each other best; those that are left."""
-    if any(type(n) is Name and n.id in {d.name for d in group} for n in walk([*module.definitions, *entry])):
+    if any(type(n) is Name and n.id in {d.name for d in group} for n in nodes_of([*module.definitions, *entry])):
         return list(group)  # more than called: handed to a scan, say
     ordered = sorted(group, key=lambda d: -extent(d.body))
     starts = []
@@ -117,8 +119,7 @@ class _United:
             return place
         if type(call.func) is not str:
             return "size"
-        own = self.module.local_definitions.get(call.func)
-        names = [p.name for p in own.params] if own is not None else list(signature_of(call.func))
+        names = parameters_of(call.func, self.module)
         return words.clean(names[place]) if place < len(names) else "size"
 
     def _asked(self, about: Sequence[Any]) -> tuple[str, bool]:
@@ -155,9 +156,9 @@ class _United:
         """(the statement that binds what a call gives, None where the call stands in an expression; the call)."""
         names = {d.name for d in members}
         bodies = [*self.module.definitions, *self.entry]
-        whole = {id(s.value): s for s in walk(bodies) if type(s) in (Assign, Unpack, Return)}
-        calls = {id(n): n for n in walk(bodies) if type(n) is Call and type(n.func) is str and n.func in names}
-        return [(whole.get(i), call) for i, call in calls.items()]
+        whole = {s.value: s for s in nodes_of(bodies) if type(s) in (Assign, Unpack, Return)}
+        calls = [n for n in nodes_of(bodies) if type(n) is Call and type(n.func) is str and n.func in names]
+        return [(whole.get(call), call) for call in dict.fromkeys(calls)]
 
     def _order(self, name: str, found: Woven) -> list[int]:
         """Which results of all a variant gives."""
@@ -236,10 +237,10 @@ class _United:
             statement.targets = targets
             return
         part = Subscript(Call(call.func, call.args, call.kwargs), Text(str(own[0])))
-        for node in [n for n in walk([*self.module.definitions, *self.entry]) if n is not part]:
-            for slot, way in places_of(node):
-                if get((node, slot, way)) is call:
-                    put((node, slot, way), part)
+        for node in [n for n in nodes_of([*self.module.definitions, *self.entry]) if n is not part]:
+            for place in places_of(node):
+                if get(place) is call:
+                    put(place, part)
 
 
 def _before(module: Any, made: Def) -> None:
@@ -253,8 +254,14 @@ def _before(module: Any, made: Def) -> None:
 
 
 def _called(definition: Def, module: Any) -> set[str]:
-    calls = {n.func for n in walk(definition.body) if type(n) is Call and type(n.func) is str}
+    calls = {n.func for n in nodes_of(definition.body) if type(n) is Call and type(n.func) is str}
     return (calls & module.local_definitions.keys()) - {definition.name}
+
+
+def parameters_of(function: str, module: Any) -> list[str]:
+    """The parameters of a function that a text calls."""
+    own = module.local_definitions.get(function)
+    return [p.name for p in own.params] if own is not None else list(signature_of(function))
 
 
 def kind_of(value: Expr) -> str:

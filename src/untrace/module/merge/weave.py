@@ -19,12 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from untrace.module.access_paths import Leaf
-from untrace.module.merge.alignment import Different, defaults_of, is_constant, slots, walk
+from untrace.module.merge.alignment import defaults_of
 from untrace.module.merge.choices import (
     PLACE,
     UNNAMED,
     Choice,
-    Guarded,
     Let,
     Named,
     Variants,
@@ -34,12 +33,12 @@ from untrace.module.merge.choices import (
     cost_of,
     extent,
     free,
+    is_constant,
     is_same,
     is_size,
     names_in,
     parts_below,
     parts_of,
-    rebuilt,
     renamed,
     shapes_in,
     sizes_in_full,
@@ -47,8 +46,10 @@ from untrace.module.merge.choices import (
     with_part,
 )
 from untrace.module.merge.woven import Woven
+from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.statements import Assign, Def, For, Return, Statement, Unpack
 from untrace.python.tree import Call, Expr, Lambda, Name, Subscript, Text
+from untrace.python.walk import copied, nodes_of
 
 # Statements that have less in common are not the same one.
 _ALIKE = 0.5
@@ -57,8 +58,6 @@ _DEEPEST = 10
 # How many such values stand inside each other, and how many places are tried for one.
 _DEEPEST_LET = 2
 _MOST_PAIRS = 6
-# No node of a tree.
-_UNLIKE = object()
 
 
 def woven(base: Woven, definition: Def, defaults: Callable[[str], Mapping[str, Expr]]) -> Woven:
@@ -66,7 +65,7 @@ def woven(base: Woven, definition: Def, defaults: Callable[[str], Mapping[str, E
     return _Weaving(base, definition, defaults).done()
 
 
-class _Weaving:
+class _Weaving(AntiUnifier):
     def __init__(self, base: Woven, definition: Def, defaults: Callable[[str], Mapping[str, Expr]]):
         self.defaults = defaults
         self.own: Variants = frozenset([definition.name])
@@ -118,17 +117,6 @@ class _Weaving:
         made.body = [(g, renamed(s, names)) for g, s in made.body]
         made.results = [(renamed(e, names), v) for e, v in made.results]
         return made
-
-    def _for_all(self, guard: Variants, statement: Statement) -> Guarded:
-        """A statement of base's whose value the other has as well."""
-        names = bound_in(statement)
-        if not self.for_all & set(names):
-            return guard, statement
-        if len(names) == 1 and names[0] in self.alone:
-            made: Any = rebuilt(statement, lambda node: node)
-            made.value = self.alone[names[0]]
-            return guard | self.own, made
-        return guard | self.own, statement
 
     def _parameters(self) -> list[tuple[str, Expr | None, Variants]]:
         theirs = {name.rstrip("\0"): (name, default) for name, default in self.params}
@@ -187,7 +175,7 @@ class _Weaving:
                 raise Different
 
     def _statement(self, base: Any, other: Any) -> Statement:
-        made = rebuilt(base, lambda node: node)
+        made = copied(base)
         if type(base) in (For, Def):
             if len(base.body) != len(other.body):
                 raise Different
@@ -310,28 +298,17 @@ class _Weaving:
             if len(base.params) != len(other.params):
                 return None
             self.map.update(zip(other.params, base.params, strict=True))
-        made = object.__new__(type(base))
-        for slot, value in slots(base):
-            found = self._parts(value, getattr(other, slot, None))
-            if found is _UNLIKE:
-                return None
-            setattr(made, slot, found)
-        for slot in ("strength", "symbol"):
-            if slot in getattr(type(base), "__slots__", ()):
-                setattr(made, slot, getattr(base, slot))
-        return made
+        try:
+            return copied(self.common((base, other)))
+        except Different:
+            return None
 
-    def _parts(self, base: Any, other: Any) -> Any:
-        if isinstance(base, Expr):
-            return self.merged(base, other) if isinstance(other, Expr) else _UNLIKE
-        if isinstance(base, (list, tuple)):
-            if not isinstance(other, (list, tuple)) or len(base) != len(other):
-                return _UNLIKE
-            found = [self._parts(a, b) for a, b in zip(base, other, strict=True)]
-            return _UNLIKE if any(f is _UNLIKE for f in found) else type(base)(found)
-        if type(base) is str and type(other) is str:
-            return base if self.map.get(other, other) == base else _UNLIKE
-        return base if base == other else _UNLIKE
+    def part(self, position: Position, nodes: Sequence[Node]) -> Node:
+        return self.merged(*nodes)
+
+    def word(self, position: Position, words: Sequence[object]) -> object:
+        base, other = words
+        return super().word(position, (base, self.map.get(other, other) if type(other) is str else other))
 
     def _is(self, other: str, base: str) -> bool:
         """Whether a name of the other's is that of base's; of values that only one of them computes it may be."""
@@ -469,7 +446,7 @@ class _Weaving:
         if type(base) is Name and base.id == name:
             hole.append(other)
             return base
-        if not any(type(n) is Name and n.id == name for n in walk(base)):
+        if not any(type(n) is Name and n.id == name for n in nodes_of(base)):
             found = self.merged(base, other)
             return found if is_same(found) else None
         plain = bare(other)

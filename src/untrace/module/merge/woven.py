@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from untrace.module.merge.alignment import Different, walk
 from untrace.module.merge.choices import (
     Choice,
     Guarded,
@@ -15,11 +14,12 @@ from untrace.module.merge.choices import (
     bound_in,
     inlined,
     parts_below,
-    rebuilt,
     renamed,
 )
+from untrace.python.anti_unify import Different
 from untrace.python.statements import Assign, Def, For, Lines, Return, Statement
 from untrace.python.tree import Expr, Lambda, Tuple
+from untrace.python.walk import nodes_of, rebuilt
 
 
 class Woven:
@@ -58,8 +58,8 @@ class Woven:
         """All names that it gives."""
         every = [s for _, s in self.body] + [e for e, _ in self.results]
         found = {p[0] for p in self.params} | {n for _, s in self.body for n in bound_in(s)}
-        found |= {p for n in walk(every) if type(n) is Lambda for p in n.params}
-        return found | {n.name for n in walk(every) if type(n) in (Named, Let)}
+        found |= {p for n in nodes_of(every) if type(n) is Lambda for p in n.params}
+        return found | {n.name for n in nodes_of(every) if type(n) in (Named, Let)}
 
     def unfolded(self, names: Collection[str]) -> Woven:
         """A copy where values of these names are given before they are used."""
