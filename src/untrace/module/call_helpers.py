@@ -25,6 +25,7 @@ from typing import Any
 from jax import lax
 
 from untrace._identifiers import identifier
+from untrace.module.writer import ModuleWriter
 from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement
 from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Star, Text
 from untrace.python.walk import nodes_of
@@ -44,7 +45,7 @@ _NAMES = {
 _WITH_FUNCTIONS = frozenset({"scan", "map", "cond", "switch", "while_loop", "fori_loop", "custom_root", "reduce"})
 
 
-def share_calls(module: Any, others: Sequence[Statement]) -> None:
+def share_calls(module: ModuleWriter, others: Sequence[Statement]) -> None:
     """Gives `module` helpers for its long repeated calls. others: its definitions that are not in its list."""
     if "lax" not in module.modules:
         return
@@ -119,7 +120,7 @@ def _is_setting(expr: Expr) -> bool:
     return not any(isinstance(node, (Name, Leaf)) for node in nodes_of(expr))
 
 
-def _helper(module: Any, name: str, suffix: str, calls: Sequence[Call]) -> Statement | None:
+def _helper(module: ModuleWriter, name: str, suffix: str, calls: Sequence[Call]) -> Statement | None:
     """The definition, with the calls changed into calls of it; None where it would not make the module shorter."""
     count = len(calls[0].args)
     words, defaults = _parameters(name)
@@ -162,7 +163,12 @@ def _helper(module: Any, name: str, suffix: str, calls: Sequence[Call]) -> State
 
 
 def _partial(
-    module: Any, name: str, label: str, calls: Sequence[Call], named: Sequence[str], defaults: Mapping[str, Expr]
+    module: ModuleWriter,
+    name: str,
+    label: str,
+    calls: Sequence[Call],
+    named: Sequence[str],
+    defaults: Mapping[str, Expr],
 ) -> Statement | None:
     """`conv = functools.partial(lax.conv_general_dilated, ...)` with the usual keyword arguments, where that is shorter."""
     kwargs = [dict(c.kwargs) for c in calls]

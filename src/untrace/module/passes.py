@@ -65,7 +65,8 @@ def _roll(s: Statements) -> None:
 
 
 def _fold(s: Statements) -> None:
-    s.words = fold_neighbours(s.module, s.everything, s.provenance)
+    effects = bool(getattr(s.module.program, "effects", None))
+    s.words = fold_neighbours(s.everything, s.provenance, s.module.folded, effects)
 
 
 def _rebind(s: Statements) -> None:

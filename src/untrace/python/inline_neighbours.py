@@ -16,8 +16,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
+from untrace.ir.types import Origin
 from untrace.provenance.sites import Provenance
 from untrace.python.statements import Assign, Def, Return, Statement, Store, Unpack
 from untrace.python.tree import (
@@ -45,18 +46,20 @@ _PARTS: dict[type, tuple[str, ...]] = {
     Attribute: ("value",), Call: ("func", "args", "kwargs"), Tuple: ("elements",), List: ("elements",),
     Dict: ("pairs",), Subscript: ("value", "index"), Unary: ("value",), Binary: ("left", "right"), Star: ("value",),
 }  # fmt: skip
+# A jaxpr equation -> those whose expressions stand in its own.
+Folded: TypeAlias = dict[Origin, tuple[Origin, ...]]
 _CONTAINERS = (Tuple, List, Dict, Lambda)
 
 
 def fold_neighbours(
-    module: Any, definitions: Sequence[Statement], provenance: Provenance
+    definitions: Sequence[Statement], provenance: Provenance, folded: Folded, effects: bool
 ) -> dict[Statement, Counter[str]]:
-    """Folds such statements in the functions of a module, in place. Gives the `words_of` those that had to be
-    known."""
+    """Folds such statements in functions, in place. folded: gets which equations stand in which; effects: whether what is
+    called may do more than compute. Gives the `words_of` those that had to be known."""
     found: dict[Statement, Counter[str]] = {}
     for definition in definitions:
         if type(definition) is Def:
-            folder = _Folder(module, definition, provenance)
+            folder = _Folder(definition, provenance, folded, effects)
             folder.fold(definition.body, "    ")
             if folder.known is not None:
                 found[definition] = folder.known
@@ -64,9 +67,8 @@ def fold_neighbours(
 
 
 class _Folder:
-    def __init__(self, module: Any, definition: Def, provenance: Provenance):
-        self.module = module
-        self.provenance = provenance
+    def __init__(self, definition: Def, provenance: Provenance, folded: Folded, effects: bool):
+        self.provenance, self.folded, self.effects = provenance, folded, effects
         self.definition = definition
         self.known: Counter[str] | None = None
 
@@ -125,7 +127,7 @@ class _Folder:
         origins = [getattr(s, "origin", None) for s in (first, second)]
         if any(getattr(s, "is_backward", False) for s in (first, second)):
             return False
-        if first.origin is None and getattr(self.module.program, "effects", None):
+        if first.origin is None and self.effects:
             return False  # a function that is called may do more
         if type(second) is Store and origins[0] is not None:
             origins.pop()  # what is stored is computed before
@@ -136,9 +138,8 @@ class _Folder:
         """Which equations stand in the expression of another: a wrong one is looked for among them."""
         origin = getattr(second, "origin", None)
         if origin is not None and first.origin is not None:
-            folded = self.module.folded
-            inside = (first.origin, *folded.get(first.origin, ()))
-            folded[origin] = (*folded.get(origin, ()), *inside)
+            inside = (first.origin, *self.folded.get(first.origin, ()))
+            self.folded[origin] = (*self.folded.get(origin, ()), *inside)
 
 
 def _is_one_of_several(body: Sequence[Statement], place: int) -> bool:

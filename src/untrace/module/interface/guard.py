@@ -20,6 +20,7 @@ from typing import Any
 import jax
 from jax.tree_util import PyTreeDef, default_registry
 
+from untrace.module.writer import ModuleWriter
 from untrace.python import helpers
 from untrace.python.helpers import helper
 from untrace.python.statements import Assign, Statement
@@ -58,7 +59,7 @@ class Guarded:
 
 
 def guard_of(
-    module: Any,
+    module: ModuleWriter,
     parameters: Mapping[str, str],
     arguments: Sequence[Any],
     avals: Sequence[Any],
@@ -217,7 +218,7 @@ def _is_plain(tree: Any) -> bool:
     return True
 
 
-def _words(module: Any, describe: str, value: _Part) -> str:
+def _words(module: ModuleWriter, describe: str, value: _Part) -> str:
     """The description of a value, with words for sizes, and `*` for static fields on which nothing depends."""
     function, weak = helpers.function(describe), "weak" in module.guarded.settings
     text, second = (function(tree, value.avals, weak) for tree in (value.tree, value.other))

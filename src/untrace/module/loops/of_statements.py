@@ -24,6 +24,7 @@ from untrace.module.loops.align_turns import Turns
 from untrace.module.loops.emit import write_loop
 from untrace.module.loops.memo import Known
 from untrace.module.loops.temporaries import fold_back, unfold
+from untrace.module.writer import ModuleWriter
 from untrace.provenance.sites import Provenance
 from untrace.python.anti_unify import Different
 from untrace.python.coalesce_names import functions_of
@@ -40,7 +41,7 @@ _NUMBERED_COST = 8
 _NAMED_CARRY = 10
 
 
-def roll_statements(module: Any, definitions: Sequence[Statement], provenance: Provenance) -> bool:
+def roll_statements(module: ModuleWriter, definitions: Sequence[Statement], provenance: Provenance) -> bool:
     """Makes loops of what repeats in the definitions of a module; whether there was any."""
     found = False
     for definition in definitions:
@@ -77,7 +78,7 @@ def _without_unread_parts(definition: Def) -> list[Statement]:
 
 
 class _Roller:
-    def __init__(self, module: Any, definition: Def, provenance: Provenance):
+    def __init__(self, module: ModuleWriter, definition: Def, provenance: Provenance):
         self.module = module
         self.provenance = provenance
         self.definition = definition
