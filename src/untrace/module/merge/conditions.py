@@ -79,6 +79,13 @@ class Instance:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
+def attributes_with(known: Mapping[str, Mapping[str, Any]], values: Mapping[str, Expr]) -> list[str]:
+    """The attributes of the author's object that have these values in the functions. known: by function, all of them."""
+    every = [known.get(n, {}) for n in values]
+    texts = [v.flat() for v in values.values()]
+    return [k for k in every[0] if all(k in of and repr(of[k]) == text for of, text in zip(every, texts, strict=True))]
+
+
 @dataclass(slots=True)
 class Added:
     """A parameter that the function gets. `values`: what each variant passes."""

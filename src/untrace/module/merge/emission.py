@@ -8,7 +8,7 @@ from typing import Any
 from untrace._identifiers import identifier
 from untrace.module.access_paths import Leaf
 from untrace.module.merge.choices import Choice, Guarded, Let, Named, Variants, bound_in, free, is_constant, names_in
-from untrace.module.merge.conditions import Conditions, Not, Ternary
+from untrace.module.merge.conditions import Conditions, Not, Ternary, attributes_with
 from untrace.module.merge.woven import Woven
 from untrace.python.anti_unify import Different
 from untrace.python.statements import Assign, Def, For, If, Return, Statement
@@ -215,15 +215,7 @@ class Emission:
         if not all(is_constant(e) and e.flat() != "None" for _, e in ways):
             return None
         values = {v: e for those, e in ways for v in sorted(those)}
-        known = self.conditions.known
-        fitting = sorted(
-            {a for v in values for a in known[v].attributes}
-            & {
-                a
-                for a in known[next(iter(values))].attributes
-                if all(repr(known[v].attributes.get(a)) == e.flat() for v, e in values.items())
-            }
-        )
+        fitting = sorted(attributes_with({v: of.attributes for v, of in self.conditions.known.items()}, values))
         if not fitting and (role in _VAGUE or len(role) < 3) and len(ways) == 2 and self._is_decided(ways, guard):
             return None
         return self.conditions.parameter(self.conditions.words[fitting[0]] if fitting else role or "size", values)

@@ -21,7 +21,7 @@ from untrace.lift.naming import words
 from untrace.module.access_paths import Leaf
 from untrace.module.merge.alignment import Aligned
 from untrace.module.merge.choices import bound_in, free, parts_below
-from untrace.module.merge.conditions import HasKey, Ternary
+from untrace.module.merge.conditions import HasKey, Ternary, attributes_with
 from untrace.module.merge.parametric import size_of_argument
 from untrace.module.merge.versions import kind_of, parameters_of, unite
 from untrace.provenance.sites import Provenance
@@ -260,18 +260,11 @@ class _Shared:
             return []
         place, both, plain, base_adds = next(iter(found.values()))
         adds = {self.base.name: base_adds, **{o.name: base_adds != (o.name in found) for o in self.others}}
-        name = free(identifier(self._switch(adds) or "residual", "size"), taken)
+        texts: dict[str, Expr] = {n: Text(str(value)) for n, value in adds.items()}
+        name = free(identifier(self._attribute(texts) or "residual", "size"), taken)
         taken.add(name)
         put(place, Ternary(both, Name(name), plain))
-        texts: dict[str, Expr] = {n: Text(str(value)) for n, value in adds.items()}
         return [(Parameter(name), texts.pop(self.base.name), texts)]
-
-    def _switch(self, values: Mapping[str, bool]) -> str:
-        """The author's attribute that has these values in the instances."""
-        known: Mapping[str, Mapping[str, Any]] = getattr(self.module, "attributes", {})
-        mine = known.get(self.base.name, {})
-        fitting = [k for k in mine if all(known.get(n, {}).get(k) is value for n, value in values.items())]
-        return words.clean(fitting[0]) if fitting else ""
 
     # ------------------------------------------------------------ the new function
 
@@ -382,9 +375,10 @@ class _Shared:
         """What a constant is: the keyword or the parameter that it is passed for."""
         node, slot, indices = place
         above = {c: n for n in nodes_of(self.base.body) for c in parts_below(n)}
-        attributes = self._attribute(place)
-        if attributes:
-            return attributes
+        mine, theirs = self.values[place]
+        attribute = self._attribute({self.base.name: mine, **{o.name: theirs.get(o.name, mine) for o in self.others}})
+        if attribute:
+            return attribute
         if type(node) is Call and slot == "args" and type(node.func) is not str:
             return "size"
         while node is not None:
@@ -400,14 +394,9 @@ class _Shared:
             node = parent
         return "size"
 
-    def _attribute(self, place: Position) -> str:
-        """The name that the author's object has for the constant, where its values are those of one attribute."""
-        known: Mapping[str, Mapping[str, Any]] = getattr(self.module, "attributes", {})
-        mine, theirs = self.values[place]
-        every = {self.base.name: mine, **{o.name: theirs.get(o.name, mine) for o in self.others}}
-        if not all(n in known for n in every):
-            return ""
-        fitting = [k for k in known[self.base.name] if all(repr(known[n].get(k)) == v.flat() for n, v in every.items())]
+    def _attribute(self, values: Mapping[str, Expr]) -> str:
+        """The name that the author's object has for what has these values in the functions."""
+        fitting = attributes_with(getattr(self.module, "attributes", {}), values)
         return words.clean(fitting[0]) if fitting else ""
 
 
