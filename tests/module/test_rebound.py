@@ -11,12 +11,13 @@ import pytest
 from jax import lax
 
 import untrace
+from untrace.module.merge.choices import renamed
 from untrace.provenance.sites import Provenance
 from untrace.python.coalesce_names import new_names, rebind_names
 from untrace.python.inline_neighbours import words_of
 from untrace.python.scope_index import every, own_nodes, words_in
 from untrace.python.statements import Assign, Def, For, If, Loop, Parameter, Return, Store
-from untrace.python.tree import Attribute, Binary, Call, Lambda, Leaf, Name, Subscript, Text, Tuple
+from untrace.python.tree import Attribute, Binary, Call, Lambda, Leaf, Name, Subscript, Symbol, Text, Tuple
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 
@@ -416,3 +417,9 @@ def test_the_words_of_a_piece_of_source():
     assert words_in("x.y + f(a=b, c==d) * 2e5 + 1j") == ("x", "f", "b", "c", "d")
     assert words_in("""f'layers.{i}' + "it's {j}" + 'a \\' b'""") == ("i",)
     assert words_in("lambda key: random(key, 3)") == ("lambda", "key", "random", "key")
+
+
+def test_a_name_under_another_name_is_the_same_variable():
+    name = Name("x", Symbol(author="x"))
+    (made,) = renamed([name], {"x": "y"})
+    assert made.id == "y" and made.symbol is name.symbol

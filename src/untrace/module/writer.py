@@ -87,7 +87,7 @@ class ModuleWriter(ConstantWriter):
         self.being_written: set[Function] = set()  # functions inside whose definition we are
         # Functions that close over variables: where each stands, its definition, those variables.
         self.closures: dict[Function, tuple[FunctionWriter, Def, Sequence[Expr]]] = {}
-        self.kept: list[Any] = []  # ids are only unique while the objects live
+        self.kept: list[Any] = []  # what something knows by its id, which is only unique while it lives
         self.entry: Any = None  # the entry Function
         self.returned: dict[Function, Any] = {}  # of local functions: which of their results are trees
         self.in_order = False  # see `module.Manner`
