@@ -40,6 +40,7 @@ from untrace.targets.numpy.spelling import spelled
 _CALLS = {
     **dict.fromkeys(PLAIN_CALLS | RULED_CALLS, "call_jaxpr"), **dict.fromkeys(CALLS, "jaxpr"),
     "custom_vmap_call": "call", "call": "call_jaxpr", "composite": "jaxpr",
+    "linear_call": "callee",
 }  # fmt: skip
 # Reductions by a function that is their parameter `jaxpr`.
 _REDUCTIONS = frozenset({"reduce", "reduce_window"})
