@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import warnings
@@ -15,6 +16,7 @@ import pytest
 from numpy_differences import DIFFERENCES, Difference
 
 import untrace
+from untrace.targets.numpy.rules.table import NUMPY
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,6 +73,15 @@ def _differs(difference: Difference, wanted: list[np.ndarray]) -> bool:
         except RuntimeWarning:
             return True
     return not _same(plain, wanted, close=False)
+
+
+def test_no_rule_swallows_a_parameter_that_it_does_not_know() -> None:
+    """Only a loop has parameters that count its operands, and it asks for their names."""
+    rules = {name: NUMPY.find(name) for name in NUMPY.names()}
+    kinds = {
+        name: [p.kind for p in inspect.signature(rule).parameters.values()] for name, rule in rules.items() if rule
+    }
+    assert [name for name, found in kinds.items() if inspect.Parameter.VAR_KEYWORD in found] == ["scan"]
 
 
 def test_the_page_is_up_to_date() -> None:
