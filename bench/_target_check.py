@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.extend
 import numpy as np
 from _check import Corpus, Subject, Suite, first_line, with_own_refs
 from _common import Record, build_case, compare_bits, host_leaves, ulp_distance
@@ -249,10 +250,38 @@ def eps_apart(wide: np.ndarray, found: np.ndarray) -> float:
 
 
 def in_float64(subject: Subject) -> list[np.ndarray]:
-    """What the original gives in float64."""
+    """What the original gives in float64: traced there; or, where its parameters name types, equation by equation."""
     with jax.enable_x64(True):
         args, kwargs = jax.tree.map(_wide, (subject.args, subject.kwargs))
-        return host_leaves(jax.jit(subject.fn, **subject.static)(*args, **kwargs))
+        try:
+            return host_leaves(jax.jit(subject.fn, **subject.static)(*args, **kwargs))
+        except TypeError:
+            with jax.enable_x64(False):
+                closed = jax.make_jaxpr(subject.fn)(*subject.args, **subject.kwargs)
+            return host_leaves(_evaluated(closed.jaxpr, closed.consts, jax.tree.leaves((args, kwargs))))
+
+
+def _evaluated(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """A jaxpr on arguments of other types, with each inexact type in its parameters in 64 bits."""
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*map(_wide, consts), *args], strict=True))
+    for equation in jaxpr.eqns:
+        given = [
+            _wide(np.asarray(v.val)) if isinstance(v, jax.extend.core.Literal) else values[v] for v in equation.invars
+        ]
+        inner = equation.params.get("jaxpr")
+        if equation.primitive.name in ("jit", "pjit", "closed_call"):
+            found = _evaluated(inner.jaxpr, inner.consts, given)
+        else:
+            found = equation.primitive.bind(*given, **{k: _wide_type(v) for k, v in equation.params.items()})
+            found = found if equation.primitive.multiple_results else [found]
+        values.update(zip(equation.outvars, found, strict=True))
+    return [values[v] for v in jaxpr.outvars]
+
+
+def _wide_type(value: Any) -> Any:
+    if isinstance(value, (np.dtype, type)) and jax.dtypes.issubdtype(value, np.inexact):
+        return np.dtype(np.complex128 if np.issubdtype(value, np.complexfloating) else np.float64)
+    return value
 
 
 def _wide(x: Any) -> Any:

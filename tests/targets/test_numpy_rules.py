@@ -425,6 +425,8 @@ CASES: dict[str, Any] = {
                                           lax.linalg.eigh(jnp.triu(spd), lower=False, symmetrize_input=False)),
     "eigenvectors_gradient": lambda spd: jax.grad(lambda x: (jnp.linalg.eigh(x)[0] ** 3).sum())(spd),
     "eigenvalues_any": lambda square, squares: (jnp.linalg.eig(square), lax.linalg.eig(squares), jnp.linalg.eigvals(square * jnp.nan)),
+    "schur": lambda square, squares, c: (lax.linalg.schur(square), lax.linalg.schur(squares), lax.linalg.schur(c[:, :3]),
+                                         lax.linalg.schur(square, compute_schur_vectors=False), lax.linalg.schur(square * jnp.nan)),
     "singular_vectors": lambda a, t: [jnp.linalg.svd(x, full_matrices=o) for x in (a, t, a.T, a * jnp.nan) for o in (True, False)],
     "singular_values": lambda a, nan: (jnp.linalg.svd(a, compute_uv=False), jnp.linalg.pinv(a), jnp.linalg.norm(a, 2)),
     # random
@@ -440,6 +442,7 @@ CASES: dict[str, Any] = {
     "keys_bits": lambda key: [jax.random.bits(key, s, d) for s in ((), (3,), (5, 3), (0,)) for d in ("uint8", "uint16", "uint32")],
     "keys_drawn": lambda key, a: (jax.random.normal(key, (5,)), jax.random.bernoulli(key, 0.3, (4,)), jax.random.randint(key, (5,), 0, 9),
                                   jax.random.permutation(key, 9), jax.random.categorical(key, a)),
+    "linear": lambda a: jax.custom_derivatives.linear_call(lambda r, x: jnp.sin(x * r) + x, lambda r, y: y * r, a, a),
     "keys_raw": lambda raw: (jax.random.uniform(raw, (4,)), jax.random.split(raw), jax.random.fold_in(raw, 5)),
 }  # fmt: skip
 TOLERANCES = dict(
@@ -447,7 +450,7 @@ TOLERANCES = dict(
 )
 TOLERANCES |= dict.fromkeys(
     "lu lu_singular lu_by_library solve solve_gradient solve_spd solve_cg tridiagonal qr qr_pivots cholesky triangular triangular_right"
-    " triangular_complex triangular_singular eigenvalues eigenvectors eigenvectors_gradient eigenvalues_any singular_vectors"
+    " triangular_complex triangular_singular eigenvalues eigenvectors eigenvectors_gradient eigenvalues_any schur singular_vectors"
     " singular_values convolutions convolution_orders convolution_batch_groups convolution_gradients convolution_narrow".split(),
     1e-4,
 )  # fmt: skip
@@ -494,7 +497,6 @@ REFUSED: dict[str, Any] = {
     "approx_top_k": lambda a: lax.approx_max_k(a, 2),
     "rng_bit_generator": lambda raw: lax.rng_bit_generator(jnp.tile(raw, 2), (3,)),
     "random_gamma": lambda key: jax.random.gamma(key, 2.0, (3,)),
-    "schur": lambda square: lax.linalg.schur(square),
     "eigh": lambda spd: lax.linalg.eigh(spd, subset_by_index=(0, 2)),
     "reduce_precision": lambda a: lax.reduce_precision(a.astype(jnp.float8_e5m2), 3, 1),
 }  # fmt: skip

@@ -40,7 +40,8 @@ from untrace.targets.numpy.spelling import spelled
 # Calls of a function that is one of their parameters, on all their operands.
 _CALLS = {
     **dict.fromkeys(PLAIN_CALLS, "call_jaxpr"), **dict.fromkeys(CALLS, "jaxpr"),
-    "custom_vmap_call": "call", "composite": "jaxpr",
+    "custom_vmap_call": "call", "call": "call_jaxpr", "composite": "jaxpr",
+    "linear_call": "callee",
 }  # fmt: skip
 # Reductions by a function that is their parameter `jaxpr`.
 _REDUCTIONS = frozenset({"reduce", "reduce_window"})

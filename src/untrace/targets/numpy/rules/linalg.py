@@ -99,6 +99,17 @@ def eig(
     return found if compute_right_eigenvectors else Subscript(found, Text(":-1"))
 
 
+@rule("schur")
+def schur(w: Any, x: Any, *, compute_schur_vectors: bool, sort_eig_vals: bool, select_callable: Any) -> Any:
+    if sort_eig_vals:
+        return DECLINE
+    if 0 in w.avals[0].shape:
+        return _empty(w)
+    w.module.modules.add("scipy.linalg")
+    found = w.call(w.helper("_factored"), Text("scipy.linalg.schur"), x)
+    return found if compute_schur_vectors else Subscript(found, Text(":1"))
+
+
 @rule("svd")
 def svd(w: Any, x: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any, algorithm: Any = None) -> Any:
     """The singular values come first."""

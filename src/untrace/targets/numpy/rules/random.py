@@ -27,6 +27,11 @@ def threefry2x32(w: Any, a: Any, b: Any, x: Any, y: Any) -> Expr:
     return w.call(w.helper("_threefry"), a, b, x, y)
 
 
+@rule("iota_2x32_shape")
+def iota_2x32_shape(w: Any, *, shape: Any) -> Expr:
+    return w.call(w.helper("_counted"), tuple(shape))
+
+
 @rule("random_wrap")
 def random_wrap(w: Any, x: Any, *, impl: Any) -> Expr:
     return x if _is_known(w.out_avals[0]) else DECLINE

@@ -8,15 +8,16 @@ import scipy.linalg
 from untrace.python.helpers import helper
 
 
-@helper("np", last="_cholesky")
+@helper("np", "scipy.linalg", last="_cholesky")
 def _cholesky(x):
     """The lower factor of each matrix; NaN where there is none."""
-    if x.ndim > 2:
-        return np.stack([_cholesky(matrix) for matrix in x]) if len(x) else np.array(x)
-    try:
-        return np.linalg.cholesky(x)
-    except np.linalg.LinAlgError:
-        return np.full_like(x, np.nan)
+    (factor,) = scipy.linalg.get_lapack_funcs(("potrf",), (x,))
+    out = np.zeros_like(x)
+    for place in np.ndindex(x.shape[:-2]):
+        if x[place].size:
+            found, failed = factor(x[place], lower=True)
+            out[place] = np.nan if failed else found
+    return out
 
 
 @helper("np", last="_solved")

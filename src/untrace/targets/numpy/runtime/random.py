@@ -21,6 +21,13 @@ def _threefry(a, b, x, y):
     return x, y
 
 
+@helper("np", last="_counted")
+def _counted(shape):
+    """The places of the elements of an array as two words each."""
+    places = np.arange(np.prod(shape, dtype=np.uint64), dtype=np.uint64).reshape(shape)
+    return (places >> 32).astype(np.uint32), places.astype(np.uint32)
+
+
 @helper("np", last="_seeded")
 def _seeded(seed):
     """The key of a seed."""
