@@ -293,10 +293,17 @@ def test_other_types_and_shapes_are_refused():
     text = written(softplus, np.ones(3, np.float32))
     with pytest.raises(TypeError, match=r"float32\[4\]"):
         text(np.ones(4, np.float32))
-    with pytest.raises(TypeError, match="float64"):
-        text(np.ones(3))
+    with pytest.raises(TypeError, match="int32"):
+        text(np.ones(3, np.int32))
     with pytest.raises(TypeError, match="was written for"):
         text({"x": np.ones(3, np.float32)})
+
+
+def test_arrays_of_64_bits_are_taken_as_jax_takes_them():
+    x, i = np.arange(4.0), np.array([3, 1])
+    text = written(lambda x, i: x[i], x, i)
+    assert "const float x[restrict 4], const int32_t i[restrict 2]" in text.source
+    np.testing.assert_array_equal(text(x, i), [3.0, 1.0])
 
 
 def test_saving_refuses_to_overwrite(tmp_path):

@@ -112,12 +112,13 @@ def _fill(place: np.ndarray, leaf: PyTree) -> None:
     """Puts an argument where the function reads it. Raises TypeError for one of another shape or type."""
     array = np.asarray(jax_compat.as_numpy(leaf)) if jax_compat.is_key(leaf) else np.asarray(leaf)
     is_number = type(leaf) in (bool, int, float)
-    if array.shape != place.shape or array.dtype != place.dtype and not is_number:
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    if array.shape != place.shape or dtype != place.dtype and not is_number:
         raise TypeError(
             f"an argument is {array.dtype.name}{list(array.shape)}, but this was written for "
             f"{place.dtype.name}{list(place.shape)}"
         )
-    place[...] = array
+    place[...] = array.astype(place.dtype)
 
 
 def written_in_c(call: Call, options: Options, also: Sequence[Call] = ()) -> InC:

@@ -114,6 +114,8 @@ def remainder(a: Expr, b: int, limit: int) -> Expr:
 
 def reshaped(old: Sequence[int], new: Sequence[int]) -> Callable[[tuple[Expr, ...]], tuple[Expr, ...]]:
     """From the indices of an array to those of the one that it was before it had another shape."""
+    if 0 in old:  # nothing is read
+        return lambda index: tuple([int_of(0)] * len(old))
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):

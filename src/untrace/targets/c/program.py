@@ -16,7 +16,7 @@ from untrace.targets.c import rules  # noqa: F401  (registers them)
 from untrace.targets.c.arrays import stored
 from untrace.targets.c.build import Builder, Unit
 from untrace.targets.c.expressions import c_type, literal
-from untrace.targets.c.loops import Buffer, CFunction, Read, accesses
+from untrace.targets.c.loops import Buffer, CFunction, Invoke, Read, accesses, statements
 from untrace.targets.c.names import Scope, c_name
 from untrace.targets.c.optimise import optimise
 from untrace.targets.c.rules.table import Declined
@@ -204,8 +204,6 @@ def _texts(
 
 
 def _rename_calls(unit: Unit, function: CFunction) -> None:
-    from untrace.targets.c.loops import Invoke, statements
-
     for one in (*unit.functions, function):
         for stmt in statements(one.body):
             if isinstance(stmt, Invoke) and stmt.work is not None:

@@ -23,6 +23,7 @@ from untrace.targets.c.loops import (
     accesses,
     blocks,
     change_expressions,
+    mapped,
     own_accesses,
     reads,
     statements,
@@ -74,8 +75,6 @@ def contract(function: CFunction) -> bool:
         return None
 
     def _changed(expr: Expr) -> Expr:
-        from untrace.targets.c.loops import mapped
-
         return mapped(expr, change)
 
     for stmt in function.body:
@@ -169,8 +168,6 @@ def _is_renamed(function: CFunction, block: list[Stmt], here: int, place: Read, 
 
     def change(expr: Expr) -> Expr | None:
         if isinstance(expr, Read) and expr.buffer is source:
-            from untrace.targets.c.loops import mapped
-
             return Read(target, (*place.index, *[mapped(i, change) for i in expr.index]))
         return None
 

@@ -95,7 +95,8 @@ def _leaf(array: PyTree) -> Leaf:
 
 
 def _dtype(leaf: PyTree) -> np.dtype:
-    return np.dtype(getattr(leaf, "dtype", None) or jax.dtypes.canonicalize_dtype(type(leaf)))
+    """The type that JAX takes it for: NumPy's int64 is an int32 where there are no 64 bits."""
+    return np.dtype(jax.dtypes.canonicalize_dtype(getattr(leaf, "dtype", type(leaf))))
 
 
 def _children(tree: PyTree) -> tuple[list[tuple[str, PyTree]] | None, type]:

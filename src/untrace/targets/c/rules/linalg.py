@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from untrace.targets.c.arrays import Array, num, stored
 from untrace.targets.c.build import Builder
-from untrace.targets.c.loops import BOOL, INDEX, Expr, Invoke, Read
+from untrace.targets.c.loops import BOOL, INDEX, Expr, Invoke, Op, Read
 from untrace.targets.c.rules.elementwise import helper
 from untrace.targets.c.rules.table import Declined, rule
 
@@ -15,7 +15,6 @@ def _cholesky(b: Builder, x: Array, *, symmetrize_input: bool = False) -> Array:
     if symmetrize_input:
         given = b.often(x)
         half = num(0.5, x.dtype)
-        from untrace.targets.c.loops import Op
 
         def mean(index: tuple[Expr, ...]) -> Expr:
             other = (*index[:-2], index[-1], index[-2])
@@ -85,3 +84,18 @@ def _lu(b: Builder, x: Array) -> list[Array]:
         ),
     )
     return [stored(out), stored(pivots), stored(order)]
+
+
+@rule("lu_pivots_to_permutation")
+def _permutation(b: Builder, pivots: Array, *, permutation_size: int) -> Array:
+    *batch, n = pivots.shape
+    whole = b.whole(pivots, "pivots")
+    out = b.new((*batch, permutation_size), INDEX)
+    sizes = [num(permutation_size, INDEX), num(n, INDEX)]
+    b.loops(
+        batch,
+        lambda i: b.block.append(
+            Invoke("permutation", [*sizes, Read(whole.buffer, (*whole.index, *i))], [Read(out, i)])
+        ),
+    )
+    return stored(out)

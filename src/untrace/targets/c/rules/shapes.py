@@ -153,7 +153,8 @@ def _tile(b: Builder, x: Array, *, reps: Sequence[int]) -> Array:
 
 
 @rule("empty", "empty2")
-def _empty(b: Builder, *, dtype: Any, shape: Sequence[int] = (), out_sharding: object = None) -> Array:
+def _empty(b: Builder, *, dtype: Any, shape: Sequence[int] = (), **where: object) -> Array:
+    """Elements that nobody reads, in whatever memory."""
     return number(0, np.dtype(dtype), tuple(shape))
 
 

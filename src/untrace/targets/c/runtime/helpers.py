@@ -35,6 +35,20 @@ static inline bool in_range(int64_t i, int64_t last)
     return 0 <= i && i <= last;
 }
 """,
+    "permutation": """
+/* The order of the rows after they were exchanged. */
+static void permutation(int n, int count, const int32_t *pivots, int32_t *order)
+{
+    for (int i = 0; i < n; i++) {
+        order[i] = i;
+    }
+    for (int i = 0; i < count; i++) {
+        const int32_t row = order[i];
+        order[i] = order[pivots[i]];
+        order[pivots[i]] = row;
+    }
+}
+""",
     "threefry": """
 /* A word of random bits for a key of two words and a count of two (Salmon et al., 2011). */
 static inline uint32_t threefry(uint32_t a, uint32_t b, uint32_t x, uint32_t y, int which)
