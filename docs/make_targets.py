@@ -55,13 +55,17 @@ CONTROL = {"scan": "`for`", "while": "`while`", "cond": "`if`, `elif`, `else`"}
 def words(rule: Callable[..., Any]) -> Iterator[str]:
     """The strings that a rule's code mentions, those that it closes over among them."""
     codes: list[types.CodeType] = [rule.__code__]
+    used: list[str] = []
     while codes:
         code = codes.pop()
+        used += code.co_names
         codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
         yield from (c for c in code.co_consts if isinstance(c, str) and c != rule.__doc__)
     closed = inspect.getclosurevars(rule)
     yield from (v for v in closed.nonlocals.values() if isinstance(v, str))
-    for function in closed.globals.values():  # what it leaves to a function of the same file
+    for function in [
+        rule.__globals__.get(name) for name in sorted(set(used))
+    ]:  # what it leaves to a function of the same file
         same = isinstance(function, types.FunctionType) and function.__module__ == rule.__module__
         if same and function is not rule and str(function.__annotations__.get("return")).startswith("Expr"):
             yield from words(function)

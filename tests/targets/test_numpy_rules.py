@@ -443,6 +443,8 @@ CASES: dict[str, Any] = {
     "keys_drawn": lambda key, a: (jax.random.normal(key, (5,)), jax.random.bernoulli(key, 0.3, (4,)), jax.random.randint(key, (5,), 0, 9),
                                   jax.random.permutation(key, 9), jax.random.categorical(key, a)),
     "linear": lambda a: jax.custom_derivatives.linear_call(lambda r, x: jnp.sin(x * r) + x, lambda r, y: y * r, a, a),
+    "platforms": lambda a: lax.platform_dependent(a, cpu=jnp.sin, tpu=jnp.cos, default=jnp.tan),
+    "platforms_other": lambda a: lax.platform_dependent(a, tpu=jnp.cos, default=jnp.tan),
     "keys_raw": lambda raw: (jax.random.uniform(raw, (4,)), jax.random.split(raw), jax.random.fold_in(raw, 5)),
 }  # fmt: skip
 TOLERANCES = dict(

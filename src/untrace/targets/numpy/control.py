@@ -130,7 +130,10 @@ def _where(w: NumpyFunction, going: Expr, more: int, new: Expr, old: Expr, aval:
 
 
 @rule("cond")
-def cond(w: NumpyFunction, index: Any, *operands: Any, branches: Sequence[Function]) -> Any:
+def cond(
+    w: NumpyFunction, index: Any, *operands: Any, branches: Sequence[Function], branches_platforms: Any = None
+) -> Any:
+    """The branches may be those for platforms: which of them it is, the index says then as well."""
     inputs, outputs = w.equation.inputs, w.equation.outputs
     live = [i for i, o in enumerate(outputs) if o is not None and w.is_read(o)]
     names = [_fresh(w, outputs[i], "value") for i in live]
