@@ -24,7 +24,7 @@ _LIBRARY = """
     memcpy memmove memset memcmp memchr strlen strcpy strcmp index rindex printf puts putc getc remove rename signal time
     clock main errno stdin stdout stderr EOF NULL NAN INFINITY HUGE_VAL M_PI I conj creal cimag cexp cabs carg
     link read write open close pipe select send recv wait sleep stat access dup fork kill pause
-    size_t ptrdiff_t offsetof work memory environ daemon double_t float_t
+    size_t ptrdiff_t offsetof work calls memory environ daemon double_t float_t
 """.split()
 _TYPES = [f"{u}int{n}_t" for u in ("", "u") for n in (8, 16, 32, 64)] + ["INT32_MIN", "INT64_C", "UINT64_C"]
 _FLOAT_NAMES = {name + suffix for name in _LIBRARY for suffix in ("f", "l")}

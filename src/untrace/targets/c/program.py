@@ -102,7 +102,10 @@ def c_program(program: Program, arguments: Sequence[tuple[str, PyTree]], result:
         unit.refuse("arguments of types that are no arrays", None)
     given, returns, outs, function = None, False, [], CFunction(name, inputs, [], builder.block)
     if not unit.missing:
-        given, returns, outs = _body(builder, program, function, structs, scope, name, result)
+        try:
+            given, returns, outs = _body(builder, program, function, structs, scope, name, result)
+        except Declined as error:  # in what the entry gives
+            unit.refuse(str(error), None)
     if unit.missing:
         lines = "\n".join(f"  {line}" for line in dict.fromkeys(unit.missing))
         raise UnsupportedPrimitiveError(

@@ -314,7 +314,10 @@ def _put(block: list[Stmt], here: int, stmt: Write, count: int) -> bool:
         return value if isinstance(expr, Read) and expr.buffer is buffer else None
 
     if trivial:
-        if any(isinstance(s, Invoke) and any(o.buffer is buffer for o in s.outs) for s in statements(block)):
+        later = sum(1 for s in statements(block[here + 1 :]) for a in own_accesses(s) if a.buffer is buffer)
+        if later != count or any(
+            isinstance(s, Invoke) and any(o.buffer is buffer for o in s.outs) for s in statements(block)
+        ):
             return False
         for one in block[here + 1 :]:
             change_expressions(one, change)
