@@ -248,6 +248,14 @@ def test_other_sizes_are_not_for_c():
         untrace.decompile(softplus, target="c", also=[(np.ones(3, np.float32),)])(np.ones(2, np.float32))
 
 
+def test_comparisons_of_comparisons_have_parentheses():
+    def compared(x, y):
+        return ((x < y) != (y != 0)) == (x != y), (x > 0) ^ (y > 0) ^ (x != y)
+
+    x, y = np.array([-1, 0, 2], np.int32), np.array([0, 0, 1], np.int32)
+    same(written(compared, x, y), compared, x, y)
+
+
 # ------------------------------------------------------------ names
 
 

@@ -97,7 +97,13 @@ class Expressions:
         if inner not in _BINDS or binds >= _UNARY or operator in _ARITHMETIC:
             return text
         plain = inner in _ARITHMETIC and operator in _COMPARISONS | {"&&", "||"}
-        if plain or inner in _COMPARISONS and operator in ("&&", "||") or inner == operator:
+        if (
+            plain
+            or inner in _COMPARISONS
+            and operator in ("&&", "||")
+            or inner == operator
+            and inner not in _COMPARISONS
+        ):
             return text
         return f"({text})"
 
