@@ -55,8 +55,11 @@ def checked(
                 raise found
             count += 1
             is_edge = number % 8 in _EDGES
-            for place, (name, y, x) in enumerate(zip(names, found, expected, strict=True)):
-                wanted = jax_compat.as_numpy(x)
+            results = [jax_compat.as_numpy(x) for x in expected]
+            overflows = number and not all(
+                np.isfinite(r).all() for r in results if jax.dtypes.issubdtype(r.dtype, np.inexact)
+            )
+            for place, (name, y, wanted) in enumerate(zip(names, found, results, strict=True)):
                 types = type_difference(wanted, np.asarray(y))
                 if types:
                     return Proof("unproven", f"{name}: {types}")
@@ -70,14 +73,7 @@ def checked(
                     agreed = True
                     if apart > worst:
                         worst, where = apart, name
-                elif (
-                    is_edge
-                    or is_alike
-                    and number in _CONSTANT
-                    or number
-                    and not is_alike
-                    and not np.isfinite(wanted).all()
-                ):
+                elif is_edge or is_alike and number in _CONSTANT or overflows and not is_alike:
                     edges += 1
                 elif apart <= _EXPLAINED * _distance(wanted, jax_compat.as_numpy(other(*inputs)[place]))[0]:
                     moved += 1
