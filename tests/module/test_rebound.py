@@ -421,5 +421,5 @@ def test_the_words_of_a_piece_of_source():
 
 def test_a_name_under_another_name_is_the_same_variable():
     name = Name("x", Symbol(author="x"))
-    (made,) = renamed([name], {"x": "y"})
+    made = renamed(name, {"x": "y"})
     assert made.id == "y" and made.symbol is name.symbol

@@ -48,7 +48,8 @@ class Beside:
     """The capture on the user's own arguments, beside one at other sizes.
 
     `groups`: which dimensions have other sizes (`sizes.Group`). `objects`, `equations`: what corresponds to parameters that
-    are no data, by name, and to equations. `numbers`: those of the program at other sizes, of which is known what they are here.
+    are no data, by name, and to equations. `numbers`, `others`: those of the program at other sizes, and what is no data in
+    its parameters, of which is known what they are here.
     """
 
     example: Captured
@@ -56,6 +57,7 @@ class Beside:
     objects: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     equations: dict[JaxprEqn, JaxprEqn] = field(default_factory=dict)
     numbers: set[float] = field(default_factory=set)
+    others: IdentityMap[Any, None] = field(default_factory=IdentityMap)
 
 
 @dataclass(slots=True)
@@ -119,25 +121,33 @@ class Captured:
         None  # what came of that (`prove.hlo.Compilation`); None where it is compiled with another program
     )
     provenance: Provenance = field(default_factory=Provenance)  # of all programs that are made of it
+    _traced_calls: Called | None = None
     _called: Called | None = None
+    _asked_calls: bool = False
     _looked_for: IdentityMap[Any, None] = field(default_factory=IdentityMap)
 
     @property
-    def called(self) -> Called | None:
-        """The program with calls of derivatives, where there are some that come back; the function is traced for it when this
-        is asked for first, after `expand`."""
+    def traced_calls(self) -> Called | None:
+        """The function traced once more with the derivatives that it asks for as calls, when somebody asks first."""
         if self.trace_calls is not None:
-            found, self.trace_calls = self.trace_calls(), None
-            self.asked_for = self.asked_for if found is None else found.asked
-            if found is not None:
-                with self.caches():
-                    self._called = _that_comes_back(self, found)
+            self._traced_calls, self.trace_calls = self.trace_calls(), None
+        return self._traced_calls
+
+    @property
+    def called(self) -> Called | None:
+        """The same where it is the program that was captured, without calls that do not come back. Asked after `expand`."""
+        found = self.traced_calls
+        if found is not None and not self._asked_calls:
+            self._asked_calls = True
+            with self.caches():
+                self._called = _that_comes_back(self, found)
         return self._called
 
     @property
     def taken(self) -> int:
         """How many derivatives the function asks for, those of others not counted; where it was noted."""
-        return self.asked_for if self.called is None else self.called.asked
+        found = self.traced_calls
+        return self.asked_for if found is None else found.asked
 
     @property
     def example(self) -> Captured | None:

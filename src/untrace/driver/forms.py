@@ -73,7 +73,7 @@ class Plain:
             expand(captured.example, self._own)
             if captured.expanded is not captured.jaxpr:
                 sizes.note_numbers(captured, captured.expanded, captured.example.expanded)
-            if captured.called is not None and sizes.has_new_numbers(captured, captured.called.jaxpr):
+            if captured.called is not None and sizes.has_news(captured, captured.called.jaxpr):
                 _note_calls(captured)
 
     @functools.cached_property
@@ -224,7 +224,7 @@ def _at_example(
     knows yet, simplified as `form` was, where that does the same there. bodies: gives other bodies of calls in the example."""
     beside = captured.beside
     assert beside is not None
-    if not sizes.has_new_numbers(captured, *({form, goal.jaxpr} if folds else {form})):
+    if not sizes.has_news(captured, *({form, goal.jaxpr} if folds else {form})):
         return replace(goal, jaxpr=sizes.at_example(captured, goal.jaxpr))
     example, place = beside.example, beside.equations
     _note_calls(captured)

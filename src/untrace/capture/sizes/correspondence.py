@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from untrace import jax_compat
+from untrace._identity import IdentityMap
 
 
 class Different(Exception):
@@ -23,7 +24,7 @@ class Correspondence:
     `integers`: all integers, whole floats too (a mean divides by a size). `fractions`: other floats, where they differ;
     `constants`: where they do not.
     `pairs`: (equation of the first trace, those in its place in the others) of all equations. `objects`: the same of
-    parameters that are no data, by the name of the parameter.
+    parameters that are no data, by the name of the parameter. `others`: all such parameters of the first trace.
     """
 
     integers: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
@@ -31,6 +32,7 @@ class Correspondence:
     constants: set[float] = field(default_factory=set)
     pairs: list[tuple[Any, ...]] = field(default_factory=list)
     objects: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    others: IdentityMap[Any, None] = field(default_factory=IdentityMap)
 
     def numbers(self) -> set[float]:
         """All numbers of the first trace."""
@@ -81,8 +83,10 @@ def correspondence(first: Any, *others: Any) -> Correspondence:
                 found.fractions.setdefault(float(one), set()).add(tuple(float(n) for n in numbers[1:]))
             elif numbers[0].dtype.kind == "f" and np.isfinite(numbers[0]):
                 found.constants.add(float(one))
-        elif not all(v is one for v in values[1:]):
-            found.objects.append((name, tuple(values)))
+        else:
+            found.others[one] = None
+            if not all(v is one for v in values[1:]):
+                found.objects.append((name, tuple(values)))
 
     while stack:
         traces = stack.pop()

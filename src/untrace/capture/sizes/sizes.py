@@ -109,7 +109,7 @@ def _correspondence(every: Sequence[Captured]) -> Correspondence:
     try:
         return correspondence(*[c.jaxpr for c in every])
     except Different:
-        called = [c.called.jaxpr for c in every if c.called is not None]
+        called = [c.traced_calls.jaxpr for c in every if c.traced_calls is not None]
         if len(called) < len(every):
             raise
         return correspondence(*called)
@@ -124,11 +124,15 @@ def note_numbers(captured: Captured, form: Any, example: Any) -> bool:
         return False
 
 
-def has_new_numbers(captured: Captured, *forms: Any) -> bool:
-    """Whether a form of a program at other sizes has numbers that nobody knows what they are at the example's."""
+def has_news(captured: Captured, *forms: Any) -> bool:
+    """Whether a form of a program at other sizes has numbers, or functions, of which nobody knows what they are at the
+    example's."""
     beside = captured.beside
     assert beside is not None
-    return any(not correspondence(form).numbers() <= beside.numbers for form in forms)
+    for found in map(correspondence, forms):
+        if not found.numbers() <= beside.numbers or any(one not in beside.others for one in found.others):
+            return True
+    return False
 
 
 def at_example(captured: Captured, form: Any) -> Any:
@@ -156,6 +160,7 @@ def _noted(captured: Captured, found: Correspondence, rounded: bool = False) -> 
     )
     beside.objects += found.objects
     beside.numbers |= found.numbers()
+    beside.others.update(found.others)
     beside.equations.update({eqns[0]: eqns[1] for eqns in found.pairs})
     return True
 

@@ -32,6 +32,7 @@ from untrace.ir.nodes import (
     Value,
     While,
 )
+from untrace.ir.structured import Checkpoint, CustomRule, Transformed
 from untrace.ir.types import Aval, Origin
 from untrace.targets.c import control
 from untrace.targets.c.arrays import Array, int_of, number, stored
@@ -269,7 +270,10 @@ class Builder:
             return control.while_loop(self, callee, equation, inputs)
         if isinstance(callee, Cond):
             return control.cond(self, callee, equation, inputs)
-        assert type(callee) is Primitive
+        if type(callee) is CustomRule or type(callee) is Transformed and type(callee.how) is Checkpoint:
+            return self._inlined(callee.function, inputs, equation)
+        if type(callee) is not Primitive:
+            raise Declined(f"`{callee.name}`")
         if callee.name == "custom_linear_solve":
             counts, solve = equation.params["const_lengths"], equation.params["jaxprs"].solve
             first = counts.matvec + counts.vecmat
