@@ -49,7 +49,7 @@ def _sort(b: Builder, *xs: Array, dimension: int, is_stable: bool, num_keys: int
 
 
 @rule("top_k")
-def _top_k(b: Builder, x: Array, *, k: int, axis: int = -1, operand: object = None) -> list[Array]:
+def _top_k(b: Builder, x: Array, *, k: int, axis: int = -1, is_stable: bool = True) -> list[Array]:
     axis %= len(x.shape)
     n = x.shape[axis]
     x = b.often(x)
