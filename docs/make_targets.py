@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from untrace.ir.bodies import RULED_CALLS
+from untrace.ir.calls import CALLED
 from untrace.python import helpers
 from untrace.targets.jax.rules.table import JAX
-from untrace.targets.numpy import lower, target  # noqa: F401  (registers the rules)
+from untrace.targets.numpy import target  # noqa: F401  (registers the rules)
 from untrace.targets.numpy.rules.elementwise import _FUNCTIONS, _OPERATORS, _SPECIAL
 from untrace.targets.numpy.rules.table import NUMPY
 
@@ -124,7 +126,7 @@ def page() -> str:
         ]
         parts.append(f"### {title}\n\n| primitives | written as |\n|---|---|\n" + "\n".join(lines) + "\n")
     assert not families, families
-    lowered = {*lower._CALLS, "custom_linear_solve"}
+    lowered = {*CALLED, *RULED_CALLS, "custom_linear_solve"}
     no_primitives = {
         n for n in JAX.names() if JAX.find(n).__module__.rpartition(".")[2] in ("differentiated", "mapped")
     }

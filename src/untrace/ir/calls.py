@@ -6,12 +6,15 @@ The function's first parameters are the values that it closes over (`signature.c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
-from untrace.ir.bodies import CHECKPOINTS
+from untrace.ir.bodies import CALLS, CHECKPOINTS, PLAIN_CALLS
 from untrace.ir.derivatives import JACOBIANS
-from untrace.ir.nodes import Atom, Equation, Library, Scan, Slot, While
-from untrace.ir.structured import CustomRule, Map, Pullback, derivative_in
+from untrace.ir.nodes import Atom, Equation, Function, Library, Primitive, Scan, Slot, While
+from untrace.ir.structured import Checkpoint, CustomRule, Map, Pullback, Transformed, derivative_in
 from untrace.ir.types import Parameter
+
+Operand = TypeVar("Operand")
 
 
 def is_call(equation: Equation) -> bool:
@@ -64,3 +67,26 @@ def repeated_slots(callee: Library) -> list[int]:
         elif type(value) is slice:
             stack += [value.start, value.stop, value.step]
     return [index for index, count in counts.items() if count > 1]
+
+
+# Primitives that call a function that is one of their parameters, on all their operands, by that parameter's name.
+CALLED = {
+    **dict.fromkeys(PLAIN_CALLS, "call_jaxpr"), **dict.fromkeys(CALLS, "jaxpr"),
+    "custom_vmap_call": "call", "composite": "jaxpr", "linear_call": "callee",
+}  # fmt: skip
+
+
+def function_run(equation: Equation, inputs: Sequence[Operand]) -> tuple[Function, Sequence[Operand]] | None:
+    """The function that an equation runs where nothing is differentiated or batched any more, and which of `inputs` (whatever
+    stands for the equation's own) it takes; None of what is no such call."""
+    callee = equation.callee
+    if type(callee) is CustomRule or type(callee) is Transformed and type(callee.how) is Checkpoint:
+        return callee.function, inputs
+    if type(callee) is not Primitive:
+        return None
+    if callee.name == "custom_linear_solve":
+        counts = equation.params["const_lengths"]
+        first = counts.matvec + counts.vecmat
+        return equation.params["jaxprs"].solve, [*inputs[first : first + counts.solve], *inputs[sum(counts) :]]
+    name = CALLED.get(callee.name)
+    return None if name is None else (equation.params[name], inputs)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from untrace import jax_compat
-from untrace.ir.bodies import CALLS, PLAIN_CALLS, RULED_CALLS
+from untrace.ir.calls import function_run
 from untrace.ir.nodes import (
     Atom,
     Cond,
@@ -32,7 +32,6 @@ from untrace.ir.nodes import (
     Value,
     While,
 )
-from untrace.ir.structured import Checkpoint, CustomRule, Transformed
 from untrace.ir.types import Aval, Origin
 from untrace.targets.c import control
 from untrace.targets.c.arrays import Array, int_of, number, stored
@@ -54,11 +53,6 @@ from untrace.targets.c.loops import (
 from untrace.targets.c.rules.table import C, Declined, Rule
 from untrace.targets.c.types import TYPES, dtype_of, is_key, shape_of
 
-# Calls of a function that is one of their parameters, on all their operands.
-_CALLS = {
-    **dict.fromkeys(PLAIN_CALLS | RULED_CALLS, "call_jaxpr"), **dict.fromkeys(CALLS, "jaxpr"),
-    "custom_vmap_call": "call", "call": "call_jaxpr", "composite": "jaxpr",
-}  # fmt: skip
 # Primitives that take or give keys, and not only move them.
 _OF_KEYS = frozenset(
     {"random_wrap", "random_unwrap", "random_clone", "random_seed", "random_bits", "random_split", "random_fold_in"}
@@ -270,16 +264,11 @@ class Builder:
             return control.while_loop(self, callee, equation, inputs)
         if isinstance(callee, Cond):
             return control.cond(self, callee, equation, inputs)
-        if type(callee) is CustomRule or type(callee) is Transformed and type(callee.how) is Checkpoint:
-            return self._inlined(callee.function, inputs, equation)
+        run = function_run(equation, inputs)
+        if run is not None:
+            return self._inlined(*run, equation)
         if type(callee) is not Primitive:
             raise Declined(f"`{callee.name}`")
-        if callee.name == "custom_linear_solve":
-            counts, solve = equation.params["const_lengths"], equation.params["jaxprs"].solve
-            first = counts.matvec + counts.vecmat
-            return self._inlined(solve, [*inputs[first : first + counts.solve], *inputs[sum(counts) :]], equation)
-        if callee.name in _CALLS:
-            return self._inlined(equation.params[_CALLS[callee.name]], inputs, equation)
         rule = C.find(callee.name)
         if rule is None:
             raise Declined(f"`{callee.name}`")

@@ -14,7 +14,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.ir.bodies import CALLS, PLAIN_CALLS
+from untrace.ir.calls import function_run
 from untrace.ir.nodes import (
     Atom,
     Cond,
@@ -33,16 +33,9 @@ from untrace.ir.nodes import (
     Value,
     While,
 )
-from untrace.ir.structured import Checkpoint, CustomRule, Transformed
 from untrace.ir.types import Origin
 from untrace.targets.numpy.spelling import spelled
 
-# Calls of a function that is one of their parameters, on all their operands.
-_CALLS = {
-    **dict.fromkeys(PLAIN_CALLS, "call_jaxpr"), **dict.fromkeys(CALLS, "jaxpr"),
-    "custom_vmap_call": "call", "call": "call_jaxpr", "composite": "jaxpr",
-    "linear_call": "callee",
-}  # fmt: skip
 # Reductions by a function that is their parameter `jaxpr`.
 _REDUCTIONS = frozenset({"reduce", "reduce_window"})
 # Functions of SciPy: beside a Python number they compute in float64.
@@ -118,16 +111,8 @@ class _Lowering:
                 self.function(body)
             given = inputs if type(callee) is Cond else [_strong(a) for a in inputs]
             found.append(Equation(callee, given, outputs, equation.params, origin))
-        elif type(callee) is CustomRule or type(callee) is Transformed and type(callee.how) is Checkpoint:
-            self._call(callee.function, callee.function.name or callee.name, inputs, equation, found, new)
-        elif type(callee) is Primitive and callee.name == "custom_linear_solve":
-            counts, solve = equation.params["const_lengths"], equation.params["jaxprs"].solve
-            first = counts.matvec + counts.vecmat
-            given = [*inputs[first : first + counts.solve], *inputs[sum(counts) :]]
-            self._call(solve, solve.name or "solve", given, equation, found, new)
-        elif type(callee) is Primitive and callee.name in _CALLS:
-            body = equation.params[_CALLS[callee.name]]
-            self._call(body, body.name or callee.name, inputs, equation, found, new)
+        elif (run := function_run(equation, inputs)) is not None:
+            self._call(run[0], run[0].name or callee.name, run[1], equation, found, new)
         else:
             if not self.has_rule(callee.name):
                 where = next((line for line in (_line(origin), *self.around[::-1]) if line), "")
