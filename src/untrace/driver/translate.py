@@ -33,8 +33,9 @@ from untrace.prove.retrace import of_leaves
 from untrace.targets.base import Target
 from untrace.targets.jax.guard import guarded_by
 from untrace.targets.numpy.target import TARGET as NUMPY
+from untrace.targets.torch.target import TARGET as TORCH
 
-TARGETS = {target.name: target for target in (NUMPY,)}
+TARGETS = {target.name: target for target in (NUMPY, TORCH)}
 
 
 def translated(target: str, call: Call, options: Options, also: Sequence[Call] = ()) -> Translated:
@@ -84,7 +85,9 @@ def _attempt(
     for course in (ALL, NONE):  # without the passes over statements, where one of them was wrong about a loop
         try:
             written = _write(target, captured, name, entry, options, course)
-            proofs = [_proof(written, example) for example in examples] if options.prove else [Proof("unproven")]
+            proofs = (
+                [_proof(target, written, example) for example in examples] if options.prove else [Proof("unproven")]
+            )
         except UnsupportedPrimitiveError:
             raise
         except Exception as error:  # a fault of ours in a pass: the next attempt has none of them
@@ -98,7 +101,13 @@ def _attempt(
             written.with_docstring(_head(target, captured, name, said), _head(target, captured, name))
             fixed = [f"it is written for {q} = {a} of JAX" for q, a in guarded_by(captured).answers.items()]
             return Translated(
-                target.name, written.source, written.name, weakest, written.arrays, (*written.notes, *fixed)
+                target.name,
+                written.source,
+                written.name,
+                weakest,
+                written.arrays,
+                (*written.notes, *fixed),
+                target.into,
             )
         why = why or weakest.detail
         if is_strict():
@@ -159,8 +168,9 @@ def _refuse_classes(captured: Captured, target: Target) -> None:
         trees += tree.children()
 
 
-def _proof(written: Written, captured: Captured) -> Proof:
+def _proof(target: Target, written: Written, captured: Captured) -> Proof:
     module = load_text(written.source, written.name, written.arrays)
+    text = of_leaves(module, written, captured)
     leaves = jax.tree.leaves((captured.args, captured.kwargs))
     names = [
         f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(captured.out_example)
@@ -169,7 +179,7 @@ def _proof(written: Written, captured: Captured) -> Proof:
     return checked(
         jax.extend.core.jaxpr_as_fun(captured.jaxpr),
         lambda *given: rounded_otherwise(entry, *given),
-        of_leaves(module, written, captured),
+        lambda *given: [target.out_of(y) for y in text(*map(target.into, given))],
         leaves,
         names,
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 
 from untrace import jax_compat
-from untrace.ir.types import PyTree
+from untrace.ir.types import Data, PyTree
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
 from untrace.prove.saving import save_module
@@ -19,7 +20,7 @@ from untrace.prove.saving import save_module
 class Translated:
     """A JAX function as the text of another target. Calling it runs the *text*, on the original's pytrees.
 
-    `target`: "numpy". `source`: a whole importable module, `name` its entry. `proof`: `bits`, or `close` with how many units
+    `target`: "numpy" or "torch". `source`: a whole importable module, `name` its entry. `proof`: `bits`, or `close` with how many units
     in the last place the two are apart on sampled inputs, and in which result. `arrays`: the constants over 1 KB, which
     `save` puts into an `.npz` beside the module. `notes`: sentences for the user.
     """
@@ -30,6 +31,7 @@ class Translated:
     proof: Proof
     arrays: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
     notes: tuple[str, ...] = ()
+    _into: Callable[[Data], Data] = field(repr=False, default=lambda array: array)
     _module: LoadedText | None = field(repr=False, default=None)
 
     @property
@@ -42,8 +44,13 @@ class Translated:
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Runs the text on the original's arguments; returns the original's pytree, of the target's arrays. (Typed keys, which
         the target has not, are taken for their words.)"""
-        args, kwargs = jax.tree.map(lambda x: jax_compat.as_numpy(x) if jax_compat.is_key(x) else x, (args, kwargs))
+        args, kwargs = jax.tree.map(self._given, (args, kwargs))
         return getattr(self.module, self.name)(*args, **kwargs)
+
+    def _given(self, leaf: Data) -> Data:
+        """A leaf of the original's arguments as the text takes it; what is no array of JAX's or NumPy's stays."""
+        is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
+        return self._into(jax_compat.as_numpy(leaf)) if is_array else leaf
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> str:
         """Writes the module to `path`, and its large constants to an `.npz` beside it; returns the path.

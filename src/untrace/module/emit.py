@@ -31,6 +31,7 @@ _IMPORTS = {
     "jnp": "import jax.numpy as jnp", "np": "import numpy as np", "lax": "from jax import lax",
     "pl": "from jax.experimental import pallas as pl", "pltpu": "from jax.experimental.pallas import tpu as pltpu",
     "sparse": "from jax.experimental import sparse", "PartitionSpec": "from jax.sharding import PartitionSpec",
+    "F": "import torch.nn.functional as F",
 }  # fmt: skip
 _ORDER = [
     "dataclasses",
@@ -50,6 +51,8 @@ _ORDER = [
     "pltpu",
     "sparse",
     "PartitionSpec",
+    "torch",
+    "F",
 ]
 
 

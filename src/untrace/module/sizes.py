@@ -106,7 +106,7 @@ class Sizes:
             if points and len(shape) > 1 and any(n in self.variable for n in shape):
                 sizes = [(n, *self.variable.get(n, (n,) * len(points[0][0][1:]))) for n in shape]
                 whole = tuple(math.prod(at) for at in zip(*sizes, strict=False))
-                yield whole, lambda value=value: Attribute(names[value], "size")
+                yield whole, lambda value=value: self.w.count(names[value])
         for i, (point, place) in enumerate(points):
             for other, other_place in points[i:]:
                 product = tuple(a * b for a, b in zip(point, other, strict=True))

@@ -49,7 +49,7 @@ from untrace.module.sizes import Sizes
 from untrace.provenance.sites import Provenance
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
-from untrace.python.tree import Call, Expr, Name, Symbol, Tuple
+from untrace.python.tree import Attribute, Call, Expr, Name, Symbol, Tuple
 from untrace.python.values import Unwritable
 
 
@@ -342,6 +342,10 @@ class FunctionWriter:
     def array(self, expr: Expr) -> Expr:
         """`expr`, which may be a Python or NumPy number, as an array of the target."""
         raise NotImplementedError
+
+    def count(self, expr: Expr) -> Expr:
+        """How many elements an array has."""
+        return Attribute(expr, "size")
 
     def library_call(self, equation: Equation, operands: Sequence[Expr]) -> Expr | rules.Groups:
         """The expression of an equation whose callee is a Library function. Raises Unwritable."""

@@ -25,16 +25,17 @@ _STATE: dict[str, tuple[str, ...]] = {}
 
 
 def helper(
-    *modules: str, needs: tuple[str, ...] = (), last: str = "", state: tuple[str, ...] = ()
+    *modules: str, needs: tuple[str, ...] = (), last: str = "", state: tuple[str, ...] = (), target: str = ""
 ) -> Callable[[Any], Any]:
     """Registers a helper: the modules that its text uses, and the helpers that it calls.
 
     last: what it is called where it stands at the end of a module, out of the reader's way; "" where it comes first. state:
-    the lines of the module that hold what it remembers. (All on one line, which is left out of its text.)
+    the lines of the module that hold what it remembers. target: whose helper it is, where several have one of that name; it
+    is asked for as `key` says then. (All on one line, which is left out of its text.)
     """
 
     def register(function: Any) -> Any:
-        name = inspect.unwrap(function).__name__
+        name = key(inspect.unwrap(function).__name__, target)
         _FUNCTIONS[name] = inspect.unwrap(function)
         _MODULES[name] = modules
         _NEEDS[name] = needs
@@ -44,6 +45,15 @@ def helper(
         return function
 
     return register
+
+
+def key(name: str, target: str) -> str:
+    """What the helper of a target is registered as."""
+    return f"{target}.{name}" if target else name
+
+
+def is_known(name: str) -> bool:
+    return name in _FUNCTIONS
 
 
 def needs(name: str) -> tuple[str, ...]:

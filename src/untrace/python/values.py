@@ -134,7 +134,7 @@ class Values:
         if array.dtype.type.__module__ == "numpy" and hasattr(np, kind if kind != "bool" else "bool_"):
             if kind == "bool":
                 return Text(f"np.bool_({bool(array)})")
-            text = _number(array.reshape(())[()])
+            text = number_text(array.reshape(())[()])
             if text is not None and np.dtype(kind).type(_parsed(text)).tobytes() == array.tobytes():
                 return Text(f"np.{kind}({text})")
         return Subscript(self.array(array), Tuple(()))
@@ -146,7 +146,7 @@ class Values:
             python = array.item()
             default = np.dtype(jax.dtypes.canonicalize_dtype(type(python)))
             if default == np.dtype(dtype):
-                text = repr(python) if type(python) in (bool, int) else _number(array.astype(dtype)[()])
+                text = repr(python) if type(python) in (bool, int) else number_text(array.astype(dtype)[()])
                 if text is not None and _finite(python):
                     return Text(text, UNARY if text.startswith("-") else 14)
                 if type(python) is float:
@@ -212,7 +212,7 @@ class Values:
 
     def _element(self, value: Any, dtype: np.dtype) -> Expr | None:
         """One array element as a Python number, or None where `np.array([it], dtype)` would have other bits."""
-        text = _number(value)
+        text = number_text(value)
         if text is None:
             if dtype.kind != "c" and _is_float(dtype):
                 number = float(value)
@@ -233,7 +233,7 @@ def _finite(value: Any) -> bool:
     return value == value and value not in (float("inf"), float("-inf"))
 
 
-def _number(value: Any) -> str | None:
+def number_text(value: Any) -> str | None:
     """The shortest decimal text of a finite number (NumPy scalar or Python number); None where there is none."""
     value = np.asarray(value)
     if value.dtype == bool:

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 from jax.extend.core import JaxprEqn
 
 from untrace.ir.nodes import Program
+from untrace.ir.types import Data
 from untrace.module.writer import ModuleWriter
 
 
 def _as_it_is(program: Program) -> None:
     """Nothing is to be lowered: the target has everything that a lifted program holds."""
+
+
+def _as_array(array: Data) -> Data:
+    return array
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +28,8 @@ class Target:
     `name`: as the user says it ("numpy"). `title`: as people write it ("NumPy"). `writer`: makes what collects one module,
     from (jaxpr equations that are bound, standalone, idiomatic); its class holds the table of rules. `without`:
     passes of the lift whose findings the target has no words for. `lower`: leaves in a lifted program only what the target
-    knows; raises UnsupportedPrimitiveError for all that it cannot express at once.
+    knows; raises UnsupportedPrimitiveError for all that it cannot express at once. `into`, `out_of`: an array as what its
+    text takes, and what that gives as an array (None for what is none).
     """
 
     name: str
@@ -30,3 +37,5 @@ class Target:
     writer: Callable[[frozenset[JaxprEqn], bool, bool], ModuleWriter]
     without: frozenset[str] = frozenset()
     lower: Callable[[Program], None] = _as_it_is
+    into: Callable[[Data], Data] = _as_array
+    out_of: Callable[[Data], np.ndarray | None] = np.asarray

@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from untrace.ir.nodes import Function, Library, Local
+from untrace.ir.nodes import Function
 from untrace.module.rules import DECLINE
 from untrace.python.tree import Attribute, Expr, List, Name, Text
+from untrace.targets.eager.elementwise import is_elementwise
 from untrace.targets.numpy.rules.elementwise import ELEMENTWISE, is_float
 from untrace.targets.numpy.rules.table import rule
 
@@ -132,31 +133,15 @@ def reduce(
 
 def _reduced(w: Any, operands: Sequence[Expr], function: Function, axes: tuple[int, ...]) -> Expr:
     """Arrays reduced by a function of numbers, which is called with arrays."""
-    if not _is_elementwise(function):
+    if not is_elementwise(function, ELEMENTWISE, _is_ufunc):
         return DECLINE
     half = len(operands) // 2
     name = Name(w.module.function(function))
     return w.call(w.helper("_reduced"), name, List(operands[:half]), List(operands[half:]), axes)
 
 
-def _is_elementwise(function: Function) -> bool:
-    """Whether a function of numbers does the same with each element of arrays."""
-    for equation in function.equations:
-        callee = equation.callee
-        if type(callee) is Local:
-            if not _is_elementwise(callee.body):
-                return False
-        elif type(callee) is Library:
-            found = getattr(np, callee.name.removeprefix("np."), None)
-            if (
-                not callee.name.startswith("operator.")
-                and callee.name != "np.where"
-                and not isinstance(found, np.ufunc)
-            ):
-                return False
-        elif callee.name not in ELEMENTWISE:
-            return False
-    return True
+def _is_ufunc(path: str) -> bool:
+    return path == "np.where" or isinstance(getattr(np, path.removeprefix("np."), None), np.ufunc)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which calls of JAX's library are calls in NumPy, by the same name: those that do the same there.
+"""Which calls of JAX's library are calls of another one: those that do the same there.
 
 The two libraries differ where one does not expect it (sums of integers, NaN in a maximum, indices outside), so that each
 call is tried on samples of its own types, edge values among them. What differs has a body that can be written.
@@ -7,7 +7,7 @@ call is tried on samples of its own types, edge values among them. What differs 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,10 +15,10 @@ import numpy as np
 
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Atom, Constant, Library, Literal, Slot, Value
-from untrace.lift.recognise.library import resolve
 from untrace.lift.recognise.patterns import Fixed
 from untrace.prove.run import ulps_apart
 from untrace.prove.sample import CannotSample, LeafType, draw, sample_inputs
+from untrace.targets.eager.library import ArrayLibrary, Candidate
 
 _LARGEST = 1 << 22  # elements of an operand, of which a trial would take too long
 _LARGE = 1 << 13
@@ -30,33 +30,26 @@ _EDGES = 3  # for edge values alone
 _SOME_EDGES = 4  # the recipe of `draw` for values of which some are edge values
 _CLOSE = 64  # units in the last place that two libraries' transcendental functions and sums are apart
 _LEAST_PRECISE = 4  # bytes of a float in which sums are made
-# Kinds of paths (`lift.recognise.library`) that mean the same for arrays of NumPy, if anything does.
-_KINDS = ("jnp", "operator", "method", "attribute", "unpack")
 
 
-def spelled(callee: Library, inputs: Sequence[Atom], outputs: Sequence[Value | None]) -> str | None:
-    """The path of a library call in NumPy (`np.mean`, `operator.add`, `method.sum`); None where NumPy's gives something else,
-    or has no such function."""
-    kind, _, rest = callee.name.partition(".")
-    if kind not in _KINDS or callee.function is not None:
+def spelled(
+    library: ArrayLibrary, callee: Library, inputs: Sequence[Atom], outputs: Sequence[Value | None]
+) -> Library | None:
+    """The call of another library (`np.mean`, `operator.add`, `method.sum`) that does what a call of JAX's does; None where
+    it has none."""
+    if callee.function is not None:
         return None
-    function = _numpy_function(rest) if kind == "jnp" else resolve(callee.name)
-    if function is None or not _agree(callee, function, inputs, outputs):
-        return None
-    return f"np.{rest}" if kind == "jnp" else callee.name
-
-
-def _numpy_function(path: str) -> Callable[..., Any] | None:
-    found: Any = np
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    return found if callable(found) else None
+    for candidate in library.candidates(callee):
+        if _agree(library, candidate, inputs, outputs):
+            return candidate.callee
+    return None
 
 
 def _agree(
-    callee: Library, function: Callable[..., Any], inputs: Sequence[Atom], outputs: Sequence[Value | None]
+    library: ArrayLibrary, candidate: Candidate, inputs: Sequence[Atom], outputs: Sequence[Value | None]
 ) -> bool:
-    """Whether NumPy's function gives the types and, but for rounding, the values that the call has in JAX."""
+    """Whether a call gives the types and, but for rounding, the values that it has in JAX."""
+    callee = candidate.callee
     variables = [i for i, a in enumerate(inputs) if type(a) is Value]
     avals = [jax.ShapeDtypeStruct(inputs[i].aval.shape, inputs[i].aval.dtype) for i in variables]
     if any(np.prod(a.shape, initial=1) > _LARGEST for a in avals):
@@ -67,16 +60,20 @@ def _agree(
             for place, value in zip(variables, sample, strict=True):
                 arrays[place] = np.asarray(value)[()]
             expected = evaluate(callee.body, *arrays)
-            with np.errstate(all="ignore"), warnings.catch_warnings():
+            own = [library.into(a) if isinstance(a, np.ndarray | np.generic) else a for a in arrays]
+            with library.quietly(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                given = [_filled(a, arrays) for a in callee.args]
-                found = function(*given, **{k: _filled(v, arrays) for k, v in callee.kwargs.items()})
+                given = [_filled(library, a, own) for a in callee.args]
+                found = candidate.function(*given, **{k: _filled(library, v, own) for k, v in callee.kwargs.items()})
             parts = [found] if len(outputs) == 1 and callee.name != "unpack" else list(found)
-            if len(parts) != len(expected) or not all(map(_same, parts, expected)):
+            if len(parts) != len(expected):
+                return False
+            wanted = [library.out_of(library.into(np.asarray(e))) for e in expected]
+            if not all(map(_same, [library.out_of(p) for p in parts], wanted)):
                 return False
     except CannotSample:
         return False
-    except Exception:  # whatever NumPy says to what it was not made for
+    except Exception:  # whatever the library says to what it was not made for
         return False
     return True
 
@@ -102,24 +99,25 @@ def _value(atom: Atom) -> Any:
     return np.asarray(atom.value) if type(atom) is Constant else None
 
 
-def _filled(value: Any, arrays: Sequence[Any]) -> Any:
+def _filled(library: ArrayLibrary, value: Any, arrays: Sequence[Any]) -> Any:
     """An argument with arrays in the place of its Slots."""
     if type(value) is Slot:
         return arrays[value.index]
     if type(value) is Fixed:
-        return np.asarray(value.constant.value)
+        return library.into(np.asarray(value.constant.value))
     if type(value) is tuple or type(value) is list:
-        return type(value)([_filled(v, arrays) for v in value])
+        return type(value)([_filled(library, v, arrays) for v in value])
     if type(value) is slice:
-        return slice(*[_filled(v, arrays) for v in (value.start, value.stop, value.step)])
+        return slice(*[_filled(library, v, arrays) for v in (value.start, value.stop, value.step)])
     if isinstance(value, Mapping):
-        return {k: _filled(v, arrays) for k, v in value.items()}
-    return np.dtype(value) if isinstance(value, type) and hasattr(value, "dtype") else value
+        return {k: _filled(library, v, arrays) for k, v in value.items()}
+    is_type = isinstance(value, np.dtype) or isinstance(value, type) and hasattr(value, "dtype")
+    return library.typed(np.dtype(value)) if is_type else value
 
 
-def _same(found: Any, expected: Any) -> bool:
+def _same(found: np.ndarray | None, expected: np.ndarray | None) -> bool:
     """Of one type, and as close as two libraries are."""
-    if not isinstance(found, np.ndarray | np.generic):
+    if found is None or expected is None:
         return False
     wanted = np.asarray(expected)
     if found.shape != wanted.shape or found.dtype != wanted.dtype:

@@ -1,13 +1,12 @@
-"""A Program in the terms that NumPy has: what it cannot call, it has the body of.
+"""A Program in the terms that a library of arrays has: what it cannot call, it has the body of.
 
-Calls of JAX's library become those of NumPy where NumPy's function does the same, which is tried and not believed; the
-others, jitted functions and functions with rules for derivatives become functions of the text. Small ones go into their
-callers.
+Calls of JAX's library become calls of it where its function does the same, which is tried and not believed; the others,
+jitted functions and functions with rules for derivatives become functions of the text. Small ones go into their callers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -34,39 +33,55 @@ from untrace.ir.nodes import (
     While,
 )
 from untrace.ir.types import Origin
-from untrace.targets.numpy.spelling import spelled
+from untrace.targets.eager.library import ArrayLibrary
+from untrace.targets.eager.spelling import spelled
 
 # Reductions by a function that is their parameter `jaxpr`.
 _REDUCTIONS = frozenset({"reduce", "reduce_window"})
-# Functions of SciPy: beside a Python number they compute in float64.
-_WITHOUT_NUMBERS = frozenset({"igamma", "igammac", "polygamma", "regularized_incomplete_beta", "zeta"})
+# Passes of the lift whose findings JAX alone has words for: the others have the equations instead.
+WITHOUT = frozenset(
+    {
+        "checkpoints",
+        "checkpoints-in-the-forward-pass",
+        "associative-scans",
+        "solvers",
+        "pullbacks",
+        "equal-pullbacks",
+        "tree-maps",
+        "residuals",
+    }
+)
 _SMALL = 2  # equations, of which a function would say less than they do
 
 
-def lowered(program: Program, has_rule: Callable[[str], bool]) -> None:
-    """Lowers a program in place. has_rule: whether the target has a rule for the primitive of a name.
+def lowered(program: Program, library: ArrayLibrary) -> None:
+    """Lowers a program in place.
 
-    Raises UnsupportedPrimitiveError for all primitives at once that it has none for, each with the author's line.
+    Raises UnsupportedPrimitiveError for all primitives at once that the library has no rule for, and for all types that it
+    has not, each with the author's line.
     """
-    lowering = _Lowering(has_rule)
+    lowering = _Lowering(library)
     lowering.function(program.entry)
+    for value in [*program.entry.params, *program.entry.results]:
+        if not library.has_type(value.aval.dtype):
+            lowering.missing.append(f"`{value.aval.dtype}`, of arguments or results")
     if lowering.missing:
         lines = "\n".join(f"  {line}" for line in dict.fromkeys(lowering.missing))
         raise UnsupportedPrimitiveError(
-            f"this program cannot be written for NumPy, which has nothing for:\n{lines}\n"
+            f"this program cannot be written for {library.title}, which has nothing for:\n{lines}\n"
             "Compute these parts outside of the function, or write it for JAX."
         )
 
 
 class _Lowering:
-    def __init__(self, has_rule: Callable[[str], bool]):
-        self.has_rule = has_rule
+    def __init__(self, library: ArrayLibrary):
+        self.library = library
         self.done: set[Function] = set()
         self.missing: list[str] = []
         self.around: list[str] = []  # the author's lines of the calls that it is inside of
 
     def function(self, function: Function) -> Function:
-        """The same function, with equations that NumPy has."""
+        """The same function, with equations that the library has."""
         if function in self.done:
             return function
         self.done.add(function)
@@ -89,11 +104,11 @@ class _Lowering:
         callee, origin = equation.callee, equation.origin
         outputs = equation.outputs
         if type(callee) is Library:
-            path = spelled(callee, inputs, outputs)
-            if path is None:
+            own = spelled(self.library, callee, inputs, outputs)
+            if own is None:
                 self._call(callee.body, callee.name, inputs, equation, found, new)
                 return
-            found.append(Equation(Library(path, callee.args, callee.kwargs, callee.body), inputs, outputs, {}, origin))
+            found.append(Equation(own, inputs, outputs, {}, origin))
         elif type(callee) is Local:
             self.function(callee.body)
             found.append(Equation(callee, [_strong(a) for a in inputs], outputs, equation.params, origin))
@@ -114,12 +129,14 @@ class _Lowering:
         elif (run := function_run(equation, inputs)) is not None:
             self._call(run[0], run[0].name or callee.name, run[1], equation, found, new)
         else:
-            if not self.has_rule(callee.name):
-                where = next((line for line in (_line(origin), *self.around[::-1]) if line), "")
-                self.missing.append(f"`{callee.name}`{' from ' + where if where else ''}")
+            if self.library.rules.find(callee.name) is None:
+                self._miss(callee.name, origin)
+            for output in outputs:
+                if output is not None and not self.library.has_type(output.aval.dtype):
+                    self._miss(str(output.aval.dtype), origin)
             if callee.name in _REDUCTIONS:
                 self.function(equation.params["jaxpr"])
-            given = _typed(callee.name, inputs)
+            given = self._typed(callee.name, inputs)
             found.append(Equation(callee, given, outputs, equation.params, origin))
 
     def _call(
@@ -149,7 +166,7 @@ class _Lowering:
             for old, made in zip(one.outputs, outputs, strict=True):
                 if old is not None and made is not None:
                     inside[old] = made
-            given = _typed(one.callee.name, [_read(inside, a) for a in one.inputs])
+            given = self._typed(one.callee.name, [_read(inside, a) for a in one.inputs])
             found.append(Equation(one.callee, given, outputs, one.params, one.origin or equation.origin))
         for output, result in zip(equation.outputs, body.results, strict=True):
             if output is None:
@@ -158,6 +175,19 @@ class _Lowering:
             new[output] = made
             if type(made) is Value and made not in inputs and len(live) == 1:
                 made.hint, made.named, made.named_inside = output.hint, output.named, output.named_inside
+
+    def _miss(self, word: str, origin: Origin) -> None:
+        where = next((line for line in (_line(origin), *self.around[::-1]) if line), "")
+        self.missing.append(f"`{word}`{' from ' + where if where else ''}")
+
+    def _typed(self, primitive: str, inputs: Sequence[Atom]) -> list[Atom]:
+        """Operands of a primitive: Python's numbers only beside an array in whose type they are taken."""
+        types = [a.aval.dtype for a in inputs if type(a) is not Literal]
+        arrays = {t for t in types if isinstance(t, np.dtype) and self.library.takes_numbers(t)}
+        if primitive in self.library.without_numbers:
+            arrays = set()
+        found = [_strong(a) if type(a) is Literal and a.aval.dtype not in arrays else a for a in inputs]
+        return [bare(a) if a.aval.dtype in arrays else a for a in found] if self.library.bare else found
 
 
 def _line(origin: Origin) -> str:
@@ -181,10 +211,8 @@ def _strong(atom: Atom) -> Atom:
     return Literal(np.asarray(atom.value, atom.aval.dtype)[()], jax.core.ShapedArray(atom.aval.shape, atom.aval.dtype))
 
 
-def _typed(primitive: str, inputs: Sequence[Atom]) -> list[Atom]:
-    """Operands of a primitive: Python's numbers only beside an array of their type, which is one of NumPy's own."""
-    types = [a.aval.dtype for a in inputs if type(a) is not Literal]
-    arrays = {t for t in types if isinstance(t, np.dtype) and t.isbuiltin == 1}
-    if primitive in _WITHOUT_NUMBERS:
-        arrays = set()
-    return [_strong(a) if type(a) is Literal and a.aval.dtype not in arrays else a for a in inputs]
+def bare(atom: Atom) -> Atom:
+    """A number as Python's own."""
+    if type(atom) is not Literal or atom.aval.weak_type or atom.aval.shape:
+        return atom
+    return Literal(atom.value, jax.core.ShapedArray((), atom.aval.dtype, weak_type=True))

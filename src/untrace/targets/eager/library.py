@@ -1,0 +1,55 @@
+"""What a library of arrays is to the shared part of the targets that compute at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from untrace.ir.nodes import Library
+from untrace.module.rules import RuleTable
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A call that may be what a call of JAX's library is: the callee, and the function that it names."""
+
+    callee: Library
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLibrary:
+    """A library of arrays: its words, and what its values are to NumPy's.
+
+    `title`: as people write it. `rules`: how primitives are written. `candidates`: calls of it that may do what a call of
+    JAX's library does, the likeliest first; each is tried. `into`, `out_of`: NumPy's arrays as its own and back (None for
+    what is no array); `typed`: a dtype as its functions take it. `has_type`: whether it has numbers of a dtype.
+    `takes_numbers`: whether a Python number beside an array of a dtype has that type. `without_numbers`: primitives whose
+    rules want arrays alone. `bare`: whether a number that has a type needs none beside an array of that type. `quietly`: in
+    which its functions are tried: they say nothing of overflow, and what depends on a setting gives something else.
+    """
+
+    title: str
+    rules: RuleTable
+    candidates: Callable[[Library], Iterator[Candidate]]
+    into: Callable[[np.ndarray | np.generic], Any]
+    out_of: Callable[[Any], np.ndarray | None]
+    typed: Callable[[np.dtype], Any]
+    has_type: Callable[[Any], bool]
+    takes_numbers: Callable[[np.dtype], bool]
+    without_numbers: frozenset[str]
+    bare: bool = False
+    quietly: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+
+
+def attribute(root: Any, path: Sequence[str]) -> Callable[..., Any] | None:
+    """The function of a path below a module; None where there is none."""
+    found = root
+    for name in path:
+        found = getattr(found, name, None)
+    return found if callable(found) else None
