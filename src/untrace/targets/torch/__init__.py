@@ -1,0 +1,1 @@
+"""PyTorch: the program as plain functions of tensors, which autograd, `torch.func` and `torch.compile` take."""

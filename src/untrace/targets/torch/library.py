@@ -1,0 +1,91 @@
+"""PyTorch as a library of arrays: which of its functions may be JAX's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from untrace.ir.nodes import Library
+from untrace.lift.recognise.library import resolve
+from untrace.targets.eager.library import ArrayLibrary, Candidate, attribute
+from untrace.targets.torch.rules.table import TORCH
+from untrace.targets.torch.tensors import INSIDE, array_of, has_type, inside
+
+# Where PyTorch has what JAX has in a module.
+_MODULES = {
+    "jnp.linalg": "torch.linalg", "jnp.fft": "torch.fft", "jnp": "torch", "jax.nn": "F",
+    "jax.scipy.special": "torch.special", "jax.scipy.linalg": "torch.linalg",
+}  # fmt: skip
+# What it calls by another name.
+_NAMES = {
+    "concatenate": "cat", "max": "amax", "min": "amin", "power": "pow", "expand_dims": "unsqueeze",
+    "transpose": "permute", "astype": "to", "invert": "bitwise_not", "matrix_transpose": "mT", "swish": "silu",
+}  # fmt: skip
+_KEYWORDS = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
+# Functions that want tensors alone.
+_WITHOUT_NUMBERS = frozenset("atan2 nextafter igamma igammac zeta polygamma complex dot_general".split())
+
+
+def _candidates(callee: Library) -> Iterator[Candidate]:
+    """The function of the same name, and that which PyTorch calls otherwise; with its words for axes."""
+    import torch
+
+    kwargs = {_KEYWORDS.get(k, k): v for k, v in callee.kwargs.items()}
+    kind, _, rest = callee.name.partition(".")
+    if kind in ("operator", "unpack"):
+        function = resolve(callee.name)
+        if function is not None:
+            yield Candidate(Library(callee.name, callee.args, kwargs, callee.body), function)
+    elif kind in ("method", "attribute"):
+        for name in dict.fromkeys((_NAMES.get(rest, rest), rest)):
+            path = f"{kind}.{name}"
+            function = resolve(path)
+            if function is not None and (kind == "attribute" or callable(getattr(torch.Tensor, name, None))):
+                yield Candidate(Library(path, callee.args, kwargs, callee.body), function)
+    else:
+        module, _, word = callee.name.rpartition(".")
+        below = _MODULES.get(module)
+        if below is not None:
+            for name in dict.fromkeys((_NAMES.get(word, word), word)):
+                path = f"{below}.{name}"
+                root = torch.nn.functional if below == "F" else torch
+                function = attribute(root, path.split(".")[1:])
+                if function is not None:
+                    yield Candidate(Library(path, callee.args, kwargs, callee.body), function)
+
+
+def _typed(dtype: np.dtype) -> Any:
+    import torch
+
+    return bool if dtype == np.bool_ else getattr(torch, INSIDE[dtype.name])
+
+
+@contextlib.contextmanager
+def _with_another_default() -> Iterator[None]:
+    """A default type that no program has: what takes the default names its type in the text."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+LIBRARY = ArrayLibrary(
+    "PyTorch",
+    TORCH,
+    _candidates,
+    into=inside,
+    out_of=array_of,
+    typed=_typed,
+    has_type=has_type,
+    takes_numbers=lambda dtype: True,
+    without_numbers=_WITHOUT_NUMBERS,
+    bare=True,
+    quietly=_with_another_default,
+)

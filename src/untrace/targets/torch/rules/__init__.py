@@ -1,0 +1,13 @@
+"""The rules of the PyTorch target: one small function for each primitive."""
+
+from untrace.targets.torch.rules import (  # noqa: F401
+    control,
+    elementwise,
+    indexing,
+    integers,
+    linalg,
+    products,
+    random,
+    reductions,
+    shapes,
+)

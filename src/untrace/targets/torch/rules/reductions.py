@@ -1,0 +1,248 @@
+"""Reductions, cumulative operations and windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from untrace.ir.nodes import Function
+from untrace.module.rules import DECLINE
+from untrace.python.tree import Attribute, Expr, List, Name, Text
+from untrace.targets.eager.elementwise import is_elementwise
+from untrace.targets.torch.rules.elementwise import ELEMENTWISE, FUNCTIONS
+from untrace.targets.torch.rules.table import rule
+from untrace.targets.torch.tensors import word_bits
+
+
+def _over(w: Any, axes: Sequence[int]) -> dict[str, object]:
+    """`dim=...` as one writes it; nothing for all axes."""
+    if len(axes) == w.avals[0].ndim:
+        return {}
+    return {"dim": axes[0] if len(axes) == 1 else tuple(axes)}
+
+
+def _typed(w: Any) -> dict[str, Expr]:
+    """Sums of integers in their own type."""
+    kind = np.dtype(w.avals[0].dtype)
+    return {"dtype": w.dtype(kind)} if kind.kind in "iub" and kind.name != "int64" else {}
+
+
+@rule("reduce_sum")
+def reduce_sum(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None) -> Expr:
+    if not axes:
+        return x
+    return w.wrapped(w.method(x, "sum", **_over(w, axes), **_typed(w)), w.avals[0].dtype)
+
+
+@rule("reduce_prod")
+def reduce_prod(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None) -> Expr:
+    if not axes:
+        return x
+    if word_bits(w.avals[0].dtype):
+        return DECLINE
+    if len(axes) == w.avals[0].ndim:
+        return w.method(x, "prod", **_typed(w))
+    for axis in sorted(axes, reverse=True):
+        x = w.method(x, "prod", dim=axis, **_typed(w))
+    return x
+
+
+def start_of(dtype: Any, method: str) -> Any:
+    """What a sum, a maximum or a minimum of nothing is."""
+    if method == "sum":
+        return 0
+    if dtype == np.bool_:
+        return method == "amin"
+    if jax.dtypes.issubdtype(dtype, np.floating):
+        return float("-inf") if method == "amax" else float("inf")
+    info = jax.numpy.iinfo(dtype)
+    return int(info.min if method == "amax" else info.max)
+
+
+def _largest(method: str) -> Any:
+    def reduce(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None) -> Expr:
+        if np.issubdtype(w.avals[0].dtype, np.complexfloating):
+            return DECLINE
+        if any(w.avals[0].shape[a] == 0 for a in axes):  # PyTorch has none of nothing
+            out = w.out_avals[0]
+            return w.torch("full", tuple(out.shape), start_of(out.dtype, method), dtype=w.dtype(out.dtype))
+        return w.method(x, method, **_over(w, axes)) if axes else x
+
+    return reduce
+
+
+rule("reduce_max")(_largest("amax"))
+rule("reduce_min")(_largest("amin"))
+
+
+def _logical(method: str, function: str) -> Any:
+    def reduce(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None) -> Expr:
+        if not axes:
+            return x
+        if w.avals[0].dtype == np.bool_ and method:
+            return w.method(x, method, **_over(w, axes))
+        if any(not w.avals[0].shape[a] for a in axes):
+            return DECLINE
+        w.module.modules.add("torch")
+        return w.call(w.helper("_folded"), Text(f"torch.{function}"), x, tuple(axes))
+
+    return reduce
+
+
+rule("reduce_and")(_logical("all", "bitwise_and"))
+rule("reduce_or")(_logical("any", "bitwise_or"))
+rule("reduce_xor")(_logical("", "bitwise_xor"))
+
+
+def _place(method: str) -> Any:
+    def find(w: Any, x: Any, *, axes: Sequence[int], index_dtype: Any) -> Expr:
+        if w.avals[0].dtype == np.bool_:
+            x = w.cast(x, np.uint8)
+        return w.cast(w.method(x, method, dim=axes[0]), index_dtype)
+
+    return find
+
+
+rule("argmax")(_place("argmax"))
+rule("argmin")(_place("argmin"))
+
+
+def _cumulative(name: str) -> Any:
+    def accumulate(w: Any, x: Any, *, axis: int, reverse: bool) -> Expr:
+        dtype = w.avals[0].dtype
+        if name == "cumprod" and word_bits(dtype):
+            return DECLINE
+        x = w.method(x, "flip", axis) if reverse else x
+        made = w.method(x, name, dim=axis, **(_typed(w) if name in ("cumsum", "cumprod") else {}))
+        if name in ("cummax", "cummin"):
+            made = Attribute(made, "values")
+        made = w.wrapped(made, dtype) if name == "cumsum" else made
+        return w.method(made, "flip", axis) if reverse else made
+
+    return accumulate
+
+
+for _name in ("cumsum", "cumprod", "cummax", "cummin"):
+    rule(_name)(_cumulative(_name))
+rule("cumlogsumexp")(_cumulative("logcumsumexp"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """How windows lie: their sizes and steps, what is around the array, and the gaps in it and in them."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    spread: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @staticmethod
+    def of(sizes: Any, strides: Any, padding: Any, spread: Any, dilation: Any) -> _Window:
+        pairs = tuple(map(tuple, padding))
+        return _Window(tuple(sizes), tuple(strides), pairs, tuple(spread), tuple(dilation))
+
+
+def _views(w: Any, x: Expr, start: Any, window: _Window) -> Expr:
+    """The windows of an array, with `start` around it."""
+    options = {} if set(window.spread) == {1} else {"spread": window.spread}
+    if set(window.dilation) != {1}:
+        options["dilation"] = window.dilation
+    return w.call(w.helper("_windows"), x, window.sizes, window.strides, window.padding, start, **options)
+
+
+def _windows(method: str) -> Any:
+    def reduce(
+        w: Any, x: Any, *, window_dimensions: Any, window_strides: Any, padding: Any, base_dilation: Any,
+        window_dilation: Any,
+    ) -> Expr:  # fmt: skip
+        dtype, rank = np.dtype(w.avals[0].dtype), w.avals[0].ndim
+        if 0 in w.out_avals[0].shape or not rank or dtype.kind == "c" and method != "sum":
+            return DECLINE
+        window = _Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
+        start = start_of(dtype, method)
+        if type(start) is float:
+            start = w.infinity(start)
+        windows = _views(w, x, start, window)
+        options = _typed(w) if method == "sum" else {}
+        made = w.method(windows, method, dim=tuple(range(-rank, 0)), **options)
+        return w.wrapped(made, dtype) if method == "sum" else made
+
+    return reduce
+
+
+for _primitive, _method in {"sum": "sum", "max": "amax", "min": "amin"}.items():
+    rule(f"reduce_window_{_primitive}")(_windows(_method))
+
+
+@rule("reduce")
+def reduce(
+    w: Any,
+    *operands: Any,
+    computation: Any = None,
+    jaxpr: Function,
+    dimensions: Sequence[int],
+    out_sharding: Any = None,
+) -> Expr:
+    return _reduced(w, operands, jaxpr, tuple(dimensions))
+
+
+def _reduced(w: Any, operands: Sequence[Expr], function: Function, axes: tuple[int, ...]) -> Expr:
+    """Tensors reduced by a function of numbers, which is called with tensors."""
+    if not is_elementwise(function, ELEMENTWISE, FUNCTIONS.__contains__):
+        return DECLINE
+    half = len(operands) // 2
+    starts = [w.tensor(half + i, x) for i, x in enumerate(operands[half:])]
+    name = Name(w.module.function(function))
+    return w.call(w.helper("_reduced"), name, List(operands[:half]), List(starts), axes)
+
+
+@rule("reduce_window")
+def reduce_window(
+    w: Any, *operands: Any, jaxpr: Function, consts: Any, window_dimensions: Any, window_strides: Any, padding: Any,
+    base_dilation: Any, window_dilation: Any,
+) -> Expr:  # fmt: skip
+    half, rank = len(operands) // 2, w.avals[0].ndim
+    if consts or 0 in w.out_avals[0].shape or not rank:
+        return DECLINE
+    window = _Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
+    views = [_views(w, x, start, window) for x, start in zip(operands[:half], operands[half:], strict=True)]
+    return _reduced(w, [*views, *operands[half:]], jaxpr, tuple(range(-rank, 0)))
+
+
+def _choice(w: Any, aval: Any, select_prim: Any, window: _Window) -> list[Any] | None:
+    """What says which element of each window is chosen; None where that is for others to say."""
+    name, method = {"ge": ("torch.ge", "amax"), "le": ("torch.le", "amin")}[str(select_prim.name)]
+    if np.dtype(aval.dtype).kind == "c" or 0 in aval.shape:
+        return None
+    if any(n < 0 for pair in window.padding for n in pair):
+        return None
+    if any(n != 1 for n in (*window.spread, *window.dilation)):
+        return None
+    worst = start_of(aval.dtype, method)
+    w.module.modules.add("torch")
+    worst = w.infinity(worst) if type(worst) is float else worst
+    return [window.sizes, window.strides, window.padding, Text(name), worst]
+
+
+@rule("select_and_scatter_add")
+def select_and_scatter_add(
+    w: Any, source: Any, x: Any, *, select_prim: Any, window_dimensions: Any, window_strides: Any, padding: Any
+) -> Expr:
+    """The derivative of pooling: each number goes to the element that its window has chosen."""
+    choice = _choice(w, w.avals[1], select_prim, _Window.of(window_dimensions, window_strides, padding, (), ()))
+    return DECLINE if choice is None else w.call(w.helper("_added_to_chosen"), source, x, *choice)
+
+
+@rule("select_and_gather_add")
+def select_and_gather_add(
+    w: Any, tangents: Any, x: Any, *, select_prim: Any, window_dimensions: Any, window_strides: Any, padding: Any,
+    base_dilation: Any, window_dilation: Any,
+) -> Expr:  # fmt: skip
+    window = _Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
+    choice = _choice(w, w.avals[1], select_prim, window)
+    return DECLINE if choice is None else w.call(w.helper("_taken_of_chosen"), tangents, x, *choice)
