@@ -4,6 +4,7 @@
     python bench/targets.py --of suite --only control --json OUT.json
     python bench/targets.py --target c                   the same for C, whose texts compile without a warning
     python bench/targets.py --zoo ../shared/zoo          programs and their gradients, with tokens and times
+    python bench/targets.py --torch-zoo                  PyTorch's models as JAX, and as PyTorch again
     python bench/targets.py --corpus                     JAX's corpus of primitives, and our suite
     python bench/targets.py --corpus --sample 300 --seed 1 --only '^1/(sort|fft)/'
 
@@ -46,6 +47,10 @@ def measure(options: dict[str, Any], record: Record) -> None:
         import _target_check
 
         _target_check.measure_cases(options, record)
+    elif "module" in options:
+        import _torch_round_trip
+
+        _torch_round_trip.measure_module(options["module"], record)
     elif "path" in options:
         import _target_check
 
@@ -117,6 +122,32 @@ def zoo(options: argparse.Namespace, target: str) -> int:
         print(f"{of}: " + "   ".join(f"{word} {count}" for word, count in sorted(counts.items())))
     print_missing(collections.Counter(name for row in rows for name in set(row.get("missing", ()))))
     return any(row["level"] in ("failed", "unproven") for row in rows)
+
+
+# ------------------------------------------------------------------ models of PyTorch, there and back
+
+NEAR = 1e-5  # of the largest number of a tensor
+
+
+def torch_zoo(options: argparse.Namespace) -> int:
+    """Prints how far each model of PyTorch is from what it is after JAX; 1 where one is not within NEAR."""
+    from torch_zoo import MODELS
+
+    print(f"{'model':20} {'level':8} {'outputs':>8} {'gradients':>9} {'of':>12}")
+    total: collections.Counter[str] = collections.Counter()
+    for name in [n for n in MODELS if re.search(options.only, n)]:
+        found = run_child(__file__, {"module": name}, options.seconds)
+        row = found.get("row") or {"level": "failed", "detail": str(found.get("error"))}
+        near = max(row.get("outputs", 1.0), row.get("gradients", 1.0)) <= NEAR
+        total["near" if near else row["level"] if "outputs" not in row else "far"] += 1
+        numbers = [f"{row[k]:.1e}" if k in row else "-" for k in ("outputs", "gradients")]
+        print(
+            f"{name:20} {row['level']:8} {numbers[0]:>8} {numbers[1]:>9} {row.get('parameters', '-'):>12}  "
+            f"{said(row)[:120]}",
+            flush=True,
+        )
+    print("   ".join(f"{word} {count}" for word, count in sorted(total.items())))
+    return set(total) != {"near"}
 
 
 # ------------------------------------------------------------------ the corpus
@@ -203,12 +234,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--corpus", action="store_true", help="JAX's corpus of primitives, and our suite")
     parser.add_argument("--sample", type=int, help="so many cases of the corpus, drawn with --seed")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--torch-zoo", action="store_true", help="PyTorch's models as JAX, and as PyTorch again")
     parser.add_argument("--zoo", help="a folder of programs, each with its gradient, tokens and times")
     return parser.parse_args()
 
 
 def main() -> int:
     options = parse()
+    if options.torch_zoo:
+        return int(torch_zoo(options))
     run = corpus if options.corpus else zoo if options.zoo else programs
     return max([int(run(options, target)) for target in options.target or ["numpy"]])
 

@@ -99,13 +99,13 @@ class Decompiled:
         return save_module(path, self.source, self.arrays, overwrite)
 
     def to(self, target: str) -> Translated | InC:
-        """The same program for another target: "numpy" or "c". Its derivatives are written out there.
+        """The same program for another target: "numpy", "torch" or "c". Its derivatives are written out there.
 
         Raises OptionError for a target that is not there yet, UnsupportedPrimitiveError for what the target cannot express.
         """
         _check_target(target)
         if self._translate is None:
-            raise OptionError("what came as a jaxpr, or from PyTorch, is written for JAX only")
+            raise OptionError("what came as a jaxpr is written for JAX only")
         return self._translate(target)
 
 
@@ -158,7 +158,7 @@ def decompile(
     derivatives: "auto": a derivative that the function calls (`jax.grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`) stays a
         call of a function of the text, and what was handed over as a derivative (`decompile(jax.grad(loss))`) is written out;
         "called": that stays a call as well; "written": all are written out.
-    target: "jax", or "numpy" or "c": then it is a Translated, or an InC, that comes, see `Decompiled.to`.
+    target: "jax", or "numpy", "torch" or "c": then it is a Translated, or an InC, that comes, see `Decompiled.to`.
 
     Raises OptionError, CaptureError (the function cannot be traced), UnsupportedPrimitiveError, ProofError.
     """

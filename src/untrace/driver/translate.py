@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ import jax
 import jax.extend
 
 from untrace import jax_compat
-from untrace._errors import ProofError, UnsupportedPrimitiveError, UntraceError
+from untrace._errors import OptionError, ProofError, UnsupportedPrimitiveError, UntraceError
 from untrace._options import Options
 from untrace.capture.function import Captured
 from untrace.capture.sizes.sizes import at_other_sizes
@@ -41,9 +42,12 @@ TARGETS = {target.name: target for target in (NUMPY, TORCH)}
 def translated(target: str, call: Call, options: Options, also: Sequence[Call] = ()) -> Translated:
     """The text for `target`, for all sizes that may differ if one is found that holds for them.
 
-    Raises CaptureError, UnsupportedPrimitiveError for all that the target cannot express at once, ProofError where the
-    text does not compute what the original does.
+    Raises OptionError where the target's library is not installed, CaptureError, UnsupportedPrimitiveError for all that the
+    target cannot express at once, ProofError where the text does not compute what the original does.
     """
+    needs = TARGETS[target].needs
+    if needs and importlib.util.find_spec(needs) is None:
+        raise OptionError(f"the target {target!r} needs {needs}, which is not installed: `pip install {needs}`")
     with interpreter_settings():
         return _translated(TARGETS[target], call, options, also)
 

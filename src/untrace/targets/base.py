@@ -29,7 +29,7 @@ class Target:
     from (jaxpr equations that are bound, standalone, idiomatic); its class holds the table of rules. `without`:
     passes of the lift whose findings the target has no words for. `lower`: leaves in a lifted program only what the target
     knows; raises UnsupportedPrimitiveError for all that it cannot express at once. `into`, `out_of`: an array as what its
-    text takes, and what that gives as an array (None for what is none).
+    text takes, and what that gives as an array (None for what is none). `needs`: the module that has to be installed for it.
     """
 
     name: str
@@ -39,3 +39,4 @@ class Target:
     lower: Callable[[Program], None] = _as_it_is
     into: Callable[[Data], Data] = _as_array
     out_of: Callable[[Data], np.ndarray | None] = np.asarray
+    needs: str = ""

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from untrace._api import Decompiled, _decompiled, _options
+from untrace._api import Decompiled, _decompiled, _Job, _options, _translated
 from untrace._errors import ProofError
 from untrace._garbage import no_collections
 from untrace.capture.hooks import CaptureHooks
@@ -135,6 +135,9 @@ def _written(
     for line, origin in enumerate(captured_origins):
         made._origins.append(named.get(line, made._origins[-1] if origin is not None and made._origins else ""))
     timings["torch"] = time.perf_counter() - start
+    made._translate = lambda target: _translated(
+        _Job(getattr(made.module, made.name), (), (), (), options), captured.args, {}, target
+    )
     return made, [(line + moved, file, number) for line, file, number in places]
 
 

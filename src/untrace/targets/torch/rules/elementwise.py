@@ -63,7 +63,10 @@ def _extremum(name: str, bound: str) -> Any:
         if np.issubdtype(w.avals[0].dtype, np.complexfloating):
             return DECLINE
         for number, other in ((x, y), (y, x)):
-            if w.number(0 if number is x else 1) is not None:
+            known = w.number(0 if number is x else 1)
+            if known is not None and known == (-np.inf if bound == "min" else np.inf):
+                return other
+            if known is not None:
                 return w.method(other, "clamp", **{bound: number})
         return w.torch(name, x, y)
 
