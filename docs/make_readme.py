@@ -7,6 +7,7 @@ written, and the exit code is 1 when a part is out of date.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import re
 import shlex
@@ -62,6 +63,25 @@ def train_step() -> str:
     )
 
 
+LEFT = {"numpy": "python", "torch": "python", "c": "c"}  # target -> language of its text
+LEAVES = 'show examples/pendulum.py:swing "f32[]" "f32[]" "f32[]"'
+
+
+def leave() -> dict[str, str]:
+    """One function as each target has it, by the name of the part; those whose library is installed."""
+    made = {"leave jax": block("python", (ROOT / "examples" / "pendulum.py").read_text(encoding="utf-8"))}
+    for target, language in LEFT.items():
+        if target != "torch" or importlib.util.find_spec("torch") is not None:
+            source = run(f"{LEAVES} --to {target} --no-guard")[0]
+            made[f"leave jax for {target}"] = block(language, without_head(source))
+    return made
+
+
+def without_head(source: str) -> str:
+    """The text without what its head says."""
+    return source.partition("*/\n" if source.startswith("/*") else '\n"""\n')[2].strip()
+
+
 def run(command: str) -> tuple[str, str]:
     """What `untrace command` prints on stdout and on stderr, run at the root of the repository."""
     out, err = io.StringIO(), io.StringIO()
@@ -102,7 +122,9 @@ def _pattern(name: str) -> str:
 def main(argv: list[str]) -> int:
     """Renews README.md, or only compares with it; the exit code."""
     before = README.read_text(encoding="utf-8")
-    after = with_part(with_part(before, "example", example()), "train step", train_step())
+    after = before
+    for name, text in {"example": example(), "train step": train_step(), **leave()}.items():
+        after = with_part(after, name, text)
     if "--check" in argv:
         return int(after != before)
     README.write_text(after, encoding="utf-8")

@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jax
 import numpy as np
@@ -60,6 +61,20 @@ def test_the_written_example_computes_the_gradient(make_readme: ModuleType) -> N
             np.testing.assert_array_equal(e, a)
         else:  # another line of JAX has another gradient of tanh, in the last bits
             np.testing.assert_allclose(e, a, rtol=1e-5)
+
+
+def test_what_leaves_jax_is_what_is_written_today(make_readme: ModuleType) -> None:
+    parts = make_readme.leave()
+    assert set(parts) >= {"leave jax", "leave jax for numpy", "leave jax for c"}
+    for name, text in parts.items():
+        assert make_readme.part(README, name) == text, "run: python docs/make_readme.py"
+    defined: list[dict[str, Any]] = [{}, {}]
+    for part, module in zip(("leave jax", "leave jax for numpy"), defined, strict=True):
+        exec(blocks(make_readme.part(README, part), "python")[0], module)
+    original, text = (module["swing"](*map(np.float32, (2.0, 0.0, 0.02))) for module in defined)
+    assert sorted(original) == sorted(text)
+    for key in original:
+        np.testing.assert_allclose(text[key], original[key], rtol=1e-4)
 
 
 def test_the_code_in_the_readme_runs(

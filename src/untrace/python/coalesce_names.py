@@ -28,8 +28,8 @@ from untrace.provenance.sites import Provenance, Site, binds_again
 from untrace.python.inline_neighbours import words_of
 from untrace.python.names import base_of
 from untrace.python.scope_index import Line, Own, every, own_nodes
-from untrace.python.statements import Assign, Def, For, If, Return, Statement, Unpack
-from untrace.python.tree import Expr
+from untrace.python.statements import Assign, Def, For, If, Loop, Return, Statement, Unpack
+from untrace.python.tree import Expr, Name
 from untrace.python.walk import parts_of
 
 _NUMBER = re.compile(r"_(\d+)$")
@@ -68,7 +68,29 @@ def rebind_names(
             if definition in words:
                 _rename_words(words[definition], own.counts, new)
             own.rename(new)
+            if new:
+                function.body = without_idle(function.body)
     return found
+
+
+def without_idle(body: Sequence[Statement]) -> Sequence[Statement]:
+    """Statements without those that bind a name to itself: a loop's variable that took the name of its first value."""
+    kept = [s for s in body if not _is_idle(s)] or list(body)
+    for statement in kept:
+        if isinstance(statement, For | Loop | If):
+            statement.body = without_idle(statement.body)
+        if type(statement) is If:
+            statement.otherwise = without_idle(statement.otherwise)
+    return kept
+
+
+def _is_idle(statement: Statement) -> bool:
+    return (
+        type(statement) is Assign
+        and type(statement.value) is Name
+        and len(statement.targets) == 1
+        and statement.targets[0] == statement.value.id
+    )
 
 
 def _rename_words(words: Counter[str], counts: Counter[str], new: Mapping[str, str]) -> None:
