@@ -99,7 +99,8 @@ class Decompiled:
         return save_module(path, self.source, self.arrays, overwrite)
 
     def to(self, target: str) -> Translated | InC:
-        """The same program for another target: "numpy", "torch" or "c". Its derivatives are written out there.
+        """The same program for another target: "numpy", "torch" or "c". Its derivatives are written out there, but for those calls
+        of the function's own that PyTorch has as well.
 
         Raises OptionError for a target that is not there yet, UnsupportedPrimitiveError for what the target cannot express.
         """
@@ -192,7 +193,8 @@ class _Job:
 def _translated(job: _Job, args: tuple[Any, ...], kwargs: dict[str, Any], target: str) -> Translated | InC:
     """The text for another target than JAX."""
     nums, names = static_arguments(job.function, args, job.static_argnums, job.static_argnames)
-    call = Call(job.function, args, kwargs, nums, names, note_calls=False)
+    keeps = target in TARGETS and TARGETS[target].keeps_calls and job.options.prove
+    call = Call(job.function, args, kwargs, nums, names, keeps, job.options.derivatives if keeps else "written")
     with no_collections():
         if target == "c":
             return written_in_c(call, job.options, [call.with_arguments(more) for more in job.also])

@@ -53,7 +53,7 @@ def translated(target: str, call: Call, options: Options, also: Sequence[Call] =
 
 
 def _translated(target: Target, call: Call, options: Options, also: Sequence[Call]) -> Translated:
-    options = replace(options, derivatives="written", without=options.without | target.without, reroll="loop")
+    options = replace(options, derivatives=call.derivatives, without=options.without | target.without, reroll="loop")
     captured = call.captured()
     _refuse_classes(captured, target)
     if options.guard:
@@ -86,16 +86,23 @@ def _attempt(
     why = ""
     entry = call.entry(captured)
     name = name_of_transformed(captured.summary, captured.name) if captured.summary else captured.name
-    for course in (ALL, NONE):  # without the passes over statements, where one of them was wrong about a loop
+    Plain(captured, name, entry, lifted=True)  # which has library primitives expanded, before calls are looked for
+    folds = (True, False) if target.keeps_calls and (captured.vmaps or captured.called) else (False,)
+    # Without the passes over statements, where one of them was wrong about a loop.
+    for fold, course in ((fold, course) for fold in folds for course in (ALL, NONE)):
         try:
-            written = _write(target, captured, name, entry, options, course)
+            written = _write(target, captured, name, entry, options, course, fold)
+            if written is None:
+                continue
             proofs = (
                 [_proof(target, written, example) for example in examples] if options.prove else [Proof("unproven")]
             )
         except UnsupportedPrimitiveError:
+            if fold:
+                continue  # what is no call has another form
             raise
         except Exception as error:  # a fault of ours in a pass: the next attempt has none of them
-            if is_strict():
+            if is_strict() and not fold:
                 raise
             why = why or f"{type(error).__name__}: {error}"
             continue
@@ -114,17 +121,22 @@ def _attempt(
                 target.into,
             )
         why = why or weakest.detail
-        if is_strict():
+        if is_strict() and not fold:
             raise ProofError(weakest.detail)
     return why
 
 
 def _write(
-    target: Target, captured: Captured, name: str, entry: PytreeEntry, options: Options, course: Course
-) -> Written:
-    """The text. Raises UnsupportedPrimitiveError."""
+    target: Target, captured: Captured, name: str, entry: PytreeEntry, options: Options, course: Course, folds: bool
+) -> Written | None:
+    """The text, with the author's calls of derivatives and maps in it if `folds`; None where there are none.
+
+    Raises UnsupportedPrimitiveError.
+    """
     plain = Plain(captured, name, entry, lifted=True)
-    form = next(forms_of(captured, plain, options, compiles=False))
+    form = next(forms_of(captured, plain, options, folds, compiles=False), None)
+    if form is None:
+        return None
     program = Attempt.at(captured, plain, form, name, options, {}, {}, compiles=False).lifted_program()
     target.lower(program)
     written = write_module(

@@ -148,6 +148,16 @@ def given_to(w: Any, argument: Argument, operands: Sequence[Expr]) -> Expr:
     return rebuilt(w, argument.example, operands)
 
 
+def passed(
+    w: Any, operands: Sequence[Expr], arguments: Sequence[Argument], signature: CallSignature
+) -> tuple[list[Expr], list[tuple[str, Expr]]]:
+    """What a function is called with, by place and by name: also those arguments that have no leaves."""
+    names = [*range(len(signature.args[0])), *sorted(signature.args[1])]
+    found = {a.key: given_to(w, a, [operands[p] for p in a.places]) for a in arguments}
+    args = [found[key] if key in found else rebuilt(w, signature.args[0][key], []) for key in names if type(key) is int]
+    return args, [(key, found[key]) for key in names if type(key) is str and key in found]
+
+
 class Unpacked(Assign):
     """`a, b = f(x)`, where what the call gives is a tuple of that many: `return a, b` may be `return f(x)`."""
 
@@ -176,11 +186,12 @@ def bind_result(
     words: Mapping[Path, str] = MappingProxyType({}),
     part: tuple[int, ...] = (),
     inside: tuple[int, ...] = (),
+    moved: Mapping[int, int] = MappingProxyType({}),
 ) -> None:
     """Binds what comes back, of which there is a tree `out`: a name for each array, and for each tree in a tuple.
 
     words: names for what the author has none for, by path. part: where `out` is in what the author's call gives; inside: where
-    that is in `out`.
+    that is in `out`. moved: where in `out` a part of what the author's call gives is, by its place there.
     """
     if is_leaf(out) and len(equation.outputs) == 1:
         w._statement(equation, call, base=words.get(()))
@@ -188,7 +199,9 @@ def bind_result(
     outputs = [o if o is None or w.is_read(o) else None for o in outputs]
     own = [t for t in targets(w.module.provenance.site(equation.origin)) if t.strong and not t.library]
     found = [t for t in own if t.path[: len(part)] == part]
-    names = {(*inside, *t.path[len(part) :]): clean(t.name) for t in found}
+    paths = [t.path[len(part) :] for t in found]
+    paths = [(moved.get(p[0], p[0]), *p[1:]) if moved and p else p for p in paths]
+    names = {(*inside, *p): clean(t.name) for p, t in zip(paths, found, strict=True)}
     rest = iter(outputs)
     if type(out) is tuple and (not names or () not in names):
         bound = [_bound(w, o, (i,), rest, names, words) for i, o in enumerate(out)]

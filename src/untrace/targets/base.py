@@ -30,6 +30,7 @@ class Target:
     passes of the lift whose findings the target has no words for. `lower`: leaves in a lifted program only what the target
     knows; raises UnsupportedPrimitiveError for all that it cannot express at once. `into`, `out_of`: an array as what its
     text takes, and what that gives as an array (None for what is none). `needs`: the module that has to be installed for it.
+    `keeps_calls`: whether it has derivatives and maps of its own, so that those of the author's stay calls.
     """
 
     name: str
@@ -40,3 +41,4 @@ class Target:
     into: Callable[[Data], Data] = _as_array
     out_of: Callable[[Data], np.ndarray | None] = np.asarray
     needs: str = ""
+    keeps_calls: bool = False

@@ -30,7 +30,8 @@ class ArrayLibrary:
     JAX's library does, the likeliest first; each is tried. `into`, `out_of`: NumPy's arrays as its own and back (None for
     what is no array); `typed`: a dtype as its functions take it. `has_type`: whether it has numbers of a dtype.
     `takes_numbers`: whether a Python number beside an array of a dtype has that type. `without_numbers`: primitives whose
-    rules want arrays alone. `bare`: whether a number that has a type needs none beside an array of that type. `quietly`: in
+    rules want arrays alone. `bare`: whether a number that has a type needs none beside an array of that type. `other_derivatives`:
+    primitives whose derivatives are not JAX's everywhere: a call of a derivative with them is written out. `quietly`: in
     which its functions are tried: they say nothing of overflow, and what depends on a setting gives something else.
     """
 
@@ -44,6 +45,7 @@ class ArrayLibrary:
     takes_numbers: Callable[[np.dtype], bool]
     without_numbers: frozenset[str]
     bare: bool = False
+    other_derivatives: frozenset[str] = frozenset()
     quietly: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.ir.calls import function_run
+from untrace.ir.calls import function_run, is_call
 from untrace.ir.nodes import (
     Atom,
     Cond,
@@ -31,7 +31,9 @@ from untrace.ir.nodes import (
     Unpack,
     Value,
     While,
+    functions_called,
 )
+from untrace.ir.structured import CustomRule, Map, Pullback
 from untrace.ir.types import Origin
 from untrace.targets.eager.library import ArrayLibrary
 from untrace.targets.eager.spelling import spelled
@@ -78,14 +80,23 @@ class _Lowering:
         self.library = library
         self.done: set[Function] = set()
         self.missing: list[str] = []
+        self.has_rules = (
+            False  # whether what was lowered so far had functions with rules for derivatives, which are gone
+        )
+        self.ruled: set[Function] = set()  # functions of which that is so
         self.around: list[str] = []  # the author's lines of the calls that it is inside of
 
     def function(self, function: Function) -> Function:
         """The same function, with equations that the library has."""
         if function in self.done:
+            self.has_rules = self.has_rules or function in self.ruled
             return function
         self.done.add(function)
+        outer, self.has_rules = self.has_rules, False
         self._equations(function)
+        if self.has_rules:
+            self.ruled.add(function)
+        self.has_rules = self.has_rules or outer
         function.results = [_strong(r) for r in function.results]
         return function
 
@@ -121,12 +132,23 @@ class _Lowering:
                 self._equation(one, [_read(new, a) for a in one.inputs], found, new)
         elif type(callee) is Pack or type(callee) is Unpack:
             found.append(Equation(callee, inputs, outputs, equation.params, origin))
+        elif is_call(equation) and type(callee) is not Pullback:
+            outer, self.has_rules = self.has_rules, False
+            for body in functions_called(equation):
+                self.function(body)
+            known = self.library.rules.find(callee.name) is not None
+            differs = self.has_rules or not self.library.other_derivatives.isdisjoint(_primitives(equation))
+            if not known or differs and type(callee) is not Map:
+                self._miss(callee.name, origin)
+            self.has_rules = self.has_rules or outer
+            found.append(Equation(callee, [_strong(a) for a in inputs], outputs, equation.params, origin))
         elif isinstance(callee, Scan | While | Cond):
             for body in callee.bodies:
                 self.function(body)
             given = inputs if type(callee) is Cond else [_strong(a) for a in inputs]
             found.append(Equation(callee, given, outputs, equation.params, origin))
         elif (run := function_run(equation, inputs)) is not None:
+            self.has_rules = self.has_rules or type(callee) is CustomRule
             self._call(run[0], run[0].name or callee.name, run[1], equation, found, new)
         else:
             if self.library.rules.find(callee.name) is None:
@@ -188,6 +210,17 @@ class _Lowering:
             arrays = set()
         found = [_strong(a) if type(a) is Literal and a.aval.dtype not in arrays else a for a in inputs]
         return [bare(a) if a.aval.dtype in arrays else a for a in found] if self.library.bare else found
+
+
+def _primitives(equation: Equation) -> set[str]:
+    """The primitives that an equation runs, by name; of a call of the library, the last word of its path."""
+    found: set[str] = set()
+    stack = functions_called(equation)
+    while stack:
+        for one in stack.pop().equations:
+            found.add(one.callee.name.rpartition(".")[2] if type(one.callee) is Library else one.callee.name)
+            stack += functions_called(one) if type(one.callee) is not Local else [one.callee.body]
+    return found
 
 
 def _line(origin: Origin) -> str:

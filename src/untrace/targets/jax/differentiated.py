@@ -15,7 +15,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.ir.nodes import Function, Value
 from untrace.ir.signatures import Derivative, DerivativeSignature
-from untrace.module.call_arguments import Path, arguments_of, bind_result, given_to, is_leaf
+from untrace.module.call_arguments import Path, arguments_of, bind_result, is_leaf, passed
 from untrace.module.interface.put_together import rebuilt
 from untrace.python.tree import Call, Expr, Text, Tuple
 from untrace.targets.jax.transformed import gradient, transformed
@@ -132,10 +132,7 @@ def _parts(
     equation = w.equation
     arguments = arguments_of(signature, body)
     function = transformed(w, equation, operands, body, arguments, signature)
-    names = [*range(len(signature.args[0])), *sorted(signature.args[1])]
-    found = {a.key: given_to(w, a, [operands[p] for p in a.places]) for a in arguments}
-    args = [found[key] if key in found else rebuilt(w, signature.args[0][key], []) for key in names if type(key) is int]
-    return function, (args, [(key, found[key]) for key in names if type(key) is str and key in found])
+    return function, passed(w, operands, arguments, signature)
 
 
 def _tangents(operands: Sequence[Expr], like: Sequence[Any]) -> Iterator[Expr]:

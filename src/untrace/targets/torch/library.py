@@ -87,5 +87,6 @@ LIBRARY = ArrayLibrary(
     takes_numbers=lambda dtype: True,
     without_numbers=_WITHOUT_NUMBERS,
     bare=True,
+    other_derivatives=frozenset({"abs"}),  # at 0
     quietly=_with_another_default,
 )

@@ -62,4 +62,4 @@ def _cast(value: Atom, dtype: str, made: Value) -> Equation:
     return Equation(Primitive(_Cast()), [value], [made], {"dtype": dtype})
 
 
-TARGET = Target("torch", "PyTorch", TorchModule, WITHOUT, _lower, tensor_of, array_of, "torch")
+TARGET = Target("torch", "PyTorch", TorchModule, WITHOUT, _lower, tensor_of, array_of, "torch", True)

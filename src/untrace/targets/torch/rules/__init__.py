@@ -2,6 +2,7 @@
 
 from untrace.targets.torch.rules import (  # noqa: F401
     control,
+    differentiated,
     elementwise,
     indexing,
     integers,

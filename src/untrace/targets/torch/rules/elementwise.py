@@ -240,7 +240,12 @@ def cast_words(w: Any, x: Any, *, dtype: str) -> Expr:
     return w.method(x, "to", Text(dtype))
 
 
-@rule("copy", "copy_p", "stop_gradient", "random_clone")
+@rule("stop_gradient")
+def stop_gradient(w: Any, x: Any) -> Expr:
+    return w.method(x, "detach")
+
+
+@rule("copy", "copy_p", "random_clone")
 def copy(w: Any, x: Any) -> Expr:
     return x
 

@@ -1,0 +1,163 @@
+"""Derivatives that the author called, in texts for PyTorch: they stay calls where PyTorch's derivative is JAX's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import untrace
+
+torch = pytest.importorskip("torch")
+
+RANDOM = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> Any:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def loss_fn(params, x, y):
+    h = jnp.tanh(x @ params["w"] + params["b"])
+    return jnp.mean((h - y) ** 2)
+
+
+def train_step(params, x, y, lr):
+    loss, grads = jax.value_and_grad(loss_fn)(params, x, y)
+    return jax.tree.map(lambda p, g: p - lr * g, params, grads), loss
+
+
+def with_aux(params, x, y):
+    def loss(p):
+        h = jnp.tanh(x @ p["w"])
+        return jnp.mean((h - y) ** 2), h
+
+    (value, h), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    return value, h.sum(), grads
+
+
+def two_arguments(params, x, y):
+    return jax.grad(loss_fn, argnums=(0, 1))(params, x, y)
+
+
+def clipped(params, xs, ys):
+    grads = jax.vmap(jax.grad(loss_fn), in_axes=(None, 0, 0))(params, xs, ys)
+    norms = jnp.sqrt(jnp.sum(grads["b"] ** 2, axis=-1))
+    return grads["b"] * jnp.minimum(1.0, 1.0 / norms)[:, None]
+
+
+def hvp(params, v, x, y):
+    return jax.jvp(jax.grad(lambda p: loss_fn(p, x, y)), (params,), (v,))[1]
+
+
+def newton(x):
+    def f(x):
+        return jnp.sum(jnp.cos(x) * x**2)
+
+    return jax.hessian(f)(x) @ jax.grad(f)(x)
+
+
+def jacobians(x):
+    return jax.jacrev(jnp.sin)(x) @ jax.jacfwd(lambda x: x**3)(x)
+
+
+def pulled(x):
+    y, pull = jax.vjp(lambda x: {"a": jnp.sin(x), "b": x * 2.0}, x)
+    return pull(y), y["b"]
+
+
+def descended(params, x, y):
+    def step(params, _):
+        loss, grads = jax.value_and_grad(loss_fn)(params, x, y)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+
+    return jax.lax.scan(step, params, length=3)
+
+
+PARAMS = {"w": floats(3, 4), "b": floats(4)}
+V = {"w": floats(3, 4), "b": floats(4)}
+X, Y = floats(5, 3), floats(5, 4)
+KEPT = {
+    "train_step": (train_step, (PARAMS, X, Y, np.float32(0.1)), "grads, loss = torch.func.grad_and_value(loss_fn)(params, x, y)"),
+    "with_aux": (with_aux, (PARAMS, X, Y), "grads, (value, h) = torch.func.grad_and_value(loss, has_aux=True)(params)"),
+    "two_arguments": (two_arguments, (PARAMS, X, Y), "torch.func.grad(loss_fn, argnums=(0, 1))(params, x, y)"),
+    "clipped": (clipped, (PARAMS, X, Y), "torch.func.vmap(torch.func.grad(loss_fn), in_dims=(None, 0, 0))("),
+    "hvp": (hvp, (PARAMS, V, X, Y), "torch.func.jvp("),
+    "newton": (newton, (X[0],), "torch.func.hessian(f)(x)"),
+    "jacobians": (jacobians, (X[0],), "torch.func.jacrev(sin)(x) @ torch.func.jacfwd(function)(x)"),
+    "pulled": (pulled, (X[0],), "torch.func.vjp("),
+    "descended": (descended, (PARAMS, X, Y), "torch.func.grad_and_value(loss_fn)("),
+}  # fmt: skip
+
+
+def assert_same(text: Any, function: Any, args: Any) -> None:
+    expected, found = function(*args), text(*args)
+    assert jax.tree.structure(expected) == jax.tree.structure(found)
+    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(b.detach().numpy(), a, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_derivative_stays_a_call(name: str) -> None:
+    function, args, line = KEPT[name]
+    text = untrace.decompile(function, target="torch")(*args)
+    assert text.proof.at_least("close"), text.proof
+    assert line in text.source, text.source
+    assert_same(text, function, args)
+
+
+def test_an_edit_of_the_loss_is_what_is_trained() -> None:
+    text = untrace.decompile(train_step, target="torch")(*KEPT["train_step"][1])
+    edited: dict[str, Any] = {}
+    exec(text.source.replace("(h - y) ** 2", "(h - y) ** 4"), edited)
+
+    def loss(params, x, y):
+        return jnp.mean((jnp.tanh(x @ params["w"] + params["b"]) - y) ** 4)
+
+    expected = jax.grad(loss)(PARAMS, X, Y)
+    tensors = jax.tree.map(torch.from_numpy, (PARAMS, X, Y))
+    params, _ = edited["train_step"](*tensors, 1.0)
+    for name in PARAMS:
+        np.testing.assert_allclose(PARAMS[name] - params[name].numpy(), expected[name], rtol=1e-3, atol=1e-5)
+
+
+@jax.custom_vjp
+def twice(x):
+    return x * x
+
+
+twice.defvjp(lambda x: (twice(x), x), lambda x, d: (jnp.clip(d * x, -1.0, 1.0),))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [lambda x: jnp.sum(jnp.abs(x)), lambda x: jnp.sum(twice(x)), lambda x: jnp.sum(twice(x) * jnp.sin(x))],
+    ids=["abs", "a_rule", "a_rule_of_many"],
+)
+def test_it_is_written_out_where_pytorch_has_another(loss: Any) -> None:
+    def program(x):
+        return jax.grad(loss)(x)
+
+    x = np.float32([0.0, -2.0, 3.0, 0.5])
+    text = untrace.decompile(program, target="torch")(x)
+    assert "torch.func" not in text.source
+    assert_same(text, program, (x,))
+
+
+def test_what_is_stopped_has_no_derivative() -> None:
+    def program(x):
+        return jax.grad(lambda x: jnp.sum(x * jax.lax.stop_gradient(jnp.sin(x))))(x)
+
+    text = untrace.decompile(program, target="torch")(X[0])
+    assert "torch.func.grad" in text.source and ".detach()" in text.source
+    assert_same(text, program, (X[0],))
+
+
+def test_it_is_written_out_where_that_is_asked_for() -> None:
+    text = untrace.decompile(train_step, target="torch", derivatives="written")(*KEPT["train_step"][1])
+    assert "torch.func" not in text.source
+    handed_over = untrace.decompile(jax.grad(loss_fn), target="torch")(PARAMS, X, Y)
+    assert "torch.func" not in handed_over.source
