@@ -86,7 +86,7 @@ KEPT = {
     "two_arguments": (two_arguments, (PARAMS, X, Y), "torch.func.grad(loss_fn, argnums=(0, 1))(params, x, y)"),
     "clipped": (clipped, (PARAMS, X, Y), "torch.func.vmap(torch.func.grad(loss_fn), in_dims=(None, 0, 0))("),
     "hvp": (hvp, (PARAMS, V, X, Y), "torch.func.jvp("),
-    "newton": (newton, (X[0],), "torch.func.hessian(f)(x)"),
+    "newton": (newton, (X[0],), "torch.func.hessian("),
     "jacobians": (jacobians, (X[0],), "torch.func.jacrev(sin)(x) @ torch.func.jacfwd(function)(x)"),
     "pulled": (pulled, (X[0],), "torch.func.vjp("),
     "descended": (descended, (PARAMS, X, Y), "torch.func.grad_and_value(loss_fn)("),

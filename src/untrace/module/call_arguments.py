@@ -186,7 +186,7 @@ def bind_result(
     words: Mapping[Path, str] = MappingProxyType({}),
     part: tuple[int, ...] = (),
     inside: tuple[int, ...] = (),
-    moved: Mapping[int, int] = MappingProxyType({}),
+    moved: Mapping[int | str, int] = MappingProxyType({}),
 ) -> None:
     """Binds what comes back, of which there is a tree `out`: a name for each array, and for each tree in a tuple.
 
