@@ -17,6 +17,7 @@ from untrace.python import helpers
 from untrace.python.names import Scope
 from untrace.python.statements import Assign
 from untrace.python.tree import Binary, Call, Expr, Leaf, Name, Symbol, Text
+from untrace.targets.eager.rules.parts import is_float
 
 
 class EagerModule(ModuleWriter):
@@ -125,6 +126,10 @@ class EagerFunction(FunctionWriter):
         name = self.scope.fresh(base)
         self.statements.append(Assign([name], expr))
         return Name(name)
+
+    def bound(self, value: float, aval: Aval) -> object:
+        """What a maximum or a minimum begins with, in the type of an array, as a rule writes it."""
+        return float(value) if is_float(aval) else value
 
     def where(self, condition: Expr, new: Expr, old: Expr, aval: Aval) -> Expr:
         """`new` where a condition holds, else `old`; aval: of both."""

@@ -8,6 +8,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from untrace.ir.nodes import Literal
+from untrace.ir.types import Aval
 from untrace.module.writer import FunctionWriter
 from untrace.python.names import Scope
 from untrace.python.tree import UNARY, Attribute, Binary, Call, Expr, Text
@@ -133,6 +134,7 @@ class TorchFunction(EagerFunction):
     def count(self, expr: Expr) -> Expr:
         return Call(Attribute(expr, "numel"), [])
 
-    def infinity(self, value: float) -> Expr:
-        """`torch.inf`, `-torch.inf`."""
+    def bound(self, value: float, aval: Aval) -> object:
+        if not np.isinf(value):
+            return super().bound(value, aval)
         return Text("torch.inf") if value > 0 else Text("-torch.inf", UNARY)

@@ -12,6 +12,8 @@ from jax import lax
 from untrace import jax_compat
 from untrace.module.rules import DECLINE
 from untrace.python.tree import Attribute, Binary, Call, Expr, Subscript, Text, Tuple, Unary
+from untrace.targets.eager.rules import plain
+from untrace.targets.eager.rules.parts import is_float
 from untrace.targets.numpy.rules.table import NUMPY, rule
 
 _OPERATORS = {
@@ -73,11 +75,6 @@ for _name, _numpy in _FUNCTIONS.items():
     rule(_name)(_function(_numpy))
 for _name, _numpy in _SPECIAL.items():
     rule(_name)(_special(_numpy))
-
-
-def is_float(aval: Any) -> bool:
-    """Whether an abstract value is of real or complex numbers."""
-    return bool(jax.dtypes.issubdtype(aval.dtype, np.inexact))
 
 
 @rule("exp2")
@@ -264,44 +261,9 @@ def mulhi(w: Any, x: Any, y: Any) -> Expr:
     return w.call(Attribute(Binary(product, ">>", Text(str(8 * kind.itemsize))), "astype"), w.dtype(kind))
 
 
-@rule("copy", "copy_p", "stop_gradient", "random_clone")
-def copy(w: Any, x: Any) -> Expr:
+@rule("stop_gradient")
+def stop_gradient(w: Any, x: Any) -> Expr:
     return x
-
-
-@rule("pvary")
-def pvary(w: Any, x: Any, *, axes: Any) -> Expr:
-    return x
-
-
-@rule("name")
-def name_(w: Any, x: Any, *, name: str) -> Expr:
-    return x
-
-
-@rule("sharding_constraint")
-def sharding_constraint(
-    w: Any, x: Any, *, sharding: Any, layout: Any, context_mesh: Any, unconstrained_dims: Any
-) -> Expr:
-    return x
-
-
-@rule("optimization_barrier")
-def optimization_barrier(w: Any, *operands: Any) -> Expr:
-    return Tuple(operands)
-
-
-@rule("device_put")
-def device_put(w: Any, *operands: Any, devices: Any, srcs: Any, copy_semantics: Any) -> Expr:
-    return Tuple(operands)
-
-
-@rule("platform_index")
-def platform_index(w: Any, *, platforms: Sequence[Any]) -> Expr:
-    """Which of the branches for platforms is that for a CPU, or for all others."""
-    places = [i for i, names in enumerate(platforms) if names is not None and "cpu" in names]
-    others = [i for i, names in enumerate(platforms) if names is None]
-    return w.source(np.int32((places or others)[0])) if places or others else DECLINE
 
 
 @rule("clz")
@@ -309,10 +271,13 @@ def clz(w: Any, x: Any) -> Expr:
     return w.call(w.helper("_leading_zeros"), x)
 
 
+plain.register(NUMPY)
+
 # What does the same with each element of arrays as with numbers.
 ELEMENTWISE = frozenset(NUMPY.names()) - {
     "bitcast_convert_type",
     "platform_index",
     "optimization_barrier",
     "device_put",
+    "slice",
 }

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import numpy as np
 from jax import lax
 
 from untrace import jax_compat
-from untrace.ir.nodes import Function
 from untrace.module.rules import DECLINE
 from untrace.python.tree import Expr, Subscript, Text, Tuple
+from untrace.targets.eager.rules.parts import fill_of, replaces
 from untrace.targets.numpy.rules.table import rule
 
 
@@ -30,17 +28,6 @@ def dynamic_update_slice(w: Any, x: Any, update: Any, *starts: Any) -> Expr:
     return w.call(w.helper("_updated"), x, update, Tuple(starts))
 
 
-def _fill(dtype: Any, fill_value: Any) -> Any:
-    if fill_value is not None:
-        return fill_value
-    if jax.dtypes.issubdtype(dtype, np.inexact):
-        return np.nan
-    if dtype == np.bool_:
-        return True
-    info = np.iinfo(dtype)
-    return int(info.min if info.min else info.max)
-
-
 @rule("gather")
 def gather(
     w: Any, x: Any, indices: Any, *, dimension_numbers: Any, slice_sizes: Sequence[int], mode: Any, fill_value: Any,
@@ -56,7 +43,7 @@ def gather(
     if mode == lax.GatherScatterMode.FILL_OR_DROP:
         if jax_compat.is_key_dtype(w.avals[0].dtype):
             return DECLINE
-        fill = _fill(w.avals[0].dtype, fill_value)
+        fill = fill_of(w.avals[0].dtype, fill_value)
         options["fill"] = Text("np.nan") if fill != fill else fill
     elif mode not in (lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS):
         return DECLINE
@@ -95,18 +82,13 @@ _UFUNCS = {
 }  # fmt: skip
 
 
-def _replaces(update: Function | None) -> bool:
-    """Whether what is scattered takes the place of what was there, as it is: `lax.scatter_apply` has a function for it."""
-    return update is None or update.results == [update.params[1]]
-
-
 def _scatter(ufunc: str) -> Any:
     def scatter(
         w: Any, x: Any, indices: Any, updates: Any, *, dimension_numbers: Any, mode: Any, update_jaxpr: Any = None,
         update_consts: Any = (), indices_are_sorted: bool, unique_indices: bool,
     ) -> Expr:  # fmt: skip
         d, options = dimension_numbers, {}
-        if jax_compat.is_key_dtype(w.avals[0].dtype) or not ufunc and not _replaces(update_jaxpr):
+        if jax_compat.is_key_dtype(w.avals[0].dtype) or not ufunc and not replaces(update_jaxpr):
             return DECLINE
         if mode == lax.GatherScatterMode.CLIP:
             options["clip"] = True

@@ -11,6 +11,7 @@ import numpy as np
 
 from untrace.module.rules import DECLINE
 from untrace.python.tree import Slice, Subscript, Text, Tuple
+from untrace.targets.eager.rules.parts import is_whole
 from untrace.targets.numpy.rules.table import rule
 
 
@@ -73,7 +74,7 @@ def qr(w: Any, x: Any, *, pivoting: bool, full_matrices: bool, use_magma: Any = 
 @rule("eigh")
 def eigh(w: Any, x: Any, *, lower: bool, sort_eigenvalues: bool, subset_by_index: Any, algorithm: Any = None) -> Any:
     """The vectors come first; the eigenvalues rise in both. Of LAPACK's algorithms it is JAX's: each has its own signs."""
-    if not _is_whole(subset_by_index, w.avals[0].shape[-1]):
+    if not is_whole(subset_by_index, w.avals[0].shape[-1]):
         return DECLINE
     if 0 in w.avals[0].shape:
         return _empty(w)
@@ -81,11 +82,6 @@ def eigh(w: Any, x: Any, *, lower: bool, sort_eigenvalues: bool, subset_by_index
     options = {} if lower else {"lower": False}
     found = w.call(w.helper("_factored"), Text("scipy.linalg.eigh"), x, **options, driver=Text('"evd"'))
     return Subscript(found, Slice(None, None, Text("-1")))
-
-
-def _is_whole(subset: Any, count: int) -> bool:
-    """Whether all eigenvalues or singular values are asked for."""
-    return subset is None or tuple(subset) == (0, count)
 
 
 @rule("eig")
@@ -113,7 +109,7 @@ def schur(w: Any, x: Any, *, compute_schur_vectors: bool, sort_eig_vals: bool, s
 @rule("svd")
 def svd(w: Any, x: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any, algorithm: Any = None) -> Any:
     """The singular values come first."""
-    if not _is_whole(subset_by_index, min(w.avals[0].shape[-2:])):
+    if not is_whole(subset_by_index, min(w.avals[0].shape[-2:])):
         return DECLINE
     if 0 in w.avals[0].shape:
         return _empty(w)

@@ -7,19 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from untrace import jax_compat
 from untrace.module.rules import DECLINE
 from untrace.python.tree import Expr
+from untrace.targets.eager.rules.parts import counting, is_threefry
 from untrace.targets.numpy.rules.table import rule
-
-
-def _is_known(aval: Any) -> bool:
-    return jax_compat.key_impl_name(aval) == "threefry2x32"
-
-
-def _counting(name: str) -> str:
-    """The helper for how JAX counts: each element by its place, or (`jax_threefry_partitionable` is off) all together."""
-    return name if jax_compat.splits_bits_by_place() else f"{name}_together"
 
 
 @rule("threefry2x32")
@@ -34,32 +25,27 @@ def iota_2x32_shape(w: Any, *, shape: Any) -> Expr:
 
 @rule("random_wrap")
 def random_wrap(w: Any, x: Any, *, impl: Any) -> Expr:
-    return x if _is_known(w.out_avals[0]) else DECLINE
-
-
-@rule("random_unwrap")
-def random_unwrap(w: Any, x: Any) -> Expr:
-    return x
+    return x if is_threefry(w.out_avals[0]) else DECLINE
 
 
 @rule("random_seed")
 def random_seed(w: Any, x: Any, *, impl: Any) -> Expr:
-    return w.call(w.helper("_seeded"), x) if _is_known(w.out_avals[0]) else DECLINE
+    return w.call(w.helper("_seeded"), x) if is_threefry(w.out_avals[0]) else DECLINE
 
 
 @rule("random_bits")
 def random_bits(w: Any, key: Any, *, bit_width: int, shape: Any) -> Expr:
-    if not _is_known(w.avals[0]):
+    if not is_threefry(w.avals[0]):
         return DECLINE
     options = {} if bit_width == 32 else {"width": bit_width}
-    return w.call(w.helper(_counting("_random_bits")), key, tuple(shape), **options)
+    return w.call(w.helper(counting("_random_bits")), key, tuple(shape), **options)
 
 
 @rule("random_split")
 def random_split(w: Any, key: Any, *, shape: Any) -> Expr:
-    return w.call(w.helper(_counting("_split")), key, tuple(shape)) if _is_known(w.avals[0]) else DECLINE
+    return w.call(w.helper(counting("_split")), key, tuple(shape)) if is_threefry(w.avals[0]) else DECLINE
 
 
 @rule("random_fold_in")
 def random_fold_in(w: Any, key: Any, x: Any) -> Expr:
-    return w.call(w.helper("_folded_in"), key, x) if _is_known(w.avals[0]) else DECLINE
+    return w.call(w.helper("_folded_in"), key, x) if is_threefry(w.avals[0]) else DECLINE

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from untrace.ir.nodes import Function
 from untrace.module.rules import DECLINE
-from untrace.python.tree import Attribute, Expr, List, Name, Text
+from untrace.python.tree import Attribute, Expr, List, Name
 from untrace.targets.eager.elementwise import is_elementwise
-from untrace.targets.numpy.rules.elementwise import ELEMENTWISE, is_float
+from untrace.targets.eager.rules.parts import Window, start_of
+from untrace.targets.numpy.rules.elementwise import ELEMENTWISE
 from untrace.targets.numpy.rules.table import rule
 
 _LEAST_PRECISE = 4  # bytes of a float in which sums are made
@@ -44,23 +43,11 @@ def _in_sum_type(w: Any, x: Expr, method: str, options: Mapping[str, Any]) -> Ex
     return w.call(Attribute(x, method), **options)
 
 
-def _start(dtype: Any, method: str) -> Any:
-    """What a sum, a maximum or a minimum of nothing is."""
-    if method == "sum":
-        return 0
-    if dtype == np.bool_:
-        return method == "min"
-    if jax.dtypes.issubdtype(dtype, np.floating):
-        return -np.inf if method == "max" else np.inf
-    info = jax.numpy.iinfo(dtype)
-    return int(info.min if method == "max" else info.max)
-
-
 def _largest(method: str) -> Any:
     def reduce(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None) -> Expr:
         if any(w.avals[0].shape[a] == 0 for a in axes):  # NumPy has none of nothing
             out = w.out_avals[0]
-            start = np.full((), _start(out.dtype, method))
+            start = np.full((), start_of(out.dtype, method))
             return w.np("full", tuple(out.shape), w.source(start.item()), w.dtype(out.dtype))
         return w.call(Attribute(x, method), **axis_of(w, axes, w.avals[0].ndim))
 
@@ -144,30 +131,6 @@ def _is_ufunc(path: str) -> bool:
     return path == "np.where" or isinstance(getattr(np, path.removeprefix("np."), None), np.ufunc)
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """How windows lie: their sizes and steps, what is around the array, and the gaps in it and in them."""
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    spread: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-    @staticmethod
-    def of(sizes: Any, strides: Any, padding: Any, spread: Any, dilation: Any) -> _Window:
-        pairs = tuple(map(tuple, padding))
-        return _Window(tuple(sizes), tuple(strides), pairs, tuple(spread), tuple(dilation))
-
-
-def _views(w: Any, x: Expr, start: Any, window: _Window) -> Expr:
-    """The windows of an array, with `start` around it."""
-    options = {} if set(window.spread) == {1} else {"spread": window.spread}
-    if set(window.dilation) != {1}:
-        options["dilation"] = window.dilation
-    return w.call(w.helper("_windows"), x, window.sizes, window.strides, window.padding, start, **options)
-
-
 def _windows(method: str) -> Any:
     def reduce(
         w: Any, x: Any, *, window_dimensions: Any, window_strides: Any, padding: Any, base_dilation: Any,
@@ -176,9 +139,9 @@ def _windows(method: str) -> Any:
         dtype, rank = np.dtype(w.avals[0].dtype), w.avals[0].ndim
         if 0 in w.out_avals[0].shape or not rank or dtype.kind == "c" and method != "sum":
             return DECLINE
-        start, axis = _start(dtype, method), tuple(range(-rank, 0))
-        window = _Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
-        windows = _views(w, x, float(start) if is_float(w.avals[0]) else start, window)
+        start, axis = start_of(dtype, method), tuple(range(-rank, 0))
+        window = Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
+        windows = window.views(w, x, w.bound(start, w.avals[0]))
         return (
             _in_sum_type(w, windows, method, {"axis": axis})
             if method == "sum"
@@ -200,22 +163,9 @@ def reduce_window(
     half, rank = len(operands) // 2, w.avals[0].ndim
     if consts or 0 in w.out_avals[0].shape or not rank:
         return DECLINE
-    window = _Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
-    views = [_views(w, x, start, window) for x, start in zip(operands[:half], operands[half:], strict=True)]
+    window = Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
+    views = [window.views(w, x, start) for x, start in zip(operands[:half], operands[half:], strict=True)]
     return _reduced(w, [*views, *operands[half:]], jaxpr, tuple(range(-rank, 0)))
-
-
-def _choice(w: Any, aval: Any, select_prim: Any, window: _Window) -> list[Any] | None:
-    """What says which element of each window is chosen; None where that is for others to say."""
-    name, method = {"ge": ("np.greater_equal", "max"), "le": ("np.less_equal", "min")}[str(select_prim.name)]
-    if np.dtype(aval.dtype).kind == "c" or 0 in aval.shape:
-        return None
-    if any(n < 0 for pair in window.padding for n in pair):
-        return None
-    if any(n != 1 for n in (*window.spread, *window.dilation)):
-        return None
-    worst = _start(aval.dtype, method)
-    return [window.sizes, window.strides, window.padding, Text(name), float(worst) if is_float(aval) else worst]
 
 
 @rule("select_and_scatter_add")
@@ -223,7 +173,8 @@ def select_and_scatter_add(
     w: Any, source: Any, x: Any, *, select_prim: Any, window_dimensions: Any, window_strides: Any, padding: Any
 ) -> Expr:
     """The derivative of pooling: each number goes to the element that its window has chosen."""
-    choice = _choice(w, w.avals[1], select_prim, _Window.of(window_dimensions, window_strides, padding, (), ()))
+    window = Window.of(window_dimensions, window_strides, padding)
+    choice = window.choice(w, w.avals[1], select_prim, ("np.greater_equal", "np.less_equal"))
     return DECLINE if choice is None else w.call(w.helper("_added_to_chosen"), source, x, *choice)
 
 
@@ -232,8 +183,8 @@ def select_and_gather_add(
     w: Any, tangents: Any, x: Any, *, select_prim: Any, window_dimensions: Any, window_strides: Any, padding: Any,
     base_dilation: Any, window_dilation: Any,
 ) -> Expr:  # fmt: skip
-    window = _Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
-    choice = _choice(w, w.avals[1], select_prim, window)
+    window = Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
+    choice = window.choice(w, w.avals[1], select_prim, ("np.greater_equal", "np.less_equal"))
     if choice is None:
         return DECLINE
     return w.call(w.helper("_taken_of_chosen"), tangents, x, *choice[:3], tuple(w.out_avals[0].shape), *choice[3:])

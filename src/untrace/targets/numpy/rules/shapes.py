@@ -10,7 +10,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.ir.nodes import Literal
 from untrace.module.rules import DECLINE
-from untrace.python.tree import Attribute, Expr, List, Slice, Subscript, Text, Tuple
+from untrace.python.tree import Attribute, Expr, List, Subscript, Text, Tuple
 from untrace.targets.numpy.rules.table import rule
 
 
@@ -85,20 +85,6 @@ def pad(w: Any, x: Any, value: Any, *, padding_config: Sequence[tuple[int, int, 
     if all(low >= 0 and high >= 0 and not inside for low, high, inside in padding_config):
         return w.np("pad", x, tuple((low, high) for low, high, _ in padding_config), constant_values=value)
     return w.call(w.helper("_padded"), x, value, tuple(tuple(map(int, p)) for p in padding_config))
-
-
-@rule("slice")
-def slice_(w: Any, x: Any, *, start_indices: Any, limit_indices: Any, strides: Any) -> Expr:
-    parts: list[Expr] = []
-    for start, limit, stride, size in zip(
-        start_indices, limit_indices, strides or [1] * len(start_indices), w.avals[0].shape, strict=True
-    ):
-        first = None if start == 0 else w.source(start)
-        last = None if limit == size else w.source(limit)
-        parts.append(Slice(first, last, None if stride == 1 else w.source(stride)))
-    while len(parts) > 1 and parts[-1].flat() == ":":
-        parts.pop()
-    return Subscript(x, parts[0] if len(parts) == 1 else Tuple(parts))
 
 
 @rule("rev")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,7 +10,9 @@ from jax import lax
 
 from untrace import jax_compat
 from untrace.module.rules import DECLINE
-from untrace.python.tree import UNARY, Attribute, Binary, Expr, Subscript, Text, Tuple, Unary
+from untrace.python.tree import UNARY, Attribute, Binary, Expr, Subscript, Text, Unary
+from untrace.targets.eager.rules import plain
+from untrace.targets.eager.rules.parts import is_float
 from untrace.targets.torch.rules.table import TORCH, rule
 from untrace.targets.torch.tensors import word_bits
 
@@ -51,11 +52,6 @@ for _name, _sign in _OPERATORS.items():
     rule(_name)(_operator(_sign))
 for _name, _torch in _FUNCTIONS.items():
     rule(_name)(_function(_torch))
-
-
-def is_float(aval: Any) -> bool:
-    """Whether an abstract value is of real or complex numbers."""
-    return bool(jax.dtypes.issubdtype(aval.dtype, np.inexact))
 
 
 def _extremum(name: str, bound: str) -> Any:
@@ -245,46 +241,8 @@ def stop_gradient(w: Any, x: Any) -> Expr:
     return w.method(x, "detach")
 
 
-@rule("copy", "copy_p", "random_clone")
-def copy(w: Any, x: Any) -> Expr:
-    return x
-
-
-@rule("pvary")
-def pvary(w: Any, x: Any, *, axes: Any) -> Expr:
-    return x
-
-
-@rule("name")
-def name_(w: Any, x: Any, *, name: str) -> Expr:
-    return x
-
-
-@rule("sharding_constraint")
-def sharding_constraint(
-    w: Any, x: Any, *, sharding: Any, layout: Any, context_mesh: Any, unconstrained_dims: Any
-) -> Expr:
-    return x
-
-
-@rule("optimization_barrier")
-def optimization_barrier(w: Any, *operands: Any) -> Expr:
-    return Tuple(operands)
-
-
-@rule("device_put")
-def device_put(w: Any, *operands: Any, devices: Any, srcs: Any, copy_semantics: Any) -> Expr:
-    return Tuple(operands)
-
-
-@rule("platform_index")
-def platform_index(w: Any, *, platforms: Sequence[Any]) -> Expr:
-    """Which of the branches for platforms is that for a CPU, or for all others."""
-    places = [i for i, names in enumerate(platforms) if names is not None and "cpu" in names]
-    others = [i for i, names in enumerate(platforms) if names is None]
-    return w.source(np.int32((places or others)[0])) if places or others else DECLINE
-
+plain.register(TORCH)
 
 # What does the same with each element of tensors as with numbers; and PyTorch's functions that do.
-ELEMENTWISE = frozenset(TORCH.names()) - {"platform_index", "optimization_barrier", "device_put"}
+ELEMENTWISE = frozenset(TORCH.names()) - {"platform_index", "optimization_barrier", "device_put", "slice"}
 FUNCTIONS = frozenset(f"torch.{name}" for name in (*_FUNCTIONS.values(), "maximum", "minimum", "where", "pow"))

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax import lax
 
-from untrace.ir.nodes import Function
 from untrace.module.rules import DECLINE, Whole
 from untrace.python.tree import Attribute, Expr, Text, Tuple, Unary
+from untrace.targets.eager.rules.parts import fill_of, replaces
 from untrace.targets.torch.rules.shapes import is_key
 from untrace.targets.torch.rules.table import rule
 
@@ -33,17 +32,6 @@ def dynamic_update_slice(w: Any, x: Any, update: Any, *starts: Any) -> Expr:
     return w.call(w.helper("_updated"), x, update, Tuple(starts))
 
 
-def _fill(dtype: Any, fill_value: Any) -> Any:
-    if fill_value is not None:
-        return np.asarray(fill_value).item()
-    if jax.dtypes.issubdtype(dtype, np.inexact):
-        return np.nan
-    if dtype == np.bool_:
-        return True
-    info = np.iinfo(dtype)
-    return int(info.min if info.min else info.max)
-
-
 @rule("gather")
 def gather(
     w: Any, x: Any, indices: Any, *, dimension_numbers: Any, slice_sizes: Sequence[int], mode: Any, fill_value: Any,
@@ -56,7 +44,7 @@ def gather(
     if mode == lax.GatherScatterMode.FILL_OR_DROP:
         if is_key(w.avals[0]):
             return DECLINE
-        fill = _fill(w.avals[0].dtype, fill_value)
+        fill = fill_of(w.avals[0].dtype, fill_value)
         w.module.modules.add("torch")
         options["fill"] = Text("torch.nan") if fill != fill else fill
     elif mode not in (lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS):
@@ -71,11 +59,6 @@ def gather(
 _REDUCTIONS = {"": "", "add": "sum", "sub": "sum", "mul": "prod", "min": "amin", "max": "amax"}
 
 
-def _replaces(update: Function | None) -> bool:
-    """Whether what is scattered takes the place of what was there, as it is: `lax.scatter_apply` has a function for it."""
-    return update is None or update.results == [update.params[1]]
-
-
 def _scatter(kind: str) -> Any:
     def scatter(
         w: Any, x: Any, indices: Any, updates: Any, *, dimension_numbers: Any, mode: Any, update_jaxpr: Any = None,
@@ -83,7 +66,7 @@ def _scatter(kind: str) -> Any:
     ) -> Expr:  # fmt: skip
         d, options = dimension_numbers, {}
         dtype = w.avals[0].dtype
-        if is_key(w.avals[0]) or not kind and not _replaces(update_jaxpr):
+        if is_key(w.avals[0]) or not kind and not replaces(update_jaxpr):
             return DECLINE
         if kind in ("min", "max", "mul") and np.issubdtype(dtype, np.complexfloating):
             return DECLINE

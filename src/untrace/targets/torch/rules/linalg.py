@@ -8,6 +8,7 @@ import numpy as np
 
 from untrace.module.rules import DECLINE
 from untrace.python.tree import Attribute, Slice, Subscript, Text
+from untrace.targets.eager.rules.parts import is_whole
 from untrace.targets.torch.rules.table import rule
 
 
@@ -62,15 +63,10 @@ def _path(w: Any, path: str) -> Text:
     return Text(path)
 
 
-def _is_whole(subset: Any, count: int) -> bool:
-    """Whether all eigenvalues or singular values are asked for."""
-    return subset is None or tuple(subset) == (0, count)
-
-
 @rule("eigh")
 def eigh(w: Any, x: Any, *, lower: bool, sort_eigenvalues: bool, subset_by_index: Any, algorithm: Any = None) -> Any:
     """The vectors come first; the eigenvalues rise in both."""
-    if not _is_whole(subset_by_index, w.avals[0].shape[-1]):
+    if not is_whole(subset_by_index, w.avals[0].shape[-1]):
         return DECLINE
     options = {} if lower else {"UPLO": Text('"U"')}
     found = w.call(w.helper("_factored"), _path(w, "torch.linalg.eigh"), x, **options)
@@ -92,7 +88,7 @@ def eig(
 @rule("svd")
 def svd(w: Any, x: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any, algorithm: Any = None) -> Any:
     """The singular values come first."""
-    if not _is_whole(subset_by_index, min(w.avals[0].shape[-2:])):
+    if not is_whole(subset_by_index, min(w.avals[0].shape[-2:])):
         return DECLINE
     if not compute_uv:
         return Subscript(w.call(w.helper("_svd"), x), Slice(None, Text("1")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from untrace.module.rules import DECLINE
 from untrace.python.tree import Attribute, Binary, Expr, Text, quoted
+from untrace.targets.eager.rules.parts import einsum_letters
 from untrace.targets.torch.rules.table import rule
 
 
@@ -44,16 +44,7 @@ def _product(w: Any, x: Expr, y: Expr, contract_x: Any, contract_y: Any, batch_x
         return Binary(x, "@", y if contract_y[0] == 0 else _turned(y, n))
     if not contract_x and not count and (not m or not n):
         return Binary(x, "*", y)
-    letters = iter(string.ascii_lowercase)
-    first = [next(letters) for _ in range(m)]
-    second = [""] * n
-    for a, b in [*zip(batch_x, batch_y, strict=True), *zip(contract_x, contract_y, strict=True)]:
-        second[b] = first[a]
-    second = [s or next(letters) for s in second]
-    batch = [first[a] for a in batch_x]
-    free = [f for i, f in enumerate(first) if i not in (*batch_x, *contract_x)]
-    free += [s for i, s in enumerate(second) if i not in (*batch_y, *contract_y)]
-    equation = f"{''.join(first)},{''.join(second)}->{''.join(batch + free)}"
+    equation = einsum_letters(w, contract_x, contract_y, batch_x, batch_y)
     return w.torch("einsum", Text(quoted(equation)), x, y)
 
 

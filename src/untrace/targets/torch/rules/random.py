@@ -9,19 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from untrace import jax_compat
 from untrace.module.rules import DECLINE
 from untrace.python.tree import Expr
+from untrace.targets.eager.rules.parts import counting, is_threefry
 from untrace.targets.torch.rules.table import rule
-
-
-def _is_known(aval: Any) -> bool:
-    return jax_compat.key_impl_name(aval) == "threefry2x32"
-
-
-def _counting(name: str) -> str:
-    """The helper for how JAX counts: each element by its place, or (`jax_threefry_partitionable` is off) all together."""
-    return name if jax_compat.splits_bits_by_place() else f"{name}_together"
 
 
 def _seed(w: Any, place: int, x: Expr) -> list[Any]:
@@ -42,34 +33,29 @@ def iota_2x32_shape(w: Any, *, shape: Any) -> Expr:
 
 @rule("random_wrap")
 def random_wrap(w: Any, x: Any, *, impl: Any) -> Expr:
-    return x if _is_known(w.out_avals[0]) else DECLINE
-
-
-@rule("random_unwrap")
-def random_unwrap(w: Any, x: Any) -> Expr:
-    return x
+    return x if is_threefry(w.out_avals[0]) else DECLINE
 
 
 @rule("random_seed")
 def random_seed(w: Any, x: Any, *, impl: Any) -> Expr:
-    return w.call(w.helper("_seeded"), *_seed(w, 0, x)) if _is_known(w.out_avals[0]) else DECLINE
+    return w.call(w.helper("_seeded"), *_seed(w, 0, x)) if is_threefry(w.out_avals[0]) else DECLINE
 
 
 @rule("random_bits")
 def random_bits(w: Any, key: Any, *, bit_width: int, shape: Any) -> Expr:
-    if not _is_known(w.avals[0]) or bit_width == 64:
+    if not is_threefry(w.avals[0]) or bit_width == 64:
         return DECLINE
     made = w.call(
-        w.helper(_counting("_random_bits")), key, tuple(shape), **({} if bit_width == 32 else {"width": bit_width})
+        w.helper(counting("_random_bits")), key, tuple(shape), **({} if bit_width == 32 else {"width": bit_width})
     )
     return made if bit_width == 32 else w.cast(made, w.out_avals[0].dtype)
 
 
 @rule("random_split")
 def random_split(w: Any, key: Any, *, shape: Any) -> Expr:
-    return w.call(w.helper(_counting("_split")), key, tuple(shape)) if _is_known(w.avals[0]) else DECLINE
+    return w.call(w.helper(counting("_split")), key, tuple(shape)) if is_threefry(w.avals[0]) else DECLINE
 
 
 @rule("random_fold_in")
 def random_fold_in(w: Any, key: Any, x: Any) -> Expr:
-    return w.call(w.helper("_folded_in"), key, *_seed(w, 1, x)) if _is_known(w.avals[0]) else DECLINE
+    return w.call(w.helper("_folded_in"), key, *_seed(w, 1, x)) if is_threefry(w.avals[0]) else DECLINE

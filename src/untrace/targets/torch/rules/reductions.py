@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from untrace.ir.nodes import Function
 from untrace.module.rules import DECLINE
 from untrace.python.tree import Attribute, Expr, List, Name, Text
 from untrace.targets.eager.elementwise import is_elementwise
+from untrace.targets.eager.rules.parts import Window, start_of
 from untrace.targets.torch.rules.elementwise import ELEMENTWISE, FUNCTIONS
 from untrace.targets.torch.rules.table import rule
 from untrace.targets.torch.tensors import word_bits
@@ -51,25 +50,13 @@ def reduce_prod(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None
     return x
 
 
-def start_of(dtype: Any, method: str) -> Any:
-    """What a sum, a maximum or a minimum of nothing is."""
-    if method == "sum":
-        return 0
-    if dtype == np.bool_:
-        return method == "amin"
-    if jax.dtypes.issubdtype(dtype, np.floating):
-        return float("-inf") if method == "amax" else float("inf")
-    info = jax.numpy.iinfo(dtype)
-    return int(info.min if method == "amax" else info.max)
-
-
 def _largest(method: str) -> Any:
     def reduce(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None) -> Expr:
         if np.issubdtype(w.avals[0].dtype, np.complexfloating):
             return DECLINE
         if any(w.avals[0].shape[a] == 0 for a in axes):  # PyTorch has none of nothing
             out = w.out_avals[0]
-            return w.torch("full", tuple(out.shape), start_of(out.dtype, method), dtype=w.dtype(out.dtype))
+            return w.torch("full", tuple(out.shape), start_of(out.dtype, method[1:]), dtype=w.dtype(out.dtype))
         return w.method(x, method, **_over(w, axes)) if axes else x
 
     return reduce
@@ -131,30 +118,6 @@ for _name in ("cumsum", "cumprod", "cummax", "cummin"):
 rule("cumlogsumexp")(_cumulative("logcumsumexp"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """How windows lie: their sizes and steps, what is around the array, and the gaps in it and in them."""
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    spread: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-    @staticmethod
-    def of(sizes: Any, strides: Any, padding: Any, spread: Any, dilation: Any) -> _Window:
-        pairs = tuple(map(tuple, padding))
-        return _Window(tuple(sizes), tuple(strides), pairs, tuple(spread), tuple(dilation))
-
-
-def _views(w: Any, x: Expr, start: Any, window: _Window) -> Expr:
-    """The windows of an array, with `start` around it."""
-    options = {} if set(window.spread) == {1} else {"spread": window.spread}
-    if set(window.dilation) != {1}:
-        options["dilation"] = window.dilation
-    return w.call(w.helper("_windows"), x, window.sizes, window.strides, window.padding, start, **options)
-
-
 def _windows(method: str) -> Any:
     def reduce(
         w: Any, x: Any, *, window_dimensions: Any, window_strides: Any, padding: Any, base_dilation: Any,
@@ -163,11 +126,9 @@ def _windows(method: str) -> Any:
         dtype, rank = np.dtype(w.avals[0].dtype), w.avals[0].ndim
         if 0 in w.out_avals[0].shape or not rank or dtype.kind == "c" and method != "sum":
             return DECLINE
-        window = _Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
-        start = start_of(dtype, method)
-        if type(start) is float:
-            start = w.infinity(start)
-        windows = _views(w, x, start, window)
+        window = Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
+        start = w.bound(start_of(dtype, method.removeprefix("a")), w.avals[0])
+        windows = window.views(w, x, start)
         options = _typed(w) if method == "sum" else {}
         made = w.method(windows, method, dim=tuple(range(-rank, 0)), **options)
         return w.wrapped(made, dtype) if method == "sum" else made
@@ -209,24 +170,9 @@ def reduce_window(
     half, rank = len(operands) // 2, w.avals[0].ndim
     if consts or 0 in w.out_avals[0].shape or not rank:
         return DECLINE
-    window = _Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
-    views = [_views(w, x, start, window) for x, start in zip(operands[:half], operands[half:], strict=True)]
+    window = Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
+    views = [window.views(w, x, start) for x, start in zip(operands[:half], operands[half:], strict=True)]
     return _reduced(w, [*views, *operands[half:]], jaxpr, tuple(range(-rank, 0)))
-
-
-def _choice(w: Any, aval: Any, select_prim: Any, window: _Window) -> list[Any] | None:
-    """What says which element of each window is chosen; None where that is for others to say."""
-    name, method = {"ge": ("torch.ge", "amax"), "le": ("torch.le", "amin")}[str(select_prim.name)]
-    if np.dtype(aval.dtype).kind == "c" or 0 in aval.shape:
-        return None
-    if any(n < 0 for pair in window.padding for n in pair):
-        return None
-    if any(n != 1 for n in (*window.spread, *window.dilation)):
-        return None
-    worst = start_of(aval.dtype, method)
-    w.module.modules.add("torch")
-    worst = w.infinity(worst) if type(worst) is float else worst
-    return [window.sizes, window.strides, window.padding, Text(name), worst]
 
 
 @rule("select_and_scatter_add")
@@ -234,7 +180,8 @@ def select_and_scatter_add(
     w: Any, source: Any, x: Any, *, select_prim: Any, window_dimensions: Any, window_strides: Any, padding: Any
 ) -> Expr:
     """The derivative of pooling: each number goes to the element that its window has chosen."""
-    choice = _choice(w, w.avals[1], select_prim, _Window.of(window_dimensions, window_strides, padding, (), ()))
+    window = Window.of(window_dimensions, window_strides, padding)
+    choice = window.choice(w, w.avals[1], select_prim, ("torch.ge", "torch.le"))
     return DECLINE if choice is None else w.call(w.helper("_added_to_chosen"), source, x, *choice)
 
 
@@ -243,6 +190,6 @@ def select_and_gather_add(
     w: Any, tangents: Any, x: Any, *, select_prim: Any, window_dimensions: Any, window_strides: Any, padding: Any,
     base_dilation: Any, window_dilation: Any,
 ) -> Expr:  # fmt: skip
-    window = _Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
-    choice = _choice(w, w.avals[1], select_prim, window)
+    window = Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
+    choice = window.choice(w, w.avals[1], select_prim, ("torch.ge", "torch.le"))
     return DECLINE if choice is None else w.call(w.helper("_taken_of_chosen"), tangents, x, *choice)

@@ -10,7 +10,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.ir.nodes import Literal
 from untrace.module.rules import DECLINE
-from untrace.python.tree import Attribute, Expr, List, Slice, Subscript, Text, Tuple
+from untrace.python.tree import Attribute, Expr, List, Subscript, Text, Tuple
 from untrace.targets.torch.rules.table import rule
 
 
@@ -97,20 +97,6 @@ def pad(w: Any, x: Any, value: Any, *, padding_config: Sequence[tuple[int, int, 
     number = np.asarray(known).item()
     options = {} if number == 0 and not np.signbit(number) else {"value": number}
     return w.functional("pad", x, tuple(n for pair in pairs[::-1] for n in pair), **options)
-
-
-@rule("slice")
-def slice_(w: Any, x: Any, *, start_indices: Any, limit_indices: Any, strides: Any) -> Expr:
-    parts: list[Expr] = []
-    for start, limit, stride, size in zip(
-        start_indices, limit_indices, strides or [1] * len(start_indices), w.avals[0].shape, strict=True
-    ):
-        first = None if start == 0 else w.source(start)
-        last = None if limit == size else w.source(limit)
-        parts.append(Slice(first, last, None if stride == 1 else w.source(stride)))
-    while len(parts) > 1 and parts[-1].flat() == ":":
-        parts.pop()
-    return Subscript(x, parts[0] if len(parts) == 1 else Tuple(parts))
 
 
 @rule("rev")
