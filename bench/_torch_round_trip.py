@@ -37,14 +37,14 @@ def measure_module(name: str, record: Record) -> None:
         return
     row: dict[str, Any] = {"level": text.proof.level, "detail": str(text.proof), "source": text.source}
     state = {n: t for n, t in model.state_dict().items() if n not in found.state.aliases}
-    loaded = made.module.load_params(state)
+    loaded = text.module.load_params(state)
     loaded = loaded if type(loaded) is tuple else (loaded,)
-    given = [jax.tree.map(text._given, part) for part in (*loaded, *found.args[len(loaded) :])]
+    given = [*loaded, *[jax.tree.map(text._given, part) for part in found.args[len(loaded) :]]]
     params = {
         ".".join(str(key.key) for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(given[0])
     }
     for tensor in params.values():
-        if tensor.is_floating_point():
+        if tensor.is_floating_point():  # a parameter's own tensor: its gradient is that of the text
             tensor.requires_grad_()
     ours = jax.tree.leaves(getattr(text.module, text.name)(*given))
     alone = copy.deepcopy(model)

@@ -17,6 +17,8 @@ from untrace._errors import ProofError
 from untrace._garbage import no_collections
 from untrace.capture.hooks import CaptureHooks
 from untrace.driver.attempts import write_and_prove
+from untrace.driver.in_c import InC
+from untrace.driver.translated import Translated
 from untrace.lift.rewrite.simplify import REWRITES
 from untrace.module.merge import instances
 from untrace.provenance import sites as provenance
@@ -135,9 +137,16 @@ def _written(
     for line, origin in enumerate(captured_origins):
         made._origins.append(named.get(line, made._origins[-1] if origin is not None and made._origins else ""))
     timings["torch"] = time.perf_counter() - start
-    made._translate = lambda target: _translated(
-        _Job(getattr(made.module, made.name), (), (), (), options), captured.args, {}, target
-    )
+
+    def translate(target: str) -> Translated | InC:
+        job = _Job(getattr(made.module, made.name), (), (), (), options)
+        text = _translated(job, captured.args, {}, target)
+        if target == "torch" and isinstance(text, Translated):
+            source = weights.with_loader(text.source, found.state, found.names, found.changed, target)
+            return dataclasses.replace(text, source=source, _module=None)
+        return text
+
+    made._translate = translate
     return made, [(line + moved, file, number) for line, file, number in places]
 
 

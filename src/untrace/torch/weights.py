@@ -86,18 +86,40 @@ def _read_safetensors(path):
 '''
 _STANDARD = ("import itertools", "import json", "import re")
 _OTHERS = ("import jax", "import jax.numpy as jnp", "import numpy as np")
+# The same in a text for PyTorch, which takes the tensors as they are.
+_FOR_TORCH = (
+    (' if hasattr(source, "keys") else _read_safetensors(source)', ""),
+    (" or a .safetensors file", ""),
+    (
+        "np.full(shape, float(sizes[-1][1:]), jnp.dtype(dtype))",
+        "torch.full(shape, float(sizes[-1][1:]), dtype=getattr(torch, dtype))",
+    ),
+    ("jnp.asarray(value, jax.dtypes.canonicalize_dtype(dtype))", "value"),
+)
+_TORCH_IMPORTS = ("import itertools", "import re", "import torch")
 
 
-def with_loader(source: str, state: State, names: Sequence[str], changed: Sequence[str]) -> str:
+def with_loader(source: str, state: State, names: Sequence[str], changed: Sequence[str], target: str = "jax") -> str:
     """The module's text with `load_params` at its end, and the imports that it needs."""
     both = "buffers" in names
     table = "\n".join(_table(state, changed, both)).replace("\\", "\\\\").replace('"', '\\"')
+    loader = _LOADER
+    if target == "torch":
+        for old, new in _FOR_TORCH:
+            loader = loader.replace(old, new)
+        loader = _without(loader, '        if hasattr(value, "detach")', "        *path, last")
+        loader = loader.partition("\n\n\ndef _read_safetensors")[0] + "\n"
     text = (
-        _LOADER.replace("<table>" if table else "<table>\n", table)
+        loader.replace("<table>" if table else "<table>\n", table)
         .replace("<what>", "params and buffers" if both else "params")
         .replace("<result>", 'trees["params"], trees["buffers"]' if both else 'trees["params"]')
     )
-    return f"{_with_imports(source)}\n\n\n{text}"
+    return f"{_with_imports(source, _STANDARD + _OTHERS if target == 'jax' else _TORCH_IMPORTS)}\n\n\n{text}"
+
+
+def _without(text: str, start: str, end: str) -> str:
+    """A text without the lines from one to another."""
+    return text[: text.index(start)] + text[text.index(end) :]
 
 
 def _table(state: State, changed: Sequence[str], both: bool) -> list[str]:
@@ -151,7 +173,7 @@ def _runs(numbers: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _with_imports(source: str) -> str:
+def _with_imports(source: str, imports: Sequence[str]) -> str:
     """`source` with the loader's imports among its own."""
     lines = source.rstrip("\n").split("\n")
     # Only what stands before the first definition: a docstring's line may begin with these words as well.
@@ -160,7 +182,7 @@ def _with_imports(source: str) -> str:
         i for i in at if i < next((j for j, x in enumerate(lines) if x.startswith(("def ", "@", "class "))), len(lines))
     ]
     own = [lines[i] for i in top]
-    every = list(dict.fromkeys([*own, *_STANDARD, *_OTHERS]))
+    every = list(dict.fromkeys([*own, *imports]))
     standard = sorted(line for line in every if line.split()[1].split(".")[0] in sys.stdlib_module_names)
     rest = [line for line in every if line not in standard]
     rest.sort(key=lambda line: (_OTHERS.index(line) if line in _OTHERS else len(_OTHERS), line))
