@@ -135,7 +135,7 @@ def torch_zoo(options: argparse.Namespace) -> int:
 
     print(f"{'model':20} {'level':8} {'outputs':>8} {'gradients':>9} {'of':>12}")
     total: collections.Counter[str] = collections.Counter()
-    for name in [n for n in MODELS if re.search(options.only, n)]:
+    for name in [n for n in MODELS if re.search(options.only or "", n)]:
         found = run_child(__file__, {"module": name}, options.seconds)
         row = found.get("row") or {"level": "failed", "detail": str(found.get("error"))}
         near = max(row.get("outputs", 1.0), row.get("gradients", 1.0)) <= NEAR

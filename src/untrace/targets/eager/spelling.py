@@ -7,7 +7,7 @@ call is tried on samples of its own types, edge values among them. What differs 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -39,10 +39,31 @@ def spelled(
     it has none."""
     if callee.function is not None:
         return None
-    for candidate in library.candidates(callee):
-        if _agree(library, candidate, inputs, outputs):
-            return candidate.callee
-    return None
+    key = _key(library, callee, inputs, outputs)
+    candidates = list(library.candidates(callee))
+    found = _FOUND.get(key, -1)
+    if found == -1:
+        found = next((i for i, c in enumerate(candidates) if _agree(library, c, inputs, outputs)), None)
+        if key is not None:
+            _FOUND[key] = found
+    return None if found is None else candidates[found].callee
+
+
+# What trials gave: which candidate it is. The same call stands in each attempt at a text, and often in it again.
+_FOUND: dict[Hashable, int | None] = {}
+
+
+def _key(
+    library: ArrayLibrary, callee: Library, inputs: Sequence[Atom], outputs: Sequence[Value | None]
+) -> Hashable | None:
+    """All that a trial depends on; None where that is too much to remember."""
+    arguments = repr((callee.args, sorted(callee.kwargs.items())))
+    if " at 0x" in arguments or any(type(a) is Constant for a in inputs):
+        return None
+    every = [None if a is None else a.aval for a in (*inputs, *outputs)]
+    types = [a and (tuple(a.shape), str(a.dtype), bool(getattr(a, "weak_type", False))) for a in every]
+    numbers = [repr(a.value) for a in inputs if type(a) is Literal]
+    return library.title, callee.name, arguments, tuple(types), tuple(numbers)
 
 
 def _agree(
