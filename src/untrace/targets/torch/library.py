@@ -25,6 +25,8 @@ _NAMES = {
     "transpose": "permute", "astype": "to", "invert": "bitwise_not", "matrix_transpose": "mT", "swish": "silu",
 }  # fmt: skip
 _KEYWORDS = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
+# Functions that are not tried: the signs of their vectors are another library's, and `eigvals` of NaN ends the process.
+_UNTRIED = frozenset(f"torch.linalg.{name}" for name in ("eig", "eigh", "eigvals", "svd"))
 # Functions that want tensors alone.
 _WITHOUT_NUMBERS = frozenset("atan2 nextafter igamma igammac zeta polygamma complex dot_general".split())
 
@@ -53,7 +55,7 @@ def _candidates(callee: Library) -> Iterator[Candidate]:
                 path = f"{below}.{name}"
                 root = torch.nn.functional if below == "F" else torch
                 function = attribute(root, path.split(".")[1:])
-                if function is not None:
+                if function is not None and path not in _UNTRIED:
                     yield Candidate(Library(path, callee.args, kwargs, callee.body), function)
 
 

@@ -50,7 +50,10 @@ class TorchValues(Values):
             array[np.isnan(array)] = np.nan  # a text has one NaN
         made = super().array(array)
         assert isinstance(made, Call)
-        return Call(_CONSTRUCTORS[str(made.func)], made.args, made.kwargs)
+        if isinstance(made.func, str):
+            return Call(_CONSTRUCTORS[made.func], made.args, made.kwargs)
+        assert array.dtype.kind == "c"  # with parts that are not finite, which no literal gives
+        return Call("torch.complex", [self.array(array.real), self.array(array.imag)])
 
 
 class TorchModule(EagerModule):

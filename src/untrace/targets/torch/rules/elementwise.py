@@ -26,7 +26,7 @@ _FUNCTIONS = {
     "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
     "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "atan2": "atan2", "logistic": "sigmoid", "erf": "erf",
     "erfc": "erfc", "erf_inv": "erfinv", "lgamma": "lgamma", "digamma": "digamma", "nextafter": "nextafter",
-    "is_finite": "isfinite", "bessel_i0e": "special.i0e", "bessel_i1e": "special.i1e", "zeta": "special.zeta",
+    "is_finite": "isfinite", "bessel_i0e": "special.i0e", "bessel_i1e": "special.i1e",
     "igamma": "special.gammainc", "igammac": "special.gammaincc", "real": "real", "imag": "imag",
 }  # fmt: skip
 
@@ -80,10 +80,15 @@ def clamp(w: Any, low: Any, x: Any, high: Any) -> Expr:
     return w.method(w.tensor(1, x), "clamp", low, high)
 
 
+def _is_narrow(w: Any) -> bool:
+    return bool(np.dtype(w.avals[0].dtype).itemsize < np.dtype(np.float32).itemsize)
+
+
 @rule("cbrt")
 def cbrt(w: Any, x: Any, *, accuracy: Any = None) -> Expr:
-    root = Binary(w.torch("abs", x), "**", Text("(1 / 3)"))
-    return w.torch("copysign", root, x)
+    wide = w.cast(x, np.float32) if _is_narrow(w) else x  # a narrow power has an exponent of its own type
+    root = w.torch("copysign", Binary(w.torch("abs", wide), "**", Text("(1 / 3)")), wide)
+    return w.cast(root, w.avals[0].dtype) if _is_narrow(w) else root
 
 
 @rule("neg")
@@ -130,6 +135,13 @@ def power(w: Any, x: Any, y: Any) -> Expr:
     if w.avals[1].dtype != w.avals[0].dtype:
         y = w.cast(y, w.avals[0].dtype) if w.number(1) is None else Text(repr(w.number(1)), UNARY)
     return Binary(x, "**", y)
+
+
+@rule("zeta")
+def zeta(w: Any, x: Any, q: Any, *, accuracy: Any = None) -> Expr:
+    if not _is_narrow(w):
+        return w.torch("special.zeta", x, q)
+    return w.cast(w.torch("special.zeta", w.cast(x, np.float32), w.cast(q, np.float32)), w.avals[0].dtype)
 
 
 @rule("polygamma")
@@ -245,4 +257,6 @@ plain.register(TORCH)
 
 # What does the same with each element of tensors as with numbers; and PyTorch's functions that do.
 ELEMENTWISE = frozenset(TORCH.names()) - {"platform_index", "optimization_barrier", "device_put", "slice"}
-FUNCTIONS = frozenset(f"torch.{name}" for name in (*_FUNCTIONS.values(), "maximum", "minimum", "where", "pow"))
+FUNCTIONS = frozenset(
+    f"torch.{name}" for name in (*_FUNCTIONS.values(), "special.zeta", "maximum", "minimum", "where", "pow")
+)

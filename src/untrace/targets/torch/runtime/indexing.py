@@ -135,9 +135,8 @@ def _sorted_together(*arrays, dim, keys):
 @helper("torch", needs=("_total_order",), last="_top", target="torch")
 def _top(x, k, axis):
     """(the largest elements along an axis, the first of equal ones first; their places). Of floats 0 is larger than -0."""
-    by = x
-    if x.is_floating_point():  # whatever sign a NaN has
-        by = _total_order(x)
+    by = _total_order(x) if x.is_floating_point() else x
+    if x.dtype == torch.bfloat16:  # of which casts make NaN of either sign
         by = torch.where(torch.isnan(x), torch.iinfo(by.dtype).max, by)
     order = by.argsort(dim=axis, descending=True, stable=True).narrow(axis, 0, k)
     return x.gather(axis, order), order.to(torch.int32)

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 @helper("torch", last="_cholesky", target="torch")
 def _cholesky(x):
-    """The lower factor of each matrix; NaN where there is none."""
+    """The lower factor of each matrix; NaN where there is none, and so is the derivative."""
     factor, failed = torch.linalg.cholesky_ex(x)
-    return torch.where((failed != 0)[..., None, None], torch.nan, factor)
+    return factor * torch.where((failed != 0)[..., None, None], torch.nan, torch.ones_like(factor))
 
 
 @helper("torch", last="_factored", target="torch")

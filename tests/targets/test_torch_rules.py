@@ -1,0 +1,99 @@
+"""The rules of the PyTorch target: small functions whose written text, executed as a module, has the values that JAX has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from rule_cases import (
+    CASES,
+    DTYPES,
+    applies,
+    check_case,
+    check_functions_of_one_number,
+    check_functions_of_two_numbers,
+    samples,
+    text_of,
+)
+
+import untrace
+
+torch = pytest.importorskip("torch")
+
+# Cases of which PyTorch has no types, or nothing for a primitive.
+REFUSED = frozenset(
+    "saturates_int4 few_bits bytes bytes_from_half bitcast_smaller bitcast_larger bitcast_transposed bitcast_one"
+    " reduce_precision convolution_int tridiagonal qr_pivots schur".split()
+)
+
+
+def _of_columns(vectors: Any) -> Any:
+    """Vectors that may have any sign, in columns, each times what stands first in it."""
+    return vectors * jnp.conj(vectors[..., :1, :])
+
+
+def _eigenvectors(found: Any) -> Any:
+    values, vectors = found
+    return values, _of_columns(vectors)
+
+
+def _singular_vectors(found: Any) -> Any:
+    left, values, right = found
+    count = values.shape[-1]
+    product = (left[..., :count] * values[..., None, :]) @ right[..., :count, :]
+    return _of_columns(left), values, _of_columns(right.mT), product
+
+
+# The signs of eigenvectors and singular vectors are the library's choice: what no sign changes, for cases that have them.
+WITHOUT_SIGNS = {
+    "eigenvectors": lambda spd, squares: (
+        [_eigenvectors(jnp.linalg.eigh(x)) for x in (spd, squares)],
+        _eigenvectors(lax.linalg.eigh(jnp.triu(spd), lower=False, symmetrize_input=False)[::-1]),
+    ),
+    "eigenvalues_any": lambda square, squares: (
+        _eigenvectors(jnp.linalg.eig(square)), jnp.linalg.eigvals(square * jnp.nan),
+    ),
+    "singular_vectors": lambda a, t: [
+        _singular_vectors(jnp.linalg.svd(x, full_matrices=o)) for x in (a, t, a.T, a * jnp.nan) for o in (True, False)
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str) -> None:
+    if name in REFUSED:
+        with pytest.raises(untrace.UnsupportedPrimitiveError):
+            check_case(name, "torch")
+        return
+    check_case(name, "torch", WITHOUT_SIGNS.get(name))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_functions_of_one_number(dtype: np.dtype) -> None:
+    check_functions_of_one_number(dtype, "torch")
+
+
+# Functions of two numbers that PyTorch has not: of all types, and of unsigned integers.
+NO_FUNCTIONS = frozenset(("polygamma", "mulhi"))
+NOT_UNSIGNED = frozenset(("shift_right_arithmetic",))
+
+
+def _missing(dtype: np.dtype) -> frozenset[str]:
+    return NO_FUNCTIONS | NOT_UNSIGNED if dtype.kind == "u" else NO_FUNCTIONS
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_functions_of_two_numbers(dtype: np.dtype) -> None:
+    check_functions_of_two_numbers(dtype, "torch", without=_missing(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_functions_that_it_has_not_are_refused(dtype: np.dtype) -> None:
+    for name in _missing(dtype):
+        function = getattr(lax, name)
+        if applies(function, *samples(dtype)):
+            with pytest.raises(untrace.UnsupportedPrimitiveError, match=name):
+                text_of(function, *samples(dtype), target="torch")
