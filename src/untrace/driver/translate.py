@@ -28,15 +28,15 @@ from untrace.module.emit import Manner, Written, write_module
 from untrace.module.interface.entry import FlatEntry, PytreeEntry
 from untrace.module.interface.guard import Guarded
 from untrace.prove.execute import checked
-from untrace.prove.load import load_text
 from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
 from untrace.targets.base import Target
 from untrace.targets.jax.guard import guarded_by
+from untrace.targets.mpi.target import TARGET as MPI
 from untrace.targets.numpy.target import TARGET as NUMPY
 from untrace.targets.torch.target import TARGET as TORCH
 
-TARGETS = {target.name: target for target in (NUMPY, TORCH)}
+TARGETS = {target.name: target for target in (NUMPY, TORCH, MPI)}
 
 
 def translated(target: str, call: Call, options: Options, also: Sequence[Call] = ()) -> Translated:
@@ -54,13 +54,15 @@ def translated(target: str, call: Call, options: Options, also: Sequence[Call] =
 
 def _translated(target: Target, call: Call, options: Options, also: Sequence[Call]) -> Translated:
     options = replace(options, derivatives="written", without=options.without | target.without, reroll="loop")
+    if also and not target.any_size:
+        raise OptionError(f"{target.title} is written for the sizes of its example: `also` does not go with it")
     captured = call.captured()
     _refuse_classes(captured, target)
     if options.guard:
         with readable_or_not():
             captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
     others = [more.captured() for more in also]
-    if options.sizes == "infer" and options.prove:
+    if options.sizes == "infer" and options.prove and target.any_size:
         with contextlib.suppress(UntraceError), readable_or_not():
             for sized in at_other_sizes(captured, lambda new: call.on(new).captured(), others):
                 at = sized.captured
@@ -88,10 +90,8 @@ def _attempt(
     name = name_of_transformed(captured.summary, captured.name) if captured.summary else captured.name
     for course in (ALL, NONE):  # without the passes over statements, where one of them was wrong about a loop
         try:
-            written = _write(target, captured, name, entry, options, course)
-            proofs = (
-                [_proof(target, written, example) for example in examples] if options.prove else [Proof("unproven")]
-            )
+            written, own = _write(target, captured, name, entry, options, course)
+            proofs = [_proof(own, written, example) for example in examples] if options.prove else [Proof("unproven")]
         except UnsupportedPrimitiveError:
             raise
         except Exception as error:  # a fault of ours in a pass: the next attempt has none of them
@@ -102,8 +102,11 @@ def _attempt(
         weakest = next(p for level in ("unproven", "close", "bits") for p in proofs if p.level == level)
         if not options.prove or weakest.at_least("close"):
             said = str(replace(weakest, notes=()))
-            written.with_docstring(_head(target, captured, name, said), _head(target, captured, name))
-            fixed = [f"it is written for {q} = {a} of JAX" for q, a in guarded_by(captured).answers.items()]
+            written.with_docstring(_head(own, captured, name, said), _head(own, captured, name))
+            answers = (
+                {} if own.words else guarded_by(captured).answers
+            )  # whose devices are ranks has said what they are
+            fixed = [f"it is written for {q} = {a} of JAX" for q, a in answers.items()]
             return Translated(
                 target.name,
                 written.source,
@@ -111,7 +114,8 @@ def _attempt(
                 weakest,
                 written.arrays,
                 (*written.notes, *fixed),
-                target.into,
+                own.into,
+                own.load,
             )
         why = why or weakest.detail
         if is_strict():
@@ -121,11 +125,18 @@ def _attempt(
 
 def _write(
     target: Target, captured: Captured, name: str, entry: PytreeEntry, options: Options, course: Course
-) -> Written:
-    """The text. Raises UnsupportedPrimitiveError."""
+) -> tuple[Written, Target]:
+    """The text, and the target for this program. Raises UnsupportedPrimitiveError."""
     plain = Plain(captured, name, entry, lifted=True)
     form = next(forms_of(captured, plain, options, compiles=False))
-    program = Attempt.at(captured, plain, form, name, options, {}, {}, compiles=False).lifted_program()
+    attempt = Attempt.at(captured, plain, form, name, options, {}, {}, compiles=False)
+    if target.begin is not None:
+        if captured.static:
+            raise UnsupportedPrimitiveError(
+                f"this program cannot be written for {target.title}: it has static arguments. Close over them instead."
+            )
+        target = target.begin(attempt.program, jax.tree.structure((captured.args, captured.kwargs)))
+    program = attempt.lifted_program()
     target.lower(program)
     written = write_module(
         target.writer,
@@ -143,7 +154,8 @@ def _write(
             f"this program cannot be written for {target.title}: it puts pytrees together in a way that only JAX has. "
             "Give and take flatter ones, or write it for JAX."
         )
-    return written
+    written.source += target.below(written.name)
+    return written, target
 
 
 def _guarded(captured: Captured) -> Guarded:
@@ -173,7 +185,7 @@ def _refuse_classes(captured: Captured, target: Target) -> None:
 
 
 def _proof(target: Target, written: Written, captured: Captured) -> Proof:
-    module = load_text(written.source, written.name, written.arrays)
+    module = target.load(written.source, written.name, written.arrays)
     text = of_leaves(module, written, captured)
     leaves = jax.tree.leaves((captured.args, captured.kwargs))
     names = [
@@ -190,4 +202,4 @@ def _proof(target: Target, written: Written, captured: Captured) -> Proof:
 
 
 def _head(target: Target, captured: Captured, name: str, proof: str = "unproven") -> str:
-    return head_of_module(captured, name, True, f"for {target.name} · {proof}")
+    return head_of_module(captured, name, True, f"for {target.name}{target.words} · {proof}")
