@@ -194,7 +194,7 @@ def all_to_all(
 
 @rule("ppermute")
 def ppermute(w: Any, x: Any, *, axis_name: Any, perm: Iterable[Iterable[int]]) -> Any:
-    comm = w.along(w.module.sharding.axes(axis_name))
+    comm = w.along(sorted(w.module.sharding.axes(axis_name)))  # JAX counts along several axes in the mesh's own order
     pairs = tuple(tuple(map(int, pair)) for pair in perm)
     function = w.helper("_permuted")
     return _moved(w, x, w.avals[0], lambda x: w.call(function, comm, x, pairs))
