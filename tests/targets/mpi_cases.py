@@ -72,7 +72,9 @@ def _same(expected: Any, found: Any) -> None:
     wanted = np.asarray(expected)
     assert np.asarray(found).dtype == wanted.dtype
     np.testing.assert_allclose(
-        np.asarray(found).astype(np.complex128), wanted.astype(np.complex128), rtol=1e-2 if wanted.itemsize < 4 else 1e-5
+        np.asarray(found).astype(np.complex128),
+        wanted.astype(np.complex128),
+        rtol=1e-2 if wanted.itemsize < 4 else 1e-5,
     )
 
 
@@ -132,7 +134,9 @@ def test_reductions():
         total, *_ = lax.psum((x, x + 1), "x")
         return total, lax.pmax(x, "y"), lax.pmin(x, ("y", "x")), lax.psum(x > 0, "x"), lax.psum(x[0, :1], "y")
 
-    d = written("reductions", over(reduced, P("x", "y"), (P(None, "y"), P("x"), P(), P(None, "y"), P("x")), x=2, y=2), X)
+    d = written(
+        "reductions", over(reduced, P("x", "y"), (P(None, "y"), P("x"), P(), P(None, "y"), P("x")), x=2, y=2), X
+    )
     assert "along_x = mesh.Sub([True, False])" in d.source, d.source
     assert "MPI.MIN" in d.source and "_allreduce(mesh, " in d.source
     assert any("NaN" in note for note in d.notes)
@@ -150,7 +154,11 @@ def test_narrow_types():
 
 def test_complex_and_integers():
     def function(x):
-        return lax.psum(x + 1j * x, "x"), lax.psum((x * 8).astype(jnp.int8), "x"), lax.pmax((x * 8).astype(jnp.uint32), "x")
+        return (
+            lax.psum(x + 1j * x, "x"),
+            lax.psum((x * 8).astype(jnp.int8), "x"),
+            lax.pmax((x * 8).astype(jnp.uint32), "x"),
+        )
 
     written("complex", over(function, P("x"), (P(), P(), P())), np.abs(X))
 
@@ -220,8 +228,12 @@ def test_broadcast():
 
 
 def test_permutation_over_two_axes():
-    function = over(lambda x: lax.ppermute(x, ("y", "x"), [(0, 1), (1, 2), (2, 3)]), P("x", "y"), P("x", "y"), x=2, y=2)
-    written("permutation_two", function, X)
+    def function(axes):
+        program = over(lambda x: lax.ppermute(x, axes, [(0, 1), (1, -2), (2, 3)]), P("x", "y"), P("x", "y"), x=2, y=2)
+        return lambda x: program(x)
+
+    written("permutation_two", function(("x", "y")), X)
+    assert "in another order than the mesh" in refused(function(("y", "x")), X)
 
 
 def test_places():
@@ -392,9 +404,7 @@ def test_collectives_that_ranks_may_not_come_to_are_refused(decision):
 
 
 def test_what_numpy_has_not_is_refused():
-    assert "has nothing for" in refused(
-        over(lambda x: lax.psum(jax.pure_callback(np.sin, x, x), "x"), P("x"), P()), X
-    )
+    assert "has nothing for" in refused(over(lambda x: lax.psum(jax.pure_callback(np.sin, x, x), "x"), P("x"), P()), X)
 
 
 def test_static_arguments_are_refused():

@@ -23,19 +23,18 @@ MPIRUN = shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).p
 HAS_MPI = MPIRUN is not None and importlib.util.find_spec("mpi4py") is not None
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """What the cases leave in their folder, and what pytest said of them: a process has as many devices as it begins with."""
-    folder = tmp_path_factory.mktemp("mpi")
+def test_cases(tmp_path):
+    """In a process of their own, for it has as many devices as it begins with; then what they leave under mpirun."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    environment = {**os.environ, "XLA_FLAGS": flags, "UNTRACE_MPI_CASES": str(folder)}
+    environment = {**os.environ, "XLA_FLAGS": flags, "UNTRACE_MPI_CASES": str(tmp_path)}
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(HERE / "mpi_cases.py")]
-    return folder, subprocess.run(command, capture_output=True, text=True, env=environment, cwd=HERE.parent.parent)
-
-
-def test_cases(cases):
-    _, said = cases
+    said = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=HERE.parent.parent)
     assert said.returncode == 0, said.stdout + said.stderr
+    if not HAS_MPI:
+        pytest.skip("the cases have passed, but there is no mpirun, or no mpi4py")
+    for ranks in (2, 3, 4):
+        _run_modules(tmp_path, ranks)
+    _start_wrongly(tmp_path)
 
 
 _RUN_ALL = """
@@ -47,11 +46,8 @@ for path in sys.argv[1:]:
 """
 
 
-@pytest.mark.skipif(not HAS_MPI, reason="there is no mpirun, or no mpi4py")
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_modules_under_mpirun(cases, ranks):
+def _run_modules(folder: Path, ranks: int) -> None:
     """All modules for so many ranks, one after the other."""
-    folder, _ = cases
     names = sorted(p.stem for p in folder.glob("*.ranks") if int(p.read_text()) == ranks)
     assert names
     said = _mpirun(ranks, "-c", _RUN_ALL, *[str(folder / f"{name}.py") for name in names])
@@ -68,9 +64,7 @@ def test_modules_under_mpirun(cases, ranks):
                     np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.skipif(not HAS_MPI, reason="there is no mpirun, or no mpi4py")
-def test_what_is_started_wrongly_says_so(cases):
-    folder, _ = cases
+def _start_wrongly(folder: Path) -> None:
     module = str(folder / "step_x2.py")
     wrong = _mpirun(3, module, str(folder / "step_x2.inputs.npz"))
     assert wrong.returncode != 0 and "this is for 2 ranks, a mesh of x=2: run it with `mpirun -n 2`" in wrong.stderr
@@ -84,7 +78,9 @@ def _mpirun(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     assert MPIRUN is not None
     options = ["--oversubscribe", *(["--allow-run-as-root"] if hasattr(os, "getuid") and os.getuid() == 0 else [])]
     command = [MPIRUN, *options, "-n", str(ranks), sys.executable, *arguments]
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}  # the text needs nothing of ours
+    environment = {
+        key: value for key, value in os.environ.items() if key != "PYTHONPATH"
+    }  # the text needs nothing of ours
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 

@@ -16,6 +16,7 @@ from untrace.ir.types import Aval
 from untrace.module.rules import DECLINE, Whole
 from untrace.python.helpers import helper
 from untrace.python.tree import Attribute, Call, Expr, Text, Tuple
+from untrace.targets.mpi.sharded import refuse
 from untrace.targets.mpi.table import rule
 
 Groups = Sequence[Sequence[int]] | None
@@ -194,14 +195,18 @@ def all_to_all(
 
 @rule("ppermute")
 def ppermute(w: Any, x: Any, *, axis_name: Any, perm: Iterable[Iterable[int]]) -> Any:
-    comm = w.along(sorted(w.module.sharding.axes(axis_name)))  # JAX counts along several axes in the mesh's own order
-    pairs = tuple(tuple(map(int, pair)) for pair in perm)
+    axes = w.module.sharding.axes(axis_name)
+    if list(axes) != sorted(axes):  # by which JAX 0.10 means the mesh's own order, and JAX 0.12 these
+        refuse("a `ppermute` names axes in another order than the mesh, in which versions of JAX count otherwise")
+    comm, size = w.along(axes), w.module.sharding.size(axes)
+    pairs = tuple(tuple(int(place) % size for place in pair) for pair in perm)
     function = w.helper("_permuted")
     return _moved(w, x, w.avals[0], lambda x: w.call(function, comm, x, pairs))
 
 
 @rule("pbroadcast")
 def pbroadcast(w: Any, x: Any, *, axis_name: Any, source: int) -> Any:
-    comm = w.along(w.module.sharding.axes(axis_name))
+    axes = w.module.sharding.axes(axis_name)
+    comm, root = w.along(axes), source % w.module.sharding.size(axes)
     function = w.helper("_broadcast")
-    return _moved(w, x, w.avals[0], lambda x: w.call(function, comm, x, source))
+    return _moved(w, x, w.avals[0], lambda x: w.call(function, comm, x, root))

@@ -43,6 +43,10 @@ class Sharding:
     def ranks(self) -> int:
         return math.prod(self.shape)
 
+    def size(self, axes: Iterable[int]) -> int:
+        """How many ranks are along these axes."""
+        return math.prod([self.shape[a] for a in axes])
+
     @property
     def words(self) -> str:
         """`x=2, y=2`."""
