@@ -103,17 +103,14 @@ def _attempt(
         if not options.prove or weakest.at_least("close"):
             said = str(replace(weakest, notes=()))
             written.with_docstring(_head(own, captured, name, said), _head(own, captured, name))
-            answers = (
-                {} if own.words else guarded_by(captured).answers
-            )  # whose devices are ranks has said what they are
-            fixed = [f"it is written for {q} = {a} of JAX" for q, a in answers.items()]
+            fixed = [f"it is written for {q} = {a} of JAX" for q, a in guarded_by(captured).answers.items()]
             return Translated(
                 target.name,
                 written.source,
                 written.name,
                 weakest,
                 written.arrays,
-                (*written.notes, *fixed),
+                written.notes if own.words else (*written.notes, *fixed),
                 own.into,
                 own.load,
             )

@@ -22,6 +22,8 @@ from untrace.targets.mpi.table import rule
 Groups = Sequence[Sequence[int]] | None
 
 _LEAST_SUMMED = 4  # bytes of a float that MPI can add
+_SUMS = "MPI may add what the ranks have in another order than the ranks of the proof, from the first to the last"
+_ORDERS = "what MPI makes the maximum or minimum of a NaN depends on the ranks' order, as it does in XLA"
 
 
 # ---------------------------------------------------------------- helpers of the text
@@ -57,7 +59,7 @@ def _all_gather(comm, x):
 @helper("np", last="_all_to_all")
 def _all_to_all(comm, x, split, concatenated):
     """One part for each rank, along an axis, for one part from each, along another."""
-    parts = np.stack(np.split(x, comm.Get_size(), split))
+    parts = np.ascontiguousarray(np.stack(np.split(x, comm.Get_size(), split)))
     out = np.empty_like(parts)
     comm.Alltoall(parts, out)
     return np.concatenate(out, concatenated)
@@ -92,12 +94,14 @@ def _is_narrow(dtype: Any) -> bool:
     return jax.dtypes.issubdtype(dtype, np.floating) and np.dtype(dtype).itemsize < _LEAST_SUMMED
 
 
-def _reduced(w: Any, x: Expr, aval: Aval, made: Callable[[Expr], Expr]) -> Expr:
+def _reduced(w: Any, x: Expr, aval: Aval, op: str, made: Callable[[Expr], Expr]) -> Expr:
     """A reduction in a type that MPI can add or compare: of narrow floats in float32, as XLA does, of truth values in bytes."""
     kind = np.dtype(aval.dtype)
-    wide = np.float32 if _is_narrow(kind) else np.uint8 if kind == np.bool_ else None
+    if jax.dtypes.issubdtype(kind, np.inexact):
+        w.module.note(_SUMS if op == "SUM" else _ORDERS)
+    wide = np.float32 if _is_narrow(kind) else np.uint8 if kind == np.bool_ and op != "SUM" else None
     if wide is None:
-        return made(x) if kind.isbuiltin == 1 else DECLINE
+        return made(x) if kind.isbuiltin == 1 and kind != np.bool_ else DECLINE
     return w.call(Attribute(made(w.call(Attribute(x, "astype"), w.dtype(wide))), "astype"), w.dtype(kind))
 
 
@@ -114,18 +118,15 @@ def _reduction(name: str, op: str) -> None:
     def collective(w: Any, *operands: Any, axes: Any, axis_index_groups: Groups = None) -> Any:
         if any(isinstance(a, int) for a in axes):
             return DECLINE
-        comm = w.along(sorted(w.module.sharding.axes(axes)), axis_index_groups)
+        numbers = w.module.sharding.axes(axes)
+        comm = w.along(numbers if axis_index_groups else sorted(numbers), axis_index_groups)
         function = w.helper("_allreduce")
         found = [
-            _reduced(w, x, aval, lambda x: Call(function, [comm, x, Text(f"MPI.{op}")]))
+            _reduced(w, x, aval, op, lambda x: Call(function, [comm, x, Text(f"MPI.{op}")]))
             for x, aval in zip(operands, w.avals, strict=True)
         ]
         if any(each is DECLINE for each in found):
             return DECLINE
-        if op != "SUM" and any(jax.dtypes.issubdtype(a.dtype, np.inexact) for a in w.avals):
-            w.module.note(
-                "what MPI makes the maximum or minimum of a NaN depends on the ranks' order, as it does in XLA"
-            )
         return Whole(found[0]) if len(found) == 1 else Tuple(found)
 
     rule(name)(collective)
@@ -170,7 +171,7 @@ def reduce_scatter(
 ) -> Any:
     comm = w.along(w.module.sharding.axes(axis_name), axis_index_groups)
     function = w.helper("_reduce_scatter")
-    made = _reduced(w, x, w.avals[0], lambda x: w.call(function, comm, x, scatter_dimension))
+    made = _reduced(w, x, w.avals[0], "SUM", lambda x: w.call(function, comm, x, scatter_dimension))
     if made is DECLINE or tiled:
         return made if made is DECLINE else Whole(made)
     return Whole(w.call(Attribute(made, "squeeze"), scatter_dimension))

@@ -38,7 +38,7 @@ def _begun(program: Program, arguments: PyTreeDef) -> Target:
         writer=functools.partial(MpiModule, sharding=sharding),
         load=functools.partial(simulated, sharding=sharding, arguments=arguments),
         below=lambda name: main_of(name, signature, params, sharding),
-        words=f", on {sharding.ranks} ranks ({sharding.words})",
+        words=f", {sharding.ranks} ranks ({sharding.words}; simulated for the proof)",
     )
 
 
