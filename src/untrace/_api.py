@@ -99,8 +99,8 @@ class Decompiled:
         return save_module(path, self.source, self.arrays, overwrite)
 
     def to(self, target: str) -> Translated | InC:
-        """The same program for another target: "numpy", "torch" or "c". Its derivatives are written out there, but for those calls
-        of the function's own that PyTorch has as well.
+        """The same program for another target: "numpy", "torch", "mpi4py" or "c". Its derivatives are written
+        out there, but for those calls of the function's own that PyTorch has as well.
 
         Raises OptionError for a target that is not there yet, UnsupportedPrimitiveError for what the target cannot express.
         """
@@ -159,7 +159,7 @@ def decompile(
     derivatives: "auto": a derivative that the function calls (`jax.grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`) stays a
         call of a function of the text, and what was handed over as a derivative (`decompile(jax.grad(loss))`) is written out;
         "called": that stays a call as well; "written": all are written out.
-    target: "jax", or "numpy", "torch" or "c": then it is a Translated, or an InC, that comes, see `Decompiled.to`.
+    target: "jax", or "numpy", "torch", "mpi4py" or "c": then it is a Translated, or an InC, that comes, see `Decompiled.to`.
 
     Raises OptionError, CaptureError (the function cannot be traced), UnsupportedPrimitiveError, ProofError.
     """

@@ -418,7 +418,7 @@ _OPTION_HELP = {
 
 def _add_style_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--to", metavar="TARGET", help="numpy, torch or c: the program without JAX, its derivatives written out"
+        "--to", metavar="TARGET", help="numpy, torch, mpi4py or c: the program without JAX, its derivatives written out"
     )
     parser.add_argument("--style", help="how to write: exact is one statement per equation")
     parser.add_argument("--comments", help="full, some or none: types and places beside the statements")

@@ -169,8 +169,8 @@ def _proof(program: CProgram, captured: Captured) -> Proof:
     text = Apart(program, build(program), _SECONDS)
     try:
         return checked(
-            jax.extend.core.jaxpr_as_fun(captured.jaxpr),
-            lambda *given: rounded_otherwise(entry, *given),
+            jax.jit(jax.extend.core.jaxpr_as_fun(captured.jaxpr)),
+            jax.jit(lambda *given: rounded_otherwise(entry, *given)),
             text,
             leaves,
             names,

@@ -6,8 +6,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib.util
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import jax
 import jax.extend
@@ -24,19 +24,20 @@ from untrace.driver.sizes import Call, readable_or_not
 from untrace.driver.translated import Translated
 from untrace.ir.evaluate import rounded_otherwise
 from untrace.ir.passes import ALL, NONE, Course, is_strict
+from untrace.ir.types import Data
 from untrace.module.emit import Manner, Written, write_module
 from untrace.module.interface.entry import FlatEntry, PytreeEntry
 from untrace.module.interface.guard import Guarded
 from untrace.prove.execute import checked
-from untrace.prove.load import load_text
 from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
 from untrace.targets.base import Target
 from untrace.targets.jax.guard import guarded_by
+from untrace.targets.mpi.target import TARGET as MPI
 from untrace.targets.numpy.target import TARGET as NUMPY
 from untrace.targets.torch.target import TARGET as TORCH
 
-TARGETS = {target.name: target for target in (NUMPY, TORCH)}
+TARGETS = {target.name: target for target in (NUMPY, TORCH, MPI)}
 
 
 def translated(target: str, call: Call, options: Options, also: Sequence[Call] = ()) -> Translated:
@@ -54,22 +55,25 @@ def translated(target: str, call: Call, options: Options, also: Sequence[Call] =
 
 def _translated(target: Target, call: Call, options: Options, also: Sequence[Call]) -> Translated:
     options = replace(options, derivatives=call.derivatives, without=options.without | target.without, reroll="loop")
+    if also and not target.any_size:
+        raise OptionError(f"{target.title} is written for the sizes of its example: `also` does not go with it")
     captured = call.captured()
     _refuse_classes(captured, target)
     if options.guard:
         with readable_or_not():
             captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
     others = [more.captured() for more in also]
-    if options.sizes == "infer" and options.prove:
+    originals = [_Original.of(one) for one in (captured, *others)]
+    if options.sizes == "infer" and options.prove and target.any_size:
         with contextlib.suppress(UntraceError), readable_or_not():
             for sized in at_other_sizes(captured, lambda new: call.on(new).captured(), others):
                 at = sized.captured
                 if at.example is not None:
                     at.idle = at.example.idle
-                found = _attempt(target, call.on(sized.dynamic), at, options, [captured, *others])
+                found = _attempt(target, call.on(sized.dynamic), at, options, originals)
                 if isinstance(found, Translated):
                     return found
-    found = _attempt(target, call, captured, options, [captured, *others])
+    found = _attempt(target, call, captured, options, originals)
     if not isinstance(found, Translated):
         raise ProofError(
             f"the text of {captured.name} for {target.title} does not compute what the original does: {found}.\n"
@@ -80,9 +84,9 @@ def _translated(target: Target, call: Call, options: Options, also: Sequence[Cal
 
 
 def _attempt(
-    target: Target, call: Call, captured: Captured, options: Options, examples: Sequence[Captured]
+    target: Target, call: Call, captured: Captured, options: Options, originals: Sequence[_Original]
 ) -> Translated | str:
-    """The text written from a trace, checked on the examples; what is wrong there otherwise."""
+    """The text written from a trace, checked beside the originals; what is wrong there otherwise."""
     why = ""
     entry = call.entry(captured)
     name = name_of_transformed(captured.summary, captured.name) if captured.summary else captured.name
@@ -91,11 +95,12 @@ def _attempt(
     # Without the passes over statements, where one of them was wrong about a loop.
     for fold, course in ((fold, course) for fold in folds for course in (ALL, NONE)):
         try:
-            written = _write(target, captured, name, entry, options, course, fold)
-            if written is None:
+            made = _write(target, captured, name, entry, options, course, fold)
+            if made is None:
                 continue
+            written, own = made
             proofs = (
-                [_proof(target, written, example) for example in examples] if options.prove else [Proof("unproven")]
+                [_proof(own, written, original) for original in originals] if options.prove else [Proof("unproven")]
             )
         except UnsupportedPrimitiveError:
             if fold:
@@ -109,7 +114,7 @@ def _attempt(
         weakest = next(p for level in ("unproven", "close", "bits") for p in proofs if p.level == level)
         if not options.prove or weakest.at_least("close"):
             said = str(replace(weakest, notes=()))
-            written.with_docstring(_head(target, captured, name, said), _head(target, captured, name))
+            written.with_docstring(_head(own, captured, name, said), _head(own, captured, name))
             fixed = [f"it is written for {q} = {a} of JAX" for q, a in guarded_by(captured).answers.items()]
             return Translated(
                 target.name,
@@ -117,8 +122,9 @@ def _attempt(
                 written.name,
                 weakest,
                 written.arrays,
-                (*written.notes, *fixed),
-                target.into,
+                written.notes if own.words else (*written.notes, *fixed),
+                own.into,
+                own.load,
             )
         why = why or weakest.detail
         if is_strict() and not fold:
@@ -128,8 +134,9 @@ def _attempt(
 
 def _write(
     target: Target, captured: Captured, name: str, entry: PytreeEntry, options: Options, course: Course, folds: bool
-) -> Written | None:
-    """The text, with the author's calls of derivatives and maps in it if `folds`; None where there are none.
+) -> tuple[Written, Target] | None:
+    """The text, and the target for this program. With the author's calls of derivatives and maps in it if `folds`: None
+    where there are none.
 
     Raises UnsupportedPrimitiveError.
     """
@@ -137,7 +144,14 @@ def _write(
     form = next(forms_of(captured, plain, options, folds, compiles=False), None)
     if form is None:
         return None
-    program = Attempt.at(captured, plain, form, name, options, {}, {}, compiles=False).lifted_program()
+    attempt = Attempt.at(captured, plain, form, name, options, {}, {}, compiles=False)
+    if target.begin is not None:
+        if captured.static:
+            raise UnsupportedPrimitiveError(
+                f"this program cannot be written for {target.title}: it has static arguments. Close over them instead."
+            )
+        target = target.begin(attempt.program, jax.tree.structure((captured.args, captured.kwargs)))
+    program = attempt.lifted_program()
     target.lower(program)
     written = write_module(
         target.writer,
@@ -155,7 +169,8 @@ def _write(
             f"this program cannot be written for {target.title}: it puts pytrees together in a way that only JAX has. "
             "Give and take flatter ones, or write it for JAX."
         )
-    return written
+    written.source += target.below(written.name)
+    return written, target
 
 
 def _guarded(captured: Captured) -> Guarded:
@@ -184,17 +199,37 @@ def _refuse_classes(captured: Captured, target: Target) -> None:
         trees += tree.children()
 
 
-def _proof(target: Target, written: Written, captured: Captured) -> Proof:
-    module = load_text(written.source, written.name, written.arrays)
+@dataclass(frozen=True, slots=True)
+class _Original:
+    """What a text is run beside: the program on one example, compiled when it is first run, for all attempts at a text.
+
+    `rounded`: the same with every operation rounded otherwise.
+    """
+
+    captured: Captured
+    function: Callable[..., Data]
+    rounded: Callable[..., Data]
+
+    @staticmethod
+    def of(captured: Captured) -> _Original:
+        @jax.jit
+        def rounded(*given: Data) -> Data:
+            return rounded_otherwise(Plain(captured, captured.name, FlatEntry()).whole.entry, *given)
+
+        return _Original(captured, jax.jit(jax.extend.core.jaxpr_as_fun(captured.jaxpr)), rounded)
+
+
+def _proof(target: Target, written: Written, original: _Original) -> Proof:
+    captured = original.captured
+    module = target.load(written.source, written.name, written.arrays)
     text = of_leaves(module, written, captured)
     leaves = jax.tree.leaves((captured.args, captured.kwargs))
     names = [
         f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(captured.out_example)
     ]
-    entry = Plain(captured, captured.name, FlatEntry()).whole.entry
     return checked(
-        jax.extend.core.jaxpr_as_fun(captured.jaxpr),
-        lambda *given: rounded_otherwise(entry, *given),
+        original.function,
+        original.rounded,
         lambda *given: [target.out_of(y) for y in text(*map(target.into, given))],
         leaves,
         names,
@@ -202,4 +237,4 @@ def _proof(target: Target, written: Written, captured: Captured) -> Proof:
 
 
 def _head(target: Target, captured: Captured, name: str, proof: str = "unproven") -> str:
-    return head_of_module(captured, name, True, f"for {target.name} · {proof}")
+    return head_of_module(captured, name, True, f"for {target.name}{target.words} · {proof}")

@@ -20,7 +20,7 @@ from untrace.prove.saving import save_module
 class Translated:
     """A JAX function as the text of another target. Calling it runs the *text*, on the original's pytrees.
 
-    `target`: "numpy" or "torch". `source`: a whole importable module, `name` its entry. `proof`: `bits`, or `close` with how many units
+    `target`: "numpy", "torch" or "mpi4py". `source`: a whole importable module, `name` its entry. `proof`: `bits`, or `close` with how many units
     in the last place the two are apart on sampled inputs, and in which result. `arrays`: the constants over 1 KB, which
     `save` puts into an `.npz` beside the module. `notes`: sentences for the user.
     """
@@ -32,13 +32,14 @@ class Translated:
     arrays: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
     notes: tuple[str, ...] = ()
     _into: Callable[[Data], Data] = field(repr=False, default=lambda array: array)
+    _load: Callable[[str, str, dict[str, np.ndarray]], LoadedText] = field(repr=False, default=load_text)
     _module: LoadedText | None = field(repr=False, default=None)
 
     @property
     def module(self) -> LoadedText:
         """The text as an executed module (compiled once)."""
         if self._module is None:
-            self._module = load_text(self.source, self.name, self.arrays)
+            self._module = self._load(self.source, self.name, self.arrays)
         return self._module
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:

@@ -205,7 +205,7 @@ class ConstantWriter:
             return Call(expr.func.replace("np.", "jnp."), expr.args, expr.kwargs)
         return Call("jnp.asarray", [expr])
 
-    def _weakly_typed(self, array: Expr, dtype: Any) -> Expr:
+    def _weakly_typed(self, array: Expr, dtype: np.dtype) -> Expr:
         """An array with a weak type, which only the primitive itself gives to what is no Python scalar."""
         self.imports.add("from jax.extend.core import primitives")
         options = [("new_dtype", self.values.dtype(dtype)), ("weak_type", Text("True")), ("sharding", Text("None"))]

@@ -69,10 +69,14 @@ class Groups:
 
 
 class RuleTable:
-    """The rules of one target. A second, different rule for a key raises, unless the first one is the user's to replace."""
+    """The rules of one target. A second, different rule for a key raises, unless the first one is the user's to replace.
 
-    def __init__(self, target: str):
+    below: the table of a target that this one is on top of, whose rules it has where it has none of its own.
+    """
+
+    def __init__(self, target: str, below: RuleTable | None = None):
         self.target = target
+        self._below = below
         self._rules: dict[str, Rule] = {}
         self._users: dict[str, Rule] = {}
 
@@ -99,7 +103,8 @@ class RuleTable:
         return register
 
     def find(self, name: str) -> Rule | None:
-        return self._users.get(name) or self._rules.get(name)
+        own = self._users.get(name) or self._rules.get(name)
+        return own if own is not None or self._below is None else self._below.find(name)
 
     def user_names(self) -> list[str]:
         """Primitive names that have a user's rule, sorted."""

@@ -34,21 +34,20 @@ def checked(
     leaves: Sequence[Data],
     names: Sequence[str],
 ) -> Proof:
-    """`bits`, `close` or `unproven`, from running a text and its original on flat leaves, the original's own first.
+    """`bits`, `close` or `unproven`, from running a text and its original (jitted) on flat leaves, the original's own first.
 
     close: to the last digits of each result's largest number, or as far apart as the original and `rounded` are, which
     computes the same with another rounding; how far that is, in units in the last place, is said. On edge values, and
     where the original overflows, that explains less: where results differ there, a note says so.
     """
     worst, where, edges, moved, count, exact, agreed = 0.0, "", 0, 0, 0, True, not names
-    function, other = jax.jit(original), jax.jit(rounded)
     try:
         for number, inputs in enumerate(sample_inputs(leaves, samples=SAMPLES)):
             found = _within(_LINES if number else None, text, [jax_compat.as_numpy(x) for x in inputs])
             if found is None:  # a loop that may never end, and then in the original neither, which nothing could stop
                 continue
             try:
-                expected = jax.block_until_ready(jax.tree.leaves(function(*inputs)))
+                expected = jax.block_until_ready(jax.tree.leaves(original(*inputs)))
             except Exception:  # the user's program may refuse an input
                 continue
             if isinstance(found, Exception):
@@ -75,7 +74,7 @@ def checked(
                         worst, where = apart, name
                 elif is_edge or is_alike and number in _CONSTANT or overflows and not is_alike:
                     edges += 1
-                elif apart <= _EXPLAINED * _distance(wanted, jax_compat.as_numpy(other(*inputs)[place]))[0]:
+                elif apart <= _EXPLAINED * _distance(wanted, jax_compat.as_numpy(rounded(*inputs)[place]))[0]:
                     moved += 1
                 else:
                     return Proof(

@@ -5,6 +5,7 @@ The text is also a real file while the module lives: debuggers set breakpoints b
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import itertools
@@ -33,13 +34,20 @@ def load_text(
     arrays: dict[str, np.ndarray],
     callables: Mapping[str, Callable[..., Any]] = {},  # noqa: B006
     final: bool = True,
+    modules: Mapping[str, types.ModuleType] | None = None,
 ) -> LoadedText:
     """The module that `source` defines, executed once. `arrays` stand where the saved module has its `.npz`.
 
     `callables`: what the module's functions that stand for Python functions without text shall call. final: whether the
-    text is a file at once; else `restate` makes it one.
+    text is a file at once; else `restate` makes it one. modules: what the text imports by these names, whatever is installed.
     """
     module = LoadedText(name)
+    if modules:
+
+        def found(wanted: str, *where: Any) -> types.ModuleType:
+            return modules[wanted] if wanted in modules else builtins.__import__(wanted, *where)
+
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": found}
     try:
         path = _place(module, name, arrays)
         if final:

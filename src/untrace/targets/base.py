@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from jax.extend.core import JaxprEqn
+from jax.tree_util import PyTreeDef
 
 from untrace.ir.nodes import Program
 from untrace.ir.types import Data
 from untrace.module.writer import ModuleWriter
+from untrace.prove.load import LoadedText, load_text
 
 
 def _as_it_is(program: Program) -> None:
@@ -19,6 +21,10 @@ def _as_it_is(program: Program) -> None:
 
 def _as_array(array: Data) -> Data:
     return array
+
+
+def _nothing(name: str) -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,11 @@ class Target:
     knows; raises UnsupportedPrimitiveError for all that it cannot express at once. `into`, `out_of`: an array as what its
     text takes, and what that gives as an array (None for what is none). `needs`: the module that has to be installed for it.
     `keeps_calls`: whether it has derivatives and maps of its own, so that those of the author's stay calls.
+
+    `begin`: makes of a program, before its passes, what is written of it, and gives the target for that one (it gets the tree
+    of the arguments too); None where what is written is the program itself. `load`: a text as a module whose entry takes what
+    the original does. `below`: the end of the module, by the name of its entry. `words`: what its docstring says behind the
+    name of the target. `any_size`: whether one text may hold for several sizes.
     """
 
     name: str
@@ -42,3 +53,8 @@ class Target:
     out_of: Callable[[Data], np.ndarray | None] = np.asarray
     needs: str = ""
     keeps_calls: bool = False
+    begin: Callable[[Program, PyTreeDef], Target] | None = None
+    load: Callable[[str, str, dict[str, np.ndarray]], LoadedText] = load_text
+    below: Callable[[str], str] = _nothing
+    words: str = ""
+    any_size: bool = True
