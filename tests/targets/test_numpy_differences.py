@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from differing import same
 from numpy_differences import DIFFERENCES, Difference
 
 import untrace
@@ -25,26 +25,6 @@ def _leaves(tree: Any) -> list[np.ndarray]:
     return [np.asarray(x) for x in jax.tree.leaves(tree)]
 
 
-def _same(found: list[np.ndarray], wanted: list[np.ndarray], close: bool) -> bool:
-    """Of the same types, values and signs of zeros."""
-    if [(x.dtype, x.shape) for x in found] != [(x.dtype, x.shape) for x in wanted]:
-        return False
-    for x, y in zip(found, wanted, strict=True):
-        if not jnp.issubdtype(y.dtype, np.inexact):
-            if not np.array_equal(x, y):
-                return False
-            continue
-        kind = np.complex128 if np.iscomplexobj(y) else np.float64
-        a, b = x.astype(kind), y.astype(kind)
-        alike = (
-            np.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True) if close else np.array_equal(a, b, equal_nan=True)
-        )
-        signs = [np.signbit(v) & (v == 0) for x in (a, b) for v in (x.real, x.imag)]
-        if not alike or not close and not np.array_equal(signs[:2], signs[2:]):
-            return False
-    return True
-
-
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda d: d.name.replace(" ", "_"))
 def test_a_difference(difference: Difference) -> None:
     wanted = _leaves(jax.jit(difference.program)(*difference.args))
@@ -52,7 +32,7 @@ def test_a_difference(difference: Difference) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = _leaves(text(*difference.args))
-    assert _same(found, wanted, close=True), text.source
+    assert same(found, wanted, close=True), text.source
     assert difference.written in text.source
     assert _differs(difference, wanted)
 
@@ -65,14 +45,14 @@ def _differs(difference: Difference, wanted: list[np.ndarray]) -> bool:
             plain = _leaves(difference.plain(*difference.args))
         except Exception:
             return True
-        if not _same(plain, wanted, close=True):
+        if not same(plain, wanted, close=True):
             return True
         warnings.simplefilter("error")
         try:
             difference.plain(*difference.args)
         except RuntimeWarning:
             return True
-    return not _same(plain, wanted, close=False)
+    return not same(plain, wanted, close=False)
 
 
 def test_no_rule_swallows_a_parameter_that_it_does_not_know() -> None:
