@@ -162,7 +162,10 @@ def choice(w: EagerFunction, index: Expr, branches: Sequence[Function]) -> Any:
     live = [i for i, o in enumerate(outputs) if o is not None and w.is_read(o)]
     if not live:
         return WRITTEN
-    which = _truth(w, index) if len(branches) == 2 else w.named_value(inputs[0], "branch")
+    which = _truth(w, index) if len(branches) == 2 else index
+    is_number = which is index
+    if is_number:
+        which = w.named_value(inputs[0], "branch")
     cases: list[list[Expr]] = []
     for branch in branches:
         inner = _block(w, branch, inputs[1:])
@@ -173,11 +176,10 @@ def choice(w: EagerFunction, index: Expr, branches: Sequence[Function]) -> Any:
         name = w.scope.fresh("condition")
         w.statements.append(Assign([name], which))
         which = Name(name)
-    is_pair = len(branches) == 2
     for place, i in enumerate(live):
         output, values = outputs[i], [case[place] for case in cases]
         assert output is not None
-        chosen = w.where(which, values[1], values[0], output.aval) if is_pair else w.chosen(which, values)
+        chosen = w.chosen(which, values) if is_number else w.where(which, values[1], values[0], output.aval)
         if len(outputs) == 1:
             return Whole(chosen)
         name = _fresh(w, output, "value")

@@ -47,7 +47,7 @@ def _platform_index(w: Any, *, platforms: Sequence[Any]) -> Expr:
     """Which of the branches for platforms is that for a CPU, or for all others."""
     places = [i for i, names in enumerate(platforms) if names is not None and "cpu" in names]
     others = [i for i, names in enumerate(platforms) if names is None]
-    return w.source(np.int32((places or others)[0])) if places or others else DECLINE
+    return w.module.values.numpy_scalar(np.int32((places or others)[0])) if places or others else DECLINE
 
 
 def _slice(w: Any, x: Any, *, start_indices: Any, limit_indices: Any, strides: Any) -> Expr:
