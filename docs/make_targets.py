@@ -1,4 +1,6 @@
-"""Writes docs/targets.md: what the target NumPy does with each family of primitives, and where NumPy differs from JAX.
+"""Writes docs/targets.md: what NumPy and PyTorch have for each family of primitives, and where they differ from JAX.
+
+PyTorch itself is not asked, so that the page is the same where it is not installed.
 
 python docs/make_targets.py            writes it
 python docs/make_targets.py --check    says whether it is up to date
@@ -6,10 +8,13 @@ python docs/make_targets.py --check    says whether it is up to date
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
+import textwrap
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +22,26 @@ import numpy as np
 
 from untrace.ir.bodies import RULED_CALLS
 from untrace.ir.calls import CALLED
+from untrace.module.rules import RuleTable
 from untrace.python import helpers
 from untrace.targets.jax.rules.table import JAX
-from untrace.targets.numpy import target  # noqa: F401  (registers the rules)
-from untrace.targets.numpy.rules.elementwise import _FUNCTIONS, _OPERATORS, _SPECIAL
+from untrace.targets.numpy import target as numpy_target  # noqa: F401  (registers the rules)
+from untrace.targets.numpy.rules import elementwise as numpy_elementwise
 from untrace.targets.numpy.rules.table import NUMPY
+from untrace.targets.torch import target as torch_target  # noqa: F401
+from untrace.targets.torch.rules import elementwise as torch_elementwise
+from untrace.targets.torch.rules.table import TORCH
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "targets.md"
 sys.path.insert(0, str(ROOT / "tests"))
 
-from numpy_differences import DIFFERENCES, NOT_KEPT  # noqa: E402
+import numpy_differences  # noqa: E402
+import torch_differences  # noqa: E402
 
 FAMILIES = {
-    "elementwise": "Elementwise", "shapes": "Shapes", "indexing": "Indices", "reductions": "Reductions and windows",
+    "elementwise": "Elementwise", "integers": "Bits of integers", "shapes": "Shapes", "indexing": "Indices",
+    "reductions": "Reductions and windows",
     "products": "Products, convolutions, Fourier transforms", "linalg": "Linear algebra", "sorting": "Orders",
     "random": "Keys and random bits", "control": "Loops and branches",
 }  # fmt: skip
@@ -51,7 +62,39 @@ METHODS = (
 )
 MODULES = ("scipy.linalg", "scipy.special")  # as they are imported
 NOISE = frozenset({"astype", "clip"})  # casts, and the mode of an index
-CONTROL = {"scan": "`for`", "while": "`while`", "cond": "`if`, `elif`, `else`"}
+NUMBERS = frozenset({"torch.nan"})
+PAIRS = frozenset({"sort", "cummax", "cummin"})  # of which PyTorch gives the places as well
+OURS = frozenset({"cast_words"})  # that no program of JAX's has
+LOOPS = {"scan": "`for`", "while": "`while`"}
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What the page says of a target: `spellings` has what is written for primitives, `found` reads it off a rule."""
+
+    name: str
+    title: str
+    rules: RuleTable
+    text: str
+    families: Mapping[str, str]
+    spellings: Mapping[str, str]
+    found: Callable[[str, Callable[..., Any]], Sequence[str]]
+    differences: Sequence[Any]
+    not_kept: Sequence[tuple[str, str]]
+
+    def helpers(self) -> dict[str, Any]:
+        """Its helpers by what they are called in a text."""
+        home = f"untrace.targets.{self.name}.runtime"
+        return {
+            name: helpers.function(key)
+            for key, name in helpers._LAST.items()
+            if helpers.function(key).__module__.startswith(home) and key == helpers.key(name, _prefix(self.name))
+        }
+
+
+def _prefix(target: str) -> str:
+    """What helpers of a target are registered under."""
+    return "" if target == "numpy" else target
 
 
 def words(rule: Callable[..., Any]) -> Iterator[str]:
@@ -73,27 +116,25 @@ def words(rule: Callable[..., Any]) -> Iterator[str]:
             yield from words(function)
 
 
-def spelled(name: str) -> str:
+def spelled(section: Section, name: str) -> str:
     """What is written for a primitive: an operator, functions, helpers."""
-    if name in _OPERATORS:
-        return f"`{_OPERATORS[name]}`"
-    if name in _FUNCTIONS:
-        return f"`np.{_FUNCTIONS[name]}`"
-    if name in _SPECIAL:
-        return f"`scipy.special.{_SPECIAL[name]}`"
-    if name in CONTROL:
-        return CONTROL[name]
-    rule = NUMPY.find(name)
+    if name in section.spellings:
+        return section.spellings[name]
+    rule = section.rules.find(name)
     assert rule is not None
+    return ", ".join(dict.fromkeys(section.found(name, rule))) or "itself, or a method of the array"
+
+
+def _of_numpy(name: str, rule: Callable[..., Any]) -> list[str]:
+    """What a rule's strings say: helpers, functions of SciPy and NumPy, methods."""
     found = [w for w in dict.fromkeys(words(rule)) if w not in NOISE or name == "clamp"]
-    known = set(helpers.names_at_end())
+    known = {last for key, last in helpers._LAST.items() if key == last}
     own = [f"`{w}`" for w in found if w in known]
     own += [f"`{w}`" for w in found if w.startswith("scipy.") and w not in MODULES]
     own += [f"`np.{w}`" for w in found if w not in (*known, *METHODS) and _is_numpys(w)]
     own += ["`np.fft`"] * ("fft." in found)
     closed = [v for v in inspect.getclosurevars(rule).nonlocals.values() if v in METHODS]
-    own += [f"`.{w}`" for w in found if w in (closed or METHODS)]
-    return ", ".join(own) or "itself, or a method of the array"
+    return own + [f"`.{w}`" for w in found if w in (closed or METHODS)]
 
 
 def _is_numpys(path: str) -> bool:
@@ -103,23 +144,78 @@ def _is_numpys(path: str) -> bool:
     return callable(found) and not isinstance(found, type)
 
 
+def _of_torch(name: str, rule: Callable[..., Any]) -> list[str]:
+    """What a rule's calls say: `w.torch("sum", ...)`, `w.method(x, "sum")`, `w.helper("_sign")`, operators."""
+    found = [w for w in _called(rule, set()) if w != "`.values`" or name in PAIRS]
+    return sorted(found, key=lambda word: (word == "`.to`", not word.startswith("`_")))
+
+
+def _called(rule: Callable[..., Any], seen: set[Any]) -> Iterator[str]:
+    seen.add(rule)
+    closed = inspect.getclosurevars(rule).nonlocals
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(rule))))):
+        if not isinstance(node, ast.Call):
+            continue
+        given = [_word(a, closed) for a in node.args] + [""] * 2
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name) and node.func.value.id == "w":
+            place, before = WRITERS.get(node.func.attr, (0, None))
+            if node.func.attr == "cast":
+                yield "`.to`"
+            elif before is not None and given[place]:
+                yield f"`{before}{given[place]}`"
+        elif isinstance(node.func, ast.Name):
+            called = node.func.id
+            if called == "Attribute" and given[1]:
+                yield f"`.{given[1]}`"
+            elif called == "Binary" and given[1] and given[1] != "*":
+                yield f"`{given[1]}`"
+            elif called == "Unary":
+                yield f"`{given[0]}`"
+            yield from (f"`{w}`" for w in given if w.startswith("torch.") and w not in NUMBERS and w != "torch.*")
+            same = rule.__globals__.get(called)
+            if isinstance(same, types.FunctionType) and same.__module__ == rule.__module__ and same not in seen:
+                yield from _called(same, seen)
+
+
+# Of the calls that write a text: which argument has the word, and what stands before it.
+WRITERS = {"torch": (0, "torch."), "functional": (0, "F."), "method": (1, "."), "helper": (0, "")}
+
+
+def _word(node: ast.expr, closed: Mapping[str, Any]) -> str:
+    """A string of a rule's source; `*` for what only its operands say."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.Name):
+        value = closed.get(node.id, "")
+        return value if isinstance(value, str) else ""
+    if isinstance(node, ast.Call):  # of a function that chooses between this word and one like it
+        return _word(node.args[0], closed) if node.args else ""
+    if isinstance(node, ast.FormattedValue):
+        return _word(node.value, closed) or "*"
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_word(part, closed) for part in node.values)
+    return ""
+
+
 def page() -> str:
-    families: dict[str, dict[str, list[str]]] = {}
-    for name in NUMPY.names():
-        rule = NUMPY.find(name)
-        assert rule is not None
-        family = rule.__module__.rpartition(".")[2]
-        families.setdefault(family, {}).setdefault(spelled(name), []).append(name)
     parts = [
         "# Targets\n\nWhat `untrace.decompile(fn, target=...)` and `d.to(...)` write beside JAX. "
-        "This page is made by `python docs/make_targets.py`, from the rules and from the tests.\n\n## NumPy\n\n"
-        "Calls of `jnp` are calls of `np` where NumPy's function gives what JAX's gives, which is tried on the types of that call. "
-        "What is left is written by primitive. A helper, `_like_this`, stands at the end of the module where it is used. "
-        "A rule knows every parameter of its primitive; what it cannot express, and each primitive that no table below has, is "
-        "refused before anything is written, with your lines. `jit`, `checkpoint`, `custom_jvp`, `custom_vjp` and other calls "
-        "become functions of the module, solvers of linear equations their body, derivatives what they compute.\n"
+        "This page is made by `python docs/make_targets.py`, from the rules and from the tests.\n"
     ]
-    for family, title in FAMILIES.items():
+    for section in SECTIONS:
+        parts += _section(section)
+    return "\n".join(parts)
+
+
+def _section(section: Section) -> list[str]:
+    families: dict[str, dict[str, list[str]]] = {}
+    for name in sorted({*section.rules.names()} - OURS, key=section.rules.names().index):
+        rule = section.rules.find(name)
+        assert rule is not None
+        family = rule.__module__.rpartition(".")[2]
+        families.setdefault(family, {}).setdefault(spelled(section, name), []).append(name)
+    parts = [f"## {section.title}\n\n{section.text}\n"]
+    for family, title in section.families.items():
         rows = sorted(families.pop(family).items(), key=lambda row: row[1])
         lines = [
             f"| {', '.join(f'`{n}`' for n in names)} | {text.replace('|', chr(92) + '|')} |" for text, names in rows
@@ -130,26 +226,69 @@ def page() -> str:
     no_primitives = {
         n for n in JAX.names() if JAX.find(n).__module__.rpartition(".")[2] in ("differentiated", "mapped")
     }
-    refused = [n for n in JAX.names() if NUMPY.find(n) is None and n not in lowered | no_primitives]
+    refused = [n for n in JAX.names() if section.rules.find(n) is None and n not in lowered | no_primitives]
     parts.append(
         "### Refused\n\nOf the primitives that have a rule for JAX: " + ", ".join(f"`{n}`" for n in refused) + ".\n"
     )
-    rows = [f"| {d.name} | {d.jax} | {d.numpy} | {d.kept} |" for d in DIFFERENCES]
+    rows = [f"| {d.name} | {d.jax} | {getattr(d, section.name)} | {d.kept} |" for d in section.differences]
     parts.append(
-        "### Where NumPy means something else\n\nEach row is a test in `tests/targets/test_numpy_differences.py`: what one "
-        "would write in NumPy gives something else there, the text gives what JAX gives.\n\n"
-        "| | JAX | NumPy | how it is kept |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+        f"### Where {section.title} means something else\n\nEach row is a test in "
+        f"`tests/targets/test_{section.name}_differences.py`: what one would write in {section.title} gives something else "
+        "there, the text gives what JAX gives.\n\n"
+        f"| | JAX | {section.title} | how it is kept |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
     )
-    rest = "\n".join(f"- {what}: {why}." for what, why in NOT_KEPT)
+    rest = "\n".join(f"- {what}: {why}." for what, why in section.not_kept)
     parts.append(f"Not kept, and within what the proof calls `close`:\n\n{rest}\n")
-    carried = [n for n in sorted(helpers.names_at_end()) if _is_ours(n)]
-    lines = [f"| `{n}` | {(helpers.function(n).__doc__ or '').strip().splitlines()[0]} |" for n in carried]
+    lines = [
+        f"| `{n}` | {(function.__doc__ or '').strip().splitlines()[0]} |"
+        for n, function in sorted(section.helpers().items())
+    ]
     parts.append("### Helpers\n\n| helper | what it gives |\n|---|---|\n" + "\n".join(lines) + "\n")
-    return "\n".join(parts)
+    return parts
 
 
-def _is_ours(name: str) -> bool:
-    return name in helpers._FUNCTIONS and helpers.function(name).__module__.startswith("untrace.targets.numpy.runtime")
+LAST = (
+    "What is left is written by primitive. A helper, `_like_this`, stands at the end of the module where it is used. "
+    "A rule knows every parameter of its primitive; what it cannot express, and each primitive that no table below has, is "
+    "refused before anything is written, with your lines. `jit`, `checkpoint`, `custom_jvp`, `custom_vjp` and other calls "
+    "become functions of the module, solvers of linear equations their body, derivatives what they compute."
+)
+SECTIONS = (
+    Section(
+        "numpy",
+        "NumPy",
+        NUMPY,
+        "Calls of `jnp` are calls of `np` where NumPy's function gives what JAX's gives, which is tried on the types of that "
+        f"call. {LAST}",
+        {name: title for name, title in FAMILIES.items() if name != "integers"},
+        {name: f"`{sign}`" for name, sign in numpy_elementwise._OPERATORS.items()}
+        | {name: f"`np.{function}`" for name, function in numpy_elementwise._FUNCTIONS.items()}
+        | {name: f"`scipy.special.{function}`" for name, function in numpy_elementwise._SPECIAL.items()}
+        | LOOPS
+        | {"cond": "`if`, `elif`, `else`"},
+        _of_numpy,
+        numpy_differences.DIFFERENCES,
+        numpy_differences.NOT_KEPT,
+    ),
+    Section(
+        "torch",
+        "PyTorch",
+        TORCH,
+        "Functions of tensors on the CPU, which `torch.func.grad`, `torch.func.vmap`, `torch.compile(fullgraph=True)` and "
+        "`torch.export` take: nothing is written into a tensor, and no `if` looks at one, but where a branch has a loop. A "
+        "loop that ends when its numbers say so (`lax.while_loop`) cannot be mapped, exported or compiled whole. Nothing "
+        "depends on the default type. Calls of `jnp` are calls of `torch` where PyTorch's function gives what JAX's gives, which is tried on "
+        f"the types of that call. {LAST}",
+        {name: title for name, title in FAMILIES.items() if name != "sorting"} | {"indexing": "Indices and orders"},
+        {name: f"`{sign}`" for name, sign in torch_elementwise._OPERATORS.items()}
+        | {name: f"`torch.{function}`" for name, function in torch_elementwise._FUNCTIONS.items()}
+        | LOOPS
+        | {"cond": "`torch.where`; `if`, `elif`, `else` where a branch has a loop"},
+        _of_torch,
+        torch_differences.DIFFERENCES,
+        torch_differences.NOT_KEPT,
+    ),
+)
 
 
 def main() -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -77,3 +80,15 @@ def test_no_rule_swallows_a_parameter_that_it_does_not_know() -> None:
         name: [p.kind for p in inspect.signature(rule).parameters.values()] for name, rule in rules.items() if rule
     }
     assert [name for name, found in kinds.items() if inspect.Parameter.VAR_KEYWORD in found] == ["scan"]
+
+
+def test_the_page_is_the_same_without_pytorch() -> None:
+    page = str(Path(__file__).resolve().parents[2] / "docs" / "make_targets.py")
+    program = f"""
+import runpy, sys
+sys.modules["torch"] = None
+sys.argv = [{page!r}, "--check"]
+runpy.run_path({page!r}, run_name="__main__")
+"""
+    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ from jax import lax
 from rule_cases import (
     CASES,
     DTYPES,
+    I32,
+    A,
     applies,
+    check,
     check_case,
     check_functions_of_one_number,
     check_functions_of_two_numbers,
@@ -69,6 +73,32 @@ def test_case(name: str) -> None:
             check_case(name, "torch")
         return
     check_case(name, "torch", WITHOUT_SIGNS.get(name))
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n.startswith("keys_")])
+def test_keys_counted_together(name: str) -> None:
+    with jax.threefry_partitionable(False):
+        check_case(name, "torch")
+
+
+def test_numbers_of_64_bits() -> None:
+    with jax.enable_x64(True):
+        check(lambda: [jax.random.key_data(jax.random.key(s)) for s in (2**40 + 5, -7)], target="torch")
+        i = I32.astype("i8")
+        check(lambda i: (lax.clz(i), jnp.sum(i), jnp.cumsum(i), lax.div(i, i[::-1]), jnp.argmax(i)), i, target="torch")
+        f = np.array([1e30, -1e30, np.nan, 2.0**63, -(2.0**63), 2.0**64, 0.1])
+        check(lambda f: (f.astype("i8"), f.astype("i4"), jnp.sin(f[-1:]) + 0.1, lax.top_k(f, 3)), f, target="torch")
+        a = A.astype("f8")
+        check(
+            lambda a: (jnp.linalg.qr(a), jnp.fft.fft(a), lax.conv(a[None], a[:3, :3, None], (1,), "SAME")),
+            a,
+            target="torch",
+        )
+
+
+def test_unsigned_numbers_of_64_bits_are_refused() -> None:
+    with jax.enable_x64(True), pytest.raises(untrace.UnsupportedPrimitiveError, match="uint64"):
+        text_of(lambda x: x + 1, np.uint64(3), target="torch")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
