@@ -44,6 +44,7 @@ FAMILIES = {
     "reductions": "Reductions and windows",
     "products": "Products, convolutions, Fourier transforms", "linalg": "Linear algebra", "sorting": "Orders",
     "random": "Keys and random bits", "control": "Loops and branches",
+    "plain": "What computes nothing",
 }  # fmt: skip
 METHODS = (
     "all",
@@ -277,12 +278,18 @@ SECTIONS = (
         "Functions of tensors on the CPU, which `torch.func.grad`, `torch.func.vmap`, `torch.compile(fullgraph=True)` and "
         "`torch.export` take: nothing is written into a tensor, and no `if` looks at one, but where a branch has a loop. A "
         "loop that ends when its numbers say so (`lax.while_loop`) cannot be mapped, exported or compiled whole. Nothing "
-        "depends on the default type. Calls of `jnp` are calls of `torch` where PyTorch's function gives what JAX's gives, which is tried on "
+        "depends on the default type. Derivatives and maps that your function calls stay calls, unless a function with rules of yours, or one whose "
+        "derivative is another there (`abs` at 0), is differentiated: then they are written out. "
+        "Calls of `jnp` are calls of `torch` where PyTorch's function gives what JAX's gives, which is tried on "
         f"the types of that call. {LAST}",
-        {name: title for name, title in FAMILIES.items() if name != "sorting"} | {"indexing": "Indices and orders"},
+        {name: title for name, title in FAMILIES.items() if name != "sorting"}
+        | {"indexing": "Indices and orders", "differentiated": "Derivatives and maps that your function calls"},
         {name: f"`{sign}`" for name, sign in torch_elementwise._OPERATORS.items()}
         | {name: f"`torch.{function}`" for name, function in torch_elementwise._FUNCTIONS.items()}
         | LOOPS
+        | {name: f"`torch.func.{name}`" for name in ("jvp", "vjp", "jacfwd", "jacrev", "hessian", "vmap")}
+        | {"value_and_grad": "`torch.func.grad`, `torch.func.grad_and_value`"}
+        | {"pullback": "a call of what `torch.func.vjp` gave", "called": "a call"}
         | {"cond": "`torch.where`; `if`, `elif`, `else` where a branch has a loop"},
         _of_torch,
         torch_differences.DIFFERENCES,
