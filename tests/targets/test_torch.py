@@ -266,6 +266,24 @@ def test_a_choice_is_made_of_both_and_with_a_loop_of_one() -> None:
         np.testing.assert_allclose(text(x), costly(x))
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_choice_by_a_number_is_clamped(count: int) -> None:
+    branches = [jnp.sin, jnp.cos, jnp.tan][:count]
+
+    def program(i, x):
+        def both(x):
+            return lax.switch(i, branches, x), lax.switch(1, branches, x)
+
+        return both(x), jax.vmap(lambda x: lax.switch(i, branches, x))(x)
+
+    text = untrace.decompile(program, target="torch")(np.int32(1), floats(4))
+    for i in (-3, 0, 1, 2, 9):
+        x = floats(4)
+        found, wanted = jax.tree.leaves(text(np.int32(i), x)), jax.tree.leaves(program(np.int32(i), x))
+        for a, b in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
 def test_names_and_keys_from_outside_are_no_code() -> None:
     hostile = {'a"]; import os; os.abort() #': floats(2), "b\n": floats(2)}
 

@@ -164,16 +164,14 @@ def choice(w: EagerFunction, index: Expr, branches: Sequence[Function]) -> Any:
         return WRITTEN
     which = _truth(w, index) if len(branches) == 2 else index
     is_number = which is index
-    if is_number:
-        which = w.named_value(inputs[0], "branch")
     cases: list[list[Expr]] = []
     for branch in branches:
         inner = _block(w, branch, inputs[1:])
         inner.equations(branch.equations, branch.results)
         w.statements += inner.statements
         cases.append([inner.atom(_beside(branches, branch.results[i], i)) for i in live])
-    if len(live) > 1 and type(which) is not Name:
-        name = w.scope.fresh("condition")
+    if (is_number or len(live) > 1) and type(which) is not Name:
+        name = w.scope.fresh("branch" if is_number else "condition")
         w.statements.append(Assign([name], which))
         which = Name(name)
     for place, i in enumerate(live):

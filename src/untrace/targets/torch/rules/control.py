@@ -18,7 +18,7 @@ def cond(w: Any, index: Any, *operands: Any, branches: Sequence[Function], branc
     """All branches are computed, and one is chosen; where a branch has a loop, only that branch is run."""
     if any(map(_has_loop, branches)):
         return control.cond(w, index, *operands, branches=branches, branches_platforms=branches_platforms)
-    return control.choice(w, index, branches)
+    return control.choice(w, w.tensor(0, index), branches)
 
 
 def _has_loop(function: Function) -> bool:
