@@ -177,6 +177,11 @@ def test_numbers_and_wide_tensors_become_what_jax_makes_of_them() -> None:
             total, more = entry(text)(given, factor)
             assert total.dtype == more.dtype == torch.float32
             np.testing.assert_allclose(total, program(x, np.float32(2.0))[0], rtol=1e-6)
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert entry(text)(given, 2.0)[0].dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
     counted = untrace.decompile(lambda n: n * 2, target="torch")(np.int32(3))
     assert entry(counted)(4).dtype == torch.int32 and int(entry(counted)(torch.tensor(4))) == 8
 

@@ -25,8 +25,8 @@ def _checked(types, *values, least={}, most={}, multiples={}, x64=False):
         return None if value is None else leaf(value)
 
     def tensor(value):
-        if not isinstance(value, torch.Tensor):
-            value = torch.as_tensor(value)
+        if not isinstance(value, torch.Tensor):  # whatever the default type is
+            value = torch.as_tensor(value, dtype={float: torch.float64, complex: torch.complex128}.get(type(value)))
         return value if x64 else value.to(narrow.get(value.dtype, value.dtype))
 
     def word(value):
