@@ -48,7 +48,8 @@ FOLDERS = {
     "zoo": ROOT.parent / "shared" / "zoo", "zoo2": ROOT.parent / "shared" / "zoo2", "gallery": ROOT / "tests" / "gallery",
 }  # fmt: skip
 KINDS = (*FOLDERS, "suite", "corpus", "examples", "torch")
-EXAMPLES = {"loss": "loss", "grad_loss": "loss", "train_step": "train", "grad_gpt": "gpt"}  # the program and its file
+# The program and its file.
+EXAMPLES = {"loss": "loss", "grad_loss": "loss", "train_step": "train", "grad_gpt": "gpt", "swing": "pendulum"}
 STYLES = ("idiomatic", "exact")
 DERIVATIVES = ("auto", "written")
 BATCH = 20  # small programs that one process writes
@@ -145,6 +146,8 @@ def example(name: str) -> tuple[Any, tuple[Any, ...]]:
     def f32(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, "float32")
 
+    if name == "swing":
+        return module.swing, (f32(), f32(), f32())
     args = ((f32(4, 5), f32(5)), f32(3, 4), f32(3, 5))
     return (jax.grad(module.loss) if name == "grad_loss" else getattr(module, name)), args
 

@@ -308,7 +308,7 @@ def test_what_it_has_not_is_refused_with_the_authors_lines() -> None:
     with pytest.raises(untrace.UnsupportedPrimitiveError) as raised:
         untrace.decompile(on_the_host, target="torch")(floats(4))
     assert "pure_callback" in str(raised.value) and "approx_top_k" in str(raised.value)  # all of it at once
-    assert str(raised.value).count("test_torch.py") == 2
+    assert str(raised.value).count("test_torch_programs.py") == 2
 
 
 def test_a_text_that_computes_something_else_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
