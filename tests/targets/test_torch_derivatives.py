@@ -161,3 +161,30 @@ def test_it_is_written_out_where_that_is_asked_for() -> None:
     assert "torch.func" not in text.source
     handed_over = untrace.decompile(jax.grad(loss_fn), target="torch")(PARAMS, X, Y)
     assert "torch.func" not in handed_over.source
+
+
+TIES = np.float32([0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 6.0, -6.0, 3.0, -3.0])  # where two cases of a function meet
+KINKED = {
+    "maximum": lambda x: jnp.maximum(x, 0.0), "minimum": lambda x: jnp.minimum(x, 1.0), "clip": lambda x: jnp.clip(x, -1.0, 1.0),
+    "clamp": lambda x: jax.lax.clamp(-1.0, x, 1.0), "of_two": lambda x: jnp.maximum(x, jnp.ones_like(x)), "max": jnp.max,
+    "cummax": jax.lax.cummax, "prod": jnp.prod, "cumprod": jnp.cumprod, "sort": lambda x: jnp.sort(x) * jnp.arange(10.0),
+    "where": lambda x: jnp.where(x > 0, x, 0.0), "segment_max": lambda x: jax.ops.segment_max(x, jnp.arange(10) // 2, 5),
+    "windows": lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2,), (1,), "VALID"), "norm": lambda x: jnp.linalg.norm(0 * x),
+    "root": jnp.sqrt, "power": lambda x: x**2, "xlogy": lambda x: jax.scipy.special.xlogy(x, x), "remainder": lambda x: x % 2.0,
+    "logaddexp": lambda x: jnp.logaddexp(x, x), "sinc": jnp.sinc, "round": jnp.round, "log_sigmoid": jax.nn.log_sigmoid,
+} | {
+    name: getattr(jax.nn, name)
+    for name in "relu relu6 hard_tanh leaky_relu elu selu celu softplus silu gelu hard_sigmoid hard_swish soft_sign".split()
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINKED)
+def test_a_derivative_is_jaxs_where_two_cases_meet(name: str) -> None:
+    def program(x):
+        return jax.grad(lambda x: jnp.sum(KINKED[name](x)))(x)
+
+    text = untrace.decompile(program, target="torch", sizes="fixed")(TIES)
+    expected = np.asarray(program(TIES))
+    np.testing.assert_allclose(text(TIES).detach().numpy(), expected, rtol=1e-4, atol=1e-5, err_msg=text.source)
+    if name in ("maximum", "clip", "of_two", "relu", "where"):
+        assert "torch.func.grad" in text.source

@@ -80,9 +80,8 @@ class _Lowering:
         self.library = library
         self.done: set[Function] = set()
         self.missing: list[str] = []
-        self.has_rules = (
-            False  # whether what was lowered so far had functions with rules for derivatives, which are gone
-        )
+        # Whether what was lowered so far had functions with rules for derivatives, which are gone.
+        self.has_rules = False
         self.ruled: set[Function] = set()  # functions of which that is so
         self.around: list[str] = []  # the author's lines of the calls that it is inside of
 
@@ -188,7 +187,8 @@ class _Lowering:
             for old, made in zip(one.outputs, outputs, strict=True):
                 if old is not None and made is not None:
                     inside[old] = made
-            given = self._typed(one.callee.name, [_read(inside, a) for a in one.inputs])
+            given = [_read(inside, a) for a in one.inputs]
+            given = [_strong(a) for a in given] if type(one.callee) is Local else self._typed(one.callee.name, given)
             found.append(Equation(one.callee, given, outputs, one.params, one.origin or equation.origin))
         for output, result in zip(equation.outputs, body.results, strict=True):
             if output is None:

@@ -30,6 +30,11 @@ _UNTRIED = frozenset(f"torch.linalg.{name}" for name in ("eig", "eigh", "eigvals
 # Functions that want tensors alone.
 _WITHOUT_NUMBERS = frozenset("atan2 nextafter igamma igammac zeta polygamma complex dot_general".split())
 
+# Primitives whose derivatives are others where two cases meet: at 0, at a bound, at equal elements.
+_OTHER_DERIVATIVES = frozenset({"abs", "clamp", "cummax", "cummin"})
+# Functions of which that is so as well, and whose bodies have JAX's derivative.
+_BY_THEIR_BODIES = frozenset({"clip"})
+
 
 def _candidates(callee: Library) -> Iterator[Candidate]:
     """The function of the same name, and that which PyTorch calls otherwise; with its words for axes."""
@@ -37,6 +42,8 @@ def _candidates(callee: Library) -> Iterator[Candidate]:
 
     kwargs = {_KEYWORDS.get(k, k): v for k, v in callee.kwargs.items()}
     kind, _, rest = callee.name.partition(".")
+    if callee.name.rpartition(".")[2] in _BY_THEIR_BODIES:
+        return
     if kind in ("operator", "unpack"):
         function = resolve(callee.name)
         if function is not None:
@@ -89,6 +96,6 @@ LIBRARY = ArrayLibrary(
     takes_numbers=lambda dtype: True,
     without_numbers=_WITHOUT_NUMBERS,
     bare=True,
-    other_derivatives=frozenset({"abs"}),  # at 0
+    other_derivatives=_OTHER_DERIVATIVES,
     quietly=_with_another_default,
 )

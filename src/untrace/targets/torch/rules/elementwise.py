@@ -56,14 +56,18 @@ for _name, _torch in _FUNCTIONS.items():
 
 def _extremum(name: str, bound: str) -> Any:
     def rule(w: Any, x: Any, y: Any) -> Expr:
+        """Of floats never `clamp`, whose derivative at the bound is another."""
         if np.issubdtype(w.avals[0].dtype, np.complexfloating):
             return DECLINE
-        for number, other in ((x, y), (y, x)):
-            known = w.number(0 if number is x else 1)
-            if known is not None and known == (-np.inf if bound == "min" else np.inf):
+        for place, number, other in ((0, x, y), (1, y, x)):
+            known = w.number(place)
+            if known is None:
+                continue
+            if known == (-np.inf if bound == "min" else np.inf):
                 return other
-            if known is not None:
+            if not is_float(w.avals[0]):
                 return w.method(other, "clamp", **{bound: number})
+            return w.torch(name, other, w.method(other, "new_tensor", number))
         return w.torch(name, x, y)
 
     return rule
@@ -256,7 +260,7 @@ def stop_gradient(w: Any, x: Any) -> Expr:
 plain.register(TORCH)
 
 # What does the same with each element of tensors as with numbers; and PyTorch's functions that do.
-ELEMENTWISE = frozenset(TORCH.names()) - {"platform_index", "optimization_barrier", "device_put", "slice"}
+ELEMENTWISE = frozenset(TORCH.names()) - plain.NOT_ELEMENTWISE
 FUNCTIONS = frozenset(
     f"torch.{name}" for name in (*_FUNCTIONS.values(), "special.zeta", "maximum", "minimum", "where", "pow")
 )
