@@ -44,7 +44,7 @@ FAMILIES = {
     "reductions": "Reductions and windows",
     "products": "Products, convolutions, Fourier transforms", "linalg": "Linear algebra", "sorting": "Orders",
     "random": "Keys and random bits", "control": "Loops and branches",
-    "plain": "What computes nothing",
+    "plain": "The same in all libraries of arrays",
 }  # fmt: skip
 METHODS = (
     "all",
@@ -66,7 +66,7 @@ NOISE = frozenset({"astype", "clip"})  # casts, and the mode of an index
 NUMBERS = frozenset({"torch.nan"})
 PAIRS = frozenset({"sort", "cummax", "cummin"})  # of which PyTorch gives the places as well
 OURS = frozenset({"cast_words"})  # that no program of JAX's has
-LOOPS = {"scan": "`for`", "while": "`while`"}
+SHARED = {"reduce": "`_reduced`", "reduce_window": "`_reduced`", "scan": "`for`", "while": "`while`"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ SECTIONS = (
         {name: f"`{sign}`" for name, sign in numpy_elementwise._OPERATORS.items()}
         | {name: f"`np.{function}`" for name, function in numpy_elementwise._FUNCTIONS.items()}
         | {name: f"`scipy.special.{function}`" for name, function in numpy_elementwise._SPECIAL.items()}
-        | LOOPS
+        | SHARED
         | {"cond": "`if`, `elif`, `else`"},
         _of_numpy,
         numpy_differences.DIFFERENCES,
@@ -286,7 +286,7 @@ SECTIONS = (
         | {"indexing": "Indices and orders", "differentiated": "Derivatives and maps that your function calls"},
         {name: f"`{sign}`" for name, sign in torch_elementwise._OPERATORS.items()}
         | {name: f"`torch.{function}`" for name, function in torch_elementwise._FUNCTIONS.items()}
-        | LOOPS
+        | SHARED
         | {name: f"`torch.func.{name}`" for name in ("jvp", "vjp", "jacfwd", "jacrev", "hessian", "vmap")}
         | {"value_and_grad": "`torch.func.grad`, `torch.func.grad_and_value`"}
         | {"pullback": "a call of what `torch.func.vjp` gave", "called": "a call"}

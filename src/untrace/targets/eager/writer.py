@@ -127,6 +127,10 @@ class EagerFunction(FunctionWriter):
         self.statements.append(Assign([name], expr))
         return Name(name)
 
+    def tensor(self, place: int, operand: Expr) -> Expr:
+        """An operand as an array, where it may be a number and a helper wants none."""
+        return operand
+
     def bound(self, value: float, aval: Aval) -> object:
         """What a maximum or a minimum begins with, in the type of an array, as a rule writes it."""
         return float(value) if is_float(aval) else value

@@ -9,6 +9,7 @@ import numpy as np
 
 from untrace.module.rules import DECLINE, RuleTable
 from untrace.python.tree import Expr, Slice, Subscript, Tuple
+from untrace.targets.eager.rules.parts import counting, is_threefry
 
 
 def register(table: RuleTable) -> None:
@@ -63,8 +64,29 @@ def _slice(w: Any, x: Any, *, start_indices: Any, limit_indices: Any, strides: A
     return Subscript(x, parts[0] if len(parts) == 1 else Tuple(parts))
 
 
+def _threefry2x32(w: Any, a: Any, b: Any, x: Any, y: Any) -> Expr:
+    return w.call(w.helper("_threefry"), a, b, x, y)
+
+
+def _iota_2x32_shape(w: Any, *, shape: Any) -> Expr:
+    return w.call(w.helper("_counted"), tuple(shape))
+
+
+def _random_wrap(w: Any, x: Any, *, impl: Any) -> Expr:
+    return x if is_threefry(w.out_avals[0]) else DECLINE
+
+
+def _random_split(w: Any, key: Any, *, shape: Any) -> Expr:
+    return w.call(w.helper(counting("_split")), key, tuple(shape)) if is_threefry(w.avals[0]) else DECLINE
+
+
 _RULES: dict[str, Callable[..., Any]] = {
     "copy copy_p random_clone random_unwrap": _same, "pvary": _pvary, "name": _name,
     "sharding_constraint": _sharding_constraint, "optimization_barrier": _optimization_barrier, "device_put": _device_put,
-    "platform_index": _platform_index, "slice": _slice,
+    "platform_index": _platform_index, "slice": _slice, "threefry2x32": _threefry2x32,
+    "iota_2x32_shape": _iota_2x32_shape, "random_wrap": _random_wrap, "random_split": _random_split,
 }  # fmt: skip
+# Of them those that do not do the same with each element of arrays as with numbers.
+NOT_ELEMENTWISE = frozenset(
+    "device_put iota_2x32_shape optimization_barrier platform_index random_split random_wrap slice threefry2x32".split()
+)

@@ -274,10 +274,4 @@ def clz(w: Any, x: Any) -> Expr:
 plain.register(NUMPY)
 
 # What does the same with each element of arrays as with numbers.
-ELEMENTWISE = frozenset(NUMPY.names()) - {
-    "bitcast_convert_type",
-    "platform_index",
-    "optimization_barrier",
-    "device_put",
-    "slice",
-}
+ELEMENTWISE = frozenset(NUMPY.names()) - plain.NOT_ELEMENTWISE - {"bitcast_convert_type"}

@@ -13,21 +13,6 @@ from untrace.targets.eager.rules.parts import counting, is_threefry
 from untrace.targets.numpy.rules.table import rule
 
 
-@rule("threefry2x32")
-def threefry2x32(w: Any, a: Any, b: Any, x: Any, y: Any) -> Expr:
-    return w.call(w.helper("_threefry"), a, b, x, y)
-
-
-@rule("iota_2x32_shape")
-def iota_2x32_shape(w: Any, *, shape: Any) -> Expr:
-    return w.call(w.helper("_counted"), tuple(shape))
-
-
-@rule("random_wrap")
-def random_wrap(w: Any, x: Any, *, impl: Any) -> Expr:
-    return x if is_threefry(w.out_avals[0]) else DECLINE
-
-
 @rule("random_seed")
 def random_seed(w: Any, x: Any, *, impl: Any) -> Expr:
     return w.call(w.helper("_seeded"), x) if is_threefry(w.out_avals[0]) else DECLINE
@@ -39,11 +24,6 @@ def random_bits(w: Any, key: Any, *, bit_width: int, shape: Any) -> Expr:
         return DECLINE
     options = {} if bit_width == 32 else {"width": bit_width}
     return w.call(w.helper(counting("_random_bits")), key, tuple(shape), **options)
-
-
-@rule("random_split")
-def random_split(w: Any, key: Any, *, shape: Any) -> Expr:
-    return w.call(w.helper(counting("_split")), key, tuple(shape)) if is_threefry(w.avals[0]) else DECLINE
 
 
 @rule("random_fold_in")

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from untrace.ir.nodes import Function
 from untrace.module.rules import DECLINE
-from untrace.python.tree import Attribute, Expr, List, Name
-from untrace.targets.eager.elementwise import is_elementwise
+from untrace.python.tree import Attribute, Expr
+from untrace.targets.eager.rules import reductions
 from untrace.targets.eager.rules.parts import Window, start_of
 from untrace.targets.numpy.rules.elementwise import ELEMENTWISE
-from untrace.targets.numpy.rules.table import rule
+from untrace.targets.numpy.rules.table import NUMPY, rule
 
 _LEAST_PRECISE = 4  # bytes of a float in which sums are made
+
+_COMPARISONS = ("np.greater_equal", "np.less_equal")  # at least, at most
 
 
 def axis_of(w: Any, axes: Sequence[int], ndim: int) -> dict[str, object]:
@@ -106,27 +107,6 @@ rule("cummin")(_cumulative("minimum.accumulate"))
 rule("cumlogsumexp")(_cumulative("logaddexp.accumulate"))
 
 
-@rule("reduce")
-def reduce(
-    w: Any,
-    *operands: Any,
-    computation: Any = None,
-    jaxpr: Function,
-    dimensions: Sequence[int],
-    out_sharding: Any = None,
-) -> Expr:
-    return _reduced(w, operands, jaxpr, tuple(dimensions))
-
-
-def _reduced(w: Any, operands: Sequence[Expr], function: Function, axes: tuple[int, ...]) -> Expr:
-    """Arrays reduced by a function of numbers, which is called with arrays."""
-    if not is_elementwise(function, ELEMENTWISE, _is_ufunc):
-        return DECLINE
-    half = len(operands) // 2
-    name = Name(w.module.function(function))
-    return w.call(w.helper("_reduced"), name, List(operands[:half]), List(operands[half:]), axes)
-
-
 def _is_ufunc(path: str) -> bool:
     return path == "np.where" or isinstance(getattr(np, path.removeprefix("np."), None), np.ufunc)
 
@@ -155,27 +135,7 @@ for _method in ("sum", "max", "min"):
     rule(f"reduce_window_{_method}")(_windows(_method))
 
 
-@rule("reduce_window")
-def reduce_window(
-    w: Any, *operands: Any, jaxpr: Function, consts: Any, window_dimensions: Any, window_strides: Any, padding: Any,
-    base_dilation: Any, window_dilation: Any,
-) -> Expr:  # fmt: skip
-    half, rank = len(operands) // 2, w.avals[0].ndim
-    if consts or 0 in w.out_avals[0].shape or not rank:
-        return DECLINE
-    window = Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
-    views = [window.views(w, x, start) for x, start in zip(operands[:half], operands[half:], strict=True)]
-    return _reduced(w, [*views, *operands[half:]], jaxpr, tuple(range(-rank, 0)))
-
-
-@rule("select_and_scatter_add")
-def select_and_scatter_add(
-    w: Any, source: Any, x: Any, *, select_prim: Any, window_dimensions: Any, window_strides: Any, padding: Any
-) -> Expr:
-    """The derivative of pooling: each number goes to the element that its window has chosen."""
-    window = Window.of(window_dimensions, window_strides, padding)
-    choice = window.choice(w, w.avals[1], select_prim, ("np.greater_equal", "np.less_equal"))
-    return DECLINE if choice is None else w.call(w.helper("_added_to_chosen"), source, x, *choice)
+reductions.register(NUMPY, ELEMENTWISE, _is_ufunc, _COMPARISONS)
 
 
 @rule("select_and_gather_add")
@@ -184,7 +144,7 @@ def select_and_gather_add(
     base_dilation: Any, window_dilation: Any,
 ) -> Expr:  # fmt: skip
     window = Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
-    choice = window.choice(w, w.avals[1], select_prim, ("np.greater_equal", "np.less_equal"))
+    choice = window.choice(w, w.avals[1], select_prim, _COMPARISONS)
     if choice is None:
         return DECLINE
     return w.call(w.helper("_taken_of_chosen"), tangents, x, *choice[:3], tuple(w.out_avals[0].shape), *choice[3:])

@@ -21,21 +21,6 @@ def _seed(w: Any, place: int, x: Expr) -> list[Any]:
     return [number, True] if np.dtype(w.avals[place].dtype).itemsize == 8 else [number]
 
 
-@rule("threefry2x32")
-def threefry2x32(w: Any, a: Any, b: Any, x: Any, y: Any) -> Expr:
-    return w.call(w.helper("_threefry"), a, b, x, y)
-
-
-@rule("iota_2x32_shape")
-def iota_2x32_shape(w: Any, *, shape: Any) -> Expr:
-    return w.call(w.helper("_counted"), tuple(shape))
-
-
-@rule("random_wrap")
-def random_wrap(w: Any, x: Any, *, impl: Any) -> Expr:
-    return x if is_threefry(w.out_avals[0]) else DECLINE
-
-
 @rule("random_seed")
 def random_seed(w: Any, x: Any, *, impl: Any) -> Expr:
     return w.call(w.helper("_seeded"), *_seed(w, 0, x)) if is_threefry(w.out_avals[0]) else DECLINE
@@ -49,11 +34,6 @@ def random_bits(w: Any, key: Any, *, bit_width: int, shape: Any) -> Expr:
         w.helper(counting("_random_bits")), key, tuple(shape), **({} if bit_width == 32 else {"width": bit_width})
     )
     return made if bit_width == 32 else w.cast(made, w.out_avals[0].dtype)
-
-
-@rule("random_split")
-def random_split(w: Any, key: Any, *, shape: Any) -> Expr:
-    return w.call(w.helper(counting("_split")), key, tuple(shape)) if is_threefry(w.avals[0]) else DECLINE
 
 
 @rule("random_fold_in")

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from untrace.ir.nodes import Function
 from untrace.module.rules import DECLINE
-from untrace.python.tree import Attribute, Expr, List, Name, Text
-from untrace.targets.eager.elementwise import is_elementwise
+from untrace.python.tree import Attribute, Expr, Text
+from untrace.targets.eager.rules import reductions
 from untrace.targets.eager.rules.parts import Window, start_of
 from untrace.targets.torch.rules.elementwise import ELEMENTWISE, FUNCTIONS
-from untrace.targets.torch.rules.table import rule
+from untrace.targets.torch.rules.table import TORCH, rule
 from untrace.targets.torch.tensors import word_bits
+
+_COMPARISONS = ("torch.ge", "torch.le")  # at least, at most
 
 
 def _over(w: Any, axes: Sequence[int]) -> dict[str, object]:
@@ -140,49 +141,7 @@ for _primitive, _method in {"sum": "sum", "max": "amax", "min": "amin"}.items():
     rule(f"reduce_window_{_primitive}")(_windows(_method))
 
 
-@rule("reduce")
-def reduce(
-    w: Any,
-    *operands: Any,
-    computation: Any = None,
-    jaxpr: Function,
-    dimensions: Sequence[int],
-    out_sharding: Any = None,
-) -> Expr:
-    return _reduced(w, operands, jaxpr, tuple(dimensions))
-
-
-def _reduced(w: Any, operands: Sequence[Expr], function: Function, axes: tuple[int, ...]) -> Expr:
-    """Tensors reduced by a function of numbers, which is called with tensors."""
-    if not is_elementwise(function, ELEMENTWISE, FUNCTIONS.__contains__):
-        return DECLINE
-    half = len(operands) // 2
-    starts = [w.tensor(half + i, x) for i, x in enumerate(operands[half:])]
-    name = Name(w.module.function(function))
-    return w.call(w.helper("_reduced"), name, List(operands[:half]), List(starts), axes)
-
-
-@rule("reduce_window")
-def reduce_window(
-    w: Any, *operands: Any, jaxpr: Function, consts: Any, window_dimensions: Any, window_strides: Any, padding: Any,
-    base_dilation: Any, window_dilation: Any,
-) -> Expr:  # fmt: skip
-    half, rank = len(operands) // 2, w.avals[0].ndim
-    if consts or 0 in w.out_avals[0].shape or not rank:
-        return DECLINE
-    window = Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
-    views = [window.views(w, x, start) for x, start in zip(operands[:half], operands[half:], strict=True)]
-    return _reduced(w, [*views, *operands[half:]], jaxpr, tuple(range(-rank, 0)))
-
-
-@rule("select_and_scatter_add")
-def select_and_scatter_add(
-    w: Any, source: Any, x: Any, *, select_prim: Any, window_dimensions: Any, window_strides: Any, padding: Any
-) -> Expr:
-    """The derivative of pooling: each number goes to the element that its window has chosen."""
-    window = Window.of(window_dimensions, window_strides, padding)
-    choice = window.choice(w, w.avals[1], select_prim, ("torch.ge", "torch.le"))
-    return DECLINE if choice is None else w.call(w.helper("_added_to_chosen"), source, x, *choice)
+reductions.register(TORCH, ELEMENTWISE, FUNCTIONS.__contains__, _COMPARISONS)
 
 
 @rule("select_and_gather_add")
@@ -191,5 +150,5 @@ def select_and_gather_add(
     base_dilation: Any, window_dilation: Any,
 ) -> Expr:  # fmt: skip
     window = Window.of(window_dimensions, window_strides, padding, base_dilation, window_dilation)
-    choice = window.choice(w, w.avals[1], select_prim, ("torch.ge", "torch.le"))
+    choice = window.choice(w, w.avals[1], select_prim, _COMPARISONS)
     return DECLINE if choice is None else w.call(w.helper("_taken_of_chosen"), tangents, x, *choice)
