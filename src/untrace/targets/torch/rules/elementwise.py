@@ -67,7 +67,7 @@ def _extremum(name: str, bound: str) -> Any:
                 return other
             if not is_float(w.avals[0]):
                 return w.method(other, "clamp", **{bound: number})
-            return w.torch(name, other, w.method(other, "new_tensor", number))
+            return w.torch(name, other, w.tensor(place, number))
         return w.torch(name, x, y)
 
     return rule
