@@ -41,6 +41,15 @@ def text(model: Any) -> Any:
     return untrace.from_torch(model)(torch.arange(6)).to("torch")
 
 
+def test_both_compile_in_the_process_that_wrote_the_text(model: Any, text: Any) -> None:
+    tokens = torch.tensor([1, 5, 5, 0])
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(tokens), model(tokens))
+    params, buffers = text.module.load_params(model.state_dict())
+    compiled = torch.compile(getattr(text.module, text.name), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(params, buffers, tokens), model(tokens))
+
+
 def test_outputs_and_gradients_are_the_modules(model: Any, text: Any) -> None:
     assert text.proof.at_least("close")
     assert "jax" not in text.source.partition('"""\n\n')[2]

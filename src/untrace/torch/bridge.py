@@ -29,10 +29,14 @@ def torchax() -> Any:
     with _missing_overloads(torch, _FRAGMENT):
         try:
             import torchax
+            import torchax.device_module
             import torchax.interop
             import torchax.tensor
 
             torchax.tensor.Environment()  # fills the tables
+            # torchax calls its device an accelerator. PyTorch would ask such a one for a stream, which it hasn't,
+            # before it compiles anything: with this, `torch.compile` works beside it.
+            torchax.device_module.is_available = lambda: False
         except ImportError as error:
             raise OptionError(f"from_torch needs torchax: pip install 'untrace[torch]' ({error}).") from error
     return torchax
