@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import re
 import subprocess
 import sys
@@ -14,51 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import roundtrip
+from derivative_texts import PARAMS, W, X, Y, layer, loss, step, written
 from jax import grad, jacfwd, lax, linear_transpose
-from jax.scipy.optimize import minimize
 
 import untrace
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 
-W = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
-X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(4, 3)
-Y = np.ones((4, 2), np.float32)
-PARAMS = {"b": np.zeros(2, np.float32), "w": W}
-
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def written(fn, *args, level: str = "hlo", **options: Any) -> str:
-    """The text, after a run of the saved module beside the original."""
-    d = untrace.decompile(fn, **options)(*args)
-    assert d.proof.at_least(level), (d.proof, d.source)
-    again, _ = roundtrip.saved(d, Path.cwd())
-    want, got = jax.jit(fn)(*args), jax.jit(again)(*args)
-    assert jax.tree.structure(want) == jax.tree.structure(got)
-    for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
-        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-            a, b = jax.random.key_data(a), jax.random.key_data(b)
-        np.testing.assert_array_equal(a, b)
-    return d.source
-
-
-def layer(params, x):
-    return jnp.tanh(x @ params["w"] + params["b"])
-
-
-def loss(params, x, y):
-    error = layer(params, x) - y
-    return jnp.mean(error**2)
-
-
-def step(params, x, y):
-    value, grads = jax.value_and_grad(loss)(params, x, y)
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
 
 
 def test_a_train_step():
@@ -520,113 +485,3 @@ def test_what_jax_remembers_decides_nothing():
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
         texts.add(found.stdout)
     assert len(texts) == 1 and "jax.value_and_grad(loss)" in texts.pop()
-
-
-def test_what_a_library_packs_things_into_stays_out():
-    nnx = pytest.importorskip("flax.nnx")
-    graph, state = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
-
-    def fn(state, x, y):
-        def loss_fn(model):
-            return jnp.mean((jnp.tanh(model(x)) - y) ** 2)
-
-        return nnx.value_and_grad(loss_fn)(nnx.merge(graph, state))
-
-    d = untrace.decompile(fn)(state, X, Y)
-    assert d.proof.at_least("bits") and "jax.value_and_grad(loss_fn, has_aux=True)" in d.source, d.source
-    assert "NodeStates" not in d.source and "GraphDef" not in d.source, d.source
-
-
-def energy(x, scale):
-    return scale * jnp.sum((x - 1) ** 4) + jnp.sum(jnp.cosh(x))
-
-
-@jax.jit
-def jitted_energy(x):
-    return energy(x, 2.0)
-
-
-def test_what_a_solver_of_jax_differentiates_is_of_the_author():
-    def fit(x):
-        return minimize(energy, x, args=(2.0,), method="BFGS").x
-
-    text = written(fit, X[0], level="bits", sizes="fixed")
-    assert "value, grads = jax.value_and_grad(energy)(x)" in text and text.count("def energy(x)") == 1, text
-    assert text.count("jax.value_and_grad(energy)(x_k + ") == 3, text
-    text = written(lambda x: minimize(jitted_energy, x, method="BFGS").x, X[0], level="bits", sizes="fixed")
-    assert text.count("jax.value_and_grad(jitted_energy)(") == 4, text
-
-
-def test_what_jax_differentiates_of_its_own_is_no_call():
-    d = untrace.decompile(lambda x: minimize(jnp.sum, x, method="BFGS", options={"maxiter": 2}).x)(X[0])
-    assert "grad(" not in d.source and not any("derivatives" in note for note in d.notes), d.notes
-
-
-def test_a_function_that_inner_loops_differentiate_too_is_defined_once():
-    def fn(x, y):
-        def error(p):
-            return jnp.sum((p - y) ** 4)
-
-        def outer(_, p):
-            inner = lax.fori_loop(0, 3, lambda _, q: q - 0.1 * jax.grad(error)(q), p)
-            return p - 0.1 * jax.grad(error)(inner)
-
-        return lax.fori_loop(0, 3, outer, x - jax.grad(error)(x))
-
-    text = written(fn, X[0], X[1])
-    assert text.count("def error(p):") == 1 and text.count("jax.grad(error)(") == 3, text
-
-
-def test_a_filtered_gradient_has_the_authors_words():
-    eqx = pytest.importorskip("equinox")
-    arrays, static = eqx.partition(eqx.nn.MLP(3, 2, 8, 1, key=jax.random.key(0)), eqx.is_array)
-
-    def fn(arrays, x, y):
-        @eqx.filter_grad
-        def loss(model):
-            return jnp.mean((jax.vmap(model)(x) - y) ** 2)
-
-        return loss(eqx.combine(arrays, static))
-
-    d = untrace.decompile(fn)(arrays, X, Y)
-    assert d.proof.at_least("bits") and "def loss(model):" in d.source and "jax.grad(loss)(" in d.source, d.source
-
-
-PROGRAMS = sorted(p.stem for p in (Path(__file__).parents[1] / "derivatives").glob("*.py"))
-# Which of the calls in `DERIVATIVES` are written out, and why.
-WRITTEN_OUT = {
-    # Its linear solve transposes what it closes over: the pullback is called in functions that JAX makes of it.
-    "gauss_newton_smoother": 3,
-}
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_of_authors(name):
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "derivatives" / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    if module_needs := {"optax", "haiku", "equinox"} & set(Path(spec.origin).read_text().split()):
-        for library in module_needs:
-            pytest.importorskip(library)
-    spec.loader.exec_module(module)
-    fn, args = module.build()[:2]
-    d = untrace.decompile(fn)(*args)
-    assert d.proof.at_least("bits")
-    calls = re.findall(r"jax\.(?:value_and_grad|grad|vjp|jvp|linearize|hessian|jacfwd|jacrev)\(", d.source)
-    wanted = len(set(module.DERIVATIVES)) - WRITTEN_OUT.get(name, 0)
-    assert len(calls) >= wanted, (calls, module.DERIVATIVES)
-    assert "transpose()" not in d.source and "# backward" not in d.source or name in WRITTEN_OUT
-
-
-def test_a_train_step_is_proven_for_further_arguments():
-    found = untrace.decompile(step, also=[(PARAMS, X[:1], Y[:1])])(PARAMS, X, Y)
-    assert "jax.value_and_grad(loss)(params, x, y)" in found.source and found.proof.at_least("hlo"), found.proof
-
-
-def test_what_is_written_out_is_said():
-    note = untrace.decompile(step, prove=False)(PARAMS, X, Y).notes
-    assert any("with a proof only" in n for n in note), note
-    found = untrace.from_jaxpr(jax.make_jaxpr(step)(PARAMS, X, Y))
-    assert any("a jaxpr has no calls" in n for n in found.notes), found.notes
-    assert not untrace.decompile(step)(PARAMS, X, Y).notes
-    text = untrace.decompile(step, derivatives="written")(PARAMS, X, Y).source
-    assert "backward, written out: an edit above does not change it" in text, text

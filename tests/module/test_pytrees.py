@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import collections
 import dataclasses
 import enum
-import functools
 import subprocess
 import sys
 import types
@@ -17,19 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import sparse
+from written_trees import LEAF, Written
 
 import untrace
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.module.interface import stand_ins
 from untrace.module.interface.put_together import rebuild
-from untrace.module.interface.signature import signature_parameters, static_arguments, unpack_arguments
-from untrace.python import helpers
 from untrace.python.names import Scope
 from untrace.python.pytrees import is_plain_identifier, leaf_paths, suggest_names, unpack
-from untrace.python.statements import Def, Return
 from untrace.python.tree import Name, Text
-
-LEAF = jax.ShapeDtypeStruct((), jnp.float32)
 
 
 class Point(NamedTuple):
@@ -68,63 +62,6 @@ class Opaque:
 
 class Colour(enum.Enum):
     RED = 1
-
-
-class Written:
-    """A module whose function returns its arguments' leaves, in turn, in the result's tree."""
-
-    def __init__(
-        self,
-        fn: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any] | None = None,
-        out: Any = (),
-        standalone: bool = False,
-        needed: Any = None,
-        static: tuple[Any, Any] = (frozenset(), frozenset()),
-    ):
-        scope = Scope()
-        signature = signature_parameters(fn, args, kwargs or {}, *static)
-        for parameter in signature.parameters:
-            scope.claim_parameter(parameter.name)
-        statements, leaves = unpack_arguments(signature.arguments, scope.fresh, needed)
-        count = len(jax.tree.leaves(out))
-        results = [leaves[i % len(leaves)] for i in range(count)] if leaves else []
-        name = scope.fresh("written")
-        inputs = [(a.root, a.example) for a in signature.arguments]
-        built = rebuild(out, results, inputs, standalone, scope.fresh)
-        modules = {"jax", *built.modules, *signature.modules}
-        for helper in built.helpers:
-            modules.update(helpers.modules(helper))
-        spelled = {"jnp": "import jax.numpy as jnp", "np": "import numpy as np"}
-        lines = [spelled.get(m, f"import {m}") for m in sorted(modules)] + sorted(built.imports)
-        for helper in built.helpers:
-            lines += ["", "", helpers.text(helper)]
-        for definition in built.definitions:
-            lines += ["", "", *definition.lines("")]
-        inner = f"_{name}" if signature.public else name
-        body = [*signature.checks, *statements, *built.statements, Return(built.value)]
-        lines += ["", "", *Def(inner, signature.parameters, body).lines("")]
-        forwarder = signature.forwarder(name, inner)
-        lines += ["", "", *forwarder.lines("")] if forwarder else []
-        self.text = "\n".join(lines) + "\n"
-        self.body = [line.strip() for line in self.text.split(f"def {inner}(")[1].split("\n")[1:]]
-        self.signature, self.notes, self.out = signature, (*signature.notes, *built.notes), out
-        namespace: dict[str, Any] = {"__name__": "written_module"}
-        exec(compile(self.text, "<written>", "exec"), namespace)
-        self.function = namespace[name]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-    def imported(self) -> set[str]:
-        found = set()
-        for node in ast.walk(ast.parse(self.text)):
-            if isinstance(node, ast.Import):
-                found |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                found.add(node.module.split(".")[0])
-        return found
 
 
 def identity(tree: Any) -> Any:
@@ -422,168 +359,6 @@ def test_flax_containers(standalone: bool) -> None:
     state = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
     assert_same(state, standalone)
     assert_same(jnp.ones(()), standalone, out=state)
-
-
-# ---------------------------------------------------------------- signatures
-
-
-def sample(x: Any, n: int = 3, *, scale: float = 2.0, mode: str = "relu", act: Any = jnp.tanh):
-    return x * scale
-
-
-def test_what_the_trace_fixed_is_refused() -> None:
-    written = Written(sample, (1.0,), out=LEAF)
-    head = 'def written(x, n=3, *, scale=2.0, mode="relu", act=jnp.tanh):'
-    assert head in written.text
-    assert written(1.0) == written(1.0, 3, scale=2.0, mode="relu", act=jnp.tanh) == 1.0
-    for wrong in ({"n": 4}, {"n": 3.0}, {"n": jnp.ones(2)}, {"scale": 1.0}, {"mode": "x"}):
-        with pytest.raises(ValueError, match="when this was traced, and cannot be anything else"):
-            written(1.0, **wrong)
-    with pytest.raises(ValueError, match="'act' was tanh when this was traced"):
-        written(1.0, act=jnp.sin)
-
-
-def test_many_arguments_are_checked_in_one_loop() -> None:
-    def fn(x: Any, given: int = 3, traced: float = 2.0, argument: bool = False, mode: Any = None) -> Any:
-        return x * given * traced
-
-    written = Written(fn, (1.0,), out=LEAF)
-    assert written.text.count("raise ValueError(") == 1
-    assert written(1.0) == written(1.0, 3, 2.0, False, None) == 1.0
-    for wrong in ({"given": 3.0}, {"traced": jnp.ones(2)}, {"argument": 0}, {"argument": None}, {"mode": jnp.ones(2)}):
-        with pytest.raises(
-            ValueError, match=f"'{[*wrong][0]}' was .* when this was traced, and cannot be anything else"
-        ):
-            written(1.0, **wrong)
-
-
-def test_a_default_without_source_can_only_be_left_out() -> None:
-    def fn(x: Any, callback: Any = lambda x: x) -> Any:
-        return x
-
-    written = Written(fn, (1.0,), out=LEAF)
-    assert "def written(x, callback=None):" in written.text
-    with pytest.raises(ValueError, match="'callback' has the value .* leave it out"):
-        written(1.0, lambda x: x)
-
-
-def test_traced_defaults() -> None:
-    written = Written(sample, (1.0,), {"scale": 4.0, "act": {"a": 1.0}})
-    assert 'def written(x, n=3, *, scale=2.0, mode="relu", act):' in written.text
-    with pytest.raises(TypeError, match="act"):
-        written(1.0)
-
-
-def test_a_required_argument_behind_a_default() -> None:
-    def fn(x: Any, n: int = 3, y: Any = None) -> Any:
-        return x
-
-    written = Written(fn, (1.0,), {"y": 2.0}, out=(LEAF, LEAF))
-    assert written(1.0, y=2.0) == written(1.0, 3, 2.0) == (1.0, 2.0)
-    with pytest.raises(TypeError, match="the argument 'y' is missing"):
-        written(1.0)
-
-
-def test_none_is_part_of_the_program() -> None:
-    def fn(x: Any, mask: Any) -> Any:
-        return x
-
-    written = Written(fn, (1.0, None), out=LEAF)
-    assert written(1.0, None) == 1.0
-    with pytest.raises(ValueError, match="'mask' was None when this was traced"):
-        written(1.0, 2.0)
-
-
-def test_static_arguments_are_checked() -> None:
-    static = static_arguments(sample, (1.0, 5), 1)
-    assert static == (frozenset({1}), frozenset({"n"}))
-    assert static_arguments(sample, (1.0, 5), (), "n") == static
-    assert static_arguments(sample, (1.0, 5), -1) == static
-    assert static_arguments(sample, (1.0,), (), ("n",)) == (frozenset(), frozenset({"n"}))
-    written = Written(sample, (1.0, 5), static=static, out=LEAF)
-    assert len(written.signature.arguments) == 1
-    assert written(1.0, 5) == 1.0
-    with pytest.raises(ValueError, match="'n' was 5"):
-        written(1.0)  # the original would run with 3
-
-
-def test_a_static_function_without_source_is_said() -> None:
-    written = Written(lambda f, x: None, (lambda: 1, 2.0), static=({0}, ()), out=LEAF)
-    assert written(None, 3.0) == 3.0
-    assert written.notes == ("the static argument 'f' is built in, and not checked",)
-    assert "# f is as it was traced, whatever is passed for it." in written.text
-
-
-def test_every_kind_of_parameter() -> None:
-    def fn(a: Any, /, b: Any, *rest: Any, k: Any, **options: Any) -> Any:
-        return a
-
-    kwargs = {"k": 5.0, "z z": {"q": 7.0}, "b2": 6.0}
-    written = Written(fn, (1.0, 2.0, 3.0, (4.0,)), kwargs, out=[LEAF] * 7)
-    assert "def written(a, /, b, *rest, k, **options):" in written.text
-    # The order of JAX: positional arguments, then keywords by name.
-    assert written(1.0, 2.0, 3.0, (4.0,), **kwargs) == [1.0, 2.0, 3.0, 4.0, 6.0, 5.0, 7.0]
-    with pytest.raises(TypeError, match="traced with 2 arguments in .rest"):
-        written(1.0, 2.0, 3.0, **kwargs)
-    with pytest.raises(TypeError, match="traced with these names in ..options: b2, z z"):
-        written(1.0, 2.0, 3.0, (4.0,), k=5.0)
-
-
-def test_parameters_that_hide_what_the_body_needs() -> None:
-    def fn(jnp: Any, /, float: Any, *type: Any, len: Any = 1.0, _like: Any, **sorted: Any) -> Any:
-        return jnp
-
-    kwargs = {"len": 3.0, "_like": 5.0, "q": 4.0}
-    written = Written(fn, (1.0, 2.0, (8.0,)), kwargs, out=[LEAF] * 6)
-    assert "def written(jnp, /, float, *type, len=1.0, _like, **sorted):" in written.text
-    assert written(1.0, 2.0, (8.0,), **kwargs) == [1.0, 2.0, 8.0, 5.0, 3.0, 4.0]
-
-
-class Model:
-    def method(self, x: Any, y: Any = 1) -> Any:
-        return x
-
-    def __call__(self, a: Any, b: Any) -> Any:
-        return a
-
-
-class Broken:
-    @property
-    def __signature__(self) -> Any:
-        raise RuntimeError("no signature")
-
-    def __call__(self, x: Any) -> Any:
-        return x
-
-
-@pytest.mark.parametrize(
-    "fn, args, head",
-    [
-        (jax.jit(sample), (1.0,), 'x, n=3, *, scale=2.0, mode="relu", act=jnp.tanh'),
-        (jax.grad(lambda w, x: w), (1.0, 2.0), "w, x"),
-        (jax.vmap(lambda w, x: w), (1.0, 2.0), "w, x"),
-        (functools.partial(sample, n=7), (1.0,), 'x, *, scale=2.0, mode="relu", act=jnp.tanh'),
-        (functools.partial(lambda a, b: b, 1.0), (2.0,), "b"),
-        (Model().method, (1.0,), "x, y=1"),
-        (Model(), (1.0, 2.0), "a, b"),
-        (jax.lax.add, (1.0, 2.0), "x, y"),
-        (max, (1.0, 2.0), "x0, x1"),
-        (Broken(), (1.0,), "x0"),
-        (functools.wraps(sample)(lambda *args: args), (1.0,) * 4, "x0, x1, x2, x3"),
-    ],
-    ids=lambda value: None if isinstance(value, str) else type(value).__name__,
-)
-def test_callables_of_all_kinds(fn: Any, args: Any, head: str) -> None:
-    written = Written(fn, args, out=LEAF)
-    assert f"def written({head}):" in written.text
-    assert written(*args) == args[0]
-
-
-def test_keywords_without_a_signature() -> None:
-    written = Written(max, (1.0,), {"b": 2.0, "a": 3.0}, out=[LEAF] * 3)
-    assert "def written(x0, *, a, b):" in written.text
-    written = Written(max, (1.0,), {"not a name": 2.0}, out=[LEAF] * 2)
-    assert written(1.0, **{"not a name": 2.0}) == [1.0, 2.0]
 
 
 def test_rebuild_counts_leaves() -> None:
