@@ -48,7 +48,7 @@ demo: $(installed)
 	@$(VENV)/bin/untrace demo $(ARGS)
 
 test: $(installed)
-	@$(VENV)/bin/python -m pytest -n $(WORKERS) $(ARGS)
+	@$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(installed)
 	@$(VENV)/bin/python -m pip install --quiet --editable '.[dev]'
