@@ -1,0 +1,1 @@
+"""The smallest program for which a fault still shows."""

@@ -1,0 +1,303 @@
+"""Ways to make a program smaller. Each takes the search on as far as it can, and says whether it found something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+from untrace import jax_compat
+from untrace.ir.types import Data
+from untrace.tools.minimize.case import (
+    Case,
+    Change,
+    Unfit,
+    body_of,
+    made_up,
+    operands,
+    part,
+    results,
+    run_body,
+    traced_again,
+    with_outputs,
+)
+from untrace.tools.minimize.search import Search, fewer
+
+Reduction = Callable[[Search], bool]
+
+
+def _adopts(search: Search, make: Callable[[], Case]) -> bool:
+    try:
+        return search.adopts(make())
+    except Unfit:
+        return False
+
+
+def results_left_out(search: Search) -> bool:
+    """Fewer results, and no equation that only the others need."""
+    base = search.best
+    places = range(len(jax_compat.open_jaxpr(base.closed)[0].outvars))
+    fewer(places, lambda kept: _adopts(search, lambda: with_outputs(base, kept)))
+    return search.best is not base
+
+
+def equations_left_out(search: Search) -> bool:
+    """Fewer equations: what they read of others are arguments, with the values that they have in the whole program."""
+    base, values = search.best, search.values()
+    given = dict(zip(jax_compat.open_jaxpr(base.closed)[0].invars, base.args, strict=True))
+
+    def known(equation: JaxprEqn) -> tuple[list[Data], list[Data]]:
+        every = {**given, **values}
+        return [every[v] for v in operands(equation) if v in every], [every[v] for v in results(equation) if v in every]
+
+    def has_fault(kept: Sequence[JaxprEqn]) -> bool:
+        return _adopts(search, lambda: part(base, kept, values))
+
+    suspects = [e for e in base.equations if search.predicate.is_suspect(*known(e))]
+    if any(has_fault([e]) for e in suspects[:8]):
+        return True
+    fewer(base.equations, has_fault)
+    return search.best is not base
+
+
+def calls_opened(search: Search) -> bool:
+    """The body of a call, of a branch or of a loop's turn alone; or the body in the place of the call."""
+    base = search.best
+    jaxpr, _ = jax_compat.open_jaxpr(base.closed)
+    if not any(jax_compat.jaxprs_in(e) for e in jaxpr.eqns):
+        return False
+    every = {**dict(zip(jaxpr.invars, base.args, strict=True)), **search.values()}
+    for equation in jaxpr.eqns:
+        inputs = [a.val if type(a) is jax_compat.LITERAL_TYPE else every.get(a, made_up(a.aval)) for a in equation.invars]
+        for body, args in _inside(equation, inputs):
+            if len(args) == len(jax_compat.open_jaxpr(body)[0].invars):
+                if _adopts(search, lambda body=body, args=args: Case(body, tuple(args), base.name)):
+                    return True
+        for change in _in_place(equation):
+            if _adopts_opened(search, lambda change=change: traced_again(base, change)):
+                return True
+    return False
+
+
+def _adopts_opened(search: Search, make: Callable[[], Case]) -> bool:
+    """Whether a call that is opened keeps the fault: the program has more equations, one call fewer."""
+    try:
+        case = make()
+    except Unfit:
+        return False
+    if not search.has_fault(case):
+        return False
+    search.best = case
+    search.told(case)
+    return True
+
+
+def _inside(equation: JaxprEqn, inputs: Sequence[Data]) -> Iterator[tuple[Data, Sequence[Data]]]:
+    """Bodies of an equation that are programs by themselves, with arguments."""
+    body, name = body_of(equation), equation.primitive.name
+    if body is not None:
+        yield body, inputs
+    elif name == "cond":
+        yield from ((branch, inputs[1:]) for branch in equation.params["branches"])
+    elif name == "while":
+        ours, theirs = equation.params["cond_nconsts"], equation.params["body_nconsts"]
+        yield equation.params["body_jaxpr"], inputs[ours:]
+        yield equation.params["cond_jaxpr"], [*inputs[:ours], *inputs[ours + theirs :]]
+    elif name == "scan" and equation.params["length"]:
+        whole = equation.params["num_consts"] + equation.params["num_carry"]
+        for turn in dict.fromkeys((0, equation.params["length"] - 1)):
+            yield equation.params["jaxpr"], [*inputs[:whole], *[np.asarray(x)[turn] for x in inputs[whole:]]]
+
+
+def _in_place(equation: JaxprEqn) -> Iterator[Change]:
+    bodies = [body_of(equation)] if body_of(equation) is not None else []
+    offset = 0
+    if equation.primitive.name == "cond":
+        bodies, offset = list(equation.params["branches"]), 1
+    for body in bodies:
+        yield lambda e, inputs, body=body: run_body(body, inputs[offset:]) if e is equation else None
+
+
+def loops_shortened(search: Search) -> bool:
+    """Fewer turns of loops that count them."""
+    base = search.best
+    for equation in _scans(base):
+        length = equation.params["length"]
+        for fewer_turns in sorted({1, 2, length // 2, length - 1} - {0, length}):
+            if fewer_turns < length:
+
+                def change(e: JaxprEqn, inputs: Sequence[Data], n: int = fewer_turns) -> Sequence[Data] | None:
+                    return _shortened(e, inputs, n) if e is equation else None
+
+                if _adopts_shorter(search, lambda change=change: traced_again(base, change)):
+                    return True
+    return False
+
+
+_adopts_shorter = _adopts_opened  # a slice of what it goes over is an equation more, until its value is an argument
+
+
+def _scans(case: Case) -> list[JaxprEqn]:
+    return [e for e in jax_compat.equations_in(case.closed) if e.primitive.name == "scan" and e.params["length"] > 1]
+
+
+def _shortened(equation: JaxprEqn, inputs: Sequence[Data], length: int) -> Sequence[Data]:
+    whole = equation.params["num_consts"] + equation.params["num_carry"]
+    changed = equation.replace(params={**equation.params, "length": length})
+    return jax_compat.bind_equation(changed, [*inputs[:whole], *[x[:length] for x in inputs[whole:]]])
+
+
+def bodies_emptied(search: Search) -> bool:
+    """Fewer equations in the bodies of loops and calls: in the place of their results there are zeros, or arguments of the type."""
+    base = search.best
+    outer = set(base.equations)
+    inner = [e for e in jax_compat.equations_in(base.closed) if e not in outer]
+    if not inner:
+        return False
+
+    def has_fault(kept: Sequence[JaxprEqn]) -> bool:
+        gone = set(inner) - set(kept)
+
+        def change(equation: JaxprEqn, inputs: Sequence[Data]) -> Sequence[Data] | None:
+            return [_instead(v.aval, inputs) for v in equation.outvars] if equation in gone else None
+
+        return _adopts(search, lambda: traced_again(base, change))
+
+    if not has_fault([]):
+        fewer(inner, has_fault)
+    return search.best is not base
+
+
+def _instead(aval: Data, inputs: Sequence[Data]) -> Data:
+    same = [x for x in inputs if getattr(x, "shape", None) == aval.shape and getattr(x, "dtype", None) == aval.dtype]
+    return same[0] if same else jnp.asarray(made_up(aval)) if jax_compat.is_key_dtype(aval.dtype) else jnp.zeros(aval.shape, aval.dtype)
+
+
+def sizes_lowered(search: Search) -> bool:
+    """Smaller arrays: of all axes of one size that size is another."""
+    base = search.best
+    sizes = sorted({n for a in base.args for n in np.shape(a) if n > 1}, reverse=True)
+    return any(
+        _adopts(search, lambda size=size, less=less, end=end: _resized(base, size, less, end))
+        for size in sizes[:8]
+        for less in sorted({1, 2, 3, size // 2} - {0})
+        if less < size
+        for end in (False, True)
+    )
+
+
+def _resized(base: Case, size: int, less: int, end: bool) -> Case:
+    """The program with the first or the last `less` elements of each axis of a size."""
+    kept = slice(size - less, None) if end else slice(less)
+
+    def number(value: object) -> object:
+        if type(value) is tuple:
+            return tuple([number(v) for v in value])
+        return less if type(value) is int and value == size else value
+
+    def cut(x: Data) -> Data:
+        shape = np.shape(x)
+        return x if size not in shape else x[tuple([kept if n == size else slice(None) for n in shape])]
+
+    return _of_other_parameters(base, number, cut)
+
+
+def types_narrowed(search: Search) -> bool:
+    """Arrays of 32 bits in the place of those of 64."""
+    base = search.best
+    kinds = {np.dtype("float64"): np.dtype("float32"), np.dtype("int64"): np.dtype("int32"), np.dtype("complex128"): np.dtype("complex64")}
+
+    def narrowed(value: object) -> object:
+        return kinds.get(value, value) if isinstance(value, np.dtype) else value
+
+    def cast(x: Data) -> Data:
+        kind = getattr(x, "dtype", None)
+        return x.astype(kinds[kind]) if kind in kinds else x
+
+    if not any(getattr(v.aval, "dtype", None) in kinds for e in base.equations for v in e.outvars):
+        return False
+    try:
+        case = _of_other_parameters(base, narrowed, cast)
+    except Unfit:
+        return False
+    return _adopts_opened(search, lambda: case)
+
+
+def _of_other_parameters(base: Case, other: Callable[[object], object], changed: Callable[[Data], Data]) -> Case:
+    """The program on `changed` arguments and constants, each parameter of its equations being `other` of what it is. Calls
+    are opened. Raises Unfit."""
+
+    def change(equation: JaxprEqn, inputs: Sequence[Data]) -> Sequence[Data]:
+        inputs = [changed(x) for x in inputs]
+        body = body_of(equation)
+        if body is not None:
+            return run_body(body, inputs, change)
+        params = {k: other(v) for k, v in equation.params.items()}
+        if jax_compat.jaxprs_in(equation):
+            if equation.primitive.name != "scan":
+                raise Unfit
+            whole = params["num_consts"] + params["num_carry"]
+            types = [jax.typeof(jnp.asarray(x)) for x in inputs]
+            types = [*types[:whole], *[jax.ShapeDtypeStruct(t.shape[1:], t.dtype) for t in types[whole:]]]
+            body = equation.params["jaxpr"]
+            params["jaxpr"] = jax.make_jaxpr(lambda *xs: run_body(body, xs, change))(*types)
+        return jax_compat.bind_equation(equation.replace(params=params), inputs)
+
+    _, consts = jax_compat.open_jaxpr(base.closed)
+    return traced_again(base, change, [changed(a) for a in base.args], [changed(c) for c in consts])
+
+
+def values_simplified(search: Search) -> bool:
+    """Arguments and constants of simpler numbers: zeros, ones, one number everywhere, few digits."""
+    start = search.best
+    for place in range(len(start.args)):
+        args = search.best.args
+        for value in _simpler(args[place]):
+            _adopts_simpler(search, Case(search.best.closed, (*args[:place], value, *args[place + 1 :]), start.name))
+            if search.best.args is not args:
+                break
+    _, consts = jax_compat.open_jaxpr(search.best.closed)
+    for place in range(len(consts)):
+        _, now = jax_compat.open_jaxpr(search.best.closed)
+        for value in _simpler(now[place]):
+            closed = jax_compat.with_constants(search.best.closed, [*now[:place], value, *now[place + 1 :]])
+            if _adopts_simpler(search, Case(closed, search.best.args, start.name)):
+                break
+    return False  # nothing else becomes possible by it
+
+
+def _adopts_simpler(search: Search, case: Case) -> bool:
+    if not search.has_fault(case):
+        return False
+    search.best = case
+    search.told(case)
+    return True
+
+
+def _simpler(value: Data) -> Iterator[Data]:
+    """Simpler values of the type, the simplest first; none where there is nothing to gain."""
+    if jax_compat.is_key(value) or isinstance(value, (bool, int, float, complex)):
+        return
+    array = np.asarray(value)
+    if array.size == 0 or array.dtype.kind == "V" and array.dtype.names:
+        return
+    for other in (np.zeros_like(array), np.ones_like(array), np.full_like(array, array.flat[0])):
+        if (other == array).all():
+            return
+        yield other
+    if array.dtype.kind == "f" and np.isfinite(array).all():
+        for digits in (1, 2, 3):
+            with np.errstate(all="ignore"):
+                scale = 10.0 ** (digits - 1 - np.floor(np.log10(np.where(array == 0, 1, np.abs(array.astype(np.float64))))))
+                rounded = (np.round(array * scale) / scale).astype(array.dtype)
+            if np.isfinite(rounded).all() and (rounded != array).any():
+                yield rounded
+
+
+REDUCTIONS: tuple[Reduction, ...] = (
+    results_left_out, equations_left_out, calls_opened, loops_shortened, bodies_emptied, sizes_lowered, types_narrowed,
+)  # fmt: skip
+"""In the order in which they are tried; after one that found something all begin anew."""

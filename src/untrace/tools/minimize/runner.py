@@ -1,0 +1,208 @@
+"""Workers: processes that run candidates, and are replaced when one crashed or hangs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace._errors import OptionError
+from untrace.ir.types import Data
+from untrace.tools.minimize.case import Case
+
+WORKER = Path(__file__).with_name("worker.py")
+# A process that has just started imports JAX first.
+_STARTS = 60.0
+_TAIL = 4000  # characters of what a worker printed
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The outputs, as NumPy's arrays ((implementation, words) of keys); `seconds` of a compilation, what a predicate said."""
+
+    outputs: tuple[Data, ...] = ()
+    seconds: float = 0.0
+    holds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A Python exception. kind: its type's name."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The process ended. code: its exit status, negative for a signal. said: the end of what it printed to stderr."""
+
+    code: int
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """No answer in `seconds`."""
+
+    seconds: float
+
+
+Outcome: TypeAlias = Ran | Raised | Died | TimedOut
+
+
+class _Worker:
+    def __init__(self, python: str) -> None:
+        try:
+            self.process = subprocess.Popen(
+                [python, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        except OSError as error:
+            raise OptionError(f"the Python {python!r} does not start: {error}") from error
+        self.said = b""
+        self.has_answered = False
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said = (self.said + line)[-_TAIL:]
+
+    def ask(self, request: Mapping[str, object], seconds: float) -> dict[str, object] | Died | TimedOut:
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None and stdout is not None
+        try:
+            pickle.dump(request, stdin)
+            stdin.flush()
+        except OSError:
+            return self._died()
+        limit = seconds + (0 if self.has_answered else _STARTS)
+        if not select.select([stdout], [], [], limit)[0]:
+            self.close()
+            return TimedOut(seconds)
+        try:
+            answer = pickle.load(stdout)
+        except (EOFError, pickle.UnpicklingError):
+            return self._died()
+        self.has_answered = True
+        return answer
+
+    def _died(self) -> Died:
+        code = self.process.wait()
+        return Died(code, self.said.decode(errors="replace"))
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass
+class Runner:
+    """Runs candidates. seconds: the limit of one run. `runs` counts them."""
+
+    seconds: float = 60.0
+    runs: int = 0
+    _workers: dict[str, _Worker] = field(default_factory=dict, repr=False)
+    _folder: tempfile.TemporaryDirectory[str] = field(
+        default_factory=lambda: tempfile.TemporaryDirectory(prefix="untrace_minimize_"), repr=False
+    )
+
+    def run(
+        self,
+        case: Case,
+        how: str = "jit",
+        settings: Mapping[str, object] | None = None,
+        python: str = "",
+        predicate: str | bytes = "",
+        seconds: float | None = None,
+    ) -> Outcome:
+        """What a worker makes of a candidate. how: "jit", "eager" (operation by operation), "compile" or "predicate".
+        settings: of jax.config. python: the executable, with JAX; this one by default."""
+        self.runs += 1
+        path = os.path.join(self._folder.name, "candidate.py")
+        case.text.save(path, overwrite=True)
+        request = {
+            "path": path, "name": case.text.name, "args": [portable(a) for a in case.args], "how": how,
+            "callables": _pickled(case.text.callables), "settings": dict(settings or {}), "predicate": predicate,
+        }  # fmt: skip
+        python = python or sys.executable
+        worker = self._workers.get(python)
+        if worker is None or not worker.is_alive:
+            worker = self._workers[python] = _Worker(python)
+        answer = worker.ask(request, self.seconds if seconds is None else seconds)
+        if isinstance(answer, (Died, TimedOut)):
+            return answer
+        if "raised" in answer:
+            kind, message = answer["raised"]  # pyrefly: ignore
+            return Raised(kind, message)
+        return Ran(tuple(answer.get("outputs", ())), answer.get("seconds", 0.0), bool(answer.get("holds")))  # pyrefly: ignore
+
+    def close(self) -> None:
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _pickled(callables: Mapping[str, Callable[..., object]]) -> dict[str, bytes]:
+    """Functions of callbacks, which have no text, for another process. Raises OptionError where they cannot go there."""
+    if not callables:
+        return {}
+    try:
+        import cloudpickle
+    except ImportError:
+        raise OptionError(f"the callback {next(iter(callables))} goes to another process with cloudpickle: install it") from None
+    return {name: cloudpickle.dumps(function) for name, function in callables.items()}
+
+
+def portable(value: Data) -> Data:
+    """A value that another process takes: a NumPy array, a Python number, (implementation, words) of a key."""
+    if isinstance(value, (bool, int, float, complex)):
+        return value
+    if jax_compat.is_key(value):
+        return str(jax_compat.key_impl_name(value)), np.asarray(jax_compat.key_data(value))
+    return np.asarray(value)
+
+
+def from_portable(value: Data) -> Data:
+    """The value again, in this process."""
+    import jax
+
+    return jax.random.wrap_key_data(value[1], impl=value[0]) if isinstance(value, tuple) else value
+
+
+def environment() -> Sequence[str]:
+    """What a report says of where it was found."""
+    import jax
+    import jaxlib
+
+    device = jax.devices()[0]
+    return (
+        f"Python {sys.version.split()[0]}", f"jax {jax.__version__}", f"jaxlib {jaxlib.__version__}",
+        f"numpy {np.__version__}", f"{device.platform} ({device.device_kind})", *_flags(),
+    )  # fmt: skip
+
+
+def _flags() -> Sequence[str]:
+    return [f"{name}={os.environ[name]}" for name in ("XLA_FLAGS", "JAX_ENABLE_X64") if os.environ.get(name)]

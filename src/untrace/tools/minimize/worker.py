@@ -1,0 +1,110 @@
+"""Runs candidates in a process of its own, for whatever they do to it: one pickled request after the other on stdin.
+
+Needs JAX and nothing of untrace, so that another Python, with another JAX, can run it:
+
+    python worker.py < REQUESTS > ANSWERS
+
+A request is a dict: `path` and `name` of a module's function, `args`, `callables` (what it calls
+back, pickled), `how` ("jit", "eager", "compile" or "predicate"),
+`settings` of jax.config, `predicate`. An answer is a dict with `outputs`, `seconds`, `holds`, or
+`raised`: (the exception's type, its message).
+"""
+
+import contextlib
+import importlib.util
+import os
+import pickle
+import sys
+import time
+
+_PREDICATES = {}
+
+
+def main():
+    # What the program prints must not stand among the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while True:
+        try:
+            request = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer = _answer(request)
+        except Exception as error:
+            answer = {"raised": (type(error).__name__, str(error))}
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+def _answer(request):
+    import jax
+
+    with _settings(jax, request["settings"]):
+        function = _function(request)
+        args = [_array(jax, value) for value in request["args"]]
+        if request["how"] == "predicate":
+            return {"holds": bool(_predicate(request["predicate"])(function, args))}
+        if request["how"] == "compile":
+            lowered = jax.jit(function).lower(*args)
+            start = time.perf_counter()
+            lowered.compile()
+            return {"seconds": time.perf_counter() - start}
+        run = function if request["how"] == "eager" else jax.jit(function)
+        return {"outputs": [_numpy(jax, value) for value in run(*args)]}
+
+
+@contextlib.contextmanager
+def _settings(jax, settings):
+    before = {name: getattr(jax.config, name) for name in settings}
+    try:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+def _function(request):
+    path = request["path"]
+    names = {"__name__": "candidate", "__file__": path}
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), path, "exec"), names)
+    for stand_in, function in request["callables"].items():
+        names[stand_in].function = pickle.loads(function)
+    return names[request["name"]]
+
+
+def _array(jax, value):
+    """A value as the program takes it: (implementation, words) of a key."""
+    if isinstance(value, tuple):
+        return jax.random.wrap_key_data(value[1], impl=value[0])
+    return value if isinstance(value, (bool, int, float, complex)) else jax.numpy.asarray(value)
+
+
+def _numpy(jax, value):
+    import numpy as np
+
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return str(jax.random.key_impl(value)), np.asarray(jax.random.key_data(value))
+    return np.asarray(value)
+
+
+def _predicate(spec):
+    """The predicate that `FILE.py:FUNCTION` names, or that was pickled."""
+    if spec not in _PREDICATES:
+        if isinstance(spec, bytes):
+            _PREDICATES[spec] = pickle.loads(spec)
+        else:
+            path, _, name = spec.rpartition(":")
+            found = importlib.util.spec_from_file_location("predicate", path)
+            module = importlib.util.module_from_spec(found)
+            sys.modules["predicate"] = module
+            found.loader.exec_module(module)
+            _PREDICATES[spec] = getattr(module, name)
+    return _PREDICATES[spec]
+
+
+if __name__ == "__main__":
+    main()
