@@ -20,19 +20,23 @@ if TYPE_CHECKING:
     )
     from untrace.prove.report import Proof
     from untrace.prove.verify import verify
+    from untrace.tools.watch import watch
+    from untrace.tools.watched import Watched, load_run
     from untrace.torch.annotate import annotate_torch
     from untrace.torch.api import from_torch
     from untrace.torch.environment import torch_op
 
 __all__ = [
     "CaptureError", "Decompiled", "OptionError", "OutputExistsError", "Proof", "ProofError",
-    "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "annotate_torch", "decompile",
-    "from_jaxpr", "from_torch", "rule", "steps", "torch_op", "verify",
+    "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "Watched", "annotate_torch", "decompile",
+    "from_jaxpr", "from_torch", "load_run", "rule", "steps", "torch_op", "verify", "watch",
 ]  # fmt: skip
 
 _HOMES = {
     "Proof": "untrace.prove.report",
     "verify": "untrace.prove.verify",
+    "watch": "untrace.tools.watch",
+    **dict.fromkeys(("Watched", "load_run"), "untrace.tools.watched"),
     # These need the extra untrace[torch] when they are called.
     "annotate_torch": "untrace.torch.annotate",
     "from_torch": "untrace.torch.api",
