@@ -55,6 +55,8 @@ def save_run(path: str | os.PathLike[str], name: str, records: Sequence[Record],
 def read_run(path: str | os.PathLike[str]) -> tuple[str, list[Record]]:
     """(the function's name, records) of a file that `save_run` wrote. Raises OptionError where it is none."""
     path = os.fspath(path)
+    if os.path.isfile(path) and not zipfile.is_zipfile(path):
+        raise OptionError(f"{path} is no run that untrace has saved: that is an .npz file")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = json.loads(arrays["records"].tobytes())

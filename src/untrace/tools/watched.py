@@ -92,16 +92,14 @@ class Watched:
 
     def lines(self) -> Iterator[str]:
         """The text for a terminal, line by line: each cotangent stands behind its value."""
-        yield from render.lines_of(render.beside(self._records))
-        for note in self.notes:
-            yield f"note: {note}"
+        return render.lines_of(render.beside(self._records))
 
     def json_lines(self) -> Iterator[str]:
         """A line of JSON for each record, in the order in which they were computed."""
         return map(render.as_json, self._records)
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return "\n".join([*self.lines(), *[f"note: {note}" for note in self.notes]])
 
     def _repr_html_(self) -> str:
         shown = [line for _, line in zip(range(_MOST_LINES), self.lines(), strict=False)]
