@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import jax
@@ -18,12 +19,21 @@ from untrace.ir.structured import Map, Pullback, Transformed
 from untrace.ir.types import Aval, Data
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a loop. `number`: from 0; of `scan` in the order of the elements. `count`: how many the loop has, None where
+    nobody knows. `is_first`: whether the loop begins with it."""
+
+    number: int
+    count: int | None
+    is_first: bool
+
+
 class Observer(Protocol):
     """Who looks on while a program is evaluated."""
 
-    def enter(self, equation: Equation, function: Function, turn: int | None, turns: int | None) -> None:
-        """A function begins that an equation runs. turn: of a loop, from 0, in the order of the elements; turns: how many
-        the loop has, None where nobody knows."""
+    def enter(self, equation: Equation, function: Function, args: Sequence[Data], turn: Turn | None) -> None:
+        """A function begins that an equation runs; of a loop, for a turn."""
 
     def leave(self) -> None:
         """The function that began last has ended."""
@@ -32,7 +42,7 @@ class Observer(Protocol):
         """What an equation gives where it is the observer's own; None of all others."""
 
     def computed(self, equation: Equation, outputs: Sequence[Data]) -> None:
-        """An equation that has no function to run was computed."""
+        """An equation was computed."""
 
 
 def evaluate_stepwise(function: Function, args: Sequence[Data], observer: Observer) -> list[Data]:
@@ -52,23 +62,22 @@ class _Stepwise:
         return run_equations(function, args, self._step)
 
     def _inside(
-        self,
-        equation: Equation,
-        function: Function,
-        args: Sequence[Data],
-        turn: int | None = None,
-        of: int | None = None,
+        self, equation: Equation, function: Function, args: Sequence[Data], turn: Turn | None = None
     ) -> list[Data]:
-        self._observer.enter(equation, function, turn, of)
+        self._observer.enter(equation, function, args, turn)
         try:
             return self.run(function, args)
         finally:
             self._observer.leave()
 
     def _step(self, equation: Equation, inputs: Sequence[Data]) -> Sequence[Data]:
-        own = self._observer.replaces(equation, inputs)
-        if own is not None:
-            return own
+        outputs = self._observer.replaces(equation, inputs)
+        if outputs is None:
+            outputs = self._outputs(equation, inputs)
+            self._observer.computed(equation, outputs)
+        return outputs
+
+    def _outputs(self, equation: Equation, inputs: Sequence[Data]) -> Sequence[Data]:
         callee = equation.callee
         if type(callee) is Scan and equation.params["length"]:
             return self._scan(callee, equation, inputs)
@@ -81,9 +90,7 @@ class _Stepwise:
         if called is not None:
             return self._inside(equation, *called)
         is_call = type(callee) in (Map, Pullback, Transformed)
-        outputs = by_body(equation, inputs) if is_call else bound(equation, inputs)
-        self._observer.computed(equation, outputs)
-        return outputs
+        return by_body(equation, inputs) if is_call else bound(equation, inputs)
 
     def _scan(self, loop: Scan, equation: Equation, inputs: Sequence[Data]) -> Sequence[Data]:
         start, length = loop.consts + loop.carries, equation.params["length"]
@@ -91,9 +98,9 @@ class _Stepwise:
         carry: Sequence[Data] = [jnp.asarray(x) for x in inputs[loop.consts : start]]
         turns = range(length)
         stacked: list[list[Data]] = [[] for _ in loop.body.results[loop.carries :]]
-        for turn in reversed(turns) if equation.params["reverse"] else turns:
+        for done, turn in enumerate(reversed(turns) if equation.params["reverse"] else turns):
             args = [*consts, *carry, *[_element(x, np.int32(turn)) for x in elements]]
-            results = self._inside(equation, loop.body, args, turn, length)
+            results = self._inside(equation, loop.body, args, Turn(turn, length, not done))
             carry = as_typed(results[: loop.carries], carry)
             for rows, value in zip(stacked, results[loop.carries :], strict=True):
                 rows.append(value)
@@ -108,10 +115,10 @@ class _Stepwise:
         carry: Sequence[Data] = [jnp.asarray(x) for x in inputs[loop.consts :]]
         turn = 0
         while True:
-            (goes,) = self._inside(equation, loop.condition, [*ours, *carry], turn)
+            (goes,) = self._inside(equation, loop.condition, [*ours, *carry], Turn(turn, None, not turn))
             if not jnp.any(goes):
                 return carry
-            new = as_typed(self._inside(equation, loop.body, [*consts, *carry], turn), carry)
+            new = as_typed(self._inside(equation, loop.body, [*consts, *carry], Turn(turn, None, False)), carry)
             if loop.condition.result_avals[0].shape:
                 # Of a loop that `jax.vmap` has batched: what is done already keeps its carry.
                 new = [

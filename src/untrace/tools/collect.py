@@ -12,6 +12,8 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function
+from untrace.ir.stepwise import Turn
+from untrace.ir.structured import Checkpoint, Transformed
 from untrace.ir.types import Data
 from untrace.tools.instrument import Instrumented
 from untrace.tools.probe import PROBE, VALUE, Frame, Probed
@@ -47,11 +49,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """A function that is being evaluated. `moved`: what its frames began with where it was traced, in numbers, and where it
-    is called now; JAX traces a function once for several calls."""
+    """A function that is being evaluated. `turn`: of a loop, which was run `run` times before. `moved`: what
+    its frames began with where it was traced, in numbers, and where it is called now; JAX traces a function once for
+    several calls. `is_again`: whether a checkpoint computes it once more."""
 
-    turn: tuple[int, int | None] | None
+    turn: Turn | None
+    run: int
     moved: tuple[int, tuple[Frame, ...]] | None
+    is_again: bool
 
 
 class Kept:
@@ -85,8 +90,8 @@ class Collector:
         self._text, self._wanted, self._authors, self._to = text, wanted, authors, to
         self._inside: list[_Inside] = []
         self._first_calls: dict[Function, tuple[Equation, int]] = {}
-        self._occurrences: Counter[tuple[object, ...]] = Counter()
-        self._passed: Counter[tuple[object, ...]] = Counter()
+        # How often was what seen, in the program and in each turn around.
+        self._seen: list[Counter[tuple[object, ...]]] = [Counter()]
         self._room = wanted.keep
         self._index = 0
         self.records = Kept(wanted.records)
@@ -96,14 +101,23 @@ class Collector:
 
     # ---------------------------------------------------------------- where it is
 
-    def enter(self, equation: Equation, function: Function, turn: int | None, turns: int | None) -> None:
+    def enter(self, equation: Equation, function: Function, args: Sequence[Data], turn: Turn | None) -> None:
         frames = self._frames_of(equation)
         first, depth = self._first_calls.setdefault(function, (equation, len(frames)))
         moved = None if first is equation else (depth, frames)
-        self._inside.append(_Inside(None if turn is None else (turn, turns), moved))
+        run = 0
+        if turn is not None:
+            loop = "loop", tuple([f.function for f in self._moved(frames)])
+            self._seen[-1][loop] += turn.is_first
+            run = self._seen[-1][loop] - 1
+            self._seen.append(Counter())
+        callee = equation.callee
+        is_again = type(callee) is Transformed and type(callee.how) is Checkpoint and callee.how.differentiated
+        self._inside.append(_Inside(turn, run, moved, is_again))
 
     def leave(self) -> None:
-        self._inside.pop()
+        if self._inside.pop().turn is not None:
+            self._seen.pop()
 
     def _frames_of(self, equation: Equation) -> tuple[Frame, ...]:
         if equation.origin is None:
@@ -133,8 +147,8 @@ class Collector:
         name = site.name + probed.leaf
         if site.name == "_" or not wanted.is_named(name, site.function):
             return
-        turns = tuple([i.turn for i in self._inside if i.turn is not None])
-        is_chosen = all([wanted.is_chosen(*turn) for turn in turns])
+        turns = [i.turn for i in self._inside if i.turn is not None]
+        is_chosen = all([wanted.is_chosen(turn.number, turn.count) for turn in turns])
         self.skipped += not is_chosen
         if not is_chosen or wanted.non_finite:
             if self.non_finite is not None or statistics(np.asarray(jax_compat.as_numpy(value))).is_finite:
@@ -147,12 +161,7 @@ class Collector:
             self._to(record)
 
     def _record(
-        self,
-        probed: Probed,
-        name: str,
-        frames: tuple[Frame, ...],
-        turns: tuple[tuple[int, int | None], ...],
-        value: Data,
+        self, probed: Probed, name: str, frames: tuple[Frame, ...], turns: Sequence[Turn], value: Data
     ) -> Record:
         array = np.asarray(jax_compat.as_numpy(value))
         is_key = jax_compat.is_key(value)
@@ -162,16 +171,15 @@ class Collector:
             self.not_kept += len(data)
         else:
             self._room -= len(data)
-        here = tuple(t for t, _ in turns)
-        key = probed.kind, tuple(f.function for f in frames), name, here
-        passing = probed.kind, probed.serial, name, frames, here
-        occurrence, self._occurrences[key] = self._occurrences[key], self._occurrences[key] + 1
-        times, self._passed[passing] = self._passed[passing], self._passed[passing] + 1
+        key = probed.kind, tuple([f.function for f in frames]), name
+        occurrence = (*[i.run for i in self._inside if i.turn is not None], self._seen[-1][key])
+        self._seen[-1][key] += 1
+        is_again = probed.kind == VALUE and any([i.is_again for i in self._inside])
         self._index += 1
         site = probed.site
         return Record(
-            self._index - 1, name, probed.kind, frames, turns, occurrence, site.line, site.statement,
+            self._index - 1, name, probed.kind, frames, tuple([(turn.number, turn.count) for turn in turns]), occurrence, site.line, site.statement,
             self._authors.get(site.line, ""), str(jax_compat.typeof(value).str_short(short_dtypes=True)), np.shape(value),
-            probed.batch, probed.kind == VALUE and bool(times), Statistics(np.size(array)) if is_key else statistics(array),
+            probed.batch, is_again, Statistics(np.size(array)) if is_key else statistics(array),
             hashlib.blake2b(data, digest_size=8).hexdigest(), probed.serial, kept,
         )  # fmt: skip

@@ -143,7 +143,7 @@ def as_json(record: Record) -> str:
     found = {
         "index": record.index, "name": record.name, "kind": record.kind, "function": record.function,
         "frames": [[f.function, f.line] for f in record.frames], "turns": [list(t) for t in record.turns],
-        "occurrence": record.occurrence, "line": record.line, "statement": record.statement, "author": record.author,
+        "occurrence": list(record.occurrence), "line": record.line, "statement": record.statement, "author": record.author,
         "type": record.type, "shape": list(record.shape), "batch": list(record.batch), "again": record.again,
         "size": s.size, "mean": _json(s.mean), "min": _json(s.least), "max": _json(s.most), "nan": s.nans,
         "plus_inf": s.plus_infs, "minus_inf": s.minus_infs, "zero": s.zeros, "minus_zero": s.minus_zeros,
