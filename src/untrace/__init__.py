@@ -20,19 +20,30 @@ if TYPE_CHECKING:
     )
     from untrace.prove.report import Proof
     from untrace.prove.verify import verify
+    from untrace.tools.minimize.minimal import Minimal, minimize
+    from untrace.tools.minimize.predicates import compiles_slower_than, crashes, differs, hangs, nonfinite
+    from untrace.tools.watch import watch
+    from untrace.tools.watched import Watched, load_run
     from untrace.torch.annotate import annotate_torch
     from untrace.torch.api import from_torch
     from untrace.torch.environment import torch_op
 
 __all__ = [
-    "CaptureError", "Decompiled", "OptionError", "OutputExistsError", "Proof", "ProofError",
-    "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "annotate_torch", "decompile",
-    "from_jaxpr", "from_torch", "rule", "steps", "torch_op", "verify",
+    "CaptureError", "Decompiled", "Minimal", "OptionError", "OutputExistsError", "Proof", "ProofError",
+    "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "Watched", "annotate_torch",
+    "compiles_slower_than", "crashes", "decompile", "differs", "from_jaxpr", "from_torch", "hangs",
+    "load_run", "minimize", "nonfinite", "rule", "steps", "torch_op", "verify", "watch",
 ]  # fmt: skip
 
 _HOMES = {
     "Proof": "untrace.prove.report",
     "verify": "untrace.prove.verify",
+    "watch": "untrace.tools.watch",
+    **dict.fromkeys(("Minimal", "minimize"), "untrace.tools.minimize.minimal"),
+    **dict.fromkeys(
+        ("compiles_slower_than", "crashes", "differs", "hangs", "nonfinite"), "untrace.tools.minimize.predicates"
+    ),
+    **dict.fromkeys(("Watched", "load_run"), "untrace.tools.watched"),
     # These need the extra untrace[torch] when they are called.
     "annotate_torch": "untrace.torch.annotate",
     "from_torch": "untrace.torch.api",

@@ -55,6 +55,13 @@ class Terminal:
             return
         self.page(highlighted(source), length=source.count("\n"))
 
+    def show_text(self, text: str) -> None:
+        """Prints lines on stdout as they are, on a terminal through a pager where they are many."""
+        if not self.out.is_terminal:
+            self.out.file.write(f"{text}\n")
+            return
+        self.page(Text(text), length=text.count("\n"))
+
     def show_beside(self, source: str, jaxpr: str) -> None:
         """Prints source and jaxpr side by side where there is room.
 

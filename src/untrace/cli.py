@@ -1,9 +1,9 @@
-"""The command line: `untrace demo`, `untrace write`, `untrace show` and `untrace verify`.
+"""The command line: `untrace demo`, `untrace write`, `untrace show`, `untrace verify` and `untrace watch`.
 
 Text goes to stdout and talk to stderr.  The exit codes:
 
-    0    done; for `verify`: the functions are the same
-    1    `verify` only: the functions differ
+    0    done; for `verify`: the functions are the same; for `watch --compare`: the runs are
+    1    of these two only: they differ
     2    bad usage: an unknown flag, file, function or type string, or an output file that exists
     3    it could not be done: the function cannot be traced, written or proven
     130  interrupted
@@ -42,6 +42,7 @@ examples:
   untrace write model.py:loss "{'w': f32[3,4], 'b': f32[4]}" "f32[8,3]" --grad -o grad_loss.py
   untrace show model.py:step @model.py:make_args
   untrace verify grad_loss.py:grad_loss model.py:loss @model.py:make_args --grad
+  untrace watch model.py:step @model.py:make_args --only "layer*" --save run.npz
 
 ARGS, one for each positional argument of the function that is written:
   f32[8,128]  bf16[4]  i32[]  bool[2]  key       arrays, as JAX prints their types
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    verbs = {"demo": _demo, "write": _write, "show": _show, "verify": _verify}
+    verbs = {"demo": _demo, "write": _write, "show": _show, "verify": _verify, "watch": _watch}
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_overview_parser().format_help(), end="")
         return 0
@@ -223,6 +224,61 @@ def _verify(argv: list[str]) -> int:
         verdict = untrace.verify(edited, job.function)(*job.args, **job.kwargs)
     print(verdict)
     return 0 if verdict else 1
+
+
+def _watch(argv: list[str]) -> int:
+    parser = _Parser(
+        prog="untrace watch",
+        description="Run a function one operation after the other and print its values, statement by statement of the text"
+        " that `untrace show` prints. Of types among ARGS the values are drawn.",
+    )
+    _add_function_arguments(parser)
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", default=[],
+        help='a variable, a function, function.name, or a pattern of them; "first non-finite" for the first NaN or infinity',
+    )  # fmt: skip
+    parser.add_argument("--turns", metavar="N", type=int, default=8, help="of longer loops N first turns and the last")
+    parser.add_argument(
+        "--keep", metavar="BYTES", type=int, default=1 << 26, help="of values, for --save and --compare"
+    )
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each record, as it comes")
+    parser.add_argument("--save", metavar="RUN.npz", help="write the run to this file")
+    parser.add_argument("--force", action="store_true", help="overwrite RUN.npz when it exists")
+    parser.add_argument(
+        "--compare", metavar="RUN.npz", help="say where this run differs from a saved one; 1 if it does"
+    )
+    parser.add_argument(
+        "--bits", type=float, help="with --compare: what agrees in so many significant bits is the same"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the values that are drawn")
+    options = parser.parse_intermixed_args(argv)
+    if options.save and Path(options.save).exists() and not options.force:
+        raise OutputExistsError(f"{options.save} exists; choose another --save, or overwrite with --force.")
+    terminal = _terminal()
+    with terminal.working("importing JAX"):
+        import untrace
+        from untrace.tools import render, values
+    before = untrace.load_run(options.compare) if options.compare else None
+    job = _load_job(options)
+    args, kwargs, is_drawn = values.with_values(job.args, job.kwargs, options.seed)
+    if is_drawn:
+        terminal.say(f"note: what ARGS gives as a type has values that are drawn, with --seed {options.seed}")
+    to = (lambda record: print(render.as_json(record), flush=True)) if options.json else None
+    with terminal.working("tracing, writing, proving and running"):
+        watched = untrace.watch(job.function, only=options.only, turns=options.turns, keep=options.keep, to=to)(
+            *args, **kwargs
+        )
+    if options.save:
+        watched.save(options.save, overwrite=options.force)
+    for note in watched.notes:
+        terminal.say(f"note: {note}")
+    if before is not None:
+        comparison = before.compare(watched, options.bits)
+        print(comparison)
+        return 0 if comparison else 1
+    if not options.json:
+        terminal.show_text("\n".join(watched.lines()))
+    return 0
 
 
 def _decompile(options: argparse.Namespace, terminal: Terminal) -> Any:
@@ -479,6 +535,7 @@ def _overview_parser() -> argparse.ArgumentParser:
         ("write", "write a function as a module"),
         ("show", "print a function as a module"),
         ("verify", "say whether an edited module is still the same program"),
+        ("watch", "run a function and print its values, statement by statement"),
     ):
         verbs.add_parser(name, help=purpose)
     return parser

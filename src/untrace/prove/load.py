@@ -5,6 +5,7 @@ The text is also a real file while the module lives: debuggers set breakpoints b
 
 from __future__ import annotations
 
+import ast
 import builtins
 import contextlib
 import functools
@@ -35,13 +36,17 @@ def load_text(
     callables: Mapping[str, Callable[..., Any]] = {},  # noqa: B006
     final: bool = True,
     modules: Mapping[str, types.ModuleType] | None = None,
+    run: ast.Module | None = None,
+    names: Mapping[str, Callable[..., Any]] = {},  # noqa: B006
 ) -> LoadedText:
     """The module that `source` defines, executed once. `arrays` stand where the saved module has its `.npz`.
 
     `callables`: what the module's functions that stand for Python functions without text shall call. final: whether the
     text is a file at once; else `restate` makes it one. modules: what the text imports by these names, whatever is installed.
+    run: what is executed in the text's place, with the same lines; names: what the module has beside what it defines.
     """
     module = LoadedText(name)
+    module.__dict__.update(names)
     if modules:
 
         def found(wanted: str, *where: Any) -> types.ModuleType:
@@ -60,7 +65,7 @@ def load_text(
     # No modification time: linecache then keeps the entry without asking the disk.
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     weakref.finalize(module, linecache.cache.pop, path, None)
-    code = compile(source, path, "exec", dont_inherit=True)
+    code = compile(source if run is None else run, path, "exec", dont_inherit=True)
     with jax_compat.arrays_without_compiling():
         exec(code, module.__dict__)
     for stand_in, function in callables.items():

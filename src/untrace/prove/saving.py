@@ -32,8 +32,8 @@ def save_module(path: str | os.PathLike[str], source: str, arrays: dict[str, np.
     if not os.path.isdir(folder):
         raise OptionError(f"there is no folder {folder} to save into")
     if arrays:  # first the data: a module without its data is worse than data without a module
-        _write_atomically(data, lambda temporary: save_arrays(temporary, arrays))
-    _write_atomically(path, lambda temporary: _write_text(temporary, source))
+        write_atomically(data, lambda temporary: save_arrays(temporary, arrays))
+    write_atomically(path, lambda temporary: _write_text(temporary, source))
     return path
 
 
@@ -56,7 +56,7 @@ def save_files(path: str | os.PathLike[str], texts: Mapping[str, str], overwrite
         raise OptionError(f"there is no folder {parent} to save into")
     os.makedirs(path, exist_ok=True)
     for name, text in texts.items():
-        _write_atomically(os.path.join(path, name), lambda temporary, text=text: _write_text(temporary, text))
+        write_atomically(os.path.join(path, name), lambda temporary, text=text: _write_text(temporary, text))
     return path
 
 
@@ -65,7 +65,7 @@ def _write_text(path: str, text: str) -> None:
         file.write(text)
 
 
-def _write_atomically(path: str, write: Callable[[str], None]) -> None:
+def write_atomically(path: str, write: Callable[[str], None]) -> None:
     """`write` fills a temporary file in the same folder, which then takes the place of `path` in one step."""
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".untrace_", suffix=".tmp")
     os.close(handle)

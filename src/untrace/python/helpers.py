@@ -74,6 +74,11 @@ def names_at_end() -> list[str]:
     return sorted(set(_LAST.values()))
 
 
+def all_names() -> set[str]:
+    """What helpers are called in texts, wherever they stand."""
+    return {*_LAST.values(), *[function.__name__ for function in _FUNCTIONS.values()]}
+
+
 def modules(name: str) -> tuple[str, ...]:
     return _MODULES[name]
 

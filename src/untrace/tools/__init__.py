@@ -1,1 +1,1 @@
-"""What stands on written texts and on the evaluator: looking at values, at faults, at the smallest case."""
+"""Tools that work on what was written: `watch` shows the values of a run, statement by statement."""

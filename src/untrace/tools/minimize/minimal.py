@@ -21,7 +21,7 @@ from untrace.ir.types import Data
 from untrace.prove.sample import is_concrete
 from untrace.prove.saving import save_module
 from untrace.tools.minimize.case import Case, without_arguments
-from untrace.tools.minimize.predicates import Predicate, own
+from untrace.tools.minimize.predicates import Predicate, predicate_of
 from untrace.tools.minimize.reductions import REDUCTIONS, values_simplified
 from untrace.tools.minimize.runner import Runner, environment, portable
 from untrace.tools.minimize.search import OutOfTime, Search
@@ -80,9 +80,9 @@ def minimize(
 ) -> Callable[..., Minimal]:
     """A function of `fn`'s arguments that gives the smallest program for which `predicate` holds: `minimize(fn, p)(*args)`.
 
-    predicate: `untrace.crashes()`, `hangs(seconds)`, `nonfinite()`, `differs(left, right)`, `compiles_slower_than(seconds)`; or
-        a function of (function, list of its arguments), or `file.py:name` of one. It has to hold for the same reason: the same
-        exception and message but for numbers and names, the same signal, a NaN and not an infinity.
+    predicate: `untrace.crashes()`, `hangs(seconds)`, `nonfinite()`, `differs(left, right)`, `compiles_slower_than(seconds)`, or
+        one of these as a string; or a function of (function, list of its arguments), or `file.py:name` of one. It has to hold
+        for the same reason: the same exception and message but for numbers and names, the same signal, a NaN and not an infinity.
     path: a `.py` file where the best program so far always is; it is replaced.
     seconds: the limit of one run of a candidate, in a process of its own that is replaced after a crash. budget: of all.
     repeats: how often a candidate is run before it counts as sound, for faults that do not always show.
@@ -94,7 +94,7 @@ def minimize(
     Raises CaptureError where `fn` cannot be traced, OptionError where the predicate does not hold of the program itself, or an
     argument is no value.
     """
-    wanted: Predicate = own(predicate) if callable(predicate) or isinstance(predicate, str) else predicate
+    wanted = predicate_of(predicate)
     if repeats < 1 or seconds <= 0:
         raise OptionError(f"repeats={repeats} and seconds={seconds} must be positive")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import re
@@ -218,14 +219,42 @@ def compiles_slower_than(seconds: float) -> Predicate:
     return CompilesSlowerThan(seconds)
 
 
-def own(predicate: Callable[..., object] | str) -> Predicate:
-    """A predicate of the user's: a function of (fn, args) or `file.py:name` of one. Raises OptionError for one that no other
-    process can have."""
-    if isinstance(predicate, str):
-        path, colon, name = predicate.rpartition(":")
-        if not colon or not name.isidentifier() or not Path(path).is_file():
-            raise OptionError(f"{predicate!r} is no predicate; one is named FILE.py:FUNCTION")
-        return Own(f"{Path(path).resolve()}:{name}", predicate)
+BUILT_IN: Mapping[str, Callable[..., Predicate]] = {
+    f.__name__: f for f in (crashes, hangs, nonfinite, differs, compiles_slower_than)
+}
+
+
+def predicate_of(given: Predicate | Callable[..., object] | str) -> Predicate:
+    """The predicate that a user means: one of the built-in ones, also as source (`hangs(5)`), a function, `file.py:name`.
+
+    Raises OptionError for what is none.
+    """
+    if isinstance(given, str):
+        name, bracket, rest = given.partition("(")
+        if name not in BUILT_IN:
+            return _in_file(given)
+        try:
+            call = ast.parse(given if bracket else f"{given}()", mode="eval").body
+            assert isinstance(call, ast.Call)
+            args = [ast.literal_eval(a) for a in call.args]
+            return BUILT_IN[name](*args, **{k.arg or "": ast.literal_eval(k.value) for k in call.keywords})
+        except (SyntaxError, ValueError, TypeError, AssertionError) as error:
+            raise OptionError(f"{given!r} is no call of {name} with numbers and words: {error}") from error
+    if given in BUILT_IN.values():
+        return given()  # pyrefly: ignore
+    return own(given) if callable(given) else given
+
+
+def _in_file(place: str) -> Predicate:
+    path, colon, name = place.rpartition(":")
+    if not colon or not name.isidentifier() or not Path(path).is_file():
+        known = ", ".join(BUILT_IN)
+        raise OptionError(f"{place!r} is no predicate; there are {known}, and one's own as FILE.py:FUNCTION")
+    return Own(f"{Path(path).resolve()}:{name}", place)
+
+
+def own(predicate: Callable[..., object]) -> Predicate:
+    """A predicate of the user's, a function of (fn, args). Raises OptionError for one that no other process can have."""
     name = getattr(predicate, "__name__", "predicate")
     if importlib.util.find_spec("cloudpickle") is not None:
         import cloudpickle
