@@ -24,6 +24,7 @@ from untrace.tools.minimize.case import (
     traced_again,
     with_outputs,
 )
+from untrace.tools.minimize.runner import Ran, from_portable
 from untrace.tools.minimize.search import Search, fewer
 
 Reduction = Callable[[Search], bool]
@@ -72,7 +73,7 @@ def calls_opened(search: Search) -> bool:
     every = {**dict(zip(jaxpr.invars, base.args, strict=True)), **search.values()}
     for equation in jaxpr.eqns:
         inputs = [a.val if type(a) is jax_compat.LITERAL_TYPE else every.get(a, made_up(a.aval)) for a in equation.invars]
-        for body, args in _inside(equation, inputs):
+        for body, args in [*_inside(equation, inputs), *_last_turn(search, equation, inputs)]:
             if len(args) == len(jax_compat.open_jaxpr(body)[0].invars):
                 if _adopts(search, lambda body=body, args=args: Case(body, tuple(args), base.name)):
                     return True
@@ -110,6 +111,25 @@ def _inside(equation: JaxprEqn, inputs: Sequence[Data]) -> Iterator[tuple[Data, 
         whole = equation.params["num_consts"] + equation.params["num_carry"]
         for turn in dict.fromkeys((0, equation.params["length"] - 1)):
             yield equation.params["jaxpr"], [*inputs[:whole], *[np.asarray(x)[turn] for x in inputs[whole:]]]
+
+
+def _last_turn(search: Search, equation: JaxprEqn, inputs: Sequence[Data]) -> Iterator[tuple[Data, Sequence[Data]]]:
+    """The body of a loop with what its last turn takes, as the turns before it have left it."""
+    if equation.primitive.name != "scan" or equation.params["length"] < 2:
+        return
+    last, consts, carries = (equation.params[k] for k in ("length", "num_consts", "num_carry"))
+    last = 0 if equation.params["reverse"] else last - 1
+    others = equation.replace(params={**equation.params, "length": equation.params["length"] - 1})
+    rest = slice(1, None) if equation.params["reverse"] else slice(-1)
+    given = [*inputs[: consts + carries], *[x[rest] for x in inputs[consts + carries :]]]
+    try:
+        before = jax.make_jaxpr(lambda *xs: jax_compat.bind_equation(others, xs)[:carries])(*given)
+        outcome = search.runner.run(Case(before, tuple(given)), "eager")
+    except Exception:  # what cannot be run by itself has no last turn by itself
+        return
+    if isinstance(outcome, Ran):
+        carry = map(from_portable, outcome.outputs)
+        yield equation.params["jaxpr"], [*inputs[:consts], *carry, *[x[last] for x in inputs[consts + carries :]]]
 
 
 def _in_place(equation: JaxprEqn) -> Iterator[Change]:
@@ -237,17 +257,32 @@ def _of_other_parameters(base: Case, other: Callable[[object], object], changed:
             return run_body(body, inputs, change)
         params = {k: other(v) for k, v in equation.params.items()}
         if jax_compat.jaxprs_in(equation):
-            if equation.primitive.name != "scan":
-                raise Unfit
-            whole = params["num_consts"] + params["num_carry"]
             types = [jax.typeof(jnp.asarray(x)) for x in inputs]
-            types = [*types[:whole], *[jax.ShapeDtypeStruct(t.shape[1:], t.dtype) for t in types[whole:]]]
-            body = equation.params["jaxpr"]
-            params["jaxpr"] = jax.make_jaxpr(lambda *xs: run_body(body, xs, change))(*types)
+            params |= _bodies_of(equation, types, lambda body: lambda *xs: run_body(body, xs, change))
         return jax_compat.bind_equation(equation.replace(params=params), inputs)
 
     _, consts = jax_compat.open_jaxpr(base.closed)
     return traced_again(base, change, [changed(a) for a in base.args], [changed(c) for c in consts])
+
+
+def _bodies_of(
+    equation: JaxprEqn, types: Sequence[Data], run: Callable[[Data], Callable[..., Sequence[Data]]]
+) -> dict[str, object]:
+    """The parameters of a loop or a choice that are bodies, traced again for operands of these types. Raises Unfit for others."""
+    params = equation.params
+    if equation.primitive.name == "scan":
+        whole = params["num_consts"] + params["num_carry"]
+        rows = [jax.ShapeDtypeStruct(t.shape[1:], t.dtype) for t in types[whole:]]
+        return {"jaxpr": jax.make_jaxpr(run(params["jaxpr"]))(*types[:whole], *rows)}
+    if equation.primitive.name == "cond":
+        return {"branches": tuple([jax.make_jaxpr(run(b))(*types[1:]) for b in params["branches"]])}
+    if equation.primitive.name == "while":
+        ours, whole = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        return {
+            "cond_jaxpr": jax.make_jaxpr(run(params["cond_jaxpr"]))(*types[:ours], *types[whole:]),
+            "body_jaxpr": jax.make_jaxpr(run(params["body_jaxpr"]))(*types[ours:]),
+        }
+    raise Unfit
 
 
 def values_simplified(search: Search) -> bool:

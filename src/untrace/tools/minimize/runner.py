@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import select
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +25,7 @@ from untrace.ir.types import Data
 from untrace.tools.minimize.case import Case
 
 WORKER = Path(__file__).with_name("worker.py")
-# A process that has just started imports JAX first.
-_STARTS = 60.0
+_STARTS = 120.0  # seconds in which a process has to import JAX
 _TAIL = 4000  # characters of what a worker printed
 
 
@@ -65,50 +67,66 @@ Outcome: TypeAlias = Ran | Raised | Died | TimedOut
 class _Worker:
     def __init__(self, python: str) -> None:
         try:
-            self.process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [python, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         except OSError as error:
             raise OptionError(f"the Python {python!r} does not start: {error}") from error
-        self.said = b""
-        self.has_answered = False
+        self._said = b""
+        self._running: int | None = None  # the process that runs candidates
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.said = (self.said + line)[-_TAIL:]
+        assert self._process.stderr is not None
+        while data := self._process.stderr.read1(_TAIL):  # pyrefly: ignore
+            self._said = (self._said + data)[-_TAIL:]
 
     def ask(self, request: Mapping[str, object], seconds: float) -> dict[str, object] | Died | TimedOut:
-        stdin, stdout = self.process.stdin, self.process.stdout
-        assert stdin is not None and stdout is not None
+        assert self._process.stdin is not None
+        if self._running is None:
+            ready = self._answer(_STARTS)
+            if not isinstance(ready, dict) or "process" not in ready:
+                raise OptionError(f"the Python that runs candidates, with JAX, does not start: {ready}")
+            self._running, self._said = int(str(ready["process"])), b""
         try:
-            pickle.dump(request, stdin)
-            stdin.flush()
+            pickle.dump(request, self._process.stdin)
+            self._process.stdin.flush()
         except OSError:
-            return self._died()
-        limit = seconds + (0 if self.has_answered else _STARTS)
-        if not select.select([stdout], [], [], limit)[0]:
-            self.close()
-            return TimedOut(seconds)
-        try:
-            answer = pickle.load(stdout)
-        except (EOFError, pickle.UnpicklingError):
-            return self._died()
-        self.has_answered = True
+            return self._died(self._process.wait())
+        answer = self._answer(seconds)
+        if isinstance(answer, TimedOut):
+            os.kill(self._running, signal.SIGKILL)
+            self._answer(_STARTS)
+            self._running = None
+        elif isinstance(answer, dict) and "died" in answer:
+            return self._died(int(str(answer["died"])))
         return answer
 
-    def _died(self) -> Died:
-        code = self.process.wait()
-        return Died(code, self.said.decode(errors="replace"))
+    def _answer(self, seconds: float) -> dict[str, object] | Died | TimedOut:
+        stdout = self._process.stdout
+        assert stdout is not None
+        if not select.select([stdout], [], [], seconds)[0]:
+            return TimedOut(seconds)
+        try:
+            return pickle.load(stdout)
+        except (EOFError, pickle.UnpicklingError):
+            return self._died(self._process.wait())
+
+    def _died(self, code: int) -> Died:
+        self._running = None
+        time.sleep(0.05)  # for the last of what it said
+        return Died(code, self._said.decode(errors="replace"))
 
     @property
     def is_alive(self) -> bool:
-        return self.process.poll() is None
+        return self._process.poll() is None
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        if self._running is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._running, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
 
 
 @dataclass

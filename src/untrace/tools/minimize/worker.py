@@ -4,10 +4,10 @@ Needs JAX and nothing of untrace, so that another Python, with another JAX, can 
 
     python worker.py < REQUESTS > ANSWERS
 
-A request is a dict: `path` and `name` of a module's function, `args`, `callables` (what it calls
-back, pickled), `how` ("jit", "eager", "compile" or "predicate"),
-`settings` of jax.config, `predicate`. An answer is a dict with `outputs`, `seconds`, `holds`, or
-`raised`: (the exception's type, its message).
+It says `jax`, its version, and `process`, its number, when it is ready, and `died`, the exit status, when a program has ended it
+and another one is about to be. A request is a dict: `path` and `name` of a module's function, `args`, `callables`
+(what it calls back, pickled), `how` ("jit", "eager", "compile" or "predicate"), `settings` of jax.config, `predicate`. An
+answer is a dict with `outputs`, `seconds`, `holds`, or `raised`: (the exception's type, its message).
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import os
 import pickle
 import sys
 import time
+import warnings
 
 _PREDICATES = {}
 
@@ -24,17 +25,34 @@ def main():
     # What the program prints must not stand among the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    import jax
+
+    warnings.filterwarnings("ignore", message=".*fork.*")
+    while hasattr(os, "fork"):
+        # The one that has imported JAX stays as it is: what a program ends is a copy, and the next one starts at once.
+        child = os.fork()
+        if not child:
+            break
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == 0:
+            return
+        _give(answers, {"died": code})
+    _give(answers, {"jax": jax.__version__, "process": os.getpid()})
     while True:
         try:
             request = pickle.load(sys.stdin.buffer)
         except EOFError:
-            return
+            os._exit(0)
         try:
             answer = _answer(request)
         except Exception as error:
             answer = {"raised": (type(error).__name__, str(error))}
-        pickle.dump(answer, answers)
-        answers.flush()
+        _give(answers, answer)
+
+
+def _give(answers, answer):
+    pickle.dump(answer, answers)
+    answers.flush()
 
 
 def _answer(request):
