@@ -210,6 +210,11 @@ class _Instrumenter(ast.NodeTransformer):
         if isinstance(value, (ast.Tuple, ast.List)):
             value.elts = [self._given_back(part, f"{name}[{i}]", text) for i, part in enumerate(value.elts)]
             return value
+        if isinstance(value, ast.Dict):
+            words = [ast.unparse(key) if key is not None else "**" for key in value.keys]
+            parts = zip(words, value.values, strict=True)
+            value.values = [self._given_back(part, f"{name}[{word}]", text) for word, part in parts]
+            return value
         if not isinstance(value, _COMPUTES):
             return value
         site = Site(value.lineno, ".".join(self._path), name, text, assigns=False)

@@ -1,0 +1,166 @@
+"""Writes docs/tools.md: what the tools show of a small program.
+
+python docs/make_tools.py            writes it
+python docs/make_tools.py --check    says whether it is up to date
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+
+import untrace
+
+PAGE = Path(__file__).resolve().parent / "tools.md"
+
+MODEL = """\
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def layer(params, x):
+    hidden = jax.nn.relu(x @ params["w"] + params["b"])
+    scale = jnp.sqrt(jnp.mean(hidden**2, axis=-1, keepdims=True))
+    return hidden / scale
+
+
+def loss(params, x, target):
+    x = layer(params, x)
+
+    def relax(state, _):
+        state = state - 0.5 * jnp.sin(state)
+        return state, jnp.abs(state).max()
+
+    state, sizes = lax.scan(relax, x, length=4)
+    return jnp.mean((state - target) ** 2) + sizes[-1]
+
+
+def step(params, x, target):
+    value, grads = jax.value_and_grad(loss)(params, x, target)
+    new = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+    return value, new
+"""
+
+# One sentence on each line, as in all documents.
+# ruff: noqa: E501
+TEXT = """\
+# Tools
+
+This page is written by `python docs/make_tools.py`; what it shows is what the tools print.
+
+## `untrace.watch`: the values, statement by statement
+
+```python
+{model}```
+
+`print(untrace.watch(step, turns=2)(params, x, target))`:
+
+```
+{watched}
+```
+
+Each line is a statement of the text that `untrace.decompile` writes, with the type of what it gives, the mean, the least and the largest of the finite numbers, a histogram from the one to the other, counts of what is worth a look (`0`, `-0`, `nan`, `+inf`, `-inf`, `subnormal`), and your own line.
+Scalars stand in full.
+A function that is called is one step further in; a loop shows its turns, from 0 on: of one with more than `turns=` (8) the first ones and the last one, or the turns that you name, `turns={{0, 500}}`.
+Of a choice the branch that ran is there.
+`∂ hidden` is the cotangent of `hidden`, of a derivative that the text calls; `d hidden` is a tangent of forward mode.
+What `jax.checkpoint` computes once more says `(again)`, and what `jax.vmap` maps says which axis is the batch's.
+
+Each operation is computed by itself, in the order of the program, so that the numbers are those of the operations.
+A jitted run may round otherwise, for XLA fuses what stands side by side.
+
+### What is asked of a run
+
+```python
+w = untrace.watch(step)(params, x, target)
+w.result                      # what step gives
+w["hidden"]                   # the last value, a NumPy array; w["layer.hidden"] of one function's
+w.all("hidden")               # all its records, those of its cotangents too
+w.records()                   # every record: name, frames, turns, line, author, type, statistics, value
+w.where_first_nonfinite()     # the record of the first NaN or infinity; None
+w.json_lines()                # a line of JSON for each record
+```
+
+`only=` names what is recorded: a variable, a function, `layer.hidden`, a pattern (`layer*`), or `"first non-finite"`.
+A NaN or an infinity in a turn that is not recorded is found all the same.
+
+Memory is bounded: `keep=` is how many bytes of values are kept (64 MiB; statistics are always there), `records=` how many records (200,000; the first half and the last ones), and `to=` gets each record as it comes.
+Where something is left out, a note says so.
+
+### Two runs
+
+`w.compare(other)` lays two runs beside each other, by names and turns: with other arguments, another dtype, another device or precision, or of an edited text.
+It names the first statement that differs, in how many significant bits the two agree (-log2 of the largest deviation by the largest value), and what comes after it.
+Here `params`, `x` and `target` are bfloat16 the second time; a statement differs there that agrees in fewer than the eight bits of bfloat16:
+
+```
+{compared}
+```
+
+`compare(other, bits=12)` asks for so many bits.
+Two settings often do not fit one process: `w.save("run.npz")` and `untrace.load_run("run.npz")` take a run from one to the other.
+
+### On the command line
+
+```console
+$ untrace watch model.py:step @model.py:make_args
+$ untrace watch model.py:step @model.py:make_args --only "first non-finite" --json
+$ untrace watch model.py:step @model.py:make_args --save before.npz
+$ untrace watch model.py:step @model.py:make_args --compare before.npz
+```
+
+The last one says where the run differs and exits with 1 if it does.
+Of arguments that are types (`f32[8,128]`) the values are drawn, with `--seed`.
+"""
+
+
+def model(folder: str) -> ModuleType:
+    """The program as a module of its own, in a file."""
+    path = Path(folder) / "model.py"
+    path.write_text(MODEL, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("model", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def page() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        step = model(folder).step
+        grid = jnp.linspace(-1.0, 1.0, 12)
+        args = (
+            {"w": jnp.sin(9 * grid).reshape(4, 3), "b": jnp.zeros(3)},
+            jnp.cos(7 * grid).reshape(3, 4),
+            grid[:9].reshape(3, 3),
+        )
+        watched = untrace.watch(step, turns=2)(*args)
+        half = untrace.watch(step, turns=2)(*halved(args))
+        compared = "\n".join(watched.compare(half).lines(most=8))
+        return TEXT.format(model=MODEL, watched="\n".join(watched.lines()), compared=compared)
+
+
+def halved(args: tuple[object, ...]) -> tuple[object, ...]:
+    """The arguments as bfloat16."""
+    return jax.tree.map(lambda x: x.astype(jnp.bfloat16), args)
+
+
+def main() -> int:
+    text = page()
+    if "--check" in sys.argv[1:]:
+        is_same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
+        print("docs/tools.md is up to date" if is_same else "docs/tools.md is another: python docs/make_tools.py")
+        return not is_same
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
