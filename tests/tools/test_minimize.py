@@ -69,7 +69,9 @@ def test_an_own_predicate_in_a_file(tmp_path: Any) -> None:
         "    return 'tanh' in text and 'cumsum' in text\n"
     )
     found = untrace.minimize(layers, f"{file}:holds")(X)
-    assert found.equations[0] == 2 and {"tanh", "cumsum"} <= set(found.source.replace("(", " ").replace(".", " ").split())
+    assert found.equations[0] == 2 and {"tanh", "cumsum"} <= set(
+        found.source.replace("(", " ").replace(".", " ").split()
+    )
 
 
 def abort_on_large(limit: float, x: Any) -> Any:
@@ -90,7 +92,9 @@ def called_back(function: Any, x: Any) -> Any:
     return layers(z)
 
 
-@pytest.mark.parametrize("function", [functools.partial(abort_on_large, 0.5), raise_on_large], ids=["abort", "exception"])
+@pytest.mark.parametrize(
+    "function", [functools.partial(abort_on_large, 0.5), raise_on_large], ids=["abort", "exception"]
+)
 def test_a_process_that_dies_and_an_exception(function: Any) -> None:
     pytest.importorskip("cloudpickle")
     found = untrace.minimize(functools.partial(called_back, function), untrace.crashes())(X)

@@ -102,7 +102,9 @@ def without_arguments(case: Case) -> Case:
 def made_up(aval: Aval) -> Data:
     """A value of a type of which none is known: ones, zeros of integers, a key of 0."""
     if jax_compat.is_key_dtype(aval.dtype):
-        keys = jax.random.split(jax.random.key(0, impl=jax_compat.key_impl_name(aval)), max(int(np.prod(aval.shape)), 1))
+        keys = jax.random.split(
+            jax.random.key(0, impl=jax_compat.key_impl_name(aval)), max(int(np.prod(aval.shape)), 1)
+        )
         return keys.reshape(aval.shape)
     is_inexact = jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact)
     return (np.ones if is_inexact else np.zeros)(aval.shape, aval.dtype)
@@ -112,7 +114,9 @@ def made_up(aval: Aval) -> Data:
 Change = Callable[[JaxprEqn, Sequence[Data]], "Sequence[Data] | None"]
 
 
-def traced_again(case: Case, change: Change, args: Sequence[Data] | None = None, consts: Sequence[Data] | None = None) -> Case:
+def traced_again(
+    case: Case, change: Change, args: Sequence[Data] | None = None, consts: Sequence[Data] | None = None
+) -> Case:
     """The program with other equations in the place of those for which `change` gives results, in bodies too.
 
     Raises Unfit where the types no longer fit.
@@ -130,7 +134,10 @@ def traced_again(case: Case, change: Change, args: Sequence[Data] | None = None,
 
 
 def _run(jaxpr: Jaxpr, consts: Sequence[Data], args: Sequence[Data], change: Change) -> list[Data]:
-    env: dict[Variable, Data] = {**dict(zip(jaxpr.constvars, consts, strict=True)), **dict(zip(jaxpr.invars, args, strict=True))}
+    env: dict[Variable, Data] = {
+        **dict(zip(jaxpr.constvars, consts, strict=True)),
+        **dict(zip(jaxpr.invars, args, strict=True)),
+    }
 
     def read(atom: Variable) -> Data:
         return atom.val if type(atom) is jax_compat.LITERAL_TYPE else env[atom]
@@ -139,7 +146,9 @@ def _run(jaxpr: Jaxpr, consts: Sequence[Data], args: Sequence[Data], change: Cha
         inputs = [read(a) for a in equation.invars]
         found = change(equation, inputs)
         if found is None:
-            found = jax_compat.bind_equation(jax_compat.with_inner_jaxprs(equation, lambda inner: _body(inner, change)), inputs)
+            found = jax_compat.bind_equation(
+                jax_compat.with_inner_jaxprs(equation, lambda inner: _body(inner, change)), inputs
+            )
         env.update(zip(equation.outvars, found, strict=True))
     return [read(a) for a in jaxpr.outvars]
 
@@ -156,7 +165,9 @@ def _body(closed: Jaxpr, change: Change) -> Jaxpr:
         touched.append(found is not None)
         return found
 
-    new = jax.make_jaxpr(lambda *xs: _run(jaxpr, consts, xs, noted))(*[jax_compat.plain_aval(v.aval) for v in jaxpr.invars])
+    new = jax.make_jaxpr(lambda *xs: _run(jaxpr, consts, xs, noted))(
+        *[jax_compat.plain_aval(v.aval) for v in jaxpr.invars]
+    )
     if not any(touched):
         return closed
     if [v.aval for v in jax_compat.open_jaxpr(new)[0].outvars] != [v.aval for v in jaxpr.outvars]:
@@ -179,8 +190,10 @@ def body_of(equation: JaxprEqn) -> Jaxpr | None:
         return None
     for body in jax_compat.jaxprs_in(equation):
         jaxpr, _ = jax_compat.open_jaxpr(body)
-        pairs = [*zip(jaxpr.invars, equation.invars, strict=False), *zip(jaxpr.outvars, equation.outvars, strict=False)]
-        sizes = len(jaxpr.invars) == len(equation.invars) and len(jaxpr.outvars) == len(equation.outvars)
-        if sizes and all(a.aval.shape == b.aval.shape and a.aval.dtype == b.aval.dtype for a, b in pairs):
+        if _types(jaxpr.invars) == _types(equation.invars) and _types(jaxpr.outvars) == _types(equation.outvars):
             return body
     return None
+
+
+def _types(atoms: Sequence[Variable]) -> list[object]:
+    return [(getattr(a.aval, "shape", None), getattr(a.aval, "dtype", None)) for a in atoms]

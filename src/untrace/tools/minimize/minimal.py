@@ -183,7 +183,14 @@ def _written(case: Case, predicate: Predicate, fault: object, before: int, path:
     values = []
     for place, value in enumerate(map(portable, case.args)):
         values.append(_literal(value, f"argument_{place}", arrays))
-    body = ["ARGS = (", *[f"    {v}," for v in values], ")", "", 'if __name__ == "__main__":', f"    print(jax.jit({text.name})(*ARGS))"]
+    body = [
+        "ARGS = (",
+        *[f"    {v}," for v in values],
+        ")",
+        "",
+        'if __name__ == "__main__":',
+        f"    print(jax.jit({text.name})(*ARGS))",
+    ]
     source = _module(text.source, "\n".join(head), body)
     return Minimal(source, text.name, case.args, (now, before), predicate.words, said, False, 0, text, arrays)
 
@@ -232,7 +239,9 @@ def _module(source: str, head: str, body: Sequence[str]) -> str:
     imports = {lines[n.lineno - 1]: _module_of(n) for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))}
     wanted = {"jax": "import jax", "jnp": "import jax.numpy as jnp", "np": "import numpy as np", "os": "import os"}
     imports |= {line: line.split()[1] for name, line in wanted.items() if f"{name}." in text}
-    kept = [n for n in tree.body if not isinstance(n, (ast.Import, ast.ImportFrom))][ast.get_docstring(tree) is not None :]
+    kept = [n for n in tree.body if not isinstance(n, (ast.Import, ast.ImportFrom))][
+        ast.get_docstring(tree) is not None :
+    ]
     first = min([kept[0].lineno, *[d.lineno for d in getattr(kept[0], "decorator_list", [])]])
     ours = sorted(line for line, module in imports.items() if module.partition(".")[0] in sys.stdlib_module_names)
     theirs = sorted((line for line in imports if line not in ours), key=lambda line: (line.startswith("from"), line))

@@ -240,9 +240,10 @@ def predicate_of(given: Predicate | Callable[..., object] | str) -> Predicate:
             return BUILT_IN[name](*args, **{k.arg or "": ast.literal_eval(k.value) for k in call.keywords})
         except (SyntaxError, ValueError, TypeError, AssertionError) as error:
             raise OptionError(f"{given!r} is no call of {name} with numbers and words: {error}") from error
-    if given in BUILT_IN.values():
-        return given()  # pyrefly: ignore
-    return own(given) if callable(given) else given
+    if not callable(given):
+        return given
+    built_in = next((f for f in BUILT_IN.values() if f is given), None)
+    return own(given) if built_in is None else built_in()
 
 
 def _in_file(place: str) -> Predicate:

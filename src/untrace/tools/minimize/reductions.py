@@ -72,7 +72,9 @@ def calls_opened(search: Search) -> bool:
         return False
     every = {**dict(zip(jaxpr.invars, base.args, strict=True)), **search.values()}
     for equation in jaxpr.eqns:
-        inputs = [a.val if type(a) is jax_compat.LITERAL_TYPE else every.get(a, made_up(a.aval)) for a in equation.invars]
+        inputs = [
+            a.val if type(a) is jax_compat.LITERAL_TYPE else every.get(a, made_up(a.aval)) for a in equation.invars
+        ]
         for body, args in [*_inside(equation, inputs), *_last_turn(search, equation, inputs)]:
             if len(args) == len(jax_compat.open_jaxpr(body)[0].invars):
                 if _adopts(search, lambda body=body, args=args: Case(body, tuple(args), base.name)):
@@ -149,8 +151,10 @@ def loops_shortened(search: Search) -> bool:
         for fewer_turns in sorted({1, 2, length // 2, length - 1} - {0, length}):
             if fewer_turns < length:
 
-                def change(e: JaxprEqn, inputs: Sequence[Data], n: int = fewer_turns) -> Sequence[Data] | None:
-                    return _shortened(e, inputs, n) if e is equation else None
+                def change(
+                    e: JaxprEqn, inputs: Sequence[Data], loop: JaxprEqn = equation, n: int = fewer_turns
+                ) -> Sequence[Data] | None:
+                    return _shortened(e, inputs, n) if e is loop else None
 
                 if _adopts_shorter(search, lambda change=change: traced_again(base, change)):
                     return True
@@ -193,7 +197,13 @@ def bodies_emptied(search: Search) -> bool:
 
 def _instead(aval: Data, inputs: Sequence[Data]) -> Data:
     same = [x for x in inputs if getattr(x, "shape", None) == aval.shape and getattr(x, "dtype", None) == aval.dtype]
-    return same[0] if same else jnp.asarray(made_up(aval)) if jax_compat.is_key_dtype(aval.dtype) else jnp.zeros(aval.shape, aval.dtype)
+    return (
+        same[0]
+        if same
+        else jnp.asarray(made_up(aval))
+        if jax_compat.is_key_dtype(aval.dtype)
+        else jnp.zeros(aval.shape, aval.dtype)
+    )
 
 
 def sizes_lowered(search: Search) -> bool:
@@ -228,7 +238,11 @@ def _resized(base: Case, size: int, less: int, end: bool) -> Case:
 def types_narrowed(search: Search) -> bool:
     """Arrays of 32 bits in the place of those of 64."""
     base = search.best
-    kinds = {np.dtype("float64"): np.dtype("float32"), np.dtype("int64"): np.dtype("int32"), np.dtype("complex128"): np.dtype("complex64")}
+    kinds = {
+        np.dtype("float64"): np.dtype("float32"),
+        np.dtype("int64"): np.dtype("int32"),
+        np.dtype("complex128"): np.dtype("complex64"),
+    }
 
     def narrowed(value: object) -> object:
         return kinds.get(value, value) if isinstance(value, np.dtype) else value
@@ -326,7 +340,9 @@ def _simpler(value: Data) -> Iterator[Data]:
     if array.dtype.kind == "f" and np.isfinite(array).all():
         for digits in (1, 2, 3):
             with np.errstate(all="ignore"):
-                scale = 10.0 ** (digits - 1 - np.floor(np.log10(np.where(array == 0, 1, np.abs(array.astype(np.float64))))))
+                scale = 10.0 ** (
+                    digits - 1 - np.floor(np.log10(np.where(array == 0, 1, np.abs(array.astype(np.float64)))))
+                )
                 rounded = (np.round(array * scale) / scale).astype(array.dtype)
             if np.isfinite(rounded).all() and (rounded != array).any():
                 yield rounded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import pickle
 import select
@@ -23,6 +24,7 @@ from untrace import jax_compat
 from untrace._errors import OptionError
 from untrace.ir.types import Data
 from untrace.tools.minimize.case import Case
+from untrace.tools.minimize.worker import Answer, Request
 
 WORKER = Path(__file__).with_name("worker.py")
 _STARTS = 120.0  # seconds in which a process has to import JAX
@@ -68,7 +70,7 @@ class _Worker:
     def __init__(self, python: str) -> None:
         try:
             self._process = subprocess.Popen(
-                [python, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                [python, "-P", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         except OSError as error:
             raise OptionError(f"the Python {python!r} does not start: {error}") from error
@@ -78,16 +80,16 @@ class _Worker:
 
     def _listen(self) -> None:
         assert self._process.stderr is not None
-        while data := self._process.stderr.read1(_TAIL):  # pyrefly: ignore
+        while data := os.read(self._process.stderr.fileno(), _TAIL):
             self._said = (self._said + data)[-_TAIL:]
 
-    def ask(self, request: Mapping[str, object], seconds: float) -> dict[str, object] | Died | TimedOut:
+    def ask(self, request: Request, seconds: float) -> Answer | Died | TimedOut:
         assert self._process.stdin is not None
         if self._running is None:
             ready = self._answer(_STARTS)
             if not isinstance(ready, dict) or "process" not in ready:
                 raise OptionError(f"the Python that runs candidates, with JAX, does not start: {ready}")
-            self._running, self._said = int(str(ready["process"])), b""
+            self._running, self._said = ready["process"], b""
         try:
             pickle.dump(request, self._process.stdin)
             self._process.stdin.flush()
@@ -99,10 +101,10 @@ class _Worker:
             self._answer(_STARTS)
             self._running = None
         elif isinstance(answer, dict) and "died" in answer:
-            return self._died(int(str(answer["died"])))
+            return self._died(answer["died"])
         return answer
 
-    def _answer(self, seconds: float) -> dict[str, object] | Died | TimedOut:
+    def _answer(self, seconds: float) -> Answer | Died | TimedOut:
         stdout = self._process.stdout
         assert stdout is not None
         if not select.select([stdout], [], [], seconds)[0]:
@@ -154,7 +156,7 @@ class Runner:
         self.runs += 1
         path = os.path.join(self._folder.name, "candidate.py")
         case.text.save(path, overwrite=True)
-        request = {
+        request: Request = {
             "path": path, "name": case.text.name, "args": [portable(a) for a in case.args], "how": how,
             "callables": _pickled(case.text.callables), "settings": dict(settings or {}), "predicate": predicate,
         }  # fmt: skip
@@ -166,9 +168,8 @@ class Runner:
         if isinstance(answer, (Died, TimedOut)):
             return answer
         if "raised" in answer:
-            kind, message = answer["raised"]  # pyrefly: ignore
-            return Raised(kind, message)
-        return Ran(tuple(answer.get("outputs", ())), answer.get("seconds", 0.0), bool(answer.get("holds")))  # pyrefly: ignore
+            return Raised(*answer["raised"])
+        return Ran(tuple(answer.get("outputs", ())), answer.get("seconds", 0.0), bool(answer.get("holds")))
 
     def close(self) -> None:
         for worker in self._workers.values():
@@ -190,7 +191,9 @@ def _pickled(callables: Mapping[str, Callable[..., object]]) -> dict[str, bytes]
     try:
         import cloudpickle
     except ImportError:
-        raise OptionError(f"the callback {next(iter(callables))} goes to another process with cloudpickle: install it") from None
+        raise OptionError(
+            f"the callback {next(iter(callables))} goes to another process with cloudpickle: install it"
+        ) from None
     return {name: cloudpickle.dumps(function) for name, function in callables.items()}
 
 
@@ -213,11 +216,10 @@ def from_portable(value: Data) -> Data:
 def environment() -> Sequence[str]:
     """What a report says of where it was found."""
     import jax
-    import jaxlib
 
     device = jax.devices()[0]
     return (
-        f"Python {sys.version.split()[0]}", f"jax {jax.__version__}", f"jaxlib {jaxlib.__version__}",
+        f"Python {sys.version.split()[0]}", f"jax {jax.__version__}", f"jaxlib {importlib.metadata.version('jaxlib')}",
         f"numpy {np.__version__}", f"{device.platform} ({device.device_kind})", *_flags(),
     )  # fmt: skip
 

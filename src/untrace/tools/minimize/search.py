@@ -73,7 +73,9 @@ def recorded(runner: Runner, case: Case) -> Mapping[Variable, Data]:
         kept = jaxpr.eqns[:count]
         wanted = [v for e in kept for v in results(e) if is_value(v.aval)]
         try:
-            outcome = runner.run(Case(jax_compat.rebuilt_jaxpr(case.closed, kept, wanted), case.args, case.name), "eager")
+            outcome = runner.run(
+                Case(jax_compat.rebuilt_jaxpr(case.closed, kept, wanted), case.args, case.name), "eager"
+            )
         except UntraceError:
             return None
         if not isinstance(outcome, Ran):

@@ -10,6 +10,8 @@ and another one is about to be. A request is a dict: `path` and `name` of a modu
 answer is a dict with `outputs`, `seconds`, `holds`, or `raised`: (the exception's type, its message).
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib.util
 import os
@@ -17,11 +19,38 @@ import pickle
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO, TypedDict
 
-_PREDICATES = {}
+
+class Request(TypedDict):
+    """What the worker is asked."""
+
+    path: str
+    name: str
+    args: list[Any]
+    callables: Mapping[str, bytes]
+    how: str
+    settings: Mapping[str, object]
+    predicate: str | bytes
 
 
-def main():
+class Answer(TypedDict, total=False):
+    """What it answers: that it is ready (`jax`, `process`), that it has `died`, or what came of a request."""
+
+    jax: str
+    process: int
+    died: int
+    outputs: list[Any]
+    seconds: float
+    holds: bool
+    raised: tuple[str, str]
+
+
+_PREDICATES: dict[str | bytes, Callable[..., object]] = {}
+
+
+def main() -> None:
     # What the program prints must not stand among the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -44,23 +73,22 @@ def main():
         except EOFError:
             os._exit(0)
         try:
-            answer = _answer(request)
+            _give(answers, _answer(request))
         except Exception as error:
-            answer = {"raised": (type(error).__name__, str(error))}
-        _give(answers, answer)
+            _give(answers, {"raised": (type(error).__name__, str(error))})
 
 
-def _give(answers, answer):
+def _give(answers: BinaryIO, answer: Answer) -> None:
     pickle.dump(answer, answers)
     answers.flush()
 
 
-def _answer(request):
+def _answer(request: Request) -> Answer:
     import jax
 
-    with _settings(jax, request["settings"]):
+    with _settings(request["settings"]):
         function = _function(request)
-        args = [_array(jax, value) for value in request["args"]]
+        args = [_array(value) for value in request["args"]]
         if request["how"] == "predicate":
             return {"holds": bool(_predicate(request["predicate"])(function, args))}
         if request["how"] == "compile":
@@ -69,11 +97,13 @@ def _answer(request):
             lowered.compile()
             return {"seconds": time.perf_counter() - start}
         run = function if request["how"] == "eager" else jax.jit(function)
-        return {"outputs": [_numpy(jax, value) for value in run(*args)]}
+        return {"outputs": [_numpy(value) for value in run(*args)]}
 
 
 @contextlib.contextmanager
-def _settings(jax, settings):
+def _settings(settings: Mapping[str, object]) -> Iterator[None]:
+    import jax
+
     before = {name: getattr(jax.config, name) for name in settings}
     try:
         for name, value in settings.items():
@@ -84,9 +114,9 @@ def _settings(jax, settings):
             jax.config.update(name, value)
 
 
-def _function(request):
+def _function(request: Request) -> Callable[..., Any]:
     path = request["path"]
-    names = {"__name__": "candidate", "__file__": path}
+    names: Any = {"__name__": "candidate", "__file__": path}
     with open(path, encoding="utf-8") as file:
         exec(compile(file.read(), path, "exec"), names)
     for stand_in, function in request["callables"].items():
@@ -94,14 +124,17 @@ def _function(request):
     return names[request["name"]]
 
 
-def _array(jax, value):
+def _array(value: Any) -> Any:
     """A value as the program takes it: (implementation, words) of a key."""
+    import jax
+
     if isinstance(value, tuple):
         return jax.random.wrap_key_data(value[1], impl=value[0])
     return value if isinstance(value, (bool, int, float, complex)) else jax.numpy.asarray(value)
 
 
-def _numpy(jax, value):
+def _numpy(value: Any) -> Any:
+    import jax
     import numpy as np
 
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -109,7 +142,7 @@ def _numpy(jax, value):
     return np.asarray(value)
 
 
-def _predicate(spec):
+def _predicate(spec: str | bytes) -> Callable[..., object]:
     """The predicate that `FILE.py:FUNCTION` names, or that was pickled."""
     if spec not in _PREDICATES:
         if isinstance(spec, bytes):
@@ -117,6 +150,7 @@ def _predicate(spec):
         else:
             path, _, name = spec.rpartition(":")
             found = importlib.util.spec_from_file_location("predicate", path)
+            assert found is not None and found.loader is not None
             module = importlib.util.module_from_spec(found)
             sys.modules["predicate"] = module
             found.loader.exec_module(module)

@@ -1,0 +1,108 @@
+"""The verbs that look into programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from untrace._errors import OutputExistsError
+from untrace.cli.arguments import Parser, add_function_arguments, check_output, load_job, make_terminal
+
+if TYPE_CHECKING:
+    pass
+
+
+def watch(argv: list[str]) -> int:
+    parser = Parser(
+        prog="untrace watch",
+        description="Run a function one operation after the other and print its values, statement by statement of the text"
+        " that `untrace show` prints. Of types among ARGS the values are drawn.",
+    )
+    add_function_arguments(parser)
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", default=[],
+        help='a variable, a function, function.name, or a pattern of them; "first non-finite" for the first NaN or infinity',
+    )  # fmt: skip
+    parser.add_argument("--turns", metavar="N", type=int, default=8, help="of longer loops N first turns and the last")
+    parser.add_argument(
+        "--keep", metavar="BYTES", type=int, default=1 << 26, help="of values, for --save and --compare"
+    )
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each record, as it comes")
+    parser.add_argument("--save", metavar="RUN.npz", help="write the run to this file")
+    parser.add_argument("--force", action="store_true", help="overwrite RUN.npz when it exists")
+    parser.add_argument(
+        "--compare", metavar="RUN.npz", help="say where this run differs from a saved one; 1 if it does"
+    )
+    parser.add_argument(
+        "--bits", type=float, help="with --compare: what agrees in so many significant bits is the same"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the values that are drawn")
+    options = parser.parse_intermixed_args(argv)
+    if options.save and Path(options.save).exists() and not options.force:
+        raise OutputExistsError(f"{options.save} exists; choose another --save, or overwrite with --force.")
+    terminal = make_terminal()
+    with terminal.working("importing JAX"):
+        import untrace
+        from untrace.tools import render, values
+    before = untrace.load_run(options.compare) if options.compare else None
+    job = load_job(options)
+    args, kwargs, is_drawn = values.with_values(job.args, job.kwargs, options.seed)
+    if is_drawn:
+        terminal.say(f"note: what ARGS gives as a type has values that are drawn, with --seed {options.seed}")
+    to = (lambda record: print(render.as_json(record), flush=True)) if options.json else None
+    with terminal.working("tracing, writing, proving and running"):
+        watched = untrace.watch(job.function, only=options.only, turns=options.turns, keep=options.keep, to=to)(
+            *args, **kwargs
+        )
+    if options.save:
+        watched.save(options.save, overwrite=options.force)
+    for note in watched.notes:
+        terminal.say(f"note: {note}")
+    if before is not None:
+        comparison = before.compare(watched, options.bits)
+        print(comparison)
+        return 0 if comparison else 1
+    if not options.json:
+        terminal.show_text("\n".join(watched.lines()))
+    return 0
+
+
+def minimize(argv: list[str]) -> int:
+    parser = Parser(
+        prog="untrace minimize",
+        description="Find the smallest program that still has a fault, and write it as a file that shows it."
+        " Of types among ARGS the values are drawn.",
+    )
+    add_function_arguments(parser)
+    parser.add_argument(
+        "--fault", metavar="PREDICATE",
+        help='"nonfinite", "crashes", "hangs(20)", "differs(\'jit\', \'eager\')", "compiles_slower_than(5)" or FILE.py:FUNCTION,'
+        " which takes the function and a list of its arguments (required)",
+    )  # fmt: skip
+    parser.add_argument("-o", "--output", metavar="LEAST.py", type=Path, help="the file to write (required)")
+    parser.add_argument("--force", action="store_true", help="overwrite LEAST.py when it exists")
+    parser.add_argument("--seconds", type=float, default=60.0, help="the limit of one run")
+    parser.add_argument("--budget", type=float, default=600.0, help="the limit of all of them, in seconds")
+    parser.add_argument("--repeats", type=int, default=1, help="runs before a candidate counts as sound")
+    parser.add_argument("--seed", type=int, default=0, help="of the values that are drawn")
+    options = parser.parse_intermixed_args(argv)
+    if options.output is None or options.fault is None:
+        parser.error("the file to write is missing: -o LEAST.py" if options.output is None else "--fault is missing")
+    check_output(options.output, options.target, force=options.force)
+    terminal = make_terminal()
+    with terminal.working("importing JAX"):
+        import untrace
+        from untrace.tools import values
+    job = load_job(options)
+    args, kwargs, is_drawn = values.with_values(job.args, job.kwargs, options.seed)
+    if is_drawn:
+        terminal.say(f"note: what ARGS gives as a type has values that are drawn, with --seed {options.seed}")
+    found = untrace.minimize(
+        job.function, options.fault, path=options.output, seconds=options.seconds, budget=options.budget,
+        repeats=options.repeats, progress=terminal.say,
+    )(*args, **kwargs)  # fmt: skip
+    now, before = found.equations
+    terminal.say(f"wrote {options.output}: {now} of {before} equations; {found.predicate}: {found.fault}")
+    if not found.finished:
+        terminal.say("note: the search was ended before it was through; a larger --budget goes on")
+    return 0
