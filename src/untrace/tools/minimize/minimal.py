@@ -117,7 +117,7 @@ def minimize(
             search = Search(runner, wanted, case, fault, repeats, time.monotonic() + budget, told)
             finished = _searched(search)
             found = _written(search.best, wanted, fault, before, "" if path is None else os.fspath(path))
-            found = _more_readable(search, found)
+            found = _more_readable(search, found, "" if path is None else os.fspath(path))
         found.finished, found.tried = finished, search.tried
         if path is not None:
             found.save(path, overwrite=True)
@@ -154,7 +154,7 @@ def _searched(search: Search) -> bool:
     return True
 
 
-def _more_readable(search: Search, found: Minimal) -> Minimal:
+def _more_readable(search: Search, found: Minimal, path: str) -> Minimal:
     """The program as text of the idiomatic style, where that has the fault as well."""
     best = search.best
     try:
@@ -165,7 +165,7 @@ def _more_readable(search: Search, found: Minimal) -> Minimal:
             return found
     except (UntraceError, OutOfTime, KeyboardInterrupt):
         return found
-    return _written(other, search.predicate, search.fault, found.equations[1], "")
+    return _written(other, search.predicate, search.fault, found.equations[1], path)
 
 
 def _written(case: Case, predicate: Predicate, fault: object, before: int, path: str) -> Minimal:
