@@ -80,12 +80,12 @@ A jitted run may round otherwise, for XLA fuses what stands side by side.
 
 ```python
 w = untrace.watch(step)(params, x, target)
-w.result                      # what step gives
-w["hidden"]                   # the last value, a NumPy array; w["layer.hidden"] of one function's
-w.all("hidden")               # all its records, those of its cotangents too
-w.records()                   # every record: name, frames, turns, line, author, type, statistics, value
-w.where_first_nonfinite()     # the record of the first NaN or infinity; None
-w.json_lines()                # a line of JSON for each record
+w.result  # what step gives
+w["hidden"]  # the last value, a NumPy array; w["layer.hidden"] of one function's
+w.all("hidden")  # all its records, those of its cotangents too
+w.records()  # every record: name, frames, turns, line, author, type, statistics, value
+w.where_first_nonfinite()  # the record of the first NaN or infinity; None
+w.json_lines()  # a line of JSON for each record
 ```
 
 `only=` names what is recorded: a variable, a function, `layer.hidden`, a pattern (`layer*`), or `"first non-finite"`.
