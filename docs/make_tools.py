@@ -118,6 +118,32 @@ $ untrace watch model.py:step @model.py:make_args --compare before.npz
 
 The last one says where the run differs and exits with 1 if it does.
 Of arguments that are types (`f32[8,128]`) the values are drawn, with `--seed`.
+
+## `untrace.minimize`: the smallest case of a fault
+
+With `0 * x` the same step gives NaNs. `untrace.minimize(step, untrace.nonfinite(), path="least.py")(params, 0 * x, target)` takes equations out of the program, opens calls and the bodies of loops, shortens loops and makes arrays and numbers simpler, as long as the fault stays the same.
+Of {before} equations {now} is left, and `least.py`, which needs nothing but JAX and NumPy, shows the fault by itself (its head says which versions):
+
+```python
+{least}```
+
+What an equation that was taken out had computed is an argument, with the value that it had; simpler ones are tried after that.
+The best program so far is always in the file, and Ctrl-C ends the search with it.
+
+| predicate | holds where the program |
+|---|---|
+| `untrace.nonfinite()`, `nonfinite("nan")` | gives a NaN or an infinity, and takes none |
+| `untrace.crashes()` | raises, with the same exception and message but for numbers and names, or ends its process, by the same signal |
+| `untrace.hangs(20)` | gives nothing in so many seconds |
+| `untrace.differs("jit", "eager")` | gives something else, by 0.001 of the largest number, when it is run in two ways: jitted, operation by operation, with settings of `jax.config` (`{{"jax_default_matmul_precision": "highest"}}`), by another Python with another JAX (its path) |
+| `untrace.compiles_slower_than(5)` | is compiled for longer than so many seconds |
+| a function of `(fn, args)`, or `"file.py:name"` | makes that return true |
+
+Each candidate runs in a process of its own, with a limit (`seconds=`), which is replaced when it has crashed or hangs; `repeats=` runs it more than once, for faults that come and go; `budget=` is the time for all.
+
+```console
+$ untrace minimize model.py:step @model.py:make_args --fault nonfinite -o least.py
+```
 """
 
 
@@ -144,7 +170,13 @@ def page() -> str:
         watched = untrace.watch(step, turns=2)(*args)
         half = untrace.watch(step, turns=2)(*halved(args))
         compared = "\n".join(watched.compare(half).lines(most=8))
-        return TEXT.format(model=MODEL, watched="\n".join(watched.lines()), compared=compared)
+        params, x, target = args
+        found = untrace.minimize(step, untrace.nonfinite())(params, 0 * x, target)
+        now, before = found.equations
+        least = found.source.partition('"""\n\n')[2]
+        return TEXT.format(
+            model=MODEL, watched="\n".join(watched.lines()), compared=compared, now=now, before=before, least=least
+        )
 
 
 def halved(args: tuple[object, ...]) -> tuple[object, ...]:

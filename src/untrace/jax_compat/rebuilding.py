@@ -70,7 +70,7 @@ def rebuilt_jaxpr(
         if len(invars) != len(jaxpr.invars):
             changes["debug_info"] = jaxpr.debug_info.with_unknown_names()
     paths = getattr(changes["debug_info"], "result_paths", None)
-    if kept is not None and type(paths) is tuple:
+    if kept is not None and type(paths) is tuple and len(paths) == len(jaxpr.outvars):
         changes["debug_info"] = changes["debug_info"]._replace(result_paths=tuple([paths[i] for i in kept]))
     if constvars:
         changes["constvars"] = [*jaxpr.constvars, *constvars]

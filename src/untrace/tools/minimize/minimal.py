@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,21 +102,17 @@ def minimize(
         case = _captured(fn, args, kwargs, static_argnums, static_argnames)
         before = case.size[0]
         with Runner(seconds) as runner:
-            fault = wanted.signature(runner, case)
-            if fault is None:
-                raise OptionError(
-                    f"{wanted.words} does not hold of the program itself, with these arguments: there is nothing to minimize"
-                )
+            found_by, fault = _fault(runner, wanted, case, repeats)
 
             def told(best: Case) -> None:
                 if path is not None:
-                    _written(best, wanted, fault, before, os.fspath(path)).save(path, overwrite=True)
+                    _written(best, found_by, fault, before, os.fspath(path)).save(path, overwrite=True)
                 if progress is not None:
                     progress(f"{best.size[0]} of {before} equations, {search.tried} candidates")
 
-            search = Search(runner, wanted, case, fault, repeats, time.monotonic() + budget, told)
+            search = Search(runner, found_by, case, fault, repeats, time.monotonic() + budget, told)
             finished = _searched(search)
-            found = _written(search.best, wanted, fault, before, "" if path is None else os.fspath(path))
+            found = _written(search.best, found_by, fault, before, "" if path is None else os.fspath(path))
             found = _more_readable(search, found, "" if path is None else os.fspath(path))
         found.finished, found.tried = finished, search.tried
         if path is not None:
@@ -124,6 +120,19 @@ def minimize(
         return found
 
     return minimize_on
+
+
+def _fault(runner: Runner, predicate: Predicate, case: Case, repeats: int) -> tuple[Predicate, Hashable]:
+    """The fault of the program itself, and the predicate that sees it. Raises OptionError where there is none."""
+    for way in (predicate, predicate.eagerly()):
+        for _ in range(repeats if way is not None else 0):
+            fault = way.signature(runner, case) if way is not None else None
+            if way is not None and fault is not None:
+                return way, fault
+    raise OptionError(
+        f"{predicate.words} does not hold of the program itself, with these arguments and in {runner.seconds:g} seconds: there"
+        " is nothing to minimize"
+    )
 
 
 def _captured(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib.util
 import inspect
 import re
@@ -29,6 +30,9 @@ class Predicate(Protocol):
     def signature(self, runner: Runner, case: Case) -> Hashable | None:
         """What the fault of a program looks like; None where it has none."""
 
+    def eagerly(self) -> Predicate | None:
+        """The same, operation by operation, for programs that XLA does not come to an end with; None where that is another fault."""
+
     def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
         """Whether an equation that gives this for that may be the fault alone: such ones are tried first."""
 
@@ -45,6 +49,9 @@ class Crashes:
 
     def signature(self, runner: Runner, case: Case) -> Hashable | None:
         return _crash(runner.run(case, self.how))
+
+    def eagerly(self) -> Predicate | None:
+        return None
 
     def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
         return False
@@ -63,6 +70,9 @@ class Hangs:
 
     def signature(self, runner: Runner, case: Case) -> Hashable | None:
         return "hangs" if isinstance(runner.run(case, self.how, seconds=self.seconds), TimedOut) else None
+
+    def eagerly(self) -> Predicate | None:
+        return None
 
     def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
         return False
@@ -90,6 +100,9 @@ class NonFinite:
             return self.kind if self.kind in found else None
         # The same fault: a NaN is one wherever there is one.
         return "nan" if "nan" in found else "inf" if found else None
+
+    def eagerly(self) -> Predicate | None:
+        return dataclasses.replace(self, how="eager") if self.how == "jit" else None
 
     def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
         return any(map(_kinds, outputs)) and not any(map(_kinds, inputs))
@@ -143,6 +156,9 @@ class Differs:
         scale = float(np.max(np.abs(a[finite]), initial=0.0))
         return bool((np.abs(a - b)[finite] > self.tolerance * max(scale, 1e-30)).any())
 
+    def eagerly(self) -> Predicate | None:
+        return None
+
     def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
         return False
 
@@ -162,6 +178,9 @@ class CompilesSlowerThan:
         is_slow = isinstance(outcome, TimedOut) or isinstance(outcome, Ran) and outcome.seconds > self.seconds
         return "slow" if is_slow else None
 
+    def eagerly(self) -> Predicate | None:
+        return None
+
     def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
         return False
 
@@ -180,6 +199,9 @@ class Own:
     def signature(self, runner: Runner, case: Case) -> Hashable | None:
         outcome = runner.run(case, "predicate", predicate=self.spec)
         return "holds" if isinstance(outcome, Ran) and outcome.holds else None
+
+    def eagerly(self) -> Predicate | None:
+        return None
 
     def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
         return False
