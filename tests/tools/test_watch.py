@@ -248,6 +248,46 @@ def test_a_jitted_function_has_its_caller_each_time():
     assert watched.source.split("\n")[lines[1] - 1].strip().startswith("z = ")
 
 
+def test_nested_loops_show_each_turn_at_its_own_function():
+    def inner(x):
+        def t(c, a):
+            c = c + a * x.sum()
+            return c, c
+
+        return lax.scan(t, 0.0, x)[0]
+
+    def turn(c, a):
+        g = jax.grad(inner)(c)
+        return c - 0.1 * g * a, g.sum()
+
+    watched = untrace.watch(lambda x: lax.scan(turn, x, jnp.ones(2)), **QUICK)(jnp.arange(2.0))
+    heads = [line for line in watched.lines() if "▸" in line]
+    assert [re.sub(r".*\bt  turn", "t  turn", line.strip()) for line in heads if "of 2" in line and ".t " in line] == [
+        "t  turn 0 of 2", "t  turn 1 of 2"
+    ] * 2  # fmt: skip
+    assert [line.partition("turn  ")[2] for line in heads if ".turn  " in line or "▸ turn  " in line] == [
+        "turn 0 of 2", "turn 1 of 2"
+    ]  # fmt: skip
+
+
+def test_kernels_and_pullbacks_stay_as_they_are():
+    from jax.experimental import pallas as pl
+
+    def kernel(x_ref, o_ref):
+        v = x_ref[...]
+        o_ref[...] = jnp.sin(v) * 2
+
+    def f(x):
+        y = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+        z, back = jax.vjp(jnp.sin, y)
+        return z, back(y)[0]
+
+    watched = untrace.watch(f, **QUICK)(jnp.ones(4))
+    np.testing.assert_allclose(watched.result[1], f(jnp.ones(4))[1], rtol=1e-6)
+    assert not {r.name for r in watched.records()} & {"v", "back"}
+    np.testing.assert_allclose(watched["y"], 2 * np.sin(np.ones(4)), rtol=1e-6)
+
+
 def test_dtypes_and_keys():
     def f(key, n):
         k, other = jax.random.split(key)

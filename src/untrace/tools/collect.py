@@ -49,12 +49,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """A function that is being evaluated. `turn`: of a loop, which was run `run` times before. `moved`: what
-    its frames began with where it was traced, in numbers, and where it is called now; JAX traces a function once for
-    several calls. `is_again`: whether a checkpoint computes it once more."""
+    """A function that is being evaluated. `turn`: of a loop, which was run `run` times before and stands in `depth` functions
+    of the text. `moved`: what its frames began with where it was traced, in numbers, and where it is called now; JAX traces a
+    function once for several calls. `is_again`: whether a checkpoint computes it once more."""
 
     turn: Turn | None
     run: int
+    depth: int
     moved: tuple[int, tuple[Frame, ...]] | None
     is_again: bool
 
@@ -90,6 +91,7 @@ class Collector:
         self._text, self._wanted, self._authors, self._to = text, wanted, authors, to
         self._inside: list[_Inside] = []
         self._first_calls: dict[Function, tuple[Equation, int]] = {}
+        self._places: dict[Function, int] = {}
         # How often was what seen, in the program and in each turn around.
         self._seen: list[Counter[tuple[object, ...]]] = [Counter()]
         self._room = wanted.keep
@@ -105,19 +107,30 @@ class Collector:
         frames = self._frames_of(equation)
         first, depth = self._first_calls.setdefault(function, (equation, len(frames)))
         moved = None if first is equation else (depth, frames)
-        run = 0
+        run = place = 0
         if turn is not None:
-            loop = "loop", tuple([f.function for f in self._moved(frames)])
+            around = self._moved(frames)
+            place = max(self._place_of(function) + len(around) - len(frames), len(around))
+            loop = "loop", tuple([f.function for f in around])
             self._seen[-1][loop] += turn.is_first
             run = self._seen[-1][loop] - 1
             self._seen.append(Counter())
         callee = equation.callee
         is_again = type(callee) is Transformed and type(callee.how) is Checkpoint and callee.how.differentiated
-        self._inside.append(_Inside(turn, run, moved, is_again))
+        self._inside.append(_Inside(turn, run, place, moved, is_again))
 
     def leave(self) -> None:
         if self._inside.pop().turn is not None:
             self._seen.pop()
+
+    def _place_of(self, function: Function) -> int:
+        """In how many functions of the text the body of a loop stands, as its own probes say: of a loop that was differentiated
+        JAX does not know."""
+        found = self._places.get(function)
+        if found is None:
+            probed = [e.params["probed"] for e in function.equations if getattr(e.callee, "object", None) is PROBE]
+            found = self._places[function] = min([len(p.frames) for p in probed], default=1) - 1
+        return found
 
     def _frames_of(self, equation: Equation) -> tuple[Frame, ...]:
         if equation.origin is None:
@@ -178,7 +191,8 @@ class Collector:
         self._index += 1
         site = probed.site
         return Record(
-            self._index - 1, name, probed.kind, frames, tuple([(turn.number, turn.count) for turn in turns]), occurrence, site.line, site.statement,
+            self._index - 1, name, probed.kind, frames, tuple([(turn.number, turn.count) for turn in turns]),
+            tuple([i.depth for i in self._inside if i.turn is not None]), occurrence, site.line, site.statement,
             self._authors.get(site.line, ""), str(jax_compat.typeof(value).str_short(short_dtypes=True)), np.shape(value),
             probed.batch, is_again, Statistics(np.size(array)) if is_key else statistics(array),
             hashlib.blake2b(data, digest_size=8).hexdigest(), probed.serial, kept,

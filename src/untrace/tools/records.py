@@ -21,11 +21,12 @@ class Record:
     name. `kind`: "value", "tangent" (of forward mode) or "cotangent" (of reverse mode). `frames`: the functions that
     were running and their lines, the outermost first. `turns`: of the loops around it, the outermost first, with the
     numbers of turns that these have (None where nobody knows); those of `scan` count the elements, also where it goes
-    backwards. `occurrence`: how often each of those loops was run before, and the same was seen in the turn. `line`: of
-    the text; `author`: the author's, such as `model.py:8`, "" where that is not known. `type`: as JAX says it,
-    `f32[3,5]`. `batch`: the axes that `jax.vmap` has put in. `again`: whether it was computed once more, as
-    `jax.checkpoint` does. `digest`: of the bits. `passing`: counts what was traced; a value and its derivatives have
-    the same. `value`: None where it was not kept, because of `keep=`; of typed keys their words.
+    backwards. `depths`: in how many of `frames` each of them stands. `occurrence`: how often each of those loops was
+    run before, and the same was seen in the turn. `line`: of the text; `author`: the author's, such as `model.py:8`, ""
+    where that is not known. `type`: as JAX says it, `f32[3,5]`. `batch`: the axes that `jax.vmap` has put in. `again`:
+    whether it was computed once more, as `jax.checkpoint` does. `digest`: of the bits. `passing`: counts what was
+    traced; a value and its derivatives have the same. `value`: None where it was not kept, because of `keep=`; of typed
+    keys their words.
     """
 
     index: int
@@ -33,6 +34,7 @@ class Record:
     kind: str
     frames: tuple[Frame, ...]
     turns: tuple[tuple[int, int | None], ...]
+    depths: tuple[int, ...]
     occurrence: tuple[int, ...]
     line: int
     statement: str

@@ -20,11 +20,10 @@ def lines_of(records: Iterable[Record]) -> Iterator[str]:
 
 
 class Layout:
-    """Remembers between records which function and turn the last one was in, and which statement has been said."""
+    """Remembers between records which functions and turns the last one was in, and which statement has been said."""
 
     def __init__(self) -> None:
-        self._functions: tuple[str, ...] = ()
-        self._turns: tuple[tuple[int, int | None], ...] = ()
+        self._labels: list[str] = []
         self._statement: tuple[object, ...] = ()
         self._parts: set[str] = set()
 
@@ -33,10 +32,8 @@ class Layout:
             yield from self.of(record)
 
     def of(self, record: Record) -> Iterator[str]:
-        functions, turns = tuple([f.function for f in record.frames]), record.turns
-        yield from self._heads(functions, turns)
-        self._functions, self._turns = functions, turns
-        indent = "  " * max(len(functions) - 1, 0)
+        yield from self._heads(_labels(record))
+        indent = "  " * max(len(record.frames) - 1, 0)
         end = f"{'  (again)' if record.again else ''}{f'  {record.author}' if record.author else ''}"
         statement = record.line, record.statement
         if record.kind != VALUE or not record.statement:
@@ -52,18 +49,22 @@ class Layout:
             self._parts.add(record.name)
             yield f"{indent}  {record.name}   {described(record)}"
 
-    def _heads(self, functions: tuple[str, ...], turns: tuple[tuple[int, int | None], ...]) -> Iterator[str]:
+    def _heads(self, labels: list[str]) -> Iterator[str]:
         """A line for each function that begins, and for a turn."""
-        old, old_turns = self._functions, self._turns
-        pairs = zip(functions, old, strict=False)
-        same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(functions), len(old)))
-        if turns != old_turns[: len(turns)] or len(turns) > len(old_turns) and same == len(functions):
-            same = min(same, len(functions) - 1)
-        for depth in range(same, len(functions)):
-            turn = _turn(turns) if depth == len(functions) - 1 else ""
-            if depth or turn:
-                self._statement = ()
-                yield f"{'  ' * max(depth - 1, 0)}▸ {functions[depth]}{turn}"
+        pairs = zip(labels, self._labels, strict=False)
+        same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(labels), len(self._labels)))
+        self._labels = labels
+        for depth in range(max(same, 1), len(labels)):
+            self._statement = ()
+            yield f"{'  ' * (depth - 1)}▸ {labels[depth]}"
+
+
+def _labels(record: Record) -> list[str]:
+    """The functions that were running, each with the turn of a loop whose body it is."""
+    turns: dict[int, list[tuple[int, int | None]]] = {}
+    for turn, depth in zip(record.turns, record.depths, strict=True):
+        turns.setdefault(min(depth, len(record.frames) - 1), []).append(turn)
+    return [frame.function + _turn(turns.get(depth, ())) for depth, frame in enumerate(record.frames)]
 
 
 def _has_one_part(record: Record) -> bool:
@@ -142,7 +143,7 @@ def as_json(record: Record) -> str:
     s = record.statistics
     found = {
         "index": record.index, "name": record.name, "kind": record.kind, "function": record.function,
-        "frames": [[f.function, f.line] for f in record.frames], "turns": [list(t) for t in record.turns],
+        "frames": [[f.function, f.line] for f in record.frames], "turns": [list(t) for t in record.turns], "depths": list(record.depths),
         "occurrence": list(record.occurrence), "line": record.line, "statement": record.statement, "author": record.author,
         "type": record.type, "shape": list(record.shape), "batch": list(record.batch), "again": record.again,
         "size": s.size, "mean": _json(s.mean), "min": _json(s.least), "max": _json(s.most), "nan": s.nans,

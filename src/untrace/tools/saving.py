@@ -78,7 +78,7 @@ def _record(row: Any, arrays: Mapping[str, np.ndarray]) -> Record:
         **row, "value": value,
         "frames": tuple([Frame(str(function), int(line)) for function, line in row["frames"]]),
         "turns": tuple([tuple(turn) for turn in row["turns"]]),
-        "occurrence": tuple(row["occurrence"]),
+        "occurrence": tuple(row["occurrence"]), "depths": tuple(row["depths"]),
         "shape": tuple(row["shape"]), "batch": tuple(row["batch"]), "statistics": _statistics(row["statistics"]),
     }  # fmt: skip
     return Record(**fields)
