@@ -50,12 +50,21 @@ def evaluate(function: Function, *args: Data) -> list[Data]:
 
 
 def rounded_otherwise(function: Function, *args: Data) -> list[Data]:
-    """The same, with the floats that each primitive gives off by their last digit, up or down in turn.
+    """The same, with the floats that each primitive gives off by their last digit, up or down in turn; of those that add up,
+    what they add up as well: their rounding is of the terms, however little is left of these.
 
     What this differs from `evaluate` by is what rounding may make of the results on these arguments (Monte Carlo arithmetic
     with one draw; Parker, Pierce and Eggert, 2000).
     """
-    return _run(function, args, lambda equation, inputs: _off(_by_body(equation, inputs, rounded_otherwise)))
+
+    def rounded(equation: Equation, inputs: Sequence[Data]) -> Sequence[Data]:
+        given = [*_off(inputs[:1]), *inputs[1:]] if equation.callee.name in _SUMS else inputs
+        return _off(_by_body(equation, given, rounded_otherwise))
+
+    return _run(function, args, rounded)
+
+
+_SUMS = frozenset({"dot_general", "conv_general_dilated", "reduce_sum", "cumsum", "reduce_window_sum"})
 
 
 def bound_again(function: Function, *args: Data) -> list[Data]:

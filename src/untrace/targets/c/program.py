@@ -181,11 +181,13 @@ def _texts(
     ]  # fmt: skip
     includes = ["<math.h>", "<stdbool.h>", "<stddef.h>", "<stdint.h>", "<string.h>"]
     body = "\n\n".join([t.rstrip("\n") for group in texts for t in group])
-    wanted = [i for i in includes if i != "<string.h>" or "memcpy(" in body]
+    wanted = [f"#include {i}" for i in includes if i != "<string.h>" or "memcpy(" in body]
+    if "UNTRACE_BLAS" in body:
+        wanted += ["", "#ifdef UNTRACE_BLAS", "#include <cblas.h>", "#endif"]
     asserts = [text for s in structs.all for text in _asserts(s)]
     source = "\n".join(
         [
-            _comment(head), "", f'#include "{name}.h"', "", *[f"#include {i}" for i in wanted], "",
+            _comment(head), "", f'#include "{name}.h"', "", *wanted, "",
             *asserts, *([""] if asserts else []), body, "",
         ]
     )  # fmt: skip

@@ -98,6 +98,8 @@ def arithmetic(operator: str, v: Expr, w: Expr, dtype: np.dtype) -> Expr:
     """`v + w`; of integers that may overflow by a helper, for in C that is undefined."""
     if dtype == BOOL:
         return Op("||" if operator == "+" else "&&" if operator == "*" else "!=", (v, w), BOOL)
+    if dtype.kind == "f" and operator == "+" and isinstance(w, Op) and w.name == "neg":
+        return Op("-", (v, *w.args), dtype)
     made = Op(operator, (v, w), dtype)
     if (
         dtype.kind == "f"
