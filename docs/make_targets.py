@@ -427,7 +427,8 @@ SECTIONS = (
         "derivatives by what they compute, and what several of these have in common is computed once. Products of large "
         "matrices are calls of one helper, or of a BLAS where the text is compiled with `-DUNTRACE_BLAS`. Each `T` below "
         "stands for a type: `max_f32`, `add_i32`; what is said to be where it is read is an expression of the element, or the same "
-        "elements at other places. What cannot be expressed, and each primitive that no table below has, is "
+        "elements at other places. `bfloat16` and `float16` are computed with as `float`, and rounded after each operation. "
+        "What cannot be expressed, and each primitive that no table below has, is "
         "refused before anything is written, with your lines.",
         {name: title for name, title in FAMILIES.items() if name not in ("integers", "control", "plain")}
         | {"products": "Products, convolutions"},

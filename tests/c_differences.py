@@ -91,6 +91,15 @@ DIFFERENCES = (
     ),
 )  # fmt: skip
 
+BY_NARROW = np.array([0.1, 1.003, 2.5, 3.1], "f4").astype(jnp.bfloat16)
+
+DIFFERENCES += (
+    Difference(
+        "`bfloat16` and `float16`", "are types", "has none for them", "their bits are `uint16_t`; `float` computes, and each "
+        "result is rounded: `wide_bf16`, `narrow_bf16`", lambda x: x * x, "(uint16_t)(x * x)", (BY_NARROW,), "narrow_bf16",
+    ),
+)  # fmt: skip
+
 NOT_KEPT = (
     ("subnormal numbers", "XLA on a CPU makes zeros of them, C has them, unless it is told otherwise"),
     (

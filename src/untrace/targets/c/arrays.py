@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from untrace.targets.c.loops import BOOL, INDEX, Buffer, Expr, Num, Op, Read, Var
+from untrace.targets.c.narrow import NARROW
 
 Element = Callable[[tuple[Expr, ...]], Expr]
 
@@ -58,6 +59,41 @@ def num(value: object, dtype: np.dtype) -> Num:
 
 def int_of(value: int) -> Num:
     return Num(value, INDEX)
+
+
+# ------------------------------------------------------------ floats of 16 bits
+
+_FLOAT = np.dtype(np.float32)
+
+
+def widened(x: Array) -> Array:
+    """The same, as floats of 32 bits, where it is one of 16."""
+    return Array(x.shape, _FLOAT, lambda index: _wide(x.at(index)), x.cost) if x.dtype in NARROW else x
+
+
+def narrowed(x: Array, dtype: np.dtype) -> Array:
+    """The same, rounded to floats of 16 bits."""
+    return Array(x.shape, dtype, lambda index: _narrow(x.at(index), dtype), x.cost + 1)
+
+
+def _wide(value: Expr) -> Expr:
+    if isinstance(value, Num):
+        return num(value.value, _FLOAT)
+    word = NARROW[value.dtype]
+    if isinstance(value, Op) and value.name == f"narrow_{word}":
+        return Op(f"rounded_{word}", value.args, _FLOAT)
+    return Op(f"wide_{word}", (value,), _FLOAT)
+
+
+def _narrow(value: Expr, dtype: np.dtype) -> Expr:
+    word = NARROW[dtype]
+    if isinstance(value, Num):
+        return num(value.value, dtype)
+    if isinstance(value, Op) and value.name == f"wide_{word}":
+        return value.args[0]
+    return Op(
+        f"narrow_{word}", value.args if isinstance(value, Op) and value.name == f"rounded_{word}" else (value,), dtype
+    )
 
 
 # ------------------------------------------------------------ indices
@@ -156,7 +192,6 @@ def reshaped(old: Sequence[int], new: Sequence[int]) -> Callable[[tuple[Expr, ..
 
 # ------------------------------------------------------------ expressions
 
-NARROW = 4  # bytes: C computes with shorter integers as with `int`
 _BOUND = 1 << 62
 
 

@@ -32,7 +32,7 @@ from untrace.ir.nodes import (
 )
 from untrace.ir.types import Aval, Origin
 from untrace.targets.c import control
-from untrace.targets.c.arrays import Array, bounds, int_of, number, stored
+from untrace.targets.c.arrays import Array, bounds, int_of, narrowed, number, stored, widened
 from untrace.targets.c.flat import Flat, flat
 from untrace.targets.c.loops import (
     BOOL,
@@ -49,6 +49,7 @@ from untrace.targets.c.loops import (
     Write,
     accesses,
 )
+from untrace.targets.c.narrow import NARROW
 from untrace.targets.c.rules.table import C, Declined, Rule
 from untrace.targets.c.types import TYPES, dtype_of, is_key, shape_of
 
@@ -56,6 +57,13 @@ from untrace.targets.c.types import TYPES, dtype_of, is_key, shape_of
 _OF_KEYS = frozenset(
     {"random_wrap", "random_unwrap", "random_clone", "random_seed", "random_bits", "random_split", "random_fold_in"}
 )
+# Those that move floats of 16 bits as they stand, and those for which it matters which ones there are.
+_IN_ANY_TYPE = frozenset(
+    {"bitcast_convert_type", "copy", "copy_p", "device_put", "stop_gradient", "optimization_barrier", "name", "pvary",
+     "sharding_constraint", "reduce_precision"}
+)  # fmt: skip
+_OF_NEIGHBOURS = frozenset({"nextafter", "random_bits"})
+_WIDE = np.dtype(np.float32)
 _LONG = 12  # operations in an expression, beyond which nobody reads it
 
 
@@ -283,12 +291,29 @@ class Builder:
         try:
             if callee.name not in _OF_KEYS and any(is_key(a.aval) for a in (*equation.inputs, *equation.outputs) if a):
                 return self._of_words(rule, equation, inputs)
+            if any(getattr(a.aval, "dtype", None) in NARROW for a in (*equation.inputs, *equation.outputs) if a):
+                return self._of_narrow(rule, callee.name, equation, inputs)
             found = rule(self, *inputs, **equation.params)
         except TypeError as error:
             if "keyword" in str(error):
                 raise Declined(f"`{callee.name}` ({error})") from error
             raise
         return [found] if isinstance(found, Array) else found
+
+    def _of_narrow(self, rule: Rule, name: str, equation: Equation, inputs: Sequence[Array]) -> Sequence[Array]:
+        """What is computed with floats of 16 bits is computed with those of 32, and rounded, as XLA does."""
+        if name in _IN_ANY_TYPE or rule.__module__.endswith(".shapes"):
+            found = rule(self, *inputs, **equation.params)
+            return [found] if isinstance(found, Array) else found
+        if name in _OF_NEIGHBOURS:
+            raise Declined(f"`{name}` of floats of 16 bits")
+        params = {key: _WIDE if _is_narrow(value) else value for key, value in equation.params.items()}
+        made = rule(self, *map(widened, inputs), **params)
+        rounded: list[Array] = []
+        for array, output in zip([made] if isinstance(made, Array) else made, equation.outputs, strict=True):
+            dtype = array.dtype if output is None else dtype_of(output.aval)
+            rounded.append(narrowed(array, dtype) if dtype in NARROW else array)
+        return rounded
 
     def _of_words(self, rule: Rule, equation: Equation, inputs: Sequence[Array]) -> list[Array]:
         """What moves keys about moves the two words of each."""
@@ -362,6 +387,14 @@ def _name(region: Read, output: Value) -> None:
     """A buffer that a rule has made is called as the value that it holds."""
     if output.named and not region.buffer.authored and not region.index and output.hint:
         region.buffer.name, region.buffer.authored = output.hint, True
+
+
+def _is_narrow(value: object) -> bool:
+    """Whether a parameter is a type of floats of 16 bits."""
+    return isinstance(value, np.dtype) and value in NARROW or isinstance(value, type) and value in _NARROW_TYPES
+
+
+_NARROW_TYPES = frozenset(dtype.type for dtype in NARROW)
 
 
 def _hint(atom: Atom) -> str | None:

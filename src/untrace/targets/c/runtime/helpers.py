@@ -49,6 +49,62 @@ static void permutation(int n, int count, const int32_t *pivots, int32_t *order)
     }
 }
 """,
+    "wide_bf16": """
+static inline float wide_bf16(uint16_t x)
+{
+    const uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+""",
+    "narrow_bf16": """
+/* The nearest bfloat16, of two the even one. */
+static inline uint16_t narrow_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((isnan(x) ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+""",
+    "rounded_bf16": """
+static inline float rounded_bf16(float x)
+{
+    return wide_bf16(narrow_bf16(x));
+}
+""",
+    "wide_f16": """
+static inline float wide_f16(uint16_t x)
+{
+    const int exponent = x >> 10 & 31;
+    const float part = (float)(x & 1023);
+    const float size = exponent == 31 ? (part > 0 ? NAN : INFINITY)
+            : exponent == 0 ? ldexpf(part, -24) : ldexpf(part + 1024.0f, exponent - 25);
+    return x >> 15 ? -size : size;
+}
+""",
+    "narrow_f16": """
+/* The nearest float16, of two the even one. */
+static inline uint16_t narrow_f16(float x)
+{
+    const int sign = signbit(x) ? 0x8000 : 0;
+    const float size = fabsf(x);
+    if (isnan(x) || size >= 65520.0f || size == 0) {
+        return (uint16_t)(sign | (isnan(x) ? 0x7e00 : size == 0 ? 0 : 0x7c00));
+    }
+    int exponent;
+    (void)frexpf(size, &exponent);
+    exponent = exponent < -13 ? -13 : exponent; /* below that, numbers are as far apart as there */
+    const int part = (int)nearbyintf(ldexpf(size, 11 - exponent));
+    return (uint16_t)(sign | (((exponent + 14) << 10) + part - 1024));
+}
+""",
+    "rounded_f16": """
+static inline float rounded_f16(float x)
+{
+    return wide_f16(narrow_f16(x));
+}
+""",
     "threefry": """
 /* A word of random bits for a key of two words and a count of two (Salmon et al., 2011). */
 static inline uint32_t threefry(uint32_t a, uint32_t b, uint32_t x, uint32_t y, int which)
