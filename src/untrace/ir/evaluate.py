@@ -50,8 +50,8 @@ def evaluate(function: Function, *args: Data) -> list[Data]:
 
 
 def rounded_otherwise(function: Function, *args: Data) -> list[Data]:
-    """The same, with the floats that each primitive gives off by their last digit, up or down in turn; of those that add up,
-    what they add up as well: their rounding is of the terms, however little is left of these.
+    """The same, with the floats that each primitive gives off by their last digit, up or down in turn; of sums, and of factors
+    of matrices, what they are made from as well: their rounding is of that, however little of it is left.
 
     What this differs from `evaluate` by is what rounding may make of the results on these arguments (Monte Carlo arithmetic
     with one draw; Parker, Pierce and Eggert, 2000).
@@ -64,7 +64,18 @@ def rounded_otherwise(function: Function, *args: Data) -> list[Data]:
     return _run(function, args, rounded)
 
 
-_SUMS = frozenset({"dot_general", "conv_general_dilated", "reduce_sum", "cumsum", "reduce_window_sum"})
+_SUMS = frozenset(
+    {
+        "dot_general",
+        "conv_general_dilated",
+        "reduce_sum",
+        "cumsum",
+        "reduce_window_sum",
+        "cholesky",
+        "lu",
+        "triangular_solve",
+    }
+)
 
 
 def bound_again(function: Function, *args: Data) -> list[Data]:

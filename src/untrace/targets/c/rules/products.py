@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from untrace.targets.c.arrays import Array, num, plus, stored, times
@@ -30,7 +31,7 @@ def _dot_general(
     preferred_element_type: Any = None,
     out_sharding: object = None,
 ) -> Array:
-    dtype = np.dtype(preferred_element_type) if preferred_element_type is not None else x.dtype
+    dtype = np.dtype(preferred_element_type or jax.numpy.promote_types(x.dtype, y.dtype))
     (xc, yc), (xb, yb) = dimension_numbers
     xf = [d for d in range(len(x.shape)) if d not in xc and d not in xb]
     yf = [d for d in range(len(y.shape)) if d not in yc and d not in yb]
