@@ -1,4 +1,4 @@
-"""Writes docs/targets.md: what NumPy and PyTorch have for each family of primitives, and where they differ from JAX.
+"""Writes docs/targets.md: what NumPy, PyTorch, C and MPI have for each family of primitives, and where they differ from JAX.
 
 PyTorch itself is not asked, so that the page is the same where it is not installed.
 
@@ -24,7 +24,13 @@ from untrace.ir.bodies import RULED_CALLS
 from untrace.ir.calls import CALLED
 from untrace.module.rules import RuleTable
 from untrace.python import helpers
+from untrace.targets.c import program as c_program  # noqa: F401  (registers the rules)
+from untrace.targets.c.rules import elementwise as c_elementwise
+from untrace.targets.c.rules.table import C, Rules
+from untrace.targets.c.runtime import helpers as c_helpers
 from untrace.targets.jax.rules.table import JAX
+from untrace.targets.mpi import target as mpi_target  # noqa: F401
+from untrace.targets.mpi.table import MPI
 from untrace.targets.numpy import target as numpy_target  # noqa: F401  (registers the rules)
 from untrace.targets.numpy.rules import elementwise as numpy_elementwise
 from untrace.targets.numpy.rules.table import NUMPY
@@ -36,6 +42,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "targets.md"
 sys.path.insert(0, str(ROOT / "tests"))
 
+import c_differences  # noqa: E402
+import mpi_differences  # noqa: E402
 import numpy_differences  # noqa: E402
 import torch_differences  # noqa: E402
 
@@ -75,16 +83,23 @@ class Section:
 
     name: str
     title: str
-    rules: RuleTable
+    rules: RuleTable | Rules
     text: str
     families: Mapping[str, str]
     spellings: Mapping[str, str]
     found: Callable[[str, Callable[..., Any]], Sequence[str]]
     differences: Sequence[Any]
     not_kept: Sequence[tuple[str, str]]
+    elsewhere: frozenset[str] = frozenset()  # primitives that are written, and not by a rule
 
-    def helpers(self) -> dict[str, Any]:
-        """Its helpers by what they are called in a text."""
+    def helpers(self) -> dict[str, str]:
+        """What its helpers give, by what they are called in a text."""
+        if self.name == "c":
+            return _helpers_of_c()
+        found = self._functions()
+        return {name: (function.__doc__ or "").strip().splitlines()[0] for name, function in found.items()}
+
+    def _functions(self) -> dict[str, Any]:
         home = f"untrace.targets.{self.name}.runtime"
         return {
             name: helpers.function(key)
@@ -205,7 +220,114 @@ def page() -> str:
     ]
     for section in SECTIONS:
         parts += _section(section)
-    return "\n".join(parts)
+    return "\n".join([*parts, *_mpi()])
+
+
+# ------------------------------------------------------------ C
+
+
+OPERATORS = frozenset("+ - * / % << < <= > >= == != && || & | ^ ! ~ ?:".split())
+WORDS_OF_OPERATORS = {"neg": "-"}
+OF_MATH = frozenset(c_elementwise._LIBM.values()) | {
+    "fabs", "fmod", "pow", "round", "nearbyint", "atan2", "nextafter", "isfinite", "isnan",
+}  # fmt: skip
+WRITE_LOOPS = frozenset({"loops", "fill", "new", "block"})  # what rules call that write statements
+
+
+def _stems() -> dict[str, str]:
+    """The helpers of C, each type's among them once: {`max_f32`: `max_T`, `threefry`: `threefry`}."""
+    found: dict[str, str] = {}
+    for name in c_helpers.helpers():
+        stem, _, last = name.rpartition("_")
+        found[name] = f"{stem}_T" if last in c_helpers.TYPES and not stem.startswith("bits") else name
+    return found
+
+
+def _helpers_of_c() -> dict[str, str]:
+    """What each gives, in the words of the comment on top of it."""
+    found: dict[str, str] = {}
+    for name, text in c_helpers.helpers().items():
+        comment = text.partition("*/")[0] if text.startswith("/*") else ""
+        said = " ".join(comment.removeprefix("/*").split())
+        found.setdefault(_stems()[name], said or "what its name says, for every number of the type")
+    return {name: said for name, said in found.items() if not name.startswith("bits_")}
+
+
+def _of_c(name: str, rule: Callable[..., Any]) -> list[str]:
+    """What a rule's strings say: operators, functions of <math.h>, helpers; loops, where it writes statements."""
+    given = [*(rule.__defaults__ or ()), *(rule.__kwdefaults__ or {}).values()]
+    table = [w for w in given if isinstance(w, str)]  # of a rule for each row of a table
+    found = [WORDS_OF_OPERATORS.get(w, w) for w in dict.fromkeys(table or words(rule))]
+    stems = {stem.removesuffix("_T"): stem for stem in _stems().values()}
+    said = [f"`{w}`" for w in found if w in OPERATORS or w in OF_MATH]
+    said += [f"`{stems[w]}`" for w in found if w in stems and w not in OF_MATH]
+    if _writes_loops(rule):
+        said.append("loops")
+    return list(dict.fromkeys(said)) or ["where it is read"]
+
+
+SPELLED_IN_C = {
+    **dict.fromkeys(("add", "add_any"), "`+`, `add_T`"), "sub": "`-`, `sub_T`", "mul": "`*`, `mul_T`", "square": "`*`, `mul_T`",
+    "neg": "`-`, `sub_T`", "integer_pow": "`*`, `mul_T`, `/`, `pow`", "max": "`max_T`, `?:`", "min": "`min_T`, `?:`",
+    "iota": "the index", "convert_element_type": "a cast, `to_T`", "bitcast_convert_type": "a cast, `memcpy`",
+    "erf_inv": "`erf_inv_f32`", "dot_general": "loops, `product_T`", "sort": "`sort_T`, loops",
+    "mulhi": "`*`, `>>`, `shift_right_arithmetic_T`",
+    **dict.fromkeys(("cummax", "cummin", "cumprod", "cumsum", "select_and_scatter_add"), "loops"),
+    **{f"scatter{sign}{word}": "loops, `in_range`" for sign in "-_" for word in ("add", "sub", "mul", "min", "max")},
+    "scatter": "loops, `in_range`",
+}  # fmt: skip
+
+
+def _writes_loops(rule: Callable[..., Any]) -> bool:
+    codes, used = [rule.__code__], set[str]()
+    while codes:
+        code = codes.pop()
+        used |= {*code.co_names}
+        codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    if used & WRITE_LOOPS:
+        return True
+    called = [rule.__globals__.get(name) for name in used]
+    return any(
+        isinstance(f, types.FunctionType) and f.__module__ == rule.__module__ and f is not rule and _writes_loops(f)
+        for f in called
+    )
+
+
+# ------------------------------------------------------------ MPI
+
+
+def _mpi() -> list[str]:
+    """The section on MPI, whose rules are NumPy's but for what moves numbers between ranks."""
+    own = [n for n in MPI.names() if MPI.find(n).__module__.startswith("untrace.targets.mpi")]
+    rows = []
+    for name in own:
+        rule = MPI.find(name)
+        assert rule is not None
+        said = [f"`{w}`" for w in dict.fromkeys(words(rule)) if w in _mpi_helpers() or w == "Get_rank"]
+        said += [f"`MPI.{w}`" for w in dict.fromkeys(words(rule)) if w in ("SUM", "MAX", "MIN")]
+        rows.append(f"| `{name}` | {', '.join(said)} |")
+    differences = [f"| {one} | {jax} | {mpi} | {kept} |" for one, jax, mpi, kept in mpi_differences.DIFFERENCES]
+    helpers_ = [f"| `{n}` | {said} |" for n, said in sorted(_mpi_helpers().items())]
+    rest = "\n".join(f"- {what}: {why}." for what, why in mpi_differences.NOT_KEPT)
+    return [
+        f"## MPI\n\n{mpi_differences.TEXT}\n",
+        "### Collectives\n\n| primitives | written as |\n|---|---|\n" + "\n".join(rows) + "\n",
+        "### Where MPI means something else\n\n`tests/targets/test_mpi.py` runs the text on simulated ranks and, where there "
+        "is an `mpirun`, on processes.\n\n| | JAX | MPI | how it is kept |\n|---|---|---|---|\n"
+        + "\n".join(differences)
+        + "\n",
+        f"Not kept:\n\n{rest}\n",
+        "### Helpers\n\n| helper | what it gives |\n|---|---|\n" + "\n".join(helpers_) + "\n",
+    ]
+
+
+def _mpi_helpers() -> dict[str, str]:
+    found = {name: helpers.function(key) for key, name in helpers._LAST.items()}
+    return {
+        name: (function.__doc__ or "").strip().splitlines()[0]
+        for name, function in found.items()
+        if function.__module__ == "untrace.targets.mpi.collectives"
+    }
 
 
 def _section(section: Section) -> list[str]:
@@ -227,7 +349,9 @@ def _section(section: Section) -> list[str]:
     no_primitives = {
         n for n in JAX.names() if JAX.find(n).__module__.rpartition(".")[2] in ("differentiated", "mapped")
     }
-    refused = [n for n in JAX.names() if section.rules.find(n) is None and n not in lowered | no_primitives]
+    refused = [
+        n for n in JAX.names() if section.rules.find(n) is None and n not in lowered | no_primitives | section.elsewhere
+    ]
     parts.append(
         "### Refused\n\nOf the primitives that have a rule for JAX: " + ", ".join(f"`{n}`" for n in refused) + ".\n"
     )
@@ -240,10 +364,7 @@ def _section(section: Section) -> list[str]:
     )
     rest = "\n".join(f"- {what}: {why}." for what, why in section.not_kept)
     parts.append(f"Not kept, and within what the proof calls `close`:\n\n{rest}\n")
-    lines = [
-        f"| `{n}` | {(function.__doc__ or '').strip().splitlines()[0]} |"
-        for n, function in sorted(section.helpers().items())
-    ]
+    lines = [f"| `{n}` | {said} |" for n, said in sorted(section.helpers().items())]
     parts.append("### Helpers\n\n| helper | what it gives |\n|---|---|\n" + "\n".join(lines) + "\n")
     return parts
 
@@ -294,6 +415,28 @@ SECTIONS = (
         _of_torch,
         torch_differences.DIFFERENCES,
         torch_differences.NOT_KEPT,
+    ),
+    Section(
+        "c",
+        "C",
+        C,
+        "C11 for the sizes of the example: a source and a header, which need nothing but the standard library. Pytrees are "
+        "structs, your functions `static` functions; a loop of yours is a `for`, a `while_loop` a `while`, `cond` and `switch` "
+        "are `if`s. What is elementwise is computed where it is read, in one loop with its neighbours; memory beyond a few "
+        "kilobytes is the caller's, in a struct that the header has. Library calls are written by what they stand for, "
+        "derivatives by what they compute, and what several of these have in common is computed once. Products of large "
+        "matrices are calls of one helper, or of a BLAS where the text is compiled with `-DUNTRACE_BLAS`. Each `T` below "
+        "stands for a type: `max_f32`, `add_i32`; what is said to be where it is read is an expression of the element, or the same "
+        "elements at other places. `bfloat16` and `float16` are computed with as `float`, and rounded after each operation. "
+        "What cannot be expressed, and each primitive that no table below has, is "
+        "refused before anything is written, with your lines.",
+        {name: title for name, title in FAMILIES.items() if name not in ("integers", "control", "plain")}
+        | {"products": "Products, convolutions"},
+        SPELLED_IN_C,
+        _of_c,
+        c_differences.DIFFERENCES,
+        c_differences.NOT_KEPT,
+        frozenset({"scan", "while", "cond"}),
     ),
 )
 

@@ -229,6 +229,36 @@ def test_large_constants_stand_in_a_file_of_their_own(tmp_path):
     assert (tmp_path / "p" / "weighed_data.c").exists()
 
 
+def test_what_calls_and_derivatives_have_in_common_is_computed_once():
+    def energy(q, w):
+        return jnp.sum(jnp.cumsum(w * jnp.cos(q)) ** 2) + jnp.sum(jnp.cumsum(jnp.sin(q)))
+
+    def forces(q, w):
+        return jax.grad(energy)(q, w), jax.grad(energy, 1)(q, w)
+
+    q, w = np.linspace(-1, 1, 4, dtype=np.float32), np.ones(4, np.float32)
+    text = written(forces, q, w)
+    same(text, forces, q, w)
+    assert text.source.count("cosf(") == 1 and text.source.count("sinf(") == 1
+
+
+def test_indices_that_are_known_to_be_inside_are_not_checked():
+    a, y = np.eye(3, dtype=np.float32) + 0.1, np.arange(3, dtype=np.float32)
+    text = written(jnp.linalg.solve, a, y)
+    assert "clamp_index" not in text.source and "< 0" not in text.source
+    same(text, jnp.linalg.solve, a, y)
+
+
+def test_differences_of_numbers_that_are_known_to_be_small_are_plain():
+    def apart(x):
+        k = jnp.arange(5)
+        return x * (5 - jnp.maximum(k[:, None], k) + jnp.minimum(k[:, None], k))
+
+    text = written(apart, np.float32(2))
+    assert "max_i32(" in text.source and "sub_i32" not in text.source and "add_i32" not in text.source
+    same(text, apart, np.float32(2))
+
+
 # ------------------------------------------------------------ refusals
 
 

@@ -128,6 +128,39 @@ def test_a_choice_of_several():
         _same(chosen, np.int32(branch), np.float32(3.0))
 
 
+def test_reductions_by_functions_of_ones_own():
+    x, y = np.arange(12, dtype=np.float32).reshape(3, 4) - 5, np.arange(12, dtype=np.int32).reshape(3, 4)
+
+    def best(x, y):
+        def larger(one, other):
+            chosen = abs(one[0]) >= abs(other[0])
+            return jnp.where(chosen, one[0], other[0]), jnp.where(chosen, one[1], other[1])
+
+        return lax.reduce((x, y), (jnp.float32(0), jnp.int32(-1)), larger, (0,))
+
+    _same(best, x, y)
+    _same(lambda x: lax.reduce(x, np.int32(3), lambda a, b: a * 3 + b, (0, 1)), y)
+    _same(lambda x: (lax.reduce_xor(x, (1,)), lax.reduce_xor(x > 3, (0,))), y)
+
+
+def test_windows_by_functions_with_gaps_and_padding():
+    x = np.arange(12, dtype=np.float32).reshape(3, 4) - 5
+    y = np.arange(12, dtype=np.int32).reshape(3, 4)
+
+    def swept(x, y):
+        window = {"window_dimensions": (2, 2), "window_strides": (1, 2), "padding": ((1, 0), (0, 1))}
+        own = lax.reduce_window(x, np.float32(0.5), lambda a, b: a * 0.5 + b, **window, base_dilation=(2, 1))
+        return own, lax.reduce_window(y, 0, lax.add, **window, base_dilation=(1, 3), window_dilation=(1, 2))
+
+    _same(swept, x, y)
+
+
+def test_a_product_of_two_types_is_of_the_larger():
+    x, y = np.arange(6, dtype=np.int8).reshape(2, 3) + 60, np.arange(6, dtype=np.int32).reshape(3, 2) * 1000
+    _same(lax.dot, x, y)
+    _same(lax.dot, x, y.astype(np.float32))
+
+
 def test_derivatives_at_kinks():
     x = np.array([0.0, -0.0, 1.0, -1.0], np.float32)
     _same(jax.vmap(jax.grad(lambda x: jnp.abs(x) + jax.nn.relu(x))), x)

@@ -110,6 +110,9 @@ def _same_tree(given: jax.tree_util.PyTreeDef, wanted: jax.tree_util.PyTreeDef) 
 
 def _fill(place: np.ndarray, leaf: PyTree) -> None:
     """Puts an argument where the function reads it. Raises TypeError for one of another shape or type."""
+    if type(leaf) is np.ndarray and leaf.dtype == place.dtype and leaf.shape == place.shape:
+        place[...] = leaf
+        return
     array = np.asarray(jax_compat.as_numpy(leaf)) if jax_compat.is_key(leaf) else np.asarray(leaf)
     is_number = type(leaf) in (bool, int, float)
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)

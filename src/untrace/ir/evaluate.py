@@ -50,12 +50,33 @@ def evaluate(function: Function, *args: Data) -> list[Data]:
 
 
 def rounded_otherwise(function: Function, *args: Data) -> list[Data]:
-    """The same, with the floats that each primitive gives off by their last digit, up or down in turn.
+    """The same, with the floats that each primitive gives off by their last digit, up or down in turn; of sums, and of factors
+    of matrices, what they are made from as well: their rounding is of that, however little of it is left.
 
     What this differs from `evaluate` by is what rounding may make of the results on these arguments (Monte Carlo arithmetic
     with one draw; Parker, Pierce and Eggert, 2000).
     """
-    return run_equations(function, args, lambda equation, inputs: _off(by_body(equation, inputs, rounded_otherwise)))
+
+    def rounded(equation: Equation, inputs: Sequence[Data]) -> Sequence[Data]:
+        given = [*_off(inputs[:1]), *inputs[1:]] if equation.callee.name in _SUMS else inputs
+        return _off(by_body(equation, given, rounded_otherwise))
+
+    return run_equations(function, args, rounded)
+
+
+# Whose terms are rounded, too, before they are added in another order.
+_SUMS = frozenset(
+    (
+        "dot_general",
+        "conv_general_dilated",
+        "reduce_sum",
+        "cumsum",
+        "reduce_window_sum",
+        "cholesky",
+        "lu",
+        "triangular_solve",
+    )
+)
 
 
 def bound_again(function: Function, *args: Data) -> list[Data]:

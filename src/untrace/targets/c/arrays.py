@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from untrace.targets.c.loops import BOOL, INDEX, Buffer, Expr, Num, Op, Read, Var
+from untrace.targets.c.narrow import NARROW
 
 Element = Callable[[tuple[Expr, ...]], Expr]
 
@@ -58,6 +59,41 @@ def num(value: object, dtype: np.dtype) -> Num:
 
 def int_of(value: int) -> Num:
     return Num(value, INDEX)
+
+
+# ------------------------------------------------------------ floats of 16 bits
+
+_FLOAT = np.dtype(np.float32)
+
+
+def widened(x: Array) -> Array:
+    """The same, as floats of 32 bits, where it is one of 16."""
+    return Array(x.shape, _FLOAT, lambda index: _wide(x.at(index)), x.cost) if x.dtype in NARROW else x
+
+
+def narrowed(x: Array, dtype: np.dtype) -> Array:
+    """The same, rounded to floats of 16 bits."""
+    return Array(x.shape, dtype, lambda index: _narrow(x.at(index), dtype), x.cost + 1)
+
+
+def _wide(value: Expr) -> Expr:
+    if isinstance(value, Num):
+        return num(value.value, _FLOAT)
+    word = NARROW[value.dtype]
+    if isinstance(value, Op) and value.name == f"narrow_{word}":
+        return Op(f"rounded_{word}", value.args, _FLOAT)
+    return Op(f"wide_{word}", (value,), _FLOAT)
+
+
+def _narrow(value: Expr, dtype: np.dtype) -> Expr:
+    word = NARROW[dtype]
+    if isinstance(value, Num):
+        return num(value.value, dtype)
+    if isinstance(value, Op) and value.name == f"wide_{word}":
+        return value.args[0]
+    return Op(
+        f"narrow_{word}", value.args if isinstance(value, Op) and value.name == f"rounded_{word}" else (value,), dtype
+    )
 
 
 # ------------------------------------------------------------ indices
@@ -156,7 +192,6 @@ def reshaped(old: Sequence[int], new: Sequence[int]) -> Callable[[tuple[Expr, ..
 
 # ------------------------------------------------------------ expressions
 
-NARROW = 4  # bytes: C computes with shorter integers as with `int`
 _BOUND = 1 << 62
 
 
@@ -166,6 +201,8 @@ def bounds(expr: Expr) -> tuple[int, int] | None:
         return (int(expr.value), int(expr.value)) if expr.dtype.kind in "iub" else None
     if isinstance(expr, Var):
         return 0, max(expr.extent - 1, 0)
+    if isinstance(expr, Read):
+        return expr.buffer.limits
     if not isinstance(expr, Op):
         return (0, 1) if expr.dtype == BOOL else None
     if expr.dtype == BOOL:
@@ -184,9 +221,14 @@ def bounds(expr: Expr) -> tuple[int, int] | None:
         low, high = known[0]
         info = np.iinfo(expr.dtype) if expr.dtype.kind in "iu" else None
         return (low, high) if info is not None and info.min <= low and high <= info.max else None
+    one, other = known[0], known[-1]
+    if expr.name.startswith("max_"):
+        return max(one[0], other[0]), max(one[1], other[1])
+    if expr.name.startswith("min_"):
+        return min(one[0], other[0]), min(one[1], other[1])
     if expr.name not in ("i+", "+", "i-", "-", "i*", "*"):
         return None
-    (a, b), (c, d) = known[0], known[1] if len(known) > 1 else (0, 0)
+    (a, b), (c, d) = one, other
     match expr.name[-1]:
         case "+":
             found = (a + c, b + d)
@@ -215,9 +257,13 @@ def folded(expr: Expr) -> Expr:
     args = expr.args
     if expr.name == "?:" and isinstance(args[0], Num):
         return args[1] if args[0].value else args[2]
-    if expr.name in _COMPARED and all(isinstance(a, Num) and a.dtype.kind in "iub" for a in args):
-        one, other = [int(a.value) for a in args if isinstance(a, Num)]
-        return Num(_COMPARED[expr.name](one, other), BOOL)
+    if expr.name in _COMPARED and all(a.dtype.kind in "iub" for a in args):
+        one, other = bounds(args[0]), bounds(args[1])
+        if one and other:
+            ends = {_COMPARED[expr.name](a, b) for a in one for b in other}
+            # What is so at all ends of an order is so between them.
+            if len(ends) == 1 and (expr.name not in ("==", "!=") or one[0] == one[1] and other[0] == other[1]):
+                return Num(ends.pop(), BOOL)
     if expr.name in ("+", "-") and expr.dtype.kind in "iu" and isinstance(args[1], Num) and args[1].value == 0:
         return args[0]
     return expr

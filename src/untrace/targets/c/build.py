@@ -13,14 +13,12 @@ from contextlib import contextmanager
 import numpy as np
 
 from untrace import jax_compat
-from untrace.ir.calls import function_run
 from untrace.ir.nodes import (
     Atom,
     Cond,
     Constant,
     Equation,
     Function,
-    Library,
     Literal,
     Local,
     Pack,
@@ -34,7 +32,8 @@ from untrace.ir.nodes import (
 )
 from untrace.ir.types import Aval, Origin
 from untrace.targets.c import control
-from untrace.targets.c.arrays import Array, int_of, number, stored
+from untrace.targets.c.arrays import Array, bounds, int_of, narrowed, number, stored, widened
+from untrace.targets.c.flat import Flat, flat
 from untrace.targets.c.loops import (
     BOOL,
     Buffer,
@@ -50,6 +49,7 @@ from untrace.targets.c.loops import (
     Write,
     accesses,
 )
+from untrace.targets.c.narrow import NARROW
 from untrace.targets.c.rules.table import C, Declined, Rule
 from untrace.targets.c.types import TYPES, dtype_of, is_key, shape_of
 
@@ -57,7 +57,13 @@ from untrace.targets.c.types import TYPES, dtype_of, is_key, shape_of
 _OF_KEYS = frozenset(
     {"random_wrap", "random_unwrap", "random_clone", "random_seed", "random_bits", "random_split", "random_fold_in"}
 )
-_SMALL = 2  # equations, of which a function would say less than they do
+# Those that move floats of 16 bits as they stand, and those for which it matters which ones there are.
+_IN_ANY_TYPE = frozenset(
+    {"bitcast_convert_type", "copy", "copy_p", "device_put", "stop_gradient", "optimization_barrier", "name", "pvary",
+     "sharding_constraint", "reduce_precision"}
+)  # fmt: skip
+_OF_NEIGHBOURS = frozenset({"nextafter", "random_bits"})
+_WIDE = np.dtype(np.float32)
 _LONG = 12  # operations in an expression, beyond which nobody reads it
 
 
@@ -70,6 +76,7 @@ class Unit:
         self._tables: dict[Constant, Array] = {}
         self._by_body: dict[Function, CFunction] = {}
         self._around: list[str] = []  # the author's lines of the calls that are being written
+        self._flat: dict[Function, Flat] = {}
 
     @contextmanager
     def inside(self, origin: Origin) -> Iterator[None]:
@@ -80,8 +87,16 @@ class Unit:
         finally:
             self._around.pop()
 
-    def refuse(self, what: str, origin: Origin) -> None:
-        where = next((line for line in (_line(origin), *self._around[::-1]) if line), "")
+    def flat(self, function: Function) -> Flat:
+        """The function as it is written; the same object each time."""
+        found = self._flat.get(function)
+        if found is None:
+            found = self._flat[function] = flat(function)
+        return found
+
+    def refuse(self, what: str, *origins: Origin) -> None:
+        """Notes what cannot be written. origins: the equation's and those of the calls around it, the innermost first."""
+        where = next((line for line in (*map(_line, origins), *self._around[::-1]) if line), "")
         self.missing.append(f"{what}{' from ' + where if where else ''}")
 
     def table(self, constant: Constant) -> Array:
@@ -146,6 +161,8 @@ class Builder:
         if array.region is not None or array.number is not None:
             return array
         buffer = self.new(array.shape, array.dtype, None if hint else 0, hint)
+        if array.dtype.kind in "iu":
+            buffer.limits = bounds(array.at(tuple([Var(n) for n in array.shape])))
         self.fill(Read(buffer, ()), array)
         return stored(buffer)
 
@@ -213,16 +230,20 @@ class Builder:
 
     def run(self, function: Function, args: Sequence[Array]) -> list[Array]:
         """The results of a function of the program, whose equations are written here."""
+        made = self.unit.flat(function)
+        function = made.function
         env: dict[Value, Array] = dict(zip(function.params, args, strict=True))
         uses = Counter(a for e in function.equations for a in e.inputs if type(a) is Value)
         uses.update(a for a in function.results if type(a) is Value)
         before = self._outputs
         for equation in function.equations:
-            self._equation(equation, env, uses)
+            self._equation(equation, env, uses, made.around.get(equation, ()))
         self._outputs = before
         return [self._read(env, a) for a in function.results]
 
-    def _equation(self, equation: Equation, env: dict[Value, Array], uses: Counter[Value]) -> None:
+    def _equation(
+        self, equation: Equation, env: dict[Value, Array], uses: Counter[Value], calls: Sequence[Origin]
+    ) -> None:
         self._outputs = list(equation.outputs)
         try:
             inputs = [self._read(env, a) for a in equation.inputs]
@@ -231,7 +252,7 @@ class Builder:
                     dtype_of(output.aval)
             found = self._results(equation, inputs)
         except Declined as error:
-            self.unit.refuse(str(error), equation.origin)
+            self.unit.refuse(str(error), equation.origin, *calls)
             found = [None if o is None else number(0, _some(o.aval), shape_of(o.aval)) for o in equation.outputs]
         self._outputs = list(equation.outputs)
         for place, (output, array) in enumerate(zip(equation.outputs, found, strict=True)):
@@ -247,8 +268,6 @@ class Builder:
 
     def _results(self, equation: Equation, inputs: list[Array]) -> Sequence[Array | None]:
         callee = equation.callee
-        if type(callee) is Library:
-            return self._inlined(callee.body, inputs, equation)
         if type(callee) is Local:
             return self._called(callee.body, inputs, equation)
         if type(callee) is TreeMap:
@@ -264,9 +283,6 @@ class Builder:
             return control.while_loop(self, callee, equation, inputs)
         if isinstance(callee, Cond):
             return control.cond(self, callee, equation, inputs)
-        run = function_run(equation, inputs)
-        if run is not None:
-            return self._inlined(*run, equation)
         if type(callee) is not Primitive:
             raise Declined(f"`{callee.name}`")
         rule = C.find(callee.name)
@@ -275,12 +291,29 @@ class Builder:
         try:
             if callee.name not in _OF_KEYS and any(is_key(a.aval) for a in (*equation.inputs, *equation.outputs) if a):
                 return self._of_words(rule, equation, inputs)
+            if any(getattr(a.aval, "dtype", None) in NARROW for a in (*equation.inputs, *equation.outputs) if a):
+                return self._of_narrow(rule, callee.name, equation, inputs)
             found = rule(self, *inputs, **equation.params)
         except TypeError as error:
             if "keyword" in str(error):
                 raise Declined(f"`{callee.name}` ({error})") from error
             raise
         return [found] if isinstance(found, Array) else found
+
+    def _of_narrow(self, rule: Rule, name: str, equation: Equation, inputs: Sequence[Array]) -> Sequence[Array]:
+        """What is computed with floats of 16 bits is computed with those of 32, and rounded, as XLA does."""
+        if name in _IN_ANY_TYPE or rule.__module__.endswith(".shapes"):
+            found = rule(self, *inputs, **equation.params)
+            return [found] if isinstance(found, Array) else found
+        if name in _OF_NEIGHBOURS:
+            raise Declined(f"`{name}` of floats of 16 bits")
+        params = {key: _WIDE if _is_narrow(value) else value for key, value in equation.params.items()}
+        made = rule(self, *map(widened, inputs), **params)
+        rounded: list[Array] = []
+        for array, output in zip([made] if isinstance(made, Array) else made, equation.outputs, strict=True):
+            dtype = array.dtype if output is None else dtype_of(output.aval)
+            rounded.append(narrowed(array, dtype) if dtype in NARROW else array)
+        return rounded
 
     def _of_words(self, rule: Rule, equation: Equation, inputs: Sequence[Array]) -> list[Array]:
         """What moves keys about moves the two words of each."""
@@ -308,9 +341,7 @@ class Builder:
             return self.run(body, given)
 
     def _called(self, body: Function, inputs: Sequence[Array], equation: Equation) -> Sequence[Array]:
-        """A call of the author's function; what it does, where that is little."""
-        if len(body.equations) <= _SMALL and all(type(e.callee) is Primitive for e in body.equations):
-            return self._inlined(body, inputs, equation)
+        """A call of the author's function."""
         with self.unit.inside(equation.origin):
             callee = self.unit.function(body, body.name or "function")
         used = {access.buffer for stmt in callee.body for access in accesses(stmt)}
@@ -356,6 +387,14 @@ def _name(region: Read, output: Value) -> None:
     """A buffer that a rule has made is called as the value that it holds."""
     if output.named and not region.buffer.authored and not region.index and output.hint:
         region.buffer.name, region.buffer.authored = output.hint, True
+
+
+def _is_narrow(value: object) -> bool:
+    """Whether a parameter is a type of floats of 16 bits."""
+    return isinstance(value, np.dtype) and value in NARROW or isinstance(value, type) and value in _NARROW_TYPES
+
+
+_NARROW_TYPES = frozenset(dtype.type for dtype in NARROW)
 
 
 def _hint(atom: Atom) -> str | None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from untrace._errors import UntraceError
 from untrace.prove.execute import Endless
+from untrace.targets.c.narrow import in_memory
 from untrace.targets.c.program import Argument, CProgram
 
 STRICT = ("-std=c11", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wmissing-prototypes", "-Werror")
@@ -110,7 +111,7 @@ class Prepared:
                 leaf = argument.leaves[0].leaf
                 self.inputs.append(np.zeros((), leaf.dtype))
                 self._values.append((len(self._types), self.inputs[-1]))
-                self._types.append(leaf.dtype.name)
+                self._types.append(in_memory(leaf.dtype).name)
             else:
                 self._types.append("")
                 self._leaves(argument, next(places), self.inputs)
@@ -136,7 +137,7 @@ class Prepared:
 
     def _load(self, library: Path) -> None:
         function = getattr(ctypes.CDLL(str(library)), self._program.name)
-        function.restype = None if self._returned is None else c_value(self._returned.dtype)
+        function.restype = None if self._returned is None else c_value(in_memory(self._returned.dtype))
         function.argtypes = [c_value(np.dtype(t)) if t else ctypes.c_void_p for t in self._types]
         starts = iter(self._starts)
         base = self._memory.ctypes.data
@@ -146,10 +147,10 @@ class Prepared:
     def call(self) -> None:
         """Runs the function on what is in `inputs`; what it gives is in `outputs`."""
         for place, array in self._values:
-            self._given[place] = array.item()
+            self._given[place] = array.view(in_memory(array.dtype)).item()
         value = self._run()
         if self._returned is not None:
-            self._returned[()] = value
+            self._returned.view(in_memory(self._returned.dtype))[()] = value
 
     def _run(self) -> object:
         return self._function(*self._given)
@@ -183,7 +184,7 @@ class Apart(Prepared):
         self._given = [0] * len(self._types)
 
     def _started(self) -> subprocess.Popen[bytes]:
-        returned = "" if self._returned is None else self._returned.dtype.name
+        returned = "" if self._returned is None else in_memory(self._returned.dtype).name
         words = [
             self._file.name, str(self._library), self._program.name, returned, ",".join(t or "-" for t in self._types),
             ",".join(map(str, self._starts)),

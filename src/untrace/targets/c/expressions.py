@@ -7,10 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from untrace.targets.c.loops import BOOL, Buffer, Expr, Num, Op, Read, Var
+from untrace.targets.c.narrow import NARROW
 
 TYPES = {
     "bool": "bool", "int8": "int8_t", "int16": "int16_t", "int32": "int32_t", "int64": "int64_t", "uint8": "uint8_t",
     "uint16": "uint16_t", "uint32": "uint32_t", "uint64": "uint64_t", "float32": "float", "float64": "double",
+    "bfloat16": "uint16_t", "float16": "uint16_t",
 }  # fmt: skip
 # How tightly operators bind.
 _BINDS = {
@@ -26,6 +28,11 @@ _WIDTH_OF_INT = 4
 def c_type(dtype: np.dtype) -> str:
     """`float`; an int32 is written as `int` only of indices."""
     return TYPES[dtype.name]
+
+
+def declared_type(dtype: np.dtype) -> str:
+    """The same, where people read what it is: with a word on those that C has not."""
+    return f"{c_type(dtype)} /* bits of a {dtype.name} */" if dtype in NARROW else c_type(dtype)
 
 
 class Expressions:
@@ -118,6 +125,8 @@ def literal(value: int | float | bool, dtype: np.dtype) -> str:
     """A number of a type."""
     if dtype == BOOL:
         return "true" if value else "false"
+    if dtype in NARROW:
+        return f"0x{int(np.asarray(value).astype(dtype).view(np.uint16)):04x}"
     if dtype.kind == "f":
         suffix = "f" if dtype == np.float32 else ""
         if value != value:

@@ -23,7 +23,7 @@ class Buffer:
     """A variable of the text. `kind`: "local", "in" (a parameter, read only), "out" (where a result goes) or "table" (a constant).
 
     `name`: what it is called, in C: of a field of a parameter that is a struct, how it is reached. `authored`: whether that
-    is the author's name for it. `value`: what a table holds.
+    is the author's name for it. `value`: what a table holds. `limits`: between which numbers its elements are, where that is known.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Buffer:
     kind: str = "local"
     authored: bool = False
     value: np.ndarray | None = None
+    limits: tuple[int, int] | None = None
 
 
 @dataclass(eq=False, slots=True)

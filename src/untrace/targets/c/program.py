@@ -23,6 +23,7 @@ from untrace.targets.c.rules.table import Declined
 from untrace.targets.c.runtime.helpers import helpers, needed
 from untrace.targets.c.structs import Leaf, Place, Struct, Structs, layout, offsets, places
 from untrace.targets.c.text import WIDTH, Printer, parameter, slot_name, wrapped
+from untrace.targets.c.types import TYPES
 
 _PER_LINE = 8  # numbers of a table
 _LARGE = 4096  # bytes of a table that stands in a file of its own
@@ -94,7 +95,7 @@ def c_program(program: Program, arguments: Sequence[tuple[str, PyTree]], result:
                 )
                 if 0 in place.leaf.shape:
                     unit.refuse("an array without elements", None)
-                if place.leaf.dtype.name not in _NAMES:
+                if place.leaf.dtype not in TYPES:
                     unit.refuse(
                         f"an argument of {place.leaf.dtype.name}, which is none of C's arithmetic types here", None
                     )
@@ -115,11 +116,6 @@ def c_program(program: Program, arguments: Sequence[tuple[str, PyTree]], result:
     for one in (*unit.functions, function):
         optimise(one)
     return _texts(unit, function, made, given, returns, structs, head)
-
-
-_NAMES = frozenset(
-    ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
-)
 
 
 def _body(
@@ -181,11 +177,13 @@ def _texts(
     ]  # fmt: skip
     includes = ["<math.h>", "<stdbool.h>", "<stddef.h>", "<stdint.h>", "<string.h>"]
     body = "\n\n".join([t.rstrip("\n") for group in texts for t in group])
-    wanted = [i for i in includes if i != "<string.h>" or "memcpy(" in body]
+    wanted = [f"#include {i}" for i in includes if i != "<string.h>" or "memcpy(" in body]
+    if "UNTRACE_BLAS" in body:
+        wanted += ["", "#ifdef UNTRACE_BLAS", "#include <cblas.h>", "#endif"]
     asserts = [text for s in structs.all for text in _asserts(s)]
     source = "\n".join(
         [
-            _comment(head), "", f'#include "{name}.h"', "", *[f"#include {i}" for i in wanted], "",
+            _comment(head), "", f'#include "{name}.h"', "", *wanted, "",
             *asserts, *([""] if asserts else []), body, "",
         ]
     )  # fmt: skip

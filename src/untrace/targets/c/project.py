@@ -15,10 +15,22 @@ def files(program: CProgram) -> dict[str, str]:
     found = {f"{name}.h": program.header, f"{name}.c": program.source}
     if program.data:
         found[f"{name}_data.c"] = program.data
-    return {**found, "main.c": example(program), "CMakeLists.txt": cmake(name, list(found)[1:])}
+    return {
+        **found,
+        "main.c": example(program),
+        "CMakeLists.txt": cmake(name, list(found)[1:], "UNTRACE_BLAS" in program.source),
+    }
 
 
-def cmake(name: str, sources: Sequence[str]) -> str:
+def cmake(name: str, sources: Sequence[str], products: bool = False) -> str:
+    """How a program is built; with large products a BLAS may compute them."""
+    blas = f"""option(UNTRACE_BLAS "large products by the system's BLAS" OFF)
+if(UNTRACE_BLAS)
+  find_package(BLAS REQUIRED)
+  target_compile_definitions({name} PRIVATE UNTRACE_BLAS)
+  target_link_libraries({name} PUBLIC ${{BLAS_LIBRARIES}})
+endif()
+"""
     return f"""cmake_minimum_required(VERSION 3.10)
 project({name} C)
 set(CMAKE_C_STANDARD 11)
@@ -29,7 +41,7 @@ endif()
 add_library({name} {" ".join(sources)})
 target_include_directories({name} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})
 target_link_libraries({name} PUBLIC m)
-add_executable({name}_example main.c)
+{blas if products else ""}add_executable({name}_example main.c)
 target_link_libraries({name}_example {name})
 """
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.types import PyTree
-from untrace.targets.c.expressions import c_type
+from untrace.targets.c.expressions import declared_type
 from untrace.targets.c.names import Scope, c_name
 
 
@@ -121,7 +121,7 @@ def _definition(struct: Struct) -> str:
     for field in struct.fields:
         if isinstance(field.kind, Leaf):
             shape = "".join([f"[{max(n, 1)}]" for n in field.kind.shape])
-            lines.append(f"    {c_type(field.kind.dtype)} {field.name}{shape};")
+            lines.append(f"    {declared_type(field.kind.dtype)} {field.name}{shape};")
         else:
             lines.append(f"    struct {field.kind.tag} {field.name}{f'[{field.count}]' if field.count else ''};")
     return "\n".join([*lines, "};"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from untrace.targets.c.expressions import Expressions, c_type
+from untrace.targets.c.expressions import Expressions, c_type, declared_type
 from untrace.targets.c.loops import (
     BOOL,
     Break,
@@ -53,7 +53,7 @@ def wrapped(line: str, indent: str) -> str:
 def parameter(buffer: Buffer, restrict: str = "restrict") -> str:
     """A parameter of a function: `const float x[restrict 3][4]`, `float *loss`, `float x`."""
     const = "const " if buffer.kind == "in" else ""
-    kind = c_type(buffer.dtype)
+    kind = declared_type(buffer.dtype)
     if not buffer.shape:
         return f"{kind} {buffer.name}" if buffer.kind == "in" else f"{kind} *{buffer.name}"
     first, *rest = [max(n, 1) for n in buffer.shape]

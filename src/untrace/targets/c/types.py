@@ -6,12 +6,13 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.types import Aval
+from untrace.targets.c.narrow import NARROW
 from untrace.targets.c.rules.table import Declined
 
 TYPES = frozenset(
     np.dtype(t)
     for t in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
-)
+) | frozenset(NARROW)
 
 
 def is_key(aval: Aval) -> bool:

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from untrace.targets.c.arrays import Array, fits, folded, num, number
 from untrace.targets.c.build import Builder
 from untrace.targets.c.loops import BOOL, INDEX, Expr, Num, Op, Read, Var
+from untrace.targets.c.narrow import BF16, NARROW
 from untrace.targets.c.rules.table import Declined, rule
 
 SUFFIXES = {
@@ -98,6 +100,8 @@ def arithmetic(operator: str, v: Expr, w: Expr, dtype: np.dtype) -> Expr:
     """`v + w`; of integers that may overflow by a helper, for in C that is undefined."""
     if dtype == BOOL:
         return Op("||" if operator == "+" else "&&" if operator == "*" else "!=", (v, w), BOOL)
+    if dtype.kind == "f" and operator == "+" and isinstance(w, Op) and w.name == "neg":
+        return Op("-", (v, *w.args), dtype)
     made = Op(operator, (v, w), dtype)
     if (
         dtype.kind == "f"
@@ -443,6 +447,8 @@ def cast(v: Expr, dtype: np.dtype) -> Expr:
 @rule("bitcast_convert_type")
 def _bitcast(b: Builder, x: Array, *, new_dtype: Any) -> Array:
     dtype = np.dtype(new_dtype)
+    if NARROW.keys() & {x.dtype, dtype} and dtype.itemsize == x.dtype.itemsize:
+        return elementwise(b, dtype, lambda v: Op("cast", (v,), dtype), x)  # the bits are what stands there
     if dtype.name not in SUFFIXES or dtype.itemsize != x.dtype.itemsize:
         raise Declined("a `bitcast_convert_type` between types of different sizes")
     if x.dtype.kind != "f" and dtype.kind != "f":
@@ -453,9 +459,12 @@ def _bitcast(b: Builder, x: Array, *, new_dtype: Any) -> Array:
 
 @rule("reduce_precision")
 def _reduce_precision(b: Builder, x: Array, *, exponent_bits: int, mantissa_bits: int) -> Array:
-    info = np.finfo(x.dtype)
+    info = ml_dtypes.finfo(x.dtype)
     if exponent_bits >= info.nexp and mantissa_bits >= info.nmant:
         return x
+    narrow = ml_dtypes.finfo(BF16)
+    if x.dtype == np.float32 and (exponent_bits, mantissa_bits) == (narrow.nexp, narrow.nmant):
+        return elementwise(b, x.dtype, lambda v: Op("rounded_bf16", (v,), x.dtype), x)
     raise Declined("`reduce_precision`")
 
 

@@ -77,6 +77,7 @@ def _lu(b: Builder, x: Array) -> list[Array]:
     out = b.new(x.shape, x.dtype, 0)
     b.fill(Read(out, ()), x)
     pivots, order = b.new((*batch, n), INDEX, 1), b.new((*batch, n), INDEX, 2)
+    pivots.limits = order.limits = (0, n - 1)
     b.loops(
         batch,
         lambda i: b.block.append(
@@ -91,6 +92,7 @@ def _permutation(b: Builder, pivots: Array, *, permutation_size: int) -> Array:
     *batch, n = pivots.shape
     whole = b.whole(pivots, "pivots")
     out = b.new((*batch, permutation_size), INDEX)
+    out.limits = (0, permutation_size - 1)
     sizes = [num(permutation_size, INDEX), num(n, INDEX)]
     b.loops(
         batch,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from untrace.targets.c.arrays import Array, num, plus, stored, times
 from untrace.targets.c.build import Builder
-from untrace.targets.c.loops import BOOL, INDEX, Expr, Op, Read, Var
-from untrace.targets.c.rules.elementwise import arithmetic, cast, converted
+from untrace.targets.c.loops import BOOL, INDEX, Buffer, Expr, Invoke, Op, Read, Var
+from untrace.targets.c.rules.elementwise import arithmetic, cast, converted, helper
 from untrace.targets.c.rules.reductions import inside_of, when
 from untrace.targets.c.rules.table import rule
+
+_LARGE = 1 << 14  # multiplications, from which on a product is worth a call
+_NARROW = 8  # columns of a product, up to which each element is summed up by itself: there is nothing to vectorise
 
 
 @rule("dot_general")
@@ -27,7 +31,7 @@ def _dot_general(
     preferred_element_type: Any = None,
     out_sharding: object = None,
 ) -> Array:
-    dtype = np.dtype(preferred_element_type) if preferred_element_type is not None else x.dtype
+    dtype = np.dtype(preferred_element_type or jax.numpy.promote_types(x.dtype, y.dtype))
     (xc, yc), (xb, yb) = dimension_numbers
     xf = [d for d in range(len(x.shape)) if d not in xc and d not in xb]
     yf = [d for d in range(len(y.shape)) if d not in yc and d not in yb]
@@ -42,6 +46,8 @@ def _dot_general(
         return arithmetic("*", x.at(xi), y.at(yi), dtype)
 
     shape = [*batch, *rows, *columns]
+    if dtype.kind == "f" and math.prod(columns) > _NARROW and math.prod([*rows, *columns, *terms]) >= _LARGE:
+        return _of_matrices(b, x, y, (xb, xf, xc), (yb, yc, yf))
     if math.prod(terms) == 1:
         zeros = tuple([num(0, INDEX)] * len(terms))
         return Array(tuple(shape), dtype, lambda index: product(index, zeros), 1 + x.cost + y.cost)
@@ -50,7 +56,7 @@ def _dot_general(
     def add(outer: tuple[Expr, ...], inner: tuple[Expr, ...]) -> None:
         b.write(out, outer, arithmetic("+", Read(out, outer), product(outer, inner), dtype))
 
-    if math.prod(columns) > 1 and not _steps_along(y, yc, yf):
+    if math.prod(columns) > _NARROW and not _steps_along(y, yc, yf):
         # Row by row of the second matrix: all that the innermost loop touches is contiguous.
         def row(outer: tuple[Expr, ...]) -> None:
             b.fill(Read(out, outer), Array(tuple(columns), dtype, lambda index: num(0, dtype)))
@@ -67,6 +73,57 @@ def _dot_general(
 
     b.loops(shape, element)
     return stored(out)
+
+
+def _of_matrices(b: Builder, x: Array, y: Array, of_x: Sequence[Sequence[int]], of_y: Sequence[Sequence[int]]) -> Array:
+    """A product of large matrices, by the helper. of_x, of_y: which axes are of the batch, of rows, and of columns."""
+    (left, a_row, a_column), (right, b_row, b_column) = _matrix(b, x, *of_x), _matrix(b, y, *of_y)
+    batch, rows, columns = [[x.shape[d] for d in of_x[0]], [x.shape[d] for d in of_x[1]], [y.shape[d] for d in of_y[2]]]
+    terms = math.prod([x.shape[d] for d in of_x[2]])
+    out = b.new([*batch, *rows, *columns], x.dtype)
+    sizes = [num(n, INDEX) for n in (math.prod(rows), math.prod(columns), terms)]
+
+    def one(i: tuple[Expr, ...]) -> None:
+        given = [Read(left, i), num(a_row, INDEX), num(a_column, INDEX)]
+        given += [Read(right, i), num(b_row, INDEX), num(b_column, INDEX)]
+        b.block.append(Invoke(helper("product", x.dtype), [*sizes, *given], [Read(out, i)]))
+
+    b.loops(batch, one)
+    return stored(out)
+
+
+def _matrix(
+    b: Builder, x: Array, batch: Sequence[int], rows: Sequence[int], columns: Sequence[int]
+) -> tuple[Buffer, int, int]:
+    """The buffer in which an array stands as matrices, behind the axes of the batch, and how far apart in it rows and
+    columns are: one of them by one element. What stands otherwise is copied."""
+    index = [Var(n) for n in x.shape]
+    value = x.at(tuple(index))
+    if isinstance(value, Read) and len(value.index) == len(x.shape) and set(value.index) == set(index):
+        place = {d: value.index.index(index[d]) for d in range(len(x.shape))}
+        apart = {d: math.prod(value.buffer.shape[place[d] + 1 :]) for d in place}
+        width = math.prod([x.shape[d] for d in columns])
+        steps = [_step(x.shape, apart, rows, width), _step(x.shape, apart, columns, 1)]
+        if [place[d] for d in batch] == list(range(len(batch))) and steps[0] and steps[1] and 1 in steps:
+            return value.buffer, steps[0], steps[1]
+    order = (*batch, *rows, *columns)
+    made = b.new([x.shape[d] for d in order], x.dtype, None, "matrix")
+    b.fill(Read(made, ()), Array(made.shape, x.dtype, lambda i: x.at(_placed(len(order), (order, i))), x.cost))
+    return made, math.prod([x.shape[d] for d in columns]), 1
+
+
+def _step(shape: Sequence[int], apart: Mapping[int, int], group: Sequence[int], alone: int) -> int:
+    """How far apart the elements along some axes, taken as one, are; 0 where that is not the same for all, `alone` where
+    there is one."""
+    found, size = 0, 1
+    for d in reversed(group):
+        if shape[d] == 1:
+            continue
+        found = found or apart[d]
+        if apart[d] != found * size:
+            return 0
+        size *= shape[d]
+    return found or alone
 
 
 def _placed(rank: int, *groups: tuple[Sequence[int], Sequence[Expr]]) -> tuple[Expr, ...]:

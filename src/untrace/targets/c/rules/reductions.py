@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from untrace.ir.nodes import Function
 from untrace.targets.c.arrays import Array, num, plus, stored, times
 from untrace.targets.c.build import Builder
 from untrace.targets.c.loops import BOOL, INDEX, Buffer, Expr, If, Loop, Op, Read, Var
@@ -45,6 +46,8 @@ def combiner(which: str, dtype: np.dtype) -> tuple[Expr, Combine]:
             )
         case "or":
             return num(0, dtype), lambda old, new: Op("||" if dtype == BOOL else "|", (old, new), dtype)
+        case "xor":
+            return num(0, dtype), lambda old, new: Op("!=" if dtype == BOOL else "^", (old, new), dtype)
     raise Declined(f"a reduction by {which}")
 
 
@@ -87,7 +90,7 @@ def reduced(b: Builder, x: Array, axes: Sequence[int], first: Expr, combine: Com
 
 
 def _register() -> None:
-    for primitive in ("sum", "prod", "max", "min", "and", "or"):
+    for primitive in ("sum", "prod", "max", "min", "and", "or", "xor"):
 
         @rule(f"reduce_{primitive}")
         def one(
@@ -204,17 +207,10 @@ def _register_windows() -> None:
             window_dilation: tuple[int, ...],
             primitive: str = primitive,
         ) -> Array:
-            if any(d != 1 for d in base_dilation):
-                raise Declined(f"`reduce_window_{primitive}` with gaps between the elements")
             first, combine = combiner(primitive, x.dtype)
             x = b.often(x)
             lows = [low for low, _ in padding]
-            shape = [
-                (n + low + high - (w - 1) * k - 1) // s + 1
-                for n, (low, high), w, k, s in zip(
-                    x.shape, padding, window_dimensions, window_dilation, window_strides, strict=True
-                )
-            ]
+            shape = windows(x.shape, padding, window_dimensions, window_strides, base_dilation, window_dilation)
             out = b.new(shape, x.dtype)
 
             def window(outer: tuple[Expr, ...]) -> None:
@@ -222,9 +218,10 @@ def _register_windows() -> None:
 
                 def add(inner: tuple[Expr, ...]) -> None:
                     places = window_places(outer, inner, window_strides, window_dilation, lows)
+                    conditions, places = without_gaps(places, base_dilation)
                     when(
                         b,
-                        inside_of(places, x.shape),
+                        conditions + inside_of(places, x.shape),
                         lambda: b.write(out, outer, combine(Read(out, outer), x.at(tuple(places)))),
                     )
 
@@ -232,6 +229,105 @@ def _register_windows() -> None:
 
             b.loops(shape, window)
             return stored(out)
+
+
+def windows(
+    sizes: Sequence[int], padding: Sequence[tuple[int, int]], window: Sequence[int], strides: Sequence[int],
+    gaps: Sequence[int], dilation: Sequence[int],
+) -> list[int]:  # fmt: skip
+    """How many windows there are along each axis."""
+    return [
+        ((n - 1) * g + 1 + low + high - (w - 1) * k - 1) // s + 1 if n else 0
+        for n, (low, high), w, s, g, k in zip(sizes, padding, window, strides, gaps, dilation, strict=True)
+    ]
+
+
+def without_gaps(places: Sequence[Expr], gaps: Sequence[int]) -> tuple[list[Expr], list[Expr]]:
+    """(on what conditions there are elements at some places, of which every `gaps`-th is one; which elements these are)."""
+    conditions: list[Expr] = []
+    found: list[Expr] = []
+    for place, gap in zip(places, gaps, strict=True):
+        if gap != 1:
+            left = Op("i%", (place, num(gap, INDEX)), INDEX)
+            conditions.append(Op("==", (left, num(0, INDEX)), BOOL))
+            place = Op("i/", (place, num(gap, INDEX)), INDEX)
+        found.append(place)
+    return conditions, found
+
+
+def _by_function(
+    b: Builder, function: Function, starts: Sequence[Array], shape: Sequence[int], turns: Sequence[int],
+    elements: Callable[[tuple[Expr, ...], tuple[Expr, ...]], tuple[Sequence[Expr], Sequence[Array]]],
+) -> list[Array]:  # fmt: skip
+    """Arrays of a shape, reduced by a function of numbers. elements: on what conditions there is something in a turn for an
+    element of the result, and what."""
+    first = [start.at(()) for start in map(b.often, starts)]
+    outs = [b.new(shape, start.dtype, place) for place, start in enumerate(starts)]
+
+    def one(outer: tuple[Expr, ...]) -> None:
+        for out, value in zip(outs, first, strict=True):
+            b.write(out, outer, value)
+
+        def turn(inner: tuple[Expr, ...]) -> None:
+            conditions, given = elements(outer, inner)
+            when(b, conditions, lambda: go_on(given))
+
+        def go_on(given: Sequence[Array]) -> None:
+            state = [Array((), out.dtype, lambda _, out=out: Read(out, outer)) for out in outs]
+            made = b.run(function, [*state, *map(b.often, given)])
+            made = [b.keep(m) for m in made] if len(made) > 1 else made  # each from what all were before
+            for out, array in zip(outs, made, strict=True):
+                b.write(out, outer, array.at(()))
+
+        b.loops(turns, turn)
+
+    b.loops(shape, one)
+    return [stored(out) for out in outs]
+
+
+@rule("reduce")
+def _reduce(
+    b: Builder, *operands: Array, jaxpr: Function, dimensions: Sequence[int], computation: object = None,
+    out_sharding: object = None,
+) -> list[Array]:  # fmt: skip
+    half = len(operands) // 2
+    xs = [b.often(x) for x in operands[:half]]
+    rank = len(xs[0].shape)
+    kept = [d for d in range(rank) if d not in dimensions]
+
+    def elements(outer: tuple[Expr, ...], inner: tuple[Expr, ...]) -> tuple[list[Expr], list[Array]]:
+        at = {**dict(zip(kept, outer, strict=True)), **dict(zip(sorted(dimensions), inner, strict=True))}
+        return [], [_element(x, tuple([at[d] for d in range(rank)])) for x in xs]
+
+    sizes = xs[0].shape
+    turns = [sizes[d] for d in sorted(dimensions)]
+    return _by_function(b, jaxpr, operands[half:], [sizes[d] for d in kept], turns, elements)
+
+
+@rule("reduce_window")
+def _reduce_window(
+    b: Builder, *operands: Array, jaxpr: Function, consts: Sequence[object], window_dimensions: tuple[int, ...],
+    window_strides: tuple[int, ...], padding: Sequence[tuple[int, int]], base_dilation: tuple[int, ...],
+    window_dilation: tuple[int, ...],
+) -> list[Array]:  # fmt: skip
+    if consts:
+        raise Declined("`reduce_window` by a function that closes over arrays")
+    half = len(operands) // 2
+    xs = [b.often(x) for x in operands[:half]]
+    lows = [low for low, _ in padding]
+
+    def elements(outer: tuple[Expr, ...], inner: tuple[Expr, ...]) -> tuple[list[Expr], list[Array]]:
+        places = window_places(outer, inner, window_strides, window_dilation, lows)
+        conditions, places = without_gaps(places, base_dilation)
+        return conditions + inside_of(places, xs[0].shape), [_element(x, tuple(places)) for x in xs]
+
+    shape = windows(xs[0].shape, padding, window_dimensions, window_strides, base_dilation, window_dilation)
+    return _by_function(b, jaxpr, operands[half:], shape, window_dimensions, elements)
+
+
+def _element(x: Array, index: tuple[Expr, ...]) -> Array:
+    """An element of an array."""
+    return Array((), x.dtype, lambda _: x.at(index), x.cost)
 
 
 def when(b: Builder, conditions: Sequence[Expr], write: Callable[[], None]) -> None:

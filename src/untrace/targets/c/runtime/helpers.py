@@ -49,6 +49,62 @@ static void permutation(int n, int count, const int32_t *pivots, int32_t *order)
     }
 }
 """,
+    "wide_bf16": """
+static inline float wide_bf16(uint16_t x)
+{
+    const uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+""",
+    "narrow_bf16": """
+/* The nearest bfloat16, of two the even one. */
+static inline uint16_t narrow_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((isnan(x) ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+""",
+    "rounded_bf16": """
+static inline float rounded_bf16(float x)
+{
+    return wide_bf16(narrow_bf16(x));
+}
+""",
+    "wide_f16": """
+static inline float wide_f16(uint16_t x)
+{
+    const int exponent = x >> 10 & 31;
+    const float part = (float)(x & 1023);
+    const float size = exponent == 31 ? (part > 0 ? NAN : INFINITY)
+            : exponent == 0 ? ldexpf(part, -24) : ldexpf(part + 1024.0f, exponent - 25);
+    return x >> 15 ? -size : size;
+}
+""",
+    "narrow_f16": """
+/* The nearest float16, of two the even one. */
+static inline uint16_t narrow_f16(float x)
+{
+    const int sign = signbit(x) ? 0x8000 : 0;
+    const float size = fabsf(x);
+    if (isnan(x) || size >= 65520.0f || size == 0) {
+        return (uint16_t)(sign | (isnan(x) ? 0x7e00 : size == 0 ? 0 : 0x7c00));
+    }
+    int exponent;
+    (void)frexpf(size, &exponent);
+    exponent = exponent < -13 ? -13 : exponent; /* below that, numbers are as far apart as there */
+    const int part = (int)nearbyintf(ldexpf(size, 11 - exponent));
+    return (uint16_t)(sign | (((exponent + 14) << 10) + part - 1024));
+}
+""",
+    "rounded_f16": """
+static inline float rounded_f16(float x)
+{
+    return wide_f16(narrow_f16(x));
+}
+""",
     "threefry": """
 /* A word of random bits for a key of two words and a count of two (Salmon et al., 2011). */
 static inline uint32_t threefry(uint32_t a, uint32_t b, uint32_t x, uint32_t y, int which)
@@ -121,6 +177,63 @@ static inline T sign_S(T x)
     return x > 0 ? (T)1 : x < 0 ? (T)-1 : x;
 }
 """,
+    "product": """
+/* The product of two matrices, m by k and k by n, whose elements are so far apart along rows and columns.
+   With UNTRACE_BLAS defined it is the one of a BLAS. */
+static void product_S(int m, int n, int k, const T *restrict a, int a_row, int a_column, const T *restrict b,
+        int b_row, int b_column, T *restrict out)
+{
+#ifdef UNTRACE_BLAS
+    GEMM(CblasRowMajor, a_column == 1 ? CblasNoTrans : CblasTrans, b_column == 1 ? CblasNoTrans : CblasTrans,
+            m, n, k, 1, a, a_column == 1 ? a_row : a_column, b, b_column == 1 ? b_row : b_column, 0, out, n);
+#else
+    enum { ROWS = 4, COLUMNS = 16, TERMS = 64 }; /* so many sums stand in registers */
+    for (int i = 0; i < m * n; i++) {
+        out[i] = 0;
+    }
+    if (m == 1 && b_column == 1) {
+        for (int p = 0; p < k; p++) {
+            const T factor = a[p * a_column];
+            for (int j = 0; j < n; j++) {
+                out[j] += factor * b[p * b_row + j];
+            }
+        }
+        return;
+    }
+    for (int j = 0; j < n; j += COLUMNS) {
+        for (int p = 0; p < k; p += TERMS) {
+            const int terms = k - p < TERMS ? k - p : TERMS;
+            T panel[TERMS][COLUMNS];
+            for (int q = 0; q < terms; q++) {
+                for (int c = 0; c < COLUMNS; c++) {
+                    panel[q][c] = j + c < n ? b[(p + q) * b_row + (j + c) * b_column] : 0;
+                }
+            }
+            for (int i = 0; i < m; i += ROWS) {
+                const T *rows[ROWS];
+                T sums[ROWS][COLUMNS] = {{0}};
+                for (int r = 0; r < ROWS; r++) {
+                    rows[r] = a + (i + r < m ? i + r : m - 1) * a_row + p * a_column;
+                }
+                for (int q = 0; q < terms; q++) {
+                    for (int r = 0; r < ROWS; r++) {
+                        const T factor = rows[r][q * a_column];
+                        for (int c = 0; c < COLUMNS; c++) {
+                            sums[r][c] += factor * panel[q][c];
+                        }
+                    }
+                }
+                for (int r = 0; r < ROWS && i + r < m; r++) {
+                    for (int c = 0; c < COLUMNS && j + c < n; c++) {
+                        out[(i + r) * n + j + c] += sums[r][c];
+                    }
+                }
+            }
+        }
+    }
+#endif
+}
+""",
     "cholesky": """
 /* The lower factor of a symmetric matrix; NaN where it has none. */
 static void cholesky_S(int n, const T *a, T *l)
@@ -174,22 +287,29 @@ static void lu_S(int n, T *a, int32_t *pivots, int32_t *order)
     }
     for (int k = 0; k < n; k++) {
         int p = k;
+        double most = fabs((double)a[k * n + k]);
         for (int i = k + 1; i < n; i++) {
-            p = fabs((double)a[i * n + k]) > fabs((double)a[p * n + k]) ? i : p;
+            const double size = fabs((double)a[i * n + k]);
+            p = size > most ? i : p;
+            most = size > most ? size : most;
         }
         pivots[k] = p;
-        const int32_t row = order[k];
-        order[k] = order[p];
-        order[p] = row;
-        for (int j = 0; j < n; j++) {
-            const T t = a[k * n + j];
-            a[k * n + j] = a[p * n + j];
-            a[p * n + j] = t;
+        if (p != k) {
+            const int32_t row = order[k];
+            order[k] = order[p];
+            order[p] = row;
+            for (int j = 0; j < n; j++) {
+                const T t = a[k * n + j];
+                a[k * n + j] = a[p * n + j];
+                a[p * n + j] = t;
+            }
         }
-        for (int i = k + 1; i < n && a[k * n + k] != 0; i++) {
-            a[i * n + k] /= a[k * n + k];
+        const T pivot = a[k * n + k];
+        for (int i = k + 1; i < n && pivot != 0; i++) {
+            const T factor = a[i * n + k] / pivot;
+            a[i * n + k] = factor;
             for (int j = k + 1; j < n; j++) {
-                a[i * n + j] -= a[i * n + k] * a[k * n + j];
+                a[i * n + j] -= factor * a[k * n + j];
             }
         }
     }
@@ -382,10 +502,11 @@ def _typed(text: str, suffix: str) -> str:
     bits = re.sub(r"\D", "", suffix) or "8"
     words = {
         "T": TYPES[suffix], "U": "uint64_t" if bits == "64" else "uint32_t", "V": f"uint{bits}_t", "BITS": bits,
-        "LOW": low, "HIGH": high,
+        "LOW": low, "HIGH": high, "GEMM": f"cblas_{'s' if suffix == 'f32' else 'd'}gemm",
     }  # fmt: skip
     return (
-        re.sub(r"\b(T|U|V|BITS|LOW|HIGH)\b", lambda m: words[m[0]], re.sub(r"_S\b", f"_{suffix}", text)).strip() + "\n"
+        re.sub(r"\b(T|U|V|BITS|LOW|HIGH|GEMM)\b", lambda m: words[m[0]], re.sub(r"_S\b", f"_{suffix}", text)).strip()
+        + "\n"
     )
 
 
