@@ -286,7 +286,8 @@ def own(predicate: Callable[..., object]) -> Predicate:
     file = inspect.getsourcefile(predicate) if inspect.isfunction(predicate) else None
     if file is None or not Path(file).is_file() or predicate.__qualname__ != name or not name.isidentifier():
         raise OptionError(
-            f"the predicate {name} cannot be sent to another process: define it at the top of a file, or install cloudpickle"
+            f"the predicate {name} cannot be sent to another process: define it at the top of a file,"
+            " or install cloudpickle: pip install 'untrace[minimize]'"
         )
     return Own(f"{Path(file).resolve()}:{name}", name)
 

@@ -192,7 +192,7 @@ def _pickled(callables: Mapping[str, Callable[..., object]]) -> dict[str, bytes]
         import cloudpickle
     except ImportError:
         raise OptionError(
-            f"the callback {next(iter(callables))} goes to another process with cloudpickle: install it"
+            f"the callback {next(iter(callables))} goes to another process with cloudpickle: pip install 'untrace[minimize]'"
         ) from None
     return {name: cloudpickle.dumps(function) for name, function in callables.items()}
 
