@@ -32,6 +32,23 @@ def test_a_train_step():
     assert "\ndef loss(params, x, y):" in text and "backward" not in text
 
 
+def gated(params, x, y):
+    """Values that are used more than once: their cotangents are added up in JAX's order."""
+    hidden = layer(params, x)
+    hidden = hidden * (hidden + 1.0)
+    return jnp.mean(hidden * hidden) + jnp.sum((hidden - y) * jnp.tanh(hidden)) / hidden.size
+
+
+@pytest.mark.parametrize("transform", [jax.value_and_grad, jax.grad, jax.jacrev, jax.jacfwd])
+def test_values_that_are_used_more_than_once(transform):
+    def trained(params, x, y):
+        found = transform(gated)(params, x, y)
+        return jax.tree.map(jnp.cos, found)
+
+    text = written(trained, PARAMS, X, Y, level="jaxpr")
+    assert f"jax.{transform.__name__}(gated)(params, x, y)" in text, text
+
+
 def test_an_edit_of_the_loss_changes_what_is_trained():
     text = written(step, PARAMS, X, Y)
     edited = text.replace("error**2", "jnp.abs(error)")

@@ -77,6 +77,7 @@ from untrace.jax_compat.values import (
     with_weak_type,
 )
 from untrace.jax_compat.rebuilding import (
+    as_bound,
     constants_as_inputs,
     copy_of_scalar,
     is_pruned_copy,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -80,6 +81,103 @@ def rebuilt_jaxpr(
         return jaxpr.replace(**changes)
     new = jaxpr.replace(**changes)
     return new if closed is jaxpr else jex_core.ClosedJaxpr(new, [*old_consts, *consts])
+
+
+def as_bound(closed: Any) -> Any:
+    """A jaxpr in which what `jax.jit(inline=True)` has left, as most functions of `jax.numpy` are, is one call again.
+
+    JAX 0.12 differentiates such a call by itself while a Python function is traced, and so adds up cotangents in another order
+    than where its equations stand alone. The very same object on 0.10, where that makes no difference.
+    Source: `_pjit_linearize` and `pjit_staging_rule`, jax/_src/pjit.py.
+    """
+    inline = getattr(getattr(jax, "Inline", None) or _inline_options(), "JAX_EARLY", None)
+    if inline is None:
+        return closed
+    jaxpr, _ = open_jaxpr(closed)
+    groups: list[list[Any]] = []
+    for eqn in jaxpr.eqns:
+        traceback = eqn.source_info.traceback
+        if groups and traceback is not None and groups[-1][-1].source_info.traceback is traceback:
+            groups[-1].append(eqn)
+        else:
+            groups.append([eqn])
+    inlined = [not any(e.effects for e in group) and _is_inlined(group[0]) for group in groups]
+    if not any(inlined):
+        return closed
+    readers: dict[Any, int] = {}
+    for place, group in enumerate(groups):
+        readers.update((v, place) for e in group for v in e.invars if type(v) is not LITERAL_TYPE)
+    readers.update((v, len(groups)) for v in jaxpr.outvars if type(v) is not LITERAL_TYPE)
+    eqns = []
+    for place, (group, is_call) in enumerate(zip(groups, inlined, strict=True)):
+        eqns += [_call_of(jaxpr, group, readers, place, inline)] if is_call else group
+    return rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
+
+
+def _inline_options() -> Any:
+    from jax._src import api
+
+    return getattr(api, "Inline", None)
+
+
+def _is_inlined(eqn: Any) -> bool:
+    """Whether an equation was put where a call of a jitted function was bound."""
+    traceback = eqn.source_info.traceback
+    if traceback is None:
+        return False
+    files = [code.co_filename for code in traceback.raw_frames()[0][:8]]
+    binding = ("source_info_util.py", "partial_eval.py", "core.py")
+    first = next((file for file in files if not file.endswith(binding)), "")
+    return first.endswith("pjit.py")
+
+
+@functools.cache
+def _jitted() -> Any:
+    """An equation that calls a jitted function."""
+    return jax.make_jaxpr(jax.jit(lambda x: x + 1))(1.0).eqns[0]
+
+
+def _call_of(jaxpr: Any, group: Sequence[Any], readers: Mapping[Any, int], place: int, inline: Any) -> Any:
+    """The call of a jitted function that has the equations of a group. readers: the last group that reads each variable.
+
+    What one equation reads twice (`y * y`) are two operands.
+    """
+    made = dict.fromkeys(v for e in group for v in e.outvars if type(v) is not DROP_TYPE)
+    results = [v for v in made if readers.get(v, -1) > place]
+    operands: list[Any] = []
+    parameters: list[Any] = []
+    of: dict[Any, Any] = {}  # the first parameter for each operand
+    eqns = []
+    for eqn in group:
+        inputs: list[Any] = []
+        for v in eqn.invars:
+            if type(v) is LITERAL_TYPE or v in made:
+                inputs.append(v)
+            elif v in of and of[v] not in inputs:
+                inputs.append(of[v])
+            else:
+                operands.append(v)
+                parameters.append(fresh_variable(v))
+                of.setdefault(v, parameters[-1])
+                inputs.append(parameters[-1])
+        eqns.append(eqn.replace(invars=inputs))
+    body = jaxpr.replace(
+        constvars=[], consts=[], invars=parameters, outvars=results, eqns=eqns, effects=frozenset(),
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )  # fmt: skip
+    like = _jitted()
+    counts = {"in_shardings": operands, "in_layouts": operands, "donated_invars": operands}
+    counts |= {"out_shardings": results, "out_layouts": results}
+    params = {**like.params, "jaxpr": body, "inline": inline, "name": "inlined"}
+    params |= {key: like.params[key][:1] * len(values) for key, values in counts.items()}
+    return like.replace(
+        invars=operands,
+        outvars=results,
+        params=params,
+        source_info=group[0].source_info,
+        ctx=group[0].ctx,
+        effects=frozenset(),
+    )
 
 
 def with_results(eqn: Any, kept: Sequence[int], params: Mapping[str, Any]) -> Any:

@@ -119,7 +119,7 @@ def body_of(
     if derivative.body is not None and derivative.body.jaxpr is closed:
         return derivative.body
     signature = derivative.signature
-    function = jax.extend.core.jaxpr_as_fun((unfolder or _Unfolder()).jaxpr(closed))
+    function = jax.extend.core.jaxpr_as_fun(jax_compat.as_bound((unfolder or _Unfolder()).jaxpr(closed)))
     later: list[Any] = []
 
     def called(*inputs: Any) -> Sequence[Any]:
