@@ -73,7 +73,7 @@ def measure_program(options: dict[str, Any], record: Record) -> None:
         found = dict(made.row)
         if made.text is not None:
             found["tokens"] = tokens_of(made.text.source)
-            if facts is not None:
+            if facts is not None and found["tokens"] is not None:
                 found["author"] = author_tokens(source, facts["functions"], facts["inside"], made.text.source)
             jitted = jax.jit(function)
             found["text_seconds"] = seconds(lambda: made.text(*args))
