@@ -46,7 +46,7 @@ def evaluate(function: Function, *args: Data) -> list[Data]:
     differentiated here, with the rules that functions in it have. What has none, or is one of those that JAX alone can run
     (callbacks, kernels, functions with a rule for `vmap` or over references), is bound again as it was captured.
     """
-    return _run(function, args, _by_body)
+    return run_equations(function, args, by_body)
 
 
 def rounded_otherwise(function: Function, *args: Data) -> list[Data]:
@@ -55,22 +55,29 @@ def rounded_otherwise(function: Function, *args: Data) -> list[Data]:
     What this differs from `evaluate` by is what rounding may make of the results on these arguments (Monte Carlo arithmetic
     with one draw; Parker, Pierce and Eggert, 2000).
     """
-    return _run(function, args, lambda equation, inputs: _off(_by_body(equation, inputs, rounded_otherwise)))
+    return run_equations(function, args, lambda equation, inputs: _off(by_body(equation, inputs, rounded_otherwise)))
 
 
 def bound_again(function: Function, *args: Data) -> list[Data]:
     """The same, every equation bound again as it was captured: what is traced so is the program that was captured."""
-    return _run(function, args, _bind)
+    return run_equations(function, args, bound)
 
 
-def _run(function: Function, args: Sequence[Data], primitive: PrimitiveEvaluator) -> list[Data]:
+def run_equations(function: Function, args: Sequence[Data], primitive: PrimitiveEvaluator) -> list[Data]:
+    """The results of a function whose equations `primitive` evaluates, but for those of a pass's own; a value is let go after
+    its last use."""
     env: dict[Value, Data] = dict(zip(function.params, args, strict=True))
 
     def read(atom: Atom) -> Data:
         return env[atom] if type(atom) is Value else atom.value
 
-    for equation in function.equations:
+    last = {a: n for n, e in enumerate(function.equations) for a in e.inputs if type(a) is Value}
+    last.update((a, -1) for a in function.results if type(a) is Value)
+    for number, equation in enumerate(function.equations):
         inputs = [read(a) for a in equation.inputs]
+        for atom in equation.inputs:
+            if type(atom) is Value and last[atom] == number:
+                env.pop(atom, None)
         callee = equation.callee
         outputs: Sequence[Data]
         if type(callee) is Pack:
@@ -78,18 +85,20 @@ def _run(function: Function, args: Sequence[Data], primitive: PrimitiveEvaluator
         elif type(callee) is Unpack:
             outputs = inputs[0]
         elif type(callee) is TreeMap:
-            outputs = [_run(f, callee.arguments(inputs, turn), primitive)[0] for turn, f in enumerate(callee.turns)]
+            outputs = [
+                run_equations(f, callee.arguments(inputs, turn), primitive)[0] for turn, f in enumerate(callee.turns)
+            ]
         elif type(callee) is TreeSum:
             params = [a for a in equation.inputs if type(a) is Value]
             results = [o for o in equation.outputs if o is not None]
             given = [x for a, x in zip(equation.inputs, inputs, strict=True) if type(a) is Value]
-            outputs = _run(Function("sum", params, list(callee.equations), results), given, primitive)
+            outputs = run_equations(Function("sum", params, list(callee.equations), results), given, primitive)
         elif type(callee) is Library or type(callee) is Local:
-            outputs = _run(callee.body, inputs, primitive)
+            outputs = run_equations(callee.body, inputs, primitive)
         else:
             outputs = primitive(equation, inputs)
         for value, out in zip(equation.outputs, outputs, strict=True):
-            if value is not None:
+            if value in last:
                 env[value] = out
     return [read(a) for a in function.results]
 
@@ -107,7 +116,7 @@ def _off(values: Sequence[Data]) -> Sequence[Data]:
     return found
 
 
-def _by_body(equation: Equation, inputs: Sequence[Data], run: Evaluator = evaluate) -> Sequence[Data]:
+def by_body(equation: Equation, inputs: Sequence[Data], run: Evaluator = evaluate) -> Sequence[Data]:
     """What a primitive gives; by its body where it has one, which `run` evaluates."""
     callee = equation.callee
     if type(callee) is Scan:
@@ -135,7 +144,7 @@ def _by_body(equation: Equation, inputs: Sequence[Data], run: Evaluator = evalua
         return _linear(equation, inputs, run)
     if callee.name == "shard_map":
         return _sharded(equation, inputs, run)
-    return _bind(equation, inputs)
+    return bound(equation, inputs)
 
 
 # ---------------------------------------------------------------- loops
@@ -146,7 +155,7 @@ def _scan(loop: Scan, equation: Equation, inputs: Sequence[Data], run: Evaluator
 
     def turn(carry: tuple[Data, ...], elements: tuple[Data, ...]) -> tuple[tuple[Data, ...], tuple[Data, ...]]:
         results = run(loop.body, *consts, *carry, *elements)
-        return _typed(results[: loop.carries], carry), tuple(results[loop.carries :])
+        return as_typed(results[: loop.carries], carry), tuple(results[loop.carries :])
 
     options = {key: equation.params[key] for key in ("length", "reverse")}
     carry, stacked = lax.scan(turn, _arrays(inputs[loop.consts : start]), tuple(inputs[start:]), **options)
@@ -160,7 +169,7 @@ def _while(loop: While, inputs: Sequence[Data], run: Evaluator) -> Sequence[Data
         return jnp.any(run(loop.condition, *ours, *carry)[0])
 
     def turn(carry: tuple[Data, ...]) -> tuple[Data, ...]:
-        new = _typed(run(loop.body, *consts, *carry), carry)
+        new = as_typed(run(loop.body, *consts, *carry), carry)
         if not loop.condition.result_avals[0].shape:
             return new
         # Of a loop that `jax.vmap` has batched: what is done already keeps its carry.
@@ -175,7 +184,7 @@ def _arrays(values: Sequence[Data]) -> tuple[Data, ...]:
     return tuple([jax.tree.map(jnp.asarray, value) for value in values])
 
 
-def _typed(values: Sequence[Data], carry: Sequence[Data]) -> tuple[Data, ...]:
+def as_typed(values: Sequence[Data], carry: Sequence[Data]) -> tuple[Data, ...]:
     """What a turn hands on, of the types that it was handed: a literal among it is a Python number here."""
     return tuple([jax.tree.map(lambda v, c: jnp.asarray(v, c.dtype), v, c) for v, c in zip(values, carry, strict=True)])
 
@@ -213,7 +222,7 @@ def _ruled(call: CustomRule, equation: Equation, inputs: Sequence[Data], run: Ev
         return tuple([jnp.asarray(x) for x in run(call.function, *args)])
 
     def captured(*args: Data) -> tuple[Data, ...]:
-        return tuple(_bind(equation, args))
+        return tuple(bound(equation, args))
 
     if call.is_jvp:
         with_jvp = jax.custom_jvp(function)
@@ -302,7 +311,7 @@ def _sharded(equation: Equation, inputs: Sequence[Data], run: Evaluator) -> Sequ
     params, (body,) = equation.params, functions_called(equation)
     specs = params["in_specs"], params["out_specs"]
     if any(jax_compat.is_auto_axes(spec) for some in specs for spec in some):
-        return _bind(equation, inputs)  # what no public function can say
+        return bound(equation, inputs)  # what no public function can say
     return jax.shard_map(
         lambda *xs: tuple(run(body, *xs)),
         mesh=params["mesh"],
@@ -316,7 +325,7 @@ def _sharded(equation: Equation, inputs: Sequence[Data], run: Evaluator) -> Sequ
 # ---------------------------------------------------------------- what was captured
 
 
-def _bind(equation: Equation, args: Sequence[Data]) -> Sequence[Data]:
+def bound(equation: Equation, args: Sequence[Data]) -> Sequence[Data]:
     """What the captured equation gives; a loop takes and gives the parts of tuples."""
     outputs = jax_compat.bind_equation(equation.origin, jax.tree.leaves(list(args)))
     if not any(o is not None and type(o.aval) is TupleType for o in equation.outputs):
