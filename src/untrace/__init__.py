@@ -20,19 +20,23 @@ if TYPE_CHECKING:
     )
     from untrace.prove.report import Proof
     from untrace.prove.verify import verify
+    from untrace.tools.doctor.api import doctor
+    from untrace.tools.doctor.diagnosis import Diagnosis, Finding
     from untrace.torch.annotate import annotate_torch
     from untrace.torch.api import from_torch
     from untrace.torch.environment import torch_op
 
 __all__ = [
-    "CaptureError", "Decompiled", "OptionError", "OutputExistsError", "Proof", "ProofError",
-    "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "annotate_torch", "decompile",
+    "CaptureError", "Decompiled", "Diagnosis", "Finding", "OptionError", "OutputExistsError", "Proof", "ProofError",
+    "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "annotate_torch", "decompile", "doctor",
     "from_jaxpr", "from_torch", "rule", "steps", "torch_op", "verify",
 ]  # fmt: skip
 
 _HOMES = {
     "Proof": "untrace.prove.report",
     "verify": "untrace.prove.verify",
+    "doctor": "untrace.tools.doctor.api",
+    **dict.fromkeys(("Diagnosis", "Finding"), "untrace.tools.doctor.diagnosis"),
     # These need the extra untrace[torch] when they are called.
     "annotate_torch": "untrace.torch.annotate",
     "from_torch": "untrace.torch.api",

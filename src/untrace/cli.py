@@ -1,9 +1,9 @@
-"""The command line: `untrace demo`, `untrace write`, `untrace show` and `untrace verify`.
+"""The command line: `untrace demo`, `untrace write`, `untrace show`, `untrace verify` and `untrace doctor`.
 
 Text goes to stdout and talk to stderr.  The exit codes:
 
-    0    done; for `verify`: the functions are the same
-    1    `verify` only: the functions differ
+    0    done; for `verify`: the functions are the same; for `doctor`: nothing is wrong
+    1    `verify` and `doctor` only: the functions differ, or numbers go wrong
     2    bad usage: an unknown flag, file, function or type string, or an output file that exists
     3    it could not be done: the function cannot be traced, written or proven
     130  interrupted
@@ -42,6 +42,7 @@ examples:
   untrace write model.py:loss "{'w': f32[3,4], 'b': f32[4]}" "f32[8,3]" --grad -o grad_loss.py
   untrace show model.py:step @model.py:make_args
   untrace verify grad_loss.py:grad_loss model.py:loss @model.py:make_args --grad
+  untrace doctor model.py:loss @model.py:make_args --grad
 
 ARGS, one for each positional argument of the function that is written:
   f32[8,128]  bf16[4]  i32[]  bool[2]  key       arrays, as JAX prints their types
@@ -53,7 +54,7 @@ ARGS, one for each positional argument of the function that is written:
 
 @dataclass(frozen=True)
 class _Job:
-    """What `write`, `show` and `verify` work on: a function and its arguments."""
+    """What `write`, `show`, `verify` and `doctor` work on: a function and its arguments."""
 
     function: Any
     args: tuple[Any, ...]
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    verbs = {"demo": _demo, "write": _write, "show": _show, "verify": _verify}
+    verbs = {"demo": _demo, "write": _write, "show": _show, "verify": _verify, "doctor": _doctor}
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_overview_parser().format_help(), end="")
         return 0
@@ -223,6 +224,32 @@ def _verify(argv: list[str]) -> int:
         verdict = untrace.verify(edited, job.function)(*job.args, **job.kwargs)
     print(verdict)
     return 0 if verdict else 1
+
+
+def _doctor(argv: list[str]) -> int:
+    parser = _Parser(
+        prog="untrace doctor",
+        description="Say where the numbers of a function go wrong, why, and what to write instead."
+        " Exit code 0: nothing is wrong; 1: something is.",
+    )
+    _add_function_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument("-o", "--output", metavar="OUT.py", type=Path, help="write the repaired module")
+    parser.add_argument("--force", action="store_true", help="overwrite OUT.py when it exists")
+    options = parser.parse_intermixed_args(argv)
+    if options.output is not None:
+        _check_output(options.output, options.target, force=options.force)
+    terminal = _terminal()
+    with terminal.working("importing JAX"):
+        import untrace
+    job = _load_job(options)
+    with terminal.working("examining"):
+        diagnosis = untrace.doctor(job.function)(*job.args, **job.kwargs)
+    print(diagnosis.to_json() if options.json else diagnosis)
+    if options.output is not None:
+        path = diagnosis.save(options.output, overwrite=options.force)
+        terminal.say("nothing to repair" if path is None else f"wrote {path}")
+    return 0 if diagnosis else 1
 
 
 def _decompile(options: argparse.Namespace, terminal: Terminal) -> Any:
@@ -479,6 +506,7 @@ def _overview_parser() -> argparse.ArgumentParser:
         ("write", "write a function as a module"),
         ("show", "print a function as a module"),
         ("verify", "say whether an edited module is still the same program"),
+        ("doctor", "say where numbers go wrong, why, and what to write instead"),
     ):
         verbs.add_parser(name, help=purpose)
     return parser

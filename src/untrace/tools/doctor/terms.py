@@ -1,0 +1,229 @@
+"""Equations read as terms, alike for all ways in which the same is written: `x - 1` and `x + -1`, `x * x` and `x ** 2`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from untrace import jax_compat
+from untrace.ir.nodes import Atom, Constant, Equation, Function, Literal, Local, Primitive, Value
+
+COMMUTE = frozenset({"add", "mul", "max", "min"})
+# Equations that are nothing but a call, whose body may stand in their place.
+_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """`name(*args)`. `key`: the parameters that tell it from others. An argument that is a number is one of the text."""
+
+    name: str
+    args: tuple[Operand, ...]
+    key: object = None
+
+
+Operand: TypeAlias = "Atom | Term | float"
+
+
+def inlined(function: Function) -> Function:
+    """The same function with what its jitted functions do in the place of their calls."""
+    params = [Value(p.aval) for p in function.params]
+    equations: list[Equation] = []
+    results = _inline(function, params, equations, ())
+    return Function(function.name, params, equations, results, function.jaxpr)
+
+
+def _inline(
+    function: Function, args: Sequence[Atom], equations: list[Equation], calls: tuple[Equation, ...]
+) -> list[Atom]:
+    """calls: those of library functions around it, the outermost first, where what is in them is said to stand."""
+    env: dict[Value, Atom] = dict(zip(function.params, args, strict=True))
+
+    def read(atom: Atom) -> Atom:
+        return env[atom] if type(atom) is Value else atom
+
+    for equation in function.equations:
+        callee, inputs = equation.callee, [read(a) for a in equation.inputs]
+        body = callee.body if type(callee) is Local else None
+        if type(callee) is Primitive and callee.name in _CALLS:
+            body = equation.params["jaxpr" if "jaxpr" in equation.params else "call_jaxpr"]
+        if body is not None:
+            is_library = body.jaxpr is not None and jax_compat.is_library_jaxpr(body.jaxpr)
+            outs = _inline(body, inputs, equations, (*calls, equation) if is_library else calls)
+            env.update((o, x) for o, x in zip(equation.outputs, outs, strict=True) if o is not None)
+            continue
+        fresh = [None if o is None else Value(o.aval) for o in equation.outputs]
+        env.update((o, x) for o, x in zip(equation.outputs, fresh, strict=True) if o is not None and x is not None)
+        origin = equation.origin
+        if calls and origin is not None and calls[0].origin is not None:
+            origin = jax_compat.equation_inside(origin, calls[0].origin, {})
+        equations.append(Equation(callee, inputs, fresh, equation.params, origin))
+    return [read(r) for r in function.results]
+
+
+class Terms:
+    """The terms of a function whose calls are inlined."""
+
+    def __init__(self, function: Function) -> None:
+        self._made: dict[Value, tuple[Equation, int]] = {}
+        self._terms: dict[Value, Operand] = {}
+        self._numbers: dict[object, int] = {}
+        self._number_of: dict[Value, int] = {}
+        for equation in function.equations:
+            for i, out in enumerate(equation.outputs):
+                if out is not None:
+                    self._made[out] = equation, i
+
+    # ---------------------------------------------------------------- the same value
+
+    def same(self, a: Operand, b: Operand) -> bool:
+        """Whether two operands are the same value, or are computed in the same way."""
+        return self._number(a) == self._number(b)
+
+    def _number(self, x: Operand) -> object:
+        if isinstance(x, float):
+            return x
+        if type(x) is Term:
+            return x.name, x.key, tuple([self._number(a) for a in x.args])
+        if type(x) is Literal:
+            return "literal", float(x.value)
+        if type(x) is Constant:
+            return "constant", x
+        assert type(x) is Value
+        found = self._number_of.get(x)
+        if found is None:
+            found = self._number_of[x] = self._numbers.setdefault(self._key(x), len(self._numbers))
+        return found
+
+    def _key(self, value: Value) -> object:
+        made = self._made.get(value)
+        if made is None or made[0].effects:
+            return value
+        equation, place = made
+        inputs = tuple([self._number(a) for a in equation.inputs])
+        key = (equation.callee.name, _params_key(equation.params), inputs, place)
+        try:
+            hash(key)
+        except TypeError:
+            return value
+        return key if type(equation.callee) is Primitive else value
+
+    # ---------------------------------------------------------------- terms
+
+    def term(self, x: Operand) -> Operand:
+        """An operand as a term, a number of the text, or itself where it is neither."""
+        if isinstance(x, float) or type(x) is Term:
+            return x
+        if type(x) is Literal:
+            return float(x.value) if np.ndim(x.value) == 0 and _is_real(x.value) else x
+        if type(x) is Constant:
+            values = np.asarray(x.value) if hasattr(x.value, "dtype") and x.value.dtype.kind in "fiub" else None
+            if values is not None and 0 < values.size <= 4096 and (values == values.reshape(-1)[0]).all():
+                return float(values.reshape(-1)[0])
+            return x
+        assert type(x) is Value
+        found = self._terms.get(x)
+        if found is None:
+            found = self._terms[x] = self._read(x)
+        return found
+
+    def _read(self, value: Value) -> Operand:
+        made = self._made.get(value)
+        if made is None or type(made[0].callee) is not Primitive:
+            return value
+        equation, place = made
+        name, args, params = equation.callee.name, list(equation.inputs), equation.params
+        if name in ("convert_element_type", "copy", "copy_p", "reduce_precision") or name == "reshape":
+            inner = args[0]
+            if inner.aval.dtype == value.aval.dtype and inner.aval.shape == value.aval.shape:
+                return self.term(inner)
+        if name in ("broadcast_in_dim", "convert_element_type", "reshape", "squeeze"):
+            number = self.term(args[0])
+            if isinstance(number, float):
+                return number
+        return self.made(name, args, params, place)
+
+    def made(self, name: str, args: Sequence[Operand], params: Mapping[str, object], place: int = 0) -> Operand:
+        """The term of an operation, in its normal form."""
+        first = self.term(args[0]) if args else None
+        second = self.term(args[1]) if len(args) > 1 else None
+        if name == "neg":
+            return self._negated(args[0], first)
+        if name in ("add", "add_any", "sub"):
+            return self._sum(args[0], args[1], first, second, name == "sub")
+        if name in ("mul", "div"):
+            for n, t in ((0, first), (1, second)):
+                if type(t) is Term and t.name == "neg":
+                    rest = [t.args[0] if i == n else a for i, a in enumerate(args)]
+                    return self._negated(inner := self.made(name, rest, params), inner)
+        if name == "mul":
+            return self._product(args[0], args[1], first, second)
+        if name == "div" and isinstance(second, float) and second:
+            return self._product(args[0], 1.0 / second, first, 1.0 / second)
+        if name == "integer_pow":
+            return self._power(args[0], params["y"])
+        if name == "pow" and isinstance(second, float):
+            if second == 0.5:
+                return Term("sqrt", (args[0],))
+            if second == int(second) and abs(second) < 5:
+                return self._power(args[0], int(second))
+        if name == "rsqrt":
+            return Term("div", (1.0, Term("sqrt", (args[0],))))
+        if name in ("square", "add", "mul", "div", "max", "min", "sqrt", "exp", "log"):
+            params = {}
+        return Term(name, tuple(args), (_params_key(params), place))
+
+    def _negated(self, x: Operand, term: Operand) -> Operand:
+        if isinstance(term, float):
+            return -term
+        if type(term) is Term and term.name == "neg":
+            return self.term(term.args[0])
+        if type(term) is Term and term.name == "sub":
+            return Term("sub", term.args[::-1])
+        return Term("neg", (x,))
+
+    def _sum(self, x: Operand, y: Operand, first: Operand, second: Operand, minus: bool) -> Operand:
+        if isinstance(first, float) and isinstance(second, float):
+            return first - second if minus else first + second
+        if minus and isinstance(second, float):
+            return Term("add", (x, -second))
+        if minus and first == 0.0:
+            return self._negated(y, second)
+        if type(second) is Term and second.name == "neg":
+            return Term("add" if minus else "sub", (x, second.args[0]))
+        if type(first) is Term and first.name == "neg" and not minus:
+            return Term("sub", (y, first.args[0]))
+        return Term("sub" if minus else "add", (x, y))
+
+    def _product(self, x: Operand, y: Operand, first: Operand, second: Operand) -> Operand:
+        if isinstance(first, float) and isinstance(second, float):
+            return first * second
+        for number, other, term in ((first, y, second), (second, x, first)):
+            if number == -1.0:
+                return self._negated(other, term)
+        if self.same(x, y):
+            return Term("square", (x,))
+        return Term("mul", (x, y))
+
+    def _power(self, x: Operand, power: object) -> Operand:
+        if power == 1:
+            return self.term(x)
+        if power == 2:
+            return Term("square", (x,))
+        if isinstance(power, int) and power < 0:
+            return Term("div", (1.0, self._power(x, -power)))
+        return Term("integer_pow", (x,), power)
+
+
+def _is_real(value: object) -> bool:
+    return np.asarray(value).dtype.kind in "fiub" or str(np.asarray(value).dtype) == "bfloat16"
+
+
+def _params_key(params: Mapping[str, object]) -> object:
+    """Parameters that have a hash, without what says nothing of the values."""
+    kept = [(k, v) for k, v in params.items() if k not in ("accuracy", "weak_type", "sharding", "out_sharding")]
+    kept = [(k, str(v) if isinstance(v, np.dtype) else v) for k, v in kept]
+    return tuple([(k, tuple(v) if isinstance(v, list) else v) for k, v in kept if type(v) is not Function])
