@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import linecache
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,11 +21,13 @@ from untrace._places import place_of
 from untrace.capture.function import Captured, expand, name_of, trace
 from untrace.capture.jaxpr import Importer
 from untrace.ir.calls import function_run
-from untrace.ir.evaluate import by_body, run_equations
-from untrace.ir.nodes import Equation, Function, Structured
+from untrace.ir.evaluate import bound, by_body, run_equations
+from untrace.ir.nodes import Equation, Function, Literal, Primitive, Structured
+from untrace.ir.structured import CustomRule
 from untrace.ir.types import Data
 from untrace.module.interface.signature import static_arguments
 from untrace.provenance.sites import Provenance
+from untrace.tools.doctor.better import Better
 from untrace.tools.doctor.blame import Blamed, blame
 from untrace.tools.doctor.diagnosis import SEVERITIES, Diagnosis, Finding, Range
 from untrace.tools.doctor.examine import LIMIT, Examination, examine
@@ -32,6 +35,7 @@ from untrace.tools.doctor.repair import Repair, Repaired, changed, repaired
 from untrace.tools.doctor.samples import samples_of
 from untrace.tools.doctor.tape import Step, is_float
 from untrace.tools.doctor.terms import inlined
+from untrace.tools.doctor.ulps import errors
 
 _MOST_BLAMED = 14
 _DANGER = 0.95  # of the exponents of a type
@@ -92,6 +96,10 @@ class _Patient:
             groups, remarks = self._groups(found, better)
         precision = ", ".join(dict.fromkeys(str(q.dtype) for q in found.tape.results if q.is_float)) or "no floats"
         remarks += self._danger(found)
+        if any(r.positive for g in groups for r in g.repairs):
+            remarks.append("the repaired source is for positive inputs where those that were given are positive")
+        for repair in dict.fromkeys(r for g in groups for r in g.repairs if r.unlucky):
+            remarks.append(f"{repair.name}: on {repair.unlucky} inputs a result is off by a few ULP more than before")
         if found.tape.unfinished is not None:
             remarks.append(f"{int(found.tape.unfinished.sum())} inputs are left out: their loops go on for too long")
         text = self._text() if groups else None
@@ -144,16 +152,23 @@ class _Patient:
         """How much a group matters; None where it does too little."""
         near = self._samples.near
         rows = [b.row for b in group.blamed]
-        group.blamed.sort(key=lambda b: (b.row != 0, not near[b.row], -min(b.error, 1e300)))
+        group.blamed.sort(key=lambda b: (b.row != 0, not near[b.row], self._size(b.row)))
         close = [n for n in rows if near[n] and found.unexplained[n] > LIMIT]
         given = [n for n in close if n == 0 and self._samples.given]
         sure = [n for n in close if n in given or self._is_material(found, n)]
         if sure:
-            group.blamed.sort(key=lambda b: (b.row not in sure, b.row != 0, -min(b.error, 1e300)))
+            often = Counter(b.cause for b in group.blamed if b.row in sure)
+            group.blamed.sort(key=lambda b: (b.row not in sure, b.row not in given, -often[b.cause], self._size(b.row)))
             return "error" if any(self._is_lost(found, n) for n in sure) else "warning"
         if not group.repairs:
             return None
         return "minor" if any(near[n] for n in rows) else "far"
+
+    def _size(self, row: int) -> float:
+        """The largest input of a sample: of several examples the one of usual numbers is shown."""
+        floats = [np.abs(np.asarray(x)[row].astype(np.float64)) for x in self._samples.leaves if is_float(x.dtype)]
+        largest = max([float(x.max(initial=0)) for x in floats], default=0.0)
+        return abs(np.log10(largest)) if largest else 0.0
 
     def _is_lost(self, found: Examination, row: int) -> bool:
         return found.errors[row] > 2.0**20 or np.isinf(found.errors[row])
@@ -172,7 +187,8 @@ class _Patient:
                 usual = np.abs(wanted[0])
             usual = usual[np.isfinite(usual)]
             scale = float(np.median(usual)) if usual.size else 1.0
-            off = np.where(truth.known[row], np.abs(values[row] - wanted[row]), 0.0)
+            bad = errors(values[row], truth.rows(row), quantity.dtype) > LIMIT
+            off = np.where(bad, np.abs(values[row] - wanted[row]), 0.0)
             if np.isnan(off).any() or (off > 8 * float(jnp.finfo(quantity.dtype).eps) * scale).any():
                 return True
         return False
@@ -313,8 +329,8 @@ class _Patient:
             made = decompile(
                 better, static_argnums=sorted(nums), static_argnames=sorted(names), derivatives="written"
             )(*self._args, **self._kwargs)
-        except UntraceError:
-            return None, ""
+        except UntraceError as error:
+            return None, f"no text could be written of the repaired program: {error}"
         return made, str(made.proof)
 
 
@@ -382,6 +398,12 @@ def _as_written(function: Function, *args: Data) -> list[Data]:
 
     def at_place(equation: Equation, inputs: Sequence[Data]) -> Sequence[Data]:
         with jax_compat.at_source(equation.origin):
+            callee = equation.callee
+            if type(callee) is Primitive and type(callee.object) is Better:
+                atoms = zip(equation.inputs, inputs, strict=True)
+                return [callee.object.function(*[float(x) if type(a) is Literal else x for a, x in atoms])]
+            if type(callee) is CustomRule:
+                return bound(equation, inputs)  # with its rule
             return by_body(equation, inputs, _as_written)
 
     return run_equations(function, args, at_place)

@@ -15,6 +15,7 @@ from typing import Any
 
 import mpmath
 import numpy as np
+from mpmath import libmp
 
 from untrace.ir.types import Data, DType, Parameter
 
@@ -135,7 +136,7 @@ def _guarded(function: Callable[..., Number]) -> Callable[..., np.ndarray]:
     def guarded(*args: Number) -> Number:
         try:
             found = function(*args)
-        except (ValueError, ZeroDivisionError, OverflowError, mpmath.libmp.NoConvergence, TypeError):
+        except (ValueError, ZeroDivisionError, OverflowError, libmp.NoConvergence, TypeError):
             return _NAN
         return found if type(found) is not _MP.mpc else (found.real if found.imag == 0 else _NAN)
 
@@ -160,10 +161,45 @@ def _exp(x: Number) -> Number:
     return _MP.exp(x)
 
 
+# A sum keeps all bits of both, as long as they are not further apart than this; products and quotients keep as many as
+# their operands have. So 1 + exp(-300) is more than 1, and what is left of it when 1 is taken away is right.
+_LONG = 1_600
+
+
+def _add(x: Number, y: Number) -> Number:
+    if x == 0 or y == 0 or not _MP.isfinite(x) or not _MP.isfinite(y):
+        return x + y
+    large, small = (x, y) if _MP.mag(x) >= _MP.mag(y) else (y, x)
+    top = int(_MP.mag(large))
+    if top - int(_MP.mag(small)) > _LONG:  # only which side it is on
+        small = _MP.ldexp(_MP.sign(small), top - _LONG)
+    found = _MP.make_mpf(libmp.mpf_add(_raw(large), _raw(small), 2 * _LONG, "n"))
+    # What is left of which nothing is known.
+    return _NAN if found != 0 and int(_MP.mag(found)) < top - _LONG + 100 else found
+
+
+def _raw(x: Number) -> tuple[Any, ...]:
+    """mpmath's own form of a number, whose operators round."""
+    return _MP.mpf(x)._mpf_ if type(x) is int or type(x) is float else x._mpf_
+
+
+def _neg(x: Number) -> Number:
+    return 0 if type(x) is int and x == 0 else _MP.make_mpf(libmp.mpf_neg(_raw(x)))
+
+
+def _sub(x: Number, y: Number) -> Number:
+    return _add(x, _neg(y))
+
+
+def _bits(x: tuple[Any, ...], y: tuple[Any, ...]) -> int:
+    return max(int(_MP.prec), min(max(x[3], y[3]), _LONG))
+
+
 def _mul(x: Number, y: Number) -> Number:
     if type(x) is int and x == 0 or type(y) is int and y == 0:
         return 0
-    return x * y
+    a, b = _raw(x), _raw(y)
+    return _MP.make_mpf(libmp.mpf_mul(a, b, _bits(a, b), "n"))
 
 
 def _div(x: Number, y: Number) -> Number:
@@ -171,11 +207,12 @@ def _div(x: Number, y: Number) -> Number:
         return 0
     if y == 0:
         return _NAN if x == 0 or x != x else (_INF if x > 0 else -_INF)
-    return _MP.mpf(x) / y
+    a, b = _raw(x), _raw(y)
+    return _MP.make_mpf(libmp.mpf_div(a, b, _bits(a, b), "n"))
 
 
 def _logistic(x: Number) -> Number:
-    return 1 / (1 + _exp(-x))
+    return _div(1, _add(1, _exp(-x)))
 
 
 def _erfc(x: Number) -> Number:
@@ -214,7 +251,7 @@ def _integer_pow(x: Number, y: int) -> Number:
 def _pick(x: Number, y: Number, larger: bool) -> Number:
     if x != x or y != y:
         return _NAN
-    return _MP.mpf(x if (x > y) is larger else y)
+    return _MP.make_mpf(_raw(x if (x > y) is larger else y))
 
 
 def _round(x: Number, half_even: bool) -> Number:
@@ -234,7 +271,7 @@ def _log1p(x: Number) -> Number:
 _UNARY: dict[str, Callable[..., Number]] = {
     "exp": _exp,
     "exp2": lambda x: _exp(x * _MP.ln2),
-    "expm1": lambda x: _exp(x) if abs(x) > 1 else _MP.expm1(x),
+    "expm1": lambda x: _add(_exp(x), -1) if abs(x) > 1 else _MP.expm1(x),
     "log": _log,
     "log1p": _log1p,
     "sqrt": lambda x: _NAN if x < 0 else _MP.sqrt(x),
@@ -246,8 +283,8 @@ _UNARY: dict[str, Callable[..., Number]] = {
     "asin": lambda x: _MP.asin(x) if abs(x) <= 1 else _NAN,
     "acos": lambda x: _MP.acos(x) if abs(x) <= 1 else _NAN,
     "atan": lambda x: _MP.atan(x),
-    "sinh": lambda x: _MP.sinh(x) if abs(x) < 1 else (_exp(x) - _exp(-x)) / 2,
-    "cosh": lambda x: (_exp(x) + _exp(-x)) / 2,
+    "sinh": lambda x: _MP.sinh(x) if abs(x) < 1 else _sub(_exp(x), _exp(-x)) / 2,
+    "cosh": lambda x: _add(_exp(x), _exp(-x)) / 2,
     "tanh": lambda x: _MP.tanh(x) if abs(x) < 1e6 else _MP.sign(x),
     "asinh": lambda x: _MP.asinh(x),
     "acosh": lambda x: _MP.acosh(x) if x >= 1 else _NAN,
@@ -258,17 +295,17 @@ _UNARY: dict[str, Callable[..., Number]] = {
     "erf_inv": lambda x: _MP.erfinv(x) if abs(x) < 1 else (x * _INF if abs(x) == 1 else _NAN),
     "lgamma": lambda x: _MP.loggamma(x) if x > 0 else _MP.log(abs(_MP.gamma(x))),
     "digamma": lambda x: _MP.digamma(x),
-    "neg": lambda x: -x,
-    "abs": lambda x: abs(x),
+    "neg": _neg,
+    "abs": lambda x: _neg(x) if x < 0 else x,
     "sign": lambda x: _MP.sign(x),
-    "square": lambda x: x * x,
+    "square": lambda x: _mul(x, x),
     "floor": lambda x: _MP.floor(x) if _MP.isfinite(x) else x,
     "ceil": lambda x: _MP.ceil(x) if _MP.isfinite(x) else x,
 }
 _BINARY: dict[str, Callable[..., Number]] = {
-    "add": lambda x, y: x + y,
-    "add_any": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
+    "add": _add,
+    "add_any": _add,
+    "sub": _sub,
     "mul": _mul,
     "div": _div,
     "rem": _rem,
@@ -289,7 +326,7 @@ _COMPARED: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 _ELEMENTWISE = MappingProxyType({name: _guarded(f) for name, f in {**_UNARY, **_BINARY}.items()})
 _ROUND, _PICK_LARGER, _PICK_SMALLER = _guarded(_round), _ELEMENTWISE["max"], _ELEMENTWISE["min"]
 _INTEGER_POW = _guarded(_integer_pow)
-_ADD, _MUL = _ELEMENTWISE["add"], _ELEMENTWISE["mul"]
+_SUM, _MUL = _ELEMENTWISE["add"], _ELEMENTWISE["mul"]
 
 
 # ---------------------------------------------------------------- arrays; the first axis is that of the samples
@@ -329,7 +366,7 @@ def _dot_general(left: np.ndarray, right: np.ndarray, dimension_numbers: Paramet
         for x, batch, contract in ((left, batch_left, contract_left), (right, batch_right, contract_right))
     )
     shape = (*left.shape[:1], *[left.shape[i + 1] for i in batch_left], *a[1], *b[1])
-    return _reduced(_MUL(a[0][:, :, :, None, :], b[0][:, :, None, :, :]), (3,), _ADD).reshape(shape)
+    return _reduced(_MUL(a[0][:, :, :, None, :], b[0][:, :, None, :, :]), (3,), _SUM).reshape(shape)
 
 
 def _for_product(x: np.ndarray, batch: Sequence[int], contract: Sequence[int]) -> tuple[np.ndarray, list[int]]:
@@ -371,10 +408,10 @@ def primitive(name: str, args: Sequence[np.ndarray], params: Mapping[str, Parame
     if name in ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min"):
         if 0 in args[0].shape:
             return None
-        by = {"sum": _ADD, "prod": _MUL, "max": _PICK_LARGER, "min": _PICK_SMALLER}[name[7:]]
+        by = {"sum": _SUM, "prod": _MUL, "max": _PICK_LARGER, "min": _PICK_SMALLER}[name[7:]]
         return _reduced(args[0], params["axes"], by)
     if name in ("cumsum", "cumprod", "cummax", "cummin"):
-        by = {"sum": _ADD, "prod": _MUL, "max": _PICK_LARGER, "min": _PICK_SMALLER}[name[3:]]
+        by = {"sum": _SUM, "prod": _MUL, "max": _PICK_LARGER, "min": _PICK_SMALLER}[name[3:]]
         return _accumulated(args[0], params["axis"], params["reverse"], by)
     if name == "dot_general" and 0 not in (*args[0].shape, *args[1].shape):
         return _dot_general(args[0], args[1], **params)

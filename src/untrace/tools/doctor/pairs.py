@@ -59,6 +59,10 @@ def _log_cosh(x: Data) -> Data:
     return jnp.where(size < 1, jnp.log1p(2 * half * half), size + jnp.log1p(jnp.exp(-2 * size)) - 0.6931471805599453)
 
 
+def _logit(p: Data) -> Data:
+    return jnp.where(jnp.abs(p - 0.5) < 0.25, jnp.log1p((2 * p - 1) / (1 - p)), jnp.log(p / (1 - p)))
+
+
 def _safe_divide(x: Data, y: Data, at_zero: Data) -> Data:
     return jnp.where(y == 0, at_zero, x / jnp.where(y == 0, 1.0, y))
 
@@ -168,8 +172,8 @@ _ELEMENTWISE = [
          _log1p_ratio),
     Pair("1 - exp(-x), over x", "1 - exp(-x) cancels for small x",
          [lambda x: (1 - jnp.exp(-x)) / x], lambda x: _expm1_ratio(-x)),
-    Pair("logit", "p / (1 - p) overflows, and its logarithm forgets",
-         [lambda p: jnp.log(p / (1 - p))], lambda p: jnp.log(p) - jnp.log1p(-p), values=[0]),
+    Pair("logit", "the logarithm of what is nearly 1 keeps nothing of the difference",
+         [lambda p: jnp.log(p / (1 - p))], _logit, values=[0], slopes=[lambda p, ct: ct / (p * (1 - p))]),
     Pair("atanh", "1 + x and 1 - x keep nothing of a small x",
          [lambda x: jnp.log((1 + x) / (1 - x)) / 2, lambda x: 0.5 * jnp.log((1 + x) / (1 - x)),
           lambda x: 0.5 * (jnp.log(1 + x) - jnp.log(1 - x))], jnp.arctanh, values=[0]),

@@ -17,13 +17,14 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.capture.jaxpr import Importer
-from untrace.ir.nodes import Atom, Equation, Function, Value
+from untrace.ir.nodes import Atom, Equation, Function, Primitive, Value
 from untrace.ir.types import Data, DType
+from untrace.tools.doctor.better import Better
 from untrace.tools.doctor.pairs import PAIRS, Pair
 from untrace.tools.doctor.tape import is_float
 from untrace.tools.doctor.terms import COMMUTE, Operand, Term, Terms, inlined
 
-_MOST_STEPS = 400  # of one attempt to match
+_MOST_STEPS = 4_000  # of one attempt to match
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,12 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A pattern that ends at an equation of a program, and what its holes are there."""
+    """A pattern that ends at an equation of a program, what its holes are there, and the number that it is multiplied by."""
 
     pattern: Pattern
     anchor: Equation
     bound: Sequence[Atom]
+    factor: float = 1.0
 
 
 def matches_in(function: Function, derivatives: bool) -> list[Match]:
@@ -64,14 +66,16 @@ def matches_in(function: Function, derivatives: bool) -> list[Match]:
         value = equation.outputs[0] if len(equation.outputs) == 1 else None
         if value is None or not is_float(value.aval.dtype):
             continue
-        root = terms.term(value)
-        if type(root) is not Term:
-            continue
-        patterns = [*_elementwise(derivatives).get(root.name, ()), *arrays.get((root.name, value.aval.dtype), ())]
-        for pattern in patterns:
-            bound = _matched(pattern, terms, value)
-            if bound is not None:
-                found.append(Match(pattern, equation, bound))
+        factor, inner = terms.factor(value)
+        for times, start in {1.0: value, factor: inner}.items():
+            root = terms.term(start) if start is not None else None
+            if type(root) is not Term or start is None:
+                continue
+            patterns = [*_elementwise(derivatives).get(root.name, ()), *arrays.get((root.name, value.aval.dtype), ())]
+            for pattern in patterns:
+                bound = _matched(pattern, terms, value, start)
+                if bound is not None:
+                    found.append(Match(pattern, equation, bound, times))
     return sorted(found, key=lambda match: -match.pattern.size)
 
 
@@ -211,9 +215,9 @@ def _leaves(terms: Terms, x: Operand) -> set[Operand]:
 # ---------------------------------------------------------------- matching
 
 
-def _matched(pattern: Pattern, terms: Terms, value: Value) -> Sequence[Atom] | None:
+def _matched(pattern: Pattern, terms: Terms, value: Value, start: Operand) -> Sequence[Atom] | None:
     matcher = _Matcher(pattern, terms, value)
-    for bound in matcher.matches(pattern.root, value, {}):
+    for bound in matcher.matches(pattern.root, start, {}):
         return [bound[hole] for hole in pattern.holes] if len(bound) == len(pattern.holes) else None
     return None
 
@@ -244,7 +248,7 @@ class _Matcher:
                 yield fits
             return
         if isinstance(mine, float):
-            if isinstance(other, float) and (other == mine or abs(other - mine) <= 2e-6 * abs(mine)):
+            if isinstance(other, float) and (abs(other - mine) <= 2e-6 * abs(mine) or other != other and mine != mine):
                 yield bound
             return
         if type(mine) is not Term or type(other) is not Term:
@@ -265,7 +269,7 @@ class _Matcher:
             yield from self._all(ours[1:], theirs[1:], first)
 
     def _bind(self, hole: Value, x: Operand, bound: Bound) -> Bound | None:
-        if isinstance(x, float) or type(x) is Term:
+        if isinstance(x, float) or type(x) is Term or type(x) is Value and x in self._terms.inner:
             return None
         known = bound.get(hole)
         if known is not None:
@@ -283,45 +287,53 @@ class _Matcher:
 
 
 def replaced(function: Function, match: Match) -> Function | None:
-    """The function with the better way of writing in the place of what was matched."""
+    """The function with the better way of writing in the place of what was matched; None where that is no function of
+    what stands there."""
     avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in match.bound]
     out = match.anchor.outputs[0]
     assert out is not None
 
     def typed(*args: Data) -> Data:
-        return jnp.broadcast_to(match.pattern.better(*args), out.aval.shape).astype(out.aval.dtype)
+        found = match.pattern.better(*args)
+        found = found if match.factor == 1.0 else match.factor * found
+        found = found if jnp.result_type(found) == out.aval.dtype else jnp.asarray(found, out.aval.dtype)
+        return found if jnp.shape(found) == out.aval.shape else jnp.broadcast_to(found, out.aval.shape)
 
-    better = traced(typed, avals, match.pattern.pair.name)
-    if better is None:
+    body = traced(typed, avals, match.pattern.pair.name)
+    if body is None:
         return None
+    new = Value(out.aval)
+    better = Better(body, typed)
+    call = Equation(Primitive(better), list(match.bound), [new], {"better": better}, match.anchor.origin)
+    # What only moves a zero makes places for the same again.
+    put = _opened(call) if match.pattern.pair.is_derivative else ([call], new)
+    place = function.equations.index(match.anchor)
+    equations = [*function.equations[:place], *put[0]]
+    for e in function.equations[place + 1 :]:
+        inputs = [put[1] if a is out else a for a in e.inputs]
+        equations.append(Equation(e.callee, inputs, e.outputs, e.params, e.origin))
+    results = [put[1] if r is out else r for r in function.results]
+    return without_dead(Function(function.name, function.params, equations, results, function.jaxpr))
+
+
+def _opened(call: Equation) -> tuple[list[Equation], Atom]:
+    """The equations of a better way of writing, as if they had been made where it stands, and their result."""
+    callee = call.callee
+    assert type(callee) is Primitive
+    body = callee.object.body
+    env: dict[Value, Atom] = dict(zip(body.params, call.inputs, strict=True))
     equations: list[Equation] = []
-    for equation in function.equations:
-        if equation is not match.anchor:
-            equations.append(equation)
-            continue
-        env: dict[Value, Atom] = dict(zip(better.params, match.bound, strict=True))
-        for new in better.equations:
-            inputs = [env.get(a, a) if type(a) is Value else a for a in new.inputs]
-            origin = jax_compat.with_source_of(new.origin, equation.origin)
-            outputs = [None if o is None else Value(o.aval) for o in new.outputs]
-            env.update((o, x) for o, x in zip(new.outputs, outputs, strict=True) if o is not None and x is not None)
-            equations.append(Equation(new.callee, inputs, outputs, new.params, origin))
-        (result,) = better.results
-        renamed = {out: env.get(result, result) if type(result) is Value else result}
-        rest = function.equations[function.equations.index(equation) + 1 :]
-        equations += [
-            Equation(
-                e.callee,
-                [renamed.get(a, a) if type(a) is Value else a for a in e.inputs],
-                e.outputs,
-                e.params,
-                e.origin,
-            )
-            for e in rest
-        ]
-        results = [renamed.get(r, r) if type(r) is Value else r for r in function.results]
-        return without_dead(Function(function.name, function.params, equations, results, function.jaxpr))
-    return None
+
+    def read(atom: Atom) -> Atom:
+        return env[atom] if type(atom) is Value else atom
+
+    for equation in body.equations:
+        outputs = [None if o is None else Value(o.aval) for o in equation.outputs]
+        origin = jax_compat.with_source_of(equation.origin, call.origin)
+        inputs = [read(a) for a in equation.inputs]
+        equations.append(Equation(equation.callee, inputs, outputs, equation.params, origin))
+        env.update((o, x) for o, x in zip(equation.outputs, outputs, strict=True) if o is not None and x is not None)
+    return equations, read(body.results[0])
 
 
 def without_dead(function: Function) -> Function:

@@ -14,6 +14,8 @@ from untrace.tools.doctor.patterns import Match, matches_in, replaced
 
 _SLACK = 6.0  # ULP by which a repaired result may be worse where it was right
 _WRONG = 64.0  # times: and where it was wrong
+_GARBAGE = 1e5  # ULP: and where it had no digit, it may not become NaN
+_UNLUCKY = 64.0  # ULP
 _ROUNDS = 8
 _MOST_TRIALS = 40
 
@@ -27,16 +29,29 @@ class Change:
     anchor: Equation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Repair:
     """One better way of writing, where it was taken. `changes`: the equations that it stands for the last of, each with the
     pattern's name and its own number in the program when it was put in. `better`: of which samples the result is right, or
-    nearer to it, by this."""
+    nearer to it, by this. `positive`: it is worse where an input is negative of which all that was given is positive. `unlucky`: on how many samples it is off by
+    some more ULP than before."""
 
     name: str
     because: str
     changes: tuple[Change, ...]
     better: np.ndarray
+    positive: bool
+    unlucky: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What came of a repair: the errors; `better`, `positive` and `unlucky` as of a Repair."""
+
+    errors: np.ndarray
+    better: np.ndarray
+    positive: bool
+    unlucky: int
 
 
 @dataclass(slots=True)
@@ -71,9 +86,10 @@ def repaired(function: Function, found: Examination, derivatives: bool) -> Repai
                 candidate = None if alone is None else (alone, (_change(function, match),))
                 accepted = candidate and _accepted(found, candidate[0], errors)
             if accepted and candidate:
-                new_errors, better = accepted
-                repairs.append(Repair(match.pattern.name, match.pattern.pair.because, candidate[1], better))
-                function, errors = candidate[0], new_errors
+                because = match.pattern.pair.because
+                trial = accepted.better, accepted.positive, accepted.unlucky
+                repairs.append(Repair(match.pattern.name, because, candidate[1], *trial))
+                function, errors = candidate[0], accepted.errors
                 break
             candidate = None
             if trials >= _MOST_TRIALS:
@@ -129,11 +145,17 @@ def _is_own(match: Match, changes: Sequence[Change]) -> bool:
     )
 
 
-def _accepted(found: Examination, new: Function, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """The errors of a repaired program, and where it is better, if it is that and nowhere worse."""
+def _accepted(found: Examination, new: Function, errors: np.ndarray) -> _Trial | None:
+    """How a repaired program does, if it is better and nowhere worse."""
     new_errors, unexplained = found.errors_of(new, _SLACK)
     right = errors <= LIMIT
     # What is off by no more than the last bits of the inputs is right.
-    worse = np.where(right, (new_errors > errors + _SLACK) & unexplained, new_errors > _WRONG * errors)
+    wrong = np.where(errors > _GARBAGE, np.finfo(float).max, _WRONG * errors)
+    worse = np.where(right, (new_errors > errors + _SLACK) & unexplained, (new_errors > wrong) & np.isfinite(errors))
     better = (errors > LIMIT) & (new_errors < errors / 4)
-    return (new_errors, better) if better.any() and not worse.any() else None
+    here = worse & found.samples.positive
+    # Some digits are a matter of luck: what is far better may be a little worse once in a while.
+    unlucky = here & right & (new_errors < _UNLUCKY)
+    if not better.any() or (here & ~unlucky).any() or unlucky.sum() * 10 > better.sum() or here[0]:
+        return None
+    return _Trial(new_errors, better, bool((worse & ~found.samples.positive).any()), int(unlucky.sum()))

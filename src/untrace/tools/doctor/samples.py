@@ -23,11 +23,13 @@ _TINY = 1e-9
 class Samples:
     """`leaves`: one array for each input, with the samples as first axis; the first sample is the given one where `given`.
     `near`: whether a sample is one that may well be met: of the given signs and not of another order of magnitude.
+    `positive`: whether what was given as positive is so.
     """
 
     leaves: Sequence[Data]
     near: np.ndarray
     given: bool
+    positive: np.ndarray
 
     @property
     def count(self) -> int:
@@ -54,7 +56,8 @@ def samples_of(leaves: Sequence[Data], seed: int = 0) -> Samples:
         with np.errstate(all="ignore"):
             arrays.append(np.stack([row[column] for row in rows]).astype(base.dtype))
     near = np.array([maker.is_near(row) for row in rows])
-    return Samples(arrays, near, given)
+    positive = np.array([maker.is_positive(row) for row in rows])
+    return Samples(arrays, near, given, positive)
 
 
 def _base(x: Data, random: np.random.Generator) -> Data:
@@ -97,11 +100,11 @@ class _Maker:
         return rows[:count]
 
     def is_near(self, row: Row) -> bool:
-        for values, positive in zip(row, self._positive, strict=True):
-            sizes = np.abs(values[values != 0])
-            if positive and (values < 0).any() or (sizes > _NEAR * self._scale).any() or (sizes < _TINY).any():
-                return False
-        return True
+        sizes = np.concatenate([np.abs(values[values != 0]).reshape(-1) for values in row]) if row else np.zeros(0)
+        return bool(self.is_positive(row) and not (sizes > _NEAR * self._scale).any() and not (sizes < _TINY).any())
+
+    def is_positive(self, row: Row) -> bool:
+        return not any(p and (values < 0).any() for values, p in zip(row, self._positive, strict=True))
 
     # ---------------------------------------------------------------- kinds of samples
 

@@ -10,8 +10,11 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.nodes import Atom, Constant, Equation, Function, Literal, Local, Primitive, Value
+from untrace.ir.structured import CustomRule
 
-COMMUTE = frozenset({"add", "mul", "max", "min"})
+COMMUTE = frozenset({"add", "add_any", "mul", "max", "min"})
+# What a number of the text may stand before or behind.
+_LINEAR = frozenset({"broadcast_in_dim", "reshape", "reduce_sum", "squeeze"})
 # Equations that are nothing but a call, whose body may stand in their place.
 _CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
 
@@ -72,10 +75,24 @@ class Terms:
         self._terms: dict[Value, Operand] = {}
         self._numbers: dict[object, int] = {}
         self._number_of: dict[Value, int] = {}
+        # What is inside a function with a rule for its derivative can be read, and is no value of the program.
+        self.inner: set[Value] = set()
+        self._same_as: dict[Value, Atom] = {}
         for equation in function.equations:
-            for i, out in enumerate(equation.outputs):
-                if out is not None:
-                    self._made[out] = equation, i
+            self._note(equation)
+
+    def _note(self, equation: Equation) -> None:
+        for i, out in enumerate(equation.outputs):
+            if out is not None:
+                self._made[out] = equation, i
+        if type(equation.callee) is not CustomRule:
+            return
+        inside: list[Equation] = []
+        results = _inline(equation.callee.function, equation.inputs, inside, ())
+        for inner in inside:
+            self._note(inner)
+            self.inner.update(o for o in inner.outputs if o is not None)
+        self._same_as.update((o, r) for o, r in zip(equation.outputs, results, strict=True) if o is not None)
 
     # ---------------------------------------------------------------- the same value
 
@@ -93,6 +110,8 @@ class Terms:
         if type(x) is Constant:
             return "constant", x
         assert type(x) is Value
+        if x in self._same_as:
+            return self._number(self._same_as[x])
         found = self._number_of.get(x)
         if found is None:
             found = self._number_of[x] = self._numbers.setdefault(self._key(x), len(self._numbers))
@@ -103,8 +122,10 @@ class Terms:
         if made is None or made[0].effects:
             return value
         equation, place = made
-        inputs = tuple([self._number(a) for a in equation.inputs])
-        key = (equation.callee.name, _params_key(equation.params), inputs, place)
+        inputs = [self._number(a) for a in equation.inputs]
+        if equation.callee.name in COMMUTE:
+            inputs.sort(key=str)
+        key = (equation.callee.name, _params_key(equation.params), tuple(inputs), place)
         try:
             hash(key)
         except TypeError:
@@ -125,6 +146,8 @@ class Terms:
                 return float(values.reshape(-1)[0])
             return x
         assert type(x) is Value
+        if x in self._same_as:
+            return self.term(self._same_as[x])
         found = self._terms.get(x)
         if found is None:
             found = self._terms[x] = self._read(x)
@@ -155,14 +178,9 @@ class Terms:
         if name in ("add", "add_any", "sub"):
             return self._sum(args[0], args[1], first, second, name == "sub")
         if name in ("mul", "div"):
-            for n, t in ((0, first), (1, second)):
-                if type(t) is Term and t.name == "neg":
-                    rest = [t.args[0] if i == n else a for i, a in enumerate(args)]
-                    return self._negated(inner := self.made(name, rest, params), inner)
-        if name == "mul":
-            return self._product(args[0], args[1], first, second)
-        if name == "div" and isinstance(second, float) and second:
-            return self._product(args[0], 1.0 / second, first, 1.0 / second)
+            return self._product(args[0], args[1], name == "div")
+        if name == "square":
+            return self._product(args[0], args[0], False)
         if name == "integer_pow":
             return self._power(args[0], params["y"])
         if name == "pow" and isinstance(second, float):
@@ -172,9 +190,14 @@ class Terms:
                 return self._power(args[0], int(second))
         if name == "rsqrt":
             return Term("div", (1.0, Term("sqrt", (args[0],))))
-        if name in ("square", "add", "mul", "div", "max", "min", "sqrt", "exp", "log"):
+        if name in ("square", "max", "min", "sqrt", "exp", "log"):
             params = {}
-        return Term(name, tuple(args), (_params_key(params), place))
+        key = _params_key(params), place
+        if name in _LINEAR:
+            factor, rest = self.factor(args[0])
+            if factor != 1.0 and rest is not None:
+                return self._scaled(factor, Term(name, (rest, *args[1:]), key))
+        return Term(name, tuple(args), key)
 
     def _negated(self, x: Operand, term: Operand) -> Operand:
         if isinstance(term, float):
@@ -196,25 +219,54 @@ class Terms:
             return Term("add" if minus else "sub", (x, second.args[0]))
         if type(first) is Term and first.name == "neg" and not minus:
             return Term("sub", (y, first.args[0]))
+        if self.same(x, y):
+            return 0.0 if minus else self._product(2.0, x, False)
         return Term("sub" if minus else "add", (x, y))
 
-    def _product(self, x: Operand, y: Operand, first: Operand, second: Operand) -> Operand:
-        if isinstance(first, float) and isinstance(second, float):
-            return first * second
-        for number, other, term in ((first, y, second), (second, x, first)):
-            if number == -1.0:
-                return self._negated(other, term)
-        if self.same(x, y):
-            return Term("square", (x,))
-        return Term("mul", (x, y))
+    def factor(self, x: Operand) -> tuple[float, Operand | None]:
+        """A term as a number of the text times the rest; no rest where it is a number itself."""
+        term = self.term(x)
+        if isinstance(term, float):
+            return term, None
+        if type(term) is Term and term.name == "neg":
+            factor, rest = self.factor(term.args[0])
+            return -factor, rest
+        if type(term) is Term and term.name == "mul" and isinstance(term.args[0], float):
+            return term.args[0], term.args[1]
+        return 1.0, x
+
+    def _scaled(self, factor: float, x: Operand) -> Operand:
+        if factor == 1.0:
+            return self.term(x)
+        return self._negated(x, self.term(x)) if factor == -1.0 else Term("mul", (factor, x))
+
+    def _product(self, x: Operand, y: Operand, is_quotient: bool) -> Operand:
+        """A product or a quotient, with the numbers in it in front."""
+        (a, first), (b, second) = self.factor(x), self.factor(y)
+        if is_quotient and b == 0:
+            return Term("div", (x, y))
+        factor = a / b if is_quotient else a * b
+        if second is None:
+            return factor if first is None else self._scaled(factor, first)
+        if is_quotient:
+            return self._scaled(factor, Term("div", (1.0 if first is None else first, second)))
+        if first is None:
+            return self._scaled(factor, second)
+        if self.same(first, second):
+            return self._scaled(factor, Term("square", (first,)))
+        for one, other in ((first, second), (second, first)):
+            term = self.term(one)
+            if type(term) is Term and term.name == "div" and term.args[0] == 1.0:
+                return self._scaled(factor, Term("div", (other, term.args[1])))
+        return self._scaled(factor, Term("mul", (first, second)))
 
     def _power(self, x: Operand, power: object) -> Operand:
         if power == 1:
             return self.term(x)
         if power == 2:
-            return Term("square", (x,))
+            return self._product(x, x, False)
         if isinstance(power, int) and power < 0:
-            return Term("div", (1.0, self._power(x, -power)))
+            return self._product(1.0, self._power(x, -power), True)
         return Term("integer_pow", (x,), power)
 
 

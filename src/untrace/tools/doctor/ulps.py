@@ -21,9 +21,9 @@ class Truth:
     high: tuple[np.ndarray, np.ndarray]
     known: np.ndarray
 
-    def rows(self, rows: np.ndarray) -> Truth:
+    def rows(self, rows: np.ndarray | int) -> Truth:
         low, high = ((a[rows], b[rows]) for a, b in (self.low, self.high))
-        return Truth(low, high, self.known[rows])
+        return Truth(low, high, np.asarray(self.known[rows]))
 
 
 def truth_of(values: np.ndarray) -> Truth:
