@@ -37,7 +37,9 @@ def worst_error(case: cases.Case, source: str) -> float:
             wanted = np.asarray(case.textbook(*[a.astype(np.float64) for a in args]))
         unit = np.spacing(np.maximum(np.abs(wanted), np.finfo(np.float32).tiny).astype(np.float32)).astype(np.float64)
         off = np.abs(values - wanted) / unit
-        off = np.where((np.abs(wanted) < np.finfo(np.float32).tiny) & (np.abs(values) <= np.finfo(np.float32).tiny), 0, off)
+        off = np.where(
+            (np.abs(wanted) < np.finfo(np.float32).tiny) & (np.abs(values) <= np.finfo(np.float32).tiny), 0, off
+        )
         worst = max(worst, float(np.max(np.where(np.isnan(off), np.inf, off))))
     return worst
 
@@ -81,7 +83,9 @@ def main() -> None:
     for case in [] if options.quick else healthy:
         try:
             found = untrace.doctor(case.function)(*case.args)
-            alarm = "; ".join(f"{f.severity} {f.cause} `{f.statement}`: {f.detail} for {f.example}" for f in found.findings)
+            alarm = "; ".join(
+                f"{f.severity} {f.cause} `{f.statement}`: {f.detail} for {f.example}" for f in found.findings
+            )
         except Exception as error:
             alarm = f"{type(error).__name__}: {error}"
         alarms += bool(alarm)

@@ -106,7 +106,13 @@ def log_complement_of_sigmoid(x):
     return jnp.log(1 - jax.nn.sigmoid(x))  # <-
 
 
-@faulty(OVER, UNDER, textbook=np.logaddexp, points=[(100.0, 99.0), (-100.0, -101.0), (1.0, 2.0), (0.0, 50.0)], args=(1.0, 2.0))  # B
+@faulty(
+    OVER,
+    UNDER,
+    textbook=np.logaddexp,
+    points=[(100.0, 99.0), (-100.0, -101.0), (1.0, 2.0), (0.0, 50.0)],
+    args=(1.0, 2.0),
+)  # B
 def log_of_two(a, b):
     return jnp.log(jnp.exp(a) + jnp.exp(b))  # <-
 
@@ -137,7 +143,11 @@ def log_of_softmax(x):
     return jnp.log(p)
 
 
-@faulty(OVER, textbook=lambda x: np.abs(x) + np.log1p(np.exp(-2 * np.abs(x))) - np.log(2), points=[(x[0],) for x in _SIDES if abs(x[0]) >= 1])
+@faulty(
+    OVER,
+    textbook=lambda x: np.abs(x) + np.log1p(np.exp(-2 * np.abs(x))) - np.log(2),
+    points=[(x[0],) for x in _SIDES if abs(x[0]) >= 1],
+)
 def log_cosh(x):
     return jnp.log(jnp.cosh(x))  # <-
 
@@ -167,17 +177,33 @@ def exp_less_one_over_x(x):
     return (jnp.exp(x) - 1) / x  # <-
 
 
-@faulty(SENSE, CANCEL, textbook=lambda x: np.where(x < 1, np.log(-np.expm1(-x)), np.log1p(-np.exp(-x))), points=_SMALL_POSITIVE + [(x,) for x in (1.0, 3.0, 10.0, 40.0)])  # M
+@faulty(
+    SENSE,
+    CANCEL,
+    textbook=lambda x: np.where(x < 1, np.log(-np.expm1(-x)), np.log1p(-np.exp(-x))),
+    points=_SMALL_POSITIVE + [(x,) for x in (1.0, 3.0, 10.0, 40.0)],
+)  # M
 def log_of_one_less_exp(x):
     return jnp.log(1 - jnp.exp(-x))  # <-
 
 
-@faulty(OVER, CANCEL, textbook=lambda x: x + np.log(-np.expm1(-x)), points=[(x,) for x in (0.01, 0.5, 3.0, 10.0, 60.0, 100.0, 200.0)])
+@faulty(
+    OVER,
+    CANCEL,
+    textbook=lambda x: x + np.log(-np.expm1(-x)),
+    points=[(x,) for x in (0.01, 0.5, 3.0, 10.0, 60.0, 100.0, 200.0)],
+)
 def softplus_inverse(x):
     return jnp.log(jnp.exp(x) - 1)  # <-
 
 
-@faulty(SENSE, CANCEL, textbook=lambda p: np.log1p((2 * p - 1) / (1 - p)), args=(0.25,), points=[(x,) for x in (1e-3, 0.1, 0.4, 0.4999, 0.50001)])
+@faulty(
+    SENSE,
+    CANCEL,
+    textbook=lambda p: np.log1p((2 * p - 1) / (1 - p)),
+    args=(0.25,),
+    points=[(x,) for x in (1e-3, 0.1, 0.4, 0.4999, 0.50001)],
+)
 def logit(p):
     return jnp.log(p / (1 - p))  # <-
 
@@ -192,7 +218,14 @@ def arsinh(x):
     return jnp.log(x + jnp.sqrt(x * x + 1))  # <-
 
 
-@faulty(OVER, NAN, UNDER, textbook=lambda a, b: np.exp(a - b), args=(1.0, 2.0), points=[(1.0, 2.0), (100.0, 99.0), (-120.0, -121.0)])
+@faulty(
+    OVER,
+    NAN,
+    UNDER,
+    textbook=lambda a, b: np.exp(a - b),
+    args=(1.0, 2.0),
+    points=[(1.0, 2.0), (100.0, 99.0), (-120.0, -121.0)],
+)
 def quotient_of_exp(a, b):
     return jnp.exp(a) / jnp.exp(b)  # <-
 
@@ -202,7 +235,12 @@ def complement_of_sigmoid(x):
     return 1 - jax.nn.sigmoid(x)  # <-
 
 
-@faulty(CANCEL, textbook=lambda x: np.exp(-x) / (1 + np.exp(-x)) ** 2, points=[(1.0,), (10.0,), (20.0,), (30.0,)], args=(25.0,))
+@faulty(
+    CANCEL,
+    textbook=lambda x: np.exp(-x) / (1 + np.exp(-x)) ** 2,
+    points=[(1.0,), (10.0,), (20.0,), (30.0,)],
+    args=(25.0,),
+)
 def sigmoid_slope(x):
     s = jax.nn.sigmoid(x)
     return s * (1 - s)  # <-
@@ -253,12 +291,19 @@ def root_less_x(x):
     return jnp.sqrt(x * x + 1) - x  # <-
 
 
-@faulty(OVER, UNDER, textbook=np.hypot, points=[(3.0, 4.0), (3e25, 4e25), (3e-25, 4e-25), (1e30, 1.0)], args=(3e25, 4e25))  # H 27.8
+@faulty(
+    OVER, UNDER, textbook=np.hypot, points=[(3.0, 4.0), (3e25, 4e25), (3e-25, 4e-25), (1e30, 1.0)], args=(3e25, 4e25)
+)  # H 27.8
 def length(x, y):
     return jnp.sqrt(x * x + y * y)  # <-
 
 
-@faulty(CANCEL, textbook=lambda x, y: (x - y) * (x + y), args=(3.0, 2.0), points=[(1.0, 1.0001), (100.0, 100.01), (3.0, 2.0)])  # G
+@faulty(
+    CANCEL,
+    textbook=lambda x, y: (x - y) * (x + y),
+    args=(3.0, 2.0),
+    points=[(1.0, 1.0001), (100.0, 100.01), (3.0, 2.0)],
+)  # G
 def difference_of_squares(x, y):
     return x**2 - y**2  # <-
 
@@ -302,7 +347,12 @@ def variance(x):
     return jnp.mean(x * x) - m * m  # <-
 
 
-@faulty(CANCEL, textbook=lambda x: np.var(x, axis=1), args=(np.stack([_V, _V + 100]),), points=[(np.stack([_V, _V + 1000]),)])
+@faulty(
+    CANCEL,
+    textbook=lambda x: np.var(x, axis=1),
+    args=(np.stack([_V, _V + 100]),),
+    points=[(np.stack([_V, _V + 1000]),)],
+)
 def variance_of_rows(x):
     return jnp.mean(x**2, axis=1) - jnp.mean(x, axis=1) ** 2  # <-
 
@@ -364,7 +414,13 @@ def normal_tail(x):
     return 1 - 0.5 * (1 + erf(x))  # <-
 
 
-@faulty(SENSE, CANCEL, textbook=lambda y: 2 * np.arcsin(np.sqrt(y / 2)), args=(0.25,), points=[(1e-7,), (1e-5,), (1e-3,), (0.25,)])
+@faulty(
+    SENSE,
+    CANCEL,
+    textbook=lambda y: 2 * np.arcsin(np.sqrt(y / 2)),
+    args=(0.25,),
+    points=[(1e-7,), (1e-5,), (1e-3,), (0.25,)],
+)
 def angle_near_zero(y):
     return jnp.arccos(1 - y)  # <-
 
@@ -378,12 +434,24 @@ def entropy(p):
     return -jnp.sum(p * jnp.log(p))  # <-
 
 
-@faulty(NAN, textbook=lambda x: np.where(x > 0, 0.5 / np.sqrt(np.where(x > 0, x, 1)), 0), args=(_V,), points=[(_V,), (-_V,)], of=total)
+@faulty(
+    NAN,
+    textbook=lambda x: np.where(x > 0, 0.5 / np.sqrt(np.where(x > 0, x, 1)), 0),
+    args=(_V,),
+    points=[(_V,), (-_V,)],
+    of=total,
+)
 def guarded_root(x):
     return jnp.where(x > 0, jnp.sqrt(x), 0.0)  # <-
 
 
-@faulty(NAN, textbook=lambda x: np.where(x > 0, 1 / np.where(x > 0, x, 1), 0), args=(_V,), points=[(_V,), (_V * 0,)], of=total)  # J
+@faulty(
+    NAN,
+    textbook=lambda x: np.where(x > 0, 1 / np.where(x > 0, x, 1), 0),
+    args=(_V,),
+    points=[(_V,), (_V * 0,)],
+    of=total,
+)  # J
 def guarded_log(x):
     y = jnp.log(x)  # <-
     return jnp.where(x > 0, y, 0.0)
@@ -395,12 +463,16 @@ def guarded_reciprocal(x):
     return jnp.where(x != 0, 1 / x, 0.0)  # <-
 
 
-@faulty(NAN, OVER, textbook=lambda x: x / max(np.linalg.norm(x), 1e-300), args=(_V,), points=[(_V,), (_V * 0,)], of=jax.grad)
+@faulty(
+    NAN, OVER, textbook=lambda x: x / max(np.linalg.norm(x), 1e-300), args=(_V,), points=[(_V,), (_V * 0,)], of=jax.grad
+)
 def norm(x):
     return jnp.sqrt(jnp.sum(x**2))  # <-
 
 
-@faulty(NAN, OVER, textbook=lambda x: x / max(np.linalg.norm(x), 1e-300), args=(_V,), points=[(_V,), (_V * 0,)], of=jax.grad)
+@faulty(
+    NAN, OVER, textbook=lambda x: x / max(np.linalg.norm(x), 1e-300), args=(_V,), points=[(_V,), (_V * 0,)], of=jax.grad
+)
 def library_norm(x):
     return jnp.linalg.norm(x)  # <-
 
@@ -416,7 +488,9 @@ def direction(x):
     return x / n  # <-
 
 
-@faulty(CANCEL, textbook=lambda x: 1 / np.cosh(x) ** 2, points=[(0.1,), (1.0,), (5.0,), (15.0,)], args=(12.0,), of=jax.grad)
+@faulty(
+    CANCEL, textbook=lambda x: 1 / np.cosh(x) ** 2, points=[(0.1,), (1.0,), (5.0,), (15.0,)], args=(12.0,), of=jax.grad
+)
 def saturated(x):
     return jnp.tanh(x)  # <-
 

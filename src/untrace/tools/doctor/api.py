@@ -28,7 +28,7 @@ from untrace.ir.types import Data
 from untrace.module.interface.signature import static_arguments
 from untrace.provenance.sites import Provenance
 from untrace.tools.doctor.better import Better
-from untrace.tools.doctor.blame import Blamed, blame
+from untrace.tools.doctor.blame import ROUNDING, Blamed, blame
 from untrace.tools.doctor.diagnosis import SEVERITIES, Diagnosis, Finding, Range
 from untrace.tools.doctor.examine import LIMIT, Examination, examine
 from untrace.tools.doctor.repair import Repair, Repaired, changed, repaired
@@ -157,12 +157,18 @@ class _Patient:
         given = [n for n in close if n == 0 and self._samples.given]
         sure = [n for n in close if n in given or self._is_material(found, n)]
         if sure:
-            often = Counter(b.cause for b in group.blamed if b.row in sure)
+            often = Counter(b.cause for b in group.blamed if b.row in sure and b.cause != ROUNDING)
             group.blamed.sort(key=lambda b: (b.row not in sure, b.row not in given, -often[b.cause], self._size(b.row)))
             return "error" if any(self._is_lost(found, n) for n in sure) else "warning"
         if not group.repairs:
             return None
         return "minor" if any(near[n] for n in rows) else "far"
+
+    def _growth(self, row: int) -> float:
+        """How much larger the inputs are than the given ones, or 1."""
+        floats = [np.abs(np.asarray(x).astype(np.float64)) for x in self._samples.leaves if is_float(x.dtype)]
+        sizes = [max(x[n].max(initial=0) for x in floats) for n in (row, 0)]
+        return max(1.0, sizes[0] / max(sizes[1], 1.0))
 
     def _size(self, row: int) -> float:
         """The largest input of a sample: of several examples the one of usual numbers is shown."""
@@ -186,7 +192,8 @@ class _Patient:
             if self._samples.given and np.isfinite(wanted[0]).all() and np.any(wanted[0]):
                 usual = np.abs(wanted[0])
             usual = usual[np.isfinite(usual)]
-            scale = float(np.median(usual)) if usual.size else 1.0
+            # Larger inputs make larger results.
+            scale = float(np.median(usual)) * self._growth(row) if usual.size else 1.0
             bad = errors(values[row], truth.rows(row), quantity.dtype) > LIMIT
             off = np.where(bad, np.abs(values[row] - wanted[row]), 0.0)
             if np.isnan(off).any() or (off > 8 * float(jnp.finfo(quantity.dtype).eps) * scale).any():
@@ -230,9 +237,7 @@ class _Patient:
 
     # ---------------------------------------------------------------- what is said of it
 
-    def _finding(
-        self, found: Examination, group: _Group, text: Decompiled | None, new: Decompiled | None
-    ) -> Finding:
+    def _finding(self, found: Examination, group: _Group, text: Decompiled | None, new: Decompiled | None) -> Finding:
         worst = group.blamed[0]
         file, line, function = group.key
         names = [b.step.name for b in group.blamed]
@@ -326,9 +331,9 @@ class _Patient:
             return jax.tree.unflatten(jax.tree.structure(captured.out_example), found)
 
         try:
-            made = decompile(
-                better, static_argnums=sorted(nums), static_argnames=sorted(names), derivatives="written"
-            )(*self._args, **self._kwargs)
+            made = decompile(better, static_argnums=sorted(nums), static_argnames=sorted(names), derivatives="written")(
+                *self._args, **self._kwargs
+            )
         except UntraceError as error:
             return None, f"no text could be written of the repaired program: {error}"
         return made, str(made.proof)

@@ -100,7 +100,9 @@ class _Court:
     def _undefined(self, step: Step, quantity: Quantity) -> np.ndarray:
         """Samples for which the exact program has no value either, and this makes the first NaN."""
         rows = self._rows
-        made = worst(np.isnan(np.asarray(quantity.computed, np.float64)[rows])).astype(bool) & self._found.undefined[rows]
+        made = (
+            worst(np.isnan(np.asarray(quantity.computed, np.float64)[rows])).astype(bool) & self._found.undefined[rows]
+        )
         for q in step.inputs:
             if q.is_float:
                 made &= ~worst(np.isnan(np.asarray(q.computed, np.float64)[rows])).astype(bool)
@@ -135,7 +137,9 @@ def _cause(step: Step, quantity: Quantity, row: int) -> tuple[str, str]:
     shown = _operation(step.name, operands)
     tells = f"{shown} is {_number(value)}" + ("" if np.isnan(wanted) else f", exactly {_number(wanted)}")
     if np.isnan(value):
-        return NAN, f"{tells}{_trap(step, row, place)}" if not np.isnan(wanted) else f"{tells}: it has no value of its own"
+        return NAN, f"{tells}{_trap(step, row, place)}" if not np.isnan(
+            wanted
+        ) else f"{tells}: it has no value of its own"
     if np.isinf(value):
         if any(x is not None and np.isinf(x) for x in operands):
             return NAN, tells

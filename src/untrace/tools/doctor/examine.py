@@ -184,7 +184,9 @@ def _unexplained(
         condition = np.zeros(here.shape)
         for known in draws:
             if quantity in known:
-                condition = np.maximum(condition, exact.relative_change(np.asarray(quantity.exact)[rows], known[quantity]))
+                condition = np.maximum(
+                    condition, exact.relative_change(np.asarray(quantity.exact)[rows], known[quantity])
+                )
         with np.errstate(over="ignore"):
             found = np.maximum(found, worst(np.where(here > limit + explained * condition, here, 0)))
     return found

@@ -329,6 +329,7 @@ def _variance(x: Data, axis: Data, keepdims: bool) -> Data:
 def _std_slope(x: Data, ct: Data, axis: Data, keepdims: bool) -> Data:
     size = jnp.std(x, axis=axis, keepdims=True)
     off = x - jnp.mean(x, axis=axis, keepdims=True)
+    off = off - jnp.mean(off, axis=axis, keepdims=True)  # what the mean's own rounding has left
     count = x.size // max(size.size, 1)
     ct = ct if keepdims else _with_axes(ct, axis, x)
     return ct * off / (jnp.where(size == 0, 1.0, size) * count)

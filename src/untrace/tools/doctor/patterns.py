@@ -269,7 +269,7 @@ class _Matcher:
             yield from self._all(ours[1:], theirs[1:], first)
 
     def _bind(self, hole: Value, x: Operand, bound: Bound) -> Bound | None:
-        if isinstance(x, float) or type(x) is Term or type(x) is Value and x in self._terms.inner:
+        if isinstance(x, (float, Term)) or type(x) is Value and x in self._terms.inner:
             return None
         known = bound.get(hole)
         if known is not None:

@@ -33,8 +33,8 @@ class Change:
 class Repair:
     """One better way of writing, where it was taken. `changes`: the equations that it stands for the last of, each with the
     pattern's name and its own number in the program when it was put in. `better`: of which samples the result is right, or
-    nearer to it, by this. `positive`: it is worse where an input is negative of which all that was given is positive. `unlucky`: on how many samples it is off by
-    some more ULP than before."""
+    nearer to it, by this. `positive`: it is worse where an input is negative of which all that was given is positive.
+    `unlucky`: on how many samples it is off by some more ULP than before."""
 
     name: str
     because: str
@@ -131,7 +131,9 @@ def changed(function: Function, repairs: Sequence[Repair], derivatives: bool) ->
                     function = new
                     break
         else:
-            raise CaptureError("what was repaired is not in the program that the function is for arguments of this size")
+            raise CaptureError(
+                "what was repaired is not in the program that the function is for arguments of this size"
+            )
     return function
 
 

@@ -168,11 +168,14 @@ class _Maker:
 
     def _near_one(self) -> Row:
         step = 2.0 ** -self._random.uniform(1, 26)
-        return [1 + step * self._random.choice([-1.0, 1.0], b.shape) for b in self._bases]
+        center = self._random.choice([1.0, 1.0, 0.5, 2.0]) * self._sign((), all(self._positive))
+        return [center * (1 + step * self._random.choice([-1.0, 1.0], b.shape)) for b in self._bases]
 
     def _alike(self) -> Row:
         """Numbers that differ little, within an input and between them."""
-        center = self._random.choice([1.0, 10.0, 100.0]) * self._random.uniform(0.5, 2) * self._sign((), all(self._positive))
+        center = (
+            self._random.choice([1.0, 10.0, 100.0]) * self._random.uniform(0.5, 2) * self._sign((), all(self._positive))
+        )
         step = 2.0 ** -self._random.uniform(4, 22)
         return [center * (1 + step * self._random.standard_normal(b.shape)) for b in self._bases]
 

@@ -390,9 +390,7 @@ class _Move:
         else:
             offsets = iter(sizes)
             operands = [
-                np.broadcast_to(_places(a.shape[1:], int(next(offsets))), a.shape)
-                if is_data
-                else a
+                np.broadcast_to(_places(a.shape[1:], int(next(offsets))), a.shape) if is_data else a
                 for a, is_data in zip(args, self._is_data, strict=True)
             ]
             places = [np.asarray(p) for p in _mapped(self._equation.origin, operands, samples)]

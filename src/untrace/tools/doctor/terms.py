@@ -171,23 +171,21 @@ class Terms:
 
     def made(self, name: str, args: Sequence[Operand], params: Mapping[str, object], place: int = 0) -> Operand:
         """The term of an operation, in its normal form."""
-        first = self.term(args[0]) if args else None
-        second = self.term(args[1]) if len(args) > 1 else None
         if name == "neg":
-            return self._negated(args[0], first)
+            return self._negated(args[0], self.term(args[0]))
         if name in ("add", "add_any", "sub"):
-            return self._sum(args[0], args[1], first, second, name == "sub")
+            return self._sum(args[0], args[1], name == "sub")
         if name in ("mul", "div"):
             return self._product(args[0], args[1], name == "div")
         if name == "square":
             return self._product(args[0], args[0], False)
         if name == "integer_pow":
             return self._power(args[0], params["y"])
-        if name == "pow" and isinstance(second, float):
-            if second == 0.5:
-                return Term("sqrt", (args[0],))
-            if second == int(second) and abs(second) < 5:
-                return self._power(args[0], int(second))
+        power = self.term(args[1]) if name == "pow" else None
+        if power == 0.5:
+            return Term("sqrt", (args[0],))
+        if isinstance(power, float) and power in (1.0, 2.0, 3.0, 4.0, -1.0, -2.0):
+            return self._power(args[0], int(power))
         if name == "rsqrt":
             return Term("div", (1.0, Term("sqrt", (args[0],))))
         if name in ("square", "max", "min", "sqrt", "exp", "log"):
@@ -208,7 +206,8 @@ class Terms:
             return Term("sub", term.args[::-1])
         return Term("neg", (x,))
 
-    def _sum(self, x: Operand, y: Operand, first: Operand, second: Operand, minus: bool) -> Operand:
+    def _sum(self, x: Operand, y: Operand, minus: bool) -> Operand:
+        first, second = self.term(x), self.term(y)
         if isinstance(first, float) and isinstance(second, float):
             return first - second if minus else first + second
         if minus and isinstance(second, float):
@@ -265,8 +264,8 @@ class Terms:
             return self.term(x)
         if power == 2:
             return self._product(x, x, False)
-        if isinstance(power, int) and power < 0:
-            return self._product(1.0, self._power(x, -power), True)
+        if power == -1:
+            return self._product(1.0, x, True)
         return Term("integer_pow", (x,), power)
 
 

@@ -48,7 +48,9 @@ def errors(computed: np.ndarray, truth: Truth, dtype: DType) -> np.ndarray:
         # Of doubles, what exceeds them stands in the second part.
         rest = np.where(too_low > 0, truth.low[1], truth.high[1])
         over |= (np.abs(near) >= most) & (np.abs(rest) > most * eps / 4)
-        found = np.where(over, np.where((np.abs(values) >= most) & (np.sign(values) == np.sign(near)), 0, np.inf), found)
+        found = np.where(
+            over, np.where((np.abs(values) >= most) & (np.sign(values) == np.sign(near)), 0, np.inf), found
+        )
         found = np.where(~over & ~np.isfinite(values), np.inf, found)
         found = np.where((np.abs(near) < tiny) & (np.abs(values) <= tiny), 0, found)
     return np.where(truth.known, found, 0.0)
