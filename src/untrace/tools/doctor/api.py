@@ -34,10 +34,12 @@ from untrace.tools.doctor.examine import LIMIT, Examination, examine
 from untrace.tools.doctor.repair import Repair, Repaired, changed, repaired
 from untrace.tools.doctor.samples import samples_of
 from untrace.tools.doctor.tape import Step, is_float
-from untrace.tools.doctor.terms import inlined
+from untrace.tools.doctor.terms import Call, inlined, restored
 from untrace.tools.doctor.ulps import errors
 
 _MOST_BLAMED = 14
+_CALLS = ("jit", "pjit")
+_ARITHMETIC = ("mul", "div", "add", "sub", "add_any", "dot_general", "reduce_sum")
 _DANGER = 0.95  # of the exponents of a type
 
 
@@ -99,7 +101,7 @@ class _Patient:
         if any(r.positive for g in groups for r in g.repairs):
             remarks.append("the repaired source is for positive inputs where those that were given are positive")
         for repair in dict.fromkeys(r for g in groups for r in g.repairs if r.unlucky):
-            remarks.append(f"{repair.name}: on {repair.unlucky} inputs a result is off by a few ULP more than before")
+            remarks.append(f"{repair.name}: on {repair.unlucky} of the inputs a result is off by more ULP than before")
         if found.tape.unfinished is not None:
             remarks.append(f"{int(found.tape.unfinished.sum())} inputs are left out: their loops go on for too long")
         text = self._text() if groups else None
@@ -130,12 +132,20 @@ class _Patient:
         order = unexplained[np.argsort(~near[unexplained], kind="stable")]
         close = [n for n in order if near[n]]
         rows = [*_spread(close, found, _MOST_BLAMED), *[n for n in order if not near[n]][: _MOST_BLAMED // 2]]
+        if self._derivatives:
+            # There is no limit either, but a derivative is no number that is not there.
+            always = np.flatnonzero(found.without_value & near)
+            found.undefined[always] = True
+            found.errors[always] = np.inf
+            rows += [n for n in always[:3] if n not in rows]
         for repair in better.repairs:
             helped = np.flatnonzero(repair.better)
             best = helped[np.lexsort((-np.minimum(found.errors[helped], 1e300), ~near[helped]))]
             rows += [n for n in best[:3] if n not in rows]
         groups: dict[tuple[str, int, str], _Group] = {}
         for blamed in blame(found, np.array(rows, int)) if rows else []:
+            if found.without_value[blamed.row] and blamed.step.name not in _ARITHMETIC:
+                continue  # outside of the domain of a function
             key = self._place(blamed.step)
             groups.setdefault(key, _Group(key)).blamed.append(blamed)
         kept, remarks = [], []
@@ -153,7 +163,7 @@ class _Patient:
         near = self._samples.near
         rows = [b.row for b in group.blamed]
         group.blamed.sort(key=lambda b: (b.row != 0, not near[b.row], self._size(b.row)))
-        close = [n for n in rows if near[n] and found.unexplained[n] > LIMIT]
+        close = [n for n in rows if near[n] and (found.unexplained[n] > LIMIT or found.without_value[n])]
         given = [n for n in close if n == 0 and self._samples.given]
         sure = [n for n in close if n in given or self._is_material(found, n)]
         if sure:
@@ -162,7 +172,10 @@ class _Patient:
             return "error" if any(self._is_lost(found, n) for n in sure) else "warning"
         if not group.repairs:
             return None
-        return "minor" if any(near[n] for n in rows) else "far"
+        if not any(near[n] for n in rows):
+            return "far"
+        # How JAX's rules are written is no matter of the author's, as long as it does not matter.
+        return None if self._derivatives else "minor"
 
     def _growth(self, row: int) -> float:
         """How much larger the inputs are than the given ones, or 1."""
@@ -326,8 +339,9 @@ class _Patient:
         @functools.wraps(function)
         def better(*args: Any, **kwargs: Any) -> Any:
             captured = trace(function, args, kwargs, nums, names)
-            program = changed(inlined(_program(captured)), repairs, derivatives)
-            found = _as_written(program, *_leaves(captured))
+            calls: list[Call] = []
+            program = changed(inlined(_program(captured), calls), repairs, derivatives)
+            found = _as_written(restored(program, calls), *_leaves(captured))
             return jax.tree.unflatten(jax.tree.structure(captured.out_example), found)
 
         try:
@@ -407,8 +421,10 @@ def _as_written(function: Function, *args: Data) -> list[Data]:
             if type(callee) is Primitive and type(callee.object) is Better:
                 atoms = zip(equation.inputs, inputs, strict=True)
                 return [callee.object.function(*[float(x) if type(a) is Literal else x for a, x in atoms])]
-            if type(callee) is CustomRule:
-                return bound(equation, inputs)  # with its rule
+            if callee.name == "add_any":
+                return [inputs[0] + inputs[1]]
+            if type(callee) is CustomRule or callee.name in _CALLS:
+                return bound(equation, inputs)  # with its rule, and its name
             return by_body(equation, inputs, _as_written)
 
     return run_equations(function, args, at_place)

@@ -26,7 +26,8 @@ _MOST_ROWS = 48
 class Examination:
     """What came out on all samples. Of each sample: `errors`, the worst of its results in ULP; `unexplained`, the same of
     those that the last bits of the inputs do not explain; `truths` by result, None of those that are no floats; `undefined`:
-    where the exact program has no value and a limit, or bounds, stand for it; `bounded`: where it is bounds only."""
+    where the exact program has no value and a limit, or bounds, stand for it; `bounded`: where it is bounds only;
+    `without_value`: where nothing stands for it and the program gives NaN."""
 
     tape: Tape
     samples: Samples
@@ -35,6 +36,7 @@ class Examination:
     unexplained: np.ndarray
     undefined: np.ndarray
     bounded: np.ndarray
+    without_value: np.ndarray
 
     def errors_of(self, function: Function, limit: float) -> tuple[np.ndarray, np.ndarray]:
         """Those of another program for the same; and which samples are off by more than `limit` and what the inputs' last
@@ -80,7 +82,11 @@ def examine(function: Function, samples: Samples) -> Examination:
         few = bad[:_MOST_ROWS]
         unexplained[bad] = 0
         unexplained[few] = _unexplained(tape, few, truths, by_result)
-    return Examination(tape, samples, truths, worst_errors, unexplained, undefined, bounded)
+    nothing = np.zeros(samples.count, bool)
+    for quantity, truth in zip(tape.results, truths, strict=True):
+        if truth is not None:
+            nothing |= worst(np.isnan(np.asarray(quantity.computed, np.float64)) & ~truth.known).astype(bool)
+    return Examination(tape, samples, truths, worst_errors, unexplained, undefined, bounded, nothing)
 
 
 def _precision(function: Function) -> np.dtype:

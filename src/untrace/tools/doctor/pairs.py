@@ -6,6 +6,7 @@ places there (`repair`). So a pair may be bold: what it must be is the same for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -121,7 +122,8 @@ _ELEMENTWISE = [
          [lambda x, y: jnp.log(jnp.exp(x) + jnp.exp(y))], lambda x, y: jnp.logaddexp(x, y), _TWO,
          slopes=[lambda x, y, ct: ct * jax.nn.sigmoid(x - y), lambda x, y, ct: ct * jax.nn.sigmoid(y - x)]),
     Pair("log sigmoid", "the logistic function underflows to 0 before its logarithm is taken",
-         [lambda x: jnp.log(jax.nn.sigmoid(x)), lambda x: jnp.log(1 / (1 + jnp.exp(-x)))],
+         [lambda x: jnp.log(jax.nn.sigmoid(x)), lambda x: jnp.log(1 / (1 + jnp.exp(-x))),
+          lambda x: jnp.log(jnp.exp(x) / (1 + jnp.exp(x))), lambda x: x - jnp.log(1 + jnp.exp(x))],
          jax.nn.log_sigmoid, slopes=[lambda x, ct: ct * jax.nn.sigmoid(-x)]),
     Pair("log of 1 - sigmoid", "1 - sigmoid(x) keeps nothing of a small difference from 1",
          [lambda x: jnp.log(1 - jax.nn.sigmoid(x)), lambda x: jnp.log(1 - 1 / (1 + jnp.exp(-x)))],
@@ -216,6 +218,11 @@ _ELEMENTWISE = [
     Pair("difference of cosines", "cos(x + h) - cos(x) cancels for small h",
          [lambda x, h: jnp.cos(x + h) - jnp.cos(x)],
          lambda x, h: -2 * jnp.sin(x + 0.5 * h) * jnp.sin(0.5 * h), _TWO),
+    Pair("acosh near 1", "acosh of 1 + x keeps nothing of a small x",
+         [lambda x: jnp.arccosh(1 + x)], lambda x: jnp.log1p(x + jnp.sqrt(x) * jnp.sqrt(x + 2)), values=[0]),
+    Pair("logarithm of the normal distribution", "its probability underflows to 0 before the logarithm is taken",
+         [lambda x: jnp.log(jax.scipy.special.ndtr(x)), lambda x: jnp.log(jax.scipy.stats.norm.cdf(x)),
+          lambda x: jnp.log(0.5 * (1 + lax.erf(x / jnp.sqrt(2.0))))], jax.scipy.special.log_ndtr),
     Pair("acos near 1", "acos of 1 - y keeps nothing of a small y",
          [lambda y: jnp.arccos(1 - y)], lambda y: 2 * jnp.arcsin(jnp.sqrt(0.5 * y)), values=[0]),
     Pair("quotient's arctangent", "y / x overflows, is 0 / 0, and forgets the signs",
@@ -340,6 +347,22 @@ def _centred_product(x: Data, y: Data, axis: Data, keepdims: bool) -> Data:
     return jnp.mean(off, axis=axis, keepdims=keepdims)
 
 
+def _masked_softmax(x: Data, m: Data, axis: Data, keepdims: bool) -> Data:
+    kept = jnp.where(m == 0, -jnp.inf, x)
+    weights = m * jnp.exp(kept - jnp.max(kept, axis=axis, keepdims=True))
+    return weights / jnp.sum(weights, axis=axis, keepdims=True)
+
+
+def _rms(x: Data, axis: Data, keepdims: bool) -> Data:
+    return jnp.sqrt(jnp.mean(x * x, axis=axis, keepdims=keepdims))
+
+
+def _rms_slope(x: Data, ct: Data, axis: Data, keepdims: bool) -> Data:
+    size = _rms(x, axis, True)
+    count = x.size // max(size.size, 1)
+    return (ct if keepdims else _with_axes(ct, axis, x)) * (x / (count * jnp.where(size == 0, 1.0, size)))
+
+
 _ARRAYS = [
     Pair("logsumexp", "exp overflows or underflows before the logarithm undoes it",
          [lambda x, axis, keepdims: jnp.log(jnp.sum(jnp.exp(x), axis=axis, keepdims=keepdims))],
@@ -347,8 +370,8 @@ _ARRAYS = [
          slopes=[lambda x, ct, axis, keepdims: (ct if keepdims else _with_axes(ct, axis, x)) * jax.nn.softmax(x, axis)]),
     Pair("logmeanexp", "exp overflows or underflows before the logarithm undoes it",
          [lambda x, axis, keepdims: jnp.log(jnp.mean(jnp.exp(x), axis=axis, keepdims=keepdims))],
-         lambda x, axis, keepdims: jax.scipy.special.logsumexp(
-             x, axis=axis, keepdims=keepdims, b=1.0 / (x.size // max(jnp.sum(x, axis=axis).size, 1))), arrays=True),
+         lambda x, axis, keepdims: jax.scipy.special.logsumexp(x, axis=axis, keepdims=keepdims)
+          - math.log(x.size // max(jnp.sum(x, axis=axis).size, 1)), arrays=True),
     Pair("log softmax", "softmax underflows to 0 before its logarithm is taken",
          [lambda x, axis, keepdims: jnp.log(jax.nn.softmax(x, axis=axis)),
           lambda x, axis, keepdims: jnp.log(jnp.exp(x) / jnp.sum(jnp.exp(x), axis=axis, keepdims=True)),
@@ -360,6 +383,13 @@ _ARRAYS = [
          [lambda x, axis, keepdims: jnp.exp(x) / jnp.sum(jnp.exp(x), axis=axis, keepdims=True),
           lambda x, axis, keepdims: jnp.exp(x) / jnp.sum(jnp.exp(x), axis=axis)],
          lambda x, axis, keepdims: jax.nn.softmax(x, axis=axis), arrays=True),
+    Pair("masked softmax", "exp overflows, and inf / inf is NaN; a mask comes too late for it",
+         [lambda x, m, axis, keepdims: jnp.exp(x) * m / jnp.sum(jnp.exp(x) * m, axis=axis, keepdims=True),
+          lambda x, m, axis, keepdims: jnp.exp(x) * m / jnp.sum(jnp.exp(x) * m, axis=axis)],
+         _masked_softmax, _TWO, arrays=True),
+    Pair("root mean square", "at 0 its derivative is 0 * inf",
+         [_rms, lambda x, axis, keepdims: jnp.sqrt(jnp.mean(x**2, axis=axis, keepdims=keepdims))],
+         _rms, arrays=True, slopes=[_rms_slope]),
     Pair("variance by differences", "the mean of the squares and the square of the mean cancel",
          [lambda x, axis, keepdims: jnp.mean(x * x, axis=axis, keepdims=keepdims)
           - jnp.mean(x, axis=axis, keepdims=keepdims) ** 2], _variance, arrays=True),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from untrace.ir.types import Data, DType
 from untrace.tools.doctor.better import Better
 from untrace.tools.doctor.pairs import PAIRS, Pair
 from untrace.tools.doctor.tape import is_float
-from untrace.tools.doctor.terms import COMMUTE, Operand, Term, Terms, inlined
+from untrace.tools.doctor.terms import COMMUTE, Operand, Term, Terms, bodies_of, inlined, with_bodies
 
 _MOST_STEPS = 4_000  # of one attempt to match
 
@@ -48,12 +48,25 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A pattern that ends at an equation of a program, what its holes are there, and the number that it is multiplied by."""
+    """A pattern that ends at an equation of a program, what its holes are there, and the number that it is multiplied by.
+    `inside`: the loops and choices around it, each as the number of an equation and of a body."""
 
     pattern: Pattern
     anchor: Equation
     bound: Sequence[Atom]
     factor: float = 1.0
+    inside: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.pattern.name
+
+
+def place_of_match(function: Function, match: Match) -> tuple[int, ...]:
+    """Where a match ends: the numbers of the equations and bodies on the way to it."""
+    for number, body in match.inside:
+        function = bodies_of(function.equations[number].callee)[body]
+    return (*[n for pair in match.inside for n in pair], function.equations.index(match.anchor))
 
 
 def matches_in(function: Function, derivatives: bool) -> list[Match]:
@@ -62,7 +75,11 @@ def matches_in(function: Function, derivatives: bool) -> list[Match]:
     terms = Terms(function)
     arrays = _array_patterns(function, derivatives)
     found: list[Match] = []
-    for equation in function.equations:
+    for number, equation in enumerate(function.equations):
+        for place, body in enumerate(bodies_of(equation.callee)):
+            found += [
+                replace(match, inside=((number, place), *match.inside)) for match in matches_in(body, derivatives)
+            ]
         value = equation.outputs[0] if len(equation.outputs) == 1 else None
         if value is None or not is_float(value.aval.dtype):
             continue
@@ -289,6 +306,17 @@ class _Matcher:
 def replaced(function: Function, match: Match) -> Function | None:
     """The function with the better way of writing in the place of what was matched; None where that is no function of
     what stands there."""
+    if match.inside:
+        (number, place), *rest = match.inside
+        outer = function.equations[number]
+        bodies = list(bodies_of(outer.callee))
+        inner = replaced(bodies[place], replace(match, inside=tuple(rest)))
+        if inner is None:
+            return None
+        bodies[place] = inner
+        whole = Equation(with_bodies(outer.callee, bodies), outer.inputs, outer.outputs, outer.params, outer.origin)
+        equations = [whole if n == number else e for n, e in enumerate(function.equations)]
+        return Function(function.name, function.params, equations, function.results, function.jaxpr)
     avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in match.bound]
     out = match.anchor.outputs[0]
     assert out is not None
@@ -311,7 +339,8 @@ def replaced(function: Function, match: Match) -> Function | None:
     equations = [*function.equations[:place], *put[0]]
     for e in function.equations[place + 1 :]:
         inputs = [put[1] if a is out else a for a in e.inputs]
-        equations.append(Equation(e.callee, inputs, e.outputs, e.params, e.origin))
+        changed = any(a is out for a in e.inputs)
+        equations.append(Equation(e.callee, inputs, e.outputs, e.params, e.origin) if changed else e)
     results = [put[1] if r is out else r for r in function.results]
     return without_dead(Function(function.name, function.params, equations, results, function.jaxpr))
 

@@ -10,29 +10,30 @@ import numpy as np
 from untrace._errors import CaptureError
 from untrace.ir.nodes import Equation, Function
 from untrace.tools.doctor.examine import LIMIT, Examination
-from untrace.tools.doctor.patterns import Match, matches_in, replaced
+from untrace.tools.doctor.patterns import Match, matches_in, place_of_match, replaced
 
 _SLACK = 6.0  # ULP by which a repaired result may be worse where it was right
 _WRONG = 64.0  # times: and where it was wrong
 _GARBAGE = 1e5  # ULP: and where it had no digit, it may not become NaN
 _UNLUCKY = 64.0  # ULP
+_AT_END = 0.01  # of all samples
 _ROUNDS = 8
 _MOST_TRIALS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One replacement: by which pattern, at which equation of the program as it then was."""
+    """One replacement: by which pattern, at which place of the program as it then was."""
 
     name: str
-    number: int
+    place: tuple[int, ...]
     anchor: Equation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repair:
     """One better way of writing, where it was taken. `changes`: the equations that it stands for the last of, each with the
-    pattern's name and its own number in the program when it was put in. `better`: of which samples the result is right, or
+    pattern's name and its own place in the program when it was put in. `better`: of which samples the result is right, or
     nearer to it, by this. `positive`: it is worse where an input is negative of which all that was given is positive.
     `unlucky`: on how many samples it is off by some more ULP than before."""
 
@@ -118,14 +119,14 @@ def _everywhere(function: Function, match: Match, derivatives: bool) -> tuple[Fu
 
 
 def _change(function: Function, match: Match) -> Change:
-    return Change(match.pattern.name, function.equations.index(match.anchor), match.anchor)
+    return Change(match.name, place_of_match(function, match), match.anchor)
 
 
 def changed(function: Function, repairs: Sequence[Repair], derivatives: bool) -> Function:
     """The same repairs in the same program for other sizes. Raises CaptureError where it is another one there."""
     for change in [c for repair in repairs for c in repair.changes]:
         for match in matches_in(function, derivatives):
-            if match.pattern.name == change.name and function.equations.index(match.anchor) == change.number:
+            if match.name == change.name and place_of_match(function, match) == change.place:
                 new = replaced(function, match)
                 if new is not None:
                     function = new
@@ -156,8 +157,11 @@ def _accepted(found: Examination, new: Function, errors: np.ndarray) -> _Trial |
     worse = np.where(right, (new_errors > errors + _SLACK) & unexplained, (new_errors > wrong) & np.isfinite(errors))
     better = (errors > LIMIT) & (new_errors < errors / 4)
     here = worse & found.samples.positive
-    # Some digits are a matter of luck: what is far better may be a little worse once in a while.
+    # Some digits are a matter of luck: what is far better may be a little worse once in a while, or at the end of the range.
     unlucky = here & right & (new_errors < _UNLUCKY)
+    at_end = here & ~found.samples.near & np.isfinite(new_errors)
+    if at_end.sum() <= _AT_END * len(errors):
+        unlucky |= at_end
     if not better.any() or (here & ~unlucky).any() or unlucky.sum() * 10 > better.sum() or here[0]:
         return None
     return _Trial(new_errors, better, bool((worse & ~found.samples.positive).any()), int(unlucky.sum()))

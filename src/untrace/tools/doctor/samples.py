@@ -81,11 +81,14 @@ class _Maker:
     def __init__(self, bases: Row, random: np.random.Generator, dtypes: Sequence[np.dtype]) -> None:
         self._bases, self._random = bases, random
         self._positive = [bool(b.size and (b > 0).all()) for b in bases]
+        # One positive number says little of where others may be; several do.
+        self._surely = [p and b.size > 2 for p, b in zip(self._positive, bases, strict=True)]
         scales = [float(np.abs(b[np.isfinite(b)]).max(initial=0.0)) for b in bases]
         self._scale = max(1.0, *scales) if scales else 1.0
         infos = [jnp.finfo(d) for d in dtypes]
         # Doubles need not go to their ends to be too large or too small for their squares.
         self._most = min([float(i.max) for i in infos], default=1.0)
+        self._end = float(np.log(self._most))
         self._least = max([float(i.tiny) for i in infos], default=1.0)
 
     def rows(self, count: int) -> list[Row]:
@@ -101,7 +104,11 @@ class _Maker:
 
     def is_near(self, row: Row) -> bool:
         sizes = np.concatenate([np.abs(values[values != 0]).reshape(-1) for values in row]) if row else np.zeros(0)
-        return bool(self.is_positive(row) and not (sizes > _NEAR * self._scale).any() and not (sizes < _TINY).any())
+        return bool(
+            self.is_positive(row)
+            and not (sizes > max(_NEAR, 3 * self._end) * self._scale).any()
+            and not (sizes < _TINY).any()
+        )
 
     def is_positive(self, row: Row) -> bool:
         return not any(p and (values < 0).any() for values, p in zip(row, self._positive, strict=True))
@@ -117,7 +124,8 @@ class _Maker:
         if any(b.size > 1 for b in bases):
             found += [[np.full(b.shape, s) for b in bases] for s in (0.3, 1.0, 100.0)]
             found += [[b * (np.arange(b.size).reshape(b.shape) != 0) for b in bases]]
-        for size in (10.0, 20.0, 50.0, 90.0, 100.0, 200.0):
+        # Around where exp overflows, for whatever type.
+        for size in (10.0, 20.0, 50.0, *[round(times * self._end, 1) for times in (1.01, 1.13, 2.25)]):
             found += [[np.full(b.shape, size) for b in bases], [np.full(b.shape, -size) for b in bases]]
         return found
 
@@ -134,7 +142,7 @@ class _Maker:
         return -np.ones(shape) if how == 1 else self._random.choice([-1.0, 1.0], shape)
 
     def _signed(self, sizes: Row) -> Row:
-        return [s * self._sign(s.shape, p) for s, p in zip(sizes, self._positive, strict=True)]
+        return [s * self._sign(s.shape, p) for s, p in zip(sizes, self._surely, strict=True)]
 
     def _around(self) -> Row:
         return [b * np.exp(0.5 * self._random.standard_normal(b.shape)) for b in self._bases]
@@ -168,19 +176,19 @@ class _Maker:
 
     def _near_one(self) -> Row:
         step = 2.0 ** -self._random.uniform(1, 26)
-        center = self._random.choice([1.0, 1.0, 0.5, 2.0]) * self._sign((), all(self._positive))
+        center = self._random.choice([1.0, 1.0, 0.5, 2.0]) * self._sign((), all(self._surely))
         return [center * (1 + step * self._random.choice([-1.0, 1.0], b.shape)) for b in self._bases]
 
     def _alike(self) -> Row:
         """Numbers that differ little, within an input and between them."""
         center = (
-            self._random.choice([1.0, 10.0, 100.0]) * self._random.uniform(0.5, 2) * self._sign((), all(self._positive))
+            self._random.choice([1.0, 10.0, 100.0]) * self._random.uniform(0.5, 2) * self._sign((), all(self._surely))
         )
         step = 2.0 ** -self._random.uniform(4, 22)
         return [center * (1 + step * self._random.standard_normal(b.shape)) for b in self._bases]
 
     def _offset(self) -> Row:
-        center = 10.0 ** self._random.uniform(0, 2.3) * self._sign((), all(self._positive))
+        center = 10.0 ** self._random.uniform(0, 2.3) * self._sign((), all(self._surely))
         return [center + self._random.standard_normal(b.shape) for b in self._bases]
 
     def _one_large(self) -> Row:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from untrace import jax_compat
-from untrace.ir.nodes import Atom, Constant, Equation, Function, Literal, Local, Primitive, Value
+from untrace.ir.nodes import Atom, Cond, Constant, Equation, Function, Literal, Local, Primitive, Scan, Value, While
 from untrace.ir.structured import CustomRule
 
 COMMUTE = frozenset({"add", "add_any", "mul", "max", "min"})
@@ -31,18 +31,61 @@ class Term:
 Operand: TypeAlias = "Atom | Term | float"
 
 
-def inlined(function: Function) -> Function:
-    """The same function with what its jitted functions do in the place of their calls."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a jitted function that was inlined: its operands, its results and its equations there."""
+
+    equation: Equation
+    inputs: Sequence[Atom]
+    results: Sequence[Atom]
+    equations: Sequence[Equation]
+
+
+def inlined(function: Function, calls: list[Call] | None = None) -> Function:
+    """The same function with what its jitted functions do in the place of their calls, in the bodies of its loops and branches
+    too. calls: is given what was inlined."""
+    calls = [] if calls is None else calls
     params = [Value(p.aval) for p in function.params]
     equations: list[Equation] = []
-    results = _inline(function, params, equations, ())
+    results = _inline(function, params, equations, (), calls)
     return Function(function.name, params, equations, results, function.jaxpr)
 
 
+def restored(function: Function, calls: Sequence[Call]) -> Function:
+    """The function with the calls that were inlined where they were, but for those that something was changed in."""
+    for call in calls:
+        own = [e for e in function.equations if e in call.equations]
+        results = {r for r in call.results if type(r) is Value}
+        made = {o for e in own for o in e.outputs if o is not None}
+        rest = [e for e in function.equations if e not in own]
+        used = {a for e in rest for a in e.inputs if type(a) is Value} | {
+            r for r in function.results if type(r) is Value
+        }
+        if (
+            not own
+            or not used & made <= results
+            or any(r in used and r not in made for r in results - set(call.inputs))
+        ):
+            continue
+        given = {a for a in call.inputs if type(a) is Value}
+        outputs = [r if type(r) is Value and r in made and r not in given else None for r in call.results]
+        if len(set(outputs) - {None}) != sum(o is not None for o in outputs):
+            continue
+        whole = Equation(call.equation.callee, call.inputs, outputs, call.equation.params, call.equation.origin)
+        place = function.equations.index(own[0])
+        kept = [whole if n == place else e for n, e in enumerate(function.equations) if n == place or e not in own]
+        function = Function(function.name, function.params, kept, function.results, function.jaxpr)
+    return function
+
+
 def _inline(
-    function: Function, args: Sequence[Atom], equations: list[Equation], calls: tuple[Equation, ...]
+    function: Function,
+    args: Sequence[Atom],
+    equations: list[Equation],
+    around: tuple[Equation, ...],
+    calls: list[Call],
 ) -> list[Atom]:
-    """calls: those of library functions around it, the outermost first, where what is in them is said to stand."""
+    """around: the calls of library functions around it, the outermost first, where what is in them is said to stand."""
     env: dict[Value, Atom] = dict(zip(function.params, args, strict=True))
 
     def read(atom: Atom) -> Atom:
@@ -55,16 +98,44 @@ def _inline(
             body = equation.params["jaxpr" if "jaxpr" in equation.params else "call_jaxpr"]
         if body is not None:
             is_library = body.jaxpr is not None and jax_compat.is_library_jaxpr(body.jaxpr)
-            outs = _inline(body, inputs, equations, (*calls, equation) if is_library else calls)
+            start = len(equations)
+            place = len(calls)
+            outs = _inline(body, inputs, equations, (*around, equation) if is_library else around, calls)
+            calls.insert(place, Call(equation, inputs, outs, equations[start:]))  # before those inside
             env.update((o, x) for o, x in zip(equation.outputs, outs, strict=True) if o is not None)
             continue
         fresh = [None if o is None else Value(o.aval) for o in equation.outputs]
         env.update((o, x) for o, x in zip(equation.outputs, fresh, strict=True) if o is not None and x is not None)
         origin = equation.origin
-        if calls and origin is not None and calls[0].origin is not None:
-            origin = jax_compat.equation_inside(origin, calls[0].origin, {})
+        if around and origin is not None and around[0].origin is not None:
+            origin = jax_compat.equation_inside(origin, around[0].origin, {})
+        bodies = [inlined(b) for b in bodies_of(callee)]
+        callee = with_bodies(callee, bodies) if bodies else callee
         equations.append(Equation(callee, inputs, fresh, equation.params, origin))
     return [read(r) for r in function.results]
+
+
+Callee: TypeAlias = object
+
+
+def bodies_of(callee: Callee) -> Sequence[Function]:
+    """The functions of a loop or a choice that a repair may be in."""
+    if type(callee) is Scan:
+        return (callee.body,)
+    if type(callee) is While:
+        return (callee.body,)
+    return callee.branches if type(callee) is Cond else ()
+
+
+def with_bodies(callee: Callee, bodies: Sequence[Function]) -> Scan | While | Cond:
+    """The same loop or choice with other functions."""
+    if type(callee) is Scan:
+        return callee.with_body(bodies[0])
+    if type(callee) is While:
+        condition, consts = callee.condition, callee.condition_consts
+        return While(callee.object, condition, bodies[0], consts, callee.body_consts)
+    assert type(callee) is Cond
+    return Cond(callee.object, bodies)
 
 
 class Terms:
@@ -88,7 +159,7 @@ class Terms:
         if type(equation.callee) is not CustomRule:
             return
         inside: list[Equation] = []
-        results = _inline(equation.callee.function, equation.inputs, inside, ())
+        results = _inline(equation.callee.function, equation.inputs, inside, (), [])
         for inner in inside:
             self._note(inner)
             self.inner.update(o for o in inner.outputs if o is not None)
