@@ -488,9 +488,8 @@ def direction(x):
     return x / n  # <-
 
 
-@faulty(
-    CANCEL, textbook=lambda x: 1 / np.cosh(x) ** 2, points=[(0.1,), (1.0,), (5.0,), (15.0,)], args=(12.0,), of=jax.grad
-)
+@faulty(CANCEL, SENSE, textbook=lambda x: 1 / np.cosh(x) ** 2, points=[(0.1,), (1.0,), (5.0,), (15.0,)], args=(12.0,),
+        of=jax.grad)  # fmt: skip
 def saturated(x):
     return jnp.tanh(x)  # <-
 

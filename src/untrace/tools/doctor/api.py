@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import inspect
 import linecache
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,6 +41,9 @@ from untrace.tools.doctor.ulps import errors
 
 _MOST_BLAMED = 14
 _CALLS = ("jit", "pjit")
+DEAD = "dead gradient"
+# Functions with steps, whose derivative is 0 where there is one.
+_STEPS = ("round", "floor", "ceil", "sign", "argmax", "argmin")
 _ARITHMETIC = ("mul", "div", "add", "sub", "add_any", "dot_general", "reduce_sum")
 _DANGER = 0.95  # of the exponents of a type
 
@@ -104,10 +109,11 @@ class _Patient:
             remarks.append(f"{repair.name}: on {repair.unlucky} of the inputs a result is off by more ULP than before")
         if found.tape.unfinished is not None:
             remarks.append(f"{int(found.tape.unfinished.sum())} inputs are left out: their loops go on for too long")
-        text = self._text() if groups else None
+        dead = self._dead(found)
+        text = self._text() if groups or dead else None
         kept = [r for r in better.repairs if any(r in g.repairs for g in groups)]
         new, proof = self._repaired_text(kept) if kept else (None, "")
-        findings = [self._finding(found, group, text, new) for group in groups]
+        findings = [self._finding(found, group, text, new) for group in groups] + dead
         findings.sort(key=lambda f: (SEVERITIES.index(f.severity), -min(f.error, 1e300), f.line or 0))
         return Diagnosis(
             name_of(self._function),
@@ -152,7 +158,11 @@ class _Patient:
         for group in groups.values():
             group.repairs = [r for r in better.repairs if any(r.better[b.row] for b in group.blamed)]
             group.severity = self._severity(found, group)
-            if group.severity is not None:
+        claimed = [r for group in groups.values() if group.severity not in (None, "far") for r in group.repairs]
+        for group in groups.values():
+            # What a repair of something nearer does for the far end of the range is nothing to be told by itself.
+            is_new = group.severity != "far" or not group.repairs or any(r not in claimed for r in group.repairs)
+            if group.severity is not None and is_new:
                 kept.append(group)
             else:
                 remarks.append(self._remark(found, group))
@@ -261,7 +271,9 @@ class _Patient:
         causes = tuple(dict.fromkeys(b.cause for b in group.blamed))
         better = None
         if new is not None and group.repairs:
-            better = _statements_of(new, file, line) or None
+            # What goes wrong here may be repaired by what is written where it is used.
+            places = [(file, line), *[self._site(c.anchor)[:2] for r in group.repairs for c in r.changes]]
+            better = next((s for place in places if (s := _statements_of(new, *place))), None)
         place = f"{place_of(file, line)} ({function})" if file else ""
         return Finding(
             statement,
@@ -278,6 +290,35 @@ class _Patient:
             better,
         )
 
+    def _dead(self, found: Examination) -> list[Finding]:
+        """Derivatives that are 0 whatever the inputs are, behind an operation that has none to give."""
+        if not (self._derivatives or self._captured.summary.startswith(("Gradient", "Value and gradient"))):
+            return []
+        flat = [step for step in found.tape.steps if step.name in _STEPS]
+        all_zero = [
+            q
+            for q in found.tape.results
+            if q.is_float and not np.any(np.asarray(q.computed, np.float64)) and q.structural
+        ]
+        if not flat or not all_zero:
+            return []
+        file, line, function = self._place(flat[0])
+        name = flat[0].name
+        return [
+            Finding(
+                linecache.getline(file, line).strip() if file else name,
+                f"{place_of(file, line)} ({function})" if file else "",
+                None,
+                DEAD,
+                (DEAD,),
+                f"{name} is flat between its steps: nothing of the derivative goes through it",
+                "0, a dead gradient",
+                "warning",
+                "all inputs",
+                float("inf"),
+            )
+        ]
+
     def _symptom(self, found: Examination, row: int) -> str:
         words = []
         for quantity, truth in zip(found.tape.results, found.truths, strict=True):
@@ -285,7 +326,7 @@ class _Patient:
                 continue
             values, wanted = np.asarray(quantity.computed).astype(np.float64)[row], truth.low[0][row]
             known = truth.known[row]
-            if (np.isnan(values) & known).any():
+            if (np.isnan(values) & (known | found.undefined[row])).any():
                 words.append("nan")
             elif (np.isinf(values) & known & (np.abs(wanted) < float(jnp.finfo(quantity.dtype).max))).any():
                 words.append("inf")
@@ -445,13 +486,21 @@ def _line_in(text: Decompiled | None, file: str, line: int, names: Sequence[str]
 
 
 def _statements_of(text: Decompiled, file: str, line: int) -> str:
-    """The lines of the text that compute what stands on a line of the author's."""
-    lines = text.source.split("\n")
+    """The statements of the text that compute what stands on a line of the author's, as they stand there."""
     numbers = {
-        n
+        e.span.line
         for e in text.source_map
         if e.span is not None and e.author is not None and e.author.file == file
         and e.author.line <= line <= e.author.end_line
-        for n in range(e.span.line, e.span.end_line + 1)
     }  # fmt: skip
-    return "\n".join(lines[n - 1].strip() for n in sorted(numbers))
+    found: dict[tuple[int, int], None] = {}
+    for number in sorted(numbers):
+        around = [
+            (node.lineno, node.end_lineno or node.lineno)
+            for node in ast.walk(ast.parse(text.source))
+            if isinstance(node, ast.stmt) and not hasattr(node, "body")
+            and node.lineno <= number <= (node.end_lineno or node.lineno)
+        ]  # fmt: skip
+        found.update(dict.fromkeys(around[-1:]))
+    lines = text.source.split("\n")
+    return "\n".join(textwrap.dedent("\n".join(lines[first - 1 : last])) for first, last in found)

@@ -149,7 +149,8 @@ def _cause(step: Step, quantity: Quantity, row: int) -> tuple[str, str]:
         return UNDERFLOW, f"{shown} is {_number(value)}, exactly {_number(wanted)}"
     ratio = _cancelled(step, row, place, wanted)
     if ratio is not None:
-        word = CANCELLATION if ratio > PERHAPS else ROUNDING
+        # A sum of right operands is wrong by nothing else; one of many, by the rounding of all.
+        word = CANCELLATION if ratio > (PERHAPS if step.name in _LONG_SUMS else 4.0) else ROUNDING
         return word, f"{tells}: what is added is {_number(ratio)} times as large as what is left"
     condition = _condition(step, row)
     if condition > PERHAPS:
@@ -174,6 +175,7 @@ def _element(values: np.ndarray, shape: Sequence[int], place: int):
     return np.asarray(values).reshape(-1)[0] if np.size(values) == 1 else None
 
 
+_LONG_SUMS = ("reduce_sum", "cumsum", "dot_general", "conv_general_dilated")
 _SIGNS = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
@@ -195,7 +197,7 @@ def _cancelled(step: Step, row: int, place: int, wanted: float) -> float | None:
         parts = [exact.parts_of(np.asarray(q.exact)[row : row + 1])[0][0] for q in step.inputs]
         sizes = [abs(float(x)) for p in parts if (x := _element(p, shape, place)) is not None]
         return max(sizes, default=0.0) / abs(wanted) if wanted else np.inf
-    if step.name in ("reduce_sum", "cumsum", "dot_general", "conv_general_dilated"):
+    if step.name in _LONG_SUMS:
         moved = [
             exact.magnitudes(np.asarray(q.exact)[row : row + 1]) if q.is_float else np.asarray(q.exact)[row : row + 1]
             for q in step.inputs

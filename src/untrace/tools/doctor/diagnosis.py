@@ -28,8 +28,8 @@ class Finding:
     """One statement whose numbers go wrong, and matter.
 
     `statement`: the line of the written text (`line`, from 1) in which it first happens; `place`: `model.py:12 (loss)` of the
-    author. `cause`: "overflow", "underflow", "cancellation", "sensitivity", "nan-rescue" or "rounding"; `causes`: all that were
-    found there. `detail`: what happened on the input `example`. `symptom`: what came out, "nan", "inf", "0" (of a
+    author. `cause`: "overflow", "underflow", "cancellation", "sensitivity", "nan-rescue", "rounding" or "dead gradient";
+    `causes`: all that were found there. `detail`: what happened on the input `example`. `symptom`: what came out, "nan", "inf", "0" (of a
     derivative: "dead gradient") or "wrong". `severity`: "error", "warning", "minor" or "far". `error`: of the result, in
     ULP. `advice`: what is wrong with the way it is written; `repaired`: the statement as it should be, both None where the
     doctor knows none that holds.
@@ -139,8 +139,11 @@ class Diagnosis:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Finding | Range):
+    """A value in JSON's own types."""
+    if isinstance(value, (Finding, Range)):
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     return "inf" if isinstance(value, float) and not math.isfinite(value) else value

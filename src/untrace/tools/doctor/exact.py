@@ -122,8 +122,10 @@ def parts_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def as_float(x: Number) -> float:
-    """The nearest float64; the largest one of what is finite and larger."""
+    """The nearest float64; the largest one of what is finite and larger, the smallest of what is not zero and smaller."""
     found = float(x)
+    if found == 0 and x != 0:
+        return math.copysign(5e-324, _MP.sign(x))
     return found if math.isfinite(found) or not _MP.isfinite(x) else math.copysign(sys.float_info.max, found)
 
 
@@ -299,6 +301,7 @@ _UNARY: dict[str, Callable[..., Number]] = {
     "abs": lambda x: _neg(x) if x < 0 else x,
     "sign": lambda x: _MP.sign(x),
     "square": lambda x: _mul(x, x),
+    "one_minus_square": lambda x: _sub(1, _mul(x, x)),
     "floor": lambda x: _MP.floor(x) if _MP.isfinite(x) else x,
     "ceil": lambda x: _MP.ceil(x) if _MP.isfinite(x) else x,
 }

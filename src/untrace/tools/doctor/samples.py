@@ -104,11 +104,9 @@ class _Maker:
 
     def is_near(self, row: Row) -> bool:
         sizes = np.concatenate([np.abs(values[values != 0]).reshape(-1) for values in row]) if row else np.zeros(0)
-        return bool(
-            self.is_positive(row)
-            and not (sizes > max(_NEAR, 3 * self._end) * self._scale).any()
-            and not (sizes < _TINY).any()
-        )
+        below = any(p and (values < 0).any() for values, p in zip(row, self._surely, strict=True))
+        large = sizes > max(_NEAR, 3 * self._end) * self._scale
+        return not below and not large.any() and not (sizes < _TINY).any()
 
     def is_positive(self, row: Row) -> bool:
         return not any(p and (values < 0).any() for values, p in zip(row, self._positive, strict=True))

@@ -281,6 +281,10 @@ class Terms:
         first, second = self.term(x), self.term(y)
         if isinstance(first, float) and isinstance(second, float):
             return first - second if minus else first + second
+        if second == 0.0:
+            return first
+        if first == 0.0 and not minus:
+            return second
         if minus and isinstance(second, float):
             return Term("add", (x, -second))
         if minus and first == 0.0:
