@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 
 from untrace.tools.doctor import exact
@@ -75,7 +76,7 @@ class _Court:
                     if tainted.any():
                         self._tainted[quantity] = tainted
                     continue
-                off, is_lost = self._wrong(quantity)
+                off, is_lost = self._wrong(quantity, step.name in _ALGORITHMS)
                 undefined = self._undefined(step, quantity)
                 suspect = (off > LIMIT) | is_lost | undefined
                 guilty = none.copy()
@@ -91,10 +92,15 @@ class _Court:
                     self._tainted[quantity] = wrong
         return blamed
 
-    def _wrong(self, quantity: Quantity) -> tuple[np.ndarray, np.ndarray]:
-        """Of each sample the worst error, and whether something was lost."""
+    def _wrong(self, quantity: Quantity, as_a_whole: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Of each sample the worst error, and whether something was lost. as_a_whole: in ULP of its largest number."""
         values, truth = np.asarray(quantity.computed)[self._rows], truth_of(np.asarray(quantity.exact)[self._rows])
         high = truth.low[0]
+        if as_a_whole:
+            with np.errstate(all="ignore"):
+                size = worst(np.abs(np.where(truth.known, high, 0))) * float(jnp.finfo(quantity.dtype).eps)
+                off = worst(np.abs(np.where(truth.known, np.asarray(values, np.float64) - high, 0)))
+                return np.nan_to_num(off / np.where(size == 0, 1, size), nan=np.inf), np.zeros(len(off), bool)
         return worst(errors(values, truth, quantity.dtype)), worst(lost(values, high, quantity.dtype)).astype(bool)
 
     def _undefined(self, step: Step, quantity: Quantity) -> np.ndarray:
@@ -175,12 +181,17 @@ def _element(values: np.ndarray, shape: Sequence[int], place: int):
     return np.asarray(values).reshape(-1)[0] if np.size(values) == 1 else None
 
 
+# Whose results are right as a whole, or not at all: a small eigenvalue beside a large one has no digits of its own.
+_ALGORITHMS = frozenset(
+    "cholesky lu eigh eig svd qr householder_product geqrf triangular_solve tridiagonal_solve tridiagonal schur hessenberg fft"
+    " custom_linear_solve".split()
+)
 _LONG_SUMS = ("reduce_sum", "cumsum", "dot_general", "conv_general_dilated")
 _SIGNS = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 def _operation(name: str, operands: Sequence[float | None]) -> str:
-    shown = ["..." if x is None else _number(float(x)) for x in operands]
+    shown = ["..." if x is None or np.iscomplexobj(x) else _number(float(x)) for x in operands]
     if name in _SIGNS and len(shown) == 2:
         return f"{shown[0]} {_SIGNS[name]} {shown[1]}"
     return f"{name}({', '.join(shown)})"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from untrace import jax_compat
 from untrace._errors import CaptureError
@@ -31,7 +32,7 @@ MOST_STEPS = 2_000
 # What only moves numbers, or leaves them as they are: done to their places.
 _MOVES = frozenset(
     "reshape broadcast_in_dim squeeze expand_dims transpose rev slice concatenate pad gather dynamic_slice "
-    "dynamic_update_slice split copy copy_p stop_gradient optimization_barrier tile real".split()
+    "dynamic_update_slice split copy copy_p stop_gradient optimization_barrier tile".split()
 )
 Replay = Callable[[Sequence[np.ndarray], "slice | np.ndarray"], Sequence[np.ndarray]]
 
@@ -320,8 +321,10 @@ def _array(x: Data) -> Data:
 
 
 def _mapped(eqn: Data, args: Sequence[Data], samples: int) -> Sequence[Data]:
+    """An equation, or a function, on all samples."""
+
     def one(*xs: Data) -> Sequence[Data]:
-        return tuple(jax_compat.bind_equation(eqn, xs))
+        return tuple(eqn(*xs) if callable(eqn) else jax_compat.bind_equation(eqn, xs))
 
     if not args:
         return [jnp.broadcast_to(x, (samples, *x.shape)) for x in one()]
@@ -349,7 +352,7 @@ def _replay(equation: Equation, inputs: Sequence[Quantity], outs: Sequence[Data]
     floats = is_float(outputs[0]) or any(q.is_float for q in inputs)
 
     def replay(args: Sequence[np.ndarray], rows: slice | np.ndarray) -> Sequence[np.ndarray]:
-        if size <= MOST_NUMBERS and floats:
+        if size <= MOST_NUMBERS and floats and all(a.dtype.kind != "c" for a in args):
             with np.errstate(all="ignore"):
                 found = exact.primitive(name, _alike(args), params)
             if found is not None:
@@ -366,7 +369,11 @@ def _converted(dtype: DType) -> Replay:
             return [exact.exact_of(x, True) if x.dtype.kind in "biu" and x.size <= MOST_NUMBERS else x]
         if x.dtype.kind in "biu":
             return [x.astype(dtype)]
+        if x.dtype.kind == "c":
+            return [x]
         high, _ = exact.parts_of(x)
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            return [high.astype(np.complex128)]
         with np.errstate(all="ignore"):
             return [(high != 0) if dtype == np.bool_ else np.nan_to_num(np.trunc(high)).astype(dtype)]
 
@@ -423,17 +430,37 @@ def _in_float64(
     equation: Equation, args: Sequence[np.ndarray], outputs: Sequence[DType], exactly: bool
 ) -> Sequence[np.ndarray]:
     """An operation without a rule: JAX's own, in float64."""
-    eqn = equation.origin
     floats = [a.dtype == object or a.dtype.kind == "f" for a in args]
     wide = [exact.parts_of(a)[0] if is_wide else a for a, is_wide in zip(args, floats, strict=True)]
+    try:
+        with jax.enable_x64(True):
+            arrays = [_array(x) for x in _mapped(_widened(equation.origin), wide, len(args[0]))]
+    except Exception:  # what says its types inside, or is a function of the author's: as it is computed
+        avals = [a.aval for a in equation.inputs]
+        near = [_typed(x, aval.dtype) if f else x for x, aval, f in zip(wide, avals, floats, strict=True)]
+        arrays = [_array(x) for x in _mapped(equation.origin, near, len(args[0]))]
+    found: list[np.ndarray] = []
+    for x, dtype in zip(arrays, outputs, strict=True):
+        if is_float(dtype):
+            found.append(exact.exact_of(x) if exactly else np.asarray(x, np.float64))
+        else:
+            found.append(x if jax_compat.is_key_dtype(dtype) or x.dtype.kind == "c" else x.astype(dtype))
+    return found
+
+
+def _typed(x: np.ndarray, dtype: DType) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return x.astype(dtype)
+
+
+def _widened(eqn: Data) -> Callable[..., Sequence[Data]]:
+    """An equation in double precision."""
+    public = getattr(lax, eqn.primitive.name.replace("-", "_"), None)
+    if eqn.primitive.name.startswith("scatter") and public is not None:  # whose sum is a jaxpr with types
+        kept = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
+        return lambda *xs: [public(*xs, **{key: eqn.params[key] for key in kept})]
     params = {
         key: np.dtype(np.float64) if isinstance(value, np.dtype) and is_float(value) else value
         for key, value in eqn.params.items()
     }
-    with jax.enable_x64(True):
-        found = _mapped(eqn.replace(params=params), wide, len(args[0]))
-        arrays = [_array(x) for x in found]
-    return [
-        exact.exact_of(x) if is_float(dtype) and exactly else x if is_float(dtype) else x.astype(dtype)
-        for x, dtype in zip(arrays, outputs, strict=True)
-    ]
+    return lambda *xs: jax_compat.bind_equation(eqn.replace(params=params), xs)

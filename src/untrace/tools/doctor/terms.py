@@ -10,7 +10,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.nodes import Atom, Cond, Constant, Equation, Function, Literal, Local, Primitive, Scan, Value, While
-from untrace.ir.structured import CustomRule
+from untrace.ir.structured import Checkpoint, CustomRule, Transformed
 
 COMMUTE = frozenset({"add", "add_any", "mul", "max", "min"})
 # What a number of the text may stand before or behind.
@@ -96,6 +96,8 @@ def _inline(
         body = callee.body if type(callee) is Local else None
         if type(callee) is Primitive and callee.name in _CALLS:
             body = equation.params["jaxpr" if "jaxpr" in equation.params else "call_jaxpr"]
+        if type(callee) is Transformed and type(callee.how) is Checkpoint:
+            body = callee.function
         if body is not None:
             is_library = body.jaxpr is not None and jax_compat.is_library_jaxpr(body.jaxpr)
             start = len(equations)
