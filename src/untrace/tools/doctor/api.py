@@ -175,7 +175,7 @@ class _Patient:
         group.blamed.sort(key=lambda b: (b.row != 0, not near[b.row], self._size(b.row)))
         close = [n for n in rows if near[n] and (found.unexplained[n] > LIMIT or found.without_value[n])]
         given = [n for n in close if n == 0 and self._samples.given]
-        sure = [n for n in close if n in given or self._is_material(found, n)]
+        sure = [n for n in close if n in given or self._is_material(found, n, bool(group.repairs))]
         if sure:
             often = Counter(b.cause for b in group.blamed if b.row in sure and b.cause != ROUNDING)
             group.blamed.sort(key=lambda b: (b.row not in sure, b.row not in given, -often[b.cause], self._size(b.row)))
@@ -202,10 +202,10 @@ class _Patient:
     def _is_lost(self, found: Examination, row: int) -> bool:
         return found.errors[row] > 2.0**20 or np.isinf(found.errors[row])
 
-    def _is_material(self, found: Examination, row: int) -> bool:
+    def _is_material(self, found: Examination, row: int, is_repaired: bool) -> bool:
         """Whether an error is large beside what the results are elsewhere, and is no matter of convention."""
-        if found.undefined[row]:
-            return bool(self._derivatives or not found.bounded[row])
+        if found.undefined[row]:  # a single point
+            return bool(self._derivatives or is_repaired and not found.bounded[row])
         for quantity, truth in zip(found.tape.results, found.truths, strict=True):
             if truth is None:
                 continue
@@ -217,7 +217,11 @@ class _Patient:
             usual = usual[np.isfinite(usual)]
             # Larger inputs make larger results.
             scale = float(np.median(usual)) * self._growth(row) if usual.size else 1.0
+            here = np.abs(wanted[row])
+            scale = max(scale, float(here[here < np.inf].max(initial=0.0))) if here.size > 1 else scale
+            # Of what is too large for the type NaN is as good as an infinity.
             bad = errors(values[row], truth.rows(row), quantity.dtype) > LIMIT
+            bad &= np.abs(wanted[row]) < float(jnp.finfo(quantity.dtype).max)
             off = np.where(bad, np.abs(values[row] - wanted[row]), 0.0)
             if np.isnan(off).any() or (off > 8 * float(jnp.finfo(quantity.dtype).eps) * scale).any():
                 return True

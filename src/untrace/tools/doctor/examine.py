@@ -17,7 +17,8 @@ from untrace.tools.doctor.ulps import Truth, errors, truth_of, worst
 # A result that is off by more than this many ULP is looked at.
 LIMIT = 16.0
 # By how much more than its inputs' own last bits explain.
-_EXPLAINED = 6.0
+_EXPLAINED = 16.0
+_STRICTLY = 1.5
 _DRAWS = 6
 _MOST_ROWS = 48
 
@@ -50,7 +51,7 @@ class Examination:
         unexplained = found > limit
         rows = np.flatnonzero(unexplained & (found > self.errors) & ~self.undefined)[:_MOST_ROWS]
         if len(rows):
-            unexplained[rows] = _unexplained(self.tape, rows, self.truths, by_result, limit, _EXPLAINED / 4) > 0
+            unexplained[rows] = _unexplained(self.tape, rows, self.truths, by_result, limit, _STRICTLY) > 0
         return found, unexplained
 
 
