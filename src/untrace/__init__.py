@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     )
     from untrace.prove.report import Proof
     from untrace.prove.verify import verify
+    from untrace.tools.doctor.api import doctor
+    from untrace.tools.doctor.diagnosis import Diagnosis, Finding
     from untrace.tools.minimize.minimal import Minimal, minimize
     from untrace.tools.minimize.predicates import compiles_slower_than, crashes, differs, hangs, nonfinite
     from untrace.tools.watch import watch
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
     from untrace.torch.environment import torch_op
 
 __all__ = [
-    "CaptureError", "Decompiled", "Minimal", "OptionError", "OutputExistsError", "Proof", "ProofError",
-    "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "Watched", "annotate_torch",
-    "compiles_slower_than", "crashes", "decompile", "differs", "from_jaxpr", "from_torch", "hangs",
-    "load_run", "minimize", "nonfinite", "rule", "steps", "torch_op", "verify", "watch",
+    "CaptureError", "Decompiled", "Diagnosis", "Finding", "Minimal", "OptionError", "OutputExistsError",
+    "Proof", "ProofError", "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "Watched",
+    "annotate_torch", "compiles_slower_than", "crashes", "decompile", "differs", "doctor", "from_jaxpr",
+    "from_torch", "hangs", "load_run", "minimize", "nonfinite", "rule", "steps", "torch_op", "verify",
+    "watch",
 ]  # fmt: skip
 
 _HOMES = {
@@ -44,6 +47,8 @@ _HOMES = {
         ("compiles_slower_than", "crashes", "differs", "hangs", "nonfinite"), "untrace.tools.minimize.predicates"
     ),
     **dict.fromkeys(("Watched", "load_run"), "untrace.tools.watched"),
+    "doctor": "untrace.tools.doctor.api",
+    **dict.fromkeys(("Diagnosis", "Finding"), "untrace.tools.doctor.diagnosis"),
     # These need the extra untrace[torch] when they are called.
     "annotate_torch": "untrace.torch.annotate",
     "from_torch": "untrace.torch.api",

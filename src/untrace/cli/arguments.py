@@ -23,6 +23,7 @@ examples:
   untrace show model.py:step @model.py:make_args
   untrace verify grad_loss.py:grad_loss model.py:loss @model.py:make_args --grad
   untrace watch model.py:step @model.py:make_args --only "layer*" --save run.npz
+  untrace doctor model.py:loss @model.py:make_args --grad
   untrace minimize model.py:step @model.py:make_args --fault nonfinite -o least.py
 
 ARGS, one for each positional argument of the function that is written:
@@ -35,7 +36,7 @@ ARGS, one for each positional argument of the function that is written:
 
 @dataclass(frozen=True)
 class Job:
-    """What `write`, `show` and `verify` work on: a function and its arguments."""
+    """What most verbs work on: a function and its arguments."""
 
     function: Any
     args: tuple[Any, ...]

@@ -67,6 +67,32 @@ def watch(argv: list[str]) -> int:
     return 0
 
 
+def doctor(argv: list[str]) -> int:
+    parser = Parser(
+        prog="untrace doctor",
+        description="Say where the numbers of a function go wrong, why, and what to write instead."
+        " Exit code 0: nothing is wrong; 1: something is.",
+    )
+    add_function_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument("-o", "--output", metavar="OUT.py", type=Path, help="write the repaired module")
+    parser.add_argument("--force", action="store_true", help="overwrite OUT.py when it exists")
+    options = parser.parse_intermixed_args(argv)
+    if options.output is not None:
+        check_output(options.output, options.target, force=options.force)
+    terminal = make_terminal()
+    with terminal.working("importing JAX"):
+        import untrace
+    job = load_job(options)
+    with terminal.working("examining"):
+        diagnosis = untrace.doctor(job.function)(*job.args, **job.kwargs)
+    print(diagnosis.to_json() if options.json else diagnosis)
+    if options.output is not None:
+        path = diagnosis.save(options.output, overwrite=options.force)
+        terminal.say("nothing to repair" if path is None else f"wrote {path}")
+    return 0 if diagnosis else 1
+
+
 def minimize(argv: list[str]) -> int:
     parser = Parser(
         prog="untrace minimize",

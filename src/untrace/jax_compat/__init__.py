@@ -106,6 +106,7 @@ from untrace.jax_compat.jax_code import transformation
 from untrace.jax_compat.provenance import (
     argument_names,
     as_called,
+    at_source,
     body_names,
     equation_inside,
     equation_source,
@@ -125,6 +126,7 @@ from untrace.jax_compat.provenance import (
     scope_names,
     unfiltered_tracebacks,
     user_line,
+    with_source_of,
 )
 from untrace.jax_compat.public_paths import (
     VALUE_WRITERS,

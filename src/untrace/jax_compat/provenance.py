@@ -47,6 +47,21 @@ def equation_inside(eqn: Any, outer: Any, substitute: dict[Any, Any]) -> Any:
     )
 
 
+def with_source_of(eqn: Any, other: Any) -> Any:
+    """`eqn` as if it had been made where `other` was."""
+    return eqn if other is None else eqn.replace(source_info=other.source_info)
+
+
+def at_source(eqn: Any) -> contextlib.AbstractContextManager[None]:
+    """A context in which what is traced was made where `eqn` was, as in JAX's own `eval_jaxpr`."""
+    from jax._src import source_info_util  # whose context has no public counterpart
+
+    if eqn is None or eqn.source_info is None:
+        return contextlib.nullcontext()
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    return source_info_util.user_context(eqn.source_info.traceback, name_stack=stack)
+
+
 @functools.cache
 def _moved_source() -> Any:
     from jax._src import source_info_util

@@ -1,1 +1,1 @@
-"""Tools that work on what was written: `watch` shows the values of a run, statement by statement."""
+"""Tools that work on programs and on what was written: the values of a run, faults of its numbers, the smallest case of one."""

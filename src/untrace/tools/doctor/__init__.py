@@ -1,0 +1,1 @@
+"""Where a program's numbers go wrong, why, and what to write instead."""

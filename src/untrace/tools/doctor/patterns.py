@@ -1,0 +1,376 @@
+"""What the two sides of a repair trace to, and where the first of them is found in a program.
+
+A pattern is never written as equations: the function that says what is written is traced, and so is its derivative, as JAX
+differentiates it. Terms (`terms`) make the ways of writing the same alike, and either order of a sum or a product will do.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from untrace import jax_compat
+from untrace.capture.jaxpr import Importer
+from untrace.ir.nodes import Atom, Equation, Function, Primitive, Value
+from untrace.ir.types import Data, DType
+from untrace.tools.doctor.better import Better
+from untrace.tools.doctor.pairs import PAIRS, Pair
+from untrace.tools.doctor.tape import is_float
+from untrace.tools.doctor.terms import COMMUTE, Operand, Term, Terms, bodies_of, inlined, with_bodies
+
+_MOST_STEPS = 4_000  # of one attempt to match
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One traced pattern. `better`: what to write, a function of what its holes are bound to. `size`: how many terms it has.
+    `elementwise`: all holes are as large as the result."""
+
+    pair: Pair
+    part: str
+    terms: Terms
+    root: Term
+    holes: Sequence[Value]
+    better: Callable[..., Data]
+    size: int
+    elementwise: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.pair.name}{self.part}"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A pattern that ends at an equation of a program, what its holes are there, and the number that it is multiplied by.
+    `inside`: the loops and choices around it, each as the number of an equation and of a body."""
+
+    pattern: Pattern
+    anchor: Equation
+    bound: Sequence[Atom]
+    factor: float = 1.0
+    inside: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.pattern.name
+
+
+def place_of_match(function: Function, match: Match) -> tuple[int, ...]:
+    """Where a match ends: the numbers of the equations and bodies on the way to it."""
+    for number, body in match.inside:
+        function = bodies_of(function.equations[number].callee)[body]
+    return (*[n for pair in match.inside for n in pair], function.equations.index(match.anchor))
+
+
+def matches_in(function: Function, derivatives: bool) -> list[Match]:
+    """Every place in `function`, whose calls are inlined, where something is written that can be repaired; the largest
+    patterns first. derivatives: whether derivatives of what is written are looked for too."""
+    terms = Terms(function)
+    arrays = _array_patterns(function, derivatives)
+    found: list[Match] = []
+    for number, equation in enumerate(function.equations):
+        for place, body in enumerate(bodies_of(equation.callee)):
+            found += [
+                replace(match, inside=((number, place), *match.inside)) for match in matches_in(body, derivatives)
+            ]
+        value = equation.outputs[0] if len(equation.outputs) == 1 else None
+        if value is None or not is_float(value.aval.dtype):
+            continue
+        factor, inner = terms.factor(value)
+        for times, start in {1.0: value, factor: inner}.items():
+            root = terms.term(start) if start is not None else None
+            if type(root) is not Term or start is None:
+                continue
+            patterns = [*_elementwise(derivatives).get(root.name, ()), *arrays.get((root.name, value.aval.dtype), ())]
+            for pattern in patterns:
+                bound = _matched(pattern, terms, value, start)
+                if bound is not None:
+                    found.append(Match(pattern, equation, bound, times))
+    return sorted(found, key=lambda match: -match.pattern.size)
+
+
+def _array_patterns(function: Function, derivatives: bool) -> Mapping[object, Sequence[Pattern]]:
+    """Patterns of the reductions in a program: by the terms that they end in, and their types."""
+    reduced = {
+        (e.inputs[0].aval.shape, e.inputs[0].aval.dtype, tuple(e.params["axes"])): None
+        for e in function.equations
+        if e.callee.name in ("reduce_sum", "reduce_prod", "reduce_max") and is_float(e.inputs[0].aval.dtype)
+    }
+    found: dict[object, list[Pattern]] = {}
+    for shape, dtype, axes in reduced:
+        for pattern in _of_arrays(shape, dtype, axes, derivatives):
+            found.setdefault((pattern.root.name, dtype), []).append(pattern)
+    return found
+
+
+# ---------------------------------------------------------------- tracing
+
+
+@functools.cache
+def _elementwise(derivatives: bool) -> Mapping[str, Sequence[Pattern]]:
+    number = jax.ShapeDtypeStruct((), np.float32)
+    found: dict[str, list[Pattern]] = {}
+    for pair in PAIRS:
+        if not pair.arrays:
+            for pattern in _patterns(pair, [_hole_type(kind, number) for kind in pair.holes], {}, derivatives):
+                found.setdefault(pattern.root.name, []).append(pattern)
+    return found
+
+
+@functools.lru_cache(256)
+def _of_arrays(shape: tuple[int, ...], dtype: DType, axes: tuple[int, ...], derivatives: bool) -> Sequence[Pattern]:
+    array = jax.ShapeDtypeStruct(shape, dtype)
+    found: list[Pattern] = []
+    for pair in PAIRS:
+        for keepdims in (False, True) if pair.arrays else ():
+            options = {"axis": axes[0] if len(axes) == 1 else axes, "keepdims": keepdims}
+            found += _patterns(pair, [_hole_type(kind, array) for kind in pair.holes], options, derivatives)
+    return found
+
+
+def _hole_type(kind: str, number: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(number.shape, np.bool_) if kind == "bool" else number
+
+
+def _patterns(
+    pair: Pair, avals: Sequence[jax.ShapeDtypeStruct], options: Mapping[str, object], derivatives: bool
+) -> Iterator[Pattern]:
+    better = functools.partial(pair.better, **options) if options else pair.better
+    for written in pair.written:
+        written = functools.partial(written, **options) if options else written
+        yield from _pattern(pair, "", written, better, avals)
+        if pair.is_derivative or not derivatives:
+            continue
+        try:
+            out = jax.eval_shape(written, *avals)
+        except (TypeError, ValueError):  # not for these shapes
+            continue
+        for place in [i for i, a in enumerate(avals) if is_float(a.dtype)]:
+            slope = pair.slopes[place] if place < len(pair.slopes) else None
+            if slope is not None and options:
+                slope = functools.partial(slope, **options)
+            right = slope or _pulled(better, place)
+            part = f", its derivative by operand {place}" if len(avals) > 1 else ", its derivative"
+            yield from _pattern(pair, part, _pulled(written, place), right, [*avals, out])
+            # What is differentiated itself has 1 for the cotangent.
+            ones = [_with_one(f, out, not pair.arrays) for f in (_pulled(written, place), right)]
+            yield from _pattern(pair, part, ones[0], ones[1], avals)
+
+
+def _pulled(function: Callable[..., Data], place: int) -> Callable[..., Data]:
+    def pulled(*args: Data) -> Data:
+        *inputs, cotangent = args
+
+        def of_one(x: Data) -> Data:
+            return function(*inputs[:place], x, *inputs[place + 1 :])
+
+        return jax.vjp(of_one, inputs[place])[1](cotangent)[0]
+
+    return pulled
+
+
+def _with_one(function: Callable[..., Data], out: jax.ShapeDtypeStruct, elementwise: bool) -> Callable[..., Data]:
+    def with_one(*args: Data) -> Data:
+        shape = jnp.broadcast_shapes(*[jnp.shape(x) for x in args]) if elementwise else out.shape
+        dtype = next(jnp.result_type(x) for x in args if is_float(jnp.result_type(x)))
+        return function(*args, jnp.ones(shape, dtype))
+
+    return with_one
+
+
+def _pattern(
+    pair: Pair,
+    part: str,
+    written: Callable[..., Data],
+    better: Callable[..., Data],
+    avals: Sequence[jax.ShapeDtypeStruct],
+) -> Iterator[Pattern]:
+    function = traced(written, avals, pair.name)
+    if function is None or type(function.results[0]) is not Value:
+        return
+    terms = Terms(function)
+    root = terms.term(function.results[0])
+    if type(root) is not Term:
+        return
+    size = _size(terms, root)
+    used = _leaves(terms, root)
+    # A hole that the derivative does not need is bound to nothing: then the pattern does not say what to write.
+    if all(hole in used for hole in function.params) and size > 1:
+        yield Pattern(pair, part, terms, root, function.params, better, size, not pair.arrays)
+
+
+def traced(function: Callable[..., Data], avals: Sequence[Data], name: str) -> Function | None:
+    """What a function of flat arrays traces to, its calls inlined; None where it is none of such types."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            closed = jax.make_jaxpr(function)(*avals)
+    except Exception:  # a pair need not be a legal call for every type
+        return None
+    return inlined(Importer(rules=False).function(closed, name))
+
+
+def _size(terms: Terms, x: Operand) -> int:
+    term = terms.term(x)
+    return 1 + sum(_size(terms, a) for a in term.args) if type(term) is Term else 0
+
+
+def _leaves(terms: Terms, x: Operand) -> set[Operand]:
+    term = terms.term(x)
+    if type(term) is Term:
+        return {leaf for a in term.args for leaf in _leaves(terms, a)}
+    return set() if isinstance(term, float) else {term}
+
+
+# ---------------------------------------------------------------- matching
+
+
+def _matched(pattern: Pattern, terms: Terms, value: Value, start: Operand) -> Sequence[Atom] | None:
+    matcher = _Matcher(pattern, terms, value)
+    for bound in matcher.matches(pattern.root, start, {}):
+        return [bound[hole] for hole in pattern.holes] if len(bound) == len(pattern.holes) else None
+    return None
+
+
+Bound = Mapping[Value, Atom]
+
+
+class _Matcher:
+    def __init__(self, pattern: Pattern, terms: Terms, anchor: Value) -> None:
+        self._pattern, self._terms, self._anchor = pattern, terms, anchor
+        self._holes = {hole: i for i, hole in enumerate(pattern.holes)}
+        self._steps = 0
+
+    def matches(self, ours: Operand, theirs: Operand, bound: Bound) -> Iterator[Bound]:
+        """The ways in which a term of the program is one of the pattern."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            return
+        if type(ours) is Value and ours in self._holes:
+            fits = self._bind(ours, theirs, bound)
+            if fits is not None:
+                yield fits
+            return
+        mine, other = self._pattern.terms.term(ours), self._terms.term(theirs)
+        if type(mine) is Value and mine in self._holes:
+            fits = self._bind(mine, theirs, bound)
+            if fits is not None:
+                yield fits
+            return
+        if isinstance(mine, float):
+            if isinstance(other, float) and (abs(other - mine) <= 2e-6 * abs(mine) or other != other and mine != mine):
+                yield bound
+            return
+        if type(mine) is not Term or type(other) is not Term:
+            return
+        if mine.name != other.name or len(mine.args) != len(other.args):
+            return
+        if mine.key != other.key and not (self._pattern.elementwise and mine.name in ("broadcast_in_dim",)):
+            return
+        yield from self._all(mine.args, other.args, bound)
+        if mine.name in COMMUTE:
+            yield from self._all(mine.args, other.args[::-1], bound)
+
+    def _all(self, ours: Sequence[Operand], theirs: Sequence[Operand], bound: Bound) -> Iterator[Bound]:
+        if not ours:
+            yield bound
+            return
+        for first in self.matches(ours[0], theirs[0], bound):
+            yield from self._all(ours[1:], theirs[1:], first)
+
+    def _bind(self, hole: Value, x: Operand, bound: Bound) -> Bound | None:
+        if isinstance(x, (float, Term)) or type(x) is Value and x in self._terms.inner:
+            return None
+        known = bound.get(hole)
+        if known is not None:
+            return bound if self._terms.same(known, x) else None
+        shape = self._anchor.aval.shape if self._pattern.elementwise else hole.aval.shape
+        if x.aval.shape not in (shape, ()) or is_float(hole.aval.dtype) != is_float(x.aval.dtype):
+            return None
+        if is_float(x.aval.dtype) and x.aval.dtype != self._anchor.aval.dtype and type(x) is Value:
+            return None
+        if x.aval.shape != shape and not self._pattern.elementwise:
+            return None
+        if self._pattern.pair.refuses(self._holes[hole], self._terms.term(x)):
+            return None
+        return {**bound, hole: x}
+
+
+def replaced(function: Function, match: Match) -> Function | None:
+    """The function with the better way of writing in the place of what was matched; None where that is no function of
+    what stands there."""
+    if match.inside:
+        (number, place), *rest = match.inside
+        outer = function.equations[number]
+        bodies = list(bodies_of(outer.callee))
+        inner = replaced(bodies[place], replace(match, inside=tuple(rest)))
+        if inner is None:
+            return None
+        bodies[place] = inner
+        whole = Equation(with_bodies(outer.callee, bodies), outer.inputs, outer.outputs, outer.params, outer.origin)
+        equations = [whole if n == number else e for n, e in enumerate(function.equations)]
+        return Function(function.name, function.params, equations, function.results, function.jaxpr)
+    avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in match.bound]
+    out = match.anchor.outputs[0]
+    assert out is not None
+
+    def typed(*args: Data) -> Data:
+        found = match.pattern.better(*args)
+        found = found if match.factor == 1.0 else match.factor * found
+        found = found if jnp.result_type(found) == out.aval.dtype else jnp.asarray(found, out.aval.dtype)
+        return found if jnp.shape(found) == out.aval.shape else jnp.broadcast_to(found, out.aval.shape)
+
+    body = traced(typed, avals, match.pattern.pair.name)
+    if body is None:
+        return None
+    new = Value(out.aval)
+    better = Better(body, typed)
+    call = Equation(Primitive(better), list(match.bound), [new], {"better": better}, match.anchor.origin)
+    # What only moves a zero makes places for the same again.
+    put = _opened(call) if match.pattern.pair.is_derivative else ([call], new)
+    place = function.equations.index(match.anchor)
+    equations = [*function.equations[:place], *put[0]]
+    for e in function.equations[place + 1 :]:
+        inputs = [put[1] if a is out else a for a in e.inputs]
+        changed = any(a is out for a in e.inputs)
+        equations.append(Equation(e.callee, inputs, e.outputs, e.params, e.origin) if changed else e)
+    results = [put[1] if r is out else r for r in function.results]
+    return without_dead(Function(function.name, function.params, equations, results, function.jaxpr))
+
+
+def _opened(call: Equation) -> tuple[list[Equation], Atom]:
+    """The equations of a better way of writing, as if they had been made where it stands, and their result."""
+    callee = call.callee
+    assert type(callee) is Primitive
+    body = callee.object.body
+    env: dict[Value, Atom] = dict(zip(body.params, call.inputs, strict=True))
+    equations: list[Equation] = []
+
+    def read(atom: Atom) -> Atom:
+        return env[atom] if type(atom) is Value else atom
+
+    for equation in body.equations:
+        outputs = [None if o is None else Value(o.aval) for o in equation.outputs]
+        origin = jax_compat.with_source_of(equation.origin, call.origin)
+        inputs = [read(a) for a in equation.inputs]
+        equations.append(Equation(equation.callee, inputs, outputs, equation.params, origin))
+        env.update((o, x) for o, x in zip(equation.outputs, outputs, strict=True) if o is not None and x is not None)
+    return equations, read(body.results[0])
+
+
+def without_dead(function: Function) -> Function:
+    """The function without equations whose results nobody needs."""
+    needed = {r for r in function.results if type(r) is Value}
+    kept = []
+    for equation in reversed(function.equations):
+        if equation.effects or any(o in needed for o in equation.outputs if o is not None):
+            kept.append(equation)
+            needed.update(a for a in equation.inputs if type(a) is Value)
+    return Function(function.name, function.params, kept[::-1], function.results, function.jaxpr)

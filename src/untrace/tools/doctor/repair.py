@@ -1,0 +1,167 @@
+"""Puts better ways of writing into a program, each only where it is shown to be better on the samples and nowhere worse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from untrace._errors import CaptureError
+from untrace.ir.nodes import Equation, Function
+from untrace.tools.doctor.examine import LIMIT, Examination
+from untrace.tools.doctor.patterns import Match, matches_in, place_of_match, replaced
+
+_SLACK = 6.0  # ULP by which a repaired result may be worse where it was right
+_WRONG = 64.0  # times: and where it was wrong
+_GARBAGE = 1e5  # ULP: and where it had no digit, it may not become NaN
+_UNLUCKY = 64.0  # ULP
+_AT_END = 0.01  # of all samples
+_ROUNDS = 8
+_MOST_TRIALS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One replacement: by which pattern, at which place of the program as it then was."""
+
+    name: str
+    place: tuple[int, ...]
+    anchor: Equation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repair:
+    """One better way of writing, where it was taken. `changes`: the equations that it stands for the last of, each with the
+    pattern's name and its own place in the program when it was put in. `better`: of which samples the result is right, or
+    nearer to it, by this. `positive`: it is worse where an input is negative of which all that was given is positive.
+    `unlucky`: on how many samples it is off by some more ULP than before."""
+
+    name: str
+    because: str
+    changes: tuple[Change, ...]
+    better: np.ndarray
+    positive: bool
+    unlucky: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What came of a repair: the errors; `better`, `positive` and `unlucky` as of a Repair."""
+
+    errors: np.ndarray
+    better: np.ndarray
+    positive: bool
+    unlucky: int
+
+
+@dataclass(slots=True)
+class Repaired:
+    """The repaired function, what was done, and its errors on the samples in ULP."""
+
+    function: Function
+    repairs: Sequence[Repair]
+    errors: np.ndarray
+
+
+def repaired(function: Function, found: Examination, derivatives: bool) -> Repaired:
+    """`function`, whose calls are inlined, with all repairs that hold on the samples of its examination."""
+    errors = found.errors
+    repairs: list[Repair] = []
+    tried: set[tuple[str, Equation | None]] = set()
+    trials = 0
+    while trials < _MOST_TRIALS:
+        if not (errors > LIMIT).any():
+            break
+        candidate = None
+        for match in matches_in(function, derivatives):
+            key = match.pattern.name, match.anchor.origin
+            if key in tried:
+                continue
+            tried.add(key)
+            trials += 1
+            candidate = _everywhere(function, match, derivatives)
+            accepted = candidate and _accepted(found, candidate[0], errors)
+            if not accepted and candidate and len(candidate[1]) > 1:
+                alone = replaced(function, match)
+                candidate = None if alone is None else (alone, (_change(function, match),))
+                accepted = candidate and _accepted(found, candidate[0], errors)
+            if accepted and candidate:
+                because = match.pattern.pair.because
+                trial = accepted.better, accepted.positive, accepted.unlucky
+                repairs.append(Repair(match.pattern.name, because, candidate[1], *trial))
+                function, errors = candidate[0], accepted.errors
+                break
+            candidate = None
+            if trials >= _MOST_TRIALS:
+                break
+        if candidate is None:
+            break
+    return Repaired(function, repairs, errors)
+
+
+def _everywhere(function: Function, match: Match, derivatives: bool) -> tuple[Function, tuple[Change, ...]] | None:
+    """The function with one pair put in wherever it is found, also where that makes new places for it: a zero that is moved
+    behind one product is before the next."""
+    changes: list[Change] = []
+    for _ in range(_ROUNDS):
+        new = replaced(function, match)
+        if new is None:
+            break
+        changes.append(_change(function, match))
+        function = new
+        again = [m for m in matches_in(function, derivatives) if m.pattern.pair is match.pattern.pair]
+        again = [m for m in again if not _is_own(m, changes)]
+        if not again:
+            break
+        match = again[0]
+    return (function, tuple(changes)) if changes else None
+
+
+def _change(function: Function, match: Match) -> Change:
+    return Change(match.name, place_of_match(function, match), match.anchor)
+
+
+def changed(function: Function, repairs: Sequence[Repair], derivatives: bool) -> Function:
+    """The same repairs in the same program for other sizes. Raises CaptureError where it is another one there."""
+    for change in [c for repair in repairs for c in repair.changes]:
+        for match in matches_in(function, derivatives):
+            if match.name == change.name and place_of_match(function, match) == change.place:
+                new = replaced(function, match)
+                if new is not None:
+                    function = new
+                    break
+        else:
+            raise CaptureError(
+                "what was repaired is not in the program that the function is for arguments of this size"
+            )
+    return function
+
+
+def _is_own(match: Match, changes: Sequence[Change]) -> bool:
+    """Whether a match is in what a repair has written: it has the place of the anchor that it replaced."""
+    return not match.pattern.pair.is_derivative and any(
+        match.anchor.origin is not None
+        and change.anchor.origin is not None
+        and match.anchor.origin.source_info is change.anchor.origin.source_info
+        for change in changes
+    )
+
+
+def _accepted(found: Examination, new: Function, errors: np.ndarray) -> _Trial | None:
+    """How a repaired program does, if it is better and nowhere worse."""
+    new_errors, unexplained = found.errors_of(new, _SLACK)
+    right = errors <= LIMIT
+    # What is off by no more than the last bits of the inputs is right.
+    wrong = np.where(errors > _GARBAGE, np.finfo(float).max, _WRONG * errors)
+    worse = np.where(right, (new_errors > errors + _SLACK) & unexplained, (new_errors > wrong) & np.isfinite(errors))
+    better = (errors > LIMIT) & (new_errors < errors / 4)
+    here = worse & found.samples.positive
+    # Some digits are a matter of luck: what is far better may be a little worse once in a while, or at the end of the range.
+    unlucky = here & right & (new_errors < _UNLUCKY)
+    at_end = here & ~found.samples.near & np.isfinite(new_errors)
+    if at_end.sum() <= _AT_END * len(errors):
+        unlucky |= at_end
+    if not better.any() or (here & ~unlucky).any() or unlucky.sum() * 10 > better.sum() or here[0]:
+        return None
+    return _Trial(new_errors, better, bool((worse & ~found.samples.positive).any()), int(unlucky.sum()))

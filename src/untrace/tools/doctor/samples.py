@@ -1,0 +1,200 @@
+"""Inputs on which a program is examined: the given ones, some around them, and others over the range of their type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from untrace import jax_compat
+from untrace.ir.types import Data
+from untrace.tools.doctor.tape import is_float
+
+MOST_NUMBERS = 60_000  # of all samples together
+MOST_SAMPLES = 208
+_NEAR = 300.0  # times the largest given number, or 1
+_TINY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """`leaves`: one array for each input, with the samples as first axis; the first sample is the given one where `given`.
+    `near`: whether a sample is one that may well be met: of the given signs and not of another order of magnitude.
+    `positive`: whether what was given as positive is so.
+    """
+
+    leaves: Sequence[Data]
+    near: np.ndarray
+    given: bool
+    positive: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return len(self.near)
+
+
+def samples_of(leaves: Sequence[Data], seed: int = 0) -> Samples:
+    """Samples around `leaves`, which are arrays or, where only their types are known, `ShapeDtypeStruct`s."""
+    random = np.random.default_rng(seed)
+    given = not any(isinstance(x, jax.ShapeDtypeStruct) for x in leaves)
+    bases = [_base(x, random) for x in leaves]
+    floats = [i for i, x in enumerate(bases) if is_float(x.dtype)]
+    count = _count(sum(int(np.size(bases[i])) for i in floats))
+    if not floats:
+        count = 1
+    maker = _Maker([np.asarray(bases[i]).astype(np.float64) for i in floats], random, [bases[i].dtype for i in floats])
+    rows = maker.rows(count)
+    arrays: list[Data] = []
+    for i, base in enumerate(bases):
+        if i not in floats:
+            arrays.append(jnp.broadcast_to(base, (count, *base.shape)))
+            continue
+        column = floats.index(i)
+        with np.errstate(all="ignore"):
+            arrays.append(np.stack([row[column] for row in rows]).astype(base.dtype))
+    near = np.array([maker.is_near(row) for row in rows])
+    positive = np.array([maker.is_positive(row) for row in rows])
+    return Samples(arrays, near, given, positive)
+
+
+def _base(x: Data, random: np.random.Generator) -> Data:
+    if not isinstance(x, jax.ShapeDtypeStruct):
+        return x if hasattr(x, "dtype") and jax_compat.is_key_dtype(x.dtype) else jnp.asarray(x)
+    if jax_compat.is_key_dtype(x.dtype):
+        return jnp.broadcast_to(jax.random.key(0, impl=jax_compat.key_impl_name(x)), x.shape)
+    if is_float(x.dtype):
+        return jnp.asarray(np.abs(random.standard_normal(x.shape)) + 0.1, x.dtype)
+    return jnp.ones(x.shape, x.dtype)
+
+
+def _count(numbers: int) -> int:
+    return int(np.clip(MOST_NUMBERS // max(numbers, 1), 12, MOST_SAMPLES))
+
+
+Row = list[np.ndarray]
+
+
+class _Maker:
+    def __init__(self, bases: Row, random: np.random.Generator, dtypes: Sequence[np.dtype]) -> None:
+        self._bases, self._random = bases, random
+        self._positive = [bool(b.size and (b > 0).all()) for b in bases]
+        # One positive number says little of where others may be; several do.
+        self._surely = [p and b.size > 2 for p, b in zip(self._positive, bases, strict=True)]
+        scales = [float(np.abs(b[np.isfinite(b)]).max(initial=0.0)) for b in bases]
+        self._scale = max(1.0, *scales) if scales else 1.0
+        infos = [jnp.finfo(d) for d in dtypes]
+        # Doubles need not go to their ends to be too large or too small for their squares.
+        self._most = min([float(i.max) for i in infos], default=1.0)
+        self._end = float(np.log(self._most))
+        self._least = max([float(i.tiny) for i in infos], default=1.0)
+
+    def rows(self, count: int) -> list[Row]:
+        """The given one, and then kinds in turn, so that few samples have some of each."""
+        if not self._bases:
+            return [[]] * count
+        kinds = [k for k, weight in self._kinds() for _ in range(weight)]
+        self._random.shuffle(kinds)
+        rows = [self._bases, *self._special()[: count // 3]]
+        while len(rows) < count:
+            rows.append(kinds[len(rows) % len(kinds)]())
+        return rows[:count]
+
+    def is_near(self, row: Row) -> bool:
+        sizes = np.concatenate([np.abs(values[values != 0]).reshape(-1) for values in row]) if row else np.zeros(0)
+        below = any(p and (values < 0).any() for values, p in zip(row, self._surely, strict=True))
+        large = sizes > max(_NEAR, 3 * self._end) * self._scale
+        return not below and not large.any() and not (sizes < _TINY).any()
+
+    def is_positive(self, row: Row) -> bool:
+        return not any(p and (values < 0).any() for values, p in zip(row, self._positive, strict=True))
+
+    # ---------------------------------------------------------------- kinds of samples
+
+    def _special(self) -> list[Row]:
+        bases = self._bases
+        found: list[Row] = [[b * 0 for b in bases], [-b for b in bases], [b * 0 + 1 for b in bases]]
+        if len(bases) > 1:
+            found += [[b * (i != j) for j, b in enumerate(bases)] for i in range(min(len(bases), 6))]
+            found += [[b if i == j else b * 0 + 1 for j, b in enumerate(bases)] for i in range(min(len(bases), 4))]
+        if any(b.size > 1 for b in bases):
+            found += [[np.full(b.shape, s) for b in bases] for s in (0.3, 1.0, 100.0)]
+            found += [[b * (np.arange(b.size).reshape(b.shape) != 0) for b in bases]]
+        # Around where exp overflows, for whatever type.
+        for size in (10.0, 20.0, 50.0, *[round(times * self._end, 1) for times in (1.01, 1.13, 2.25)]):
+            found += [[np.full(b.shape, size) for b in bases], [np.full(b.shape, -size) for b in bases]]
+        return found
+
+    def _kinds(self) -> list[tuple[Callable[[], Row], int]]:
+        return [
+            (self._around, 3), (self._normal, 3), (self._scaled, 3), (self._moderate, 4), (self._wide, 4),
+            (self._near_one, 2), (self._alike, 3), (self._offset, 2), (self._one_large, 2), (self._fraction, 2),
+        ]  # fmt: skip
+
+    def _sign(self, shape: tuple[int, ...], positive: bool) -> np.ndarray:
+        how = self._random.integers(4)
+        if positive and how < 3 or how == 0:
+            return np.ones(shape)
+        return -np.ones(shape) if how == 1 else self._random.choice([-1.0, 1.0], shape)
+
+    def _signed(self, sizes: Row) -> Row:
+        return [s * self._sign(s.shape, p) for s, p in zip(sizes, self._surely, strict=True)]
+
+    def _around(self) -> Row:
+        return [b * np.exp(0.5 * self._random.standard_normal(b.shape)) for b in self._bases]
+
+    def _normal(self) -> Row:
+        scale = self._random.choice([0.1, 1.0, 3.0, 10.0, 30.0, 100.0])
+        return self._signed([np.abs(self._random.standard_normal(b.shape)) * scale for b in self._bases])
+
+    def _scaled(self) -> Row:
+        """The given numbers, all of another order of magnitude; or those of one input."""
+        factor = 10.0 ** self._random.uniform(-8, 2.4)
+        only = self._random.integers(2 * len(self._bases))
+        return self._signed(
+            [np.abs(b) * (factor if only >= len(self._bases) or only == i else 1) for i, b in enumerate(self._bases)]
+        )
+
+    def _moderate(self) -> Row:
+        return self._signed([10.0 ** self._random.uniform(-7, 2.4, b.shape) for b in self._bases])
+
+    def _wide(self) -> Row:
+        """Over all exponents, together or each by itself."""
+        low, high = np.log2(self._least), np.log2(self._most)
+        together = self._random.integers(2)
+        first = self._random.uniform(low, high)
+
+        def exponents(b: np.ndarray) -> np.ndarray:
+            spread = self._random.uniform(-1, 1, b.shape)
+            return np.clip((first if together else self._random.uniform(low, high)) + spread, low, high - 1e-3)
+
+        return self._signed([2.0 ** exponents(b) for b in self._bases])
+
+    def _near_one(self) -> Row:
+        step = 2.0 ** -self._random.uniform(1, 26)
+        center = self._random.choice([1.0, 1.0, 0.5, 2.0]) * self._sign((), all(self._surely))
+        return [center * (1 + step * self._random.choice([-1.0, 1.0], b.shape)) for b in self._bases]
+
+    def _alike(self) -> Row:
+        """Numbers that differ little, within an input and between them."""
+        center = (
+            self._random.choice([1.0, 10.0, 100.0]) * self._random.uniform(0.5, 2) * self._sign((), all(self._surely))
+        )
+        step = 2.0 ** -self._random.uniform(4, 22)
+        return [center * (1 + step * self._random.standard_normal(b.shape)) for b in self._bases]
+
+    def _offset(self) -> Row:
+        center = 10.0 ** self._random.uniform(0, 2.3) * self._sign((), all(self._surely))
+        return [center + self._random.standard_normal(b.shape) for b in self._bases]
+
+    def _one_large(self) -> Row:
+        found = [self._random.standard_normal(b.shape) for b in self._bases]
+        for values in found:
+            if values.size:
+                values.reshape(-1)[self._random.integers(values.size)] = self._random.choice([-120.0, 50.0, 120.0])
+        return found
+
+    def _fraction(self) -> Row:
+        return [self._random.uniform(0, 1, b.shape) for b in self._bases]
