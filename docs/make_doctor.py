@@ -40,7 +40,7 @@ def parts() -> dict[str, str]:
         linecache.clearcache()
     text = out.getvalue()
     report, _, module = text.partition("\nrepaired:\n\n")
-    module = module[: module.index("\n\n\ndef _type_of")]
+    module = module[: module.index("\n\n\n# ... and the helpers")]
     return {
         "model": f"```python\n{MODEL}```",
         "report": f"```text\n{report.rstrip()}\n```",

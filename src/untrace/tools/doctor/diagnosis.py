@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from untrace.prove.saving import save_module
+from untrace.python import helpers
 
 # How much it matters, the most first.
 SEVERITIES = ("error", "warning", "minor", "far")
@@ -119,7 +120,11 @@ class Diagnosis:
             yield ""
             yield "repaired:"
             yield ""
-            yield self.source.rstrip("\n")
+            places = [self.source.find(f"\n\n\ndef {name}(") for name in helpers.names_at_end()]
+            end = min([p for p in places if p >= 0], default=None)
+            yield self.source[:end].rstrip("\n")
+            if end is not None:
+                yield "\n\n# ... and the helpers of its guard"
 
     def to_json(self) -> str:
         """All of it as JSON; an error that is infinite is the string "inf"."""
