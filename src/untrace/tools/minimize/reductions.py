@@ -110,7 +110,7 @@ def _inside(equation: JaxprEqn, inputs: Sequence[Data]) -> Iterator[tuple[Data, 
         yield equation.params["body_jaxpr"], inputs[ours:]
         yield equation.params["cond_jaxpr"], [*inputs[:ours], *inputs[ours + theirs :]]
     elif name == "scan" and equation.params["length"]:
-        whole = equation.params["num_consts"] + equation.params["num_carry"]
+        whole = sum(jax_compat.scan_counts(equation))
         for turn in dict.fromkeys((0, equation.params["length"] - 1)):
             yield equation.params["jaxpr"], [*inputs[:whole], *[np.asarray(x)[turn] for x in inputs[whole:]]]
 
@@ -119,8 +119,8 @@ def _last_turn(search: Search, equation: JaxprEqn, inputs: Sequence[Data]) -> It
     """The body of a loop with what its last turn takes, as the turns before it have left it."""
     if equation.primitive.name != "scan" or equation.params["length"] < 2:
         return
-    last, consts, carries = (equation.params[k] for k in ("length", "num_consts", "num_carry"))
-    last = 0 if equation.params["reverse"] else last - 1
+    consts, carries = jax_compat.scan_counts(equation)
+    last = 0 if equation.params["reverse"] else equation.params["length"] - 1
     others = equation.replace(params={**equation.params, "length": equation.params["length"] - 1})
     rest = slice(1, None) if equation.params["reverse"] else slice(-1)
     given = [*inputs[: consts + carries], *[x[rest] for x in inputs[consts + carries :]]]
@@ -169,7 +169,7 @@ def _scans(case: Case) -> list[JaxprEqn]:
 
 
 def _shortened(equation: JaxprEqn, inputs: Sequence[Data], length: int) -> Sequence[Data]:
-    whole = equation.params["num_consts"] + equation.params["num_carry"]
+    whole = sum(jax_compat.scan_counts(equation))
     changed = equation.replace(params={**equation.params, "length": length})
     return jax_compat.bind_equation(changed, [*inputs[:whole], *[x[:length] for x in inputs[whole:]]])
 
@@ -285,7 +285,7 @@ def _bodies_of(
     """The parameters of a loop or a choice that are bodies, traced again for operands of these types. Raises Unfit for others."""
     params = equation.params
     if equation.primitive.name == "scan":
-        whole = params["num_consts"] + params["num_carry"]
+        whole = sum(jax_compat.scan_counts(equation))
         rows = [jax.ShapeDtypeStruct(t.shape[1:], t.dtype) for t in types[whole:]]
         return {"jaxpr": jax.make_jaxpr(run(params["jaxpr"]))(*types[:whole], *rows)}
     if equation.primitive.name == "cond":
