@@ -64,7 +64,7 @@ def test_a_random_program_comes_back_as_itself_with_64_bits(program: Program) ->
         _check(program)
 
 
-# ---------------------------------------------------------------- 20 processes, one text
+# ---------------------------------------------------------------- several processes, one text
 
 HASH_SEEDS = 6
 HASHED_PROGRAMS = 20
