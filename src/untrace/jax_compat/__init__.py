@@ -139,6 +139,7 @@ from untrace.jax_compat.public_paths import (
     value_writers,
 )
 from untrace.jax_compat.primitives import (
+    identity_primitive,
     call_jvp_rule,
     call_transpose_rule,
     home_module,

@@ -11,7 +11,7 @@ import jax
 from jax.extend import core as jex_core
 
 from untrace.jax_compat.jax_code import is_jax_module
-from untrace.jax_compat.values import core_cotangent, has_tangent
+from untrace.jax_compat.values import FLOAT0, core_cotangent, has_tangent
 
 _JAX_PRIMITIVES: set[Any] = set()
 _JAX_MODULES_SEEN: set[str] = set()
@@ -179,3 +179,40 @@ def register_as_function(primitive: Any, function: Callable[..., Sequence[Any]])
 
     batching.primitive_batchers[primitive] = batched
     ad.primitive_jvps[primitive] = pushed
+
+
+def identity_primitive(
+    name: str,
+    of_tangent: Callable[[Any], Any],
+    of_cotangent: Callable[[Any], Any],
+    of_batch: Callable[[Any, int], Any],
+) -> Any:
+    """A primitive that gives back its operand, with one parameter, `probed`, and stays in a program with whatever JAX does to it.
+
+    of_tangent, of_cotangent, of_batch: what the parameter is on the operand's tangent, on its cotangent, and where `jax.vmap`
+    has put in an axis.
+    """
+    from jax.interpreters import ad, batching, mlir
+
+    identity = jex_core.Primitive(name)
+    identity.def_impl(lambda value, *, probed: value)
+    identity.def_abstract_eval(lambda aval, *, probed: aval)
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, probed: Any) -> tuple[Any, Any]:
+        (primal,), (tangent,) = primals, tangents
+        out = identity.bind(primal, probed=probed)
+        if type(tangent) is ad.Zero or getattr(tangent, "dtype", None) == FLOAT0:
+            return out, tangent
+        return out, identity.bind(tangent, probed=of_tangent(probed))
+
+    def transpose(cotangent: Any, operand: Any, *, probed: Any) -> list[Any]:
+        return [cotangent if type(cotangent) is ad.Zero else identity.bind(cotangent, probed=of_cotangent(probed))]
+
+    def batch(args: Sequence[Any], dims: Sequence[int], *, probed: Any) -> tuple[Any, int]:
+        return identity.bind(args[0], probed=of_batch(probed, dims[0])), dims[0]
+
+    ad.primitive_jvps[identity] = jvp
+    ad.primitive_transposes[identity] = transpose
+    batching.primitive_batchers[identity] = batch
+    mlir.register_lowering(identity, lambda ctx, value, *, probed: [value])
+    return identity

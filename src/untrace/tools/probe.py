@@ -7,14 +7,10 @@ cotangent is seen at the place of the value. `jax.vmap` says which axis is the b
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
-
-from untrace.ir.types import Aval, Data
+from untrace import jax_compat
+from untrace.ir.types import Data
 
 VALUE, TANGENT, COTANGENT = "value", "tangent", "cotangent"
 
@@ -56,50 +52,21 @@ class Probed:
     batch: tuple[int, ...] = ()
 
 
-PROBE = Primitive("untrace_probe")
+def _of_tangent(probed: Probed) -> Probed:
+    return dataclasses.replace(probed, kind=TANGENT if probed.kind == VALUE else probed.kind)
+
+
+def _of_cotangent(probed: Probed) -> Probed:
+    return dataclasses.replace(probed, kind=TANGENT if probed.kind == COTANGENT else COTANGENT)
+
+
+def _of_batch(probed: Probed, axis: int) -> Probed:
+    return dataclasses.replace(probed, batch=(*probed.batch, axis))
+
+
+PROBE = jax_compat.identity_primitive("untrace_probe", _of_tangent, _of_cotangent, _of_batch)
 
 
 def bind(value: Data, probed: Probed) -> Data:
     """`value`, with the probe on it in what is being traced."""
     return PROBE.bind(value, probed=probed)
-
-
-def _abstract(aval: Aval, *, probed: Probed) -> Aval:
-    return aval
-
-
-def _jvp(primals: Sequence[Data], tangents: Sequence[Data], *, probed: Probed) -> tuple[Data, Data]:
-    (primal,), (tangent,) = primals, tangents
-    out = bind(primal, probed)
-    if type(tangent) is ad.Zero or not _is_continuous(tangent):
-        return out, tangent
-    kind = TANGENT if probed.kind == VALUE else probed.kind
-    return out, bind(tangent, dataclasses.replace(probed, kind=kind))
-
-
-def _is_continuous(value: Data) -> bool:
-    return str(getattr(value, "dtype", "")) != "float0"
-
-
-def _transpose(cotangent: Data, operand: Data, *, probed: Probed) -> list[Data]:
-    if type(cotangent) is ad.Zero:
-        return [cotangent]
-    kind = TANGENT if probed.kind == COTANGENT else COTANGENT
-    return [bind(cotangent, dataclasses.replace(probed, kind=kind))]
-
-
-def _batch(args: Sequence[Data], dims: Sequence[int], *, probed: Probed) -> tuple[Data, int]:
-    (value,), (axis,) = args, dims
-    return bind(value, dataclasses.replace(probed, batch=(*probed.batch, axis))), axis
-
-
-def _lower(ctx: Any, value: Any, *, probed: Probed) -> list[Any]:
-    return [value]
-
-
-PROBE.def_impl(lambda value, *, probed: value)
-PROBE.def_abstract_eval(_abstract)
-ad.primitive_jvps[PROBE] = _jvp
-ad.primitive_transposes[PROBE] = _transpose
-batching.primitive_batchers[PROBE] = _batch
-mlir.register_lowering(PROBE, _lower)
