@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from untrace._errors import OutputExistsError
-from untrace.cli.arguments import Parser, add_function_arguments, check_output, load_job, make_terminal
+from untrace.cli.arguments import Job, Parser, add_function_arguments, check_output, load_job, make_terminal
 
 if TYPE_CHECKING:
-    pass
+    from untrace._terminal import Terminal
 
 
 def watch(argv: list[str]) -> int:
@@ -36,23 +37,20 @@ def watch(argv: list[str]) -> int:
     parser.add_argument(
         "--bits", type=float, help="with --compare: what agrees in so many significant bits is the same"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the values that are drawn")
+    _add_seed(parser)
     options = parser.parse_intermixed_args(argv)
     if options.save and Path(options.save).exists() and not options.force:
         raise OutputExistsError(f"{options.save} exists; choose another --save, or overwrite with --force.")
     terminal = make_terminal()
     with terminal.working("importing JAX"):
         import untrace
-        from untrace.tools import render, values
+        from untrace.tools import render
     before = untrace.load_run(options.compare) if options.compare else None
-    job = load_job(options)
-    args, kwargs, is_drawn = values.with_values(job.args, job.kwargs, options.seed)
-    if is_drawn:
-        terminal.say(f"note: what ARGS gives as a type has values that are drawn, with --seed {options.seed}")
+    job = _with_values(options, terminal)
     to = (lambda record: print(render.as_json(record), flush=True)) if options.json else None
     with terminal.working("tracing, writing, proving and running"):
         watched = untrace.watch(job.function, only=options.only, turns=options.turns, keep=options.keep, to=to)(
-            *args, **kwargs
+            *job.args, **job.kwargs
         )
     if options.save:
         watched.save(options.save, overwrite=options.force)
@@ -110,7 +108,7 @@ def minimize(argv: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="the limit of one run")
     parser.add_argument("--budget", type=float, default=600.0, help="the limit of all of them, in seconds")
     parser.add_argument("--repeats", type=int, default=1, help="runs before a candidate counts as sound")
-    parser.add_argument("--seed", type=int, default=0, help="of the values that are drawn")
+    _add_seed(parser)
     options = parser.parse_intermixed_args(argv)
     if options.output is None or options.fault is None:
         parser.error("the file to write is missing: -o LEAST.py" if options.output is None else "--fault is missing")
@@ -118,17 +116,28 @@ def minimize(argv: list[str]) -> int:
     terminal = make_terminal()
     with terminal.working("importing JAX"):
         import untrace
-        from untrace.tools import values
-    job = load_job(options)
-    args, kwargs, is_drawn = values.with_values(job.args, job.kwargs, options.seed)
-    if is_drawn:
-        terminal.say(f"note: what ARGS gives as a type has values that are drawn, with --seed {options.seed}")
+    job = _with_values(options, terminal)
     found = untrace.minimize(
         job.function, options.fault, path=options.output, seconds=options.seconds, budget=options.budget,
         repeats=options.repeats, progress=terminal.say,
-    )(*args, **kwargs)  # fmt: skip
+    )(*job.args, **job.kwargs)  # fmt: skip
     now, before = found.equations
     terminal.say(f"wrote {options.output}: {now} of {before} equations; {found.predicate}: {found.fault}")
     if not found.finished:
         terminal.say("note: the search was ended before it was through; a larger --budget goes on")
     return 0
+
+
+def _add_seed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=0, help="of the values that are drawn")
+
+
+def _with_values(options: argparse.Namespace, terminal: Terminal) -> Job:
+    """The function and its arguments; of types the values are drawn, and that is said."""
+    from untrace.tools import values
+
+    job = load_job(options)
+    args, kwargs, is_drawn = values.with_values(job.args, job.kwargs, options.seed)
+    if is_drawn:
+        terminal.say(f"note: what ARGS gives as a type has values that are drawn, with --seed {options.seed}")
+    return Job(job.function, args, kwargs)
