@@ -13,6 +13,7 @@ import inspect
 import time
 
 import doctor_cases as cases
+import doctor_healthy  # noqa: F401  # fills the list
 import jax
 import numpy as np
 
