@@ -26,6 +26,7 @@ from untrace.tools.minimize.reductions import REDUCTIONS, values_simplified
 from untrace.tools.minimize.runner import Runner, environment, portable
 from untrace.tools.minimize.search import OutOfTime, Search
 
+_SLOWER, _LEAST = 4.0, 5.0  # a candidate's limit: so many times what the program itself takes, and seconds
 _MOST_NUMBERS = 64  # of an argument that is written out in the file
 
 
@@ -84,7 +85,8 @@ def minimize(
         one of these as a string; or a function of (function, list of its arguments), or `file.py:name` of one. It has to hold
         for the same reason: the same exception and message but for numbers and names, the same signal, a NaN and not an infinity.
     path: a `.py` file where the best program so far always is; it is replaced.
-    seconds: the limit of one run of a candidate, in a process of its own that is replaced after a crash. budget: of all.
+    seconds: the limit of one run, in a process of its own that is replaced after a crash; of candidates it is less where the
+        program itself takes less. budget: of all.
     repeats: how often a candidate is run before it counts as sound, for faults that do not always show.
     progress: is called with a sentence for each smaller program.
 
@@ -103,6 +105,8 @@ def minimize(
         before = case.size[0]
         with Runner(seconds) as runner:
             found_by, fault = _fault(runner, wanted, case, repeats)
+            # What is smaller takes no longer; but a loop without its end would.
+            runner.seconds = found_by.limit or min(seconds, _SLOWER * runner.longest + _LEAST)
 
             def told(best: Case) -> None:
                 if path is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import ast
 import dataclasses
 import importlib.util
@@ -10,7 +11,6 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -20,25 +20,34 @@ from untrace.tools.minimize.case import Case
 from untrace.tools.minimize.runner import Died, Outcome, Raised, Ran, Runner, TimedOut
 
 
-class Predicate(Protocol):
+class Predicate(abc.ABC):
     """What has to hold. A fault is the same one where it has the same signature."""
 
     @property
+    @abc.abstractmethod
     def words(self) -> str:
         """The predicate, as a person would write it."""
 
+    @abc.abstractmethod
     def signature(self, runner: Runner, case: Case) -> Hashable | None:
         """What the fault of a program looks like; None where it has none."""
 
+    @property
+    def limit(self) -> float | None:
+        """Seconds after which a run of a candidate says nothing more; None where the program's own time tells."""
+        return None
+
     def eagerly(self) -> Predicate | None:
         """The same, operation by operation, for programs that XLA does not come to an end with; None where that is another fault."""
+        return None
 
     def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
         """Whether an equation that gives this for that may be the fault alone: such ones are tried first."""
+        return False
 
 
 @dataclass(frozen=True)
-class Crashes:
+class Crashes(Predicate):
     """The jitted program raises, or its process dies. `how`: "jit", or "eager" for operation by operation."""
 
     how: str = "jit"
@@ -50,15 +59,9 @@ class Crashes:
     def signature(self, runner: Runner, case: Case) -> Hashable | None:
         return _crash(runner.run(case, self.how))
 
-    def eagerly(self) -> Predicate | None:
-        return None
-
-    def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
-        return False
-
 
 @dataclass(frozen=True)
-class Hangs:
+class Hangs(Predicate):
     """The jitted program gives nothing in `seconds`."""
 
     seconds: float = 20.0
@@ -68,18 +71,16 @@ class Hangs:
     def words(self) -> str:
         return f"hangs({self.seconds:g})"
 
+    @property
+    def limit(self) -> float | None:
+        return self.seconds
+
     def signature(self, runner: Runner, case: Case) -> Hashable | None:
         return "hangs" if isinstance(runner.run(case, self.how, seconds=self.seconds), TimedOut) else None
 
-    def eagerly(self) -> Predicate | None:
-        return None
-
-    def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
-        return False
-
 
 @dataclass(frozen=True)
-class NonFinite:
+class NonFinite(Predicate):
     """A result is a NaN or an infinity, where all arguments are finite. `kind`: "nan", "inf", or "" for either."""
 
     kind: str = ""
@@ -121,7 +122,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Differs:
+class Differs(Predicate):
     """Two ways to run the program give other results: further than `tolerance` of the largest number of a result, or NaNs and
     infinities in other places, or one of them crashes alone."""
 
@@ -156,15 +157,9 @@ class Differs:
         scale = float(np.max(np.abs(a[finite]), initial=0.0))
         return bool((np.abs(a - b)[finite] > self.tolerance * max(scale, 1e-30)).any())
 
-    def eagerly(self) -> Predicate | None:
-        return None
-
-    def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
-        return False
-
 
 @dataclass(frozen=True)
-class CompilesSlowerThan:
+class CompilesSlowerThan(Predicate):
     """XLA takes longer than `seconds` for the program."""
 
     seconds: float
@@ -178,15 +173,9 @@ class CompilesSlowerThan:
         is_slow = isinstance(outcome, TimedOut) or isinstance(outcome, Ran) and outcome.seconds > self.seconds
         return "slow" if is_slow else None
 
-    def eagerly(self) -> Predicate | None:
-        return None
-
-    def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
-        return False
-
 
 @dataclass(frozen=True)
-class Own:
+class Own(Predicate):
     """The user's predicate: `holds(fn, args)`. spec: `file.py:name`, or the function pickled."""
 
     spec: str | bytes
@@ -199,12 +188,6 @@ class Own:
     def signature(self, runner: Runner, case: Case) -> Hashable | None:
         outcome = runner.run(case, "predicate", predicate=self.spec)
         return "holds" if isinstance(outcome, Ran) and outcome.holds else None
-
-    def eagerly(self) -> Predicate | None:
-        return None
-
-    def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
-        return False
 
 
 def crashes(how: str = "jit") -> Predicate:

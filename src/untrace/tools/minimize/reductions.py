@@ -30,9 +30,10 @@ from untrace.tools.minimize.search import Search, fewer
 Reduction = Callable[[Search], bool]
 
 
-def _adopts(search: Search, make: Callable[[], Case]) -> bool:
+def _adopts(search: Search, make: Callable[[], Case], larger: bool = False) -> bool:
+    """Whether a candidate is the best from now on. larger: also where it has more equations, of which others can go then."""
     try:
-        return search.adopts(make())
+        return search.adopts(make(), larger)
     except Unfit:
         return False
 
@@ -80,22 +81,9 @@ def calls_opened(search: Search) -> bool:
                 if _adopts(search, lambda body=body, args=args: Case(body, tuple(args), base.name)):
                     return True
         for change in _in_place(equation):
-            if _adopts_opened(search, lambda change=change: traced_again(base, change)):
+            if _adopts(search, lambda change=change: traced_again(base, change), larger=True):
                 return True
     return False
-
-
-def _adopts_opened(search: Search, make: Callable[[], Case]) -> bool:
-    """Whether a call that is opened keeps the fault: the program has more equations, one call fewer."""
-    try:
-        case = make()
-    except Unfit:
-        return False
-    if not search.has_fault(case):
-        return False
-    search.best = case
-    search.told(case)
-    return True
 
 
 def _inside(equation: JaxprEqn, inputs: Sequence[Data]) -> Iterator[tuple[Data, Sequence[Data]]]:
@@ -135,12 +123,26 @@ def _last_turn(search: Search, equation: JaxprEqn, inputs: Sequence[Data]) -> It
 
 
 def _in_place(equation: JaxprEqn) -> Iterator[Change]:
+    """What can stand for an equation in its program: the body of a call, a branch, the first turns of a `while`."""
     bodies = [body_of(equation)] if body_of(equation) is not None else []
     offset = 0
     if equation.primitive.name == "cond":
         bodies, offset = list(equation.params["branches"]), 1
     for body in bodies:
         yield lambda e, inputs, body=body: run_body(body, inputs[offset:]) if e is equation else None
+    if equation.primitive.name == "while":
+        for turns in (1, 2, 4, 8, 16, 64, 256, 1024):
+            yield lambda e, inputs, turns=turns: _first_turns(e, inputs, turns) if e is equation else None
+
+
+def _first_turns(equation: JaxprEqn, inputs: Sequence[Data], turns: int) -> Sequence[Data]:
+    """What a `while` has after so many turns, whatever its condition says."""
+    ours, whole = equation.params["cond_nconsts"], equation.params["cond_nconsts"] + equation.params["body_nconsts"]
+
+    def turn(carry: tuple[Data, ...], _: None) -> tuple[tuple[Data, ...], None]:
+        return tuple(run_body(equation.params["body_jaxpr"], [*inputs[ours:whole], *carry])), None
+
+    return jax.lax.scan(turn, tuple(inputs[whole:]), length=turns)[0]
 
 
 def loops_shortened(search: Search) -> bool:
@@ -156,12 +158,9 @@ def loops_shortened(search: Search) -> bool:
                 ) -> Sequence[Data] | None:
                     return _shortened(e, inputs, n) if e is loop else None
 
-                if _adopts_shorter(search, lambda change=change: traced_again(base, change)):
+                if _adopts(search, lambda change=change: traced_again(base, change), larger=True):
                     return True
     return False
-
-
-_adopts_shorter = _adopts_opened  # a slice of what it goes over is an equation more, until its value is an argument
 
 
 def _scans(case: Case) -> list[JaxprEqn]:
@@ -253,11 +252,7 @@ def types_narrowed(search: Search) -> bool:
 
     if not any(getattr(v.aval, "dtype", None) in kinds for e in base.equations for v in e.outvars):
         return False
-    try:
-        case = _of_other_parameters(base, narrowed, cast)
-    except Unfit:
-        return False
-    return _adopts_opened(search, lambda: case)
+    return _adopts(search, lambda: _of_other_parameters(base, narrowed, cast), larger=True)
 
 
 def _of_other_parameters(base: Case, other: Callable[[object], object], changed: Callable[[Data], Data]) -> Case:
@@ -305,25 +300,17 @@ def values_simplified(search: Search) -> bool:
     for place in range(len(start.args)):
         args = search.best.args
         for value in _simpler(args[place]):
-            _adopts_simpler(search, Case(search.best.closed, (*args[:place], value, *args[place + 1 :]), start.name))
-            if search.best.args is not args:
+            other = Case(search.best.closed, (*args[:place], value, *args[place + 1 :]), start.name)
+            if search.adopts(other, larger=True):
                 break
     _, consts = jax_compat.open_jaxpr(search.best.closed)
     for place in range(len(consts)):
         _, now = jax_compat.open_jaxpr(search.best.closed)
         for value in _simpler(now[place]):
             closed = jax_compat.with_constants(search.best.closed, [*now[:place], value, *now[place + 1 :]])
-            if _adopts_simpler(search, Case(closed, search.best.args, start.name)):
+            if search.adopts(Case(closed, search.best.args, start.name), larger=True):
                 break
     return False  # nothing else becomes possible by it
-
-
-def _adopts_simpler(search: Search, case: Case) -> bool:
-    if not search.has_fault(case):
-        return False
-    search.best = case
-    search.told(case)
-    return True
 
 
 def _simpler(value: Data) -> Iterator[Data]:

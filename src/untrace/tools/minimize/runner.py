@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
-import pickle
-import select
 import signal
 import subprocess
 import sys
@@ -15,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeAlias
 
@@ -74,6 +73,9 @@ class _Worker:
             )
         except OSError as error:
             raise OptionError(f"the Python {python!r} does not start: {error}") from error
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._requests = Connection(os.dup(self._process.stdin.fileno()), readable=False)
+        self._answers = Connection(os.dup(self._process.stdout.fileno()), writable=False)
         self._said = b""
         self._running: int | None = None  # the process that runs candidates
         threading.Thread(target=self._listen, daemon=True).start()
@@ -83,35 +85,35 @@ class _Worker:
         while data := os.read(self._process.stderr.fileno(), _TAIL):
             self._said = (self._said + data)[-_TAIL:]
 
-    def ask(self, request: Request, seconds: float) -> Answer | Died | TimedOut:
-        assert self._process.stdin is not None
+    def begin(self) -> None:
+        """Waits until it can be asked. Raises OptionError where it cannot start."""
         if self._running is None:
             ready = self._answer(_STARTS)
             if not isinstance(ready, dict) or "process" not in ready:
                 raise OptionError(f"the Python that runs candidates, with JAX, does not start: {ready}")
             self._running, self._said = ready["process"], b""
+
+    def ask(self, request: Request, seconds: float) -> Answer | Died | TimedOut:
+        assert self._running is not None
         try:
-            pickle.dump(request, self._process.stdin)
-            self._process.stdin.flush()
+            self._requests.send(request)
         except OSError:
             return self._died(self._process.wait())
         answer = self._answer(seconds)
         if isinstance(answer, TimedOut):
             os.kill(self._running, signal.SIGKILL)
-            self._answer(_STARTS)
             self._running = None
+            late = self._answer(_STARTS)
+            while isinstance(late, dict) and "died" not in late:
+                late = self._answer(_STARTS)  # it had just come to its end
         elif isinstance(answer, dict) and "died" in answer:
             return self._died(answer["died"])
         return answer
 
     def _answer(self, seconds: float) -> Answer | Died | TimedOut:
-        stdout = self._process.stdout
-        assert stdout is not None
-        if not select.select([stdout], [], [], seconds)[0]:
-            return TimedOut(seconds)
         try:
-            return pickle.load(stdout)
-        except (EOFError, pickle.UnpicklingError):
+            return self._answers.recv() if self._answers.poll(seconds) else TimedOut(seconds)
+        except (EOFError, OSError):
             return self._died(self._process.wait())
 
     def _died(self, code: int) -> Died:
@@ -133,10 +135,11 @@ class _Worker:
 
 @dataclass
 class Runner:
-    """Runs candidates. seconds: the limit of one run. `runs` counts them."""
+    """Runs candidates. seconds: the limit of one run. `runs` counts them, `longest` is what an answer took at most, in seconds."""
 
     seconds: float = 60.0
     runs: int = 0
+    longest: float = 0.0
     _workers: dict[str, _Worker] = field(default_factory=dict, repr=False)
     _folder: tempfile.TemporaryDirectory[str] = field(
         default_factory=lambda: tempfile.TemporaryDirectory(prefix="untrace_minimize_"), repr=False
@@ -164,7 +167,10 @@ class Runner:
         worker = self._workers.get(python)
         if worker is None or not worker.is_alive:
             worker = self._workers[python] = _Worker(python)
+        worker.begin()
+        start = time.monotonic()
         answer = worker.ask(request, self.seconds if seconds is None else seconds)
+        self.longest = max(self.longest, time.monotonic() - start)
         if isinstance(answer, (Died, TimedOut)):
             return answer
         if "raised" in answer:

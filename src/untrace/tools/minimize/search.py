@@ -49,9 +49,9 @@ class Search:
                 return False
         return False
 
-    def adopts(self, case: Case) -> bool:
-        """Whether a candidate has the fault and is smaller, and so is the best from now on."""
-        if case.size < self.best.size and self.has_fault(case):
+    def adopts(self, case: Case, larger: bool = False) -> bool:
+        """Whether a candidate has the fault and is smaller, or may be larger, and so is the best from now on."""
+        if (larger or case.size < self.best.size) and self.has_fault(case):
             self.best = case
             self.told(case)
             return True

@@ -1,13 +1,11 @@
-"""Runs candidates in a process of its own, for whatever they do to it: one pickled request after the other on stdin.
+"""Runs candidates in a process of its own, for whatever they do to it: one request after the other on stdin.
 
-Needs JAX and nothing of untrace, so that another Python, with another JAX, can run it:
-
-    python worker.py < REQUESTS > ANSWERS
-
-It says `jax`, its version, and `process`, its number, when it is ready, and `died`, the exit status, when a program has ended it
-and another one is about to be. A request is a dict: `path` and `name` of a module's function, `args`, `callables`
-(what it calls back, pickled), `how` ("jit", "eager", "compile" or "predicate"), `settings` of jax.config, `predicate`. An
-answer is a dict with `outputs`, `seconds`, `holds`, or `raised`: (the exception's type, its message).
+Needs JAX and nothing of untrace, so that another Python, with another JAX, can run it: `python worker.py`, with a pipe of
+multiprocessing.connection as its stdin and one as its stdout. It says `jax`, its version, and `process`, its number, when it is
+ready, and `died`, the exit status, when a program has ended it and another one is about to be. A request is a dict: `path` and
+`name` of a module's function, `args`, `callables` (what it calls back, pickled), `how` ("jit", "eager", "compile" or
+"predicate"), `settings` of jax.config, `predicate`. An answer is a dict with `outputs`, `seconds`, `holds`, or `raised`:
+(the exception's type, its message).
 """
 
 from __future__ import annotations
@@ -20,7 +18,8 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO, TypedDict
+from multiprocessing.connection import Connection
+from typing import Any, TypedDict
 
 
 class Request(TypedDict):
@@ -52,7 +51,7 @@ _PREDICATES: dict[str | bytes, Callable[..., object]] = {}
 
 def main() -> None:
     # What the program prints must not stand among the answers.
-    answers = os.fdopen(os.dup(1), "wb")
+    requests, answers = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
     os.dup2(2, 1)
     import jax
 
@@ -65,22 +64,17 @@ def main() -> None:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if code == 0:
             return
-        _give(answers, {"died": code})
-    _give(answers, {"jax": jax.__version__, "process": os.getpid()})
+        answers.send(Answer(died=code))
+    answers.send(Answer(jax=jax.__version__, process=os.getpid()))
     while True:
         try:
-            request = pickle.load(sys.stdin.buffer)
+            request = requests.recv()
         except EOFError:
             os._exit(0)
         try:
-            _give(answers, _answer(request))
+            answers.send(_answer(request))
         except Exception as error:
-            _give(answers, {"raised": (type(error).__name__, str(error))})
-
-
-def _give(answers: BinaryIO, answer: Answer) -> None:
-    pickle.dump(answer, answers)
-    answers.flush()
+            answers.send(Answer(raised=(type(error).__name__, str(error))))
 
 
 def _answer(request: Request) -> Answer:
