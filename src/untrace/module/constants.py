@@ -112,7 +112,7 @@ class ConstantWriter:
             found = self._literals[key] = self._module_name("scalar" if self.idiomatic else "const", call)
         return found
 
-    def _write_constant(self, value: Any, aval: Any, base: str) -> Expr:
+    def _write_constant(self, value: object, aval: object, base: str) -> Expr:
         if jax_compat.is_key(value):
             impl = self.values.source(jax_compat.key_impl_name(value))
             data = self._write_constant(jax_compat.key_data(value), None, f"{base}_data" if self.idiomatic else "const")

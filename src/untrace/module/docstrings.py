@@ -236,7 +236,7 @@ def _word(aval: Aval) -> str:
     return next((word for word, kind in kinds if jnp.issubdtype(aval.dtype, kind)), "")
 
 
-def author_dims(annotation: Any, shape: Sequence[int]) -> tuple[str, ...] | None:
+def author_dims(annotation: object, shape: Sequence[int]) -> tuple[str, ...] | None:
     """The names in an author's own `Float[Array, "batch dim"]`, where they fit a shape; None without any."""
     text = getattr(annotation, "dim_str", None)
     if type(text) is not str:

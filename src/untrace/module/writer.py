@@ -296,7 +296,7 @@ class FunctionWriter:
                 return Call(f"np.{literal.aval.dtype.name}", [found])
         return self.module.literal(literal)
 
-    def source(self, value: Any) -> Expr:
+    def source(self, value: object) -> Expr:
         """A parameter's value as source. Raises Unwritable."""
         values = self.module.values
         values.sizes = self.sizes
@@ -313,7 +313,7 @@ class FunctionWriter:
         """A call of one of our helper routines or of a function of the module, by its plain name."""
         return self._call(path, args, kwargs)
 
-    def _call(self, path: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
+    def _call(self, path: str, args: Sequence[object], kwargs: dict[str, object]) -> Call:
         source = self.source
         positional = [a if isinstance(a, Expr) else source(a) for a in args]
         named = [(k, v if isinstance(v, Expr) else source(v)) for k, v in kwargs.items()]
@@ -523,7 +523,7 @@ class FunctionWriter:
             if output in self._folding:
                 self._made[output] = equation.origin
 
-    def _by_rule(self, function: rules.Rule, operands: Sequence[Expr], params: Any) -> Any:
+    def _by_rule(self, function: rules.Rule, operands: Sequence[Expr], params: object) -> Any:
         """What the rule gives, DECLINE included: for a value without source, and for parameters that it does not know."""
         try:
             return function(self, *operands, **params)

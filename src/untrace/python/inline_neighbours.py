@@ -188,7 +188,7 @@ def _place_of(holder: Statement, name: str) -> tuple[Name, int, Callable[[Expr],
     return None
 
 
-def _put(node: Any, slot: str, place: int, expr: Expr) -> None:
+def _put(node: object, slot: str, place: int, expr: Expr) -> None:
     items = list(getattr(node, slot))
     items[place] = (items[place][0], expr) if type(items[place]) is tuple else expr
     setattr(node, slot, items)

@@ -96,7 +96,7 @@ def leaf_paths(example: PyTree, path: Path) -> list[Path]:
     return found
 
 
-def _word(expr: Expr, key: Any) -> str:
+def _word(expr: Expr, key: object) -> str:
     if type(expr) is Attribute:
         return expr.name
     for attribute in ("name", "key", "idx"):
@@ -141,7 +141,7 @@ class _Label:
     def __init__(self, is_array: bool):
         self.is_array = is_array
 
-    def __getitem__(self, index: Any) -> _Label:
+    def __getitem__(self, index: object) -> _Label:
         if index is not ... or not self.is_array:
             raise TypeError("a label has no parts")
         return self
@@ -227,7 +227,7 @@ def _candidates(
         yield Subscript(expr, written), given
 
 
-def _attribute_names(node: PyTree, key: Any, child: PyTree) -> Iterator[str]:
+def _attribute_names(node: PyTree, key: object, child: PyTree) -> Iterator[str]:
     name: Any = getattr(key, "name", None)
     if is_plain_identifier(name):
         yield name
@@ -253,7 +253,7 @@ def _same_leaves(given: PyTree, child: PyTree) -> bool:
     return bool(expected) and _same_objects(leaves, expected)
 
 
-def key_source(key: Any) -> Expr | None:
+def key_source(key: object) -> Expr | None:
     """A dict key as source; None for one that text cannot give back (a NaN, an object)."""
     kinds = (str, bytes, int, bool, float, type(None))
     if type(key) is tuple:

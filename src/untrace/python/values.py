@@ -51,7 +51,7 @@ class Values:
         self._enums: dict[Any, Expr] = {}
         self.sizes: Any = None  # what knows the integers that follow the inputs' sizes, where one is written
 
-    def source(self, value: Any) -> Expr:
+    def source(self, value: object) -> Expr:
         if self.shapes and type(value) is tuple:
             shape = self.shape_of(value)
             if shape is not None:
@@ -61,11 +61,11 @@ class Values:
             return handler(self, value)
         return self._other(value)
 
-    def shape_of(self, value: tuple[Any, ...]) -> Expr | None:
+    def shape_of(self, value: tuple[object, ...]) -> Expr | None:
         """`x.shape` for a tuple that is to be written so."""
         return next((Attribute(x, "shape") for shape, x in self.shapes if shape == value), None)
 
-    def _other(self, value: Any) -> Expr:
+    def _other(self, value: object) -> Expr:
         if isinstance(value, jax.core.Tracer):
             raise Unwritable("a tracer that escaped from another trace")
         if isinstance(value, enum.Enum):
@@ -107,7 +107,7 @@ class Values:
                 kwargs.append((field.name, self.source(given)))
         return Call(self.path_to(type(value)), (), kwargs)
 
-    def path_to(self, value: Any, suffix: str = "") -> Expr:
+    def path_to(self, value: object, suffix: str = "") -> Expr:
         """The public dotted path of a class or function, verified by looking it up."""
         path = jax_compat.public_path(value)
         if path is None:
@@ -120,13 +120,13 @@ class Values:
         self.modules.add(module if module.startswith("jax.experimental") else path.split(".")[0])
         return Text(path + suffix)
 
-    def dtype(self, dtype: Any) -> Expr:
+    def dtype(self, dtype: object) -> Expr:
         """`jnp.float32`, `np.dtype("float0")`, ...: something every dtype argument of JAX takes."""
         name = jax_compat.dtype_path(dtype)
         self.modules.add(name.split(".")[0])
         return Text(name)
 
-    def numpy_scalar(self, value: Any) -> Expr:
+    def numpy_scalar(self, value: object) -> Expr:
         """A NumPy scalar with its exact bits, as `np.float32(0.1)`."""
         array = np.asarray(value)
         self.modules.add("np")
@@ -163,7 +163,7 @@ class Values:
                         return Text(f"complex({words[0]}, {words[1]})")
         return self.numpy_scalar(np.asarray(value, dtype)[()])
 
-    def array(self, value: Any) -> Expr:
+    def array(self, value: object) -> Expr:
         """A NumPy array with its exact bits, shape and dtype; as `np.zeros`, `np.full`, `np.arange`, `np.eye` when it is that."""
         array = np.asarray(value)
         self.modules.add("np")
@@ -229,11 +229,11 @@ def _is_float(dtype: np.dtype) -> bool:
     return jax.dtypes.issubdtype(dtype, np.floating)
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> bool:
     return value == value and value not in (float("inf"), float("-inf"))
 
 
-def number_text(value: Any) -> str | None:
+def number_text(value: object) -> str | None:
     """The shortest decimal text of a finite number (NumPy scalar or Python number); None where there is none."""
     value = np.asarray(value)
     if value.dtype == bool:
@@ -292,7 +292,7 @@ def _parsed(text: str) -> Any:
 
 
 @writes(type(None), bool)
-def _constant(values: Values, value: Any) -> Expr:
+def _constant(values: Values, value: object) -> Expr:
     return Text(repr(value))
 
 
@@ -360,7 +360,7 @@ def _slice(values: Values, value: slice) -> Expr:
 
 
 @writes(type(Ellipsis))
-def _ellipsis(values: Values, value: Any) -> Expr:
+def _ellipsis(values: Values, value: object) -> Expr:
     return Text("...")
 
 

@@ -108,7 +108,7 @@ def holds(node: object, kind: type) -> bool:
     return False
 
 
-def copied(node: Any) -> Any:
+def copied(node: object) -> Any:
     """A copy of a node, made of the same (what `copy.copy` gives, in a third of the time)."""
     kind = type(node)
     slots = _ALL.get(kind)
@@ -128,7 +128,7 @@ def copied(node: Any) -> Any:
 _ALL: dict[type, tuple[str, ...]] = {}  # by type, the slots of a node, the silent ones among them
 
 
-def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
+def rebuilt(node: object, change: Callable[[object], object]) -> Any:
     """A node with `change` made to what it is made of; the node itself where that changes nothing."""
     made = node
     known = _BACKWARDS

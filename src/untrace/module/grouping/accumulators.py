@@ -83,14 +83,14 @@ def sums(module: Any, equation: Equation, places: dict[Any, Any]) -> list[Sum]:
     return found
 
 
-def _in_order(node: Any, ways: Sequence[Way]) -> list[Way]:
+def _in_order(node: object, ways: Sequence[Way]) -> list[Way]:
     from untrace.module.access_paths import reach
 
     wanted = set(ways)
     return [leaf.steps for leaf in reach(node, Name("x")) or () if leaf.steps in wanted]
 
 
-def _chain(body: Function, carry: Value, result: Any, forced: Container[JaxprEqn]) -> list[tuple[Equation, Any]]:
+def _chain(body: Function, carry: Value, result: object, forced: Container[JaxprEqn]) -> list[tuple[Equation, Any]]:
     """The equations by which `carry` becomes `result` by additions alone, with what each adds; nothing where it does not."""
     found: list[tuple[Equation, Any]] = []
     total: Any = carry

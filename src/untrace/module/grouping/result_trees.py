@@ -124,7 +124,7 @@ def _add_callees_first(body: Function, found: dict[Function, None]) -> None:
     found.setdefault(body)
 
 
-def _nodes(example: Any) -> dict[Way, tuple[Any, int]]:
+def _nodes(example: object) -> dict[Way, tuple[Any, int]]:
     return {way: (node, len(ways)) for way, node, ways, _ in reach_nodes(example) or ()}
 
 
@@ -154,7 +154,7 @@ def _places_in_entry(
 # ---------------------------------------------------------------- what goes together
 
 
-def _groups(body: Function, sites: Sequence[tuple[Equation, dict[Any, _Place]]]) -> list[Group]:
+def _groups(body: Function, sites: Sequence[tuple[Equation, dict[object, _Place]]]) -> list[Group]:
     if body.facts.packed_results is not None or len(body.results) < _FEWEST:
         return []
     rows: list[list[Any]] = [[known.get(o) for o in e.outputs] for e, known in sites]
@@ -208,7 +208,7 @@ def _common(ways: Sequence[Way]) -> Way:
     return ways[0][:size]
 
 
-def _part(nodes: dict[Way, tuple[Any, int]], prefix: Way, ways: Sequence[Way]) -> Any:
+def _part(nodes: dict[Way, tuple[object, int]], prefix: Way, ways: Sequence[Way]) -> Any:
     """A tree with leaves at the end of these ways: a node, or a part of a dict; None where it would be something else."""
     node, count = nodes.get(prefix, (None, 0))
     if count == len(ways):
@@ -228,7 +228,7 @@ def _part(nodes: dict[Way, tuple[Any, int]], prefix: Way, ways: Sequence[Way]) -
     return found if is_plain(found) else None
 
 
-def _shape(example: Any) -> Any:
+def _shape(example: object) -> Any:
     import jax
 
     return None if example is None else jax.tree.structure(example)

@@ -144,7 +144,7 @@ def made(equation: Equation, places: dict[Any, Any]) -> list[Row]:
     return [Row(places, tuple(inside), example(node), node) for places, inside, node in rows(leaves, ways)]
 
 
-def value(body: Body, results: Sequence[Any], found: Sequence[Row]) -> Expr:
+def value(body: Body, results: Sequence[object], found: Sequence[Row]) -> Expr:
     """What the body gives for `results`."""
     inner = body.writer
     atoms = [inner.atom(r) for r in results]
@@ -171,7 +171,7 @@ def targets(w: Any, outputs: Sequence[Value | None], bases: Sequence[str], found
     return unpacked(_with_trees(found, single, bind))
 
 
-def _with_trees(found: Sequence[Row], single: Sequence[Any], tree: Callable[[Row], Any]) -> list[Any]:
+def _with_trees(found: Sequence[Row], single: Sequence[object], tree: Callable[[Row], object]) -> list[Any]:
     """What stands for each value, and for each row of them."""
     starts = {row.places.start: row for row in found}
     inside = {place for row in found for place in row.places}

@@ -48,10 +48,10 @@ class FlatEntry:
 
 
 def entry_of(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     captured: Captured,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
+    args: Sequence[object],
+    kwargs: dict[str, object],
     static_argnums: Container[int],
     static_argnames: Container[str],
 ) -> PytreeEntry:
@@ -195,7 +195,7 @@ def _describe(module: ModuleWriter, definition: Def, entry: PytreeEntry, program
 
 
 def _add_dims(
-    dims: dict[str, tuple[str, ...]], sizes: dict[str, set[int]], name: str, annotation: Any, kind: Type
+    dims: dict[str, tuple[str, ...]], sizes: dict[str, set[int]], name: str, annotation: object, kind: Type
 ) -> None:
     shape = getattr(kind.aval, "shape", ())
     found = author_dims(annotation, shape)

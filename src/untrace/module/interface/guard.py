@@ -98,7 +98,7 @@ def guard_of(
     return [Assign([], Call(module.helper("_placed").flat(), [], answers)), checked] if answers else [checked]
 
 
-def _written(setting: Any) -> str:
+def _written(setting: object) -> str:
     if type(setting) is dict:
         return f"{{{', '.join([f'{quoted(key)}: {number}' for key, number in setting.items()])}}}"
     return quoted(setting) if type(setting) is str else repr(setting)

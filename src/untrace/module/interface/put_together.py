@@ -49,14 +49,14 @@ class Rebuilt:
 
 
 def rebuild(
-    example: Any,
+    example: object,
     leaves: Sequence[Expr],
-    inputs: Sequence[tuple[Expr, Any]],
+    inputs: Sequence[tuple[Expr, object]],
     standalone: bool,
     fresh: Callable[[str], str],
-    known: dict[Any, Name] | None = None,
-    trees: Any = None,
-    looked_up: dict[Any, Name] | None = None,
+    known: dict[object, Name] | None = None,
+    trees: object = None,
+    looked_up: dict[object, Name] | None = None,
     readable: bool = False,
 ) -> Rebuilt:
     """The pytree of `example` with `leaves` (in flatten order) in it, as an expression.
@@ -105,7 +105,7 @@ def rebuilt(w: Any, example: Any, leaves: Sequence[Expr], readable: bool = False
     return made.value
 
 
-def is_readable(example: Any, has: Callable[[Callable[[Any], bool]], bool]) -> bool:
+def is_readable(example: object, has: Callable[[Callable[[object], bool]], bool]) -> bool:
     """Whether a reader would put a tree together: of dicts, tuples, lists and public classes that take their children by
     name, and of what can be a changed part of a tree that has a name: `has(accept)` tells whether `accept` takes one."""
     level = branches(example)
@@ -123,11 +123,11 @@ def is_readable(example: Any, has: Callable[[Callable[[Any], bool]], bool]) -> b
     return all(is_readable(child, has) for child in level.children)
 
 
-def _same_tree(other: Any, value: Any) -> bool:
+def _same_tree(other: object, value: object) -> bool:
     return type(other) is type(value) and _equal(jax.tree.structure(other), jax.tree.structure(value))
 
 
-def inner_nodes(example: Any) -> list[Any]:
+def inner_nodes(example: object) -> list[Any]:
     """Every node of a tree that is no leaf."""
     level = branches(example)
     return [] if level is None else [example, *[node for child in level.children for node in inner_nodes(child)]]
@@ -139,7 +139,7 @@ def _has_parts_by_name(value: Any, level: Branches, keywords: Any) -> bool:
     return not private and keywords is not None and all(index is not None for _, index, _ in keywords)
 
 
-def _is_like(other: Any, value: Any, level: Branches) -> bool:
+def _is_like(other: object, value: object, level: Branches) -> bool:
     """Whether a node is of the same class, with the same metadata."""
     found = branches(other) if type(other) is type(value) else None
     return found is not None and len(found.children) == len(level.children) and _equal(found.data, level.data)
@@ -184,7 +184,7 @@ class _Builder:
 
     # ------------------------------------------------------------ reading
 
-    def read(self, value: Any) -> _Node:
+    def read(self, value: object) -> _Node:
         level = branches(value)
         if level is None:
             return _Node(value, None, [], 1)
@@ -208,7 +208,7 @@ class _Builder:
             return [value for _, index, value in node.keywords if index is None]
         return node.level.data if node.level is not None else None
 
-    def _can_write(self, value: Any) -> bool:
+    def _can_write(self, value: object) -> bool:
         try:
             self._trial.source(value)
         except Unwritable:
@@ -349,7 +349,7 @@ class _Builder:
         pairs = [(None, whole[i]) if i in whole else pair for i, pair in enumerate(made.pairs)]
         return Dict([pair for i, pair in enumerate(pairs) if i in whole or i not in gone])
 
-    def _key(self, key: Any) -> Expr:
+    def _key(self, key: object) -> Expr:
         written = key_source(key)
         return written if written is not None else self.metadata.source(key)
 
@@ -374,7 +374,7 @@ class _Builder:
         ]
         return Call(cls, (), kwargs)
 
-    def _write_metadata(self, node: _Node, value: Any) -> Expr:
+    def _write_metadata(self, node: _Node, value: object) -> Expr:
         if self._can_write(value):
             return self.metadata.source(value)
         self._note(f"the metadata of the `{type(node.value).__name__}` in the result")
@@ -470,14 +470,14 @@ class _Builder:
         self.out.definitions.append(statement)
         return Name(name)
 
-    def _could_refer(self, value: Any, otherwise: type | None) -> Expr:
+    def _could_refer(self, value: object, otherwise: type | None) -> Expr:
         """A stand-in where `_refer` will succeed; raises Unwritable where it will not."""
         if stand_ins.place_of(value) is None:
             name = getattr(value, "__qualname__", type(value).__qualname__)
             raise Unwritable(f"no module has {name}")
         return Text("None")
 
-    def _refer(self, value: Any, otherwise: type | None) -> Expr:
+    def _refer(self, value: object, otherwise: type | None) -> Expr:
         """An object of a library: imported, or looked up where the module may not import it."""
         self._could_refer(value, otherwise)
         place = stand_ins.place_of(value)
@@ -509,13 +509,13 @@ class _Builder:
             self.out.helpers.append(name)
         return name
 
-    def _write_tree(self, example: Any) -> Expr:
+    def _write_tree(self, example: object) -> Expr:
         """A pytree in metadata, its leaves all 0."""
         node = self.read(example)
         return self.build(node, [Text("0")] * node.count)
 
 
-def _equal(left: Any, right: Any) -> bool:
+def _equal(left: object, right: object) -> bool:
     """Whether metadata, or treedefs, are equal; False where a library's `==` fails."""
     try:
         return bool(left == right)

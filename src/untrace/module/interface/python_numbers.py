@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 
@@ -53,11 +52,11 @@ def _loop_bodies(equation: Equation) -> list[tuple[Function, int, int, int]]:
     return []
 
 
-def _inside(inputs: Sequence[Any], body: Function, count: int, value: Value) -> list[Value]:
+def _inside(inputs: Sequence[object], body: Function, count: int, value: Value) -> list[Value]:
     return [p for a, p in zip(inputs[:count], body.params[:count], strict=True) if a is value]
 
 
-def _takes_its_type(atom: Any, value: Value) -> bool:
+def _takes_its_type(atom: object, value: Value) -> bool:
     """Whether `atom` is an array that, also as NumPy's, is of the result's type beside `value`."""
     if type(atom) is not Value or not getattr(atom.aval, "shape", ()):
         return False

@@ -75,8 +75,8 @@ def _same(expr: Expr) -> Expr:
 
 
 def static_arguments(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
+    fn: Callable[..., object],
+    args: Sequence[object],
     static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (),
 ) -> tuple[frozenset[int], frozenset[str]]:
@@ -100,7 +100,7 @@ def static_arguments(
     return frozenset(n for n in positions if n < len(args)), frozenset(all_names)
 
 
-def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+def _parameters(fn: Callable[..., object]) -> list[inspect.Parameter]:
     """The parameters of `fn`; [] where Python cannot tell (builtins, a broken signature)."""
     try:
         return list(inspect.signature(fn).parameters.values())
@@ -108,7 +108,7 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
         return []
 
 
-def _given_before(fn: Any) -> set[str]:
+def _given_before(fn: object) -> set[str]:
     """The names of keyword arguments that `functools.partial` has given, below JAX's transformations too."""
     found: set[str] = set()
     while fn is not None:
@@ -124,9 +124,9 @@ def _given_before(fn: Any) -> set[str]:
 
 
 def signature_parameters(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    fn: Callable[..., object],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
     static_argnums: Container[int] = (),
     static_argnames: Container[str] = (),
     avoid: Container[str] = frozenset(),
@@ -154,7 +154,7 @@ def signature_parameters(
     return reader.read()
 
 
-def _annotations(fn: Callable[..., Any]) -> dict[str, Any]:
+def _annotations(fn: Callable[..., object]) -> dict[str, Any]:
     """The annotations of `fn` by parameter, and of its result as "return"; {} where Python cannot tell."""
     try:
         signature = inspect.signature(fn, eval_str=True)
@@ -166,7 +166,7 @@ def _annotations(fn: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
-def _made_up(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[inspect.Parameter]:
+def _made_up(args: Sequence[object], kwargs: Mapping[str, object]) -> list[inspect.Parameter]:
     kind = inspect.Parameter
     made = [kind(f"x{i}", kind.POSITIONAL_OR_KEYWORD) for i in range(len(args))]
     if any(not is_plain_identifier(k) for k in kwargs) or {p.name for p in made} & set(kwargs):
@@ -212,8 +212,8 @@ class _Reader:
     def __init__(
         self,
         parameters: Sequence[inspect.Parameter],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
         static_argnums: Container[int],
         static_argnames: Container[str],
         avoid: Container[str],
@@ -289,7 +289,7 @@ class _Reader:
 
     # ------------------------------------------------------------ what was passed
 
-    def _passed(self, parameter: inspect.Parameter, name: str, key: int | str, value: Any, static: bool) -> None:
+    def _passed(self, parameter: inspect.Parameter, name: str, key: int | str, value: object, static: bool) -> None:
         if static:
             self._fixed(parameter, name, value, passed=True)
             return
@@ -356,7 +356,7 @@ class _Reader:
 
     # ------------------------------------------------------------ what the trace fixed
 
-    def _fixed(self, parameter: inspect.Parameter, name: str, value: Any, passed: bool) -> None:
+    def _fixed(self, parameter: inspect.Parameter, name: str, value: object, passed: bool) -> None:
         """A parameter whose value is part of the program.
 
         Its default stays the original's, so that a call that leaves it out is refused where the
@@ -375,7 +375,7 @@ class _Reader:
         message = f"{parameter.name!r} has the value that it had when this was traced; leave it out"
         self.checks.append(Refuse(Binary(Name(name), "is not", Text("None")), message))
 
-    def _check(self, expr: Expr, name: str, value: Any) -> None:
+    def _check(self, expr: Expr, name: str, value: object) -> None:
         """Refuses any other value than `value` for what `expr` gives."""
         written = self._write(value)
         if written is None:
@@ -403,7 +403,7 @@ class _Reader:
             return [check for *_, check in self.same]
         return [RefuseOthers([row[:3] for row in self.same])]
 
-    def _write(self, value: Any) -> Expr | None:
+    def _write(self, value: object) -> Expr | None:
         """`value` as source if it is a literal, or public in JAX or NumPy; else None."""
         try:
             if _is_literal(value):
@@ -418,20 +418,20 @@ class _Reader:
         return None
 
 
-def _is_literal(value: Any) -> bool:
+def _is_literal(value: object) -> bool:
     if type(value) is tuple:
         return all(map(_is_literal, value))
     kinds = (type(None), bool, int, float, complex, str, bytes)
     return type(value) in kinds and value == value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value in a message: short, and the same in every process."""
     text = ascii(value) if _is_literal(value) else getattr(value, "__name__", type(value).__name__)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _same_scalar(default: Any, example: Any) -> bool:
+def _same_scalar(default: object, example: object) -> bool:
     """Whether the default traces the same program: both are Python numbers of one type."""
     return type(default) in (bool, int, float, complex) and type(default) is type(example)
 

@@ -114,7 +114,7 @@ class Place:
 _STANDARD = ("OrderedDict", "defaultdict")
 
 
-def place_of(value: Any) -> Place | None:
+def place_of(value: object) -> Place | None:
     """The most public place from which `value` can be imported; None where there is none.
 
     Of the packages that contain its module, the outermost one that has it under the same name is
@@ -143,7 +143,7 @@ def place_of(value: Any) -> Place | None:
     return None
 
 
-def _sentinel_place(value: Any) -> Place | None:
+def _sentinel_place(value: object) -> Place | None:
     """Where a library keeps a single object (`equinox`'s MISSING), by its class's own module."""
     module = type(value).__module__
     if module.split(".")[0] in ("jax", "jaxlib", "builtins", "numpy", "__main__"):
@@ -186,19 +186,19 @@ class Metadata(Values):
     def __init__(
         self,
         modules: set[str],
-        refer: Callable[[Any, type | None], Expr],
-        tree: Callable[[Any], Expr],
-        need: Callable[[str], Any] = lambda name: None,
+        refer: Callable[[object, type | None], Expr],
+        tree: Callable[[object], Expr],
+        need: Callable[[str], object] = lambda name: None,
     ):
         super().__init__(modules)
         self.refer, self.tree, self.need = refer, tree, need
 
-    def source(self, value: Any) -> Expr:
+    def source(self, value: object) -> Expr:
         if type(value) is str:
             return string(value)
         return super().source(value)
 
-    def _other(self, value: Any) -> Expr:
+    def _other(self, value: object) -> Expr:
         for source in OTHER_VALUES:
             found = source(value, self.source, self.tree, self.need, self.modules)
             if found is not None:
@@ -225,7 +225,7 @@ class Metadata(Values):
         except Unwritable:
             return self.refer(value, None)
 
-    def path_to(self, value: Any, suffix: str = "", otherwise: type | None = None) -> Expr:
+    def path_to(self, value: object, suffix: str = "", otherwise: type | None = None) -> Expr:
         """The object itself: by its public path, else by `refer`."""
         if suffix:
             raise Unwritable("a part of an object")
@@ -254,7 +254,7 @@ class Metadata(Values):
             raise Unwritable(f"a {type(value).__qualname__} object")
         return self._remade(value, [], {name: getattr(value, name) for name in fields}, dict)
 
-    def _remade(self, value: Any, args: Sequence[Any], kwargs: dict[str, Any], otherwise: type) -> Expr:
+    def _remade(self, value: object, args: Sequence[object], kwargs: dict[str, object], otherwise: type) -> Expr:
         """`type(value)(*args, **kwargs)`, where that was seen to be equal to `value`."""
         try:
             same = type(value)(*args, **kwargs) == value
@@ -331,7 +331,7 @@ _USED_IN_TWINS = frozenset(("typing", "dataclasses", "jax"))
 
 
 def twin_statement(
-    name: str, node: Any, level: Branches, keywords: Sequence[tuple[str, int | None, Any]] | None
+    name: str, node: object, level: Branches, keywords: Sequence[tuple[str, int | None, object]] | None
 ) -> tuple[Statement, set[str], list[str]]:
     """(the definition of the twin of `type(node)`, the modules it needs, the helpers it needs).
 

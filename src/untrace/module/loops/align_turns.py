@@ -157,7 +157,7 @@ class Turns(AntiUnifier):
             return nodes[0]
         return self._element(nodes)
 
-    def _element(self, nodes: Sequence[Any]) -> Expr:
+    def _element(self, nodes: Sequence[object]) -> Expr:
         leaves = [n if isinstance(n, Leaf) else self.leaf(n.id) if type(n) is Name else None for n in nodes]
         ways = [(leaf.root, leaf.steps) for leaf in leaves if leaf is not None]
         if len(ways) < len(leaves):
@@ -193,7 +193,7 @@ class Turns(AntiUnifier):
             raise Different
         return kind, str(2 * last - before), length
 
-    def trying(self, nodes: Sequence[Any]) -> Any:
+    def trying(self, nodes: Sequence[object]) -> Any:
         """`unify`, or None where the turns differ; then nothing is noted either."""
         before = dict(self.carries), len(self.elements), dict(self._numbers), set(self.invariant)
         try:
@@ -205,5 +205,5 @@ class Turns(AntiUnifier):
             return None
 
 
-def _width(target: Any) -> int:
+def _width(target: object) -> int:
     return len(target.elements) if type(target) is Tuple else 1

@@ -66,7 +66,7 @@ class Gatherer:
                 return rebuilt(statement, lambda n: self._expr(n, ""))
         return statement
 
-    def _expr(self, node: Any, word: str) -> Any:
+    def _expr(self, node: object, word: str) -> Any:
         if type(node) in (List, Tuple):
             made = self._list(node, word)
             if made is not None:
@@ -88,17 +88,17 @@ class Gatherer:
             return node
         return rebuilt(node, lambda n: self._expr(n, word))
 
-    def _is_own(self, node: Any) -> bool:
+    def _is_own(self, node: object) -> bool:
         return any(n in self.turns.turn_of for n in self._reads(node))
 
-    def _reads(self, node: Any) -> list[str]:
+    def _reads(self, node: object) -> list[str]:
         """The names that a node reads, with what has a statement of its own but is read once in its place."""
         found = reads(node)
         if self.single.keys().isdisjoint(found):
             return found
         return [n for name in found for n in (reads(self.single[name]) if name in self.single else [name])]
 
-    def _is_of_turn(self, node: Any) -> bool:
+    def _is_of_turn(self, node: object) -> bool:
         """The same, not counting what the last turn hands on."""
         turns, last = self.turns, len(self.turns.turns) - 1
         own = [n for n in self._reads(node) if n in turns.turn_of]
@@ -257,7 +257,7 @@ class Needed:
     trails: dict[Place, dict[int, str]] = field(default_factory=dict)
     has_trail: bool = False
 
-    def add(self, hole: Any, names: dict[int, str]) -> None:
+    def add(self, hole: object, names: dict[int, str]) -> None:
         self.saved.append(hole)
         self.places.update((name, (k, hole)) for k, name in names.items())
 
@@ -274,7 +274,7 @@ def _read_once(statements: Sequence[Statement], known: Known) -> dict[str, Expr]
     }
 
 
-def holes(node: Any) -> list[Any]:
+def holes(node: object) -> list[Any]:
     return [n for n in nodes_of(node) if isinstance(n, Hole)]
 
 

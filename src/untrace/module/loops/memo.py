@@ -145,7 +145,7 @@ def key_of(node: Any, local: Collection[str], called: set[str] | None = None) ->
     return tuple(found)
 
 
-def _children(node: Any) -> Iterator[Any]:
+def _children(node: object) -> Iterator[Any]:
     stack = list(reversed(parts_of(node)))
     while stack:
         value = stack.pop()

@@ -40,7 +40,7 @@ def run_length(equations: Sequence[Equation], start: int) -> int:
 class Uses:
     """Where the values of a function are used, by the place of the equation; results count as one more."""
 
-    def __init__(self, equations: Sequence[Equation], results: Sequence[Any]):
+    def __init__(self, equations: Sequence[Equation], results: Sequence[object]):
         self.equations = equations
         self.by_value: dict[Value, list[int]] = {}
         for at, equation in enumerate(equations):

@@ -169,7 +169,7 @@ class _Roller:
         text = "\n".join([self.known.text(s) for s in statements])
         return len(re.findall(rf"\b(?:{'|'.join(self.saved)})\[\d", text))
 
-    def _with_ends(self, node: Any) -> Any:
+    def _with_ends(self, node: object) -> Any:
         """`x` for `xs[4]`, where that is what the loop gave at last."""
         if isinstance(node, Leaf) and node.root.id in self.ends:
             count, _ = self.ends[node.root.id]
@@ -343,7 +343,7 @@ class _Roller:
 # ------------------------------------------------------------------ where something repeats
 
 
-def _candidates(keys: Sequence[Any]) -> Iterator[tuple[int, int, int, int]]:
+def _candidates(keys: Sequence[object]) -> Iterator[tuple[int, int, int, int]]:
     """(-statements taken in, statements of a turn, first, statements that repeat one of the turn before and that)."""
     places: dict[Any, list[int]] = {}
     for at, key in enumerate(keys):
@@ -366,7 +366,7 @@ def _candidates(keys: Sequence[Any]) -> Iterator[tuple[int, int, int, int]]:
                 yield -((stop - first) // size * size), size, first, stop - first
 
 
-def _alignments(keys: Sequence[Any], start: int, size: int, length: int) -> Iterator[tuple[int, int, int]]:
+def _alignments(keys: Sequence[object], start: int, size: int, length: int) -> Iterator[tuple[int, int, int]]:
     """(first statement, turns, statements that the last one lacks): where the turns may begin."""
     for first in list(range(start, start + length % size + 1))[:_MOST_ALIGNED]:
         starts = [first]

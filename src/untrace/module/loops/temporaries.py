@@ -48,7 +48,7 @@ class _Unfolder:
     """Takes expressions out of statements: those of `heads` that are `named`, by their keys. `temporary`: the new variables;
     `moved`: the names of what was taken out."""
 
-    def __init__(self, named: dict[Any, str], heads: set[Any], local: set[str], fresh: Callable[[str], str]):
+    def __init__(self, named: dict[object, str], heads: set[object], local: set[str], fresh: Callable[[str], str]):
         self.named, self.heads, self.local, self.fresh = named, heads, local, fresh
         self.temporary: set[str] = set()
         self.moved: set[str] = set()
@@ -67,7 +67,7 @@ class _Unfolder:
             made = rebuilt(statement, lambda n: rebuilt(n, self._taken_out))
         return [*self._before, made]
 
-    def _taken_out(self, node: Any) -> Any:
+    def _taken_out(self, node: object) -> Any:
         if type(node) is Lambda or not is_node(node):
             return node
         made = rebuilt(node, self._taken_out)

@@ -106,7 +106,7 @@ class Aligned(AntiUnifier):
 
     # ------------------------------------------------------------ statements
 
-    def _bodies(self, node: Any, slot: str, base: Sequence[Statement], other: Sequence[Statement]) -> None:
+    def _bodies(self, node: object, slot: str, base: Sequence[Statement], other: Sequence[Statement]) -> None:
         pairs: list[tuple[int, int]] = []
         if slot == "body" and type(node) is Def and base and other:  # what they return stands at their ends
             pairs.append((len(base) - 1, len(other) - 1))

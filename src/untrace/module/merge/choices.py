@@ -94,13 +94,13 @@ def is_constant(expr: Expr) -> bool:
     return type(expr) is Text or type(expr) is Unary and is_constant(expr.value)
 
 
-def renamed(node: Any, names: Mapping[str, str]) -> Any:
+def renamed(node: object, names: Mapping[str, str]) -> Any:
     """A copy, down to all that it is made of, with other names of variables."""
 
     def word(text: str) -> str:
         return _WORD.sub(lambda m: names.get(m[0], m[0]), text)
 
-    def change(node: Any) -> Any:
+    def change(node: object) -> Any:
         if type(node) is Name:
             return Name(names[node.id], node.symbol) if node.id in names else node
         made = rebuilt(node, change)
@@ -137,7 +137,7 @@ def bound_in(statement: Any) -> list[str]:
     return []
 
 
-def names_in(node: Any) -> Counter[str]:
+def names_in(node: object) -> Counter[str]:
     """How often each name is read."""
     found: Counter[str] = Counter()
     for part in nodes_of(node):
@@ -148,7 +148,7 @@ def names_in(node: Any) -> Counter[str]:
     return found
 
 
-def extent(node: Any) -> int:
+def extent(node: object) -> int:
     """How much text a tree is, in parts."""
     return sum(type(n) not in (Named, Choice, Parameter) for n in nodes_of(node))
 
@@ -163,7 +163,7 @@ def inlined(body: Sequence[Statement], names: Collection[str] = ()) -> list[Stat
     held: dict[str, Assign] = {}
     found: list[Statement] = []
 
-    def change(node: Any) -> Any:
+    def change(node: object) -> Any:
         if type(node) is Name:
             statement = held.pop(node.id, None)
             return node if statement is None else Named(node, statement.value, statement)
@@ -179,11 +179,11 @@ def inlined(body: Sequence[Statement], names: Collection[str] = ()) -> list[Stat
     return found
 
 
-def bare(expr: Any) -> Any:
+def bare(expr: object) -> Any:
     return expr.value if type(expr) is Named else expr
 
 
-def cost_of(node: Any) -> int:
+def cost_of(node: object) -> int:
     """How much is written, and read, for an expression. Where only a word or a constant differs, that is little."""
     if isinstance(node, Expr) and is_constant(node):
         return 1
@@ -193,11 +193,11 @@ def cost_of(node: Any) -> int:
     return below + (type(node) is not Named)
 
 
-def is_same(node: Any) -> bool:
+def is_same(node: object) -> bool:
     return not any(type(n) is Choice for n in nodes_of(node))
 
 
-def parts_of(statement: Any) -> Counter[str]:
+def parts_of(statement: object) -> Counter[str]:
     """What a statement is made of, without the words for its variables."""
     found: Counter[str] = Counter()
     for node in nodes_of(statement):
@@ -216,7 +216,7 @@ def parts_of(statement: Any) -> Counter[str]:
     return found
 
 
-def parts_below(node: Any) -> list[Any]:
+def parts_below(node: object) -> list[Any]:
     """The nodes that a node is made of."""
     found: list[Any] = []
     stack = [getattr(node, slot, None) for slot in reversed(slots_of(node))]
@@ -229,7 +229,7 @@ def parts_below(node: Any) -> list[Any]:
     return found
 
 
-def below(node: Any, depth: int) -> list[Any]:
+def below(node: object, depth: int) -> list[Any]:
     """The parts of a node, and theirs, the nearest first."""
     found: list[Any] = []
     level = [node]
@@ -239,8 +239,8 @@ def below(node: Any, depth: int) -> list[Any]:
     return found
 
 
-def with_part(node: Any, place: Any, value: Expr) -> Any:
-    def change(node: Any) -> Any:
+def with_part(node: object, place: object, value: Expr) -> Any:
+    def change(node: object) -> Any:
         return value if node is place else rebuilt(node, change)
 
     return change(node)
@@ -273,11 +273,11 @@ def shapes_in(body: Sequence[Any]) -> dict[str, Expr]:
     return found
 
 
-def is_size(value: Any) -> TypeGuard[Subscript]:
+def is_size(value: object) -> TypeGuard[Subscript]:
     return type(value) is Subscript and type(value.value) is Attribute and value.value.name == "shape"
 
 
-def sizes_in_full(args: Sequence[Any], known: Mapping[str, Expr]) -> list[Expr]:
+def sizes_in_full(args: Sequence[object], known: Mapping[str, Expr]) -> list[Expr]:
     found: list[Expr] = []
     for arg in args:
         arg = bare(arg)

@@ -79,7 +79,7 @@ class Instance:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def attributes_with(known: Mapping[str, Mapping[str, Any]], values: Mapping[str, Expr]) -> list[str]:
+def attributes_with(known: Mapping[str, Mapping[str, object]], values: Mapping[str, Expr]) -> list[str]:
     """The attributes of the author's object that have these values in the functions. known: by function, all of them."""
     every = [known.get(n, {}) for n in values]
     texts = [v.flat() for v in values.values()]
@@ -97,7 +97,9 @@ class Added:
 class Conditions:
     """Finds tests. Raises Different where there is none. `added`: the flags that calls have to pass."""
 
-    def __init__(self, woven: Woven, known: Mapping[str, Instance], asked: Callable[[Sequence[Any]], tuple[str, bool]]):
+    def __init__(
+        self, woven: Woven, known: Mapping[str, Instance], asked: Callable[[Sequence[object]], tuple[str, bool]]
+    ):
         """asked: the word for the author's `if` around some statements ("" where there is none), whether it holds there."""
         self.woven, self.known, self.asked = woven, known, asked
         self.added: list[Added] = []
@@ -136,7 +138,7 @@ class Conditions:
                     test = Binary(word, "==", Text(quoted(value)))
                     yield 2.5, name, test, frozenset(v for v in every if values[v] == value)
 
-    def test(self, those: Variants, among: Variants, about: Sequence[Any] = ()) -> Expr:
+    def test(self, those: Variants, among: Variants, about: Sequence[object] = ()) -> Expr:
         """What is true of `those` and of no others `among` all that come there. about: statements that stand there."""
         literals: list[tuple[float, str, Expr, Variants]] = []
         for cost, flag, test, true in self._known_tests():
@@ -165,7 +167,7 @@ class Conditions:
         if len(self.used) > _MOST_TESTS:
             raise Different
 
-    def _asked(self, those: Variants, about: Sequence[Any]) -> Expr:
+    def _asked(self, those: Variants, about: Sequence[object]) -> Expr:
         """A flag for the author's `if`."""
         word, true = self.asked(about)
         if not word:

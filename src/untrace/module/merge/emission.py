@@ -103,8 +103,8 @@ class Emission:
         given = {n for n, _, _ in self.woven.params}
         return is_constant(value) or type(value) is Name and value.id in given
 
-    def _change(self, replaced: Callable[[Any], Expr | None]) -> None:
-        def change(node: Any) -> Any:
+    def _change(self, replaced: Callable[[object], Expr | None]) -> None:
+        def change(node: object) -> Any:
             found = replaced(node)
             return rebuilt(node, change) if found is None else found
 
@@ -151,7 +151,7 @@ class Emission:
             return found
         return [*found, (guard, made)]
 
-    def _value(self, node: Any, guard: Variants, before: list[Guarded], role: str) -> Any:
+    def _value(self, node: object, guard: Variants, before: list[Guarded], role: str) -> Any:
         """An expression without choices. What has to be computed before goes into `before`."""
         if type(node) is Named:
             if node.statement is not None:
@@ -238,7 +238,7 @@ class Emission:
         known = self.conditions.filled.setdefault(name, {})
         return all(known.setdefault(v, e).flat() == e.flat() for those, e in others for v in those)
 
-    def _short(self, node: Choice, guard: Variants, plain: bool, statement: Any) -> Expr | None:
+    def _short(self, node: Choice, guard: Variants, plain: bool, statement: object) -> Expr | None:
         """The choice on one line, where it is short."""
         ways = [(v & guard, e) for v, e in node.ways if v & guard]
         if not plain or len(ways) != 2:

@@ -390,7 +390,7 @@ def _takes_apart(statement: Statement, name: str) -> TypeGuard[Assign | Unpack]:
     return isinstance(statement, (Assign, Unpack)) and type(statement.value) is Name and statement.value.id == name
 
 
-def _is_code(node: Any) -> bool:
+def _is_code(node: object) -> bool:
     """Whether a node is a piece of text that is no string."""
     return type(node) is Text and node.text[:1] not in ("'", '"')
 
@@ -412,7 +412,7 @@ def _rename(definition: Def, names: Mapping[str, str]) -> None:
     if not names:
         return
 
-    def new(name: Any) -> Any:
+    def new(name: object) -> Any:
         return names.get(name, name) if type(name) is str else name
 
     for node in list(_nodes_once(definition)):

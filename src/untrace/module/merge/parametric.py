@@ -125,7 +125,7 @@ def _merge(
     for other in alike[1:]:
         module.described.shared(first, other)
 
-    def decided(node: Any) -> Any:
+    def decided(node: object) -> Any:
         return found.get(node.texts, node.own) if type(node) is Varying else rebuilt(node, decided)
 
     made = decided(made)
@@ -150,7 +150,7 @@ def _otherwise(column: Sequence[str], arrays: Mapping[str, Any]) -> str:
     return "indices" if arrays[column[0]].dtype.kind in "iu" else "array"
 
 
-def _type_of(column: Sequence[str], arrays: Mapping[str, Any]) -> Type | None:
+def _type_of(column: Sequence[str], arrays: Mapping[str, object]) -> Type | None:
     """The type of the parameter that stands for numbers or arrays; None where they are of several types."""
     if column[0] not in arrays:
         return Type("array", "int" if _is_integer(column) else "float")

@@ -65,7 +65,7 @@ def spread_arguments(module: Any) -> None:
 def _spread(definition: Def, count: int, listed: Expr, name: str) -> Def:
     """A function whose last parameters are `*name`, which is read where they stand in one list."""
 
-    def change(node: Any) -> Any:
+    def change(node: object) -> Any:
         return Name(name) if node is listed else rebuilt(node, change)
 
     params = [*definition.params[:-count], Parameter(name, kind="*")]

@@ -122,7 +122,7 @@ class _United:
         names = parameters_of(call.func, self.module)
         return words.clean(names[place]) if place < len(names) else "size"
 
-    def _asked(self, about: Sequence[Any]) -> tuple[str, bool]:
+    def _asked(self, about: Sequence[object]) -> tuple[str, bool]:
         """The word for the author's `if` around statements, and whether they stand where it is true."""
         for statement in about:
             origin = getattr(statement, "origin", None)
@@ -147,7 +147,7 @@ class _United:
                                 return words.clean(target.id)
         return ""
 
-    def _site(self, origin: Any) -> Any:
+    def _site(self, origin: object) -> Any:
         return origin.site if hasattr(origin, "site") else self.provenance.site(origin)
 
     # ------------------------------------------------------------ calls

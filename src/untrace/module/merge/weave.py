@@ -164,7 +164,7 @@ class _Weaving(AntiUnifier):
                 k += 1
         return pairs
 
-    def _bind(self, base: Any, other: Any) -> None:
+    def _bind(self, base: object, other: object) -> None:
         mine, theirs = bound_in(base), bound_in(other)
         if len(mine) != len(theirs):
             raise Different
@@ -254,7 +254,7 @@ class _Weaving(AntiUnifier):
         self.map = before
         return self._wrapped(base, other) or apart
 
-    def _size(self, base: Any, other: Any) -> Expr | None:
+    def _size(self, base: object, other: object) -> Expr | None:
         """`length` where the other has `x.shape[1]`, and the other way round."""
         if type(base) is Name and is_size(other):
             known = self.shapes[0].get(base.id)
@@ -266,7 +266,7 @@ class _Weaving(AntiUnifier):
             return base if renamed(known, self.map).flat() == base.flat() else None
         return None
 
-    def _late(self, base: Any, other: Any) -> Expr | None:
+    def _late(self, base: object, other: object) -> Expr | None:
         """A value that has a statement of its own in base, and stands where it is used in the other."""
         if type(base) is not Name or type(other) is Name or base.id not in self.alone:
             return None
@@ -478,5 +478,5 @@ def _likeness(base: Any, other: Any, left: Counter[str], right: Counter[str]) ->
     return (2 * common + same) / 3
 
 
-def _is_key(index: Any) -> bool:
+def _is_key(index: object) -> bool:
     return type(index) is Text and index.text[:1] in ("'", '"')

@@ -66,8 +66,8 @@ class Woven:
         made = self.with_names({})
         body: list[Guarded] = []
 
-        def out_of(node: Any, guard: Variants) -> Any:
-            def change(node: Any) -> Any:
+        def out_of(node: object, guard: Variants) -> Any:
+            def change(node: object) -> Any:
                 if type(node) in (Choice, Let, For, Def, Lambda):
                     return node
                 if type(node) is Named and node.name in names:
