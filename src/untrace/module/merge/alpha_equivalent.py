@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from untrace.module.def_use import bound_names
 from untrace.module.merge.parametric import Alike, outline_of
+from untrace.module.writer import ModuleWriter
 from untrace.python.anti_unify import Different
 from untrace.python.statements import Def, Statement
 from untrace.python.tree import Call, Name, Text
@@ -23,7 +23,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 
 
-def merge_equal(module: Any, others: Sequence[Statement]) -> None:
+def merge_equal(module: ModuleWriter, others: Sequence[Statement]) -> None:
     """Drops definitions of `module` that another one stands for. others: those of its definitions that stay."""
     if sum(type(s) is Def for s in module.definitions) < 2:
         return
@@ -59,7 +59,7 @@ def merge_equal(module: Any, others: Sequence[Statement]) -> None:
             _rename(statement, names)
 
 
-def _units(module: Any) -> Iterator[Sequence[Statement]]:
+def _units(module: ModuleWriter) -> Iterator[Sequence[Statement]]:
     """The definitions in order, a function together with its rules."""
     unit_of = {s: unit for unit in module.units for s in unit}
     there = set(module.definitions)

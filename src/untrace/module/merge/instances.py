@@ -24,6 +24,7 @@ from untrace.module.merge.choices import bound_in, free, parts_below
 from untrace.module.merge.conditions import HasKey, Ternary, attributes_with
 from untrace.module.merge.parametric import size_of_argument
 from untrace.module.merge.versions import kind_of, parameters_of, unite
+from untrace.module.writer import ModuleWriter
 from untrace.provenance.sites import Provenance
 from untrace.python.anti_unify import Different, Position, get, places_of, put
 from untrace.python.statements import Assign, Def, If, Lines, Parameter, Statement
@@ -66,17 +67,17 @@ class SpreadDict(Dict):
         return [(f"{key.flat()}: " if key is not None else "**", value) for key, value in self.pairs]
 
 
-def share(module: Any, entry: Sequence[Statement]) -> bool:
+def share(module: ModuleWriter, entry: Sequence[Statement]) -> bool:
     """Makes one function of those with the same head, under conditions where it has to be; whether any were."""
     return _share(module, entry, True)
 
 
-def share_alike(module: Any, entry: Sequence[Statement]) -> bool:
+def share_alike(module: ModuleWriter, entry: Sequence[Statement]) -> bool:
     """The same for those that differ little: for where the text of `share` is not proven."""
     return _share(module, entry, False)
 
 
-def _share(module: Any, entry: Sequence[Statement], conditions: bool) -> bool:
+def _share(module: ModuleWriter, entry: Sequence[Statement], conditions: bool) -> bool:
     groups: dict[str, list[Def]] = {}
     for definition in module.definitions:
         if type(definition) is Def and definition.body and type(definition.body[0]) is Lines:
@@ -106,7 +107,7 @@ def _share(module: Any, entry: Sequence[Statement], conditions: bool) -> bool:
     return shared
 
 
-def _without_defaults(module: Any, entry: Sequence[Statement], own: set[str]) -> None:
+def _without_defaults(module: ModuleWriter, entry: Sequence[Statement], own: set[str]) -> None:
     """Leaves out what a function has as its default, where it was made here."""
     for call in _calls(module, entry):
         definition = module.local_definitions.get(call.func) if call.func in own else None
@@ -115,11 +116,11 @@ def _without_defaults(module: Any, entry: Sequence[Statement], own: set[str]) ->
             call.kwargs = [(k, v) for k, v in call.kwargs if same.get(k) != v.flat()]
 
 
-def _renumber(module: Any, entry: Sequence[Statement], left: set[str]) -> None:
+def _renumber(module: ModuleWriter, entry: Sequence[Statement], left: set[str]) -> None:
     """`block_3` is `block_2` where that name is `left` over."""
     calls = _calls(module, entry) if left else []
-    for definition in module.definitions if left else ():
-        stem, _, number = definition.name.rpartition("_") if type(definition) is Def else ("", "", "")
+    for definition in [d for d in module.definitions if isinstance(d, Def)] if left else ():
+        stem, _, number = definition.name.rpartition("_")
         lower = [f"{stem}_{k}" for k in range(2, int(number))] if number.isdigit() and stem else []
         name = next((n for n in lower if n in left), None)
         if name is None or stem not in module.local_definitions or definition.name not in module.local_definitions:
@@ -132,14 +133,14 @@ def _renumber(module: Any, entry: Sequence[Statement], left: set[str]) -> None:
         definition.name = name
 
 
-def _calls(module: Any, entry: Sequence[Statement]) -> list[Call]:
+def _calls(module: ModuleWriter, entry: Sequence[Statement]) -> list[Call]:
     return [n for n in nodes_of([*module.definitions, *entry]) if type(n) is Call and type(n.func) is str]
 
 
 class _Shared:
     """One function for `base` and those of `others` that fit it."""
 
-    def __init__(self, module: Any, entry: Sequence[Statement], base: Def, others: Sequence[Def]):
+    def __init__(self, module: ModuleWriter, entry: Sequence[Statement], base: Def, others: Sequence[Def]):
         self.module, self.entry, self.base = module, entry, base
         self.others: list[Def] = []
         self.added: list[Parameter] = []
@@ -300,8 +301,8 @@ class _Shared:
                 call.func = base.name
         for other in self.others:
             module.described.shared(base, other)
-        first = min((module.definitions.index(o) for o in self.others), default=0)
-        plain = module.definitions[first].name if len(module.definitions[first].name) < len(base.name) else base.name
+        first = min(self.others, key=module.definitions.index, default=base)
+        plain = min(base.name, first.name, key=len)
         for parameter, mine, theirs in added:
             counts: dict[str, int] = {}
             every = {base.name: mine, **{o.name: theirs.get(o.name, mine) for o in self.others}}

@@ -27,6 +27,7 @@ from untrace.module.access_paths import Bare, Leaf, Step
 from untrace.module.def_use import bound_names, reads, substituted, targets_of
 from untrace.module.known_trees import leaf_behind
 from untrace.module.merge.parametric import mentioned_in
+from untrace.module.writer import ModuleWriter
 from untrace.python.inline_neighbours import words_of
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
@@ -40,7 +41,7 @@ _MOST_OPERATIONS = 2
 _PULLBACK = Type("array", "a pullback")
 
 
-def nest_backward_parts(module: Any, others: Sequence[Statement]) -> bool:
+def nest_backward_parts(module: ModuleWriter, others: Sequence[Statement]) -> bool:
     """Puts backward parts into their forward parts, callers before callees; whether there were any. others: the
     definitions of `module` that are not in its list."""
     if not any(_is_backward(name) for name in module.local_definitions):
@@ -136,7 +137,7 @@ def _results(definition: Def) -> list[Expr]:
     return list(last.value.elements) if type(last.value) is Tuple else [last.value]
 
 
-def _backward_part(module: Any, forward: Def, sites: Sequence[_Site]) -> Def:
+def _backward_part(module: ModuleWriter, forward: Def, sites: Sequence[_Site]) -> Def:
     """The one function to which goes what `forward` gives and nothing else takes. Notes its calls in `sites`."""
     found: dict[str, list[tuple[_Site, Call]]] = {}
     known = {outer: _Passed(outer) for outer in dict.fromkeys(s.outer for s in sites)}
@@ -186,7 +187,9 @@ def _read(outer: Def) -> Counter[str]:
 class _Nesting:
     """How a backward part goes into its forward part. Raises _Stays where it does not; nothing is changed before `write`."""
 
-    def __init__(self, module: Any, forward: Def, backward: Def, sites: Sequence[_Site], where: Sequence[Statement]):
+    def __init__(
+        self, module: ModuleWriter, forward: Def, backward: Def, sites: Sequence[_Site], where: Sequence[Statement]
+    ):
         self.module, self.forward, self.backward, self.sites = module, forward, backward, sites
         calls = [(site, call) for site in sites for call in site.calls]
         mentions = sum(_says(n, backward.name) for s in where for n in _nodes_once(s))

@@ -17,6 +17,7 @@ import jax
 
 from untrace.module.constants import Named
 from untrace.module.def_use import bound_names, scope_of
+from untrace.module.writer import ModuleWriter
 from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.statements import Def, Parameter, Statement
 from untrace.python.tree import ATOM, UNARY, Attribute, Call, Expr, Name, Subscript, Text
@@ -31,7 +32,7 @@ _MOST_ARGUMENTS = 3  # numbers that a call passes
 _MOST_ARRAYS = 6  # arrays that it passes
 
 
-def share_definitions(module: Any, others: Sequence[Statement]) -> None:
+def share_definitions(module: ModuleWriter, others: Sequence[Statement]) -> None:
     """Makes one of the local functions of `module` that are alike, callees before callers, and changes their calls.
 
     others: the definitions of the module that are not in its list.
@@ -74,7 +75,7 @@ def share_definitions(module: Any, others: Sequence[Statement]) -> None:
 
 
 def _merge(
-    module: Any,
+    module: ModuleWriter,
     alike: Sequence[Def],
     made: Def,
     varying: Sequence[Varying],
@@ -108,8 +109,8 @@ def _merge(
     given = [column for column in passed if column[0] in arrays]
     if len(passed) - len(given) > _MOST_ARGUMENTS or len(given) > _MOST_ARRAYS or given and first.decorators:
         return []
-    kinds = [_type_of(column, arrays) for column in passed]
-    if None in kinds:
+    kinds = [kind for column in passed if (kind := _type_of(column, arrays)) is not None]
+    if len(kinds) < len(passed):
         return []
     names = {d.name: number for number, d in enumerate(alike)}
     calls: list[tuple[Call, int]] = []

@@ -20,6 +20,7 @@ from typing import Any
 from untrace.module.access_paths import Leaf, last_word
 from untrace.module.def_use import bound_names, scope_of, substituted
 from untrace.module.merge.parametric import calls_of, mentioned_in
+from untrace.module.writer import ModuleWriter
 from untrace.python.statements import Assign, Def, Parameter, Statement
 from untrace.python.tree import Attribute, Call, Expr, Name, Subscript, Text
 from untrace.python.types import Type
@@ -62,7 +63,7 @@ class _Part:
         return Text(f'f"{text}"' if self.formatted and "{" in text else f'"{text}"')
 
 
-def share_prefixes(module: Any, others: Sequence[Statement]) -> None:
+def share_prefixes(module: ModuleWriter, others: Sequence[Statement]) -> None:
     """Lets local functions take a dict and the beginning of keys, where that is shorter.
 
     others: the definitions of the module that are not in its list.
@@ -92,7 +93,7 @@ def _texts(statement: Statement) -> list[Any]:
     return found
 
 
-def _shared(module: Any, definition: Def, where: Sequence[Statement]) -> bool:
+def _shared(module: ModuleWriter, definition: Def, where: Sequence[Statement]) -> bool:
     """Whether `definition` takes a dict and the beginning of keys now. where: the definitions that name it."""
     calls: list[tuple[Call, int]] = []
     for statement in where:
@@ -181,7 +182,7 @@ def _alike(texts: Sequence[str], marks: str) -> int:
 
 
 def _rewrite(
-    module: Any,
+    module: ModuleWriter,
     definition: Def,
     calls: Sequence[tuple[Call, int]],
     places: Sequence[int],

@@ -15,6 +15,7 @@ from typing import Any
 
 from untrace.module.def_use import bound_names, scope_of
 from untrace.module.merge.alpha_equivalent import say_the_same
+from untrace.module.writer import ModuleWriter
 from untrace.python.statements import Def, Parameter
 from untrace.python.tree import Call, Expr, List, Name, Tuple
 from untrace.python.types import Type
@@ -31,7 +32,7 @@ class _Group:
     word: str = ""
 
 
-def spread_arguments(module: Any) -> None:
+def spread_arguments(module: ModuleWriter) -> None:
     """Gives functions of `module` such a parameter: those whose author did, and those that then say the same as one."""
     if not module.variadic:
         return

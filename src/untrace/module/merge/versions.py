@@ -18,6 +18,7 @@ from untrace.module.merge.conditions import Added, Conditions, Instance
 from untrace.module.merge.emission import Emission
 from untrace.module.merge.weave import woven
 from untrace.module.merge.woven import Woven
+from untrace.module.writer import ModuleWriter
 from untrace.provenance.sites import Frame, Provenance
 from untrace.python.anti_unify import Different, get, places_of, put
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
@@ -33,7 +34,7 @@ _MOST_STARTS = 4
 _MOST_TRIED = 8
 
 
-def unite(module: Any, entry: Sequence[Statement], group: Sequence[Def], provenance: Provenance) -> list[Def]:
+def unite(module: ModuleWriter, entry: Sequence[Statement], group: Sequence[Def], provenance: Provenance) -> list[Def]:
     """Makes one function of those of `group` that fit each other best; those that are left."""
     if any(type(n) is Name and n.id in {d.name for d in group} for n in nodes_of([*module.definitions, *entry])):
         return list(group)  # more than called: handed to a scan, say
@@ -54,7 +55,7 @@ def unite(module: Any, entry: Sequence[Statement], group: Sequence[Def], provena
 
 
 class _United:
-    def __init__(self, module: Any, entry: Sequence[Statement], provenance: Provenance, base: Def):
+    def __init__(self, module: ModuleWriter, entry: Sequence[Statement], provenance: Provenance, base: Def):
         self.module, self.entry, self.provenance = module, entry, provenance
         self.members = [base]
         try:
@@ -243,7 +244,7 @@ class _United:
                     put(place, part)
 
 
-def _before(module: Any, made: Def) -> None:
+def _before(module: ModuleWriter, made: Def) -> None:
     """What a function calls stands before it."""
     for name in sorted(_called(made, module)):
         other = module.local_definitions[name]
@@ -253,12 +254,12 @@ def _before(module: Any, made: Def) -> None:
             _before(module, other)
 
 
-def _called(definition: Def, module: Any) -> set[str]:
+def _called(definition: Def, module: ModuleWriter) -> set[str]:
     calls = {n.func for n in nodes_of(definition.body) if type(n) is Call and type(n.func) is str}
     return (calls & module.local_definitions.keys()) - {definition.name}
 
 
-def parameters_of(function: str, module: Any) -> list[str]:
+def parameters_of(function: str, module: ModuleWriter) -> list[str]:
     """The parameters of a function that a text calls."""
     own = module.local_definitions.get(function)
     return [p.name for p in own.params] if own is not None else list(signature_of(function))
