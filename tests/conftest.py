@@ -1,8 +1,16 @@
-"""A fault in a lift costs a user readability only; here it is an error."""
+"""A fault in a lift costs a user readability only; here it is an error.
+
+XLA compiles without LLVM's costly optimisations: tests run what they compile once or twice, and most of their time was this. The
+benches run with XLA as it is.
+"""
 
 import os
 
 os.environ["UNTRACE_STRICT"] = "1"
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
+)
 
 
 import functools  # noqa: E402
