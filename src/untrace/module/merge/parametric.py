@@ -28,8 +28,14 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 # Strings in these slots, and the names of attributes, are no variables: names of keyword arguments, operators.
 _PLAIN = frozenset({"kwargs", "kind", "op", "steps"})
+_NUMBERED = re.compile(r"_\d+$")
 _MOST_ARGUMENTS = 3  # numbers that a call passes
 _MOST_ARRAYS = 6  # arrays that it passes
+
+
+def stem_of(definition: Def) -> str:
+    """What its author calls a function: two that bear other names are two, however alike they are."""
+    return _NUMBERED.sub("", definition.name)
 
 
 def share_definitions(module: ModuleWriter, others: Sequence[Statement]) -> None:
@@ -55,7 +61,8 @@ def share_definitions(module: ModuleWriter, others: Sequence[Statement]) -> None
     place = 0
     while place < len(local):
         first = local[place]
-        alike = [d for d in local[place + 1 :] if outlines[d] == outlines[first] and common([first, d]) is not None]
+        alike = [d for d in local[place + 1 :] if outlines[d] == outlines[first] and stem_of(d) == stem_of(first)]
+        alike = [d for d in alike if common([first, d]) is not None]
         place += 1
         found = common([first, *alike]) if alike else None
         if found is None:
