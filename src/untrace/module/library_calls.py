@@ -93,7 +93,8 @@ def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
         return Slice(*parts)
     if kind is float:
         size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
-        return number(w, value) if size is None else size
+        said = w.module.author_number(w.equation, value) if size is None else size
+        return number(w, value) if said is None else said
     if value is Ellipsis:
         return Text("...")
     if isinstance(value, np.integer) and type(value) is not np.intp:  # of that type are NumPy's own sizes and axes

@@ -46,7 +46,6 @@ from untrace.module.library_calls import library_call
 from untrace.module.local_calls import write_calls
 from untrace.module.nested import BareReturn
 from untrace.module.sizes import Sizes
-from untrace.provenance.sites import Provenance
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
 from untrace.python.tree import Attribute, Call, Expr, Name, Symbol, Tuple
@@ -91,7 +90,6 @@ class ModuleWriter(ConstantWriter):
         self.entry: Any = None  # the entry Function
         self.returned: dict[Function, Any] = {}  # of local functions: which of their results are trees
         self.in_order = False  # see `module.Manner`
-        self.provenance = Provenance()  # that of the program
         self.keeps_carries = True  # whether the carries of loops keep their order
         self.kept_carries = False  # whether one has no tree in it for that reason
         self.sums: dict[Equation, Any] = {}  # of loops: the trees that they add up

@@ -1,0 +1,103 @@
+"""Numbers of the author's module: written by its names, where the source says so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from roundtrip import saved
+
+import untrace
+
+GRAVITY, STEP, SCALE, COUNT = 9.81, 0.01, 2.0, 3
+X = np.linspace(0.1, 1.0, 6, dtype=np.float32)
+
+
+def fall(v: Any) -> Any:
+    return v - STEP / 2 * (GRAVITY * v + 0.5 * -GRAVITY * v**2) / COUNT
+
+
+def same_value(v: Any) -> Any:
+    return jnp.sin(9.81 * v) * 2.0 + jnp.cos(GRAVITY * v)
+
+
+def hidden(v: Any) -> Any:
+    SCALE = 3.0  # noqa: N806
+    return jnp.exp(v * SCALE) + inner(v)
+
+
+def inner(GRAVITY: Any) -> Any:  # noqa: N803
+    return jnp.tanh(GRAVITY * SCALE)
+
+
+def scanned(v: Any) -> Any:
+    return jax.lax.scan(lambda c, _: (c - STEP * jnp.sin(c), jnp.sum(c) / SCALE), v, length=4)
+
+
+def source_of(fn: Any, folder: Path, **options: Any) -> str:
+    """The text, which gives what the original does."""
+    written = untrace.decompile(fn, guard=False, **options)(X)
+    function, source = saved(written, folder)
+    for one, other in zip(jax.tree.leaves(jax.jit(fn)(X)), jax.tree.leaves(jax.jit(function)(X)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    return source
+
+
+def test_an_expression_of_the_modules_numbers_is_written_as_it_stands(tmp_path: Path) -> None:
+    source = source_of(fall, tmp_path)
+    for line in ("GRAVITY = 9.81", "STEP = 0.01", "COUNT = 3"):
+        assert f"\n{line}\n" in source, source
+    assert "STEP / 2 * (GRAVITY * v + 0.5 * -GRAVITY * v**2)" in source and "/ COUNT" in source, source
+
+
+def test_an_edit_of_the_number_is_the_edit_of_the_authors(tmp_path: Path) -> None:
+    source = source_of(fall, tmp_path)
+    names: dict[str, Any] = {}
+    exec(source.replace("GRAVITY = 9.81", "GRAVITY = 1.62"), names)
+    expected = X - STEP / 2 * (1.62 * X + 0.5 * -1.62 * X**2) / COUNT
+    np.testing.assert_allclose(names["fall"](jnp.asarray(X)), expected, rtol=1e-6)
+
+
+def test_a_number_that_happens_to_be_equal_has_no_name(tmp_path: Path) -> None:
+    source = source_of(same_value, tmp_path)
+    assert "9.81 * v" in source and "GRAVITY * v" in source and "SCALE" not in source, source
+
+
+def test_a_variable_of_the_function_hides_the_modules_number(tmp_path: Path) -> None:
+    source = source_of(hidden, tmp_path)
+    assert "3.0" in source and re.search(r"tanh\(\w+ \* SCALE\)", source), source
+
+
+def test_in_loops_and_derivatives_too(tmp_path: Path) -> None:
+    assert "STEP * jnp.sin(c)" in source_of(scanned, tmp_path)
+    assert "GRAVITY *" in source_of(jax.grad(lambda v: jnp.tanh(GRAVITY * v).sum()), tmp_path)
+
+
+def test_the_exact_style_has_numbers_only(tmp_path: Path) -> None:
+    assert "GRAVITY" not in source_of(fall, tmp_path, style="exact")
+
+
+def test_numpy_has_them_as_well() -> None:
+    written = untrace.decompile(fall, target="numpy")(X)
+    assert "GRAVITY = 9.81" in written.source
+    np.testing.assert_allclose(written(X), jax.jit(fall)(X), rtol=1e-6)
+
+
+def along_rows(f: Any) -> Any:
+    return (jnp.roll(f, -1, 0) - jnp.roll(f, 1, 0)) / 2
+
+
+def along_columns(f: Any) -> Any:
+    return (jnp.roll(f, -1, 1) - jnp.roll(f, 1, 1)) / 2
+
+
+def test_functions_with_two_names_stay_two() -> None:
+    def curl(u: Any, v: Any) -> Any:
+        return along_rows(v) - along_columns(u) + along_rows(u * v)
+
+    source = untrace.decompile(curl)(*[jnp.outer(X, X)] * 2).source
+    assert "along_rows(v) - along_columns(u) + along_rows(u * v)" in source, source
