@@ -80,7 +80,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 COMMAND = [sys.executable, "-m", "untrace.cli"]
 # The tests change the folder, and a PYTHONPATH may be relative.
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
 
 
 # -- starting --------------------------------------------------------------------------------------
