@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 import untrace
 from untrace import _html
+from untrace.driver.in_c import InC
+from untrace.driver.translated import Translated
+from untrace.prove.report import Proof
 from untrace.tools.doctor.diagnosis import Diagnosis, Finding, Range
 from untrace.tools.minimize.minimal import Minimal
 from untrace.tools.probe import Frame
@@ -115,6 +118,8 @@ def displays(text: str) -> list[str]:
         Watched(text, None, text, (text,), records)._repr_html_(),
         Diagnosis(text, text, 1, (finding,), text, text, ranges, (text,), (text,), text)._repr_html_(),
         Minimal(text, text, (), (2, 1), text, text, True, 3, decompiled)._repr_html_(),
+        Translated(text, text, text, Proof("bits", text), {}, (text,))._repr_html_(),
+        InC(text, text, text, Proof("bits", text), None, None, None, (text,))._repr_html_(),
     ]
 
 

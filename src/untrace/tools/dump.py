@@ -116,6 +116,7 @@ def _json(subject: Subject) -> str:
     return "\n".join(subject.watched.json_lines())
 
 
+# What a tool has to say of a program is one line here, and in the index and the documentation by that.
 PARTS = (
     Part(1, "source.py", "the file that the function comes from", _source),
     Part(2, "jaxpr.txt", "what JAX traces", _text(_jaxpr)),
@@ -208,7 +209,7 @@ def _make(part: Part, subject: Subject, staging: Path, dumped: Dumped) -> None:
 
 
 def _index(title: str, dumped: Dumped, digests: dict[str, str | None]) -> Iterator[str]:
-    yield f"{title}, by untrace {__version__} and jax {jax.__version__}"
+    yield f"{_safe(title)}, by untrace {__version__} and jax {jax.__version__}"
     width = max(len(part.path) for part in PARTS) + 2
     for heading, parts in (("", dumped.made), ("Could not be made:", dumped.missing)):
         if parts:
