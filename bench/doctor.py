@@ -1,9 +1,10 @@
-"""What `untrace.doctor` finds of the functions in `doctor_cases.py`, and what it says of healthy ones.
+"""What `untrace.doctor` finds of the functions in `doctor_cases.py` and `doctor_fresh.py`, and what it says of healthy ones.
 
-    python bench/doctor.py [--only NAME ...] [--quick]
+    python bench/doctor.py [--only NAME ...] [--fresh] [--quick]
 
 Of a faulty function: found, the statement, the cause, a repair, and its worst error on the case's points in ULP (of the
-textbook's result in float64). Of a healthy one: whether anything was found. --quick leaves the healthy ones out.
+textbook's result in float64). Of a healthy one: whether anything was found. --fresh: only those that were frozen before the
+doctor was run on them, which else are counted by themselves as well. --quick leaves the healthy ones out.
 """
 
 from __future__ import annotations
@@ -13,11 +14,18 @@ import inspect
 import time
 
 import doctor_cases as cases
+import doctor_fresh
 import doctor_healthy  # noqa: F401  # fills the list
 import jax
 import numpy as np
 
 import untrace
+
+KEYS = ("found", "statement", "cause", "repaired")
+
+
+def is_fresh(case: cases.Case) -> bool:
+    return hasattr(doctor_fresh, case.name)
 
 
 def marked_line(function) -> int:
@@ -68,32 +76,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--fresh", action="store_true")
     options = parser.parse_args()
-    counts: dict[str, int] = dict.fromkeys(("found", "statement", "cause", "repaired"), 0)
-    faulty = [c for c in cases.FAULTY if not options.only or c.name in options.only]
+    faulty, healthy = [
+        [c for c in every if (not options.only or c.name in options.only) and (not options.fresh or is_fresh(c))]
+        for every in (cases.FAULTY, cases.HEALTHY)
+    ]
+    found: dict[str, dict[str, bool]] = {}
     for case in faulty:
         try:
             right, text = examine(case)
         except Exception as error:  # a bench goes on
             right, text = {}, f"{case.name}: {type(error).__name__}: {error}"
-        for key, value in right.items():
-            counts[key] += value
+        found[case.name] = right
         print(text, flush=True)
-    alarms = 0
-    healthy = [c for c in cases.HEALTHY if not options.only or c.name in options.only]
+    alarms: list[cases.Case] = []
     for case in [] if options.quick else healthy:
         try:
-            found = untrace.doctor(case.function)(*case.args)
+            diagnosis = untrace.doctor(case.function)(*case.args)
             alarm = "; ".join(
-                f"{f.severity} {f.cause} `{f.statement}`: {f.detail} for {f.example}" for f in found.findings
+                f"{f.severity} {f.cause} `{f.statement}`: {f.detail} for {f.example}" for f in diagnosis.findings
             )
         except Exception as error:
             alarm = f"{type(error).__name__}: {error}"
-        alarms += bool(alarm)
         if alarm:
+            alarms.append(case)
             print(f"ALARM {case.name}: {alarm}", flush=True)
-    print(f"{jax.__version__}: {len(faulty)} faulty: " + ", ".join(f"{v} {k}" for k, v in counts.items()))
-    print(f"{len(healthy)} healthy: {alarms} false alarms")
+    for what, chosen in (("fresh", is_fresh), ("all", lambda case: True))[: 1 if options.fresh else 2]:
+        counted = [found[c.name] for c in faulty if chosen(c)]
+        counts = [f"{sum(right.get(key, False) for right in counted)} {key}" for key in KEYS]
+        print(f"{jax.__version__}, {what}: {len(counted)} faulty: {', '.join(counts)}")
+        print(f"{sum(map(chosen, healthy))} healthy: {sum(map(chosen, alarms))} false alarms")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 import untrace
+from untrace.tools import dump as dumps
 
 PAGE = Path(__file__).resolve().parent / "tools.md"
 
@@ -144,6 +145,44 @@ Each candidate runs in a process of its own, with a limit (`seconds=`), which is
 ```console
 $ untrace minimize model.py:step @model.py:make_args --fault nonfinite -o least.py
 ```
+
+## `untrace dump`: all of it as files
+
+```console
+$ untrace dump dumped model.py:step @model.py:make_args
+```
+
+| file | what it is |
+|---|---|
+{files}
+
+`{index}` lists them, with what was proven of each text.
+What cannot be made stands there with the reason, and stops no other file.
+The same program gives the same bytes, in every process: two dumps are compared with `diff -r`.
+
+The folder is made where there is none.
+Files that an earlier dump wrote are replaced; where there are others, or you have changed some, the dump is refused, and `--overwrite` replaces those of the same names.
+The command ends with 3 where the program could not be written at all.
+
+## In a notebook
+
+As the last line of a cell, a `Decompiled` shows its highlighted source and what was proven, a run of `watch` tables of its statements in functions and turns that fold, a `Diagnosis` the findings, the errors by ranges, the lines that go wrong and the repaired source, and what `minimize` found its program.
+It is HTML without scripts, light or dark as your system is.
+
+## Breakpoints
+
+A written module is ordinary Python, and its statements are those of the program: a debugger stops in them.
+
+```console
+$ python -m pdb train.py
+(Pdb) b grad_loss.py:18
+(Pdb) c
+> grad_loss.py(18)layer()
+(Pdb) p hidden
+```
+
+Called as it is, an entry runs each operation when its line is reached, and names have values.
+Under `jax.vmap`, `jax.grad` and `jax.jit`, and in the bodies of loops, it stops while JAX traces: names have shapes and types there, and `jax.debug.print` or `untrace.watch` shows the values.
 """
 
 
@@ -174,8 +213,16 @@ def page() -> str:
         found = untrace.minimize(step, untrace.nonfinite())(params, 0 * x, target)
         now, before = found.equations
         least = found.source.partition('"""\n\n')[2]
+        files = "\n".join(f"| `{part.path}` | {part.what} |" for part in dumps.PARTS)
         return TEXT.format(
-            model=MODEL, watched="\n".join(watched.lines()), compared=compared, now=now, before=before, least=least
+            model=MODEL,
+            watched="\n".join(watched.lines()),
+            compared=compared,
+            now=now,
+            before=before,
+            least=least,
+            files=files,
+            index=dumps.INDEX,
         )
 
 

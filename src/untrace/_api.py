@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from untrace import jax_compat
+from untrace import _html, jax_compat
 from untrace._errors import OptionError
 from untrace._garbage import no_collections
 from untrace._options import WORDS, Options
@@ -29,6 +29,7 @@ from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
 from untrace.prove.saving import save_module
 from untrace.prove.source_map import SourceMap
+from untrace.python import helpers
 from untrace.targets.jax.rules.table import JAX
 
 __all__ = ["Decompiled", "decompile", "from_jaxpr", "rule", "steps"]
@@ -75,6 +76,10 @@ class Decompiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the text on the original's arguments; returns the original's pytree."""
         return getattr(self.module, self.name)(*args, **kwargs)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what was proven, and the highlighted source."""
+        return _html.written(self.name, [str(self.proof), *self.notes], *helpers.parted(self.source))
 
     def origin(self, line: int) -> str:
         """`file.py:12 (function)` of the user's statement behind a line of `source` (1-based), "" where there is none."""

@@ -73,6 +73,13 @@ def source_file(spec: str) -> Path | None:
     return Path(place) if is_file(place) else None
 
 
+def defining_file(spec: str) -> Path | None:
+    """The file of the module that `spec` names, also where that is a dotted path; None where it has none."""
+    place, _ = _split(spec)
+    file = Path(load_module(place).__file__ or "")
+    return file if file.is_file() else None
+
+
 def is_file(place: str) -> bool:
     """Is `place` a file's path rather than a dotted module path?"""
     return place.endswith(".py") or "/" in place or "\\" in place

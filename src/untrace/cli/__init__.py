@@ -1,4 +1,4 @@
-"""The command line: `untrace demo`, `untrace write`, `untrace show`, `verify`, `watch`, `doctor` and `minimize`.
+"""The command line: `untrace demo`, `untrace write`, `untrace show`, `verify`, `watch`, `doctor`, `minimize` and `dump`.
 
 Text goes to stdout and talk to stderr.  The exit codes:
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     verbs = {
         "demo": texts.demo, "write": texts.write, "show": texts.show, "verify": texts.verify,
-        "watch": tools.watch, "doctor": tools.doctor, "minimize": tools.minimize,
+        "watch": tools.watch, "doctor": tools.doctor, "minimize": tools.minimize, "dump": tools.dump,
     }  # fmt: skip
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_overview_parser().format_help(), end="")
@@ -87,6 +87,7 @@ def _overview_parser() -> argparse.ArgumentParser:
         ("watch", "run a function and print its values, statement by statement"),
         ("doctor", "say where numbers go wrong, why, and what to write instead"),
         ("minimize", "find the smallest program that still has a fault"),
+        ("dump", "write all of that as numbered files of a folder"),
     ):
         verbs.add_parser(name, help=purpose)
     return parser

@@ -25,6 +25,7 @@ examples:
   untrace watch model.py:step @model.py:make_args --only "layer*" --save run.npz
   untrace doctor model.py:loss @model.py:make_args --grad
   untrace minimize model.py:step @model.py:make_args --fault nonfinite -o least.py
+  untrace dump dumped model.py:step @model.py:make_args
 
 ARGS, one for each positional argument of the function that is written:
   f32[8,128]  bf16[4]  i32[]  bool[2]  key       arrays, as JAX prints their types

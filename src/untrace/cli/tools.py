@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from untrace import _locate
 from untrace._errors import OutputExistsError
 from untrace.cli.arguments import Job, Parser, add_function_arguments, check_output, load_job, make_terminal
 
@@ -126,6 +127,34 @@ def minimize(argv: list[str]) -> int:
     if not found.finished:
         terminal.say("note: the search was ended before it was through; a larger --budget goes on")
     return 0
+
+
+def dump(argv: list[str]) -> int:
+    parser = Parser(
+        prog="untrace dump",
+        description="Write all that there is to know of a function as numbered files: its source, the jaxpr, the texts, the"
+        " source map, a run's values, what the doctor says, StableHLO and HLO, the other targets, and an index.",
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="the folder to write, which is made")
+    add_function_arguments(parser)
+    parser.add_argument(
+        "--overwrite", "--force", action="store_true", help="write into a folder that holds other or changed files"
+    )
+    _add_seed(parser)
+    options = parser.parse_intermixed_args(argv)
+    terminal = make_terminal()
+    with terminal.working("importing JAX"):
+        from untrace.tools import dump as dumps
+    job = load_job(options)
+    file = _locate.defining_file(options.target)
+    subject = dumps.Subject(job.function, job.args, job.kwargs, file, options.seed)
+    under = "".join(f", {transform.name}" for transform in options.transforms)
+    title = f"{Path(options.target).name}{under}"
+    with terminal.working("tracing, writing, proving, running and examining"):
+        dumped = dumps.dump(subject, options.folder, title, options.overwrite, terminal.say)
+    missing = f"; {len(dumped.missing)} parts could not be made" if dumped.missing else ""
+    terminal.say(f"wrote {options.folder}{missing}: {options.folder / dumps.INDEX} says what is there")
+    return 0 if dumped.text else 3
 
 
 def _add_seed(parser: argparse.ArgumentParser) -> None:

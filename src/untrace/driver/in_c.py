@@ -11,7 +11,7 @@ import jax
 import jax.extend
 import numpy as np
 
-from untrace import jax_compat
+from untrace import _html, jax_compat
 from untrace._errors import OptionError, ProofError
 from untrace._options import Options
 from untrace._version import __version__
@@ -94,6 +94,10 @@ class InC:
         if self._compiled is None:
             self._compiled = self.compile()
         return jax.tree.map(np.copy, self._compiled(*args, **kwargs))
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what was proven, and the highlighted source."""
+        return _html.written(f"{self.name} ({self.target})", [str(self.proof), *self.notes], self.source, language="c")
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> str:
         """Writes source, header, an example with a `main`, and a CMakeLists.txt into the folder `path`; returns the path.

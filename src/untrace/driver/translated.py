@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from untrace import jax_compat
+from untrace import _html, jax_compat
 from untrace.ir.types import Data, PyTree
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
 from untrace.prove.saving import save_module
+from untrace.python import helpers
 
 
 @dataclass(eq=False)
@@ -52,6 +53,12 @@ class Translated:
         """A leaf of the original's arguments as the text takes it; what is no array of JAX's or NumPy's stays."""
         is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
         return self._into(jax_compat.as_numpy(leaf)) if is_array else leaf
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what was proven, and the highlighted source."""
+        return _html.written(
+            f"{self.name} ({self.target})", [str(self.proof), *self.notes], *helpers.parted(self.source)
+        )
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> str:
         """Writes the module to `path`, and its large constants to an `.npz` beside it; returns the path.

@@ -350,6 +350,11 @@ def _constants_by_value(lines: list[str]) -> list[str]:
     return found
 
 
+def without_places(text: str) -> str:
+    """The optimised HLO text without the lines of the source that its instructions came from."""
+    return _METADATA.sub("", _TABLES.sub("", text))
+
+
 def normalise_optimised(text: str) -> str:
     """Optimised HLO text without names, the order of independent instructions, and that of the factors of a product.
 

@@ -74,6 +74,13 @@ def names_at_end() -> list[str]:
     return sorted(set(_LAST.values()))
 
 
+def parted(source: str) -> tuple[str, str]:
+    """The text of a module, and the helpers at its end, "" where it has none."""
+    places = [source.find(f"\n\n\ndef {name}(") for name in names_at_end()]
+    end = min([p for p in places if p >= 0], default=len(source))
+    return source[:end].rstrip("\n") + "\n", source[end:].strip("\n")
+
+
 def all_names() -> set[str]:
     """What helpers are called in texts, wherever they stand."""
     return {*_LAST.values(), *[function.__name__ for function in _FUNCTIONS.values()]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,10 +17,42 @@ _WIDEST = 64  # characters of a statement
 
 def lines_of(records: Iterable[Record]) -> Iterator[str]:
     """A line for each record, and one before those of each function and turn; each function is one step further in."""
-    return Layout().lines(records)
+    for row in rows_of(records):
+        if isinstance(row, Head):
+            yield f"{'  ' * (row.depth - 1)}▸ {row.label}"
+        else:
+            said = f"{'  ' * (row.depth + row.inner)}{row.said}"
+            yield "".join((said, *[f"   {x}" for x in (row.numbers,) if x], *[f"  {x}" for x in (row.end,) if x]))
 
 
-class Layout:
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A function that begins, or a turn of a loop: so many functions are around it."""
+
+    depth: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A statement, or one of its arrays, which is `inner` steps further in than the function, in which `depth` others are
+    around it. `end`: the author's line, and whether it was computed again."""
+
+    depth: int
+    inner: int
+    said: str
+    numbers: str = ""
+    end: str = ""
+
+
+def rows_of(records: Iterable[Record]) -> Iterator[Head | Row]:
+    """What there is to show of records, in their order."""
+    layout = _Layout()
+    for record in records:
+        yield from layout.of(record)
+
+
+class _Layout:
     """Remembers between records which functions and turns the last one was in, and which statement has been said."""
 
     def __init__(self) -> None:
@@ -27,36 +60,31 @@ class Layout:
         self._statement: tuple[object, ...] = ()
         self._parts: set[str] = set()
 
-    def lines(self, records: Iterable[Record]) -> Iterator[str]:
-        for record in records:
-            yield from self.of(record)
-
-    def of(self, record: Record) -> Iterator[str]:
+    def of(self, record: Record) -> Iterator[Head | Row]:
         yield from self._heads(_labels(record))
-        indent = "  " * max(len(record.frames) - 1, 0)
-        end = f"{'  (again)' if record.again else ''}{f'  {record.author}' if record.author else ''}"
+        depth = max(len(record.frames) - 1, 0)
+        end = "  ".join(word for word in ("(again)" if record.again else "", record.author) if word)
         statement = record.line, record.statement
         if record.kind != VALUE or not record.statement:
-            indent += "  " * (self._statement == statement and bool(self._parts))
-            yield f"{indent}{record.shown_name}   {described(record)}"
+            inner = int(self._statement == statement and bool(self._parts))
+            yield Row(depth, inner, record.shown_name, described(record))
         elif _has_one_part(record):
             self._statement, self._parts = statement, set()
-            yield f"{indent}{_cut(record.statement)}   {described(record)}{end}"
+            yield Row(depth, 0, _cut(record.statement), described(record), end)
         else:
             if statement != self._statement or record.name in self._parts:
                 self._statement, self._parts = statement, set()
-                yield f"{indent}{_cut(record.statement)}{end}"
+                yield Row(depth, 0, _cut(record.statement), "", end)
             self._parts.add(record.name)
-            yield f"{indent}  {record.name}   {described(record)}"
+            yield Row(depth, 1, record.name, described(record))
 
-    def _heads(self, labels: list[str]) -> Iterator[str]:
-        """A line for each function that begins, and for a turn."""
+    def _heads(self, labels: list[str]) -> Iterator[Head]:
         pairs = zip(labels, self._labels, strict=False)
         same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(labels), len(self._labels)))
         self._labels = labels
         for depth in range(max(same, 1), len(labels)):
             self._statement = ()
-            yield f"{'  ' * (depth - 1)}▸ {labels[depth]}"
+            yield Head(depth, labels[depth])
 
 
 def _labels(record: Record) -> list[str]:

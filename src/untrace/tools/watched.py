@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +11,10 @@ from untrace._errors import OptionError
 from untrace.ir.types import PyTree
 from untrace.tools import render
 from untrace.tools.compare import Comparison, compare_records
+from untrace.tools.folded import run_as_html
 from untrace.tools.probe import VALUE
 from untrace.tools.records import Record
 from untrace.tools.saving import read_run, save_run
-
-_MOST_LINES = 2000  # of what is shown by itself
 
 
 @dataclass(eq=False)
@@ -102,8 +100,8 @@ class Watched:
         return "\n".join([*self.lines(), *[f"note: {note}" for note in self.notes]])
 
     def _repr_html_(self) -> str:
-        shown = [line for _, line in zip(range(_MOST_LINES), self.lines(), strict=False)]
-        return f"<pre>{html.escape(chr(10).join(shown))}</pre>"
+        """For notebooks: tables of the statements, in functions and turns that fold."""
+        return run_as_html(self.name, render.beside(self._records), self.notes)
 
 
 def load_run(path: str | os.PathLike[str]) -> Watched:

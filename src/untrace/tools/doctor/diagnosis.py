@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import os
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from untrace import _html
 from untrace.prove.saving import save_module
 from untrace.python import helpers
 
@@ -120,10 +120,9 @@ class Diagnosis:
             yield ""
             yield "repaired:"
             yield ""
-            places = [self.source.find(f"\n\n\ndef {name}(") for name in helpers.names_at_end()]
-            end = min([p for p in places if p >= 0], default=None)
-            yield self.source[:end].rstrip("\n")
-            if end is not None:
+            text, rest = helpers.parted(self.source)
+            yield text.rstrip("\n")
+            if rest:
                 yield "\n\n# ... and the helpers of its guard"
 
     def to_json(self) -> str:
@@ -139,8 +138,28 @@ class Diagnosis:
         return None if self.source is None else save_module(path, self.source, dict(self.arrays), overwrite)
 
     def _repr_html_(self) -> str:
-        """For notebooks: the text, escaped."""
-        return f"<pre>{html.escape(str(self))}</pre>"
+        """For notebooks: the findings, the errors by ranges, the text with the lines that go wrong, the repaired source."""
+        head = _html.element("b", next(self._lines()))
+        parts = [_html.element("div", *_shown(finding)) for finding in self.findings]
+        if self.ranges:
+            heads, *rows = _columns(self.ranges, self.source is not None)
+            parts.append(_html.table(rows, heads))
+        parts += [_html.element("div", f"note: {remark}", kind="dim") for remark in self.remarks]
+        if self.text:
+            marked = [f.line for f in self.findings if f.line]
+            parts.append(_html.folded("the text that was examined", _html.code(self.text, marked=marked)))
+        if self.source is not None:
+            title = ", ".join((f"repaired: {', '.join(self.repairs)}", *[p for p in (self.proof,) if p]))
+            parts.append(_html.folded(title, *_html.codes(*helpers.parted(self.source)), is_open=True))
+        return _html.display(head, *parts)
+
+
+def _shown(finding: Finding) -> Iterator[_html.Markup]:
+    """A finding in HTML: its severity, its statement, and the rest of what it says below."""
+    what, *rest = str(finding).split("\n")
+    yield _html.element("span", finding.severity, kind=finding.severity)
+    yield _html.joined([what.removeprefix(finding.severity)])
+    yield _html.element("pre", "\n".join(rest))
 
 
 def _plain(value: object) -> object:
@@ -159,15 +178,19 @@ def _ulps(error: float) -> str:
 
 
 def _table(ranges: Sequence[Range], is_repaired: bool) -> Iterator[str]:
-    """The worst errors by the size of the inputs, with a bar for each: its length is the logarithm."""
-    width = max(len("inputs"), *[len(r.inputs) for r in ranges])
-    head = f"{'inputs':{width}}  {'worst ULP':>10}"
-    yield head + (f"  {'repaired':>10}" if is_repaired else "")
+    """The worst errors by the size of the inputs, as lines."""
+    rows = list(_columns(ranges, is_repaired))
+    width = max(len(row[0]) for row in rows)
+    for inputs, *errors, bar in rows:
+        yield "  ".join((f"{inputs:{width}}", *[f"{e:>10}" for e in errors], bar)).rstrip()
+
+
+def _columns(ranges: Sequence[Range], is_repaired: bool) -> Iterator[tuple[str, ...]]:
+    """A head, and the worst errors by the size of the inputs, with a bar for each: its length is the logarithm."""
+    yield ("inputs", "worst ULP", *["repaired"] * is_repaired, "")
     for r in ranges:
-        line = f"{r.inputs:{width}}  {_short(r.written):>10}"
-        if is_repaired:
-            line += f"  {_short(r.repaired):>10}"
-        yield f"{line}  {_bar(r.written, r.repaired if is_repaired else r.written)}".rstrip()
+        bar = _bar(r.written, r.repaired if is_repaired else r.written)
+        yield (r.inputs, _short(r.written), *[_short(r.repaired)] * is_repaired, bar)
 
 
 def _short(error: float) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from untrace import jax_compat
+from untrace import _html, jax_compat
 from untrace._api import Decompiled, decompile, from_jaxpr
 from untrace._errors import OptionError, UntraceError
 from untrace.ir.types import Data
@@ -61,10 +61,18 @@ class Minimal:
         """
         return save_module(path, self.source, self._arrays, overwrite)
 
-    def __str__(self) -> str:
+    @property
+    def _found(self) -> str:
         now, before = self.equations
         end = "" if self.finished else "; the search was ended before it was through"
-        return f"{self.source}\n# {before} equations before, {now} now; {self.tried} candidates were run{end}"
+        return f"{before} equations before, {now} now; {self.tried} candidates were run{end}"
+
+    def __str__(self) -> str:
+        return f"{self.source}\n# {self._found}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what was found, and the highlighted source."""
+        return _html.written(self.name, [f"{self.predicate}: {self.fault}", self._found], self.source)
 
 
 def minimize(
