@@ -17,7 +17,7 @@ from untrace.ir.types import Parameter
 from untrace.provenance import syntax
 from untrace.provenance.whose import file_kind
 from untrace.tools.lint.findings import LintFinding, in_units
-from untrace.tools.lint.program import Linted, Place, bytes_of, typed
+from untrace.tools.lint.program import Linted, Place, bodies_run, bytes_of, resolved, typed
 
 _LARGE = 1 << 20  # bytes
 # What is asked of an array without its values.
@@ -159,11 +159,13 @@ def _static_numbers(function: Callable[..., object], static: Mapping[int | str, 
 def large_constants(linted: Linted) -> Iterator[LintFinding]:
     known: IdentityMap[object, None] = IdentityMap()
     for seen in linted.seen:
-        for atom in seen.equation.inputs:
-            if type(atom) is not Constant or atom.value in known or bytes_of(atom.aval) < _LARGE:
-                continue
+        passed = {a for _, given in bodies_run(seen.equation) for a in given.values()}
+        for operand in seen.equation.inputs:
+            atom, _ = resolved(operand, seen.scope)
             frame = seen.frame
-            if frame is None:
+            if type(atom) is not Constant or operand in passed or frame is None:
+                continue  # where it is passed on, it is used further in
+            if atom.value in known or bytes_of(atom.aval) < _LARGE:
                 continue
             known[atom.value] = None
             linted.captured.name_constants([atom.value])
