@@ -19,7 +19,7 @@ from untrace.ir.types import Data, Parameter
 from untrace.provenance import syntax
 from untrace.provenance.sites import Frame
 from untrace.tools.lint.findings import LintFinding
-from untrace.tools.lint.program import Linted, Place, Scope, Seen, Values, count_in, count_of
+from untrace.tools.lint.program import Linted, Place, Scope, Seen, Values, count_in, count_of, needed_for, params_read
 
 _LEAST_TURNS = 4
 _LEAST_SAVED = 12  # equations
@@ -285,10 +285,10 @@ def _turns_of(loop: While, seen: Seen) -> int | None:
         loop.body.params[: loop.consts - loop.condition_consts],
     )
     places = {p: i for i, p in enumerate(loop.body.params[len(consts) :])}
-    needed = {loop.condition.params.index(p) - len(ours) for p in _read(loop.condition, loop.condition.results)}
+    needed = {loop.condition.params.index(p) - len(ours) for p in params_read(loop.condition, loop.condition.results)}
     counted = {i for i in needed if i >= 0}
     while True:  # what the counters are computed from
-        read = _read(loop.body, [loop.body.results[i] for i in sorted(counted)])
+        read = params_read(loop.body, [loop.body.results[i] for i in sorted(counted)])
         more = {places[p] for p in read if p in places} - counted
         if not more:
             break
@@ -297,13 +297,13 @@ def _turns_of(loop: While, seen: Seen) -> int | None:
     known = {i: values.of(carry[i], seen.scope) for i in counted}
     inputs = seen.equation.inputs
     given = {p: values.of(a, seen.scope) for p, a in zip((*ours, *consts), inputs, strict=False)}
-    body_reads = _read(loop.body, [loop.body.results[i] for i in sorted(counted)])
-    condition_reads = _read(loop.condition, loop.condition.results)
+    body_reads = params_read(loop.body, [loop.body.results[i] for i in sorted(counted)])
+    condition_reads = params_read(loop.condition, loop.condition.results)
     if not counted or any(x is None for x in known.values()) or loop.condition.result_avals[0].shape:
         return None
     if any(given.get(p, 0) is None for p in (*body_reads, *condition_reads)):
         return None
-    if any(e.effects for f in (loop.condition, loop.body) for e in _needed(f, _results(loop, f, counted))):
+    if any(e.effects for f in (loop.condition, loop.body) for e in needed_for(f, _results(loop, f, counted))):
         return None
     return _counted_turns(loop, sorted(counted), known, given)
 
@@ -344,24 +344,7 @@ def _counted_turns(
     return turns if turns < _MOST_TURNS else None
 
 
-def _needed(function: Function, results: Sequence[Atom]) -> list[Equation]:
-    """The equations that some results need."""
-    wanted = {r for r in results if type(r) is Value}
-    found = []
-    for equation in reversed(function.equations):
-        if not wanted.isdisjoint([o for o in equation.outputs if o is not None]):
-            found.append(equation)
-            wanted.update(a for a in equation.inputs if type(a) is Value)
-    return found[::-1]
-
-
 def _part(function: Function, results: Sequence[Atom]) -> Function:
     """The function of what some results need."""
-    params = [p for p in function.params if p in _read(function, results)]
-    return Function(function.name, params, _needed(function, results), list(results), function.jaxpr)
-
-
-def _read(function: Function, results: Sequence[Atom]) -> set[Value]:
-    """The parameters that some results need."""
-    read = {a for e in _needed(function, results) for a in e.inputs if type(a) is Value}
-    return (read | {r for r in results if type(r) is Value}) & set(function.params)
+    params = [p for p in function.params if p in params_read(function, results)]
+    return Function(function.name, params, needed_for(function, results), list(results), function.jaxpr)

@@ -11,7 +11,7 @@ from untrace.ir.types import Aval
 from untrace.provenance.sites import Frame
 from untrace.tools.authors import runs_library
 from untrace.tools.lint.findings import LintFinding
-from untrace.tools.lint.program import Linted, Scope, Seen, bytes_of, resolved, typed
+from untrace.tools.lint.program import Linted, Scope, Seen, bytes_of, params_read, resolved, typed
 
 # What converts because the author says so, or has an accuracy of its own inside.
 _WRITTEN = frozenset(
@@ -93,8 +93,6 @@ def _cause(linted: Linted, reader: Seen, wide: Value, frames: Sequence[Frame]) -
 
 def weak_results(linted: Linted) -> Iterator[LintFinding]:
     params, program = linted.program.params, linted.program
-    if any(p.aval.weak_type for p in params):
-        return  # they come from numbers that were passed as such
     strong = {(p.aval.shape, p.aval.dtype) for p in params}
     makers = {o: s for s in linted.seen if s.scope.outer is None for o in s.equation.outputs if o is not None}
     known: set[tuple[str, int]] = set()
@@ -102,6 +100,8 @@ def weak_results(linted: Linted) -> Iterator[LintFinding]:
         aval = result.aval
         if type(result) is not Value or not aval.weak_type or (aval.shape, aval.dtype) not in strong:
             continue
+        if any(p.aval.weak_type for p in params_read(program, [result])):
+            continue  # it comes from a number that was passed as such
         seen = makers.get(result)
         frame = seen.frame if seen is not None else None
         if frame is None or (frame.file, int(frame.line)) in known:
