@@ -8,9 +8,11 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.experimental import checkify
 
 import untrace
 from untrace import cli
@@ -168,6 +170,32 @@ def test_a_loop_of_the_program_is_run_for_its_indices():
     assert not untrace.lint(f)(jnp.ones(5), 5)
     (found,) = untrace.lint(f)(jnp.ones(5), 7)
     assert found.cost == {"elements": 2}
+
+
+def test_constants_without_a_number_are_the_same_in_both_traces():
+    def f(x):
+        return x + jnp.full(3, jnp.nan, jnp.bfloat16), x * np.array([np.nan, 1.0, -0.0], np.float32)
+
+    assert not untrace.lint(f, rules="frozen-value")(jnp.ones(3))
+
+
+def test_the_numbers_of_checkify_are_its_own():
+    def f(x):
+        checkify.check(x[0] < 10, "too large: {x}", x=x[0])
+        return jnp.log(x)
+
+    found = untrace.lint(checkify.checkify(f))(jnp.ones(3))
+    assert not found and "checkify" in found.notes[0]
+
+
+def test_a_weak_part_of_a_state_is_found_and_a_weak_count_is_not():
+    def step(state, x):
+        done = jnp.where(x[0] > 0, 0, 1)
+        return {"n": done, "x": state["x"] + x}, done
+
+    found = untrace.lint(step, rules="weak-type")({"n": jnp.int32(0), "x": jnp.ones(3)}, jnp.ones(3))
+    assert len(found) == 1
+    assert not untrace.lint(lambda n, x: jnp.where(x[0] > n, 0, 1), rules="weak-type")(jnp.int32(0), jnp.ones(3))
 
 
 def test_a_report_is_a_sequence_and_json():

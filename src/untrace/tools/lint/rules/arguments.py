@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 
@@ -78,9 +79,7 @@ def _ends_one(paths: Sequence[str], path: str) -> bool:
 
 def _is_plain(path: str, argument: str) -> bool:
     """Whether a leaf stands in dicts, lists and tuples alone."""
-    return "." not in path[len(argument) :].replace("['", "").partition("[")[0] and not path[
-        len(argument) :
-    ].startswith(".")
+    return re.fullmatch(r"(\['[^']*'\]|\[\d+\])*", path[len(argument) :]) is not None
 
 
 def _is_asked_for_facts(definition: ast.AST, argument: str) -> bool:

@@ -32,7 +32,7 @@ RULES = (
     Rule("unused-input", unused_inputs, "an argument, or a part of a tree, that no result depends on"),
     Rule("static-branch", static_branches, "an `if` that a static number has decided"),
     Rule("callback-in-loop", callbacks_in_loops, "a callback in each turn of a loop"),
-    Rule("gather-slice", gathers_of_slices, "indices that lie side by side, where a slice would do"),
+    Rule("gather-slice", gathers_of_slices, "indices in a row, evenly spaced, where a slice would do"),
     Rule("while-as-scan", whiles_that_count, "a `while_loop` whose number of turns the program knows, where a loop with a derivative would do"),
     Rule("idle-checkpoint", idle_checkpoints, "a function that `jax.checkpoint` computes again, and saves nothing by it"),
     Rule("frozen-value", frozen_values, "a value that is another one each time the function is traced: the time, NumPy's random numbers, a counter"),

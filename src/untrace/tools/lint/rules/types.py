@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import jax
 import jax.numpy as jnp
 
 from untrace.ir.nodes import Atom, Equation, Literal, Value
@@ -94,10 +95,14 @@ def _cause(linted: Linted, reader: Seen, wide: Value, frames: Sequence[Frame]) -
 def weak_results(linted: Linted) -> Iterator[LintFinding]:
     params, program = linted.program.params, linted.program
     strong = {(p.aval.shape, p.aval.dtype) for p in params}
+    inputs = {path[path.find("[") :] for path in linted.paths if "[" in path}  # of a state, by where in it they are
+    paths = jax.tree_util.tree_leaves_with_path(linted.captured.out_example)
     makers = {o: s for s in linted.seen if s.scope.outer is None for o in s.equation.outputs if o is not None}
     known: set[tuple[str, int]] = set()
-    for result in program.results:
+    for result, (path, _) in zip(program.results, paths, strict=True):
         aval = result.aval
+        if not aval.shape and not jax.tree_util.keystr(path).endswith(tuple(inputs)):
+            continue  # a count
         if type(result) is not Value or not aval.weak_type or (aval.shape, aval.dtype) not in strong:
             continue
         if any(p.aval.weak_type for p in params_read(program, [result])):
