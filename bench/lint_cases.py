@@ -87,6 +87,21 @@ def first_turn_is_another(x):
     return total
 
 
+@case("unrolled-loop", True, jnp.ones((16, 8)))
+def listed(x):
+    return jnp.stack([jnp.sum(jnp.sin(row)) for row in x])  # <-
+
+
+@case("unrolled-loop", True, jnp.ones((16, 8)))
+def summed(x):
+    return sum(jnp.sum(jnp.sin(x[i])) for i in range(16))  # <-
+
+
+@case("unrolled-loop", False, [_W, _W, _W], _X)
+def three_listed(weights, x):
+    return [jnp.tanh(jnp.sin(x @ w) @ w) for w in weights]
+
+
 @case("unrolled-loop", False, _X, _W)
 def three_turns(x, w):
     for i in range(3):

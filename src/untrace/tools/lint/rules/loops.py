@@ -6,7 +6,6 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import TypeAlias
 
 import jax
@@ -33,17 +32,18 @@ _WHILES = ("while_loop", "fori_loop")
 _PLACES = frozenset(("start_indices", "limit_indices", "name", "ctx_mesh", "jaxpr_thunk"))
 
 Key: TypeAlias = tuple[object, ...]
+Loop: TypeAlias = ast.For | ast.ListComp | ast.GeneratorExp
 
 # ---------------------------------------------------------------- loops that Python unrolled
 
 
 @dataclass(slots=True)
 class _Unrolled:
-    """A `for` loop of the author's with the equations of its turns. `runs`: for each time that it was gone through, and each
+    """A `for` loop, or a comprehension, of the author's with the equations of its turns. `runs`: for each time that it was gone through, and each
     pass of a derivative, the equations in order with what tells them from others."""
 
     frame: Frame
-    loop: ast.For
+    loop: Loop
     depth: int
     runs: dict[Key, list[tuple[Key, Equation]]] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ class _Turns:
 
 
 def unrolled_loops(linted: Linted) -> Iterator[LintFinding]:
-    loops: dict[ast.For, _Unrolled] = {}
+    loops: dict[Loop, _Unrolled] = {}
     for seen in linted.seen:
         frames = seen.site.frames
         if seen.inner is not seen.site or not frames:
@@ -68,13 +68,15 @@ def unrolled_loops(linted: Linted) -> Iterator[LintFinding]:
         for depth, frame in enumerate(frames):
             if frame.library or not frame.line:
                 continue
-            for loop in syntax.loops_around(frame.code, frame.line):
+            for loop in _loops_at(frame):
                 found = loops.setdefault(loop, _Unrolled(frame, loop, depth))
                 run = frames[:depth], frame.code, seen.scope.function, seen.site.phase
                 found.runs.setdefault(run, []).append((_key(seen, depth), seen.equation))
-    reported: list[tuple[CodeType, ast.For]] = []
+    reported: list[tuple[str, int, int]] = []  # file, first and last line
     for unrolled in loops.values():  # the outermost first
-        if any(code is unrolled.frame.code and _holds(outer, unrolled.loop) for code, outer in reported):
+        line = syntax.line_of(unrolled.frame.code, unrolled.loop)
+        end = line + (unrolled.loop.end_lineno or unrolled.loop.lineno) - unrolled.loop.lineno
+        if any(file == unrolled.frame.file and first <= line and end <= last for file, first, last in reported):
             continue
         length = _length(unrolled.loop)
         if length is not None and length < _LEAST_TURNS:
@@ -83,10 +85,9 @@ def unrolled_loops(linted: Linted) -> Iterator[LintFinding]:
         saved = sum(t.saved for t in turns)
         if not turns or saved < _LEAST_SAVED:
             continue
-        reported.append((unrolled.frame.code, unrolled.loop))
+        reported.append((unrolled.frame.file, line, end))
         most = max(turns, key=lambda t: t.count)
         equations, carries = sum(t.equations for t in turns), any(t.carries for t in turns)
-        line = syntax.line_of(unrolled.frame.code, unrolled.loop)
         often = len({run[:3] for run in unrolled.runs})
         count = most.count
         if length is not None and length < count:  # a loop around it was unrolled, too
@@ -117,8 +118,27 @@ def _param(value: Parameter) -> str:
     return str([(f.name, count_in(f)) for f in functions]) if functions else str(value)[:200]
 
 
-def _holds(outer: ast.For, inner: ast.For) -> bool:
-    return outer.lineno < inner.lineno <= (outer.end_lineno or 0)
+def _loops_at(frame: Frame) -> list[Loop]:
+    """The loops that the expression of a frame is in, in its own function, the outermost first."""
+    found: list[Loop] = list(syntax.loops_around(frame.code, frame.line))
+    own = frame.definition if frame.name.startswith("<") else None
+    if isinstance(own, (ast.ListComp, ast.GeneratorExp)):
+        return [own]
+    inner: list[Loop] = []
+    node = frame.node
+    while node is not None and not isinstance(node, ast.stmt):  # a comprehension is in its function from Python 3.12 on
+        outer, part, _ = syntax.parent(frame.code, node)
+        if isinstance(outer, ast.ListComp) and part == "elt":
+            inner.append(outer)
+        node = outer
+    return found + inner[::-1]
+
+
+def _head(loop: Loop) -> tuple[ast.expr, ast.expr]:
+    """What a loop goes through, and what an element is called."""
+    if isinstance(loop, ast.For):
+        return loop.iter, loop.target
+    return loop.generators[0].iter, loop.generators[0].target
 
 
 def _equal_turns(run: Sequence[tuple[Key, Equation]]) -> _Turns | None:
@@ -163,9 +183,9 @@ def _longest(equal: np.ndarray) -> tuple[int, int]:
     return int(stops[longest] - starts[longest]), int(starts[longest])
 
 
-def _length(loop: ast.For) -> int | None:
+def _length(loop: Loop) -> int | None:
     """The number of turns, where it stands in the source: `range(2)`."""
-    call = loop.iter
+    call, _ = _head(loop)
     if isinstance(call, ast.Call) and syntax.dotted(call.func) == "range":
         numbers = [a.value for a in call.args if isinstance(a, ast.Constant) and type(a.value) is int]
         if len(numbers) == len(call.args) and 1 <= len(numbers) <= 3 and 0 not in numbers[2:]:
@@ -173,14 +193,15 @@ def _length(loop: ast.For) -> int | None:
     return None
 
 
-def _as_scan(loop: ast.For, carries: bool) -> str:
+def _as_scan(loop: Loop, carries: bool) -> str:
     """What the loop would be, in the author's names."""
-    target, iterable = ast.unparse(loop.target), loop.iter
+    iterable, name = _head(loop)
+    target = ast.unparse(name)
     if isinstance(iterable, ast.Call) and syntax.dotted(iterable.func) == "range":
         elements = f"jnp.arange({', '.join(map(ast.unparse, iterable.args))})"
     else:
         elements = f"jax.tree.map(lambda *xs: jnp.stack(xs), *{ast.unparse(iterable)})"
-    if not carries:
+    if not carries or not isinstance(loop, ast.For):
         return f"jax.vmap(turn)({elements}), with the body as `def turn({_argument(target)}): ...`: no turn needs another one"
     state = _carried(loop)
     carry = state[0] if len(state) == 1 else f"({', '.join(state)})"

@@ -25,7 +25,7 @@ class Rule:
 
 
 RULES = (
-    Rule("unrolled-loop", unrolled_loops, "a `for` loop of 4 equal turns or more that Python runs while JAX traces"),
+    Rule("unrolled-loop", unrolled_loops, "a `for` loop or comprehension of 4 equal turns or more that Python runs while JAX traces"),
     Rule("large-constant", large_constants, "an array of 1 MiB or more that the function closes over"),
     Rule("promotion", promotions, "an array that becomes wider (`bf16` to `f32`) for another operand, where nobody wrote a conversion"),
     Rule("weak-type", weak_results, "a result made of plain numbers alone, which gives way to other types, beside an argument of its type"),
