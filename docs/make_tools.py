@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 import untrace
 from untrace.tools import dump as dumps
+from untrace.tools.lint.rules.table import RULES
 
 PAGE = Path(__file__).resolve().parent / "tools.md"
 
@@ -47,6 +48,18 @@ def step(params, x, target):
     value, grads = jax.value_and_grad(loss)(params, x, target)
     new = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
     return value, new
+"""
+
+SHARP = """\
+import jax.numpy as jnp
+
+
+def rollout(x, weights, start):
+    for i in range(12):
+        x = jnp.tanh(x @ weights) + 0.1 * i
+    first = x[jnp.arange(3)]
+    y = jnp.sin(x)[: len(weights)]  # a slice may be as long as it likes
+    return first, y[start], jnp.where(x > 0, 1.0, 0.0)
 """
 
 # One sentence on each line, as in all documents.
@@ -120,6 +133,45 @@ $ untrace watch model.py:step @model.py:make_args --compare before.npz
 The last one says where the run differs and exits with 1 if it does.
 Of arguments that are types (`f32[8,128]`) the values are drawn, with `--seed`.
 
+## `untrace.lint`: JAX's sharp bits
+
+```python
+{sharp}```
+
+`print(untrace.lint(rollout)(x, weights, 9))`:
+
+```
+{linted}
+```
+
+A finding is one line of yours, what happens there, what it costs (equations, bytes, turns of a loop, floating point operations, programs that are compiled), and what to write instead.
+Libraries' own lines are not named, and where nothing is certain nothing is said: small arrays, short loops, `x[0]`, a `while_loop` that data ends.
+
+| rule | finds |
+|---|---|
+{rules}
+
+The function is traced, twice, and not compiled.
+Where the arguments have values, what its indices depend on is run with them, up to a limit, and a note says what was left out; of `jax.ShapeDtypeStruct`s the indices are looked at that the program itself knows.
+Of a derivative (`untrace.lint(jax.grad(loss))(x)`) the whole program is looked at, the backward pass too: `idle-checkpoint` needs it.
+`static_argnums=` and `static_argnames=` are those of `jax.jit`, `rules=` names the rules that are looked for.
+
+`# untrace: ignore[gather-slice]` on the line silences a rule there, with commas several, and `# untrace: ignore` all of them.
+
+```python
+found = untrace.lint(rollout)(x, weights, 9)  # a sequence, empty where nothing is found
+found[0].rule, found[0].file, found[0].line, found[0].source
+found[0].message, found[0].cost, found[0].change
+found.to_json()
+```
+
+On the command line the exit code is 1 where there is a finding, else 0:
+
+```console
+$ untrace lint model.py:step @model.py:make_args
+$ untrace lint model.py:step "f32[8,128]" --static train=True --json
+```
+
 ## `untrace.minimize`: the smallest case of a fault
 
 With `0 * x` the same step gives NaNs. `untrace.minimize(step, untrace.nonfinite(), path="least.py")(params, 0 * x, target)` takes equations out of the program, opens calls and the bodies of loops, shortens loops and makes arrays and numbers simpler, as long as the fault stays the same.
@@ -186,20 +238,20 @@ Under `jax.vmap`, `jax.grad` and `jax.jit`, and in the bodies of loops, it stops
 """
 
 
-def model(folder: str) -> ModuleType:
-    """The program as a module of its own, in a file."""
-    path = Path(folder) / "model.py"
-    path.write_text(MODEL, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("model", path)
+def module(folder: str, name: str, text: str) -> ModuleType:
+    """A program as a module of its own, in a file."""
+    path = Path(folder) / f"{name}.py"
+    path.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
 
 
 def page() -> str:
     with tempfile.TemporaryDirectory() as folder:
-        step = model(folder).step
+        step = module(folder, "model", MODEL).step
         grid = jnp.linspace(-1.0, 1.0, 12)
         args = (
             {"w": jnp.sin(9 * grid).reshape(4, 3), "b": jnp.zeros(3)},
@@ -212,6 +264,8 @@ def page() -> str:
         params, x, target = args
         found = untrace.minimize(step, untrace.nonfinite())(params, 0 * x, target)
         now, before = found.equations
+        linted = untrace.lint(module(folder, "sharp", SHARP).rollout)(jnp.ones(4), jnp.eye(4), 9)
+        rules = "\n".join(f"| `{rule.name}` | {rule.finds} |" for rule in RULES)
         least = found.source.partition('"""\n\n')[2]
         files = "\n".join(f"| `{part.path}` | {part.what} |" for part in dumps.PARTS)
         return TEXT.format(
@@ -223,6 +277,9 @@ def page() -> str:
             least=least,
             files=files,
             index=dumps.INDEX,
+            sharp=SHARP,
+            linted=linted,
+            rules=rules,
         )
 
 

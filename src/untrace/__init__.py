@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from untrace.prove.verify import verify
     from untrace.tools.doctor.api import doctor
     from untrace.tools.doctor.diagnosis import Diagnosis, Finding
+    from untrace.tools.lint.api import lint
+    from untrace.tools.lint.findings import LintFinding, LintReport
     from untrace.tools.minimize.minimal import Minimal, minimize
     from untrace.tools.minimize.predicates import compiles_slower_than, crashes, differs, hangs, nonfinite
     from untrace.tools.watch import watch
@@ -31,10 +33,10 @@ if TYPE_CHECKING:
     from untrace.torch.environment import torch_op
 
 __all__ = [
-    "CaptureError", "Decompiled", "Diagnosis", "Finding", "Minimal", "OptionError", "OutputExistsError",
-    "Proof", "ProofError", "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "Watched",
+    "CaptureError", "Decompiled", "Diagnosis", "Finding", "LintFinding", "LintReport", "Minimal", "OptionError",
+    "OutputExistsError", "Proof", "ProofError", "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "Watched",
     "annotate_torch", "compiles_slower_than", "crashes", "decompile", "differs", "doctor", "from_jaxpr",
-    "from_torch", "hangs", "load_run", "minimize", "nonfinite", "rule", "steps", "torch_op", "verify",
+    "from_torch", "hangs", "lint", "load_run", "minimize", "nonfinite", "rule", "steps", "torch_op", "verify",
     "watch",
 ]  # fmt: skip
 
@@ -48,6 +50,8 @@ _HOMES = {
     ),
     **dict.fromkeys(("Watched", "load_run"), "untrace.tools.watched"),
     "doctor": "untrace.tools.doctor.api",
+    "lint": "untrace.tools.lint.api",
+    **dict.fromkeys(("LintFinding", "LintReport"), "untrace.tools.lint.findings"),
     **dict.fromkeys(("Diagnosis", "Finding"), "untrace.tools.doctor.diagnosis"),
     # These need the extra untrace[torch] when they are called.
     "annotate_torch": "untrace.torch.annotate",

@@ -1,9 +1,10 @@
-"""The command line: `untrace demo`, `untrace write`, `untrace show`, `verify`, `watch`, `doctor`, `minimize` and `dump`.
+"""The command line: `untrace demo`, `untrace write`, `untrace show`, `verify`, `watch`, `doctor`, `lint`, `minimize` and `dump`.
 
 Text goes to stdout and talk to stderr.  The exit codes:
 
-    0    done; for `verify`: the functions are the same; for `watch --compare`: the runs are; for `doctor`: nothing is wrong
-    1    of these only: they differ, or numbers go wrong
+    0    done; for `verify`: the functions are the same; for `watch --compare`: the runs are; for `doctor` and `lint`: nothing
+         is wrong
+    1    of these only: they differ, or something is
     2    bad usage: an unknown flag, file, function or type string, or an output file that exists
     3    it could not be done: the function cannot be traced, written or proven
     130  interrupted
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     verbs = {
         "demo": texts.demo, "write": texts.write, "show": texts.show, "verify": texts.verify,
-        "watch": tools.watch, "doctor": tools.doctor, "minimize": tools.minimize, "dump": tools.dump,
+        "watch": tools.watch, "doctor": tools.doctor, "lint": tools.lint, "minimize": tools.minimize, "dump": tools.dump,
     }  # fmt: skip
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_overview_parser().format_help(), end="")
@@ -86,6 +87,7 @@ def _overview_parser() -> argparse.ArgumentParser:
         ("verify", "say whether an edited module is still the same program"),
         ("watch", "run a function and print its values, statement by statement"),
         ("doctor", "say where numbers go wrong, why, and what to write instead"),
+        ("lint", "find JAX's sharp bits: unrolled loops, promotions, indices out of bounds, ..."),
         ("minimize", "find the smallest program that still has a fault"),
         ("dump", "write all of that as numbered files of a folder"),
     ):

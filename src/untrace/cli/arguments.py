@@ -24,6 +24,7 @@ examples:
   untrace verify grad_loss.py:grad_loss model.py:loss @model.py:make_args --grad
   untrace watch model.py:step @model.py:make_args --only "layer*" --save run.npz
   untrace doctor model.py:loss @model.py:make_args --grad
+  untrace lint model.py:step @model.py:make_args
   untrace minimize model.py:step @model.py:make_args --fault nonfinite -o least.py
   untrace dump dumped model.py:step @model.py:make_args
 

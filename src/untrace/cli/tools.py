@@ -92,6 +92,33 @@ def doctor(argv: list[str]) -> int:
     return 0 if diagnosis else 1
 
 
+def lint(argv: list[str]) -> int:
+    parser = Parser(
+        prog="untrace lint",
+        description="Find JAX's sharp bits in a function: each with the line, the cost and the change."
+        " `# untrace: ignore[RULE]` on a line silences it there. Exit code 0: there is none; 1: there are some.",
+    )
+    add_function_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument(
+        "--rule", metavar="RULE", action="append", default=[], help="look for this one (default: for all)"
+    )
+    options = parser.parse_intermixed_args(argv)
+    terminal = make_terminal()
+    with terminal.working("importing JAX"):
+        import untrace
+    # What is to be seen of a static argument has to be known as one.
+    static = {} if options.transforms else dict(options.static)
+    options.static = [] if static else options.static
+    job = load_job(options)
+    with terminal.working("tracing"):
+        found = untrace.lint(job.function, rules=options.rule, static_argnames=list(static))(
+            *job.args, **job.kwargs, **static
+        )
+    print(found.to_json() if options.json else found)
+    return 1 if found else 0
+
+
 def minimize(argv: list[str]) -> int:
     parser = Parser(
         prog="untrace minimize",

@@ -405,6 +405,21 @@ def loops_around(code: CodeType, line: int) -> list[ast.For]:
     return [n for n in piece.loops[function] if n.body[0].lineno <= line <= (n.end_lineno or 0)]
 
 
+def line_of(code: CodeType, node: ast.stmt | ast.expr | ast.arg) -> int:
+    """The line of the file that a node stands on, of those that are found for a code object."""
+    piece = _piece_of(code)
+    return node.lineno + (0 if piece is None else piece.shift)
+
+
+def parameter_line(code: CodeType, name: str) -> int:
+    """The line of the file that a parameter of a code object's function stands on; where it is not found, the function's."""
+    arguments = getattr(definition(code), "args", None)
+    for node in ast.walk(arguments) if arguments is not None else ():
+        if isinstance(node, ast.arg) and node.arg == name:
+            return line_of(code, node)
+    return code.co_firstlineno
+
+
 def walked(node: ast.AST, fields: Container[str] | None = None) -> list[Any]:
     """All nodes inside a node in the order of `ast.walk`, but for operators, names and numbers; or only what stands in
     `fields` of them."""

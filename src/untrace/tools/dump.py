@@ -21,6 +21,7 @@ from untrace._errors import OptionError, OutputExistsError, UntraceError
 from untrace._version import __version__
 from untrace.prove.hlo import without_places
 from untrace.tools.doctor.api import doctor
+from untrace.tools.lint.api import lint
 from untrace.tools.values import with_values
 from untrace.tools.watch import watch
 from untrace.tools.watched import Watched
@@ -126,6 +127,7 @@ PARTS = (
     Part(6, "values.txt", "a run, statement by statement of 04_written.py", _text(_values)),
     Part(6, "values.jsonl", "the same run, a line of JSON for each record", _text(_json)),
     Part(7, "doctor.txt", "where numbers go wrong", _text(lambda s: str(doctor(s.function)(*s.args, **s.kwargs)))),
+    Part(7, "lint.txt", "JAX's sharp bits", _text(lambda s: str(lint(s.function)(*s.args, **s.kwargs)))),
     Part(8, "stablehlo.mlir", "what JAX hands to XLA", _text(lambda s: s.lowered.as_text())),
     Part(9, "hlo.txt", "what XLA makes of it", _text(lambda s: without_places(s.lowered.compile().as_text() or ""))),
     Part(10, "numpy.py", "the program for NumPy", _module(lambda s: s.written.to("numpy"))),

@@ -1,8 +1,10 @@
-"""Values for arguments that are types."""
+"""The arguments of a function that is examined: values for those that are types, and names."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 
@@ -28,3 +30,23 @@ def with_values(args: Tree, kwargs: Named, seed: int) -> tuple[Tree, Named, bool
             f"no values can be drawn for these arguments: {error}; give them as @file.py:function"
         ) from error
     return *jax.tree.unflatten(tree, drawn), True
+
+
+def leaf_names(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    nums: frozenset[int],
+    names: frozenset[str],
+) -> list[str]:
+    """What the arrays are called: `x`, `params['w']`."""
+    try:
+        positional = list(inspect.signature(function).parameters)
+    except Exception:  # `__signature__` may be anything
+        positional = []
+    words = [positional[i] if i < len(positional) else f"arg{i}" for i in range(len(args))]
+    named = [(words[i], x) for i, x in enumerate(args) if i not in nums]
+    named += sorted((k, v) for k, v in kwargs.items() if k not in names)
+    return [
+        f"{word}{jax.tree_util.keystr(path)}" for word, x in named for path, _ in jax.tree_util.tree_leaves_with_path(x)
+    ]

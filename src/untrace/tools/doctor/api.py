@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import inspect
 import linecache
 import textwrap
 from collections import Counter
@@ -22,13 +21,13 @@ from untrace._errors import UntraceError
 from untrace._places import place_of
 from untrace.capture.function import Captured, expand, name_of, trace
 from untrace.capture.jaxpr import Importer
-from untrace.ir.calls import function_run
 from untrace.ir.evaluate import bound, by_body, run_equations
-from untrace.ir.nodes import Equation, Function, Literal, Primitive, Structured
+from untrace.ir.nodes import Equation, Function, Literal, Primitive
 from untrace.ir.structured import CustomRule
 from untrace.ir.types import Data
 from untrace.module.interface.signature import static_arguments
 from untrace.provenance.sites import Provenance
+from untrace.tools.authors import author_equation
 from untrace.tools.doctor.better import Better
 from untrace.tools.doctor.blame import ROUNDING, Blamed, blame
 from untrace.tools.doctor.diagnosis import SEVERITIES, Diagnosis, Finding, Range
@@ -38,6 +37,7 @@ from untrace.tools.doctor.samples import samples_of
 from untrace.tools.doctor.tape import Step, is_float
 from untrace.tools.doctor.terms import Call, inlined, restored
 from untrace.tools.doctor.ulps import errors
+from untrace.tools.values import leaf_names
 
 _MOST_BLAMED = 14
 _CALLS = ("jit", "pjit")
@@ -92,7 +92,7 @@ class _Patient:
             self._captured = trace(function, args, kwargs, nums, names)
         self._program = _program(self._captured)
         self._derivatives = jax_compat.is_differentiated(self._captured.jaxpr)
-        self._leaves, self._paths = _leaves(self._captured), _paths(function, args, kwargs, nums, names)
+        self._leaves, self._paths = _leaves(self._captured), leaf_names(function, args, kwargs, nums, names)
         self._samples = samples_of(self._leaves, seed)
         self._provenance = Provenance()
 
@@ -253,10 +253,7 @@ class _Patient:
 
     def _place(self, step: Step) -> tuple[str, int, str]:
         """The author's file, line and function of a step; of what is in a function of JAX, where that is called."""
-        for equation in step.calls:
-            if _is_of_library(equation):
-                return self._site(equation)
-        return self._site(step.equation)
+        return self._site(author_equation([*step.calls, step.equation]))
 
     def _site(self, equation: Equation) -> tuple[str, int, str]:
         frame = self._provenance.site(equation.origin).frame
@@ -418,26 +415,6 @@ def _leaves(captured: Captured) -> list[Data]:
     return jax.tree.leaves((captured.args, captured.kwargs))
 
 
-def _paths(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    nums: frozenset[int],
-    names: frozenset[str],
-) -> list[str]:
-    """What the arrays are called: `x`, `params['w']`."""
-    try:
-        positional = list(inspect.signature(function).parameters)
-    except Exception:  # `__signature__` may be anything
-        positional = []
-    words = [positional[i] if i < len(positional) else f"arg{i}" for i in range(len(args))]
-    named = [(words[i], x) for i, x in enumerate(args) if i not in nums]
-    named += sorted((k, v) for k, v in kwargs.items() if k not in names)
-    return [
-        f"{word}{jax.tree_util.keystr(path)}" for word, x in named for path, _ in jax.tree_util.tree_leaves_with_path(x)
-    ]
-
-
 def _spread(rows: Sequence[int], found: Examination, most: int) -> list[int]:
     """Some of the rows: the given one, and others of all sizes of errors."""
     if len(rows) <= most:
@@ -445,16 +422,6 @@ def _spread(rows: Sequence[int], found: Examination, most: int) -> list[int]:
     order = sorted(rows, key=lambda n: (n != 0, -min(found.unexplained[n], 1e300)))
     places = np.unique(np.linspace(0, len(order) - 1, most).astype(int))
     return [order[i] for i in places]
-
-
-def _is_of_library(equation: Equation) -> bool:
-    """Whether an equation calls a function of JAX itself, which has no place of the author's inside."""
-    if isinstance(equation.callee, Structured):
-        functions = list(equation.callee.bodies)
-    else:
-        called = function_run(equation, equation.inputs)
-        functions = [called[0]] if called is not None else []
-    return any(f.jaxpr is not None and jax_compat.is_library_jaxpr(f.jaxpr) for f in functions)
 
 
 def _as_written(function: Function, *args: Data) -> list[Data]:
