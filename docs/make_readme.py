@@ -12,6 +12,7 @@ import io
 import re
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 
 from untrace import cli
@@ -77,13 +78,42 @@ def leave() -> dict[str, str]:
     return made
 
 
+FAULTY = "examples/unstable.py:loss @examples/unstable.py:arguments"
+SHARP = 'examples/rollout.py:rollout "f32[4]" "f32[4,4]"'
+
+
+def see() -> str:
+    """What a program computes, where its numbers go wrong, the smallest case of it, and JAX's sharp bits."""
+    with tempfile.TemporaryDirectory() as folder:
+        least = Path(folder, "least.py")
+        run(f"minimize {FAULTY} --fault nonfinite -o {least}")
+        smallest = without_head(least.read_text(encoding="utf-8"))
+    watched = run(f"watch {FAULTY}")[0]
+    report, _, _ = run(f"doctor {FAULTY}", 1)[0].partition("\nrepaired:\n")
+    linted = run(f"lint {SHARP}", 1)[0]
+    return "\n\n".join(
+        [
+            block("python", (ROOT / "examples" / "unstable.py").read_text(encoding="utf-8")),
+            "What it computes, statement by statement, with the counts of what is no number:",
+            block("console", f"$ untrace watch {FAULTY}\n{watched}"),
+            "Where it goes wrong, why, and what to write instead; `-o fixed.py` writes the repaired module:",
+            block("console", f"$ untrace doctor {FAULTY}\n{report}"),
+            "The smallest program that still has the fault, ready for an issue (its head says which versions it was seen with):",
+            block("console", f"$ untrace minimize {FAULTY} --fault nonfinite -o least.py"),
+            block("python", smallest),
+            "JAX's sharp bits, here of a loop over a dozen steps:",
+            block("console", f"$ untrace lint {SHARP}\n{linted}"),
+        ]
+    )
+
+
 def without_head(source: str) -> str:
     """The text without what its head says."""
     return source.partition("*/\n" if source.startswith("/*") else '\n"""\n')[2].strip()
 
 
-def run(command: str) -> tuple[str, str]:
-    """What `untrace command` prints on stdout and on stderr, run at the root of the repository."""
+def run(command: str, expected: int = 0) -> tuple[str, str]:
+    """What `untrace command` prints on stdout and on stderr, run at the root of the repository. expected: its exit code."""
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(ROOT),
@@ -91,7 +121,7 @@ def run(command: str) -> tuple[str, str]:
         contextlib.redirect_stderr(err),
     ):
         code = cli.main(shlex.split(command))
-    if code != 0:
+    if code != expected:
         raise SystemExit(f"untrace {command} failed with {code}:\n{err.getvalue()}")
     return out.getvalue(), err.getvalue()
 
@@ -123,7 +153,7 @@ def main(argv: list[str]) -> int:
     """Renews README.md, or only compares with it; the exit code."""
     before = README.read_text(encoding="utf-8")
     after = before
-    for name, text in {"example": example(), "train step": train_step(), **leave()}.items():
+    for name, text in {"example": example(), "train step": train_step(), "see": see(), **leave()}.items():
         after = with_part(after, name, text)
     if "--check" in argv:
         return int(after != before)
