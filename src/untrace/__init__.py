@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from untrace.tools.doctor.diagnosis import Diagnosis, Finding
     from untrace.tools.minimize.minimal import Minimal, minimize
     from untrace.tools.minimize.predicates import compiles_slower_than, crashes, differs, hangs, nonfinite
+    from untrace.tools.stages.api import stages
+    from untrace.tools.stages.shown import Stages
     from untrace.tools.watch import watch
     from untrace.tools.watched import Watched, load_run
     from untrace.torch.annotate import annotate_torch
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CaptureError", "Decompiled", "Diagnosis", "Finding", "Minimal", "OptionError", "OutputExistsError",
-    "Proof", "ProofError", "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "Watched",
+    "Proof", "ProofError", "Stages", "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "Watched",
     "annotate_torch", "compiles_slower_than", "crashes", "decompile", "differs", "doctor", "from_jaxpr",
-    "from_torch", "hangs", "load_run", "minimize", "nonfinite", "rule", "steps", "torch_op", "verify",
+    "from_torch", "hangs", "load_run", "minimize", "nonfinite", "rule", "stages", "steps", "torch_op", "verify",
     "watch",
 ]  # fmt: skip
 
@@ -48,6 +50,8 @@ _HOMES = {
     ),
     **dict.fromkeys(("Watched", "load_run"), "untrace.tools.watched"),
     "doctor": "untrace.tools.doctor.api",
+    "stages": "untrace.tools.stages.api",
+    "Stages": "untrace.tools.stages.shown",
     **dict.fromkeys(("Diagnosis", "Finding"), "untrace.tools.doctor.diagnosis"),
     # These need the extra untrace[torch] when they are called.
     "annotate_torch": "untrace.torch.annotate",

@@ -1,4 +1,4 @@
-"""The command line: `untrace demo`, `untrace write`, `untrace show`, `verify`, `watch`, `doctor` and `minimize`.
+"""The command line: `untrace demo`, `untrace write`, `untrace show`, `verify`, `watch`, `stages`, `doctor` and `minimize`.
 
 Text goes to stdout and talk to stderr.  The exit codes:
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     verbs = {
         "demo": texts.demo, "write": texts.write, "show": texts.show, "verify": texts.verify,
-        "watch": tools.watch, "doctor": tools.doctor, "minimize": tools.minimize,
+        "watch": tools.watch, "stages": tools.stages, "doctor": tools.doctor, "minimize": tools.minimize,
     }  # fmt: skip
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_overview_parser().format_help(), end="")
@@ -85,6 +85,7 @@ def _overview_parser() -> argparse.ArgumentParser:
         ("show", "print a function as a module"),
         ("verify", "say whether an edited module is still the same program"),
         ("watch", "run a function and print its values, statement by statement"),
+        ("stages", "show source, jaxpr, written text and HLO side by side"),
         ("doctor", "say where numbers go wrong, why, and what to write instead"),
         ("minimize", "find the smallest program that still has a fault"),
     ):
