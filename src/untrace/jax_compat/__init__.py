@@ -107,6 +107,7 @@ from untrace.jax_compat.provenance import (
     argument_names,
     as_called,
     at_source,
+    before_it_moved,
     body_names,
     equation_inside,
     equation_source,

@@ -86,6 +86,17 @@ def inner_traceback(eqn: Any) -> Any:
     return None if info is None else getattr(info, "inner", None) or info.traceback
 
 
+def before_it_moved(eqn: Any) -> Any:
+    """An equation with the place that it had in the function that it was traced for, where that was inlined since; else the
+    very same."""
+    inner = inner_traceback(eqn)
+    if inner is None or inner is eqn.source_info.traceback:
+        return eqn
+    from jax._src import source_info_util
+
+    return eqn.replace(source_info=source_info_util.SourceInfo(inner, eqn.source_info.name_stack))
+
+
 # What JAX says of a function that was traced; a name may have "at" in it.
 _PLACE = re.compile(r"(?P<name>.*) at (?P<file>.*):(?P<line>\d+)$", re.DOTALL)
 

@@ -85,13 +85,15 @@ def _stages(
         shown: list[Stage] = [author_stage(program)]
         for number, (label, inner) in enumerate(texts[:-1]):
             other = Numbered(jax_compat.inside_jit(inner.jaxpr), provenance)
-            known = matcher.behind(other.equations, other.sites)
+            known = matcher.behind(other.equations, other.origins)
             shown.append(jaxpr_stage(f"jaxpr{number}", f"jaxpr of {label}", other, known))
-            shown.append(written_stage(f"text{number}", f"{label}, written", inner, matcher, other, {}))
+            shown.append(written_stage(f"text{number}", f"{label}, written", inner, matcher, provenance, {}))
         more = f" of {title}" if len(texts) > 1 else ""
         values = _values(text, args, kwargs, notes) if with_values else {}
         shown.append(jaxpr_stage("jaxpr", f"jaxpr{more}", program))
-        shown.append(written_stage("text", f"{title}, written" if more else "written", text, matcher, program, values))
+        shown.append(
+            written_stage("text", f"{title}, written" if more else "written", text, matcher, provenance, values)
+        )
         avals = [v.aval for v in jax_compat.open_jaxpr(program.jaxpr)[0].invars]
         lowered = jax_compat.lowered(jax_compat.with_marks(program.jaxpr), avals, True, text.name, places=True)
         shown += [stablehlo_stage(lowered), hlo_stage(lowered.compile().as_text())]

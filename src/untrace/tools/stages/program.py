@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from untrace import jax_compat
 from untrace._identity import IdentityMap
-from untrace.provenance.sites import Provenance, Site
+from untrace.provenance.sites import Frame, Provenance, Site
 from untrace.tools.stages.model import NOTHING, Computation
 
 Equation = Any  # JAX's own
@@ -67,19 +67,34 @@ class Numbered:
         return found
 
     @cached_property
+    def origins(self) -> list[tuple[Site, ...]]:
+        """For each equation the places that it came from. What stands in a library's body, which JAX traces once for all its
+        callers, came from where those did, as does what has no place of its own."""
+        return self._with_callers(lambda site, is_library: is_library or not site.frames)
+
+    @cached_property
     def sites(self) -> list[tuple[Site, ...]]:
-        """For each equation the places that it came from. What stands in a body that JAX traced of its own, which it may
-        share between callers, came from all of those."""
-        found: list[tuple[Site, ...]] = [(self.provenance.site(eqn),) for eqn in self.equations]
+        """The same, where only places of the author's count."""
+        return self._with_callers(lambda site, is_library: is_library or not site.user_frames)
+
+    def _with_callers(self, is_theirs: Callable[[Site, bool], bool]) -> list[tuple[Site, ...]]:
+        found: list[tuple[Site, ...]] = [
+            (self.provenance.site(jax_compat.before_it_moved(eqn)),) for eqn in self.equations
+        ]
         callers: dict[int, list[int]] = {}
         for number in reversed(self._outwards):
             if number in callers:
                 found[number] = tuple(dict.fromkeys(site for outer in callers[number] for site in found[outer]))
             for numbers, is_library in self._bodies[number]:
                 for inner in numbers:
-                    if is_library or not found[inner][0].frames:
+                    if is_theirs(found[inner][0], is_library):
                         callers.setdefault(inner, []).append(number)
         return found
+
+    def origins_of(self, eqn: Equation) -> tuple[Site, ...]:
+        """The places of one of the equations; none of another one."""
+        number = self._numbers.get(eqn)
+        return () if number is None else self.origins[number]
 
     @cached_property
     def turns(self) -> list[int]:
@@ -123,8 +138,8 @@ class Matcher:
         self._exact = IdentityMap((eqn, number) for number, eqn in enumerate(program.equations))
         self._found: dict[object, list[int]] = {}
         for number, eqn in enumerate(program.equations):
-            for site in program.sites[number]:
-                for key in _keys(site, eqn):
+            for site in program.origins[number]:
+                for key in (*_keys(site, eqn), *_keys_of_ends(site, eqn)):
                     self._found.setdefault(key, []).append(number)
 
     def behind(self, equations: Sequence[Equation], sites: Sequence[tuple[Site, ...]]) -> list[frozenset[int]]:
@@ -137,7 +152,8 @@ class Matcher:
                 found[place] = frozenset((self._exact[eqn],))
                 continue
             for site in sites[place]:
-                key = next((key for key in _keys(site, eqn) if key in self._found), None)
+                known = (key for key in (*_keys(site, eqn), *_last_keys(site.frames, site, eqn)) if key in self._found)
+                key = next(known, None)
                 if key is not None:
                     groups.setdefault(key, []).append(place)
         for key, places in groups.items():
@@ -157,6 +173,18 @@ def _keys(site: Site, eqn: Equation) -> Iterable[tuple[object, ...]]:
         yield site.frames, site.phase, name
         yield site.frames, site.phase
         yield (site.frames,)
+
+
+def _keys_of_ends(site: Site, eqn: Equation) -> Iterable[tuple[object, ...]]:
+    """The same for the calls of functions inside, each by itself: a function may have been traced alone."""
+    for start in range(len(site.frames)):
+        yield from _last_keys(site.frames[start:], site, eqn)
+
+
+def _last_keys(frames: Sequence[Frame], site: Site, eqn: Equation) -> Iterable[tuple[object, ...]]:
+    if frames:
+        yield "inside", frames, site.phase, eqn.primitive.name
+        yield "inside", frames, site.phase
 
 
 _FREE = frozenset(

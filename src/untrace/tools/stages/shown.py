@@ -63,12 +63,12 @@ class Stages:
             cost = f"{_counted(len(line.computes), 'equation')}{f', {in_words(flops)}flop' if flops else ''}"
             yield f"{line.number:5}  {line.text}    ({cost})"
             for stage in shown:
-                found = [other for other in stage.lines if other.computes & line.computes]
+                found = list(_beginnings(stage, line.computes))
                 for place, other in enumerate(found[:_MOST_LINES]):
                     name = stage.title if place == 0 else ""
                     yield f"       {name:{width}} {other.number or '':5}  {_short(other, line)}"
                 if len(found) > _MOST_LINES:
-                    yield f"       {'':{width}}        … {len(found) - _MOST_LINES} lines more"
+                    yield f"       {'':{width}}        … {_counted(len(found) - _MOST_LINES, 'more line')}"
 
     def _summary(self) -> Iterator[str]:
         yield f"{self.name}: {_counted(len(self.computations), 'equation')}"
@@ -105,6 +105,15 @@ class Stages:
             f'<iframe sandbox="allow-scripts" style="width:100%;height:640px;border:1px solid #8884;border-radius:6px" '
             f'srcdoc="{html.escape(self.html())}"></iframe>'
         )
+
+
+def _beginnings(stage: Stage, numbers: frozenset[int]) -> Iterator[Line]:
+    """The lines that compute one of these; of an equation that JAX prints on several lines the first."""
+    before = NOTHING
+    for line in stage.lines:
+        if line.computes & numbers and not (stage.language == "jaxpr" and line.computes == before):
+            yield line
+        before = line.computes
 
 
 def _short(line: Line, source: Line) -> str:

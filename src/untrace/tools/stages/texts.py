@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from untrace import jax_compat
 from untrace._api import Decompiled
 from untrace._places import place_of
-from untrace.provenance.sites import Frame, Site
+from untrace.provenance.sites import Frame, Provenance
 from untrace.tools.stages.model import NOTHING, Line, Stage, indented_folds, safe, with_what_folds_hold
 from untrace.tools.stages.program import Matcher, Numbered
 
@@ -96,11 +96,12 @@ def jaxpr_stage(key: str, title: str, program: Numbered, known: Sequence[frozens
 
 
 def written_stage(
-    key: str, title: str, text: Decompiled, matcher: Matcher, program: Numbered, values: dict[int, tuple[str, ...]]
+    key: str, title: str, text: Decompiled, matcher: Matcher, provenance: Provenance, values: dict[int, tuple[str, ...]]
 ) -> Stage:
     """What untrace writes. values: what a run gave, by the lines of the text."""
     entries = text.source_map.entries
-    sites: list[tuple[Site, ...]] = [(program.provenance.site(entry.equation),) for entry in entries]
+    traced = Numbered(text.source_map.jaxpr, provenance)
+    sites = [traced.origins_of(entry.equation) for entry in entries]
     computes: dict[int, set[int]] = {}
     holds: dict[int, set[int]] = {}
     for entry, numbers in zip(entries, matcher.behind([e.equation for e in entries], sites), strict=True):
