@@ -57,6 +57,16 @@ def chosen(p, x):
     return lax.cond(p, lambda x: jnp.sinh(x), lambda x: -x, x)
 
 
+def step(w, x):
+    value, gradient = jax.value_and_grad(loss)(w, x)
+    return value, w - 0.1 * gradient
+
+
+def masked(x):
+    kept = jnp.where(x > 0.0, x, 0.5)
+    return jnp.sum(jnp.where(kept > 1.0, kept, x) ** 2)
+
+
 @functools.cache
 def stages_of(name):
     made = {
@@ -66,6 +76,8 @@ def stages_of(name):
         "elementwise": (elementwise, (f32(64),)),
         "twice": (twice, (f32(8),)),
         "chosen": (chosen, (jax.ShapeDtypeStruct((), jnp.bool_), f32(3))),
+        "step": (step, (f32(3, 4), f32(5, 3))),
+        "masked": (jax.grad(masked), (f32(5),)),
         "nested": (jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0))), (f32(3, 4), f32(7, 5, 3))),
     }
     function, args = made[name]
@@ -107,6 +119,8 @@ MAPS = [
     ("twice", "jnp.tanh(x) * 2.0", "hlo", [r" tanh\("]),
     ("twice", "squashed(first + 1.0)", "stablehlo", ["stablehlo.add", "call @squashed"]),
     ("chosen", "lax.cond(p", "stablehlo", ["stablehlo.case|stablehlo.if", "sinh|exponential", "negate"]),
+    ("step", "jnp.tanh(x @ w)", "text", [r"hidden = jnp.tanh\(x @ w\)"]),  # of a derivative that stays a call
+    ("step", "0.1 * gradient", "text", [r"0.1 \* gradient"]),
     ("grad", "jnp.tanh(x @ w)", "hlo", [r" tanh\(", r" dot\("]),
 ]
 
@@ -134,6 +148,13 @@ def test_what_belongs_to_another_line_is_not_linked(name, line, others):
     found = stages_of(name)
     wrong = [t for stage in ("jaxpr", "text", "stablehlo", "hlo") for t in linked(found, line, stage)]
     assert wrong and not [text for text in wrong if re.search(others, text) and "fusion(" not in text]
+
+
+def test_a_library_function_that_was_inlined_belongs_to_the_line_that_called_it():
+    found = stages_of("masked")
+    first, second = linked(found, "jnp.where(x > 0.0", "text"), linked(found, "jnp.where(kept > 1.0", "text")
+    assert any("kept = jnp.where(" in text for text in first) and any("d_kept = " in text for text in first)
+    assert any("return jnp.where(" in text for text in second)
 
 
 def test_a_fused_kernel_points_at_all_its_lines():

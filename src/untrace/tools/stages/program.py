@@ -78,9 +78,7 @@ class Numbered:
         return self._with_callers(lambda site, is_library: is_library or not site.user_frames)
 
     def _with_callers(self, is_theirs: Callable[[Site, bool], bool]) -> list[tuple[Site, ...]]:
-        found: list[tuple[Site, ...]] = [
-            (self.provenance.site(jax_compat.before_it_moved(eqn)),) for eqn in self.equations
-        ]
+        found: list[tuple[Site, ...]] = [(self.provenance.site(eqn),) for eqn in self.equations]
         callers: dict[int, list[int]] = {}
         for number in reversed(self._outwards):
             if number in callers:
@@ -91,10 +89,9 @@ class Numbered:
                         callers.setdefault(inner, []).append(number)
         return found
 
-    def origins_of(self, eqn: Equation) -> tuple[Site, ...]:
-        """The places of one of the equations; none of another one."""
-        number = self._numbers.get(eqn)
-        return () if number is None else self.origins[number]
+    def number_of(self, eqn: Equation) -> int | None:
+        """The number of an equation; None of one that is none of these."""
+        return self._numbers.get(eqn)
 
     @cached_property
     def turns(self) -> list[int]:
@@ -139,29 +136,41 @@ class Matcher:
         self._found: dict[object, list[int]] = {}
         for number, eqn in enumerate(program.equations):
             for site in program.origins[number]:
-                for key in (*_keys(site, eqn), *_keys_of_ends(site, eqn)):
+                for key in (*_keys(site, eqn), *_keys_of_ends(site, eqn), *_keys_within(site.frames, site, eqn)):
                     self._found.setdefault(key, []).append(number)
 
     def behind(self, equations: Sequence[Equation], sites: Sequence[tuple[Site, ...]]) -> list[frozenset[int]]:
         """For each of these equations the numbers of the program's: the very same, or else those from the same place, by
         the same primitive where there are such. Where as many come from there, each is its own."""
-        groups: dict[object, list[int]] = {}
+        groups: dict[tuple[object, ...], list[int]] = {}
         found: list[frozenset[int]] = [NOTHING] * len(equations)
         for place, eqn in enumerate(equations):
             if eqn in self._exact:
                 found[place] = frozenset((self._exact[eqn],))
                 continue
             for site in sites[place]:
-                known = (key for key in (*_keys(site, eqn), *_last_keys(site.frames, site, eqn)) if key in self._found)
-                key = next(known, None)
+                key = next((key for key in self._candidates(site, eqn) if key in self._found), None)
                 if key is not None:
                     groups.setdefault(key, []).append(place)
         for key, places in groups.items():
             numbers = self._found[key]
             own = len(numbers) == len(places)
+            if not own and key[0] is _WITHIN:
+                continue  # a call may hold much else
             for turn, place in enumerate(places):
                 found[place] |= {numbers[turn]} if own else frozenset(numbers)
         return found
+
+    def _candidates(self, site: Site, eqn: Equation) -> Iterable[tuple[object, ...]]:
+        """Where an equation may be found: at its place by its primitive, then where it stood before a derivative or a map
+        that was called took it elsewhere, then at its place by any."""
+        exact = tuple(_keys(site, eqn))
+        yield from exact[:3]
+        inner = self._program.provenance.site(jax_compat.before_it_moved(eqn))
+        if inner is not site and inner.user_frames:
+            yield from _last_keys(inner.frames, inner, eqn)
+            yield from _keys_within(inner.frames[-1:], inner, eqn)
+        yield from exact[3:]
 
 
 def _keys(site: Site, eqn: Equation) -> Iterable[tuple[object, ...]]:
@@ -185,6 +194,15 @@ def _last_keys(frames: Sequence[Frame], site: Site, eqn: Equation) -> Iterable[t
     if frames:
         yield "inside", frames, site.phase, eqn.primitive.name
         yield "inside", frames, site.phase
+
+
+_WITHIN = "within"
+
+
+def _keys_within(frames: Sequence[Frame], site: Site, eqn: Equation) -> Iterable[tuple[object, ...]]:
+    """The same for all that a call computes, of what JAX has batched or differentiated anew and knows the call alone."""
+    for frame in frames:
+        yield _WITHIN, frame, site.phase, eqn.primitive.name, tuple([v.aval.str_short() for v in eqn.outvars])
 
 
 _FREE = frozenset(

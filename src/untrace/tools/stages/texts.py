@@ -99,12 +99,13 @@ def written_stage(
     key: str, title: str, text: Decompiled, matcher: Matcher, provenance: Provenance, values: dict[int, tuple[str, ...]]
 ) -> Stage:
     """What untrace writes. values: what a run gave, by the lines of the text."""
-    entries = text.source_map.entries
     traced = Numbered(text.source_map.jaxpr, provenance)
-    sites = [traced.origins_of(entry.equation) for entry in entries]
+    behind = matcher.behind(traced.equations, traced.origins)
     computes: dict[int, set[int]] = {}
     holds: dict[int, set[int]] = {}
-    for entry, numbers in zip(entries, matcher.behind([e.equation for e in entries], sites), strict=True):
+    for entry in text.source_map:
+        number = traced.number_of(entry.equation)
+        numbers = NOTHING if number is None else behind[number]
         for place, span in enumerate(entry.calls):
             into = computes if place == len(entry.calls) - 1 else holds
             for line in range(span.line, span.end_line + 1):
