@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -132,6 +133,36 @@ $ untrace watch model.py:step @model.py:make_args --compare before.npz
 
 The last one says where the run differs and exits with 1 if it does.
 Of arguments that are types (`f32[8,128]`) the values are drawn, with `--seed`.
+
+## `untrace.stages`: one function through every stage
+
+`untrace.stages(jax.grad(loss))(params, x, target).save("page.html")` writes a page that opens from a disk, without a network: your source, the jaxpr and the written text of `loss`, those of `jax.grad(loss)`, StableHLO and the HLO that XLA makes of it, side by side.
+Of `jax.jit(jax.vmap(jax.grad(f)))` there are the stages after each of the three, in your order; one that changes nothing is hidden.
+[stages_gpt.html](stages_gpt.html) is the page of the gradient of the GPT that `untrace demo` shows:
+
+![The gradient of a GPT: source, jaxpr, written text and optimised HLO. One line is pinned, and what it computes is marked in every pane.](stages_light.png)
+
+Point at a line, and what it computes is marked everywhere, forward and backward; lightly marked is what leads there: calls, loops, the heads of functions.
+A fused kernel points at all lines that are in it.
+A click pins the line, takes the other panes there, and makes the address of the page a link to it.
+Beside each line of Python stand its equations and its flops, and with `values=True` what a run gave there.
+The bars of one colour are one line of yours; `/` searches, `f` folds, `t` is the theme, `?` shows all keys.
+
+How the lines are linked: each equation of the program is lowered inside a scope with its number, which JAX writes beside every operation and XLA hands on through all its passes.
+The written text is linked by the places that its own equations came from.
+So a line without a link computes nothing, or was simplified or merged away; `python bench/stages.py` counts both.
+
+`print` shows the same in a terminal, by the lines of your source; here is `layer` (without HLO, which is long):
+
+```
+{staged}
+```
+
+`s["hlo"]` is one of the stages, with the numbers of equations of each line, `s.computations` are the equations, and `s.linked("source", 8, "hlo")` are the lines of another stage that belong to a line.
+
+```console
+$ untrace stages model.py:loss @model.py:make_args --grad -o page.html
+```
 
 ## `untrace.lint`: JAX's sharp bits
 
@@ -262,6 +293,8 @@ def page() -> str:
         half = untrace.watch(step, turns=2)(*halved(args))
         compared = "\n".join(watched.compare(half).lines(most=8))
         params, x, target = args
+        stages = untrace.stages(module(folder, "model", MODEL).layer)(params, x)
+        staged = str(replace(stages, stages=stages.stages[:-1]))
         found = untrace.minimize(step, untrace.nonfinite())(params, 0 * x, target)
         now, before = found.equations
         linted = untrace.lint(module(folder, "sharp", SHARP).rollout)(jnp.ones(4), jnp.eye(4), 9)
@@ -280,6 +313,7 @@ def page() -> str:
             sharp=SHARP,
             linted=linted,
             rules=rules,
+            staged=staged,
         )
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from untrace.tools.lint.findings import LintFinding, LintReport
     from untrace.tools.minimize.minimal import Minimal, minimize
     from untrace.tools.minimize.predicates import compiles_slower_than, crashes, differs, hangs, nonfinite
+    from untrace.tools.stages.api import stages
+    from untrace.tools.stages.shown import Stages
     from untrace.tools.watch import watch
     from untrace.tools.watched import Watched, load_run
     from untrace.torch.annotate import annotate_torch
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CaptureError", "Decompiled", "Diagnosis", "Finding", "LintFinding", "LintReport", "Minimal", "OptionError",
-    "OutputExistsError", "Proof", "ProofError", "TypeStringError", "UnsupportedPrimitiveError", "UntraceError", "Watched",
-    "annotate_torch", "compiles_slower_than", "crashes", "decompile", "differs", "doctor", "from_jaxpr",
-    "from_torch", "hangs", "lint", "load_run", "minimize", "nonfinite", "rule", "steps", "torch_op", "verify",
+    "OutputExistsError", "Proof", "ProofError", "Stages", "TypeStringError", "UnsupportedPrimitiveError", "UntraceError",
+    "Watched", "annotate_torch", "compiles_slower_than", "crashes", "decompile", "differs", "doctor", "from_jaxpr",
+    "from_torch", "hangs", "lint", "load_run", "minimize", "nonfinite", "rule", "stages", "steps", "torch_op", "verify",
     "watch",
 ]  # fmt: skip
 
@@ -52,6 +54,8 @@ _HOMES = {
     "doctor": "untrace.tools.doctor.api",
     "lint": "untrace.tools.lint.api",
     **dict.fromkeys(("LintFinding", "LintReport"), "untrace.tools.lint.findings"),
+    "stages": "untrace.tools.stages.api",
+    "Stages": "untrace.tools.stages.shown",
     **dict.fromkeys(("Diagnosis", "Finding"), "untrace.tools.doctor.diagnosis"),
     # These need the extra untrace[torch] when they are called.
     "annotate_torch": "untrace.torch.annotate",

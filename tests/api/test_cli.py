@@ -294,8 +294,8 @@ WRITE = ("-o", "out.py")
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["writ"], 2, "'writ' is no command; the commands are demo, write, show, verify, watch, doctor, lint, minimize, dump."
-         " Did you mean 'write'?"),
+        (["writ"], 2, "'writ' is no command; the commands are demo, write, show, verify, watch, stages, doctor, lint,"
+         " minimize, dump. Did you mean 'write'?"),
         (["show"], 2, "the following arguments are required: FILE.py:FN"),
         (["show", "model.py:cube", "--grda"], 2, "--grda is no option here. Did you mean '--grad'?"
          " See untrace show --help."),

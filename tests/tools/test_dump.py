@@ -39,7 +39,7 @@ def loss(x, key):
 NAMES = [
     "00_index.txt", "01_source.py", "02_jaxpr.txt", "03_written_exact.npz", "03_written_exact.py", "04_written.npz",
     "04_written.py", "05_map.txt", "06_values.jsonl", "06_values.txt", "07_doctor.txt", "07_lint.txt",
-    "08_stablehlo.mlir", "09_hlo.txt", "10_c", "10_numpy.npz", "10_numpy.py",
+    "08_stablehlo.mlir", "09_hlo.txt", "10_c", "10_numpy.npz", "10_numpy.py", "11_stages.html",
 ]  # fmt: skip
 
 

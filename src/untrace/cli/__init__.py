@@ -1,4 +1,4 @@
-"""The command line: `untrace demo`, `untrace write`, `untrace show`, `verify`, `watch`, `doctor`, `lint`, `minimize` and `dump`.
+"""The command line: `untrace demo`, `write`, `show`, `verify`, `watch`, `stages`, `doctor`, `lint`, `minimize` and `dump`.
 
 Text goes to stdout and talk to stderr.  The exit codes:
 
@@ -60,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     verbs = {
         "demo": texts.demo, "write": texts.write, "show": texts.show, "verify": texts.verify,
-        "watch": tools.watch, "doctor": tools.doctor, "lint": tools.lint, "minimize": tools.minimize, "dump": tools.dump,
+        "watch": tools.watch, "stages": tools.stages, "doctor": tools.doctor, "lint": tools.lint,
+        "minimize": tools.minimize, "dump": tools.dump,
     }  # fmt: skip
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_overview_parser().format_help(), end="")
@@ -86,6 +87,7 @@ def _overview_parser() -> argparse.ArgumentParser:
         ("show", "print a function as a module"),
         ("verify", "say whether an edited module is still the same program"),
         ("watch", "run a function and print its values, statement by statement"),
+        ("stages", "show source, jaxpr, written text and HLO side by side"),
         ("doctor", "say where numbers go wrong, why, and what to write instead"),
         ("lint", "find JAX's sharp bits: unrolled loops, promotions, indices out of bounds, ..."),
         ("minimize", "find the smallest program that still has a fault"),

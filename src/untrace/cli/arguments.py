@@ -23,6 +23,7 @@ examples:
   untrace show model.py:step @model.py:make_args
   untrace verify grad_loss.py:grad_loss model.py:loss @model.py:make_args --grad
   untrace watch model.py:step @model.py:make_args --only "layer*" --save run.npz
+  untrace stages model.py:loss @model.py:make_args --grad -o stages.html
   untrace doctor model.py:loss @model.py:make_args --grad
   untrace lint model.py:step @model.py:make_args
   untrace minimize model.py:step @model.py:make_args --fault nonfinite -o least.py

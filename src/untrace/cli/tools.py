@@ -66,6 +66,37 @@ def watch(argv: list[str]) -> int:
     return 0
 
 
+def stages(argv: list[str]) -> int:
+    parser = Parser(
+        prog="untrace stages",
+        description="Show a function through every stage: its source, its jaxpr, what untrace writes, StableHLO and optimised"
+        " HLO, and after each transformation. With -o as a page for a browser, else by the lines of the source.",
+    )
+    add_function_arguments(parser)
+    parser.add_argument("-o", "--output", metavar="PAGE.html", type=Path, help="write the page to this file")
+    parser.add_argument("--force", action="store_true", help="overwrite PAGE.html when it exists")
+    parser.add_argument(
+        "--values", action="store_true", help="run the function, and show what each line of the text gives"
+    )
+    _add_seed(parser)
+    options = parser.parse_intermixed_args(argv)
+    if options.output is not None:
+        check_output(options.output, options.target, force=options.force)
+    terminal = make_terminal()
+    with terminal.working("importing JAX"):
+        import untrace
+    job = _with_values(options, terminal) if options.values else load_job(options)
+    with terminal.working("tracing, writing, proving and compiling"):
+        found = untrace.stages(job.function, values=options.values)(*job.args, **job.kwargs)
+    for note in found.notes:
+        terminal.say(f"note: {note}")
+    if options.output is None:
+        terminal.show_text("\n".join(found.lines()))
+    else:
+        terminal.say(f"wrote {found.save(options.output, overwrite=options.force)}")
+    return 0
+
+
 def doctor(argv: list[str]) -> int:
     parser = Parser(
         prog="untrace doctor",

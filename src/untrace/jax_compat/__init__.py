@@ -102,11 +102,12 @@ from untrace.jax_compat.sharding import (
     speaks_of_devices,
     varying_axes,
 )
-from untrace.jax_compat.jax_code import transformation
+from untrace.jax_compat.jax_code import inside_transformation, transformation
 from untrace.jax_compat.provenance import (
     argument_names,
     as_called,
     at_source,
+    before_it_moved,
     body_names,
     equation_inside,
     equation_source,
@@ -114,18 +115,23 @@ from untrace.jax_compat.provenance import (
     function_place,
     function_source,
     inner_traceback,
+    inside_jit,
     is_body_of_fori_loop,
     is_differentiated,
     is_library_jaxpr,
     is_mapped,
     jaxpr_name,
+    marks_in,
+    numbered_equations,
     one_traceback,
+    printed_with_marks,
     raw_frames,
     result_paths,
     rule_argument_names,
     scope_names,
     unfiltered_tracebacks,
     user_line,
+    with_marks,
     with_source_of,
 )
 from untrace.jax_compat.public_paths import (

@@ -114,8 +114,10 @@ def text_of_modules(serialised: Sequence[bytes]) -> str | None:
     return "\n\n".join(_hlo.HloModule.from_serialized_hlo_module_proto(m).to_string(options) for m in serialised)
 
 
-def lowered(closed: Any, args: Sequence[Any], keep_unused: bool, name: str) -> Any:
+def lowered(closed: Any, args: Sequence[Any], keep_unused: bool, name: str, places: bool = False) -> Any:
     """A closed jaxpr lowered as the function of that name on arrays or their types, without being traced once more.
+
+    places: operations keep the scopes of the equations that they come from.
 
     Source: `Traced` in jax/_src/stages.py, which holds what was traced among the parameters of the call.
     """
@@ -128,7 +130,8 @@ def lowered(closed: Any, args: Sequence[Any], keep_unused: bool, name: str) -> A
     traced = jax.jit(call, keep_unused=keep_unused).trace(*args)
     traced._params["jaxpr"] = closed
     large = sum(getattr(c, "nbytes", 0) for c in open_jaxpr(closed)[1]) > _MOST_INTERNED
-    with _without_locations(), contextlib.nullcontext() if large else _reused_ir_context():
+    locations = contextlib.nullcontext() if places else _without_locations()
+    with locations, contextlib.nullcontext() if large else _reused_ir_context():
         return traced.lower()
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -92,3 +93,80 @@ def replaced(module: Any, **functions: Callable[..., Any]) -> Iterator[None]:
         finally:
             for name, value in before.items():
                 setattr(module, name, value)
+
+
+# By the qualified names of JAX's own functions, and what a user calls that.
+_NAMES = {
+    "grad.<locals>.grad_f": "grad", "grad.<locals>.grad_f_aux": "grad",
+    "value_and_grad.<locals>.value_and_grad_f": "value_and_grad",
+    "value_and_grad.<locals>.value_and_grad_f_aux": "value_and_grad", "vmap.<locals>.vmap_f": "vmap",
+    "jacfwd.<locals>.jacfun": "jacfwd", "jacrev.<locals>.jacfun": "jacrev",
+    "checkpoint.<locals>.fun_remat": "checkpoint",
+}  # fmt: skip
+_JITTED = type(jax.jit(lambda: None))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inside:
+    """A call of the function in a transformation. `how`: "grad", "vmap" and so on. The arguments are values where the
+    transformation hands them on, and types where it takes an axis away."""
+
+    how: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def inside_transformation(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inside | None:
+    """What a call of what `jax.grad`, `vmap`, `jit` and so on gave calls inside; None of another function."""
+    jitted = getattr(function, "__wrapped__", None)
+    if isinstance(function, _JITTED) and callable(jitted):
+        return Inside("jit", jitted, args, dict(kwargs))
+    how, own = _own(function)
+    if how == "grad":
+        _, own = _own(_closed_over(own, "value_and_grad_f"))
+    inner = _closed_over(own, "fun")
+    if not callable(inner):
+        return None
+    return _of_one_element(inner, own, args, kwargs) if how == "vmap" else Inside(how, inner, args, dict(kwargs))
+
+
+def _own(function: Any) -> tuple[str, Any]:
+    """The transformation that gave a function, and JAX's own function behind it; ("", None) of another function."""
+    code = getattr(function, "__code__", None)
+    while code is not None and code.co_filename.startswith(jax_folder()):
+        if code.co_qualname in _NAMES:
+            return _NAMES[code.co_qualname], function
+        function = _closed_over(function, "fun")  # around it stands what makes JAX's errors short
+        code = getattr(function, "__code__", None)
+    return "", None
+
+
+def _closed_over(function: Any, name: str) -> Any:
+    code = getattr(function, "__code__", None)
+    if code is None or name not in code.co_freevars:
+        return None
+    return function.__closure__[code.co_freevars.index(name)].cell_contents
+
+
+class _Seen(Exception):
+    """Ends a trace whose arguments are known."""
+
+
+def _of_one_element(inner: Any, own: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inside | None:
+    """The call of a mapped function for one element, of the types that `jax.vmap` itself hands on; None where it refuses."""
+    seen: list[Any] = []
+
+    def function(*inner: Any, **named: Any) -> Any:
+        seen.extend(jax.tree.map(_type_of, (inner, named)))
+        raise _Seen
+
+    options = {name: _closed_over(own, name) for name in ("in_axes", "axis_name", "axis_size")}
+    with contextlib.suppress(Exception):  # what JAX refuses here, it refuses where the function itself is traced
+        jax.eval_shape(jax.vmap(function, **options), *args, **kwargs)
+    return Inside("vmap", inner, *seen) if seen else None
+
+
+def _type_of(leaf: Any) -> Any:
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from untrace._places import place_of
-from untrace.jax_compat.inner_jaxprs import bodies_in, equations_in
+from untrace.jax_compat.inner_jaxprs import JaxprRewriter, bodies_in, equations_in, with_inner_jaxprs
 from untrace.jax_compat.jax_code import jax_folder
 from untrace.jax_compat.jaxprs import open_jaxpr
-from untrace.jax_compat.rebuilding import substituted
+from untrace.jax_compat.rebuilding import rebuilt_jaxpr, substituted
 
 
 def function_name(closed: Any) -> str:
@@ -84,6 +84,17 @@ def inner_traceback(eqn: Any) -> Any:
     """The traceback of an equation in the function that it was traced for, also where that was inlined since."""
     info = eqn.source_info
     return None if info is None else getattr(info, "inner", None) or info.traceback
+
+
+def before_it_moved(eqn: Any) -> Any:
+    """An equation with the place that it had in the function that it was traced for, where that was inlined since; else the
+    very same."""
+    inner = inner_traceback(eqn)
+    if inner is None or inner is eqn.source_info.traceback:
+        return eqn
+    from jax._src import source_info_util
+
+    return eqn.replace(source_info=source_info_util.SourceInfo(inner, eqn.source_info.name_stack))
 
 
 # What JAX says of a function that was traced; a name may have "at" in it.
@@ -276,3 +287,84 @@ def one_traceback() -> Iterator[None]:
         yield
     finally:
         scope.context, source_info_util.reset_name_stack = outside, reset
+
+
+# Programs are numbered so that what JAX and XLA make of each equation can be told: a scope of that name is around what
+# is lowered from it, and XLA hands that on through fusion.
+_SCOPE = "untrace_equation_"
+_MARK = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?=[/:]|$)")
+
+
+class _Numbered(JaxprRewriter):
+    """Counts the equations of a program, those of each inner jaxpr once, and gives them what `source` makes of the number."""
+
+    def __init__(self, source: Callable[[int], Any]) -> None:
+        super().__init__()
+        self.equations: list[Any] = []
+        self._source = source
+
+    def rewritten(self, closed: Any) -> Any:
+        jaxpr, _ = open_jaxpr(closed)
+        eqns = []
+        for eqn in jaxpr.eqns:
+            marked = eqn.replace(source_info=self._source(len(self.equations)))
+            self.equations.append(eqn)
+            eqns.append(with_inner_jaxprs(marked, self.jaxpr))
+        return rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
+
+
+def numbered_equations(closed: Any) -> list[Any]:
+    """The equations of a program and of its inner jaxprs, each once: the place in the list is the number of an equation."""
+    numbered = _Numbered(_scoped)
+    numbered.jaxpr(closed)
+    return numbered.equations
+
+
+def with_marks(closed: Any) -> Any:
+    """The same program with the number of each equation as its scope, in the place of the author's scopes and lines."""
+    return _Numbered(_scoped).jaxpr(closed)
+
+
+def _scoped(number: int) -> Any:
+    from jax._src import source_info_util
+
+    stack = source_info_util.NameStack((source_info_util.Scope(f"{_SCOPE}{number}"),))
+    return source_info_util.SourceInfo(None, stack)
+
+
+def marks_in(names: Iterable[str]) -> set[int]:
+    """The numbers of equations in names of operations, `jit(f)/untrace_equation_3/while/body/untrace_equation_7/add`:
+    of each name the innermost one."""
+    found = [_MARK.findall(name) for name in names]
+    return {int(marks[-1]) for marks in found if marks}
+
+
+def printed_with_marks(closed: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The lines of JAX's own text of a program, each with the numbers of the equations that stand on it, without those in
+    which they stand.
+
+    Source: `pp_eqn` in jax/_src/core.py, which keeps an equation's traceback beside its text and never looks into it.
+    """
+    from jax._src import source_info_util
+
+    stack = source_info_util.NameStack()
+    marked = _Numbered(lambda number: source_info_util.SourceInfo(_Mark(number), stack)).jaxpr(closed)
+    spans: list[list[tuple[int, int, Any]]] = []
+    text = marked.pretty_print(use_color=False, source_map=spans)
+    for line, found in zip(text.split("\n"), spans, strict=False):
+        yield line, tuple(dict.fromkeys(int(mark) for _, _, mark in found if isinstance(mark, _Mark)))
+
+
+class _Mark(int):
+    """The number of an equation where JAX has a traceback."""
+
+
+def inside_jit(closed: Any) -> Any:
+    """The program inside of `jax.jit`, where that is all that a jaxpr calls, with the same inputs and results."""
+    jaxpr, consts = open_jaxpr(closed)
+    if len(jaxpr.eqns) != 1 or consts or jaxpr.eqns[0].primitive.name not in ("jit", "pjit"):
+        return closed
+    (eqn,) = jaxpr.eqns
+    if list(eqn.invars) != list(jaxpr.invars) or list(eqn.outvars) != list(jaxpr.outvars):
+        return closed
+    return inside_jit(eqn.params["jaxpr"])

@@ -60,6 +60,21 @@ def save_files(path: str | os.PathLike[str], texts: Mapping[str, str], overwrite
     return path
 
 
+def save_page(path: str | os.PathLike[str], text: str, overwrite: bool) -> str:
+    """Writes one text to `path`; returns the path. Raises OutputExistsError where it exists, unless `overwrite`, OptionError
+    where the folder does not."""
+    path = os.fspath(path)
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise OptionError(f"there is no folder {folder} to save into")
+    if os.path.isdir(path):
+        raise OptionError(f"{path} is a folder; name the file to write in it")
+    if not overwrite and os.path.exists(path):
+        raise OutputExistsError(f"{path} exists; pass overwrite=True (on the command line --force) to replace it")
+    write_atomically(path, lambda temporary: _write_text(temporary, text))
+    return path
+
+
 def _write_text(path: str, text: str) -> None:
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.write(text)

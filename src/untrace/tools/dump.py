@@ -22,6 +22,7 @@ from untrace._version import __version__
 from untrace.prove.hlo import without_places
 from untrace.tools.doctor.api import doctor
 from untrace.tools.lint.api import lint
+from untrace.tools.stages.api import stages
 from untrace.tools.values import with_values
 from untrace.tools.watch import watch
 from untrace.tools.watched import Watched
@@ -94,6 +95,11 @@ def _module(of: Callable[[Subject], Any]) -> Callable[[Subject, Path], str]:
     return write
 
 
+def _page(subject: Subject, path: Path) -> str:
+    stages(subject.function)(*subject.args, **subject.kwargs).save(path)
+    return ""
+
+
 def _source(subject: Subject, path: Path) -> str:
     if subject.file is None:
         raise OptionError("the function comes from no file")
@@ -134,6 +140,7 @@ PARTS = (
     Part(10, "torch.py", "the program for PyTorch", _module(lambda s: s.written.to("torch"))),
     Part(10, "c", "the program in C, with an example and a CMakeLists.txt", _module(lambda s: s.written.to("c"))),
     Part(10, "mpi4py.py", "the program for MPI", _module(lambda s: s.written.to("mpi4py"))),
+    Part(11, "stages.html", "all stages side by side, for a browser", _page),
 )
 
 

@@ -1,0 +1,1 @@
+"""One function through every stage, side by side."""
