@@ -14,6 +14,7 @@ from roundtrip import saved
 import untrace
 
 GRAVITY, STEP, SCALE, COUNT = 9.81, 0.01, 2.0, 3
+LOW, HIGH = 0.5, 0.5
 X = np.linspace(0.1, 1.0, 6, dtype=np.float32)
 
 
@@ -70,6 +71,16 @@ def test_a_number_that_happens_to_be_equal_has_no_name(tmp_path: Path) -> None:
 def test_a_variable_of_the_function_hides_the_modules_number(tmp_path: Path) -> None:
     source = source_of(hidden, tmp_path)
     assert "3.0" in source and re.search(r"tanh\(\w+ \* SCALE\)", source), source
+
+
+def clipped(v: Any) -> Any:
+    return jnp.clip(v, STEP, SCALE) + jnp.clip(v, LOW, HIGH) + jax.nn.leaky_relu(v, HIGH)
+
+
+def test_arguments_of_the_function_that_is_called(tmp_path: Path) -> None:
+    source = source_of(clipped, tmp_path)
+    assert "jnp.clip(v, STEP, SCALE)" in source and "jnp.clip(v, 0.5, 0.5)" in source, source
+    assert "LOW" not in source, source
 
 
 def test_in_loops_and_derivatives_too(tmp_path: Path) -> None:

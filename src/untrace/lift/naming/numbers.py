@@ -38,15 +38,19 @@ def said_number(site: Site, equation: Equation, value: float) -> tuple[ast.expr,
     if frame is None or node is None or values is None or not math.isfinite(value):
         return None
     dtype = next((t for t in map(_dtype, (*equation.inputs, *equation.outputs)) if t is not None), np.dtype(float))
-    for part in _operands(node):
+    equal: dict[str, tuple[ast.expr, Mapping[str, Number]]] = {}
+    for part in _operands(node, getattr(equation.callee, "name", "")):
         names: dict[str, Number] = {}
         try:
             found = _value(part, frame, values, names)
         except (_NoNumber, ArithmeticError):
             continue
-        if names and np.asarray(found, dtype) == np.asarray(value, dtype):
-            return part, names
-    return None
+        if np.asarray(found, dtype) == np.asarray(value, dtype):
+            equal[ast.dump(part)] = part, names
+    if len(equal) != 1:  # of `jnp.clip(x, LOW, HIGH)` with equal numbers nobody knows which one this is
+        return None
+    only = next(iter(equal.values()))
+    return only if only[1] else None
 
 
 def _globals_of(frame: Frame) -> Mapping[str, object] | None:
@@ -62,7 +66,9 @@ def _dtype(atom: object) -> np.dtype | None:
     return dtype if isinstance(dtype, np.dtype) and np.issubdtype(dtype, np.floating) else None
 
 
-def _operands(node: ast.AST) -> Sequence[ast.expr]:
+def _operands(node: ast.AST, called: str) -> Sequence[ast.expr]:
+    """The operands of an operation, or of a call of the very function that the equation calls: one that is made of
+    others has numbers of its own inside."""
     match node:
         case ast.BinOp():
             return node.left, node.right
@@ -70,7 +76,7 @@ def _operands(node: ast.AST) -> Sequence[ast.expr]:
             return (node.value,)
         case ast.Compare():
             return node.left, *node.comparators
-        case ast.Call():
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name == called.rpartition(".")[2]:
             return *node.args, *[k.value for k in node.keywords]
     return ()
 
