@@ -49,7 +49,10 @@ FOLDERS = {
 }  # fmt: skip
 KINDS = (*FOLDERS, "suite", "corpus", "examples", "torch")
 # The program and its file.
-EXAMPLES = {"loss": "loss", "grad_loss": "loss", "train_step": "train", "grad_gpt": "gpt", "swing": "pendulum"}
+EXAMPLES = {
+    "loss": "loss", "grad_loss": "loss", "train_step": "train", "grad_gpt": "gpt", "swing": "pendulum",
+    "unstable_loss": "unstable", "rollout": "rollout",
+}  # fmt: skip
 STYLES = ("idiomatic", "exact")
 DERIVATIVES = ("auto", "written")
 BATCH = 20  # small programs that one process writes
@@ -148,6 +151,10 @@ def example(name: str) -> tuple[Any, tuple[Any, ...]]:
 
     if name == "swing":
         return module.swing, (f32(), f32(), f32())
+    if name == "rollout":
+        return module.rollout, (f32(4), f32(4, 4))
+    if name == "unstable_loss":
+        return module.loss, module.arguments()
     args = ((f32(4, 5), f32(5)), f32(3, 4), f32(3, 5))
     return (jax.grad(module.loss) if name == "grad_loss" else getattr(module, name)), args
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 @pytest.mark.skipif(not jax.__version__.startswith("0.10"), reason="the page is made on the default line of JAX")
-def test_the_page_is_up_to_date():
-    script = Path(__file__).resolve().parents[2] / "docs" / "make_doctor.py"
-    spec = importlib.util.spec_from_file_location("make_doctor", script)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    page = module.PAGE.read_text()
-    assert module.written(page) == page
+def test_the_page_is_up_to_date() -> None:
+    # It has errors in the last bits, of a program that XLA optimises.
+    environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, str(ROOT / "docs" / "make_doctor.py"), "--check"]
+    assert subprocess.run(command, check=False, env=environment).returncode == 0, "run: python docs/make_doctor.py"

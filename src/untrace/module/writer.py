@@ -200,6 +200,7 @@ class FunctionWriter:
         self._last_taken: dict[Any, int] | None = None  # the same of trees that calls take
         self._read: set[Any] | None = None  # what equations and results need, once somebody asks
         self._folding: frozenset[Any] | set[Any] = frozenset()
+        self._waiting: Sequence[Equation] = ()  # in the author's order: equations whose expressions have no place yet
         self._made: dict[Any, Any] = {}  # value that may be folded -> the jaxpr equation that computes it
         self.sized: list[Value] = []  # parameters, whose shapes tell sizes
         self.sizes = Sizes(self) if module.numbers.integers else None
@@ -386,6 +387,7 @@ class FunctionWriter:
             note_returned(self, equations, results, self.result_example)
         self._body, self._results, self._read = equations, results, None
         self._last_reads = self._last_taken = None
+        self._waiting = ()
         names = self.names
         find = self.module.rules.find
         forced = self.module.forced
@@ -478,12 +480,25 @@ class FunctionWriter:
             if returned and type(expr) is Call or len(expr.flat()) <= limit:
                 self.names[output] = expr
                 self._note_folded(equation)
+                if self.module.in_order:
+                    self._waiting = [e for e in self._waiting if e.outputs[0] not in equation.inputs] + [equation]
                 return
+        self._compute_waiting(equation)
         base = base or base_of_results(equation)
         targets = ["_" if o is None or not single and not self.is_read(o) else self._target(o, base) for o in outputs]
         make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
         self.statements.append(make(targets, expr, equation.origin))
         self._note_folded(equation)
+
+    def _compute_waiting(self, equation: Equation) -> None:
+        """Where the author's order is kept, what waits to stand in an expression is computed before a statement that does
+        not read it."""
+        for before in self._waiting:
+            output = before.outputs[0]
+            if output is not None and output not in equation.inputs:
+                expr = self.names[output]
+                self.statements.append(Assign([self._target(output, base_of_results(before))], expr, before.origin))
+        self._waiting = []
 
     def _stands(self, output: Value) -> bool:
         """Whether a value keeps the statement that its author gave it: not under a name with a number."""
@@ -533,6 +548,7 @@ class FunctionWriter:
         return rules.DECLINE
 
     def _groups(self, value: rules.Groups, equation: Equation) -> None:
+        self._compute_waiting(equation)
         outputs = equation.outputs[value.skip :]
         bases = value.bases or [base_of_results(equation)] * len(outputs)
         groups: list[Any] = []
