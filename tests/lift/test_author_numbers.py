@@ -15,6 +15,7 @@ import untrace
 
 GRAVITY, STEP, SCALE, COUNT = 9.81, 0.01, 2.0, 3
 LOW, HIGH = 0.5, 0.5
+HUGE = 10**400
 X = np.linspace(0.1, 1.0, 6, dtype=np.float32)
 
 
@@ -112,3 +113,10 @@ def test_functions_with_two_names_stay_two() -> None:
 
     source = untrace.decompile(curl)(*[jnp.outer(X, X)] * 2).source
     assert "along_rows(v) - along_columns(u) + along_rows(u * v)" in source, source
+
+
+def test_numbers_larger_than_a_float_are_left_alone(tmp_path: Path) -> None:
+    def scaled(v: Any) -> Any:
+        return v * (HUGE / HUGE) + (v + SCALE * 1e300 / 1e300)
+
+    assert "HUGE" not in source_of(scaled, tmp_path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,13 +9,12 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
-from untrace.ir.nodes import Constant, Equation, Literal
-from untrace.lift.naming.numbers import said_number
+from untrace.ir.nodes import Constant, Literal
 from untrace.provenance.sites import Provenance
 from untrace.python import helpers
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Statement
-from untrace.python.tree import ATOM, UNARY, Attribute, Binary, Call, Expr, Name, Subscript, Text, Unary, quoted
+from untrace.python.tree import ATOM, UNARY, Attribute, Call, Expr, Name, Subscript, Text, quoted
 from untrace.python.values import SMALL_BYTES, Values
 
 # Constructors that give the same bits in `jax.numpy`.
@@ -225,12 +222,8 @@ class ConstantWriter:
         self.constants.append(Assign([name], expr))
         return Name(name)
 
-    def author_number(self, equation: Equation, value: float) -> Expr | None:
-        """A number that an equation takes by the author's words, `GRAVITY` or `DT / 2`: the module has `GRAVITY = 9.81` then."""
-        said = None if equation.origin is None else said_number(self.provenance.site(equation.origin), equation, value)
-        return None if said is None else _said(said[0], {n: self._number_named(n, v) for n, v in said[1].items()})
-
-    def _number_named(self, name: str, value: float) -> Name:
+    def number_named(self, name: str, value: float) -> Name:
+        """The module's name for a number of the author's module: it has `GRAVITY = 9.81` then."""
         found = self._numbers.get((name, value))
         if found is None:
             found = self._numbers[name, value] = self._module_name(
@@ -246,22 +239,6 @@ class ConstantWriter:
         if found is None:
             found = self._literals[key] = self.values.scalar(value, aval.dtype, aval.weak_type)
         return found
-
-
-_SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
-
-
-def _said(node: ast.expr, names: Mapping[str, Name]) -> Expr:
-    match node:
-        case ast.Name(id=name):
-            return names[name]
-        case ast.UnaryOp(operand=operand):
-            return Unary("-", _said(operand, names))
-        case ast.BinOp(left=left, op=op, right=right):
-            return Binary(_said(left, names), _SIGNS[type(op)], _said(right, names))
-        case ast.Constant(value=value):
-            return Text(repr(value))
-    raise AssertionError(node)
 
 
 class Named(Expr):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,9 @@ import numpy as np
 
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Library, Slot
+from untrace.lift.naming.numbers import ARITHMETIC, said_number
 from untrace.lift.recognise.patterns import Fixed
+from untrace.module.constants import ConstantWriter
 from untrace.module.sizes import joined
 from untrace.python.tree import UNARY, Attribute, Binary, Call, Expr, List, Name, Slice, Subscript, Text, Tuple, Unary
 
@@ -93,7 +96,7 @@ def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
         return Slice(*parts)
     if kind is float:
         size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
-        said = w.module.author_number(w.equation, value) if size is None else size
+        said = author_number(w.module, w.equation, value) if size is None else size
         return number(w, value) if said is None else said
     if value is Ellipsis:
         return Text("...")
@@ -102,6 +105,28 @@ def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
     if isinstance(value, np.dtype):
         return Text("bool") if value == bool else w.module.values.dtype(value)  # noqa: E721
     return w.source(value)
+
+
+def author_number(module: ConstantWriter, equation: Equation, value: float) -> Expr | None:
+    """A number that an equation takes by the author's words, `GRAVITY` or `DT / 2`; None where he has digits for it."""
+    said = None if equation.origin is None else said_number(module.provenance.site(equation.origin), equation, value)
+    if said is None:
+        return None
+    names = {name: module.number_named(name, number) for name, number in said[1].items()}
+
+    def written(node: ast.expr) -> Expr:
+        match node:
+            case ast.Name(id=name):
+                return names[name]
+            case ast.UnaryOp(operand=operand):
+                return Unary("-", written(operand))
+            case ast.BinOp(left=left, op=op, right=right):
+                return Binary(written(left), _BINARY[ARITHMETIC[type(op)].__name__], written(right))
+            case ast.Constant(value=value):
+                return Text(repr(value))
+        raise AssertionError(node)
+
+    return written(said[0])
 
 
 def number(w: Any, value: float) -> Expr:

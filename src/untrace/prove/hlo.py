@@ -30,7 +30,7 @@ _LABEL = re.compile(r'jax\.(?:result_info|arg_info) = "(?:[^"\\]|\\.)*"(?:, )?')
 _DEFINITION = re.compile(r'func\.func (?:public |private )?@("(?:[^"\\]|\\.)*"|[\w.$-]+)')
 _SYMBOL = re.compile(r'@("(?:[^"\\]|\\.)*"|[\w.$-]+)')
 _ADDRESS = re.compile(r"\b\d{9,}\b")
-_METADATA = re.compile(r",? ?metadata=\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\"|\{[^{}]*\})*\}")
+METADATA = re.compile(r",? ?metadata=\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\"|\{[^{}]*\})*\}")
 _TABLES = re.compile(r"(?ms)^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n.*?(?:\n\n|\Z)")
 
 
@@ -352,7 +352,12 @@ def _constants_by_value(lines: list[str]) -> list[str]:
 
 def without_places(text: str) -> str:
     """The optimised HLO text without the lines of the source that its instructions came from."""
-    return _METADATA.sub("", _TABLES.sub("", text))
+    return METADATA.sub("", without_tables(text))
+
+
+def without_tables(text: str) -> str:
+    """The optimised HLO text without its tables of files and stack frames, to which the metadata of instructions refer."""
+    return _TABLES.sub("", text)
 
 
 def normalise_optimised(text: str) -> str:
@@ -389,8 +394,8 @@ def _read_optimised(
     aside, which takes half the time.
     """
     if "metadata=" in text:
-        text = _METADATA.sub("", text)
-    text = _TABLES.sub("", text)
+        text = METADATA.sub("", text)
+    text = without_tables(text)
     text = _HLO_MODULE.sub("HloModule m", text)
     lines = text.splitlines()
     if "callback" in text:

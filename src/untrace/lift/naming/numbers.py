@@ -19,7 +19,7 @@ from untrace.provenance.sites import Frame, Site
 
 Number = int | float
 
-_ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
+ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
 }  # fmt: skip
 _LARGEST_POWER = 64
@@ -34,18 +34,24 @@ def said_number(site: Site, equation: Equation, value: float) -> tuple[ast.expr,
     where there is no such operand, or it has digits only."""
     frame = site.frames[-1] if site.frames else None
     node = frame.node if frame is not None and not frame.library else None
-    values = _globals_of(frame) if frame is not None and node is not None else None
-    if frame is None or node is None or values is None or not math.isfinite(value):
+    if frame is None or node is None or not math.isfinite(value):
+        return None
+    parts = _operands(node, getattr(equation.callee, "name", ""))
+    names_read = {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name)}
+    values = _globals_of(frame) if not names_read.isdisjoint(frame.code.co_names) else None
+    if values is None:
         return None
     dtype = next((t for t in map(_dtype, (*equation.inputs, *equation.outputs)) if t is not None), np.dtype(float))
     equal: dict[str, tuple[ast.expr, Mapping[str, Number]]] = {}
-    for part in _operands(node, getattr(equation.callee, "name", "")):
+    for part in parts:
         names: dict[str, Number] = {}
         try:
             found = _value(part, frame, values, names)
         except (_NoNumber, ArithmeticError):
             continue
-        if np.asarray(found, dtype) == np.asarray(value, dtype):
+        with np.errstate(over="ignore"):
+            is_equal = np.asarray(found, dtype) == np.asarray(value, dtype)
+        if is_equal:
             equal[ast.dump(part)] = part, names
     if len(equal) != 1:  # of `jnp.clip(x, LOW, HIGH)` with equal numbers nobody knows which one this is
         return None
@@ -82,21 +88,29 @@ def _operands(node: ast.AST, called: str) -> Sequence[ast.expr]:
 
 
 def _value(node: ast.expr, frame: Frame, values: Mapping[str, object], names: dict[str, Number]) -> Number:
-    """The value of an expression of numbers; the names in it go to `names`. Raises _NoNumber and ArithmeticError."""
+    """The value of an expression of numbers, none of them larger than a float; the names in it go to `names`. Raises
+    _NoNumber and ArithmeticError."""
+    found = _unbounded(node, frame, values, names)
+    if not math.isfinite(float(found)):
+        raise _NoNumber
+    return found
+
+
+def _unbounded(node: ast.expr, frame: Frame, values: Mapping[str, object], names: dict[str, Number]) -> Number:
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return number
         case ast.Name(id=name) if name in frame.code.co_names:
             found = values.get(name)
-            if (type(found) is int or type(found) is float) and math.isfinite(found):
+            if type(found) is int or type(found) is float:
                 names[name] = found
                 return found
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_value(operand, frame, values, names)
-        case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
+        case ast.BinOp(op=op) if type(op) in ARITHMETIC:
             left = _value(node.left, frame, values, names)
             right = _value(node.right, frame, values, names)
             if isinstance(op, ast.Pow) and (abs(right) > _LARGEST_POWER or left < 0):
                 raise _NoNumber
-            return _ARITHMETIC[type(op)](left, right)
+            return ARITHMETIC[type(op)](left, right)
     raise _NoNumber

@@ -19,6 +19,7 @@ from untrace.module.constants import Named
 from untrace.module.def_use import bound_names, scope_of
 from untrace.module.writer import ModuleWriter
 from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
+from untrace.python.names import base_of
 from untrace.python.statements import Def, Parameter, Statement
 from untrace.python.tree import ATOM, UNARY, Attribute, Call, Expr, Name, Subscript, Text
 from untrace.python.types import Type, array_type
@@ -28,14 +29,8 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 # Strings in these slots, and the names of attributes, are no variables: names of keyword arguments, operators.
 _PLAIN = frozenset({"kwargs", "kind", "op", "steps"})
-_NUMBERED = re.compile(r"_\d+$")
 _MOST_ARGUMENTS = 3  # numbers that a call passes
 _MOST_ARRAYS = 6  # arrays that it passes
-
-
-def stem_of(definition: Def) -> str:
-    """What its author calls a function: two that bear other names are two, however alike they are."""
-    return _NUMBERED.sub("", definition.name)
 
 
 def share_definitions(module: ModuleWriter, others: Sequence[Statement]) -> None:
@@ -61,7 +56,10 @@ def share_definitions(module: ModuleWriter, others: Sequence[Statement]) -> None
     place = 0
     while place < len(local):
         first = local[place]
-        alike = [d for d in local[place + 1 :] if outlines[d] == outlines[first] and stem_of(d) == stem_of(first)]
+        # What its author gave two names is two, however alike.
+        alike = [
+            d for d in local[place + 1 :] if outlines[d] == outlines[first] and base_of(d.name) == base_of(first.name)
+        ]
         alike = [d for d in alike if common([first, d]) is not None]
         place += 1
         found = common([first, *alike]) if alike else None

@@ -17,6 +17,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.capture.jaxpr import Importer
+from untrace.ir.liveness import needed_for
 from untrace.ir.nodes import Atom, Equation, Function, Primitive, Value
 from untrace.ir.types import Data, DType
 from untrace.tools.doctor.better import Better
@@ -367,10 +368,5 @@ def _opened(call: Equation) -> tuple[list[Equation], Atom]:
 
 def without_dead(function: Function) -> Function:
     """The function without equations whose results nobody needs."""
-    needed = {r for r in function.results if type(r) is Value}
-    kept = []
-    for equation in reversed(function.equations):
-        if equation.effects or any(o in needed for o in equation.outputs if o is not None):
-            kept.append(equation)
-            needed.update(a for a in equation.inputs if type(a) is Value)
-    return Function(function.name, function.params, kept[::-1], function.results, function.jaxpr)
+    kept = needed_for(function, function.results, effects=True)
+    return Function(function.name, function.params, kept, function.results, function.jaxpr)

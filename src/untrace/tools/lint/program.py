@@ -235,20 +235,3 @@ def call_at(frame: Frame) -> ast.Call | None:
     """The call that a frame is at."""
     node = frame.node
     return node if isinstance(node, ast.Call) else None
-
-
-def needed_for(function: Function, results: Sequence[Atom]) -> list[Equation]:
-    """The equations that some results need."""
-    wanted = {r for r in results if type(r) is Value}
-    found = []
-    for equation in reversed(function.equations):
-        if not wanted.isdisjoint([o for o in equation.outputs if o is not None]):
-            found.append(equation)
-            wanted.update(a for a in equation.inputs if type(a) is Value)
-    return found[::-1]
-
-
-def params_read(function: Function, results: Sequence[Atom]) -> set[Value]:
-    """The parameters that some results need."""
-    read = {a for e in needed_for(function, results) for a in e.inputs if type(a) is Value}
-    return (read | {r for r in results if type(r) is Value}) & set(function.params)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from untrace import jax_compat
+from untrace.prove.hlo import METADATA, without_tables
 from untrace.tools.stages.model import NOTHING, Line, Stage, indented_folds, safe, with_what_folds_hold
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _LOCATION = re.compile(rf" ?\bloc\((?:#loc\d*|unknown|{_STRING}(?:\(#loc\d*\))?)\)")
 _TABLE = re.compile(r"#loc(\d*) = loc\((.*)\)$")
 _PARTS = re.compile(rf"({_STRING})|#loc(\d*)")
-_METADATA = re.compile(rf", metadata=\{{(?:[^{{}}\"]|{_STRING})*\}}")
 _REGION = re.compile(r" *(?:cond|\} do|\},) \{$")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _COMPUTATION = re.compile(r"(?:ENTRY )?(%?[\w.-]+) \(.*\{$")
@@ -71,10 +71,10 @@ def hlo_stage(text: str) -> Stage:
     called: list[tuple[int, str, str]] = []  # line, how, which computation
     bounds: dict[str, tuple[int, int]] = {}
     current, start = "", 0
-    for raw in _without_tables(text.rstrip("\n").split("\n")):
-        names = [name for metadata in _METADATA.findall(raw) for name in _OP_NAME.findall(metadata)]
+    for raw in without_tables(text).rstrip("\n").split("\n"):
+        names = [name for metadata in METADATA.findall(raw) for name in _OP_NAME.findall(metadata)]
         own = frozenset(jax_compat.marks_in(part for name in names for part in name.split(";")))
-        shown = _METADATA.sub("", raw)
+        shown = METADATA.sub("", raw)
         head = _COMPUTATION.match(shown)
         if head:
             current, start = head[1].lstrip("%"), len(lines)
@@ -94,12 +94,3 @@ def hlo_stage(text: str) -> Stage:
             lines[place] = Line(line.text, line.number, line.computes, line.holds | (inner - line.computes))
     folds = tuple(sorted(bounds.values()))
     return Stage("hlo", "optimised HLO", "hlo", with_what_folds_hold(lines, folds), folds)
-
-
-def _without_tables(texts: Sequence[str]) -> Sequence[str]:
-    """HLO without the tables of files and stack frames between its head and its computations."""
-    begin = next((i for i, text in enumerate(texts) if text == "FileNames"), None)
-    if begin is None:
-        return texts
-    end = next((i for i in range(begin, len(texts)) if _COMPUTATION.match(texts[i])), len(texts))
-    return [*texts[:begin], *texts[end:]]

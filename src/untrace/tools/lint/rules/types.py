@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 import jax
 import jax.numpy as jnp
 
+from untrace.ir.liveness import params_read
 from untrace.ir.nodes import Atom, Equation, Literal, Value
 from untrace.ir.types import Aval
 from untrace.provenance.sites import Frame
 from untrace.tools.authors import runs_library
 from untrace.tools.lint.findings import LintFinding
-from untrace.tools.lint.program import Linted, Scope, Seen, bytes_of, params_read, resolved, typed
+from untrace.tools.lint.program import Linted, Scope, Seen, bytes_of, resolved, typed
 
 # What converts because the author says so, or has an accuracy of its own inside.
 _WRITTEN = frozenset(
