@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from untrace.prove.report import Proof
     from untrace.prove.verify import verify
+    from untrace.refine.functions import FunctionText
     from untrace.tools.doctor.api import doctor
     from untrace.tools.doctor.diagnosis import Diagnosis, Finding
     from untrace.tools.lint.api import lint
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from untrace.torch.environment import torch_op
 
 __all__ = [
-    "CaptureError", "Decompiled", "Diagnosis", "Finding", "LintFinding", "LintReport", "Minimal", "OptionError",
+    "CaptureError", "Decompiled", "Diagnosis", "Finding", "FunctionText", "LintFinding", "LintReport", "Minimal", "OptionError",
     "OutputExistsError", "Proof", "ProofError", "Stages", "TypeStringError", "UnsupportedPrimitiveError", "UntraceError",
     "Watched", "annotate_torch", "compiles_slower_than", "crashes", "decompile", "differs", "doctor", "from_jaxpr",
     "from_torch", "hangs", "lint", "load_run", "minimize", "nonfinite", "rule", "stages", "steps", "torch_op", "verify",
@@ -45,6 +46,7 @@ __all__ = [
 _HOMES = {
     "Proof": "untrace.prove.report",
     "verify": "untrace.prove.verify",
+    "FunctionText": "untrace.refine.functions",
     "watch": "untrace.tools.watch",
     **dict.fromkeys(("Minimal", "minimize"), "untrace.tools.minimize.minimal"),
     **dict.fromkeys(

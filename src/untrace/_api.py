@@ -30,6 +30,11 @@ from untrace.prove.report import Proof
 from untrace.prove.saving import save_module
 from untrace.prove.source_map import SourceMap
 from untrace.python import helpers
+from untrace.refine.context import argument_types, author_sources, moved_lines, traced_calls
+from untrace.refine.editing import Answers, edited
+from untrace.refine.functions import Editor
+from untrace.refine.judge import Text
+from untrace.refine.sizes import TracedCall
 from untrace.targets.jax.rules.table import JAX
 
 __all__ = ["Decompiled", "decompile", "from_jaxpr", "rule", "steps"]
@@ -50,7 +55,8 @@ class Decompiled:
     `jaxpr`: the captured ClosedJaxpr of the original. `timings`: seconds of each step (capture, write, load, retrace,
     compare). `arrays`: the constants over 1 KB, which `save` puts into an `.npz` beside the module. `callables`: Python
     functions (of callbacks, policies) that have no text, by the name of what stands for each in the module; calling
-    this object uses them, a saved module needs `module.NAME.function = ...` before its first call.
+    this object uses them, a saved module needs `module.NAME.function = ...` before its first call. `answers`: what came of
+    each answer of an editor, see `refine`.
     """
 
     source: str
@@ -65,6 +71,8 @@ class Decompiled:
     _module: LoadedText | None = field(repr=False, default=None)
     _translate: Callable[[str], Translated | InC] | None = field(repr=False, default=None)
     _mapped: Callable[[LoadedText], SourceMap] | None = field(repr=False, default=None)
+    answers: Answers = field(repr=False, default_factory=Answers)
+    _calls: tuple[TracedCall, ...] = field(repr=False, default=())
 
     @property
     def module(self) -> LoadedText:
@@ -102,6 +110,27 @@ class Decompiled:
         Each file appears whole or not at all. Raises OutputExistsError where one exists, unless `overwrite`.
         """
         return save_module(path, self.source, self.arrays, overwrite)
+
+    def refine(self, editor: Editor, *, tries: int = 1, seconds: float = 60.0) -> Decompiled:
+        """The text after an editor went over its functions, where only what is proven stays; `print(d.answers)` says what was
+        taken, what was refused, and why.
+
+        editor: any callable that takes a function's text, a `str` that knows its types, callers, and the author's source
+        (`untrace.FunctionText`), and gives another one, or None. It may rename variables, say the same otherwise, take
+        lines together. An answer is parsed first, and refused, before anything of it runs, unless it consists of words of the
+        text and of what computes in `jax`, `jax.numpy`, `jax.lax` and their like: no new imports, decisions or globals, nothing that
+        computes in decorators and defaults. Then it is traced, in a process of its own, with at most `seconds` for it, at all
+        sizes at which the text was proven and at one more: it must come back as the same jaxpr, or be as much as was proven
+        of the text, itself and its derivative. Where it is refused, the editor may try again, `tries` times in all.
+
+        Raises OptionError where the text cannot be traced in another process.
+        """
+        text = Text(self.source, self.name, self.arrays, self.proof.level, self._calls)
+        types = argument_types(self.source, self.name, self.arrays, self._calls)
+        authors = author_sources(self.source_map) if self._mapped is not None else {}
+        source, answers = edited(text, editor, types, authors, seconds, tries)
+        origins = moved_lines(self.source, source, self._origins)
+        return dataclasses.replace(self, source=source, answers=answers, _module=None, _origins=origins)
 
     def to(self, target: str) -> Translated | InC:
         """The same program for another target: "numpy", "torch", "mpi4py" or "c". Its derivatives are written
@@ -309,5 +338,5 @@ def _decompiled(captured: Captured, result: Result, timings: dict[str, float]) -
     proof = dataclasses.replace(result.proof, notes=tuple(dict.fromkeys((*result.proof.notes, *written.notes))))
     return Decompiled(
         written.source, written.name, proof, captured.jaxpr, written.arrays, timings, every,
-        written.callables, written.origins, result.module, None, result.source_map,
+        written.callables, written.origins, result.module, None, result.source_map, Answers(), traced_calls(result.captured),
     )  # fmt: skip

@@ -295,7 +295,7 @@ WRITE = ("-o", "out.py")
     ("argv", "code", "message"),
     [
         (["writ"], 2, "'writ' is no command; the commands are demo, write, show, verify, watch, stages, doctor, lint,"
-         " minimize, dump. Did you mean 'write'?"),
+         " minimize, dump, refine. Did you mean 'write'?"),
         (["show"], 2, "the following arguments are required: FILE.py:FN"),
         (["show", "model.py:cube", "--grda"], 2, "--grda is no option here. Did you mean '--grad'?"
          " See untrace show --help."),

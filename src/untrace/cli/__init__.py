@@ -1,4 +1,5 @@
-"""The command line: `untrace demo`, `write`, `show`, `verify`, `watch`, `stages`, `doctor`, `lint`, `minimize` and `dump`.
+"""The command line: `untrace demo`, `write`, `show`, `verify`, `watch`, `stages`, `doctor`, `lint`, `minimize`, `dump` and
+`refine`.
 
 Text goes to stdout and talk to stderr.  The exit codes:
 
@@ -61,7 +62,7 @@ def _run(argv: list[str]) -> int:
     verbs = {
         "demo": texts.demo, "write": texts.write, "show": texts.show, "verify": texts.verify,
         "watch": tools.watch, "stages": tools.stages, "doctor": tools.doctor, "lint": tools.lint,
-        "minimize": tools.minimize, "dump": tools.dump,
+        "minimize": tools.minimize, "dump": tools.dump, "refine": texts.refine,
     }  # fmt: skip
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_overview_parser().format_help(), end="")
@@ -92,6 +93,7 @@ def _overview_parser() -> argparse.ArgumentParser:
         ("lint", "find JAX's sharp bits: unrolled loops, promotions, indices out of bounds, ..."),
         ("minimize", "find the smallest program that still has a fault"),
         ("dump", "write all of that as numbered files of a folder"),
+        ("refine", "let an editor go over a written module: only what is proven stays"),
     ):
         verbs.add_parser(name, help=purpose)
     return parser

@@ -28,6 +28,7 @@ examples:
   untrace lint model.py:step @model.py:make_args
   untrace minimize model.py:step @model.py:make_args --fault nonfinite -o least.py
   untrace dump dumped model.py:step @model.py:make_args
+  untrace refine grad_loss.py --with "my_model --clean-up" -o grad_loss_refined.py
 
 ARGS, one for each positional argument of the function that is written:
   f32[8,128]  bf16[4]  i32[]  bool[2]  key       arrays, as JAX prints their types
@@ -119,7 +120,8 @@ class _SetOption(argparse.Action):
         namespace.transforms = [*before, _transforms.Transform(last.name, options)]
 
 
-def add_function_arguments(parser: argparse.ArgumentParser, target: str = "FILE.py:FN", of: str = "") -> None:
+def add_call_arguments(parser: argparse.ArgumentParser, target: str = "FILE.py:FN") -> None:
+    """The function, and what it is called with."""
     parser.epilog = EXAMPLES
     parser.add_argument("target", metavar=target, help="the function; module.path:FN names one as well")
     parser.add_argument("args", metavar="ARGS", nargs="*", default=[], help="its arguments, see below")
@@ -132,9 +134,12 @@ def add_function_arguments(parser: argparse.ArgumentParser, target: str = "FILE.
         help="a parameter with a fixed Python value, which leaves the signature",
     )  # fmt: skip
     parser.add_argument("--x64", action="store_true", help="turn JAX's 64-bit mode on")
-
-    flags = parser.add_argument_group(f"transformations {of}(applied in the order given)")
     parser.set_defaults(transforms=[])
+
+
+def add_function_arguments(parser: argparse.ArgumentParser, target: str = "FILE.py:FN", of: str = "") -> None:
+    add_call_arguments(parser, target)
+    flags = parser.add_argument_group(f"transformations {of}(applied in the order given)")
     added: set[str] = set()
     for name in _transforms.OPTIONS:
         flags.add_argument(

@@ -12,6 +12,7 @@ from untrace._errors import OptionError
 from untrace.cli.arguments import (
     Job,
     Parser,
+    add_call_arguments,
     add_function_arguments,
     add_style_arguments,
     argument,
@@ -123,6 +124,53 @@ def _show_steps(options: argparse.Namespace, terminal: Terminal) -> int:
             if step.name == until:
                 break
     terminal.show_source("\n".join(shown) if options.steps else shown[-1])
+    return 0
+
+
+def refine(argv: list[str]) -> int:
+    parser = Parser(
+        prog="untrace refine",
+        description="Let an editor go over a written module, function by function; only what is proven to be the same program"
+        " stays. ARGS, or else what the module's docstrings say, are the arguments at which that is proven.",
+    )
+    add_call_arguments(parser, target="FILE.py[:FN]")
+    parser.add_argument(
+        "--with", dest="command", metavar="COMMAND",
+        help="takes a function's text on stdin and prints another; the file that UNTRACE_CONTEXT names has its types, its"
+        " callers and the module as JSON (required)",
+    )  # fmt: skip
+    parser.add_argument("-o", "--output", metavar="OUT.py", type=Path, help="the file to write (required)")
+    parser.add_argument("--force", action="store_true", help="overwrite OUT.py when it exists")
+    parser.add_argument(
+        "--tries", type=int, default=1, help="how often a function is asked for while answers are refused"
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="the limit for tracing one answer")
+    options = parser.parse_intermixed_args(argv)
+    if options.command is None or options.output is None:
+        missing = (
+            "the file to write is missing: -o OUT.py" if options.command else "the editor is missing: --with COMMAND"
+        )
+        parser.error(missing)
+    file, _, name = options.target.partition(".py:")
+    path = Path(f"{file}.py" if name else options.target)
+    if path.suffix != ".py" or not path.is_file():
+        raise OptionError(f"there is no file {path}.")
+    if not (options.output.exists() and options.output.samefile(path) and options.force):
+        check_output(options.output, options.target, force=options.force)
+    terminal = make_terminal()
+    with terminal.working("importing JAX"):
+        from untrace.refine import file as files
+    options.target = f"{path}:{name or files.entry_of(path)}"
+    given: list[Any] = []
+    if options.args or options.kw:
+        job = load_job(options)
+        given = [(job.args, job.kwargs, {})]
+    written = files.WrittenFile.load(path, options.target.rpartition(":")[2], given)
+    with terminal.working("editing and proving"):
+        refined, answers = written.refined(options.command, options.tries, options.seconds)
+    refined.save(options.output, overwrite=options.force)
+    print(answers)
+    terminal.say(f"wrote {options.output}")
     return 0
 
 

@@ -71,7 +71,7 @@ class Result:
         """The map of the text, as it is loaded in `module`, at the user's own sizes."""
         captured = self.captured.example or self.captured
         goal = self.goal.example or self.goal
-        text = retrace.whole_call(getattr(module, self.written.name), captured)
+        text = retrace.whole_call(getattr(module, self.written.name), captured.static)
         form = retrace.form_of(goal, captured)
         return source_map(text, module.__file__, captured.args, captured.kwargs, goal.jaxpr, form, captured.provenance)
 

@@ -58,6 +58,11 @@ class Proof:
         return _rank(self.level) >= _rank(level)
 
 
+def said_level(text: str) -> str:
+    """The level of which a text says that it was proven; "" where it says nothing."""
+    return next((level for level in reversed(LEVELS) if _WORDS[level] in text), "")
+
+
 def _rank(level: str) -> int:
     try:
         return LEVELS.index(level)

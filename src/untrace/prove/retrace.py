@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,7 @@ def prove_text(
         return Outcome(None, None, f"the text does not load: {type(error).__name__}: {str(error)[:300]}")
     loaded = time.perf_counter()
     timings["load"] = timings.get("load", 0.0) + loaded - start
-    function = whole_call(getattr(module, written.name), captured)
+    function = whole_call(getattr(module, written.name), captured.static)
     try:
         again = jax.make_jaxpr(_with_one_traceback(function))(*captured.args, **captured.kwargs)
     except Exception as error:
@@ -166,9 +166,8 @@ def _with_one_traceback(function: Any) -> Any:
     return call
 
 
-def whole_call(function: Any, captured: Captured) -> Any:
+def whole_call(function: Any, static: Mapping[int | str, Any]) -> Any:
     """`function` of the traced arguments only, the static ones put back in their places."""
-    static = captured.static
     if not static:
         return function
 
@@ -188,7 +187,7 @@ def weaker(module: LoadedText, written: Written, captured: Captured, why: str) -
 
 def of_leaves(module: LoadedText, written: Written, captured: Captured) -> Any:
     """The written function, of flat leaves to flat leaves."""
-    function = whole_call(getattr(module, written.name), captured)
+    function = whole_call(getattr(module, written.name), captured.static)
     _, tree = jax.tree_util.tree_flatten((captured.args, captured.kwargs))
 
     def text(*leaves: Any) -> Any:

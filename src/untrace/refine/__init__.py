@@ -1,0 +1,1 @@
+"""An editor goes over a written text, and only what is proven stays."""
