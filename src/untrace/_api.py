@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,11 +18,8 @@ from untrace._garbage import no_collections
 from untrace._options import WORDS, Options
 from untrace.capture.function import Captured
 from untrace.driver.attempts import Result, write_and_prove
-from untrace.driver.in_c import InC, written_in_c
 from untrace.driver.sizes import Call, written_for_sizes
 from untrace.driver.steps import Step, steps_of
-from untrace.driver.translate import TARGETS, translated
-from untrace.driver.translated import Translated
 from untrace.module.interface.entry import FlatEntry
 from untrace.module.interface.signature import static_arguments
 from untrace.prove.load import LoadedText, load_text
@@ -36,6 +33,10 @@ from untrace.refine.functions import Editor
 from untrace.refine.judge import Text
 from untrace.refine.sizes import TracedCall
 from untrace.targets.jax.rules.table import JAX
+
+if TYPE_CHECKING:
+    from untrace.driver.in_c import InC
+    from untrace.driver.translated import Translated
 
 __all__ = ["Decompiled", "decompile", "from_jaxpr", "rule", "steps"]
 
@@ -144,9 +145,12 @@ class Decompiled:
         return self._translate(target)
 
 
+_TARGETS = ("numpy", "torch", "mpi4py", "c")
+
+
 def _check_target(target: str) -> None:
-    if target not in (*TARGETS, "c"):
-        known = ", ".join(map(repr, (*TARGETS, "c")))
+    if target not in _TARGETS:
+        known = ", ".join(map(repr, _TARGETS))
         raise OptionError(f"the target {target!r} is not there yet; this version has 'jax' and {known}")
 
 
@@ -225,9 +229,13 @@ class _Job:
 
 
 def _translated(job: _Job, args: tuple[Any, ...], kwargs: dict[str, Any], target: str) -> Translated | InC:
-    """The text for another target than JAX."""
+    """The text for another target than JAX, whose rules are imported when they are first asked for."""
     nums, names = static_arguments(job.function, args, job.static_argnums, job.static_argnames)
-    keeps = target in TARGETS and TARGETS[target].keeps_calls and job.options.prove
+    if target == "c":
+        from untrace.driver.in_c import written_in_c
+    else:
+        from untrace.driver.translate import targets, translated
+    keeps = target != "c" and targets()[target].keeps_calls and job.options.prove
     call = Call(job.function, args, kwargs, nums, names, keeps, job.options.derivatives if keeps else "written")
     with no_collections():
         if target == "c":

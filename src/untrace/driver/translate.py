@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -33,11 +34,16 @@ from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
 from untrace.targets.base import Target
 from untrace.targets.jax.guard import guarded_by
-from untrace.targets.mpi.target import TARGET as MPI
-from untrace.targets.numpy.target import TARGET as NUMPY
-from untrace.targets.torch.target import TARGET as TORCH
 
-TARGETS = {target.name: target for target in (NUMPY, TORCH, MPI)}
+
+@functools.cache
+def targets() -> Mapping[str, Target]:
+    """The targets of these names. Whoever writes for JAX never waits for their rules."""
+    from untrace.targets.mpi.target import TARGET as MPI
+    from untrace.targets.numpy.target import TARGET as NUMPY
+    from untrace.targets.torch.target import TARGET as TORCH
+
+    return {target.name: target for target in (NUMPY, TORCH, MPI)}
 
 
 def translated(target: str, call: Call, options: Options, also: Sequence[Call] = ()) -> Translated:
@@ -46,11 +52,11 @@ def translated(target: str, call: Call, options: Options, also: Sequence[Call] =
     Raises OptionError where the target's library is not installed, CaptureError, UnsupportedPrimitiveError for all that the
     target cannot express at once, ProofError where the text does not compute what the original does.
     """
-    needs = TARGETS[target].needs
+    needs = targets()[target].needs
     if needs and importlib.util.find_spec(needs) is None:
         raise OptionError(f"the target {target!r} needs {needs}, which is not installed: `pip install {needs}`")
     with interpreter_settings():
-        return _translated(TARGETS[target], call, options, also)
+        return _translated(targets()[target], call, options, also)
 
 
 def _translated(target: Target, call: Call, options: Options, also: Sequence[Call]) -> Translated:
