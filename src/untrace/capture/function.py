@@ -7,7 +7,7 @@ import functools
 import inspect
 import os
 import traceback
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,14 +178,15 @@ def trace(
     note_calls: bool = False,
     afresh: bool = False,
     derivatives: str = "written",
+    sure: bool = False,
 ) -> Captured:
     """Traces `function` on arrays or `ShapeDtypeStruct`s.
 
     static_argnums, static_argnames: positions in `args` and names in `kwargs` that are not traced. note_calls: whether
     calls of `jax.vmap` are looked for, which traces mapped functions once more, and the pytrees of loops. afresh: whether
     JAX has traced much of it before, so that it is traced without what it remembers at once. derivatives: which calls of
-    `jax.grad` and its like are looked for as well: as in `untrace.decompile`. Raises CaptureError with JAX's own message
-    below ours.
+    `jax.grad` and its like are looked for as well: as in `untrace.decompile`. sure: what looks for calls is known not to
+    disturb the function, whose errors are its own. Raises CaptureError with JAX's own message below ours.
     """
     args = tuple(args)
     positions = {i for i in range(len(args)) if i in static_argnums}
@@ -215,12 +216,21 @@ def trace(
     reused: list[Any] | None = None  # what JAX had traced before; None where that is not known
     caches: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
+    @contextlib.contextmanager
+    def undisturbed() -> Iterator[None]:
+        """Where calls are looked for: an error is not raised, for it may come of that; but where it cannot."""
+        try:
+            yield
+        except Exception as error:
+            if sure:
+                raise CaptureError(_explain(function, error)) from error
+
     def traced_afresh() -> bool:
         """Whether the function could be traced without what JAX has traced before, which it does not call again."""
         nonlocal jaxpr, out_example, vmaps, caches, taken
         fresh = jax_compat.fresh_caches()
         with (
-            contextlib.suppress(Exception),
+            undisturbed(),
             fresh(),
             noted_bodies(bodies),
             noted_checkpoints(checkpoints),
@@ -252,7 +262,7 @@ def trace(
     elif note_calls:
         # Where noting fails, or the function itself does, it is traced as it is.
         with (
-            contextlib.suppress(Exception),
+            undisturbed(),
             noted_bodies(bodies),
             noted_checkpoints(checkpoints),
             noted_vmaps() as vmaps,

@@ -23,6 +23,7 @@ from untrace.driver.forms import Form, Plain, forms_of, is_run, repeated_pullbac
 from untrace.ir.bodies import forget_trees, has_trees
 from untrace.ir.nodes import Equation, Function, Program, walk_functions
 from untrace.ir.passes import ALL, NONE, Course, is_strict
+from untrace.jaxprs.equal.comparer import SUMS
 from untrace.lift import lift
 from untrace.lift.adjoint.addends import Addend, with_addends
 from untrace.lift.adjoint.pullbacks_once import without_repeated
@@ -321,6 +322,7 @@ class Attempt:
         lifted = not idiomatic
         self.keeps_carries = None
         rolls = idiomatic
+        ordered = self.in_order  # whether the author's order was tried
         for _ in range(2 * _ROUNDS):
             if not lifted:
                 start = time.perf_counter()
@@ -355,6 +357,15 @@ class Attempt:
             tried = forced & inlined if idiomatic else forced
             if outcome.reordered:
                 self.keeps_carries = True
+                continue
+            # JAX adds cotangents up in the order in which a text uses what they belong to.
+            if (
+                idiomatic
+                and not ordered
+                and outcome.suspects
+                and all(c[0].primitive.name in SUMS for c in outcome.suspects)
+            ):
+                self.in_order = ordered = True
                 continue
             untried = [next((i for i in chain if i not in tried), None) for chain in outcome.suspects]
             suspects = {i for i in untried if i is not None}

@@ -33,9 +33,16 @@ class Call:
     note_calls: bool
     derivatives: str = "written"
 
-    def captured(self, afresh: bool = False) -> Captured:
+    def captured(self, afresh: bool = False, sure: bool = False) -> Captured:
+        """See `trace`."""
         nums, names = self.static_argnums, self.static_argnames
-        return trace(self.function, self.args, self.kwargs, nums, names, self.note_calls, afresh, self.derivatives)
+        return trace(
+            self.function, self.args, self.kwargs, nums, names, self.note_calls, afresh, self.derivatives, sure
+        )
+
+    def plain(self) -> Captured:
+        """The trace alone, without the calls in it."""
+        return trace(self.function, self.args, self.kwargs, self.static_argnums, self.static_argnames)
 
     def asked(self) -> frozenset[str]:
         """What is asked of devices, by functions too that JAX has traced before."""
@@ -69,18 +76,17 @@ def written_for_sizes(
     """
     others = [(more, more.captured()) for more in also]
     if options.guard:
-        if not captured.asked_all:
-            with readable_or_not():
-                captured.asked |= call.asked()
         with readable_or_not():
-            captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
+            captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).plain())
     if options.sizes == "infer" and options.style == "idiomatic" and options.prove:
         traces = [other for _, other in others]
         afresh = captured.caches is not contextlib.nullcontext  # as the example had to be
         with readable_or_not():
-            for sized in at_other_sizes(captured, lambda new: call.on(new).captured(afresh), traces):
+            for sized in at_other_sizes(captured, lambda new: call.on(new).captured(afresh, sure=True), traces):
                 if not are_same_callables(sized.objects):
                     break  # which function the text calls on the host would be a matter of belief
+                if options.guard:
+                    _ask(call, captured, sized.captured)
                 result = _attempt(call, sized, options, timings)
                 if result is not None and all(_holds(result, *other, options, timings) for other in others):
                     return result
@@ -89,7 +95,21 @@ def written_for_sizes(
             f"no text for {captured.name} was proven for the example and for `also` at once: its program changes with the "
             "sizes (a loop over one, a decision on one), or it was asked for with fixed sizes. Write it for each, without also=."
         )
+    if options.guard:
+        _ask(call, captured)
     return write_and_prove(captured, call.entry(captured), captured.name, options, timings)
+
+
+def _ask(call: Call, captured: Captured, other: Captured | None = None) -> None:
+    """Adds what the function asks of devices where JAX had traced parts of it before; `other` may know that already."""
+    if captured.asked_all:
+        return
+    if other is not None and other.asked_all:
+        captured.asked |= other.asked
+    else:
+        with readable_or_not():
+            captured.asked |= call.asked()
+    captured.asked_all = True
 
 
 @contextlib.contextmanager

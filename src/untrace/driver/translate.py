@@ -67,7 +67,7 @@ def _translated(target: Target, call: Call, options: Options, also: Sequence[Cal
     _refuse_classes(captured, target)
     if options.guard:
         with readable_or_not():
-            captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).captured())
+            captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).plain())
     others = [more.captured() for more in also]
     originals = [_Original.of(one) for one in (captured, *others)]
     if options.sizes == "infer" and options.prove and target.any_size:
