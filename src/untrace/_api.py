@@ -233,13 +233,15 @@ def _translated(job: _Job, args: tuple[Any, ...], kwargs: dict[str, Any], target
     nums, names = static_arguments(job.function, args, job.static_argnums, job.static_argnames)
     if target == "c":
         from untrace.driver.in_c import written_in_c
-    else:
-        from untrace.driver.translate import targets, translated
-    keeps = target != "c" and targets()[target].keeps_calls and job.options.prove
+
+        call = Call(job.function, args, kwargs, nums, names, False)
+        with no_collections():
+            return written_in_c(call, job.options, [call.with_arguments(more) for more in job.also])
+    from untrace.driver.translate import targets, translated
+
+    keeps = targets()[target].keeps_calls and job.options.prove
     call = Call(job.function, args, kwargs, nums, names, keeps, job.options.derivatives if keeps else "written")
     with no_collections():
-        if target == "c":
-            return written_in_c(call, job.options, [call.with_arguments(more) for more in job.also])
         return translated(target, call, job.options, [call.with_arguments(more) for more in job.also])
 
 
