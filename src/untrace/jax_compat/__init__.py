@@ -58,6 +58,7 @@ from untrace.jax_compat.values import (
     is_key_dtype,
     is_ref,
     is_ref_aval,
+    is_array_type,
     is_shaped_array,
     is_traceable,
     is_tracer,

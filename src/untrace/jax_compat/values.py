@@ -57,6 +57,11 @@ def is_shaped_array(aval: Any) -> bool:
     return type(aval) is _core.ShapedArray  # jax.core dropped its public name for isinstance checks
 
 
+def is_array_type(value: Any) -> bool:
+    """Whether a value is the type of an array, as JAX keeps it or as it gives it out."""
+    return is_shaped_array(value) or type(value) is jax.ShapeDtypeStruct
+
+
 def plain_aval(aval: Any) -> Any:
     """The shaped array of the same shape, dtype and weak type that is sharded over nothing; the type itself where a mesh is
     part of it: JAX then makes other equations of the same call."""

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 
 from untrace import jax_compat
 from untrace._identity import IdentityMap
+from untrace.ir.signatures import Derivative
 
 
 class Different(Exception):
@@ -65,6 +67,14 @@ def correspondence(first: Any, *others: Any) -> Correspondence:
                 raise Different
         elif isinstance(one, (int, np.integer)):
             found.integers.setdefault(int(one), set()).add(tuple(int(v) for v in values[1:]))
+        elif jax_compat.is_array_type(one):
+            if any(type(v) is not type(one) or v.dtype != one.dtype for v in values[1:]):
+                raise Different
+            look([v.shape for v in values])
+        elif type(one) is Derivative:  # whose function stands for itself: in the jaxprs of its equation
+            if any(type(v) is not Derivative or v.signature.transform != one.signature.transform for v in values[1:]):
+                raise Different
+            look([jax.tree.leaves((v.signature.args, v.signature.out, v.jacobian)) for v in values])
         elif isinstance(one, (tuple, list)):
             if any(type(v) is not type(one) or len(v) != len(one) for v in values[1:]):
                 raise Different

@@ -68,6 +68,9 @@ class Resizer:
             return self._number(value)
         if jax_compat.is_jaxpr(value):
             return self.jaxpr(value)
+        if jax_compat.is_array_type(value):
+            new = self._value(tuple(value.shape))
+            return value if new == tuple(value.shape) else value.update(shape=new)
         if isinstance(value, (tuple, list)):
             items = [self._value(v) for v in value]
             return kind(*items) if hasattr(value, "_fields") else kind(items)
