@@ -109,6 +109,7 @@ class Captured:
     # Whether those are all: not where JAX took functions of the author's from its caches, which it does not call again.
     asked_all: bool = True
     beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes.sizes`)
+    noted: bool = False  # whether calls were looked for, and the function did not mind
     keeps_calls: bool = False  # whether derivatives that are asked for stay calls
     asked_for: int = 0  # how many derivatives the function was seen to ask for, those of others not counted
     # Traces the function once more with the derivatives that it asks for as calls; None where it asks for none.
@@ -302,6 +303,7 @@ def trace(
         jax_compat.transformation(function),
         function=function,
         vmaps=vmaps,
+        noted=reused is not None,
         keeps_calls=note_calls and derivatives != "written",
         asked_for=len(taken),
         trace_calls=with_calls if has_calls else None,

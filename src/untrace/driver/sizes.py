@@ -82,7 +82,7 @@ def written_for_sizes(
         traces = [other for _, other in others]
         afresh = captured.caches is not contextlib.nullcontext  # as the example had to be
         with readable_or_not():
-            for sized in at_other_sizes(captured, lambda new: call.on(new).captured(afresh, sure=True), traces):
+            for sized in at_other_sizes(captured, lambda new: call.on(new).captured(afresh, captured.noted), traces):
                 if not are_same_callables(sized.objects):
                     break  # which function the text calls on the host would be a matter of belief
                 if options.guard:
