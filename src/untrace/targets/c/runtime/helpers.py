@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import re
 
+from untrace.targets.c.runtime.complexes import complex_helpers
+
 TYPES = {
     "f32": "float", "f64": "double", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
     "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "bool": "bool",
@@ -175,6 +177,23 @@ static inline T min_S(T a, T b)
 static inline T sign_S(T x)
 {
     return x > 0 ? (T)1 : x < 0 ? (T)-1 : x;
+}
+""",
+    "cosh": """
+/* As XLA has it. */
+static inline T cosh_S(T x)
+{
+    const T shift = (T)-0.69314718055994530942; /* log 1/2 */
+    return (T)(expF(x + shift) + expF(shift - x));
+}
+""",
+    "sinh": """
+/* As XLA has it. */
+static inline T sinh_S(T x)
+{
+    const T shift = (T)-0.69314718055994530942; /* log 1/2 */
+    const T below = expm1F(x);
+    return fabsF(x) < 1 ? (T)0.5 * (below + below / (below + 1)) : expF(x + shift) - expF(shift - x);
 }
 """,
     "product": """
@@ -497,6 +516,12 @@ static inline T shift_right_arithmetic_S(T a, T n)
 }
 
 
+def _named(text: str, suffix: str) -> str:
+    """The same with the names of one type: `max_S` is a helper of ours, `expF` a function of <math.h>."""
+    ending = "f" if suffix == "f32" else ""
+    return re.sub(r"_S\b", f"_{suffix}", re.sub(r"(?<=[a-z0-9])F(?=\()", ending, text))
+
+
 def _typed(text: str, suffix: str) -> str:
     low, high = _LIMITS.get(suffix, ("", ""))
     bits = re.sub(r"\D", "", suffix) or "8"
@@ -504,10 +529,7 @@ def _typed(text: str, suffix: str) -> str:
         "T": TYPES[suffix], "U": "uint64_t" if bits == "64" else "uint32_t", "V": f"uint{bits}_t", "BITS": bits,
         "LOW": low, "HIGH": high, "GEMM": f"cblas_{'s' if suffix == 'f32' else 'd'}gemm",
     }  # fmt: skip
-    return (
-        re.sub(r"\b(T|U|V|BITS|LOW|HIGH|GEMM)\b", lambda m: words[m[0]], re.sub(r"_S\b", f"_{suffix}", text)).strip()
-        + "\n"
-    )
+    return re.sub(r"\b(T|U|V|BITS|LOW|HIGH|GEMM)\b", lambda m: words[m[0]], _named(text, suffix)).strip() + "\n"
 
 
 @functools.cache
@@ -547,7 +569,7 @@ def helpers() -> dict[str, str]:
             f"{TYPES[suffix]} x)\n{{\n    const {kind} bits = bits_{suffix}_{integer}(x);\n"
             f"    return bits < 0 ? bits ^ {most} : bits;\n}}\n"
         )
-    return found
+    return found | complex_helpers()
 
 
 def needed(used: set[str]) -> list[str]:
