@@ -179,7 +179,9 @@ class Builder:
         return array.region
 
     def loops(self, shape: Sequence[int], write: Callable[[tuple[Expr, ...]], None]) -> None:
-        """Nested loops over a shape, with what `write` writes inside."""
+        """Nested loops over a shape, with what `write` writes inside; nothing where the shape has no elements."""
+        if 0 in shape:
+            return
         outer = self.block
         index: list[Expr] = []
         for extent in shape:

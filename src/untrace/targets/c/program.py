@@ -93,8 +93,6 @@ def c_program(program: Program, arguments: Sequence[tuple[str, PyTree]], result:
                 inputs.append(
                     Buffer(f"{own}->{place.path}" if place.path else own, place.leaf.shape, place.leaf.dtype, "in")
                 )
-                if 0 in place.leaf.shape:
-                    unit.refuse("an array without elements", None)
                 if place.leaf.dtype not in TYPES:
                     unit.refuse(
                         f"an argument of {place.leaf.dtype.name}, which is none of C's arithmetic types here", None
@@ -140,9 +138,6 @@ def _body(
         raise Declined("results of types that are no arrays") from error
     found = places(kind)
     for place, array in zip(found, arrays, strict=True):
-        if 0 in place.leaf.shape:
-            builder.unit.refuse("a result without elements", None)
-            continue
         out = Buffer(f"{own}->{place.path}" if place.path else own, place.leaf.shape, array.dtype, "out")
         builder.fill(Read(out, ()), array)
         function.outs.append(out)

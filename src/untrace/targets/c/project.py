@@ -48,7 +48,7 @@ target_link_libraries({name}_example {name})
 
 def _variable(argument: Argument) -> str:
     if isinstance(argument.kind, Leaf):
-        shape = "".join([f"[{n}]" for n in argument.kind.shape])
+        shape = "".join([f"[{max(n, 1)}]" for n in argument.kind.shape])
         return f"{c_type(argument.kind.dtype)} {argument.name}{shape}"
     return f"struct {argument.kind.tag} {argument.name}"
 

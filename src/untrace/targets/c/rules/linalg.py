@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from untrace.targets.c.arrays import Array, constant, num, stored
 from untrace.targets.c.build import Builder
 from untrace.targets.c.loops import BOOL, INDEX, Expr, Invoke, Op, Read
@@ -92,6 +94,26 @@ def _lu(b: Builder, x: Array) -> list[Array]:
         ),
     )
     return [stored(out), stored(pivots), stored(order)]
+
+
+@rule("qr")
+def _qr(b: Builder, x: Array, *, full_matrices: bool, pivoting: bool = False, use_magma: object = None) -> list[Array]:
+    if pivoting:
+        raise Declined("`qr` with pivoting")
+    *batch, m, n = x.shape
+    columns = m if full_matrices else min(m, n)
+    upper, q = b.new(x.shape, x.dtype, 1), b.new((*batch, m, columns), x.dtype, 0)
+    b.fill(Read(upper, ()), x)
+    sizes = [num(k, INDEX) for k in (m, n, columns)]
+    if 0 not in (m, n):
+        b.loops(batch, lambda i: b.block.append(Invoke(helper("qr", x.dtype), sizes, [Read(upper, i), Read(q, i)])))
+    else:  # nothing is reflected
+        b.fill(Read(q, ()), Array(q.shape, x.dtype, lambda i: _unit(i[-2], i[-1], x.dtype)))
+    return [stored(q), Array((*batch, columns, n), x.dtype, lambda i: Read(upper, i))]
+
+
+def _unit(i: Expr, j: Expr, dtype: np.dtype) -> Expr:
+    return Op("?:", (Op("==", (i, j), BOOL), num(1, dtype), num(0, dtype)), dtype)
 
 
 @rule("lu_pivots_to_permutation")
