@@ -27,6 +27,7 @@ from untrace.python import helpers
 from untrace.targets.c import program as c_program  # noqa: F401  (registers the rules)
 from untrace.targets.c.rules import elementwise as c_elementwise
 from untrace.targets.c.rules.table import C, Rules
+from untrace.targets.c.runtime import complexes as c_complexes
 from untrace.targets.c.runtime import helpers as c_helpers
 from untrace.targets.jax.rules.table import JAX
 from untrace.targets.mpi import target as mpi_target  # noqa: F401
@@ -49,7 +50,7 @@ import torch_differences  # noqa: E402
 
 FAMILIES = {
     "elementwise": "Elementwise", "integers": "Bits of integers", "shapes": "Shapes", "indexing": "Indices",
-    "reductions": "Reductions and windows",
+    "complexes": "Complex numbers", "reductions": "Reductions and windows",
     "products": "Products, convolutions, Fourier transforms", "linalg": "Linear algebra", "sorting": "Orders",
     "random": "Keys and random bits", "control": "Loops and branches",
     "plain": "The same in all libraries of arrays",
@@ -239,7 +240,9 @@ def _stems() -> dict[str, str]:
     found: dict[str, str] = {}
     for name in c_helpers.helpers():
         stem, _, last = name.rpartition("_")
-        found[name] = f"{stem}_T" if last in c_helpers.TYPES and not stem.startswith("bits") else name
+        found[name] = (
+            f"{stem}_T" if last in c_helpers.TYPES | c_complexes.TYPES and not stem.startswith("bits") else name
+        )
     return found
 
 
@@ -271,7 +274,8 @@ SPELLED_IN_C = {
     "neg": "`-`, `sub_T`", "integer_pow": "`*`, `mul_T`, `/`, `pow`", "max": "`max_T`, `?:`", "min": "`min_T`, `?:`",
     "iota": "the index", "convert_element_type": "a cast, `to_T`", "bitcast_convert_type": "a cast, `memcpy`",
     "erf_inv": "`erf_inv_f32`", "dot_general": "loops, `product_T`", "sort": "`sort_T`, loops",
-    "mulhi": "`*`, `>>`, `shift_right_arithmetic_T`",
+    "mulhi": "`*`, `>>`, `shift_right_arithmetic_T`", "complex": "`{x, y}`", "real": "`.re`", "imag": "`.im`",
+    "conj": "`conj_T`", "fft": "`fft_T`, loops",
     **dict.fromkeys(("cummax", "cummin", "cumprod", "cumsum", "select_and_scatter_add"), "loops"),
     **{f"scatter{sign}{word}": "loops, `in_range`" for sign in "-_" for word in ("add", "sub", "mul", "min", "max")},
     "scatter": "loops, `in_range`",
@@ -382,7 +386,7 @@ SECTIONS = (
         NUMPY,
         "Calls of `jnp` are calls of `np` where NumPy's function gives what JAX's gives, which is tried on the types of that "
         f"call. {LAST}",
-        {name: title for name, title in FAMILIES.items() if name != "integers"},
+        {name: title for name, title in FAMILIES.items() if name not in ("integers", "complexes")},
         {name: f"`{sign}`" for name, sign in numpy_elementwise._OPERATORS.items()}
         | {name: f"`np.{function}`" for name, function in numpy_elementwise._FUNCTIONS.items()}
         | {name: f"`scipy.special.{function}`" for name, function in numpy_elementwise._SPECIAL.items()}
@@ -403,7 +407,7 @@ SECTIONS = (
         "derivative is another there (`abs` at 0), is differentiated: then they are written out. "
         "Calls of `jnp` are calls of `torch` where PyTorch's function gives what JAX's gives, which is tried on "
         f"the types of that call. {LAST}",
-        {name: title for name, title in FAMILIES.items() if name != "sorting"}
+        {name: title for name, title in FAMILIES.items() if name not in ("sorting", "complexes")}
         | {"indexing": "Indices and orders", "differentiated": "Derivatives and maps that your function calls"},
         {name: f"`{sign}`" for name, sign in torch_elementwise._OPERATORS.items()}
         | {name: f"`torch.{function}`" for name, function in torch_elementwise._FUNCTIONS.items()}
@@ -428,10 +432,12 @@ SECTIONS = (
         "matrices are calls of one helper, or of a BLAS where the text is compiled with `-DUNTRACE_BLAS`. Each `T` below "
         "stands for a type: `max_f32`, `add_i32`; what is said to be where it is read is an expression of the element, or the same "
         "elements at other places. `bfloat16` and `float16` are computed with as `float`, and rounded after each operation. "
+        "Complex numbers are structs of two parts, `struct complex64 {float re; float im;}`, with the memory of C's own complex "
+        "types, which are optional in C11, and of `std::complex`; rules that serve all numbers serve them. "
         "What cannot be expressed, and each primitive that no table below has, is "
         "refused before anything is written, with your lines.",
         {name: title for name, title in FAMILIES.items() if name not in ("integers", "control", "plain")}
-        | {"products": "Products, convolutions"},
+        | {"products": "Products, convolutions, Fourier transforms"},
         SPELLED_IN_C,
         _of_c,
         c_differences.DIFFERENCES,

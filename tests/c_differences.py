@@ -111,6 +111,11 @@ NOT_KEPT = (
         "with `-march=native` compilers make them where the C standard is not asked for (`-std=gnu11`); what is proven is "
         "compiled with `-ffp-contract=off`",
     ),
+    (
+        "powers of complex numbers, and `abs`, `atan` and `atanh` of those with NaN in them",
+        "a power is right to as many digits as its angle leaves it, here and in XLA, which need not be the same ones; what XLA "
+        "gives for NaN beside an infinity is not the same in all its versions",
+    ),
     ("payloads and signs of NaN", "any NaN is as good as any other"),
 )
 

@@ -264,13 +264,13 @@ def test_differences_of_numbers_that_are_known_to_be_small_are_plain():
 
 def test_what_c_has_not_is_refused_at_once_with_the_authors_lines(tmp_path):
     def fails(x):
-        y = jnp.fft.fft(x)
+        y = jnp.linalg.svd(x.reshape(2, 2), compute_uv=False)
         return jnp.abs(y).astype(jnp.bfloat16), jax.pure_callback(np.sin, x, x)
 
     with pytest.raises(untrace.UnsupportedPrimitiveError) as error:
         untrace.decompile(fails, target="c")(np.ones(4, np.float32))
     message = str(error.value)
-    assert "complex64" in message and "pure_callback" in message and message.count("test_c.py") >= 2
+    assert "`svd`" in message and "pure_callback" in message and message.count("test_c.py") >= 2
 
 
 def test_other_sizes_are_not_for_c():

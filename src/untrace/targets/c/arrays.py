@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from untrace.targets.c.loops import BOOL, INDEX, Buffer, Expr, Num, Op, Read, Var
+from untrace.targets.c.loops import BOOL, COMPLEX, INDEX, Buffer, Expr, Num, Op, Read, Var, part_of
 from untrace.targets.c.narrow import NARROW
 
 Element = Callable[[tuple[Expr, ...]], Expr]
@@ -49,8 +49,16 @@ def stored(buffer: Buffer, prefix: tuple[Expr, ...] = ()) -> Array:
 
 def number(value: object, dtype: np.dtype, shape: tuple[int, ...] = ()) -> Array:
     """An array of one number throughout."""
-    made = num(value, dtype)
+    made = constant(value, dtype)
     return Array(shape, dtype, lambda index: made)
+
+
+def constant(value: object, dtype: np.dtype) -> Expr:
+    """A number of any type."""
+    if dtype.kind != "c":
+        return num(value, dtype)
+    found = np.asarray(value).astype(dtype)
+    return Op(COMPLEX, (num(found.real, part_of(dtype)), num(found.imag, part_of(dtype))), dtype)
 
 
 def num(value: object, dtype: np.dtype) -> Num:

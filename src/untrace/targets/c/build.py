@@ -179,7 +179,9 @@ class Builder:
         return array.region
 
     def loops(self, shape: Sequence[int], write: Callable[[tuple[Expr, ...]], None]) -> None:
-        """Nested loops over a shape, with what `write` writes inside."""
+        """Nested loops over a shape, with what `write` writes inside; nothing where the shape has no elements."""
+        if 0 in shape:
+            return
         outer = self.block
         index: list[Expr] = []
         for extent in shape:
@@ -285,9 +287,10 @@ class Builder:
             return control.cond(self, callee, equation, inputs)
         if type(callee) is not Primitive:
             raise Declined(f"`{callee.name}`")
-        rule = C.find(callee.name)
+        is_complex = any(_is_complex(a.aval) for a in (*equation.inputs, *equation.outputs) if a)
+        rule = C.find(callee.name, is_complex)
         if rule is None:
-            raise Declined(f"`{callee.name}`")
+            raise Declined(f"`{callee.name}`{' of complex numbers' if is_complex and C.find(callee.name) else ''}")
         try:
             if callee.name not in _OF_KEYS and any(is_key(a.aval) for a in (*equation.inputs, *equation.outputs) if a):
                 return self._of_words(rule, equation, inputs)
@@ -387,6 +390,11 @@ def _name(region: Read, output: Value) -> None:
     """A buffer that a rule has made is called as the value that it holds."""
     if output.named and not region.buffer.authored and not region.index and output.hint:
         region.buffer.name, region.buffer.authored = output.hint, True
+
+
+def _is_complex(aval: Aval) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return isinstance(dtype, np.dtype) and dtype.kind == "c"
 
 
 def _is_narrow(value: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import functools
 import hashlib
@@ -19,6 +18,7 @@ import numpy as np
 
 from untrace._errors import UntraceError
 from untrace.prove.execute import Endless
+from untrace.targets.c import worker
 from untrace.targets.c.narrow import in_memory
 from untrace.targets.c.program import Argument, CProgram
 
@@ -67,16 +67,9 @@ def build(program: CProgram, flags: Sequence[str] = EXACT) -> Path:
     return library
 
 
-_VALUES: dict[str, Callable[..., object]] = {
-    "bool": ctypes.c_bool, "int8": ctypes.c_int8, "int16": ctypes.c_int16, "int32": ctypes.c_int32, "int64": ctypes.c_int64,
-    "uint8": ctypes.c_uint8, "uint16": ctypes.c_uint16, "uint32": ctypes.c_uint32, "uint64": ctypes.c_uint64,
-    "float32": ctypes.c_float, "float64": ctypes.c_double,
-}  # fmt: skip
-
-
 def c_value(dtype: np.dtype) -> Callable[..., object]:
     """ctypes' type of a number."""
-    return _VALUES[dtype.name]
+    return worker.TYPES[dtype.name]
 
 
 _LINE = 64  # bytes: where each block of memory begins
@@ -147,13 +140,16 @@ class Prepared:
     def call(self) -> None:
         """Runs the function on what is in `inputs`; what it gives is in `outputs`."""
         for place, array in self._values:
-            self._given[place] = array.view(in_memory(array.dtype)).item()
+            self._given[place] = self._passed(array.view(in_memory(array.dtype)).item(), self._types[place])
         value = self._run()
         if self._returned is not None:
             self._returned.view(in_memory(self._returned.dtype))[()] = value
 
+    def _passed(self, value: complex, kind: str) -> object:
+        return worker.passed(value, kind)
+
     def _run(self) -> object:
-        return self._function(*self._given)
+        return worker.returned(self._function(*self._given))
 
     def __call__(self, *leaves: object) -> list[np.ndarray]:
         """The results for some leaves, as arrays of their own."""
@@ -183,35 +179,38 @@ class Apart(Prepared):
         self._library = library
         self._given = [0] * len(self._types)
 
+    def _passed(self, value: complex, kind: str) -> object:
+        return value
+
     def _started(self) -> subprocess.Popen[bytes]:
         returned = "" if self._returned is None else in_memory(self._returned.dtype).name
         words = [
             self._file.name, str(self._library), self._program.name, returned, ",".join(t or "-" for t in self._types),
             ",".join(map(str, self._starts)),
         ]  # fmt: skip
-        script = str(Path(__file__).with_name("worker.py"))
+        script = worker.__file__
         return subprocess.Popen(
             [sys.executable, "-I", "-S", script, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
 
     def _run(self) -> object:
-        worker = self._worker = self._worker or self._started()
-        assert worker.stdin is not None and worker.stdout is not None
+        other = self._worker = self._worker or self._started()
+        assert other.stdin is not None and other.stdout is not None
         numbers = [repr(self._given[k]) for k, _ in self._values]
-        worker.stdin.write((" ".join(numbers) + "\n").encode())
-        ready, _, _ = select.select([worker.stdout], [], [], self._seconds)
+        other.stdin.write((" ".join(numbers) + "\n").encode())
+        ready, _, _ = select.select([other.stdout], [], [], self._seconds)
         if not ready:
             self.close()
             raise Endless
-        answer = worker.stdout.readline().decode().strip()
+        answer = other.stdout.readline().decode().strip()
         if not answer:
             self.close()
             raise CompilerError(f"the compiled text of {self._program.name} ends the process that calls it")
-        return ast.literal_eval(answer) if answer not in ("nan", "inf", "-inf") else float(answer)
+        return None if answer == "None" else worker.number(answer)
 
     def close(self) -> None:
         """Ends the other process."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.kill()
-            worker.communicate()
+        other, self._worker = self._worker, None
+        if other is not None:
+            other.kill()
+            other.communicate()

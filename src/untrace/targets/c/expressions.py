@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from untrace.targets.c.loops import BOOL, Buffer, Expr, Num, Op, Read, Var
+from untrace.targets.c.loops import BOOL, COMPLEX, PARTS, Buffer, Expr, Num, Op, Read, Var, part_of
 from untrace.targets.c.narrow import NARROW
 
 TYPES = {
     "bool": "bool", "int8": "int8_t", "int16": "int16_t", "int32": "int32_t", "int64": "int64_t", "uint8": "uint8_t",
     "uint16": "uint16_t", "uint32": "uint32_t", "uint64": "uint64_t", "float32": "float", "float64": "double",
-    "bfloat16": "uint16_t", "float16": "uint16_t",
+    "bfloat16": "uint16_t", "float16": "uint16_t", "complex64": "struct complex64", "complex128": "struct complex128",
 }  # fmt: skip
 # How tightly operators bind.
 _BINDS = {
@@ -72,6 +72,10 @@ class Expressions:
         )
         if name == "cast":
             return f"({c_type(expr.dtype)}){self._operand(args[0], _UNARY)}", _UNARY
+        if name in PARTS:
+            return f"{self._operand(args[0], _ATOM)}{name}", _ATOM
+        if name == COMPLEX:
+            return f"({c_type(expr.dtype)}){{{', '.join([self.text(a) for a in args])}}}", _UNARY
         if name in ("neg", "!", "~"):
             inner = self._operand(args[0], _UNARY)
             sign = "-" if name == "neg" else name
@@ -121,8 +125,12 @@ class Expressions:
         return text, binds
 
 
-def literal(value: int | float | bool, dtype: np.dtype) -> str:
-    """A number of a type."""
+def literal(value: int | float | complex | bool, dtype: np.dtype) -> str:
+    """A number of a type; of a complex one what an initialiser has."""
+    if dtype.kind == "c":
+        part = part_of(dtype)
+        return f"{{{literal(value.real, part)}, {literal(value.imag, part)}}}"
+    assert not isinstance(value, complex)
     if dtype == BOOL:
         return "true" if value else "false"
     if dtype in NARROW:

@@ -16,6 +16,8 @@ import numpy as np
 
 INDEX = np.dtype(np.int32)  # of loop indices: `int` in C
 BOOL = np.dtype(np.bool_)
+COMPLEX = "complex"  # the operation that makes a complex number of its parts,
+PARTS = (".re", ".im")  # and those that give them
 
 
 @dataclass(eq=False, slots=True)
@@ -73,6 +75,11 @@ class Op:
 
 
 Expr = Num | Var | Read | Op
+
+
+def part_of(dtype: np.dtype) -> np.dtype:
+    """The type of the parts of complex numbers; another type itself."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
 @dataclass(slots=True)

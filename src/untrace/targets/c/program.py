@@ -93,8 +93,6 @@ def c_program(program: Program, arguments: Sequence[tuple[str, PyTree]], result:
                 inputs.append(
                     Buffer(f"{own}->{place.path}" if place.path else own, place.leaf.shape, place.leaf.dtype, "in")
                 )
-                if 0 in place.leaf.shape:
-                    unit.refuse("an array without elements", None)
                 if place.leaf.dtype not in TYPES:
                     unit.refuse(
                         f"an argument of {place.leaf.dtype.name}, which is none of C's arithmetic types here", None
@@ -140,9 +138,6 @@ def _body(
         raise Declined("results of types that are no arrays") from error
     found = places(kind)
     for place, array in zip(found, arrays, strict=True):
-        if 0 in place.leaf.shape:
-            builder.unit.refuse("a result without elements", None)
-            continue
         out = Buffer(f"{own}->{place.path}" if place.path else own, place.leaf.shape, array.dtype, "out")
         builder.fill(Read(out, ()), array)
         function.outs.append(out)
@@ -177,9 +172,13 @@ def _texts(
     ]  # fmt: skip
     includes = ["<math.h>", "<stdbool.h>", "<stddef.h>", "<stdint.h>", "<string.h>"]
     body = "\n\n".join([t.rstrip("\n") for group in texts for t in group])
+    if "_Complex" in body:
+        includes.insert(0, "<complex.h>")
     wanted = [f"#include {i}" for i in includes if i != "<string.h>" or "memcpy(" in body]
     if "UNTRACE_BLAS" in body:
         wanted += ["", "#ifdef UNTRACE_BLAS", "#include <cblas.h>", "#endif"]
+    header = _header(function, signature_in_header(function, arguments, result, returns), structs, head, works)
+    wanted += _complex_types(body, header)
     asserts = [text for s in structs.all for text in _asserts(s)]
     source = "\n".join(
         [
@@ -187,7 +186,6 @@ def _texts(
             *asserts, *([""] if asserts else []), body, "",
         ]
     )  # fmt: skip
-    header = _header(function, signature_in_header(function, arguments, result, returns), structs, head, works)
     data = ""
     if large:
         lines = [
@@ -199,6 +197,7 @@ def _texts(
             "",
         ]
         for table in large:
+            lines += [*_complex_types(_declared(table)), *([""] if table.dtype.kind == "c" else [])]
             lines += [f"extern const {_declared(table)};", _table(table, ""), ""]
         data = "\n".join(lines)
     return CProgram(name, source, header, arguments, result, returns, _size(function), data=data)
@@ -309,6 +308,27 @@ def _asserts(struct: Struct) -> list[str]:
     ]
 
 
+_COMPLEX_TYPE = """
+#ifndef UNTRACE_COMPLEX{0}
+#define UNTRACE_COMPLEX{0}
+/* The same in memory as {1} _Complex of C, and as std::complex<{1}> of C++, which have no type in common. */
+struct complex{0} {{
+    {1} re;
+    {1} im;
+}};
+#endif"""
+
+
+def _complex_types(text: str, before: str = "") -> list[str]:
+    """The definitions of complex numbers that a text needs and what stands before it has not."""
+    kinds = [("64", "float"), ("128", "double")]
+    return [
+        _COMPLEX_TYPE.format(*k)
+        for k in kinds
+        if f"struct complex{k[0]}" in text and f"struct complex{k[0]}" not in before
+    ]
+
+
 def _comment(text: str) -> str:
     """A comment; whatever the text holds, it ends where it should."""
     plain = text.replace("*/", "* /").replace("/*", "/ *").replace("\\\n", "\n").replace("??/", "?? /")
@@ -323,7 +343,10 @@ def _header(function: CFunction, signature: str, structs: Structs, head: str, wo
         _comment(head), f"#ifndef {guard}", f"#define {guard}", "", "#include <stdbool.h>", "#include <stdint.h>", "",
         "#ifdef __cplusplus", f"#define {macro}", 'extern "C" {', "#else", f"#define {macro} restrict", "#endif", "",
     ]  # fmt: skip
-    for text in structs.texts():
+    texts = structs.texts()
+    for text in _complex_types("\n".join([*texts, *works, signature])):
+        lines += [text.lstrip("\n"), ""]
+    for text in texts:
         lines += [text, ""]
     if works:
         lines += [f"/* Memory that {name} works in: any, as it is; of each thread its own. */"]

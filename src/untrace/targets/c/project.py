@@ -48,9 +48,14 @@ target_link_libraries({name}_example {name})
 
 def _variable(argument: Argument) -> str:
     if isinstance(argument.kind, Leaf):
-        shape = "".join([f"[{n}]" for n in argument.kind.shape])
+        shape = "".join([f"[{max(n, 1)}]" for n in argument.kind.shape])
         return f"{c_type(argument.kind.dtype)} {argument.name}{shape}"
     return f"struct {argument.kind.tag} {argument.name}"
+
+
+def _is_complex(argument: Argument) -> bool:
+    """Whether the first number of an argument or a result is complex."""
+    return bool(argument.leaves) and argument.leaves[0].leaf.dtype.kind == "c"
 
 
 def _address(argument: Argument) -> str:
@@ -62,7 +67,7 @@ def example(program: CProgram) -> str:
     lines = ["/* Calls the function on zeros. */", f'#include "{program.name}.h"', "", "#include <stdio.h>", ""]
     for argument in program.arguments:
         const = "const " if not argument.by_value else ""
-        start = "{0}" if not argument.by_value else "0"
+        start = "0" if argument.by_value and not _is_complex(argument) else "{0}"
         lines.append(
             f"static {const}{_variable(argument)} = {start};" if const else f"static {_variable(argument)} = {start};"
         )
@@ -76,10 +81,11 @@ def example(program: CProgram) -> str:
         given.append("&work")
     lines += ["", "int main(void)", "{"]
     call = f"{program.name}({', '.join(given)})"
+    part = ".re" if result is not None and _is_complex(result) else ""
     if result is None or program.returns:
-        lines.append(f'    printf("%g\\n", (double){call});')
+        lines.append(f'    printf("%g\\n", (double){call}{part});')
     else:
         first = result.leaves[0]
         path = f"{result.name}.{first.path}" if first.path else result.name
-        lines += [f"    {call};", f'    printf("%g\\n", (double){path}{"[0]" * len(first.leaf.shape)});']
+        lines += [f"    {call};", f'    printf("%g\\n", (double){path}{"[0]" * len(first.leaf.shape)}{part});']
     return "\n".join([*lines, "    return 0;", "}", ""])

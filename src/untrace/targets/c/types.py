@@ -11,7 +11,21 @@ from untrace.targets.c.rules.table import Declined
 
 TYPES = frozenset(
     np.dtype(t)
-    for t in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
+    for t in (
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    )
 ) | frozenset(NARROW)
 
 

@@ -2,4 +2,14 @@
 
 from __future__ import annotations
 
-from untrace.targets.c.rules import elementwise, indexing, linalg, products, random, reductions, shapes, sorting  # noqa: F401
+from untrace.targets.c.rules import (  # noqa: F401
+    complexes,
+    elementwise,
+    indexing,
+    linalg,
+    products,
+    random,
+    reductions,
+    shapes,
+    sorting,
+)

@@ -9,24 +9,24 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from untrace.targets.c.arrays import Array, fits, folded, num, number
+from untrace.targets.c.arrays import Array, constant, fits, folded, num, number
 from untrace.targets.c.build import Builder
-from untrace.targets.c.loops import BOOL, INDEX, Expr, Num, Op, Read, Var
+from untrace.targets.c.loops import BOOL, COMPLEX, INDEX, PARTS, Expr, Num, Op, Read, Var, part_of
 from untrace.targets.c.narrow import BF16, NARROW
 from untrace.targets.c.rules.table import Declined, rule
 
 SUFFIXES = {
     "float32": "f32", "float64": "f64", "bool": "bool", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
-    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
+    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "complex64": "c64", "complex128": "c128",
 }  # fmt: skip
 _WIDTH_OF_INT = 4  # bytes
 _LARGEST_POWER = 4  # that is written as a product
 # JAX's names for functions of one float in <math.h>.
 _LIBM = {
     "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log1p": "log1p", "sqrt": "sqrt", "cbrt": "cbrt",
-    "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh",
-    "cosh": "cosh", "tanh": "tanh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf", "erfc": "erfc",
-    "lgamma": "lgamma", "floor": "floor", "ceil": "ceil",
+    "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "tanh": "tanh",
+    "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf", "erfc": "erfc", "lgamma": "lgamma", "floor": "floor",
+    "ceil": "ceil",
 }  # fmt: skip
 
 
@@ -76,6 +76,19 @@ def _register_libm() -> None:
 _register_libm()
 
 
+def _register_helpers() -> None:
+    """One rule for each function of one float that is a helper of ours: <math.h> has none, or one that is less like XLA's."""
+    for primitive in _OF_FLOATS:
+
+        @rule(primitive)
+        def one(b: Builder, x: Array, accuracy: object = None, primitive: str = primitive) -> Array:
+            return elementwise(b, x.dtype, lambda v: Op(helper(primitive, x.dtype), (v,), x.dtype), x, cost=2)
+
+
+_OF_FLOATS = ("sinh", "cosh")
+_register_helpers()
+
+
 @rule("add", "add_any")
 def _add(b: Builder, x: Array, y: Array) -> Array:
     return elementwise(b, x.dtype, lambda v, w: arithmetic("+", v, w, x.dtype), x, y)
@@ -100,6 +113,8 @@ def arithmetic(operator: str, v: Expr, w: Expr, dtype: np.dtype) -> Expr:
     """`v + w`; of integers that may overflow by a helper, for in C that is undefined."""
     if dtype == BOOL:
         return Op("||" if operator == "+" else "&&" if operator == "*" else "!=", (v, w), BOOL)
+    if dtype.kind == "c":
+        return Op(helper(_WORDS[operator], dtype), (v, w), dtype)
     if dtype.kind == "f" and operator == "+" and isinstance(w, Op) and w.name == "neg":
         return Op("-", (v, *w.args), dtype)
     made = Op(operator, (v, w), dtype)
@@ -155,6 +170,8 @@ def extreme(which: str, v: Expr, w: Expr, dtype: np.dtype) -> Expr:
     """The larger or the smaller: NaN where one is NaN, and 0 is more than -0."""
     if dtype == BOOL:
         return Op("||" if which == "max" else "&&", (v, w), BOOL)
+    if dtype.kind == "c":
+        return Op(helper(which, dtype), (v, w), dtype)
     if isinstance(v, Num):
         v, w = w, v
     if isinstance(w, Num) and is_simple(v) and (which == "max" or w.value != 0) and w.value == w.value:
@@ -408,7 +425,7 @@ def _convert(b: Builder, x: Array, *, new_dtype: Any, weak_type: object = None, 
     dtype = np.dtype(new_dtype)
     if dtype.name not in SUFFIXES:
         raise Declined(f"a conversion to {dtype.name}, which is none of C's arithmetic types here")
-    if x.number is not None:
+    if x.number is not None and dtype.kind != "c":
         return number(_saturated(x.number.value, dtype), dtype)
     return converted(b, x, dtype)
 
@@ -433,8 +450,13 @@ def cast(v: Expr, dtype: np.dtype) -> Expr:
     """`(float)v`; a float that an integer cannot hold becomes the nearest that it can."""
     if v.dtype == dtype:
         return v
-    if isinstance(v, Num):
+    if isinstance(v, Num) and dtype.kind != "c":
         return Num(_saturated(v.value, dtype), dtype)
+    if v.dtype.kind == "c":
+        return complex_cast(v, dtype)
+    if dtype.kind == "c":
+        part = part_of(dtype)
+        return Op(COMPLEX, (cast(v, part), num(0, part)), dtype)
     if dtype == BOOL:
         return Op("!=", (v, num(0, v.dtype)), BOOL)
     if v.dtype.kind == "f" and dtype.kind in "iu":
@@ -442,6 +464,15 @@ def cast(v: Expr, dtype: np.dtype) -> Expr:
             f"{helper('to', dtype)}", (v if v.dtype == np.float64 else Op("cast", (v,), np.dtype(np.float64)),), dtype
         )
     return Op("cast", (v,), dtype)
+
+
+def complex_cast(v: Expr, dtype: np.dtype) -> Expr:
+    """A complex number as one of another type; as a real one its real part."""
+    if dtype == BOOL:
+        return Op(helper("ne", v.dtype), (v, constant(0, v.dtype)), BOOL)
+    if dtype.kind == "c":
+        return Op(f"{helper('to', dtype)}_{SUFFIXES[v.dtype.name]}", (v,), dtype)
+    return cast(Op(PARTS[0], (v,), part_of(v.dtype)), dtype)
 
 
 @rule("bitcast_convert_type")

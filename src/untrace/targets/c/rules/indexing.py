@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from untrace.targets.c.arrays import Array, bounds, num, plus, stored
+from untrace.targets.c.arrays import Array, bounds, constant, num, plus, stored
 from untrace.targets.c.build import Builder
 from untrace.targets.c.loops import BOOL, INDEX, Expr, If, Op, Read
 from untrace.targets.c.rules.elementwise import arithmetic, extreme
@@ -63,7 +63,7 @@ def _gather(
     shape = tuple([next(offsets) if d in dn.offset_dims else next(batches) for d in range(rank)])
     fills = _word(mode) == "FILL_OR_DROP"
     if fills and fill_value is None:
-        if x.dtype.kind == "f":
+        if x.dtype.kind in "fc":
             fill_value = np.nan
         else:
             fill_value = (
@@ -88,7 +88,7 @@ def _gather(
         for d, i in zip(kept, [index[d] for d in dn.offset_dims], strict=True):
             places[d] = plus(places[d], i)
         value = x.at(tuple(places))
-        return Op("?:", (all_of(conditions), value, num(fill_value, x.dtype)), x.dtype) if conditions else value
+        return Op("?:", (all_of(conditions), value, constant(fill_value, x.dtype)), x.dtype) if conditions else value
 
     return Array(shape, x.dtype, at, 1)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from untrace.targets.c.arrays import Array, num, stored
+import numpy as np
+
+from untrace.targets.c.arrays import Array, constant, num, stored
 from untrace.targets.c.build import Builder
 from untrace.targets.c.loops import BOOL, INDEX, Expr, Invoke, Op, Read
-from untrace.targets.c.rules.elementwise import helper
+from untrace.targets.c.rules.elementwise import arithmetic, elementwise, helper
 from untrace.targets.c.rules.table import Declined, rule
 
 
@@ -14,11 +16,11 @@ def _cholesky(b: Builder, x: Array, *, symmetrize_input: bool = False) -> Array:
     n = x.shape[-1]
     if symmetrize_input:
         given = b.often(x)
-        half = num(0.5, x.dtype)
+        half = constant(0.5, x.dtype)
 
         def mean(index: tuple[Expr, ...]) -> Expr:
-            other = (*index[:-2], index[-1], index[-2])
-            return Op("*", (half, Op("+", (given.at(index), given.at(other)), x.dtype)), x.dtype)
+            other = conjugated(given.at((*index[:-2], index[-1], index[-2])))
+            return arithmetic("*", half, arithmetic("+", given.at(index), other, x.dtype), x.dtype)
 
         x = Array(x.shape, x.dtype, mean, 2)
     whole = b.whole(x, "matrix")
@@ -30,6 +32,11 @@ def _cholesky(b: Builder, x: Array, *, symmetrize_input: bool = False) -> Array:
         ),
     )
     return stored(out)
+
+
+def conjugated(v: Expr) -> Expr:
+    """The conjugate of a number; a real one itself."""
+    return Op(helper("conj", v.dtype), (v,), v.dtype) if v.dtype.kind == "c" else v
 
 
 @rule("triangular_solve")
@@ -47,6 +54,8 @@ def _triangular_solve(
     n = a.shape[-1]
     # From the right it is the transposed system from the left.
     rows, columns = (y.shape[-2], y.shape[-1]) if left_side else (y.shape[-1], y.shape[-2])
+    if conjugate_a and a.dtype.kind == "c":
+        a = elementwise(b, a.dtype, conjugated, a)
     matrix = b.whole(a, "matrix")
     out = b.new((*y.shape[:-2], rows, columns), y.dtype)
     b.fill(
@@ -85,6 +94,26 @@ def _lu(b: Builder, x: Array) -> list[Array]:
         ),
     )
     return [stored(out), stored(pivots), stored(order)]
+
+
+@rule("qr")
+def _qr(b: Builder, x: Array, *, full_matrices: bool, pivoting: bool = False, use_magma: object = None) -> list[Array]:
+    if pivoting:
+        raise Declined("`qr` with pivoting")
+    *batch, m, n = x.shape
+    columns = m if full_matrices else min(m, n)
+    upper, q = b.new(x.shape, x.dtype, 1), b.new((*batch, m, columns), x.dtype, 0)
+    b.fill(Read(upper, ()), x)
+    sizes = [num(k, INDEX) for k in (m, n, columns)]
+    if 0 not in (m, n):
+        b.loops(batch, lambda i: b.block.append(Invoke(helper("qr", x.dtype), sizes, [Read(upper, i), Read(q, i)])))
+    else:  # nothing is reflected
+        b.fill(Read(q, ()), Array(q.shape, x.dtype, lambda i: _unit(i[-2], i[-1], x.dtype)))
+    return [stored(q), Array((*batch, columns, n), x.dtype, lambda i: Read(upper, i))]
+
+
+def _unit(i: Expr, j: Expr, dtype: np.dtype) -> Expr:
+    return Op("?:", (Op("==", (i, j), BOOL), num(1, dtype), num(0, dtype)), dtype)
 
 
 @rule("lu_pivots_to_permutation")

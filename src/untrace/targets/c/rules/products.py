@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from untrace.targets.c.arrays import Array, num, plus, stored, times
+from untrace.targets.c.arrays import Array, constant, minus, num, plus, stored, times
 from untrace.targets.c.build import Builder
-from untrace.targets.c.loops import BOOL, INDEX, Buffer, Expr, Invoke, Op, Read, Var
+from untrace.targets.c.loops import BOOL, COMPLEX, INDEX, PARTS, Buffer, Expr, Invoke, Op, Read, Var, part_of
 from untrace.targets.c.rules.elementwise import arithmetic, cast, converted, helper
 from untrace.targets.c.rules.reductions import inside_of, when
 from untrace.targets.c.rules.table import rule
@@ -59,7 +59,7 @@ def _dot_general(
     if math.prod(columns) > _NARROW and not _steps_along(y, yc, yf):
         # Row by row of the second matrix: all that the innermost loop touches is contiguous.
         def row(outer: tuple[Expr, ...]) -> None:
-            b.fill(Read(out, outer), Array(tuple(columns), dtype, lambda index: num(0, dtype)))
+            b.fill(Read(out, outer), Array(tuple(columns), dtype, lambda index: constant(0, dtype)))
             if 0 not in terms:
                 b.loops(terms, lambda inner: b.loops(columns, lambda last: add((*outer, *last), inner)))
 
@@ -67,7 +67,7 @@ def _dot_general(
         return stored(out)
 
     def element(outer: tuple[Expr, ...]) -> None:
-        b.write(out, outer, num(0, dtype))
+        b.write(out, outer, constant(0, dtype))
         if 0 not in terms:
             b.loops(terms, lambda inner: add(outer, inner))
 
@@ -183,7 +183,7 @@ def _convolution(
     per_batch = features // batch_group_count
 
     def element(outer: tuple[Expr, ...]) -> None:
-        b.write(out, outer, num(0, dtype))
+        b.write(out, outer, constant(0, dtype))
         n, o, at = outer[on], outer[oc], [outer[d] for d in os]
         group = num(0, INDEX) if feature_group_count == 1 else _over(o, per_group)
         image = n if batch_group_count == 1 else plus(times(_over(o, per_batch), batch), n)
@@ -212,6 +212,61 @@ def _convolution(
 
     if 0 not in shape:
         b.loops(shape, element)
+    return stored(out)
+
+
+@rule("fft")
+def _fft(b: Builder, x: Array, *, fft_type: Any, fft_lengths: Sequence[int]) -> Array:
+    """Axis by axis, the last one first; of half a transform (irfft) last, for that one makes real numbers of it.
+
+    Source: `lax.fft_p`, jax/_src/lax/fft.py.
+    """
+    kind, lengths = ("fft", "ifft", "rfft", "irfft")[int(fft_type)], list(map(int, fft_lengths))
+    inverse, dtype = kind.startswith("i"), np.dtype(f"c{x.dtype.itemsize * (2 if kind == 'rfft' else 1)}")
+    first = len(x.shape) - len(lengths)
+    axes = list(range(first, len(x.shape)))
+    for axis in axes if kind == "irfft" else axes[::-1]:
+        half = axis == axes[-1] and kind.endswith("rfft")
+        x = _transformed(b, b.often(x), axis, lengths[axis - first], dtype, inverse, half)
+    return x
+
+
+def _transformed(b: Builder, x: Array, axis: int, n: int, dtype: np.dtype, inverse: bool, half: bool) -> Array:
+    """Along one axis, of n numbers. half: those of real numbers, of which one side says the other."""
+    shape = [(n if inverse or not half else n // 2 + 1) if d == axis else m for d, m in enumerate(x.shape)]
+    out = b.new(shape, part_of(dtype) if half and inverse else dtype)
+    part = part_of(dtype)
+    scale = num(1 / n if inverse and n else 1, part)
+
+    def row(outer: tuple[Expr, ...]) -> None:
+        line, spare = Buffer("line", (n,), dtype), Buffer("spare", (n,), dtype)
+
+        def element(i: Expr) -> Expr:
+            return x.at((*outer[:axis], i, *outer[axis:]))
+
+        def given(index: tuple[Expr, ...]) -> Expr:
+            i = index[0]
+            if not (half and inverse):
+                return cast(element(i), dtype)
+            here = Op("<=", (i, num(n // 2, INDEX)), BOOL)
+            other = element(Op("?:", (here, i, minus(n, i)), INDEX))
+            return Op("?:", (here, other, Op(helper("conj", dtype), (other,), dtype)), dtype)
+
+        b.fill(Read(line, ()), Array((n,), dtype, given))
+        b.block.append(
+            Invoke(helper("fft", dtype), [num(n, INDEX), num(inverse, BOOL)], [Read(line, ()), Read(spare, ())])
+        )
+
+        def write(index: tuple[Expr, ...]) -> None:
+            parts = [Op(p, (Read(line, index),), part) for p in PARTS]
+            made = [Op("*", (p, scale), part) if inverse else p for p in parts]
+            value = made[0] if half and inverse else Op(COMPLEX, tuple(made), dtype)
+            b.write(out, (*outer[:axis], *index, *outer[axis:]), value)
+
+        b.loops([shape[axis]], write)
+
+    if 0 not in (*shape, n):
+        b.loops([m for d, m in enumerate(shape) if d != axis], row)
     return stored(out)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from untrace.ir.nodes import Function
-from untrace.targets.c.arrays import Array, num, plus, stored, times
+from untrace.targets.c.arrays import Array, constant, num, plus, stored, times
 from untrace.targets.c.build import Builder
 from untrace.targets.c.loops import BOOL, INDEX, Buffer, Expr, If, Loop, Op, Read, Var
 from untrace.targets.c.rules.elementwise import arithmetic, cast, extreme
@@ -20,7 +20,7 @@ Combine = Callable[[Expr, Expr], Expr]
 
 def limits(dtype: np.dtype) -> tuple[object, object]:
     """The smallest and the largest number of a type."""
-    if dtype.kind == "f":
+    if dtype.kind in "fc":
         return -np.inf, np.inf
     if dtype == BOOL:
         return False, True
@@ -33,13 +33,13 @@ def combiner(which: str, dtype: np.dtype) -> tuple[Expr, Combine]:
     low, high = limits(dtype)
     match which:
         case "sum":
-            return num(0, dtype), lambda old, new: arithmetic("+", old, new, dtype)
+            return constant(0, dtype), lambda old, new: arithmetic("+", old, new, dtype)
         case "prod":
-            return num(1, dtype), lambda old, new: arithmetic("*", old, new, dtype)
+            return constant(1, dtype), lambda old, new: arithmetic("*", old, new, dtype)
         case "max":
-            return num(low, dtype), lambda old, new: extreme("max", old, new, dtype)
+            return constant(low, dtype), lambda old, new: extreme("max", old, new, dtype)
         case "min":
-            return num(high, dtype), lambda old, new: extreme("min", old, new, dtype)
+            return constant(high, dtype), lambda old, new: extreme("min", old, new, dtype)
         case "and":
             return num(True if dtype == BOOL else -1, dtype), lambda old, new: Op(
                 "&&" if dtype == BOOL else "&", (old, new), dtype

@@ -6,7 +6,7 @@ import numpy as np
 
 from untrace.targets.c.arrays import Array, num, stored
 from untrace.targets.c.build import Builder
-from untrace.targets.c.loops import INDEX, Buffer, Expr, Invoke, Loop, Read, Var
+from untrace.targets.c.loops import INDEX, PARTS, Buffer, Expr, Invoke, Loop, Op, Read, Var, part_of
 from untrace.targets.c.rules.elementwise import cast, helper
 from untrace.targets.c.rules.table import rule
 
@@ -32,8 +32,15 @@ def _sort(b: Builder, *xs: Array, dimension: int, is_stable: bool, num_keys: int
         def element(x: Array, i: Expr) -> Expr:
             return x.at((*outer[:dimension], i, *outer[dimension:]))
 
+        def key(v: Expr, part: str) -> Expr:
+            return Op(part, (v,), part_of(v.dtype)) if part else v
+
         keys = [
-            b.whole(Array((n,), x.dtype, lambda index, x=x: element(x, index[0]), 1), "key") for x in kept[:num_keys]
+            b.whole(
+                Array((n,), part_of(x.dtype), lambda index, x=x, part=part: key(element(x, index[0]), part), 1), "key"
+            )
+            for x in kept[:num_keys]
+            for part in (PARTS if x.dtype.kind == "c" else ("",))
         ]
         order = _ordered(b, outer, keys, n)
         loop = Loop(Var(n), [])

@@ -23,6 +23,7 @@ class Rules:
 
     def __init__(self) -> None:
         self._rules: dict[str, Rule] = {}
+        self._of_complex: dict[str, Rule] = {}
 
     def rule(self, *names: str) -> Callable[[Rule], Rule]:
         def register(function: Rule) -> Rule:
@@ -34,12 +35,21 @@ class Rules:
 
         return register
 
-    def find(self, name: str) -> Rule | None:
-        return self._rules.get(name)
+    def rule_of_complex(self, *names: str) -> Callable[[Rule], Rule]:
+        """Registers what is written where an operand or a result is complex: no other rule is asked there."""
+
+        def register(function: Rule) -> Rule:
+            self._of_complex |= dict.fromkeys(names, function)
+            return function
+
+        return register
+
+    def find(self, name: str, is_complex: bool = False) -> Rule | None:
+        return (self._of_complex if is_complex or name not in self._rules else self._rules).get(name)
 
     def names(self) -> list[str]:
-        return sorted(self._rules)
+        return sorted({*self._rules, *self._of_complex})
 
 
 C = Rules()
-rule = C.rule
+rule, rule_of_complex = C.rule, C.rule_of_complex

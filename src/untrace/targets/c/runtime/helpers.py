@@ -8,6 +8,9 @@ from __future__ import annotations
 import functools
 import re
 
+from untrace.targets.c.runtime.complexes import complex_helpers
+from untrace.targets.c.runtime.factors import FACTORS
+
 TYPES = {
     "f32": "float", "f64": "double", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
     "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "bool": "bool",
@@ -177,6 +180,23 @@ static inline T sign_S(T x)
     return x > 0 ? (T)1 : x < 0 ? (T)-1 : x;
 }
 """,
+    "cosh": """
+/* As XLA has it. */
+static inline T cosh_S(T x)
+{
+    const T shift = (T)-0.69314718055994530942; /* log 1/2 */
+    return (T)(expF(x + shift) + expF(shift - x));
+}
+""",
+    "sinh": """
+/* As XLA has it. */
+static inline T sinh_S(T x)
+{
+    const T shift = (T)-0.69314718055994530942; /* log 1/2 */
+    const T below = expm1F(x);
+    return fabsF(x) < 1 ? (T)0.5 * (below + below / (below + 1)) : expF(x + shift) - expF(shift - x);
+}
+""",
     "product": """
 /* The product of two matrices, m by k and k by n, whose elements are so far apart along rows and columns.
    With UNTRACE_BLAS defined it is the one of a BLAS. */
@@ -232,87 +252,6 @@ static void product_S(int m, int n, int k, const T *restrict a, int a_row, int a
         }
     }
 #endif
-}
-""",
-    "cholesky": """
-/* The lower factor of a symmetric matrix; NaN where it has none. */
-static void cholesky_S(int n, const T *a, T *l)
-{
-    bool fails = false;
-    for (int j = 0; j < n; j++) {
-        T d = a[j * n + j];
-        for (int k = 0; k < j; k++) {
-            d -= l[j * n + k] * l[j * n + k];
-        }
-        fails = fails || !(d > 0);
-        d = fails ? (T)NAN : (T)sqrt((double)d);
-        for (int i = 0; i < n; i++) {
-            T s = a[i * n + j];
-            for (int k = 0; k < j && i > j; k++) {
-                s -= l[i * n + k] * l[j * n + k];
-            }
-            l[i * n + j] = i < j ? (T)0 : i == j ? d : s / d;
-        }
-    }
-    for (int i = 0; i < n * n && fails; i++) {
-        l[i] = i % n <= i / n ? (T)NAN : (T)0;
-    }
-}
-""",
-    "solve_triangular": """
-/* Solves a x = b, or its transpose, in place: x is b at first, of m columns. */
-static void solve_triangular_S(int n, int m, const T *a, bool lower, bool transposed, bool unit, T *x)
-{
-    const bool forwards = lower != transposed;
-    for (int step = 0; step < n; step++) {
-        const int i = forwards ? step : n - 1 - step;
-        for (int k = forwards ? 0 : i + 1; k < (forwards ? i : n); k++) {
-            const T f = transposed ? a[k * n + i] : a[i * n + k];
-            for (int j = 0; j < m; j++) {
-                x[i * m + j] -= f * x[k * m + j];
-            }
-        }
-        for (int j = 0; j < m && !unit; j++) {
-            x[i * m + j] /= a[i * n + i];
-        }
-    }
-}
-""",
-    "lu": """
-/* The factors of a matrix in its own place, with the rows that were exchanged, and the order of the rows. */
-static void lu_S(int n, T *a, int32_t *pivots, int32_t *order)
-{
-    for (int i = 0; i < n; i++) {
-        order[i] = i;
-    }
-    for (int k = 0; k < n; k++) {
-        int p = k;
-        double most = fabs((double)a[k * n + k]);
-        for (int i = k + 1; i < n; i++) {
-            const double size = fabs((double)a[i * n + k]);
-            p = size > most ? i : p;
-            most = size > most ? size : most;
-        }
-        pivots[k] = p;
-        if (p != k) {
-            const int32_t row = order[k];
-            order[k] = order[p];
-            order[p] = row;
-            for (int j = 0; j < n; j++) {
-                const T t = a[k * n + j];
-                a[k * n + j] = a[p * n + j];
-                a[p * n + j] = t;
-            }
-        }
-        const T pivot = a[k * n + k];
-        for (int i = k + 1; i < n && pivot != 0; i++) {
-            const T factor = a[i * n + k] / pivot;
-            a[i * n + k] = factor;
-            for (int j = k + 1; j < n; j++) {
-                a[i * n + j] -= factor * a[k * n + j];
-            }
-        }
-    }
 }
 """,
 }
@@ -497,6 +436,12 @@ static inline T shift_right_arithmetic_S(T a, T n)
 }
 
 
+def _named(text: str, suffix: str) -> str:
+    """The same with the names of one type: `max_S` is a helper of ours, `expF` a function of <math.h>."""
+    ending = "f" if suffix == "f32" else ""
+    return re.sub(r"_S\b", f"_{suffix}", re.sub(r"(?<=[a-z0-9])F(?=\()", ending, text))
+
+
 def _typed(text: str, suffix: str) -> str:
     low, high = _LIMITS.get(suffix, ("", ""))
     bits = re.sub(r"\D", "", suffix) or "8"
@@ -504,10 +449,7 @@ def _typed(text: str, suffix: str) -> str:
         "T": TYPES[suffix], "U": "uint64_t" if bits == "64" else "uint32_t", "V": f"uint{bits}_t", "BITS": bits,
         "LOW": low, "HIGH": high, "GEMM": f"cblas_{'s' if suffix == 'f32' else 'd'}gemm",
     }  # fmt: skip
-    return (
-        re.sub(r"\b(T|U|V|BITS|LOW|HIGH|GEMM)\b", lambda m: words[m[0]], re.sub(r"_S\b", f"_{suffix}", text)).strip()
-        + "\n"
-    )
+    return re.sub(r"\b(T|U|V|BITS|LOW|HIGH|GEMM)\b", lambda m: words[m[0]], _named(text, suffix)).strip() + "\n"
 
 
 @functools.cache
@@ -515,7 +457,7 @@ def helpers() -> dict[str, str]:
     """All helpers, by name, in an order in which each stands after those that it calls."""
     found = {name: text.strip() + "\n" for name, text in _PLAIN.items()}
     for table, suffixes in (
-        (_OF_FLOATS, _FLOATS),
+        (_OF_FLOATS | FACTORS, _FLOATS),
         (_OF_INTEGERS, _INTEGERS),
         (_OF_SIGNED, _SIGNED),
         (_OF_UNSIGNED, _INTEGERS[4:]),
@@ -547,7 +489,7 @@ def helpers() -> dict[str, str]:
             f"{TYPES[suffix]} x)\n{{\n    const {kind} bits = bits_{suffix}_{integer}(x);\n"
             f"    return bits < 0 ? bits ^ {most} : bits;\n}}\n"
         )
-    return found
+    return found | complex_helpers()
 
 
 def needed(used: set[str]) -> list[str]:
