@@ -37,3 +37,10 @@ def test_arrays_without_elements_are_passed_and_given(tmp_path):
         assert found.shape == wanted.shape and found.dtype == wanted.dtype
         np.testing.assert_array_equal(found, wanted)
     runs_clean(text, tmp_path / "project")
+
+
+def test_a_result_without_elements_is_no_warning(tmp_path):
+    x = np.ones((2, 3), np.uint8)
+    text = written(lambda x: jax.lax.pad(x, np.uint8(0), ((0, 0, 0), (-2, -3, 1))), x)
+    assert text(x).shape == (2, 0)
+    runs_clean(text, tmp_path / "project")

@@ -164,7 +164,7 @@ def _texts(
     outer = [a.name for a in arguments] + ([result.name] if result is not None and not returns else [])
     signature = _signature(function, arguments, result, returns, "restrict")
     bodies.append(printer.function(function, signature, [*outer, *(["work"] if function.needs_work else [])]))
-    _unused(bodies, function, arguments)
+    _unused(bodies, outer)
     works = [text for one in (*unit.functions, function) if (text := _work(one))]
     texts = [
         needed(printer.used), ["\n".join([f"extern const {_declared(t)};" for t in large])] if large else [],
@@ -238,10 +238,10 @@ def signature_in_header(
     return _signature(function, arguments, result, returns, f"{function.name.upper()}_RESTRICT")
 
 
-def _unused(bodies: list[str], function: CFunction, arguments: Sequence[Argument]) -> None:
-    """An argument on which nothing depends is said to be so."""
+def _unused(bodies: list[str], names: Sequence[str]) -> None:
+    """A parameter on which nothing depends, and a result without elements, is said to be so."""
     text = bodies[-1].partition("\n{\n")[2]
-    idle = [a.name for a in arguments if not re.search(rf"\b{a.name}\b", text)]
+    idle = [name for name in names if not re.search(rf"\b{name}\b", text)]
     if idle:
         lines = "\n".join([f"    (void){n};" for n in idle])
         bodies[-1] = bodies[-1].replace("\n{\n", "\n{\n" + lines + "\n", 1)
