@@ -7,6 +7,7 @@ differentiates it. Terms (`terms`) make the ways of writing the same alike, and 
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,20 +19,30 @@ import numpy as np
 from untrace import jax_compat
 from untrace.capture.jaxpr import Importer
 from untrace.ir.liveness import needed_for
-from untrace.ir.nodes import Atom, Equation, Function, Primitive, Value
+from untrace.ir.nodes import Atom, Constant, Equation, Function, Literal, Primitive, Value
 from untrace.ir.types import Data, DType
 from untrace.tools.doctor.better import Better
-from untrace.tools.doctor.pairs import PAIRS, Pair
+from untrace.tools.doctor.pair import Pair
+from untrace.tools.doctor.pairs import PAIRS
 from untrace.tools.doctor.tape import is_float
-from untrace.tools.doctor.terms import COMMUTE, Operand, Term, Terms, bodies_of, inlined, with_bodies
+from untrace.tools.doctor.terms import (
+    COMMUTE,
+    Operand,
+    Term,
+    Terms,
+    bodies_of,
+    inlined,
+    is_product_of_vectors,
+    with_bodies,
+)
 
 _MOST_STEPS = 4_000  # of one attempt to match
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One traced pattern. `better`: what to write, a function of what its holes are bound to. `size`: how many terms it has.
-    `elementwise`: all holes are as large as the result."""
+    """One traced pattern. `better`: what to write, a function of what its holes are bound to; `ruled`: the same with the
+    derivatives that the pair says. `size`: how many terms it has. `elementwise`: all holes are as large as the result."""
 
     pair: Pair
     part: str
@@ -39,6 +50,7 @@ class Pattern:
     root: Term
     holes: Sequence[Value]
     better: Callable[..., Data]
+    ruled: Callable[..., Data]
     size: int
     elementwise: bool
 
@@ -48,14 +60,25 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
+class Affine:
+    """What a hole is bound to: a value of the program, or a number, times a number plus a number."""
+
+    atom: Atom
+    scale: float = 1.0
+    shift: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """A pattern that ends at an equation of a program, what its holes are there, and the number that it is multiplied by.
+    `moves`: what picks and places numbers after it, the first first: `log(softmax(x)[i])` is `log_softmax(x)[i]`.
     `inside`: the loops and choices around it, each as the number of an equation and of a body."""
 
     pattern: Pattern
     anchor: Equation
-    bound: Sequence[Atom]
+    bound: Sequence[Affine]
     factor: float = 1.0
+    moves: tuple[Equation, ...] = ()
     inside: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -85,15 +108,19 @@ def matches_in(function: Function, derivatives: bool) -> list[Match]:
         if value is None or not is_float(value.aval.dtype):
             continue
         factor, inner = terms.factor(value)
-        for times, start in {1.0: value, factor: inner}.items():
+        moves, moved = terms.unmoved(value)
+        starts: list[tuple[float, tuple[Equation, ...], Operand | None]] = [(1.0, (), value)]
+        starts += [(factor, (), inner)] * (factor != 1.0) + [(1.0, moves, moved)]
+        for times, behind, start in starts:
             root = terms.term(start) if start is not None else None
             if type(root) is not Term or start is None:
                 continue
+            shape = behind[0].inputs[0].aval.shape if behind else value.aval.shape
             patterns = [*_elementwise(derivatives).get(root.name, ()), *arrays.get((root.name, value.aval.dtype), ())]
             for pattern in patterns:
-                bound = _matched(pattern, terms, value, start)
+                bound = _matched(pattern, terms, value.aval.dtype, shape, start)
                 if bound is not None:
-                    found.append(Match(pattern, equation, bound, times))
+                    found.append(Match(pattern, equation, bound, times, behind))
     return sorted(found, key=lambda match: -match.pattern.size)
 
 
@@ -103,6 +130,11 @@ def _array_patterns(function: Function, derivatives: bool) -> Mapping[object, Se
         (e.inputs[0].aval.shape, e.inputs[0].aval.dtype, tuple(e.params["axes"])): None
         for e in function.equations
         if e.callee.name in ("reduce_sum", "reduce_prod", "reduce_max") and is_float(e.inputs[0].aval.dtype)
+    }
+    reduced |= {
+        (e.inputs[0].aval.shape, e.inputs[0].aval.dtype, (0,)): None
+        for e in function.equations
+        if is_product_of_vectors(e)
     }
     found: dict[object, list[Pattern]] = {}
     for shape, dtype, axes in reduced:
@@ -144,9 +176,11 @@ def _patterns(
     pair: Pair, avals: Sequence[jax.ShapeDtypeStruct], options: Mapping[str, object], derivatives: bool
 ) -> Iterator[Pattern]:
     better = functools.partial(pair.better, **options) if options else pair.better
+    slopes = [functools.partial(s, **options) if s is not None and options else s for s in pair.slopes]
+    ruled = _ruled(better, slopes, not pair.arrays) if any(slopes) else better
     for written in pair.written:
         written = functools.partial(written, **options) if options else written
-        yield from _pattern(pair, "", written, better, avals)
+        yield from _pattern(pair, "", written, better, ruled, avals)
         if pair.is_derivative or not derivatives:
             continue
         try:
@@ -154,15 +188,27 @@ def _patterns(
         except (TypeError, ValueError):  # not for these shapes
             continue
         for place in [i for i, a in enumerate(avals) if is_float(a.dtype)]:
-            slope = pair.slopes[place] if place < len(pair.slopes) else None
-            if slope is not None and options:
-                slope = functools.partial(slope, **options)
+            slope = slopes[place] if place < len(slopes) else None
             right = slope or _pulled(better, place)
             part = f", its derivative by operand {place}" if len(avals) > 1 else ", its derivative"
-            yield from _pattern(pair, part, _pulled(written, place), right, [*avals, out])
+            yield from _pattern(pair, part, _pulled(written, place), right, right, [*avals, out])
             # What is differentiated itself has 1 for the cotangent.
             ones = [_with_one(f, out, not pair.arrays) for f in (_pulled(written, place), right)]
-            yield from _pattern(pair, part, ones[0], ones[1], avals)
+            yield from _pattern(pair, part, ones[0], ones[1], ones[1], avals)
+
+
+def _ruled(
+    better: Callable[..., Data], slopes: Sequence[Callable[..., Data] | None], elementwise: bool
+) -> Callable[..., Data]:
+    """A better way of writing whose derivatives are those that its pair has."""
+    ruled = jax.custom_vjp(lambda *args: better(*args))
+
+    def back(args: tuple[Data, ...], ct: Data) -> tuple[Data, ...]:
+        own = [slopes[i] if i < len(slopes) else None for i in range(len(args))]
+        return tuple([(slope or _pulled(better, i))(*args, ct) for i, slope in enumerate(own)])
+
+    ruled.defvjp(lambda *args: (better(*args), args), back)
+    return lambda *args: ruled(*jnp.broadcast_arrays(*args)) if elementwise else ruled(*args)
 
 
 def _pulled(function: Callable[..., Data], place: int) -> Callable[..., Data]:
@@ -191,6 +237,7 @@ def _pattern(
     part: str,
     written: Callable[..., Data],
     better: Callable[..., Data],
+    ruled: Callable[..., Data],
     avals: Sequence[jax.ShapeDtypeStruct],
 ) -> Iterator[Pattern]:
     function = traced(written, avals, pair.name)
@@ -204,7 +251,7 @@ def _pattern(
     used = _leaves(terms, root)
     # A hole that the derivative does not need is bound to nothing: then the pattern does not say what to write.
     if all(hole in used for hole in function.params) and size > 1:
-        yield Pattern(pair, part, terms, root, function.params, better, size, not pair.arrays)
+        yield Pattern(pair, part, terms, root, function.params, better, ruled, size, not pair.arrays)
 
 
 def traced(function: Callable[..., Data], avals: Sequence[Data], name: str) -> Function | None:
@@ -233,44 +280,46 @@ def _leaves(terms: Terms, x: Operand) -> set[Operand]:
 # ---------------------------------------------------------------- matching
 
 
-def _matched(pattern: Pattern, terms: Terms, value: Value, start: Operand) -> Sequence[Atom] | None:
-    matcher = _Matcher(pattern, terms, value)
-    for bound in matcher.matches(pattern.root, start, {}):
+def _matched(
+    pattern: Pattern, terms: Terms, dtype: DType, shape: tuple[int, ...], start: Operand
+) -> Sequence[Affine] | None:
+    for bound in _Matcher(pattern, terms, dtype, shape).matches(pattern.root, start, {}):
         return [bound[hole] for hole in pattern.holes] if len(bound) == len(pattern.holes) else None
     return None
 
 
-Bound = Mapping[Value, Atom]
+Bound = Mapping[Value, Affine]
 
 
 class _Matcher:
-    def __init__(self, pattern: Pattern, terms: Terms, anchor: Value) -> None:
-        self._pattern, self._terms, self._anchor = pattern, terms, anchor
+    def __init__(self, pattern: Pattern, terms: Terms, dtype: DType, shape: tuple[int, ...]) -> None:
+        self._pattern, self._terms, self._dtype, self._shape = pattern, terms, dtype, shape
         self._holes = {hole: i for i, hole in enumerate(pattern.holes)}
         self._steps = 0
 
-    def matches(self, ours: Operand, theirs: Operand, bound: Bound) -> Iterator[Bound]:
-        """The ways in which a term of the program is one of the pattern."""
+    def matches(self, ours: Operand, theirs: Operand, bound: Bound, shift: float = 0.0) -> Iterator[Bound]:
+        """The ways in which a term of the program is one of the pattern. shift: a number that is added to theirs."""
         self._steps += 1
         if self._steps > _MOST_STEPS:
             return
-        if type(ours) is Value and ours in self._holes:
-            fits = self._bind(ours, theirs, bound)
+        factor, hole = self._pattern.terms.factor(ours)
+        if type(hole) is Value and hole in self._holes:
+            fits = self._bind(hole, factor, theirs, shift, bound)
             if fits is not None:
                 yield fits
-            return
         mine, other = self._pattern.terms.term(ours), self._terms.term(theirs)
-        if type(mine) is Value and mine in self._holes:
-            fits = self._bind(mine, theirs, bound)
-            if fits is not None:
-                yield fits
-            return
         if isinstance(mine, float):
             if isinstance(other, float) and (abs(other - mine) <= 2e-6 * abs(mine) or other != other and mine != mine):
                 yield bound
             return
-        if type(mine) is not Term or type(other) is not Term:
+        if type(mine) is not Term or type(other) is not Term or shift:
             return
+        if mine.name == "exp":
+            # A number that an exponential is multiplied by may as well stand in it.
+            times, inner = self._terms.factor(theirs)
+            inside = self._terms.term(inner) if inner is not None else None
+            if times > 0 and times != 1.0 and type(inside) is Term and inside.name == "exp":
+                yield from self.matches(mine.args[0], inside.args[0], bound, math.log(times))
         if mine.name != other.name or len(mine.args) != len(other.args):
             return
         if mine.key != other.key and not (self._pattern.elementwise and mine.name in ("broadcast_in_dim",)):
@@ -286,56 +335,93 @@ class _Matcher:
         for first in self.matches(ours[0], theirs[0], bound):
             yield from self._all(ours[1:], theirs[1:], first)
 
-    def _bind(self, hole: Value, x: Operand, bound: Bound) -> Bound | None:
-        if isinstance(x, (float, Term)) or type(x) is Value and x in self._terms.inner:
+    def _bind(self, hole: Value, factor: float, x: Operand, shift: float, bound: Bound) -> Bound | None:
+        """What is bound where `factor * hole` is to be `x + shift`."""
+        number = self._terms.term(x)
+        if isinstance(number, float) and not isinstance(x, Value):
+            atom, scale = x, 1.0
+            if not isinstance(x, (Literal, Constant)):
+                aval = jax.core.ShapedArray((), self._dtype, weak_type=True)
+                atom = Literal(np.asarray(number, self._dtype)[()], aval)
+        elif factor == 1.0 and type(x) is not Term:
+            atom, scale = x, 1.0
+        else:
+            scale, atom = self._terms.factor(x)
+            if factor == -1.0 and scale == 1.0:
+                return None  # the pattern without its sign is another one
+        assert atom is not None
+        if isinstance(atom, float) or type(atom) is Term or type(atom) is Value and atom in self._terms.inner:
             return None
+        scale, shift = scale / factor, shift / factor
+        if scale <= 0 and factor != 1.0:
+            return None
+        wanted = self._shape if self._pattern.elementwise else hole.aval.shape
+        if atom.aval.shape not in (wanted, ()) or is_float(hole.aval.dtype) != is_float(atom.aval.dtype):
+            return None
+        if is_float(atom.aval.dtype) and atom.aval.dtype != self._dtype and type(atom) is Value:
+            return None
+        if atom.aval.shape != wanted and not self._pattern.elementwise:
+            return None
+        if (scale, shift) != (1.0, 0.0) and not is_float(atom.aval.dtype):
+            return None
+        if self._pattern.pair.refuses(self._holes[hole], number):
+            return None
+        found = Affine(atom, scale, shift)
         known = bound.get(hole)
         if known is not None:
-            return bound if self._terms.same(known, x) else None
-        shape = self._anchor.aval.shape if self._pattern.elementwise else hole.aval.shape
-        if x.aval.shape not in (shape, ()) or is_float(hole.aval.dtype) != is_float(x.aval.dtype):
-            return None
-        if is_float(x.aval.dtype) and x.aval.dtype != self._anchor.aval.dtype and type(x) is Value:
-            return None
-        if x.aval.shape != shape and not self._pattern.elementwise:
-            return None
-        if self._pattern.pair.refuses(self._holes[hole], self._terms.term(x)):
-            return None
-        return {**bound, hole: x}
+            return bound if self._same(known, found) else None
+        return {**bound, hole: found}
+
+    def _same(self, one: Affine, other: Affine) -> bool:
+        if one.shift != other.shift:
+            return False
+        if one.scale == other.scale:
+            return self._terms.same(one.atom, other.atom)
+        (a, first), (b, second) = self._terms.factor(one.atom), self._terms.factor(other.atom)
+        if first is None or second is None:
+            return first is second and math.isclose(one.scale * a, other.scale * b, rel_tol=1e-6)
+        return math.isclose(one.scale * a, other.scale * b, rel_tol=1e-6) and self._terms.same(first, second)
 
 
-def replaced(function: Function, match: Match) -> Function | None:
+def replaced(function: Function, match: Match, with_rule: bool = False) -> Function | None:
     """The function with the better way of writing in the place of what was matched; None where that is no function of
-    what stands there."""
+    what stands there. with_rule: what is written has the derivatives that its pair says: it is to be differentiated."""
     if match.inside:
         (number, place), *rest = match.inside
         outer = function.equations[number]
         bodies = list(bodies_of(outer.callee))
-        inner = replaced(bodies[place], replace(match, inside=tuple(rest)))
+        inner = replaced(bodies[place], replace(match, inside=tuple(rest)), with_rule)
         if inner is None:
             return None
         bodies[place] = inner
         whole = Equation(with_bodies(outer.callee, bodies), outer.inputs, outer.outputs, outer.params, outer.origin)
         equations = [whole if n == number else e for n, e in enumerate(function.equations)]
         return Function(function.name, function.params, equations, function.results, function.jaxpr)
-    avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in match.bound]
+    avals = [jax.ShapeDtypeStruct(a.atom.aval.shape, a.atom.aval.dtype) for a in match.bound]
     out = match.anchor.outputs[0]
     assert out is not None
+    shape = match.moves[0].inputs[0].aval.shape if match.moves else out.aval.shape
+
+    write = match.pattern.ruled if with_rule else match.pattern.better
 
     def typed(*args: Data) -> Data:
-        found = match.pattern.better(*args)
+        found = write(*[_moved_by(x, a) for x, a in zip(args, match.bound, strict=True)])
         found = found if match.factor == 1.0 else match.factor * found
         found = found if jnp.result_type(found) == out.aval.dtype else jnp.asarray(found, out.aval.dtype)
-        return found if jnp.shape(found) == out.aval.shape else jnp.broadcast_to(found, out.aval.shape)
+        return found if jnp.shape(found) == shape else jnp.broadcast_to(found, shape)
 
     body = traced(typed, avals, match.pattern.pair.name)
     if body is None:
         return None
-    new = Value(out.aval)
+    new = Value(body.results[0].aval)
     better = Better(body, typed)
-    call = Equation(Primitive(better), list(match.bound), [new], {"better": better}, match.anchor.origin)
+    call = Equation(Primitive(better), [a.atom for a in match.bound], [new], {"better": better}, match.anchor.origin)
     # What only moves a zero makes places for the same again.
     put = _opened(call) if match.pattern.pair.is_derivative else ([call], new)
+    for move in match.moves:
+        after = Value(_out(move).aval)
+        inputs = [put[1], *move.inputs[1:]]
+        put = ([*put[0], Equation(move.callee, inputs, [after], move.params, move.origin)], after)
     place = function.equations.index(match.anchor)
     equations = [*function.equations[:place], *put[0]]
     for e in function.equations[place + 1 :]:
@@ -344,6 +430,17 @@ def replaced(function: Function, match: Match) -> Function | None:
         equations.append(Equation(e.callee, inputs, e.outputs, e.params, e.origin) if changed else e)
     results = [put[1] if r is out else r for r in function.results]
     return without_dead(Function(function.name, function.params, equations, results, function.jaxpr))
+
+
+def _moved_by(x: Data, by: Affine) -> Data:
+    x = x if by.scale == 1.0 else by.scale * x
+    return x if by.shift == 0.0 else x + by.shift
+
+
+def _out(equation: Equation) -> Value:
+    (out,) = equation.outputs
+    assert out is not None
+    return out
 
 
 def _opened(call: Equation) -> tuple[list[Equation], Atom]:

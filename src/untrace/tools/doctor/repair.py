@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,9 +64,22 @@ class Repaired:
     errors: np.ndarray
 
 
-def repaired(function: Function, found: Examination, derivatives: bool) -> Repaired:
-    """`function`, whose calls are inlined, with all repairs that hold on the samples of its examination."""
-    errors = found.errors
+@dataclass(frozen=True, slots=True)
+class Site:
+    """In what repairs are put. `derivatives`: whether derivatives of what is written are looked for too. `derived`: of a
+    function that is differentiated before it is examined, the program that then is."""
+
+    derivatives: bool
+    derived: Callable[[Function], Function | None] | None = None
+
+    def put(self, function: Function, match: Match) -> Function | None:
+        return replaced(function, match, self.derived is not None)
+
+
+def repaired(function: Function, found: Examination, site: Site, before: np.ndarray | None = None) -> Repaired:
+    """`function`, whose calls are inlined, with all repairs that hold on the samples of its examination. before: its errors
+    there, where it has been repaired already."""
+    errors = found.errors if before is None else before
     repairs: list[Repair] = []
     tried: set[tuple[str, Equation | None]] = set()
     trials = 0
@@ -74,18 +87,18 @@ def repaired(function: Function, found: Examination, derivatives: bool) -> Repai
         if not (errors > LIMIT).any():
             break
         candidate = None
-        for match in matches_in(function, derivatives):
+        for match in matches_in(function, site.derivatives):
             key = match.pattern.name, match.anchor.origin
             if key in tried:
                 continue
             tried.add(key)
             trials += 1
-            candidate = _everywhere(function, match, derivatives)
-            accepted = candidate and _accepted(found, candidate[0], errors)
+            candidate = _everywhere(function, match, site)
+            accepted = candidate and _accepted(found, candidate[0], errors, site)
             if not accepted and candidate and len(candidate[1]) > 1:
-                alone = replaced(function, match)
+                alone = site.put(function, match)
                 candidate = None if alone is None else (alone, (_change(function, match),))
-                accepted = candidate and _accepted(found, candidate[0], errors)
+                accepted = candidate and _accepted(found, candidate[0], errors, site)
             if accepted and candidate:
                 because = match.pattern.pair.because
                 trial = accepted.better, accepted.positive, accepted.unlucky
@@ -100,17 +113,17 @@ def repaired(function: Function, found: Examination, derivatives: bool) -> Repai
     return Repaired(function, repairs, errors)
 
 
-def _everywhere(function: Function, match: Match, derivatives: bool) -> tuple[Function, tuple[Change, ...]] | None:
+def _everywhere(function: Function, match: Match, site: Site) -> tuple[Function, tuple[Change, ...]] | None:
     """The function with one pair put in wherever it is found, also where that makes new places for it: a zero that is moved
     behind one product is before the next."""
     changes: list[Change] = []
     for _ in range(_ROUNDS):
-        new = replaced(function, match)
+        new = site.put(function, match)
         if new is None:
             break
         changes.append(_change(function, match))
         function = new
-        again = [m for m in matches_in(function, derivatives) if m.pattern.pair is match.pattern.pair]
+        again = [m for m in matches_in(function, site.derivatives) if m.pattern.pair is match.pattern.pair]
         again = [m for m in again if not _is_own(m, changes)]
         if not again:
             break
@@ -122,12 +135,12 @@ def _change(function: Function, match: Match) -> Change:
     return Change(match.name, place_of_match(function, match), match.anchor)
 
 
-def changed(function: Function, repairs: Sequence[Repair], derivatives: bool) -> Function:
+def changed(function: Function, repairs: Sequence[Repair], site: Site) -> Function:
     """The same repairs in the same program for other sizes. Raises CaptureError where it is another one there."""
     for change in [c for repair in repairs for c in repair.changes]:
-        for match in matches_in(function, derivatives):
+        for match in matches_in(function, site.derivatives):
             if match.name == change.name and place_of_match(function, match) == change.place:
-                new = replaced(function, match)
+                new = site.put(function, match)
                 if new is not None:
                     function = new
                     break
@@ -148,9 +161,12 @@ def _is_own(match: Match, changes: Sequence[Change]) -> bool:
     )
 
 
-def _accepted(found: Examination, new: Function, errors: np.ndarray) -> _Trial | None:
+def _accepted(found: Examination, new: Function, errors: np.ndarray, site: Site) -> _Trial | None:
     """How a repaired program does, if it is better and nowhere worse."""
-    new_errors, unexplained = found.errors_of(new, _SLACK)
+    program = new if site.derived is None else site.derived(new)
+    if program is None:
+        return None
+    new_errors, unexplained = found.errors_of(program, _SLACK)
     right = errors <= LIMIT
     # What is off by no more than the last bits of the inputs is right.
     wrong = np.where(errors > _GARBAGE, np.finfo(float).max, _WRONG * errors)

@@ -15,6 +15,14 @@ from untrace.ir.structured import Checkpoint, CustomRule, Transformed
 COMMUTE = frozenset({"add", "add_any", "mul", "max", "min"})
 # What a number of the text may stand before or behind.
 _LINEAR = frozenset({"broadcast_in_dim", "reshape", "reduce_sum", "squeeze"})
+# What picks and places numbers, and changes none; whether there is a number for each place says `gather` by NaN.
+_MOVES = frozenset(
+    {"gather", "dynamic_slice", "slice", "squeeze", "reshape", "expand_dims", "transpose", "rev", "copy"}
+)
+_POINTWISE = frozenset(
+    "add sub mul div neg exp log log1p expm1 sqrt rsqrt square integer_pow pow logistic tanh".split()
+)
+_FEW = 4  # a power that may be written as a product
 # Equations that are nothing but a call, whose body may stand in their place.
 _CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
 
@@ -151,6 +159,7 @@ class Terms:
         # What is inside a function with a rule for its derivative can be read, and is no value of the program.
         self.inner: set[Value] = set()
         self._same_as: dict[Value, Atom] = {}
+        self._unmoved: dict[Value, tuple[tuple[Equation, ...], Operand | None]] = {}
         for equation in function.equations:
             self._note(equation)
 
@@ -240,6 +249,8 @@ class Terms:
             number = self.term(args[0])
             if isinstance(number, float):
                 return number
+        if is_product_of_vectors(equation):
+            return self.made("reduce_sum", [self._product(args[0], args[1], False)], {"axes": (0,)})
         return self.made(name, args, params, place)
 
     def made(self, name: str, args: Sequence[Operand], params: Mapping[str, object], place: int = 0) -> Operand:
@@ -261,7 +272,7 @@ class Terms:
             return self._power(args[0], int(power))
         if name == "rsqrt":
             return Term("div", (1.0, Term("sqrt", (args[0],))))
-        if name in ("square", "max", "min", "sqrt", "exp", "log"):
+        if name in ("square", "max", "min", "sqrt", "exp", "log", "pow"):
             params = {}
         key = _params_key(params), place
         if name in _LINEAR:
@@ -298,6 +309,32 @@ class Terms:
         if self.same(x, y):
             return 0.0 if minus else self._product(2.0, x, False)
         return Term("sub" if minus else "add", (x, y))
+
+    def unmoved(self, value: Value) -> tuple[tuple[Equation, ...], Operand | None]:
+        """A value as what picks and places numbers, and the term before that: what is done to each number of `x[i]` could be
+        done to `x`. No term where there is nothing of the kind."""
+        found = self._unmoved.get(value)
+        if found is None:
+            found = self._unmoved[value] = self._find_unmoved(value)
+        return found
+
+    def _find_unmoved(self, value: Value) -> tuple[tuple[Equation, ...], Operand | None]:
+        made = self._made.get(value)
+        if made is None or type(made[0].callee) is not Primitive:
+            return (), None
+        equation = made[0]
+        name, inputs = equation.callee.name, list(equation.inputs)
+        if name in _MOVES and type(inputs[0]) is Value:
+            moves, inner = self.unmoved(inputs[0])
+            return (*moves, equation), inputs[0] if inner is None else inner
+        places = [i for i, a in enumerate(inputs) if not isinstance(self.term(a), float)]
+        if name not in _POINTWISE or len(places) != 1 or type(first := inputs[places[0]]) is not Value:
+            return (), None
+        moves, inner = self.unmoved(first)
+        if inner is None or first.aval.shape != value.aval.shape or first.aval.dtype != value.aval.dtype:
+            return (), None
+        args = [inner if i in places else self.term(a) for i, a in enumerate(inputs)]
+        return moves, self.made(name, args, equation.params)
 
     def factor(self, x: Operand) -> tuple[float, Operand | None]:
         """A term as a number of the text times the rest; no rest where it is a number itself."""
@@ -343,7 +380,17 @@ class Terms:
             return self._product(x, x, False)
         if power == -1:
             return self._product(1.0, x, True)
+        if isinstance(power, int) and abs(power) > _FEW:
+            return Term("pow", (x, float(power)), ((), 0))
         return Term("integer_pow", (x,), power)
+
+
+def is_product_of_vectors(equation: Equation) -> bool:
+    """Whether this is the sum of the products of two rows of numbers."""
+    if equation.callee.name != "dot_general" or any(len(a.aval.shape) != 1 for a in equation.inputs):
+        return False
+    first, second = equation.inputs
+    return first.aval.dtype == second.aval.dtype == equation.outputs[0].aval.dtype if equation.outputs[0] else False
 
 
 def _is_real(value: object) -> bool:
