@@ -102,6 +102,7 @@ class _Patient:
     def diagnosis(self) -> Diagnosis:
         with np.errstate(all="ignore"):
             found = examine(self._program, self._samples)
+            self._leave_out(found)
             better = self._repaired(found)
             groups, remarks = self._groups(found, better)
         precision = ", ".join(dict.fromkeys(str(q.dtype) for q in found.tape.results if q.is_float)) or "no floats"
@@ -133,6 +134,13 @@ class _Patient:
         )
 
     # ---------------------------------------------------------------- repairs
+
+    def _leave_out(self, found: Examination) -> None:
+        """What has no value has no derivative, whatever its formula gives there."""
+        wrong = (found.unexplained > LIMIT) | found.undefined | found.without_value
+        if self._primal is not None and wrong.any():
+            captured = trace(self._primal[0], self._args, self._kwargs, self._nums, self._names)
+            found.leave_out(examine(_program(captured), self._samples).without_value)
 
     def _repaired(self, found: Examination) -> Repaired:
         """With the repairs that hold; of a derivative in itself, or in what is differentiated where that helps more."""
@@ -188,7 +196,7 @@ class _Patient:
         rows = [*_spread(close, found, _MOST_BLAMED), *[n for n in order if not near[n]][: _MOST_BLAMED // 2]]
         if self._derivatives:
             # There is no limit either, but a derivative is no number that is not there.
-            always = np.flatnonzero(found.without_value & near)
+            always = np.flatnonzero(found.without_value & near & ~found.endless)
             found.undefined[always] = True
             found.errors[always] = np.inf
             rows += [n for n in always[:3] if n not in rows]

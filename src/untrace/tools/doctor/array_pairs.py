@@ -61,6 +61,43 @@ def _rms_slope(x: Data, ct: Data, axis: Data, keepdims: bool) -> Data:
     return (ct if keepdims else _with_axes(ct, axis, x)) * (x / (count * jnp.where(size == 0, 1.0, size)))
 
 
+def _size(x: Data, axis: Data) -> int:
+    """How many numbers are reduced to one."""
+    return x.size // max(jnp.sum(x, axis=axis).size, 1)
+
+
+def _squares_about_mean(x: Data, axis: Data, keepdims: bool) -> Data:
+    off = x - jnp.mean(x, axis=axis, keepdims=True)
+    return jnp.sum(off * off, axis=axis, keepdims=keepdims)
+
+
+def _products_about_means(x: Data, y: Data, axis: Data, keepdims: bool) -> Data:
+    off = (x - jnp.mean(x, axis=axis, keepdims=True)) * (y - jnp.mean(y, axis=axis, keepdims=True))
+    return jnp.sum(off, axis=axis, keepdims=keepdims)
+
+
+def _cosine(x: Data, y: Data, axis: Data, keepdims: bool) -> Data:
+    """The cosine of an angle, of numbers that are made at most 1 first."""
+    x, y = (a / jnp.max(jnp.abs(a), axis=axis, keepdims=True) for a in (x, y))
+    return jnp.sum(x * y, axis=axis, keepdims=keepdims) / (_norm(x, axis, keepdims) * _norm(y, axis, keepdims))
+
+
+def _angle(x: Data, y: Data, axis: Data, keepdims: bool) -> Data:
+    """By the part of y that is across x; where they are nearly the same, so is that of their difference, which is exact."""
+    ratio = _dot(x, y, axis, True) / _dot(x, x, axis, True)
+    off = y - x * jnp.where(jnp.abs(ratio - 1) < 0.5, 1.0, ratio)
+    across = off - x * (_dot(x, off, axis, True) / _dot(x, x, axis, True))
+    return jnp.arctan2(_norm(across, axis, keepdims) * _norm(x, axis, keepdims), _dot(x, y, axis, keepdims))
+
+
+def _dot(x: Data, y: Data, axis: Data, keepdims: bool) -> Data:
+    return jnp.sum(x * y, axis=axis, keepdims=keepdims)
+
+
+def _third_moment(x: Data, axis: Data, keepdims: bool) -> Data:
+    return jnp.mean((x - jnp.mean(x, axis=axis, keepdims=True)) ** 3, axis=axis, keepdims=keepdims)
+
+
 ARRAYS = [
     Pair("logsumexp", "exp overflows or underflows before the logarithm undoes it",
          [lambda x, axis, keepdims: jnp.log(jnp.sum(jnp.exp(x), axis=axis, keepdims=keepdims))],
@@ -114,4 +151,40 @@ ARRAYS = [
          [lambda x, axis, keepdims: jnp.prod(x, axis=axis, keepdims=keepdims)
           ** (1.0 / (x.size // max(jnp.sum(x, axis=axis).size, 1)))],
          lambda x, axis, keepdims: jnp.exp(jnp.mean(jnp.log(x), axis=axis, keepdims=keepdims)), arrays=True),
+    Pair("weighted logsumexp", "exp overflows or underflows before the logarithm undoes it",
+         [lambda x, w, axis, keepdims: jnp.log(jnp.sum(w * jnp.exp(x), axis=axis, keepdims=keepdims))],
+         lambda x, w, axis, keepdims: jax.scipy.special.logsumexp(x, axis=axis, b=w, keepdims=keepdims), TWO, arrays=True),
+    Pair("squares about the mean", "the sum of the squares and the square of the sum cancel",
+         [lambda x, axis, keepdims: jnp.sum(x * x, axis=axis, keepdims=keepdims)
+          - jnp.sum(x, axis=axis, keepdims=keepdims) ** 2 / _size(x, axis)], _squares_about_mean, arrays=True),
+    Pair("squares about the mean, times their number", "the sum of the squares and the square of the sum cancel",
+         [lambda x, axis, keepdims: _size(x, axis) * jnp.sum(x * x, axis=axis, keepdims=keepdims)
+          - jnp.sum(x, axis=axis, keepdims=keepdims) ** 2],
+         lambda x, axis, keepdims: _size(x, axis) * _squares_about_mean(x, axis, keepdims), arrays=True),
+    Pair("products about the means", "the sum of the products and the product of the sums cancel",
+         [lambda x, y, axis, keepdims: _dot(x, y, axis, keepdims)
+          - jnp.sum(x, axis=axis, keepdims=keepdims) * jnp.sum(y, axis=axis, keepdims=keepdims) / _size(x, axis)],
+         _products_about_means, TWO, arrays=True),
+    Pair("products about the means, times their number", "the sum of the products and the product of the sums cancel",
+         [lambda x, y, axis, keepdims: _size(x, axis) * _dot(x, y, axis, keepdims)
+          - jnp.sum(x, axis=axis, keepdims=keepdims) * jnp.sum(y, axis=axis, keepdims=keepdims)],
+         lambda x, y, axis, keepdims: _size(x, axis) * _products_about_means(x, y, axis, keepdims), TWO, arrays=True),
+    Pair("third moment by powers", "the moments about 0 cancel",
+         [lambda x, axis, keepdims: jnp.mean(x**3, axis=axis, keepdims=keepdims)
+          - 3 * jnp.mean(x, axis=axis, keepdims=keepdims) * jnp.mean(x * x, axis=axis, keepdims=keepdims)
+          + 2 * jnp.mean(x, axis=axis, keepdims=keepdims) ** 3], _third_moment, arrays=True),
+    Pair("squared distance by products", "the squares cancel with the products where x is near y",
+         [lambda x, y, axis, keepdims: _dot(x, x, axis, keepdims) + _dot(y, y, axis, keepdims) - 2 * _dot(x, y, axis, keepdims),
+          lambda x, y, axis, keepdims: _dot(x, x, axis, keepdims) - 2 * _dot(x, y, axis, keepdims) + _dot(y, y, axis, keepdims)],
+         lambda x, y, axis, keepdims: jnp.sum((x - y) ** 2, axis=axis, keepdims=keepdims), TWO, arrays=True),
+    Pair("angle between vectors", "the arccosine keeps nothing of a small angle",
+         [lambda x, y, axis, keepdims: jnp.arccos(
+             _dot(x, y, axis, keepdims) / (_norm(x, axis, keepdims) * _norm(y, axis, keepdims))),
+          lambda x, y, axis, keepdims: jnp.arccos(
+             _dot(x, y, axis, keepdims) / jnp.sqrt(_dot(x, x, axis, keepdims) * _dot(y, y, axis, keepdims))),
+          lambda x, y, axis, keepdims: jnp.arccos(_dot(x / _norm(x, axis, keepdims), y / _norm(y, axis, keepdims), axis, keepdims))],
+         _angle, TWO, arrays=True),
+    Pair("cosine of an angle", "the squares overflow or underflow where the quotient does not",
+         [lambda x, y, axis, keepdims: _dot(x, y, axis, keepdims)
+          / jnp.sqrt(_dot(x, x, axis, keepdims) * _dot(y, y, axis, keepdims))], _cosine, TWO, arrays=True),
 ]  # fmt: skip

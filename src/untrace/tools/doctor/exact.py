@@ -46,11 +46,17 @@ def vanishing() -> float:
     return 2.0 ** -(_step() // 2 - 30)
 
 
-def beside(values: np.ndarray, random: np.random.Generator, draw: int) -> np.ndarray:
-    """Numbers moved by very little; the first two draws move all of them up, or all of them down."""
+def further(values: np.ndarray, random: np.random.Generator, draw: int) -> np.ndarray:
+    """Numbers moved by little, and by far more than `beside` does."""
+    return beside(values, random, draw, 4)
+
+
+def beside(values: np.ndarray, random: np.random.Generator, draw: int, of: int = 1) -> np.ndarray:
+    """Numbers moved by very little, by one part `of` as many bits; the first two draws move all of them up, or all of them
+    down."""
     if values.dtype != object:
         return values * (1 + 2.0**-40 * _signs(values.shape, random, draw))
-    step, signs = _step(), _signs(values.shape, random, draw)
+    step, signs = _step() // of, _signs(values.shape, random, draw)
 
     def moved(x: Number, sign: float) -> Number:
         if x == 0:

@@ -47,3 +47,19 @@ def safe_divide(x: Data, y: Data, at_zero: Data) -> Data:
 
 def expm1_ratio(x: Data) -> Data:
     return safe_divide(jnp.expm1(x), x, 1.0)
+
+
+def series(y: Data, coefficients: Sequence[float]) -> Data:
+    """A power series in y of at most 1, with as many terms as its type has digits for."""
+    least = float(jnp.finfo(jnp.result_type(y)).eps) / 8 * abs(coefficients[0])
+    kept = [c for c in coefficients if abs(c) > least]
+    total = kept[-1] * jnp.ones_like(y)
+    for c in reversed(kept[:-1]):
+        total = total * y + c
+    return total
+
+
+def by_series(x: Data, y: Data, coefficients: Sequence[float], beyond: Callable[[Data], Data]) -> Data:
+    """A series in y where x is at most 1, `beyond(x)` elsewhere; neither is computed where it has no value."""
+    is_small = jnp.abs(x) < 1
+    return jnp.where(is_small, series(jnp.where(is_small, y, 0.0), coefficients), beyond(jnp.where(is_small, 1.0, x)))

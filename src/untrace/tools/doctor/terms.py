@@ -11,6 +11,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.ir.nodes import Atom, Cond, Constant, Equation, Function, Literal, Local, Primitive, Scan, Value, While
 from untrace.ir.structured import Checkpoint, CustomRule, Transformed
+from untrace.tools.doctor.better import Better
 
 COMMUTE = frozenset({"add", "add_any", "mul", "max", "min"})
 # What a number of the text may stand before or behind.
@@ -167,10 +168,14 @@ class Terms:
         for i, out in enumerate(equation.outputs):
             if out is not None:
                 self._made[out] = equation, i
-        if type(equation.callee) is not CustomRule:
+        callee = equation.callee
+        body = callee.function if type(callee) is CustomRule else None
+        if type(callee) is Primitive and type(callee.object) is Better:
+            body = callee.object.body
+        if body is None:
             return
         inside: list[Equation] = []
-        results = _inline(equation.callee.function, equation.inputs, inside, (), [])
+        results = _inline(body, equation.inputs, inside, (), [])
         for inner in inside:
             self._note(inner)
             self.inner.update(o for o in inner.outputs if o is not None)
