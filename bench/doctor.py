@@ -1,4 +1,4 @@
-"""What `untrace.doctor` finds of the functions in `doctor_cases.py`, `doctor_fresh.py` and `doctor_fresh2.py`, and what it says of healthy ones.
+"""What `untrace.doctor` finds of the functions in `doctor_cases.py`, `doctor_fresh.py` and `doctor_fresh2.py`, and of healthy ones.
 
     python bench/doctor.py [--only NAME ...] [--fresh] [--fresh2] [--quick]
 
@@ -35,9 +35,9 @@ GROUPS: dict[str, Callable[[cases.Case], bool]] = {
 }
 
 
-def typed(case: cases.Case, args: Sequence[Any]) -> list[Any]:
-    """Numbers of the case's type; a Python number stays one where that is JAX's own."""
-    return [x if case.dtype == np.float32 and isinstance(x, float) else jnp.asarray(x, case.dtype) for x in args]
+def typed(case: cases.Case, args: Sequence[Any]) -> Sequence[Any]:
+    """Numbers of the case's type; those of JAX's own are as they are."""
+    return args if case.dtype == np.float32 else [jnp.asarray(x, case.dtype) for x in args]
 
 
 def marked_line(function) -> int:

@@ -205,7 +205,8 @@ def g_cap_height(radius, half):  # H 1.8
 
 
 @faulty(CANCEL, SENSE, args=(_array(1, 2, 3, 4), _array(1.01, 2, 3, 4.02)), textbook=lambda x, y: np.sum((x - y) ** 2),
-        points=[(_array(1, 2, 3, 4), _array(1.01, 2, 3, 4.02)), (_array(10, 20, 0, 5), _array(10.1, 20, 0, 5)), (_array(1, 0, 2, 1), _array(-3, 1, 0, 2))])  # fmt: skip
+        points=[(_array(1, 2, 3, 4), _array(1.01, 2, 3, 4.02)), (_array(10, 20, 0, 5), _array(10.1, 20, 0, 5)),
+                (_array(1, 0, 2, 1), _array(-3, 1, 0, 2))])  # fmt: skip
 def g_squared_distance(x, y):  # D
     return jnp.dot(x, x) - 2 * jnp.dot(x, y) + jnp.dot(y, y)  # <-
 
