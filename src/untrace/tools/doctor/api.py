@@ -32,7 +32,7 @@ from untrace.tools.doctor.better import Better
 from untrace.tools.doctor.blame import ROUNDING, Blamed, blame
 from untrace.tools.doctor.diagnosis import SEVERITIES, Diagnosis, Finding, Range
 from untrace.tools.doctor.examine import LIMIT, Examination, examine
-from untrace.tools.doctor.repair import Repair, Repaired, Site, changed, repaired
+from untrace.tools.doctor.repair import Repair, Repaired, Site, alone, changed, repaired
 from untrace.tools.doctor.samples import samples_of
 from untrace.tools.doctor.tape import Step, is_float
 from untrace.tools.doctor.terms import Call, inlined, restored
@@ -98,12 +98,13 @@ class _Patient:
         # What is differentiated, and the repairs that are made there, before it is.
         self._primal = jax_compat.differentiated(function) if self._derivatives else None
         self._before: Sequence[Repair] = ()
+        self._is_widened = False
 
     def diagnosis(self) -> Diagnosis:
         with np.errstate(all="ignore"):
             found = examine(self._program, self._samples)
             self._leave_out(found)
-            better = self._repaired(found)
+            better = self._wider(found, self._repaired(found))
             groups, remarks = self._groups(found, better)
         precision = ", ".join(dict.fromkeys(str(q.dtype) for q in found.tape.results if q.is_float)) or "no floats"
         remarks += self._danger(found)
@@ -162,6 +163,36 @@ class _Patient:
             return itself
         self._before = first.repairs
         return Repaired(then.function, (*first.repairs, *then.repairs), then.errors)
+
+    def _wider(self, found: Examination, better: Repaired) -> Repaired:
+        """Where numbers of 16 bits are all there is, the same in float32, if that helps more than what was done."""
+        short = all(x.dtype.itemsize == 2 for x in self._samples.leaves if is_float(x.dtype))
+        if not short or not (better.errors > LIMIT).any():
+            return better
+        try:
+            program = inlined(_program(trace(self._in_float32, self._args, self._kwargs, self._nums, self._names)))
+        except UntraceError:
+            return better
+        wide = alone(program, found, self._program.equations[-1])
+        if wide is None or (wide.errors > LIMIT).sum() >= (better.errors > LIMIT).sum():
+            return better
+        self._is_widened = True
+        return wide
+
+    @property
+    def _in_float32(self) -> Callable[..., Any]:
+        function = self._function
+
+        def cast(x: Any, dtype: np.dtype) -> Any:
+            return x.astype(dtype) if hasattr(x, "dtype") and is_float(x.dtype) else x
+
+        @functools.wraps(function)
+        def widened(*args: Any, **kwargs: Any) -> Any:
+            short = next(x.dtype for x in jax.tree.leaves((args, kwargs)) if hasattr(x, "dtype") and is_float(x.dtype))
+            args, kwargs = jax.tree.map(lambda x: cast(x, np.dtype(np.float32)), (args, kwargs))
+            return jax.tree.map(lambda x: cast(x, short), function(*args, **kwargs))
+
+        return widened
 
     def _derived(self, function: Function) -> Function | None:
         """The program that is examined, where `function` is what is differentiated; None where JAX refuses."""
@@ -435,7 +466,9 @@ class _Patient:
         then = [r for r in repairs if r not in self._before]
         nums, names, site = self._nums, self._names, Site(self._derivatives)
         function = self._function
-        if before:
+        if self._is_widened:
+            function, then = self._in_float32, []
+        elif before:
             changing = Site(False, self._derived)
             function = self._differentiated(lambda program: changed(inlined(program), before, changing))
 

@@ -68,6 +68,12 @@ def _log_sinh(x: Data) -> Data:
 
 FOUR = ("float", "float", "float", "float")
 
+
+def _log_tail(x: Data) -> Data:
+    """The logarithm of the normal distribution's tail; far out JAX's own is NaN."""
+    return jnp.where(x > 1e8, -0.5 * x * x, jax.scipy.special.log_ndtr(-jnp.minimum(x, 1e8)))
+
+
 EXPONENTIALS = [
     # exp overflows, or 1 + exp(x) forgets x. Softplus' derivative is the logistic function.
     Pair("softplus", "exp overflows for large x, and 1 + exp(x) keeps nothing of exp(x) for small x",
@@ -191,7 +197,7 @@ EXPONENTIALS = [
          [lambda u, x, v, y: jnp.log(u * jnp.exp(x) + v * jnp.exp(y))],
          lambda u, x, v, y: jnp.logaddexp(x + jnp.log(u), y + jnp.log(v)), FOUR),
     Pair("logarithm of a power", "the power overflows or underflows before the logarithm is taken",
-         [lambda x, n: jnp.log(x**n)], lambda x, n: n * jnp.log(x), TWO, values=[0]),
+         [lambda x, n: jnp.log(x**n)], lambda x, n: jnp.where(n == 0, 0.0, n * jnp.log(jnp.where(n == 0, 1.0, x))), TWO, values=[0]),
     Pair("logarithm of a square", "the square overflows or underflows before the logarithm is taken",
          [lambda x: jnp.log(x * x)], lambda x: 2 * jnp.log(jnp.abs(x)), slopes=[lambda x, ct: 2 * ct / x]),
     Pair("power of exp", "exp overflows or underflows before its power is taken",
@@ -223,7 +229,7 @@ EXPONENTIALS = [
          lambda x: jax.nn.sigmoid(x) * jax.nn.sigmoid(-x)),
     Pair("exp over (exp - 1) squared", "exp overflows, and exp(x) - 1 cancels for small x",
          [lambda x: jnp.exp(x) / (jnp.exp(x) - 1) ** 2],
-         lambda x: 1 / (2 * jnp.sinh(0.5 * x)) ** 2, values=[0]),
+         lambda x: (jnp.exp(-0.5 * jnp.abs(x)) / jnp.expm1(-jnp.abs(x))) ** 2, values=[0]),
     Pair("exp over exp - 1", "inf / inf for large x, and exp(x) - 1 cancels for small x",
          [lambda x: jnp.exp(x) / (jnp.exp(x) - 1)], lambda x: -1 / jnp.expm1(-x)),
     Pair("x over exp - 1", "exp(x) - 1 cancels for small x, and is 0 at 0",
@@ -256,4 +262,31 @@ EXPONENTIALS = [
     Pair("annuity's value", "1 - (1 + x)**n cancels for small x, and is 0 at 0",
          [lambda x, n: (1 - (1 + x) ** n) / x],
          lambda x, n: safe_divide(-jnp.expm1(n * jnp.log1p(x)), x, -n), TWO, values=[0]),
+    Pair("x**2 exp over (exp - 1) squared", "exp overflows, and exp(x) - 1 cancels for small x",
+         [lambda x: x * x * jnp.exp(x) / (jnp.exp(x) - 1) ** 2],
+         lambda x: safe_divide(jnp.abs(x) * jnp.exp(-0.5 * jnp.abs(x)), -jnp.expm1(-jnp.abs(x)), 1.0) ** 2),
+    Pair("logarithm of cosh and a number", "cosh overflows before its logarithm is taken",
+         [lambda x, k, m: jnp.log(k + m * jnp.cosh(x)), lambda x, k, m: jnp.log(k + m * (jnp.exp(x) + jnp.exp(-x)))],
+         lambda x, k, m: jnp.abs(x) + jnp.log(k * jnp.exp(-jnp.abs(x)) + 0.5 * m * (1 + jnp.exp(-2 * jnp.abs(x)))),
+         ("float", "float", "float"), numbers=[1, 2]),
+    Pair("logarithm of the normal distribution's tail", "its probability underflows to 0 before the logarithm is taken",
+         [lambda x: jnp.log(1 - jax.scipy.special.ndtr(x)), lambda x: jnp.log(0.5 * (1 - lax.erf(x / jnp.sqrt(2.0)))),
+          lambda x: jnp.log(1 - 0.5 * (1 + lax.erf(x / jnp.sqrt(2.0)))), lambda x: jnp.log(0.5 * lax.erfc(x / jnp.sqrt(2.0)))],
+         _log_tail),
+    Pair("normal distribution's tail", "1 - cdf(x) cancels for large x",
+         [lambda x: 1 - jax.scipy.special.ndtr(x)], lambda x: jax.scipy.special.ndtr(-x)),
+    Pair("logarithm of erfc", "erfc underflows to 0 before its logarithm is taken", [lambda x: jnp.log(lax.erfc(x))],
+         lambda x: jax.scipy.special.log_ndtr(-1.4142135623730951 * x) + 0.6931471805599453),
+    Pair("step of lgamma", "the logarithms of the gamma function cancel",
+         [lambda x: lax.lgamma(x + 1) - lax.lgamma(x)], lambda x: jnp.log(jnp.abs(x))),
+    Pair("gamma over gamma", "the gamma functions overflow where their quotient does not",
+         [lambda x, y: jnp.exp(lax.lgamma(x)) / jnp.exp(lax.lgamma(y))], lambda x, y: jnp.exp(lax.lgamma(x) - lax.lgamma(y)), TWO),
+    Pair("1 - sigmoid of -x", "1 - 1 / (1 + exp(x)) cancels for small x",
+         [lambda x: 1 - 1 / (1 + jnp.exp(x)), lambda x: 1 - jax.nn.sigmoid(-x)], jax.nn.sigmoid,
+         slopes=[lambda x, ct: ct * jax.nn.sigmoid(x) * jax.nn.sigmoid(-x)]),
+    Pair("log of 1 - sigmoid of -x", "1 - 1 / (1 + exp(x)) keeps nothing of a small difference from 1",
+         [lambda x: jnp.log(1 - 1 / (1 + jnp.exp(x)))], jax.nn.log_sigmoid, slopes=[lambda x, ct: ct * jax.nn.sigmoid(-x)]),
+    Pair("log sigmoid of -x", "1 / (1 + exp(x)) underflows to 0 before its logarithm is taken",
+         [lambda x: jnp.log(1 / (1 + jnp.exp(x)))], lambda x: -jnp.logaddexp(x, 0.0),
+         slopes=[lambda x, ct: -ct * jax.nn.sigmoid(x)]),
 ]  # fmt: skip

@@ -7,7 +7,6 @@ differentiates it. Terms (`terms`) make the ways of writing the same alike, and 
 from __future__ import annotations
 
 import functools
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,59 +18,34 @@ import numpy as np
 from untrace import jax_compat
 from untrace.capture.jaxpr import Importer
 from untrace.ir.liveness import needed_for
-from untrace.ir.nodes import Atom, Constant, Equation, Function, Literal, Primitive, Value
+from untrace.ir.nodes import Atom, Equation, Function, Primitive, Value
 from untrace.ir.types import Data, DType
 from untrace.tools.doctor.better import Better
+from untrace.tools.doctor.matching import Affine, Bound, Matcher, Parted, Pattern
 from untrace.tools.doctor.pair import Pair
 from untrace.tools.doctor.pairs import PAIRS
 from untrace.tools.doctor.tape import is_float
 from untrace.tools.doctor.terms import (
-    COMMUTE,
+    PRODUCTS,
+    SUMS,
     Operand,
     Term,
     Terms,
     bodies_of,
     inlined,
     is_product_of_vectors,
+    is_widening,
     with_bodies,
 )
 
-_MOST_STEPS = 4_000  # of one attempt to match
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """One traced pattern. `better`: what to write, a function of what its holes are bound to; `ruled`: the same with the
-    derivatives that the pair says. `size`: how many terms it has. `elementwise`: all holes are as large as the result."""
-
-    pair: Pair
-    part: str
-    terms: Terms
-    root: Term
-    holes: Sequence[Value]
-    better: Callable[..., Data]
-    ruled: Callable[..., Data]
-    size: int
-    elementwise: bool
-
-    @property
-    def name(self) -> str:
-        return f"{self.pair.name}{self.part}"
-
-
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """What a hole is bound to: a value of the program, or a number, times a number plus a number."""
-
-    atom: Atom
-    scale: float = 1.0
-    shift: float = 0.0
+_FEW = 4  # operations
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
     """A pattern that ends at an equation of a program, what its holes are there, and the number that it is multiplied by.
     `moves`: what picks and places numbers after it, the first first: `log(softmax(x)[i])` is `log_softmax(x)[i]`.
+    `beside`: what else is in the sum or product that it is in.
     `inside`: the loops and choices around it, each as the number of an equation and of a body."""
 
     pattern: Pattern
@@ -79,6 +53,7 @@ class Match:
     bound: Sequence[Affine]
     factor: float = 1.0
     moves: tuple[Equation, ...] = ()
+    beside: Parted | None = None
     inside: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -118,9 +93,13 @@ def matches_in(function: Function, derivatives: bool) -> list[Match]:
             shape = behind[0].inputs[0].aval.shape if behind else value.aval.shape
             patterns = [*_elementwise(derivatives).get(root.name, ()), *arrays.get((root.name, value.aval.dtype), ())]
             for pattern in patterns:
-                bound = _matched(pattern, terms, value.aval.dtype, shape, start)
+                matcher = Matcher(pattern, terms, value.aval.dtype, shape)
+                bound = next(
+                    (b for b in matcher.matches(pattern.root, start, {}) if len(b) == len(pattern.holes)), None
+                )
                 if bound is not None:
-                    found.append(Match(pattern, equation, bound, times, behind))
+                    found.append(Match(pattern, equation, _in_order(pattern, bound), times, behind))
+        found += _parted_in(terms, equation, value, derivatives, arrays)
     return sorted(found, key=lambda match: -match.pattern.size)
 
 
@@ -136,6 +115,9 @@ def _array_patterns(function: Function, derivatives: bool) -> Mapping[object, Se
         for e in function.equations
         if is_product_of_vectors(e)
     }
+    # Sums of short numbers are computed in longer ones.
+    short = {e.inputs[0].aval.dtype for e in function.equations if is_widening(e)}
+    reduced |= {(shape, dtype, axes): None for shape, _, axes in reduced for dtype in short}
     found: dict[object, list[Pattern]] = {}
     for shape, dtype, axes in reduced:
         for pattern in _of_arrays(shape, dtype, axes, derivatives):
@@ -251,7 +233,9 @@ def _pattern(
     used = _leaves(terms, root)
     # A hole that the derivative does not need is bound to nothing: then the pattern does not say what to write.
     if all(hole in used for hole in function.params) and size > 1:
-        yield Pattern(pair, part, terms, root, function.params, better, ruled, size, not pair.arrays)
+        yield Pattern(
+            pair, part, terms, root, function.params, better, ruled, size, not pair.arrays, _heads(terms, root)
+        )
 
 
 def traced(function: Callable[..., Data], avals: Sequence[Data], name: str) -> Function | None:
@@ -263,6 +247,10 @@ def traced(function: Callable[..., Data], avals: Sequence[Data], name: str) -> F
     except Exception:  # a pair need not be a legal call for every type
         return None
     return inlined(Importer(rules=False).function(closed, name))
+
+
+def _heads(terms: Terms, root: Term) -> frozenset[str]:
+    return terms.heads(root, root.name in SUMS) if root.name in SUMS + PRODUCTS else frozenset()
 
 
 def _size(terms: Terms, x: Operand) -> int:
@@ -280,107 +268,28 @@ def _leaves(terms: Terms, x: Operand) -> set[Operand]:
 # ---------------------------------------------------------------- matching
 
 
-def _matched(
-    pattern: Pattern, terms: Terms, dtype: DType, shape: tuple[int, ...], start: Operand
-) -> Sequence[Affine] | None:
-    for bound in _Matcher(pattern, terms, dtype, shape).matches(pattern.root, start, {}):
-        return [bound[hole] for hole in pattern.holes] if len(bound) == len(pattern.holes) else None
-    return None
+def _in_order(pattern: Pattern, bound: Bound) -> list[Affine]:
+    return [bound[hole] for hole in pattern.holes]
 
 
-Bound = Mapping[Value, Affine]
-
-
-class _Matcher:
-    def __init__(self, pattern: Pattern, terms: Terms, dtype: DType, shape: tuple[int, ...]) -> None:
-        self._pattern, self._terms, self._dtype, self._shape = pattern, terms, dtype, shape
-        self._holes = {hole: i for i, hole in enumerate(pattern.holes)}
-        self._steps = 0
-
-    def matches(self, ours: Operand, theirs: Operand, bound: Bound, shift: float = 0.0) -> Iterator[Bound]:
-        """The ways in which a term of the program is one of the pattern. shift: a number that is added to theirs."""
-        self._steps += 1
-        if self._steps > _MOST_STEPS:
-            return
-        factor, hole = self._pattern.terms.factor(ours)
-        if type(hole) is Value and hole in self._holes:
-            fits = self._bind(hole, factor, theirs, shift, bound)
-            if fits is not None:
-                yield fits
-        mine, other = self._pattern.terms.term(ours), self._terms.term(theirs)
-        if isinstance(mine, float):
-            if isinstance(other, float) and (abs(other - mine) <= 2e-6 * abs(mine) or other != other and mine != mine):
-                yield bound
-            return
-        if type(mine) is not Term or type(other) is not Term or shift:
-            return
-        if mine.name == "exp":
-            # A number that an exponential is multiplied by may as well stand in it.
-            times, inner = self._terms.factor(theirs)
-            inside = self._terms.term(inner) if inner is not None else None
-            if times > 0 and times != 1.0 and type(inside) is Term and inside.name == "exp":
-                yield from self.matches(mine.args[0], inside.args[0], bound, math.log(times))
-        if mine.name != other.name or len(mine.args) != len(other.args):
-            return
-        if mine.key != other.key and not (self._pattern.elementwise and mine.name in ("broadcast_in_dim",)):
-            return
-        yield from self._all(mine.args, other.args, bound)
-        if mine.name in COMMUTE:
-            yield from self._all(mine.args, other.args[::-1], bound)
-
-    def _all(self, ours: Sequence[Operand], theirs: Sequence[Operand], bound: Bound) -> Iterator[Bound]:
-        if not ours:
-            yield bound
-            return
-        for first in self.matches(ours[0], theirs[0], bound):
-            yield from self._all(ours[1:], theirs[1:], first)
-
-    def _bind(self, hole: Value, factor: float, x: Operand, shift: float, bound: Bound) -> Bound | None:
-        """What is bound where `factor * hole` is to be `x + shift`."""
-        number = self._terms.term(x)
-        if isinstance(number, float) and not isinstance(x, Value):
-            atom, scale = x, 1.0
-            if not isinstance(x, (Literal, Constant)):
-                aval = jax.core.ShapedArray((), self._dtype, weak_type=True)
-                atom = Literal(np.asarray(number, self._dtype)[()], aval)
-        elif factor == 1.0 and type(x) is not Term:
-            atom, scale = x, 1.0
-        else:
-            scale, atom = self._terms.factor(x)
-            if factor == -1.0 and scale == 1.0:
-                return None  # the pattern without its sign is another one
-        assert atom is not None
-        if isinstance(atom, float) or type(atom) is Term or type(atom) is Value and atom in self._terms.inner:
-            return None
-        scale, shift = scale / factor, shift / factor
-        if scale <= 0 and factor != 1.0:
-            return None
-        wanted = self._shape if self._pattern.elementwise else hole.aval.shape
-        if atom.aval.shape not in (wanted, ()) or is_float(hole.aval.dtype) != is_float(atom.aval.dtype):
-            return None
-        if is_float(atom.aval.dtype) and atom.aval.dtype != self._dtype and type(atom) is Value:
-            return None
-        if atom.aval.shape != wanted and not self._pattern.elementwise:
-            return None
-        if (scale, shift) != (1.0, 0.0) and not is_float(atom.aval.dtype):
-            return None
-        if self._pattern.pair.refuses(self._holes[hole], number):
-            return None
-        found = Affine(atom, scale, shift)
-        known = bound.get(hole)
-        if known is not None:
-            return bound if self._same(known, found) else None
-        return {**bound, hole: found}
-
-    def _same(self, one: Affine, other: Affine) -> bool:
-        if one.shift != other.shift:
-            return False
-        if one.scale == other.scale:
-            return self._terms.same(one.atom, other.atom)
-        (a, first), (b, second) = self._terms.factor(one.atom), self._terms.factor(other.atom)
-        if first is None or second is None:
-            return first is second and math.isclose(one.scale * a, other.scale * b, rel_tol=1e-6)
-        return math.isclose(one.scale * a, other.scale * b, rel_tol=1e-6) and self._terms.same(first, second)
+def _parted_in(
+    terms: Terms, equation: Equation, value: Value, derivatives: bool, arrays: Mapping[object, Sequence[Pattern]]
+) -> Iterator[Match]:
+    """Patterns that are some of the parts of a sum or a product, in any order."""
+    term = terms.term(value)
+    names = next((n for n in (SUMS, PRODUCTS) if type(term) is Term and term.name in n), ())
+    heads = terms.heads(value, names is SUMS)
+    for name in names:
+        for pattern in [*_elementwise(derivatives).get(name, ()), *arrays.get((name, value.aval.dtype), ())]:
+            if pattern.pair.is_derivative or not pattern.heads <= heads:
+                continue
+            matcher = Matcher(pattern, terms, value.aval.dtype, value.aval.shape)
+            for parted in matcher.parted(pattern.root, value, {}, False):
+                if len(parted.bound) == len(pattern.holes) and all(
+                    x is None or not isinstance(x, (float, Term)) and x not in terms.inner for x, _ in parted.rest
+                ):
+                    yield Match(pattern, equation, _in_order(pattern, parted.bound), parted.factor, (), parted)
+                    break
 
 
 def replaced(function: Function, match: Match, with_rule: bool = False) -> Function | None:
@@ -404,9 +313,16 @@ def replaced(function: Function, match: Match, with_rule: bool = False) -> Funct
 
     write = match.pattern.ruled if with_rule else match.pattern.better
 
+    rest = match.beside.rest if match.beside is not None else ()
+    others = [x for x, _ in rest if x is not None]
+    avals += [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in others]
+
     def typed(*args: Data) -> Data:
-        found = write(*[_moved_by(x, a) for x, a in zip(args, match.bound, strict=True)])
+        found = write(*[_moved_by(x, a) for x, a in zip(args, match.bound, strict=False)])
         found = found if match.factor == 1.0 else match.factor * found
+        more = iter(args[len(match.bound) :])
+        for x, count in rest:
+            found = _beside(found, count if x is None else next(more), count, x is None or match.beside.is_sum)
         found = found if jnp.result_type(found) == out.aval.dtype else jnp.asarray(found, out.aval.dtype)
         return found if jnp.shape(found) == shape else jnp.broadcast_to(found, shape)
 
@@ -415,9 +331,11 @@ def replaced(function: Function, match: Match, with_rule: bool = False) -> Funct
         return None
     new = Value(body.results[0].aval)
     better = Better(body, typed)
-    call = Equation(Primitive(better), [a.atom for a in match.bound], [new], {"better": better}, match.anchor.origin)
-    # What only moves a zero makes places for the same again.
-    put = _opened(call) if match.pattern.pair.is_derivative else ([call], new)
+    call = Equation(
+        Primitive(better), [*[a.atom for a in match.bound], *others], [new], {"better": better}, match.anchor.origin
+    )
+    # What only moves a zero makes places for the same again, and what is a few operations may be repaired in its turn.
+    put = _opened(call) if match.pattern.pair.is_derivative or _is_plain(body) else ([call], new)
     for move in match.moves:
         after = Value(_out(move).aval)
         inputs = [put[1], *move.inputs[1:]]
@@ -437,10 +355,25 @@ def _moved_by(x: Data, by: Affine) -> Data:
     return x if by.shift == 0.0 else x + by.shift
 
 
+def _beside(found: Data, x: Data, count: float, is_sum: bool) -> Data:
+    """What a sum or a product gives with one of its other parts."""
+    if is_sum:
+        return found + x if count == 1.0 or isinstance(x, float) else found - x if count == -1.0 else found + count * x
+    for _ in range(abs(int(count))):
+        found = found * x if count > 0 else found / x
+    return found
+
+
 def _out(equation: Equation) -> Value:
     (out,) = equation.outputs
     assert out is not None
     return out
+
+
+def _is_plain(body: Function) -> bool:
+    """Whether a better way of writing is a few operations of what it is given, and no function that has a name."""
+    plain = all(type(e.callee) is Primitive and all(type(a) is Value for a in e.inputs) for e in body.equations)
+    return plain and len(body.equations) <= _FEW
 
 
 def _opened(call: Equation) -> tuple[list[Equation], Atom]:

@@ -19,6 +19,8 @@ _UNLUCKY = 64.0  # ULP
 _AT_END = 0.01  # of all samples
 _ROUNDS = 8
 _MOST_TRIALS = 40
+_MOST_TOGETHER = 5
+_CHOICE = 3  # of those that help
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,36 +83,104 @@ def repaired(function: Function, found: Examination, site: Site, before: np.ndar
     there, where it has been repaired already."""
     errors = found.errors if before is None else before
     repairs: list[Repair] = []
-    tried: set[tuple[str, Equation | None]] = set()
-    trials = 0
-    while trials < _MOST_TRIALS:
-        if not (errors > LIMIT).any():
+    tried: set[_Key] = set()
+    idle: list[_Key] = []
+    while (errors > LIMIT).any():
+        best = _best(function, found, errors, site, tried, idle) or _together(function, found, errors, site, idle)
+        if best is None:
             break
-        candidate = None
-        for match in matches_in(function, site.derivatives):
-            key = match.pattern.name, match.anchor.origin
-            if key in tried:
-                continue
-            tried.add(key)
-            trials += 1
-            candidate = _everywhere(function, match, site)
-            accepted = candidate and _accepted(found, candidate[0], errors, site)
-            if not accepted and candidate and len(candidate[1]) > 1:
-                alone = site.put(function, match)
-                candidate = None if alone is None else (alone, (_change(function, match),))
-                accepted = candidate and _accepted(found, candidate[0], errors, site)
-            if accepted and candidate:
-                because = match.pattern.pair.because
-                trial = accepted.better, accepted.positive, accepted.unlucky
-                repairs.append(Repair(match.pattern.name, because, candidate[1], *trial))
-                function, errors = candidate[0], accepted.errors
-                break
-            candidate = None
-            if trials >= _MOST_TRIALS:
-                break
-        if candidate is None:
-            break
+        function, made, errors = best
+        repairs += made
     return Repaired(function, repairs, errors)
+
+
+def alone(program: Function, found: Examination, at: Equation) -> Repaired | None:
+    """Another program for the same, in longer numbers, as the one repair; None where it does not help. at: where that is said
+    to be."""
+    accepted = _accepted(found, program, found.errors, Site(False))
+    if accepted is None:
+        return None
+    trial = accepted.better, accepted.positive, accepted.unlucky
+    because = "numbers of 16 bits are too short for what is computed on the way"
+    return Repaired(program, [Repair("in float32", because, (Change("in float32", (), at),), *trial)], accepted.errors)
+
+
+_Key = tuple[str, Equation | None]
+_Made = tuple[Function, list[Repair], np.ndarray]
+
+
+def _best(
+    function: Function,
+    found: Examination,
+    errors: np.ndarray,
+    site: Site,
+    tried: set[_Key],
+    idle: list[_Key],
+) -> _Made | None:
+    """The one that leaves the fewest samples wrong, of the largest patterns that help. tried: what has been; idle: is given
+    what neither helped nor harmed."""
+    best: _Made | None = None
+    helpful = 0
+    for match in matches_in(function, site.derivatives):
+        key = match.pattern.name, match.anchor.origin
+        if key in tried or len(tried) >= _MOST_TRIALS:
+            continue
+        tried.add(key)
+        made = _tried(function, match, found, errors, site)
+        if made is None:
+            idle.append(key)
+            continue
+        if best is None or _left(found, made[2]) < _left(found, best[2]):
+            best = made
+        helpful += 1
+        if helpful == _CHOICE or not (best[2] > LIMIT).any():
+            break
+    return best
+
+
+def _together(function: Function, found: Examination, errors: np.ndarray, site: Site, idle: list[_Key]) -> _Made | None:
+    """Two places that are wrong hide what each repair does: of what did not help, two at a time."""
+    again = [m for m in matches_in(function, site.derivatives) if (m.pattern.name, m.anchor.origin) in idle]
+    again = [m for m in again if not m.inside and m.beside is None]
+    first = {m.anchor.origin: m for m in reversed(again)}  # of each place the largest
+    places = list(first.values())[-_MOST_TOGETHER:]
+    idle.clear()
+    for number, match in enumerate(places):
+        new = site.put(function, match)
+        if new is None:
+            continue
+        for other in places[:number]:
+            again = [
+                m for m in matches_in(new, site.derivatives)
+                if m.pattern is other.pattern and m.anchor.origin is other.anchor.origin and m.beside is None
+            ]  # fmt: skip
+            both = site.put(new, again[0]) if again else None
+            accepted = both and _accepted(found, both, errors, site)
+            if accepted and both:
+                trial = accepted.better, accepted.positive, accepted.unlucky
+                made = [(match, _change(function, match)), (again[0], _change(new, again[0]))]
+                return both, [Repair(m.name, m.pattern.pair.because, (c,), *trial) for m, c in made], accepted.errors
+    return None
+
+
+def _left(found: Examination, errors: np.ndarray) -> tuple[int, int]:
+    wrong = errors > LIMIT
+    return int((wrong & found.samples.near).sum()), int(wrong.sum())
+
+
+def _tried(function: Function, match: Match, found: Examination, errors: np.ndarray, site: Site) -> _Made | None:
+    """What a match does everywhere, or else at its own place; None where it does not help."""
+    candidate = _everywhere(function, match, site)
+    accepted = candidate and _accepted(found, candidate[0], errors, site)
+    if not accepted and candidate and len(candidate[1]) > 1:
+        alone = site.put(function, match)
+        candidate = None if alone is None else (alone, (_change(function, match),))
+        accepted = candidate and _accepted(found, candidate[0], errors, site)
+    if not accepted or not candidate:
+        return None
+    trial = accepted.better, accepted.positive, accepted.unlucky
+    repair = Repair(match.pattern.name, match.pattern.pair.because, candidate[1], *trial)
+    return candidate[0], [repair], accepted.errors
 
 
 def _everywhere(function: Function, match: Match, site: Site) -> tuple[Function, tuple[Change, ...]] | None:

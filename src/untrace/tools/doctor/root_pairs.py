@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from untrace.ir.types import Data
-from untrace.tools.doctor.pair import THREE, TWO, Pair, by_series, safe_divide
+from untrace.tools.doctor.pair import THREE, TWO, Pair, by_series, safe_divide, series
 
 
 def _versine(x: Data) -> Data:
@@ -105,6 +105,27 @@ def _reciprocal_real(c: Data, d: Data) -> Data:
 
 def _length(x: Data, y: Data, z: Data) -> Data:
     return _hypot(_hypot(x, y), z)
+
+
+_COTH = [1 / 3, -1 / 45, 2 / 945, -1 / 4725, 2 / 93555, -1382 / 638512875, 4 / 18243225]
+
+
+def _langevin(x: Data) -> Data:
+    """coth(x) - 1 / x."""
+    is_small = jnp.abs(x) < 0.9
+    y, far = jnp.where(is_small, x, 0.0), jnp.where(is_small, 1.0, x)
+    return jnp.where(is_small, y * series(y * y, _COTH), 1 / jnp.tanh(far) - 1 / far)
+
+
+def _quotient_root(x: Data) -> Data:
+    """sqrt((1 + x) / (1 - x)) - 1."""
+    return 2 * x / (1 - x) / (jnp.sqrt((1 + x) / (1 - x)) + 1)
+
+
+def _root_difference(x: Data, y: Data) -> Data:
+    """sqrt(x) - sqrt(y)."""
+    total = jnp.sqrt(x) + jnp.sqrt(y)
+    return (x - y) / jnp.where(total == 0, 1.0, total)
 
 
 ROOTS = [
@@ -252,4 +273,18 @@ ROOTS = [
          [lambda x, y: x / (x * x + y * y)], _reciprocal_real, TWO, values=[0, 1]),
     Pair("x / (c + x**2)", "the square overflows where the quotient does not",
          [lambda x, c: x / (c + x * x)], lambda x, c: 1 / (x + c / x), TWO, values=[0]),
+    Pair("coth x - 1 / x", "both are large and nearly the same for small x",
+         [lambda x: 1 / jnp.tanh(x) - 1 / x, lambda x: jnp.cosh(x) / jnp.sinh(x) - 1 / x], _langevin),
+    Pair("sqrt((1 + x) / (1 - x)) - 1", "the root cancels with 1 for small x",
+         [lambda x: jnp.sqrt((1 + x) / (1 - x)) - 1], _quotient_root, values=[0]),
+    Pair("root of a quotient, less 1", "the root cancels with 1 where x is near y",
+         [lambda x, y: jnp.sqrt(x / y) - 1], lambda x, y: (x - y) / (jnp.sqrt(y) * (jnp.sqrt(x) + jnp.sqrt(y))), TWO, values=[0, 1]),
+    Pair("square of a difference of roots", "the sum cancels with twice the root",
+         [lambda x, y: x + y - 2 * jnp.sqrt(x * y), lambda x, y: x + y - 2 * jnp.sqrt(x) * jnp.sqrt(y)],
+         lambda x, y: _root_difference(x, y) ** 2, TWO, values=[0, 1]),
+    Pair("square of a difference", "the squares cancel with the product",
+         [lambda x, y: x * x + y * y - 2 * x * y], lambda x, y: (x - y) * (x - y), TWO, values=[0, 1]),
+    Pair("harmonic sum", "the product overflows or underflows where the quotient does not",
+         [lambda x, y: x * y / (x + y)], lambda x, y: x / (x / y + 1), TWO, values=[0, 1]),
+    Pair("quotient less 1", "the quotient cancels with 1", [lambda x, y: x / y - 1], lambda x, y: (x - y) / y, TWO, values=[0, 1]),
 ]  # fmt: skip

@@ -12,8 +12,11 @@ from untrace import jax_compat
 from untrace.ir.nodes import Atom, Cond, Constant, Equation, Function, Literal, Local, Primitive, Scan, Value, While
 from untrace.ir.structured import Checkpoint, CustomRule, Transformed
 from untrace.tools.doctor.better import Better
+from untrace.tools.doctor.tape import is_float
 
 COMMUTE = frozenset({"add", "add_any", "mul", "max", "min"})
+SUMS = ("add", "add_any", "sub")
+PRODUCTS = ("mul", "div", "square", "integer_pow")
 # What a number of the text may stand before or behind.
 _LINEAR = frozenset({"broadcast_in_dim", "reshape", "reduce_sum", "squeeze"})
 # What picks and places numbers, and changes none; whether there is a number for each place says `gather` by NaN.
@@ -23,6 +26,7 @@ _MOVES = frozenset(
 _POINTWISE = frozenset(
     "add sub mul div neg exp log log1p expm1 sqrt rsqrt square integer_pow pow logistic tanh".split()
 )
+_MOST_PARTS = 8
 _FEW = 4  # a power that may be written as a product
 # Equations that are nothing but a call, whose body may stand in their place.
 _CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
@@ -38,6 +42,15 @@ class Term:
 
 
 Operand: TypeAlias = "Atom | Term | float"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a sum, each with the number that it is multiplied by, and the number that is added; or those of a product,
+    each with its power, and the number that is multiplied with."""
+
+    items: Sequence[tuple[Operand, float]]
+    number: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +261,10 @@ class Terms:
         name, args, params = equation.callee.name, list(equation.inputs), equation.params
         if name in ("convert_element_type", "copy", "copy_p", "reduce_precision") or name == "reshape":
             inner = args[0]
-            if inner.aval.dtype == value.aval.dtype and inner.aval.shape == value.aval.shape:
+            same_type = (
+                inner.aval.dtype == value.aval.dtype or is_float(inner.aval.dtype) and is_float(value.aval.dtype)
+            )
+            if same_type and inner.aval.shape == value.aval.shape:
                 return self.term(inner)
         if name in ("broadcast_in_dim", "convert_element_type", "reshape", "squeeze"):
             number = self.term(args[0])
@@ -353,6 +369,53 @@ class Terms:
             return term.args[0], term.args[1]
         return 1.0, x
 
+    def parts(self, x: Operand, is_sum: bool) -> Parts:
+        """A sum or a product taken apart, whatever the order in which it is computed."""
+        items: list[tuple[Operand, float]] = []
+        number = self._addends(x, 1.0, items) if is_sum else self._factors(x, 1, items)
+        return Parts(items, number)
+
+    def _addends(self, x: Operand, times: float, items: list[tuple[Operand, float]]) -> float:
+        factor, rest = self.factor(x)
+        if rest is None:
+            return times * factor
+        term = self.term(rest)
+        if type(term) is not Term or term.name not in SUMS or len(items) > _MOST_PARTS:
+            items.append((rest, times * factor))
+            return 0.0
+        first, second = term.args
+        second_times = -times if term.name == "sub" else times
+        return self._addends(first, times * factor, items) + self._addends(second, second_times * factor, items)
+
+    def _factors(self, x: Operand, power: int, items: list[tuple[Operand, float]]) -> float:
+        factor, rest = self.factor(x)
+        number = factor**power if factor or power > 0 else float("nan")
+        term = self.term(rest) if rest is not None else None
+        if rest is None:
+            return number
+        if type(term) is not Term or term.name not in PRODUCTS or len(items) > _MOST_PARTS:
+            items.append((rest, power))
+            return number
+        if term.name in ("square", "integer_pow"):
+            own = 2 if term.name == "square" else term.key
+            return number * self._factors(term.args[0], power * own, items) if isinstance(own, int) else float("nan")
+        first, second = term.args
+        return (
+            number
+            * self._factors(first, power, items)
+            * self._factors(second, -power if term.name == "div" else power, items)
+        )
+
+    def heads(self, x: Operand, is_sum: bool) -> frozenset[str]:
+        """The operations of the parts of a sum or a product."""
+        terms = [self.term(part) for part, _ in self.parts(x, is_sum).items]
+        return frozenset(t.name for t in terms if type(t) is Term)
+
+    def scaled(self, factor: float, x: Operand) -> Operand:
+        """A term times a number."""
+        own, rest = self.factor(x)
+        return factor * own if rest is None else self._scaled(factor * own, rest)
+
     def _scaled(self, factor: float, x: Operand) -> Operand:
         if factor == 1.0:
             return self.term(x)
@@ -388,6 +451,15 @@ class Terms:
         if isinstance(power, int) and abs(power) > _FEW:
             return Term("pow", (x, float(power)), ((), 0))
         return Term("integer_pow", (x,), power)
+
+
+def is_widening(equation: Equation) -> bool:
+    """Whether this makes floats longer, which changes none of them."""
+    (out,) = equation.outputs if len(equation.outputs) == 1 else (None,)
+    if equation.callee.name != "convert_element_type" or out is None:
+        return False
+    before = equation.inputs[0].aval.dtype
+    return is_float(before) and is_float(out.aval.dtype) and before.itemsize < out.aval.dtype.itemsize
 
 
 def is_product_of_vectors(equation: Equation) -> bool:
