@@ -1,10 +1,10 @@
-"""What `untrace.doctor` finds of the functions in `doctor_cases.py` and `doctor_fresh.py`, and what it says of healthy ones.
+"""What `untrace.doctor` finds of the functions in `doctor_cases.py`, `doctor_fresh.py` and `doctor_fresh2.py`, and of healthy ones.
 
-    python bench/doctor.py [--only NAME ...] [--fresh] [--quick]
+    python bench/doctor.py [--only NAME ...] [--fresh] [--fresh2] [--quick]
 
 Of a faulty function: found, the statement, the cause, a repair, and its worst error on the case's points in ULP (of the
-textbook's result in float64). Of a healthy one: whether anything was found. --fresh: only those that were frozen before the
-doctor was run on them, which else are counted by themselves as well. --quick leaves the healthy ones out.
+textbook's result in float64). Of a healthy one: whether anything was found. --fresh, --fresh2: only those that were frozen
+before the doctor was run on them, which else are counted by themselves as well. --quick leaves the healthy ones out.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from __future__ import annotations
 import argparse
 import inspect
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import doctor_cases as cases
 import doctor_fresh
+import doctor_fresh2
 import doctor_healthy  # noqa: F401  # fills the list
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import untrace
@@ -24,8 +28,16 @@ import untrace
 KEYS = ("found", "statement", "cause", "repaired")
 
 
-def is_fresh(case: cases.Case) -> bool:
-    return hasattr(doctor_fresh, case.name)
+GROUPS: dict[str, Callable[[cases.Case], bool]] = {
+    "fresh": lambda case: hasattr(doctor_fresh, case.name),
+    "fresh2": lambda case: hasattr(doctor_fresh2, case.name),
+    "all": lambda case: True,
+}
+
+
+def typed(case: cases.Case, args: Sequence[Any]) -> Sequence[Any]:
+    """Numbers of the case's type; those of JAX's own are as they are."""
+    return args if case.dtype == np.float32 else [jnp.asarray(x, case.dtype) for x in args]
 
 
 def marked_line(function) -> int:
@@ -34,28 +46,29 @@ def marked_line(function) -> int:
 
 
 def worst_error(case: cases.Case, source: str) -> float:
-    """The worst error of a repaired module on the points of its case, in ULP of float32; a subnormal result may be zero."""
+    """The worst error of a repaired module on the points of its case, in ULP of its type; a subnormal result may be zero."""
     module: dict = {}
     exec(compile(source, case.name, "exec"), module)
     found = module[case.marked.__name__]
+    info = jnp.finfo(case.dtype)
+    tiny, eps, most = float(info.tiny), float(info.eps), float(info.max)
+    wide = np.longdouble if case.dtype == np.float64 else np.float64
     worst = 0.0
     for point in case.points:
-        args = [np.asarray(x, np.float32) for x in point]
-        values = np.asarray(found(*args), np.float64)
+        args = [jnp.asarray(x, case.dtype) for x in point]
+        values = np.asarray(found(*args)).astype(wide)
         with np.errstate(all="ignore"):
-            wanted = np.asarray(case.textbook(*[a.astype(np.float64) for a in args]))
-        unit = np.spacing(np.maximum(np.abs(wanted), np.finfo(np.float32).tiny).astype(np.float32)).astype(np.float64)
-        off = np.abs(values - wanted) / unit
-        off = np.where(
-            (np.abs(wanted) < np.finfo(np.float32).tiny) & (np.abs(values) <= np.finfo(np.float32).tiny), 0, off
-        )
+            wanted = np.asarray(case.textbook(*[np.asarray(a).astype(wide) for a in args]))
+            unit = eps * 2.0 ** np.floor(np.log2(np.clip(np.abs(wanted), tiny, most)))
+            off = np.abs(values - wanted) / unit
+        off = np.where((np.abs(wanted) < tiny) & (np.abs(values) <= tiny), 0, off)
         worst = max(worst, float(np.max(np.where(np.isnan(off), np.inf, off))))
     return worst
 
 
 def examine(case: cases.Case) -> tuple[dict[str, bool], str]:
     start = time.perf_counter()
-    found = untrace.doctor(case.function)(*case.args)
+    found = untrace.doctor(case.function)(*typed(case, case.args))
     line = marked_line(case.marked)
     here = [f for f in found.findings if f":{line} " in f.place]
     error = worst_error(case, found.source) if found.source else np.inf
@@ -77,15 +90,18 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--fresh2", action="store_true")
     options = parser.parse_args()
+    asked = [group for group in ("fresh", "fresh2") if getattr(options, group)] or ["all"]
     faulty, healthy = [
-        [c for c in every if (not options.only or c.name in options.only) and (not options.fresh or is_fresh(c))]
+        [c for c in every if (not options.only or c.name in options.only) and any(GROUPS[g](c) for g in asked)]
         for every in (cases.FAULTY, cases.HEALTHY)
     ]
     found: dict[str, dict[str, bool]] = {}
     for case in faulty:
         try:
-            right, text = examine(case)
+            with jax.enable_x64(case.dtype == np.float64):
+                right, text = examine(case)
         except Exception as error:  # a bench goes on
             right, text = {}, f"{case.name}: {type(error).__name__}: {error}"
         found[case.name] = right
@@ -93,7 +109,8 @@ def main() -> None:
     alarms: list[cases.Case] = []
     for case in [] if options.quick else healthy:
         try:
-            diagnosis = untrace.doctor(case.function)(*case.args)
+            with jax.enable_x64(case.dtype == np.float64):
+                diagnosis = untrace.doctor(case.function)(*typed(case, case.args))
             alarm = "; ".join(
                 f"{f.severity} {f.cause} `{f.statement}`: {f.detail} for {f.example}" for f in diagnosis.findings
             )
@@ -102,7 +119,7 @@ def main() -> None:
         if alarm:
             alarms.append(case)
             print(f"ALARM {case.name}: {alarm}", flush=True)
-    for what, chosen in (("fresh", is_fresh), ("all", lambda case: True))[: 1 if options.fresh else 2]:
+    for what, chosen in [(g, GROUPS[g]) for g in (GROUPS if asked == ["all"] else asked)]:
         counted = [found[c.name] for c in faulty if chosen(c)]
         counts = [f"{sum(right.get(key, False) for right in counted)} {key}" for key in KEYS]
         print(f"{jax.__version__}, {what}: {len(counted)} faulty: {', '.join(counts)}")

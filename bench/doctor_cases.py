@@ -26,7 +26,8 @@ OVER, UNDER, CANCEL, SENSE, NAN = "overflow", "underflow", "cancellation", "sens
 
 @dataclass(frozen=True)
 class Case:
-    """`function` is what is examined on `args`; of a faulty one `marked` has the line, `textbook` is right on `points`."""
+    """`function` is what is examined on `args`; of a faulty one `marked` has the line, `textbook` is right on `points`. `dtype`:
+    of all floats in them."""
 
     name: str
     function: Callable[..., Any]
@@ -35,6 +36,7 @@ class Case:
     causes: Sequence[str] = ()
     textbook: Callable[..., Any] | None = None
     points: Sequence[tuple[Any, ...]] = ()
+    dtype: Any = np.float32
 
 
 FAULTY: list[Case] = []
@@ -51,20 +53,20 @@ _LARGE = [(float(x),) for x in (1, 10, 100, 1e3, 1e4, 1e5, 1e6)]
 
 def faulty(
     *causes: str, textbook: Callable[..., Any], points: Sequence[tuple[Any, ...]], args: tuple[Any, ...] = (1.0,),
-    of: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda f: f,
+    of: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda f: f, dtype: Any = np.float32,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        FAULTY.append(Case(function.__name__, of(function), args, function, causes, textbook, points))
+        FAULTY.append(Case(function.__name__, of(function), args, function, causes, textbook, points, dtype))
         return function
 
     return add
 
 
 def healthy(
-    *args: Any, of: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda f: f
+    *args: Any, of: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda f: f, dtype: Any = np.float32
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        HEALTHY.append(Case(function.__name__, of(function), args or (1.0,)))
+        HEALTHY.append(Case(function.__name__, of(function), args or (1.0,), dtype=dtype))
         return function
 
     return add

@@ -103,7 +103,7 @@ from untrace.jax_compat.sharding import (
     speaks_of_devices,
     varying_axes,
 )
-from untrace.jax_compat.jax_code import inside_transformation, transformation
+from untrace.jax_compat.jax_code import differentiated, inside_transformation, transformation
 from untrace.jax_compat.provenance import (
     argument_names,
     as_called,

@@ -117,6 +117,22 @@ class Inside:
     kwargs: dict[str, Any]
 
 
+def differentiated(function: Any) -> tuple[Callable[..., Any], Callable[[Callable[..., Any]], Callable[..., Any]]] | None:
+    """What `jax.grad` or `jax.value_and_grad` differentiates (behind `jax.jit` too), and what takes the same derivative of
+    another function; None of another function."""
+    jitted = getattr(function, "__wrapped__", None)
+    if isinstance(function, _JITTED) and callable(jitted):
+        return differentiated(jitted)
+    how, own = _own(function)
+    if how == "grad":
+        _, own = _own(_closed_over(own, "value_and_grad_f"))
+    inner = _closed_over(own, "fun")
+    if how not in ("grad", "value_and_grad") or not callable(inner):
+        return None
+    options = {name: _closed_over(own, name) for name in ("argnums", "has_aux", "holomorphic", "allow_int")}
+    return inner, functools.partial(getattr(jax, how), **options)
+
+
 def inside_transformation(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inside | None:
     """What a call of what `jax.grad`, `vmap`, `jit` and so on gave calls inside; None of another function."""
     jitted = getattr(function, "__wrapped__", None)

@@ -32,7 +32,7 @@ from untrace.tools.doctor.better import Better
 from untrace.tools.doctor.blame import ROUNDING, Blamed, blame
 from untrace.tools.doctor.diagnosis import SEVERITIES, Diagnosis, Finding, Range
 from untrace.tools.doctor.examine import LIMIT, Examination, examine
-from untrace.tools.doctor.repair import Repair, Repaired, changed, repaired
+from untrace.tools.doctor.repair import Repair, Repaired, Site, alone, changed, repaired
 from untrace.tools.doctor.samples import samples_of
 from untrace.tools.doctor.tape import Step, is_float
 from untrace.tools.doctor.terms import Call, inlined, restored
@@ -95,11 +95,16 @@ class _Patient:
         self._leaves, self._paths = _leaves(self._captured), leaf_names(function, args, kwargs, nums, names)
         self._samples = samples_of(self._leaves, seed)
         self._provenance = Provenance()
+        # What is differentiated, and the repairs that are made there, before it is.
+        self._primal = jax_compat.differentiated(function) if self._derivatives else None
+        self._before: Sequence[Repair] = ()
+        self._is_widened = False
 
     def diagnosis(self) -> Diagnosis:
         with np.errstate(all="ignore"):
             found = examine(self._program, self._samples)
-            better = repaired(inlined(self._program), found, self._derivatives)
+            self._leave_out(found)
+            better = self._wider(found, self._repaired(found))
             groups, remarks = self._groups(found, better)
         precision = ", ".join(dict.fromkeys(str(q.dtype) for q in found.tape.results if q.is_float)) or "no floats"
         remarks += self._danger(found)
@@ -129,6 +134,88 @@ class _Patient:
             {} if new is None else new.arrays,
         )
 
+    # ---------------------------------------------------------------- repairs
+
+    def _leave_out(self, found: Examination) -> None:
+        """What has no value has no derivative, whatever its formula gives there."""
+        wrong = (found.unexplained > LIMIT) | found.undefined | found.without_value
+        if self._primal is not None and wrong.any():
+            captured = trace(self._primal[0], self._args, self._kwargs, self._nums, self._names)
+            found.leave_out(examine(_program(captured), self._samples).without_value)
+
+    def _repaired(self, found: Examination) -> Repaired:
+        """With the repairs that hold; of a derivative in itself, or in what is differentiated where that helps more."""
+        site = Site(self._derivatives)
+        itself = repaired(inlined(self._program), found, site)
+        if (
+            self._primal is None
+            or not ((itself.errors > LIMIT) & ((found.unexplained > LIMIT) | found.undefined)).any()
+        ):
+            return itself
+        captured = trace(self._primal[0], self._args, self._kwargs, self._nums, self._names)
+        first = repaired(inlined(_program(captured)), found, Site(False, self._derived))
+        program = self._derived(first.function) if first.repairs else None
+        if program is None:
+            return itself
+        then = repaired(program, found, site, first.errors)
+        left = [((r.errors > LIMIT) & self._samples.near, r.errors > LIMIT) for r in (then, itself)]
+        if tuple(map(np.sum, left[0])) >= tuple(map(np.sum, left[1])):
+            return itself
+        self._before = first.repairs
+        return Repaired(then.function, (*first.repairs, *then.repairs), then.errors)
+
+    def _wider(self, found: Examination, better: Repaired) -> Repaired:
+        """Where numbers of 16 bits are all there is, the same in float32, if that helps more than what was done."""
+        short = all(x.dtype.itemsize == 2 for x in self._samples.leaves if is_float(x.dtype))
+        if not short or not (better.errors > LIMIT).any():
+            return better
+        try:
+            program = inlined(_program(trace(self._in_float32, self._args, self._kwargs, self._nums, self._names)))
+        except UntraceError:
+            return better
+        wide = alone(program, found, self._program.equations[-1])
+        if wide is None or (wide.errors > LIMIT).sum() >= (better.errors > LIMIT).sum():
+            return better
+        self._is_widened = True
+        return wide
+
+    @property
+    def _in_float32(self) -> Callable[..., Any]:
+        function = self._function
+
+        def cast(x: Any, dtype: np.dtype) -> Any:
+            return x.astype(dtype) if hasattr(x, "dtype") and is_float(x.dtype) else x
+
+        @functools.wraps(function)
+        def widened(*args: Any, **kwargs: Any) -> Any:
+            short = next(x.dtype for x in jax.tree.leaves((args, kwargs)) if hasattr(x, "dtype") and is_float(x.dtype))
+            args, kwargs = jax.tree.map(lambda x: cast(x, np.dtype(np.float32)), (args, kwargs))
+            return jax.tree.map(lambda x: cast(x, short), function(*args, **kwargs))
+
+        return widened
+
+    def _derived(self, function: Function) -> Function | None:
+        """The program that is examined, where `function` is what is differentiated; None where JAX refuses."""
+        made = self._differentiated(lambda _: function)
+        try:
+            return inlined(_program(trace(made, self._args, self._kwargs, self._nums, self._names)))
+        except UntraceError:
+            return None
+
+    def _differentiated(self, change: Callable[[Function], Function]) -> Callable[..., Any]:
+        """The derivative that is examined, of what is differentiated with its program changed."""
+        assert self._primal is not None
+        inner, derivative = self._primal
+        nums, names = self._nums, self._names
+
+        @functools.wraps(inner)
+        def primal(*args: Any, **kwargs: Any) -> Any:
+            captured = trace(inner, args, kwargs, nums, names)
+            found = _as_written(change(_program(captured)), *_leaves(captured))
+            return jax.tree.unflatten(jax.tree.structure(captured.out_example), found)
+
+        return derivative(primal)
+
     # ---------------------------------------------------------------- who is to blame
 
     def _groups(self, found: Examination, better: Repaired) -> tuple[list[_Group], list[str]]:
@@ -140,7 +227,7 @@ class _Patient:
         rows = [*_spread(close, found, _MOST_BLAMED), *[n for n in order if not near[n]][: _MOST_BLAMED // 2]]
         if self._derivatives:
             # There is no limit either, but a derivative is no number that is not there.
-            always = np.flatnonzero(found.without_value & near)
+            always = np.flatnonzero(found.without_value & near & ~found.endless)
             found.undefined[always] = True
             found.errors[always] = np.inf
             rows += [n for n in always[:3] if n not in rows]
@@ -375,14 +462,23 @@ class _Patient:
             return None
 
     def _repaired_text(self, repairs: Sequence[Repair]) -> tuple[Decompiled | None, str]:
-        function, derivatives = self._function, self._derivatives
-        nums, names = self._nums, self._names
+        before = [r for r in repairs if r in self._before]
+        then = [r for r in repairs if r not in self._before]
+        nums, names, site = self._nums, self._names, Site(self._derivatives)
+        function = self._function
+        if self._is_widened:
+            function, then = self._in_float32, []
+        elif before:
+            changing = Site(False, self._derived)
+            function = self._differentiated(lambda program: changed(inlined(program), before, changing))
 
-        @functools.wraps(function)
+        @functools.wraps(self._function)
         def better(*args: Any, **kwargs: Any) -> Any:
+            if not then:
+                return function(*args, **kwargs)
             captured = trace(function, args, kwargs, nums, names)
             calls: list[Call] = []
-            program = changed(inlined(_program(captured), calls), repairs, derivatives)
+            program = changed(inlined(_program(captured), calls), then, site)
             found = _as_written(restored(program, calls), *_leaves(captured))
             return jax.tree.unflatten(jax.tree.structure(captured.out_example), found)
 

@@ -22,6 +22,7 @@ from untrace.ir.types import Data, DType, Parameter
 # A context of our own: the user's may have another precision.
 _MP = mpmath.mp.clone()
 _NAN, _INF = _MP.nan, _MP.inf
+_SMALL = 60  # bits: what is nearer to 0 is kept beside 1
 _MOST = 5_000  # bits of an argument of exp and its like, beyond which the result is taken for infinite
 
 Number = Any  # of mpmath, or the integer 0
@@ -46,11 +47,17 @@ def vanishing() -> float:
     return 2.0 ** -(_step() // 2 - 30)
 
 
-def beside(values: np.ndarray, random: np.random.Generator, draw: int) -> np.ndarray:
-    """Numbers moved by very little; the first two draws move all of them up, or all of them down."""
+def further(values: np.ndarray, random: np.random.Generator, draw: int) -> np.ndarray:
+    """Numbers moved by little, and by far more than `beside` does."""
+    return beside(values, random, draw, 4)
+
+
+def beside(values: np.ndarray, random: np.random.Generator, draw: int, of: int = 1) -> np.ndarray:
+    """Numbers moved by very little, by one part `of` as many bits; the first two draws move all of them up, or all of them
+    down."""
     if values.dtype != object:
         return values * (1 + 2.0**-40 * _signs(values.shape, random, draw))
-    step, signs = _step(), _signs(values.shape, random, draw)
+    step, signs = _step() // of, _signs(values.shape, random, draw)
 
     def moved(x: Number, sign: float) -> Number:
         if x == 0:
@@ -155,7 +162,11 @@ def _size(x: Number) -> int:
 def _exp(x: Number) -> Number:
     if _size(x) > _MOST:
         return _INF if x > 0 else _MP.mpf(0)
-    return _MP.exp(x)
+    return _add(1, _MP.expm1(x)) if x != 0 and _size(x) < -_SMALL else _MP.exp(x)
+
+
+def _cos(x: Number) -> Number:
+    return _sub(1, 2 * _MP.sin(x / 2) ** 2) if x != 0 and _size(x) < -_SMALL else _MP.cos(x)
 
 
 # A sum keeps all bits of both, as long as they are not further apart than this; products and quotients keep as many as
@@ -275,7 +286,7 @@ _UNARY: dict[str, Callable[..., Number]] = {
     "rsqrt": lambda x: _INF if x == 0 else _NAN if x < 0 else 1 / _MP.sqrt(x),
     "cbrt": lambda x: _MP.sign(x) * _MP.cbrt(abs(x)),
     "sin": lambda x: _MP.sin(x),
-    "cos": lambda x: _MP.cos(x),
+    "cos": _cos,
     "tan": lambda x: _MP.tan(x),
     "asin": lambda x: _MP.asin(x) if abs(x) <= 1 else _NAN,
     "acos": lambda x: _MP.acos(x) if abs(x) <= 1 else _NAN,

@@ -28,7 +28,7 @@ class Examination:
     """What came out on all samples. Of each sample: `errors`, the worst of its results in ULP; `unexplained`, the same of
     those that the last bits of the inputs do not explain; `truths` by result, None of those that are no floats; `undefined`:
     where the exact program has no value and a limit, or bounds, stand for it; `bounded`: where it is bounds only;
-    `without_value`: where nothing stands for it and the program gives NaN."""
+    `without_value`: where nothing stands for it and the program gives NaN; `endless`: where it grows without bounds there."""
 
     tape: Tape
     samples: Samples
@@ -38,6 +38,13 @@ class Examination:
     undefined: np.ndarray
     bounded: np.ndarray
     without_value: np.ndarray
+    endless: np.ndarray
+
+    def leave_out(self, rows: np.ndarray) -> None:
+        """Says nothing of some of the samples: nothing is wrong there."""
+        self.truths = [None if t is None else _without(t, rows) for t in self.truths]
+        for values in (self.errors, self.unexplained, self.undefined, self.bounded, self.without_value):
+            values[rows] = 0
 
     def errors_of(self, function: Function, limit: float) -> tuple[np.ndarray, np.ndarray]:
         """Those of another program for the same; and which samples are off by more than `limit` and what the inputs' last
@@ -68,7 +75,7 @@ def examine(function: Function, samples: Samples) -> Examination:
     exact.set_digits(_precision(function))
     tape = taped(function, samples.leaves, samples.count)
     truths: list[Truth | None] = [truth_of(np.asarray(q.exact)) if q.is_float else None for q in tape.results]
-    undefined, bounded = _with_limits(tape, truths)
+    undefined, bounded, endless = _with_limits(tape, truths)
     if tape.unfinished is not None:
         truths = [None if t is None else _without(t, tape.unfinished) for t in truths]
     by_result = [
@@ -87,7 +94,7 @@ def examine(function: Function, samples: Samples) -> Examination:
     for quantity, truth in zip(tape.results, truths, strict=True):
         if truth is not None:
             nothing |= worst(np.isnan(np.asarray(quantity.computed, np.float64)) & ~truth.known).astype(bool)
-    return Examination(tape, samples, truths, worst_errors, unexplained, undefined, bounded, nothing)
+    return Examination(tape, samples, truths, worst_errors, unexplained, undefined, bounded, nothing, endless)
 
 
 def _precision(function: Function) -> np.dtype:
@@ -106,26 +113,34 @@ def _without(truth: Truth, rows: np.ndarray) -> Truth:
 # ---------------------------------------------------------------- where the exact program has no value
 
 
-def _with_limits(tape: Tape, truths: list[Truth | None]) -> tuple[np.ndarray, np.ndarray]:
+def _with_limits(tape: Tape, truths: list[Truth | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Puts limits in the place of values that the exact program does not have (0 / 0, 0 * log(0)): what it has beside the
-    input, where that is bounded. Gives which samples these are, and for which of them there are only bounds."""
-    undefined, bounded = np.zeros(tape.samples, bool), np.zeros(tape.samples, bool)
+    input, where that is bounded. Gives which samples these are, for which of them there are only bounds, and where there are
+    none."""
+    undefined, bounded, endless = np.zeros((3, tape.samples), bool)
     for truth in truths:
         if truth is not None:
             undefined |= worst(~truth.known).astype(bool)
     rows = np.flatnonzero(undefined)[:_MOST_ROWS]
     undefined[:] = False
     if not len(rows):
-        return undefined, bounded
-    around = [_moved(tape, rows, draw, exact.beside) for draw in range(_DRAWS)]
+        return undefined, bounded, endless
+    around, wider = ([_moved(tape, rows, draw, by) for draw in range(_DRAWS)] for by in (exact.beside, exact.further))
     for i, truth in enumerate(truths):
         if truth is None:
             continue
         quantity = tape.results[i]
         if not any(quantity in known for known in around):
             continue
-        values = np.stack([exact.parts_of(known[quantity])[0] for known in around])
-        low, high, known = _hull(values, float(jnp.finfo(quantity.dtype).max))
+        most = float(jnp.finfo(quantity.dtype).max)
+        near, far = (np.stack([exact.parts_of(known[quantity])[0] for known in draws]) for draws in (around, wider))
+        (low, high, known), (far_low, far_high, _) = _hull(near, most), _hull(far, most)
+        # A logarithm grows so slowly that it seems to have an end.
+        grows = (low > np.maximum(far_high * 1.1, 1)) & (far_low > 0) | (high < np.minimum(far_low * 1.1, -1)) & (
+            far_high < 0
+        )
+        endless[rows] |= worst(grows & ~truth.known[rows]).astype(bool)
+        known &= ~grows
         missing = ~truth.known[rows] & known
         known_now = truth.known.copy()
         known_now[rows] |= missing
@@ -133,7 +148,7 @@ def _with_limits(tape: Tape, truths: list[Truth | None]) -> tuple[np.ndarray, np
         undefined[rows] |= worst(missing).astype(bool)
         wide = missing & (high - low > 1e-5 * np.maximum(np.abs(low), np.abs(high)))
         bounded[rows] |= worst(wide).astype(bool)
-    return undefined, bounded
+    return undefined, bounded, endless
 
 
 def _put(

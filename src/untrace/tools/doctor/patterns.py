@@ -21,41 +21,39 @@ from untrace.ir.liveness import needed_for
 from untrace.ir.nodes import Atom, Equation, Function, Primitive, Value
 from untrace.ir.types import Data, DType
 from untrace.tools.doctor.better import Better
-from untrace.tools.doctor.pairs import PAIRS, Pair
+from untrace.tools.doctor.matching import Affine, Bound, Matcher, Parted, Pattern
+from untrace.tools.doctor.pair import Pair
+from untrace.tools.doctor.pairs import PAIRS
 from untrace.tools.doctor.tape import is_float
-from untrace.tools.doctor.terms import COMMUTE, Operand, Term, Terms, bodies_of, inlined, with_bodies
+from untrace.tools.doctor.terms import (
+    PRODUCTS,
+    SUMS,
+    Operand,
+    Term,
+    Terms,
+    bodies_of,
+    inlined,
+    is_product_of_vectors,
+    is_widening,
+    with_bodies,
+)
 
-_MOST_STEPS = 4_000  # of one attempt to match
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """One traced pattern. `better`: what to write, a function of what its holes are bound to. `size`: how many terms it has.
-    `elementwise`: all holes are as large as the result."""
-
-    pair: Pair
-    part: str
-    terms: Terms
-    root: Term
-    holes: Sequence[Value]
-    better: Callable[..., Data]
-    size: int
-    elementwise: bool
-
-    @property
-    def name(self) -> str:
-        return f"{self.pair.name}{self.part}"
+_FEW = 4  # operations
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
     """A pattern that ends at an equation of a program, what its holes are there, and the number that it is multiplied by.
+    `moves`: what picks and places numbers after it, the first first: `log(softmax(x)[i])` is `log_softmax(x)[i]`.
+    `beside`: what else is in the sum or product that it is in.
     `inside`: the loops and choices around it, each as the number of an equation and of a body."""
 
     pattern: Pattern
     anchor: Equation
-    bound: Sequence[Atom]
+    bound: Sequence[Affine]
     factor: float = 1.0
+    moves: tuple[Equation, ...] = ()
+    beside: Parted | None = None
     inside: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -85,15 +83,23 @@ def matches_in(function: Function, derivatives: bool) -> list[Match]:
         if value is None or not is_float(value.aval.dtype):
             continue
         factor, inner = terms.factor(value)
-        for times, start in {1.0: value, factor: inner}.items():
+        moves, moved = terms.unmoved(value)
+        starts: list[tuple[float, tuple[Equation, ...], Operand | None]] = [(1.0, (), value)]
+        starts += [(factor, (), inner)] * (factor != 1.0) + [(1.0, moves, moved)]
+        for times, behind, start in starts:
             root = terms.term(start) if start is not None else None
             if type(root) is not Term or start is None:
                 continue
+            shape = behind[0].inputs[0].aval.shape if behind else value.aval.shape
             patterns = [*_elementwise(derivatives).get(root.name, ()), *arrays.get((root.name, value.aval.dtype), ())]
             for pattern in patterns:
-                bound = _matched(pattern, terms, value, start)
+                matcher = Matcher(pattern, terms, value.aval.dtype, shape)
+                bound = next(
+                    (b for b in matcher.matches(pattern.root, start, {}) if len(b) == len(pattern.holes)), None
+                )
                 if bound is not None:
-                    found.append(Match(pattern, equation, bound, times))
+                    found.append(Match(pattern, equation, _in_order(pattern, bound), times, behind))
+        found += _parted_in(terms, equation, value, derivatives, arrays)
     return sorted(found, key=lambda match: -match.pattern.size)
 
 
@@ -104,6 +110,14 @@ def _array_patterns(function: Function, derivatives: bool) -> Mapping[object, Se
         for e in function.equations
         if e.callee.name in ("reduce_sum", "reduce_prod", "reduce_max") and is_float(e.inputs[0].aval.dtype)
     }
+    reduced |= {
+        (e.inputs[0].aval.shape, e.inputs[0].aval.dtype, (0,)): None
+        for e in function.equations
+        if is_product_of_vectors(e)
+    }
+    # Sums of short numbers are computed in longer ones.
+    short = {e.inputs[0].aval.dtype for e in function.equations if is_widening(e)}
+    reduced |= {(shape, dtype, axes): None for shape, _, axes in reduced for dtype in short}
     found: dict[object, list[Pattern]] = {}
     for shape, dtype, axes in reduced:
         for pattern in _of_arrays(shape, dtype, axes, derivatives):
@@ -144,9 +158,11 @@ def _patterns(
     pair: Pair, avals: Sequence[jax.ShapeDtypeStruct], options: Mapping[str, object], derivatives: bool
 ) -> Iterator[Pattern]:
     better = functools.partial(pair.better, **options) if options else pair.better
+    slopes = [functools.partial(s, **options) if s is not None and options else s for s in pair.slopes]
+    ruled = _ruled(better, slopes, not pair.arrays) if any(slopes) else better
     for written in pair.written:
         written = functools.partial(written, **options) if options else written
-        yield from _pattern(pair, "", written, better, avals)
+        yield from _pattern(pair, "", written, better, ruled, avals)
         if pair.is_derivative or not derivatives:
             continue
         try:
@@ -154,15 +170,27 @@ def _patterns(
         except (TypeError, ValueError):  # not for these shapes
             continue
         for place in [i for i, a in enumerate(avals) if is_float(a.dtype)]:
-            slope = pair.slopes[place] if place < len(pair.slopes) else None
-            if slope is not None and options:
-                slope = functools.partial(slope, **options)
+            slope = slopes[place] if place < len(slopes) else None
             right = slope or _pulled(better, place)
             part = f", its derivative by operand {place}" if len(avals) > 1 else ", its derivative"
-            yield from _pattern(pair, part, _pulled(written, place), right, [*avals, out])
+            yield from _pattern(pair, part, _pulled(written, place), right, right, [*avals, out])
             # What is differentiated itself has 1 for the cotangent.
             ones = [_with_one(f, out, not pair.arrays) for f in (_pulled(written, place), right)]
-            yield from _pattern(pair, part, ones[0], ones[1], avals)
+            yield from _pattern(pair, part, ones[0], ones[1], ones[1], avals)
+
+
+def _ruled(
+    better: Callable[..., Data], slopes: Sequence[Callable[..., Data] | None], elementwise: bool
+) -> Callable[..., Data]:
+    """A better way of writing whose derivatives are those that its pair has."""
+    ruled = jax.custom_vjp(lambda *args: better(*args))
+
+    def back(args: tuple[Data, ...], ct: Data) -> tuple[Data, ...]:
+        own = [slopes[i] if i < len(slopes) else None for i in range(len(args))]
+        return tuple([(slope or _pulled(better, i))(*args, ct) for i, slope in enumerate(own)])
+
+    ruled.defvjp(lambda *args: (better(*args), args), back)
+    return lambda *args: ruled(*jnp.broadcast_arrays(*args)) if elementwise else ruled(*args)
 
 
 def _pulled(function: Callable[..., Data], place: int) -> Callable[..., Data]:
@@ -191,6 +219,7 @@ def _pattern(
     part: str,
     written: Callable[..., Data],
     better: Callable[..., Data],
+    ruled: Callable[..., Data],
     avals: Sequence[jax.ShapeDtypeStruct],
 ) -> Iterator[Pattern]:
     function = traced(written, avals, pair.name)
@@ -204,7 +233,9 @@ def _pattern(
     used = _leaves(terms, root)
     # A hole that the derivative does not need is bound to nothing: then the pattern does not say what to write.
     if all(hole in used for hole in function.params) and size > 1:
-        yield Pattern(pair, part, terms, root, function.params, better, size, not pair.arrays)
+        yield Pattern(
+            pair, part, terms, root, function.params, better, ruled, size, not pair.arrays, _heads(terms, root)
+        )
 
 
 def traced(function: Callable[..., Data], avals: Sequence[Data], name: str) -> Function | None:
@@ -216,6 +247,10 @@ def traced(function: Callable[..., Data], avals: Sequence[Data], name: str) -> F
     except Exception:  # a pair need not be a legal call for every type
         return None
     return inlined(Importer(rules=False).function(closed, name))
+
+
+def _heads(terms: Terms, root: Term) -> frozenset[str]:
+    return terms.heads(root, root.name in SUMS) if root.name in SUMS + PRODUCTS else frozenset()
 
 
 def _size(terms: Terms, x: Operand) -> int:
@@ -233,109 +268,78 @@ def _leaves(terms: Terms, x: Operand) -> set[Operand]:
 # ---------------------------------------------------------------- matching
 
 
-def _matched(pattern: Pattern, terms: Terms, value: Value, start: Operand) -> Sequence[Atom] | None:
-    matcher = _Matcher(pattern, terms, value)
-    for bound in matcher.matches(pattern.root, start, {}):
-        return [bound[hole] for hole in pattern.holes] if len(bound) == len(pattern.holes) else None
-    return None
+def _in_order(pattern: Pattern, bound: Bound) -> list[Affine]:
+    return [bound[hole] for hole in pattern.holes]
 
 
-Bound = Mapping[Value, Atom]
+def _parted_in(
+    terms: Terms, equation: Equation, value: Value, derivatives: bool, arrays: Mapping[object, Sequence[Pattern]]
+) -> Iterator[Match]:
+    """Patterns that are some of the parts of a sum or a product, in any order."""
+    term = terms.term(value)
+    names = next((n for n in (SUMS, PRODUCTS) if type(term) is Term and term.name in n), ())
+    heads = terms.heads(value, names is SUMS)
+    for name in names:
+        for pattern in [*_elementwise(derivatives).get(name, ()), *arrays.get((name, value.aval.dtype), ())]:
+            if pattern.pair.is_derivative or not pattern.heads <= heads:
+                continue
+            matcher = Matcher(pattern, terms, value.aval.dtype, value.aval.shape)
+            for parted in matcher.parted(pattern.root, value, {}, False):
+                if len(parted.bound) == len(pattern.holes) and all(
+                    x is None or not isinstance(x, (float, Term)) and x not in terms.inner for x, _ in parted.rest
+                ):
+                    yield Match(pattern, equation, _in_order(pattern, parted.bound), parted.factor, (), parted)
+                    break
 
 
-class _Matcher:
-    def __init__(self, pattern: Pattern, terms: Terms, anchor: Value) -> None:
-        self._pattern, self._terms, self._anchor = pattern, terms, anchor
-        self._holes = {hole: i for i, hole in enumerate(pattern.holes)}
-        self._steps = 0
-
-    def matches(self, ours: Operand, theirs: Operand, bound: Bound) -> Iterator[Bound]:
-        """The ways in which a term of the program is one of the pattern."""
-        self._steps += 1
-        if self._steps > _MOST_STEPS:
-            return
-        if type(ours) is Value and ours in self._holes:
-            fits = self._bind(ours, theirs, bound)
-            if fits is not None:
-                yield fits
-            return
-        mine, other = self._pattern.terms.term(ours), self._terms.term(theirs)
-        if type(mine) is Value and mine in self._holes:
-            fits = self._bind(mine, theirs, bound)
-            if fits is not None:
-                yield fits
-            return
-        if isinstance(mine, float):
-            if isinstance(other, float) and (abs(other - mine) <= 2e-6 * abs(mine) or other != other and mine != mine):
-                yield bound
-            return
-        if type(mine) is not Term or type(other) is not Term:
-            return
-        if mine.name != other.name or len(mine.args) != len(other.args):
-            return
-        if mine.key != other.key and not (self._pattern.elementwise and mine.name in ("broadcast_in_dim",)):
-            return
-        yield from self._all(mine.args, other.args, bound)
-        if mine.name in COMMUTE:
-            yield from self._all(mine.args, other.args[::-1], bound)
-
-    def _all(self, ours: Sequence[Operand], theirs: Sequence[Operand], bound: Bound) -> Iterator[Bound]:
-        if not ours:
-            yield bound
-            return
-        for first in self.matches(ours[0], theirs[0], bound):
-            yield from self._all(ours[1:], theirs[1:], first)
-
-    def _bind(self, hole: Value, x: Operand, bound: Bound) -> Bound | None:
-        if isinstance(x, (float, Term)) or type(x) is Value and x in self._terms.inner:
-            return None
-        known = bound.get(hole)
-        if known is not None:
-            return bound if self._terms.same(known, x) else None
-        shape = self._anchor.aval.shape if self._pattern.elementwise else hole.aval.shape
-        if x.aval.shape not in (shape, ()) or is_float(hole.aval.dtype) != is_float(x.aval.dtype):
-            return None
-        if is_float(x.aval.dtype) and x.aval.dtype != self._anchor.aval.dtype and type(x) is Value:
-            return None
-        if x.aval.shape != shape and not self._pattern.elementwise:
-            return None
-        if self._pattern.pair.refuses(self._holes[hole], self._terms.term(x)):
-            return None
-        return {**bound, hole: x}
-
-
-def replaced(function: Function, match: Match) -> Function | None:
+def replaced(function: Function, match: Match, with_rule: bool = False) -> Function | None:
     """The function with the better way of writing in the place of what was matched; None where that is no function of
-    what stands there."""
+    what stands there. with_rule: what is written has the derivatives that its pair says: it is to be differentiated."""
     if match.inside:
         (number, place), *rest = match.inside
         outer = function.equations[number]
         bodies = list(bodies_of(outer.callee))
-        inner = replaced(bodies[place], replace(match, inside=tuple(rest)))
+        inner = replaced(bodies[place], replace(match, inside=tuple(rest)), with_rule)
         if inner is None:
             return None
         bodies[place] = inner
         whole = Equation(with_bodies(outer.callee, bodies), outer.inputs, outer.outputs, outer.params, outer.origin)
         equations = [whole if n == number else e for n, e in enumerate(function.equations)]
         return Function(function.name, function.params, equations, function.results, function.jaxpr)
-    avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in match.bound]
+    avals = [jax.ShapeDtypeStruct(a.atom.aval.shape, a.atom.aval.dtype) for a in match.bound]
     out = match.anchor.outputs[0]
     assert out is not None
+    shape = match.moves[0].inputs[0].aval.shape if match.moves else out.aval.shape
+
+    write = match.pattern.ruled if with_rule else match.pattern.better
+
+    rest = match.beside.rest if match.beside is not None else ()
+    others = [x for x, _ in rest if x is not None]
+    avals += [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in others]
 
     def typed(*args: Data) -> Data:
-        found = match.pattern.better(*args)
+        found = write(*[_moved_by(x, a) for x, a in zip(args, match.bound, strict=False)])
         found = found if match.factor == 1.0 else match.factor * found
+        more = iter(args[len(match.bound) :])
+        for x, count in rest:
+            found = _beside(found, count if x is None else next(more), count, x is None or match.beside.is_sum)
         found = found if jnp.result_type(found) == out.aval.dtype else jnp.asarray(found, out.aval.dtype)
-        return found if jnp.shape(found) == out.aval.shape else jnp.broadcast_to(found, out.aval.shape)
+        return found if jnp.shape(found) == shape else jnp.broadcast_to(found, shape)
 
     body = traced(typed, avals, match.pattern.pair.name)
     if body is None:
         return None
-    new = Value(out.aval)
+    new = Value(body.results[0].aval)
     better = Better(body, typed)
-    call = Equation(Primitive(better), list(match.bound), [new], {"better": better}, match.anchor.origin)
-    # What only moves a zero makes places for the same again.
-    put = _opened(call) if match.pattern.pair.is_derivative else ([call], new)
+    call = Equation(
+        Primitive(better), [*[a.atom for a in match.bound], *others], [new], {"better": better}, match.anchor.origin
+    )
+    # What only moves a zero makes places for the same again, and what is a few operations may be repaired in its turn.
+    put = _opened(call) if match.pattern.pair.is_derivative or _is_plain(body) else ([call], new)
+    for move in match.moves:
+        after = Value(_out(move).aval)
+        inputs = [put[1], *move.inputs[1:]]
+        put = ([*put[0], Equation(move.callee, inputs, [after], move.params, move.origin)], after)
     place = function.equations.index(match.anchor)
     equations = [*function.equations[:place], *put[0]]
     for e in function.equations[place + 1 :]:
@@ -344,6 +348,32 @@ def replaced(function: Function, match: Match) -> Function | None:
         equations.append(Equation(e.callee, inputs, e.outputs, e.params, e.origin) if changed else e)
     results = [put[1] if r is out else r for r in function.results]
     return without_dead(Function(function.name, function.params, equations, results, function.jaxpr))
+
+
+def _moved_by(x: Data, by: Affine) -> Data:
+    x = x if by.scale == 1.0 else by.scale * x
+    return x if by.shift == 0.0 else x + by.shift
+
+
+def _beside(found: Data, x: Data, count: float, is_sum: bool) -> Data:
+    """What a sum or a product gives with one of its other parts."""
+    if is_sum:
+        return found + x if count == 1.0 or isinstance(x, float) else found - x if count == -1.0 else found + count * x
+    for _ in range(abs(int(count))):
+        found = found * x if count > 0 else found / x
+    return found
+
+
+def _out(equation: Equation) -> Value:
+    (out,) = equation.outputs
+    assert out is not None
+    return out
+
+
+def _is_plain(body: Function) -> bool:
+    """Whether a better way of writing is a few operations of what it is given, and no function that has a name."""
+    plain = all(type(e.callee) is Primitive and all(type(a) is Value for a in e.inputs) for e in body.equations)
+    return plain and len(body.equations) <= _FEW
 
 
 def _opened(call: Equation) -> tuple[list[Equation], Atom]:

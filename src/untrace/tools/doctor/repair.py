@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ _UNLUCKY = 64.0  # ULP
 _AT_END = 0.01  # of all samples
 _ROUNDS = 8
 _MOST_TRIALS = 40
+_MOST_TOGETHER = 5
+_CHOICE = 3  # of those that help
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,53 +66,134 @@ class Repaired:
     errors: np.ndarray
 
 
-def repaired(function: Function, found: Examination, derivatives: bool) -> Repaired:
-    """`function`, whose calls are inlined, with all repairs that hold on the samples of its examination."""
-    errors = found.errors
+@dataclass(frozen=True, slots=True)
+class Site:
+    """In what repairs are put. `derivatives`: whether derivatives of what is written are looked for too. `derived`: of a
+    function that is differentiated before it is examined, the program that then is."""
+
+    derivatives: bool
+    derived: Callable[[Function], Function | None] | None = None
+
+    def put(self, function: Function, match: Match) -> Function | None:
+        return replaced(function, match, self.derived is not None)
+
+
+def repaired(function: Function, found: Examination, site: Site, before: np.ndarray | None = None) -> Repaired:
+    """`function`, whose calls are inlined, with all repairs that hold on the samples of its examination. before: its errors
+    there, where it has been repaired already."""
+    errors = found.errors if before is None else before
     repairs: list[Repair] = []
-    tried: set[tuple[str, Equation | None]] = set()
-    trials = 0
-    while trials < _MOST_TRIALS:
-        if not (errors > LIMIT).any():
+    tried: set[_Key] = set()
+    idle: list[_Key] = []
+    while (errors > LIMIT).any():
+        best = _best(function, found, errors, site, tried, idle) or _together(function, found, errors, site, idle)
+        if best is None:
             break
-        candidate = None
-        for match in matches_in(function, derivatives):
-            key = match.pattern.name, match.anchor.origin
-            if key in tried:
-                continue
-            tried.add(key)
-            trials += 1
-            candidate = _everywhere(function, match, derivatives)
-            accepted = candidate and _accepted(found, candidate[0], errors)
-            if not accepted and candidate and len(candidate[1]) > 1:
-                alone = replaced(function, match)
-                candidate = None if alone is None else (alone, (_change(function, match),))
-                accepted = candidate and _accepted(found, candidate[0], errors)
-            if accepted and candidate:
-                because = match.pattern.pair.because
-                trial = accepted.better, accepted.positive, accepted.unlucky
-                repairs.append(Repair(match.pattern.name, because, candidate[1], *trial))
-                function, errors = candidate[0], accepted.errors
-                break
-            candidate = None
-            if trials >= _MOST_TRIALS:
-                break
-        if candidate is None:
-            break
+        function, made, errors = best
+        repairs += made
     return Repaired(function, repairs, errors)
 
 
-def _everywhere(function: Function, match: Match, derivatives: bool) -> tuple[Function, tuple[Change, ...]] | None:
+def alone(program: Function, found: Examination, at: Equation) -> Repaired | None:
+    """Another program for the same, in longer numbers, as the one repair; None where it does not help. at: where that is said
+    to be."""
+    accepted = _accepted(found, program, found.errors, Site(False))
+    if accepted is None:
+        return None
+    trial = accepted.better, accepted.positive, accepted.unlucky
+    because = "numbers of 16 bits are too short for what is computed on the way"
+    return Repaired(program, [Repair("in float32", because, (Change("in float32", (), at),), *trial)], accepted.errors)
+
+
+_Key = tuple[str, Equation | None]
+_Made = tuple[Function, list[Repair], np.ndarray]
+
+
+def _best(
+    function: Function,
+    found: Examination,
+    errors: np.ndarray,
+    site: Site,
+    tried: set[_Key],
+    idle: list[_Key],
+) -> _Made | None:
+    """The one that leaves the fewest samples wrong, of the largest patterns that help. tried: what has been; idle: is given
+    what neither helped nor harmed."""
+    best: _Made | None = None
+    helpful = 0
+    for match in matches_in(function, site.derivatives):
+        key = match.pattern.name, match.anchor.origin
+        if key in tried or len(tried) >= _MOST_TRIALS:
+            continue
+        tried.add(key)
+        made = _tried(function, match, found, errors, site)
+        if made is None:
+            idle.append(key)
+            continue
+        if best is None or _left(found, made[2]) < _left(found, best[2]):
+            best = made
+        helpful += 1
+        if helpful == _CHOICE or not (best[2] > LIMIT).any():
+            break
+    return best
+
+
+def _together(function: Function, found: Examination, errors: np.ndarray, site: Site, idle: list[_Key]) -> _Made | None:
+    """Two places that are wrong hide what each repair does: of what did not help, two at a time."""
+    again = [m for m in matches_in(function, site.derivatives) if (m.pattern.name, m.anchor.origin) in idle]
+    again = [m for m in again if not m.inside and m.beside is None]
+    first = {m.anchor.origin: m for m in reversed(again)}  # of each place the largest
+    places = list(first.values())[-_MOST_TOGETHER:]
+    idle.clear()
+    for number, match in enumerate(places):
+        new = site.put(function, match)
+        if new is None:
+            continue
+        for other in places[:number]:
+            again = [
+                m for m in matches_in(new, site.derivatives)
+                if m.pattern is other.pattern and m.anchor.origin is other.anchor.origin and m.beside is None
+            ]  # fmt: skip
+            both = site.put(new, again[0]) if again else None
+            accepted = both and _accepted(found, both, errors, site)
+            if accepted and both:
+                trial = accepted.better, accepted.positive, accepted.unlucky
+                made = [(match, _change(function, match)), (again[0], _change(new, again[0]))]
+                return both, [Repair(m.name, m.pattern.pair.because, (c,), *trial) for m, c in made], accepted.errors
+    return None
+
+
+def _left(found: Examination, errors: np.ndarray) -> tuple[int, int]:
+    wrong = errors > LIMIT
+    return int((wrong & found.samples.near).sum()), int(wrong.sum())
+
+
+def _tried(function: Function, match: Match, found: Examination, errors: np.ndarray, site: Site) -> _Made | None:
+    """What a match does everywhere, or else at its own place; None where it does not help."""
+    candidate = _everywhere(function, match, site)
+    accepted = candidate and _accepted(found, candidate[0], errors, site)
+    if not accepted and candidate and len(candidate[1]) > 1:
+        alone = site.put(function, match)
+        candidate = None if alone is None else (alone, (_change(function, match),))
+        accepted = candidate and _accepted(found, candidate[0], errors, site)
+    if not accepted or not candidate:
+        return None
+    trial = accepted.better, accepted.positive, accepted.unlucky
+    repair = Repair(match.pattern.name, match.pattern.pair.because, candidate[1], *trial)
+    return candidate[0], [repair], accepted.errors
+
+
+def _everywhere(function: Function, match: Match, site: Site) -> tuple[Function, tuple[Change, ...]] | None:
     """The function with one pair put in wherever it is found, also where that makes new places for it: a zero that is moved
     behind one product is before the next."""
     changes: list[Change] = []
     for _ in range(_ROUNDS):
-        new = replaced(function, match)
+        new = site.put(function, match)
         if new is None:
             break
         changes.append(_change(function, match))
         function = new
-        again = [m for m in matches_in(function, derivatives) if m.pattern.pair is match.pattern.pair]
+        again = [m for m in matches_in(function, site.derivatives) if m.pattern.pair is match.pattern.pair]
         again = [m for m in again if not _is_own(m, changes)]
         if not again:
             break
@@ -122,12 +205,12 @@ def _change(function: Function, match: Match) -> Change:
     return Change(match.name, place_of_match(function, match), match.anchor)
 
 
-def changed(function: Function, repairs: Sequence[Repair], derivatives: bool) -> Function:
+def changed(function: Function, repairs: Sequence[Repair], site: Site) -> Function:
     """The same repairs in the same program for other sizes. Raises CaptureError where it is another one there."""
     for change in [c for repair in repairs for c in repair.changes]:
-        for match in matches_in(function, derivatives):
+        for match in matches_in(function, site.derivatives):
             if match.name == change.name and place_of_match(function, match) == change.place:
-                new = replaced(function, match)
+                new = site.put(function, match)
                 if new is not None:
                     function = new
                     break
@@ -148,9 +231,12 @@ def _is_own(match: Match, changes: Sequence[Change]) -> bool:
     )
 
 
-def _accepted(found: Examination, new: Function, errors: np.ndarray) -> _Trial | None:
+def _accepted(found: Examination, new: Function, errors: np.ndarray, site: Site) -> _Trial | None:
     """How a repaired program does, if it is better and nowhere worse."""
-    new_errors, unexplained = found.errors_of(new, _SLACK)
+    program = new if site.derived is None else site.derived(new)
+    if program is None:
+        return None
+    new_errors, unexplained = found.errors_of(program, _SLACK)
     right = errors <= LIMIT
     # What is off by no more than the last bits of the inputs is right.
     wrong = np.where(errors > _GARBAGE, np.finfo(float).max, _WRONG * errors)

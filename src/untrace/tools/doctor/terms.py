@@ -11,10 +11,23 @@ import numpy as np
 from untrace import jax_compat
 from untrace.ir.nodes import Atom, Cond, Constant, Equation, Function, Literal, Local, Primitive, Scan, Value, While
 from untrace.ir.structured import Checkpoint, CustomRule, Transformed
+from untrace.tools.doctor.better import Better
+from untrace.tools.doctor.tape import is_float
 
 COMMUTE = frozenset({"add", "add_any", "mul", "max", "min"})
+SUMS = ("add", "add_any", "sub")
+PRODUCTS = ("mul", "div", "square", "integer_pow")
 # What a number of the text may stand before or behind.
 _LINEAR = frozenset({"broadcast_in_dim", "reshape", "reduce_sum", "squeeze"})
+# What picks and places numbers, and changes none; whether there is a number for each place says `gather` by NaN.
+_MOVES = frozenset(
+    {"gather", "dynamic_slice", "slice", "squeeze", "reshape", "expand_dims", "transpose", "rev", "copy"}
+)
+_POINTWISE = frozenset(
+    "add sub mul div neg exp log log1p expm1 sqrt rsqrt square integer_pow pow logistic tanh".split()
+)
+_MOST_PARTS = 8
+_FEW = 4  # a power that may be written as a product
 # Equations that are nothing but a call, whose body may stand in their place.
 _CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
 
@@ -29,6 +42,15 @@ class Term:
 
 
 Operand: TypeAlias = "Atom | Term | float"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a sum, each with the number that it is multiplied by, and the number that is added; or those of a product,
+    each with its power, and the number that is multiplied with."""
+
+    items: Sequence[tuple[Operand, float]]
+    number: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +173,7 @@ class Terms:
         # What is inside a function with a rule for its derivative can be read, and is no value of the program.
         self.inner: set[Value] = set()
         self._same_as: dict[Value, Atom] = {}
+        self._unmoved: dict[Value, tuple[tuple[Equation, ...], Operand | None]] = {}
         for equation in function.equations:
             self._note(equation)
 
@@ -158,10 +181,14 @@ class Terms:
         for i, out in enumerate(equation.outputs):
             if out is not None:
                 self._made[out] = equation, i
-        if type(equation.callee) is not CustomRule:
+        callee = equation.callee
+        body = callee.function if type(callee) is CustomRule else None
+        if type(callee) is Primitive and type(callee.object) is Better:
+            body = callee.object.body
+        if body is None:
             return
         inside: list[Equation] = []
-        results = _inline(equation.callee.function, equation.inputs, inside, (), [])
+        results = _inline(body, equation.inputs, inside, (), [])
         for inner in inside:
             self._note(inner)
             self.inner.update(o for o in inner.outputs if o is not None)
@@ -234,12 +261,17 @@ class Terms:
         name, args, params = equation.callee.name, list(equation.inputs), equation.params
         if name in ("convert_element_type", "copy", "copy_p", "reduce_precision") or name == "reshape":
             inner = args[0]
-            if inner.aval.dtype == value.aval.dtype and inner.aval.shape == value.aval.shape:
+            same_type = (
+                inner.aval.dtype == value.aval.dtype or is_float(inner.aval.dtype) and is_float(value.aval.dtype)
+            )
+            if same_type and inner.aval.shape == value.aval.shape:
                 return self.term(inner)
         if name in ("broadcast_in_dim", "convert_element_type", "reshape", "squeeze"):
             number = self.term(args[0])
             if isinstance(number, float):
                 return number
+        if is_product_of_vectors(equation):
+            return self.made("reduce_sum", [self._product(args[0], args[1], False)], {"axes": (0,)})
         return self.made(name, args, params, place)
 
     def made(self, name: str, args: Sequence[Operand], params: Mapping[str, object], place: int = 0) -> Operand:
@@ -261,7 +293,7 @@ class Terms:
             return self._power(args[0], int(power))
         if name == "rsqrt":
             return Term("div", (1.0, Term("sqrt", (args[0],))))
-        if name in ("square", "max", "min", "sqrt", "exp", "log"):
+        if name in ("square", "max", "min", "sqrt", "exp", "log", "pow"):
             params = {}
         key = _params_key(params), place
         if name in _LINEAR:
@@ -299,6 +331,32 @@ class Terms:
             return 0.0 if minus else self._product(2.0, x, False)
         return Term("sub" if minus else "add", (x, y))
 
+    def unmoved(self, value: Value) -> tuple[tuple[Equation, ...], Operand | None]:
+        """A value as what picks and places numbers, and the term before that: what is done to each number of `x[i]` could be
+        done to `x`. No term where there is nothing of the kind."""
+        found = self._unmoved.get(value)
+        if found is None:
+            found = self._unmoved[value] = self._find_unmoved(value)
+        return found
+
+    def _find_unmoved(self, value: Value) -> tuple[tuple[Equation, ...], Operand | None]:
+        made = self._made.get(value)
+        if made is None or type(made[0].callee) is not Primitive:
+            return (), None
+        equation = made[0]
+        name, inputs = equation.callee.name, list(equation.inputs)
+        if name in _MOVES and type(inputs[0]) is Value:
+            moves, inner = self.unmoved(inputs[0])
+            return (*moves, equation), inputs[0] if inner is None else inner
+        places = [i for i, a in enumerate(inputs) if not isinstance(self.term(a), float)]
+        if name not in _POINTWISE or len(places) != 1 or type(first := inputs[places[0]]) is not Value:
+            return (), None
+        moves, inner = self.unmoved(first)
+        if inner is None or first.aval.shape != value.aval.shape or first.aval.dtype != value.aval.dtype:
+            return (), None
+        args = [inner if i in places else self.term(a) for i, a in enumerate(inputs)]
+        return moves, self.made(name, args, equation.params)
+
     def factor(self, x: Operand) -> tuple[float, Operand | None]:
         """A term as a number of the text times the rest; no rest where it is a number itself."""
         term = self.term(x)
@@ -310,6 +368,53 @@ class Terms:
         if type(term) is Term and term.name == "mul" and isinstance(term.args[0], float):
             return term.args[0], term.args[1]
         return 1.0, x
+
+    def parts(self, x: Operand, is_sum: bool) -> Parts:
+        """A sum or a product taken apart, whatever the order in which it is computed."""
+        items: list[tuple[Operand, float]] = []
+        number = self._addends(x, 1.0, items) if is_sum else self._factors(x, 1, items)
+        return Parts(items, number)
+
+    def _addends(self, x: Operand, times: float, items: list[tuple[Operand, float]]) -> float:
+        factor, rest = self.factor(x)
+        if rest is None:
+            return times * factor
+        term = self.term(rest)
+        if type(term) is not Term or term.name not in SUMS or len(items) > _MOST_PARTS:
+            items.append((rest, times * factor))
+            return 0.0
+        first, second = term.args
+        second_times = -times if term.name == "sub" else times
+        return self._addends(first, times * factor, items) + self._addends(second, second_times * factor, items)
+
+    def _factors(self, x: Operand, power: int, items: list[tuple[Operand, float]]) -> float:
+        factor, rest = self.factor(x)
+        number = factor**power if factor or power > 0 else float("nan")
+        term = self.term(rest) if rest is not None else None
+        if rest is None:
+            return number
+        if type(term) is not Term or term.name not in PRODUCTS or len(items) > _MOST_PARTS:
+            items.append((rest, power))
+            return number
+        if term.name in ("square", "integer_pow"):
+            own = 2 if term.name == "square" else term.key
+            return number * self._factors(term.args[0], power * own, items) if isinstance(own, int) else float("nan")
+        first, second = term.args
+        return (
+            number
+            * self._factors(first, power, items)
+            * self._factors(second, -power if term.name == "div" else power, items)
+        )
+
+    def heads(self, x: Operand, is_sum: bool) -> frozenset[str]:
+        """The operations of the parts of a sum or a product."""
+        terms = [self.term(part) for part, _ in self.parts(x, is_sum).items]
+        return frozenset(t.name for t in terms if type(t) is Term)
+
+    def scaled(self, factor: float, x: Operand) -> Operand:
+        """A term times a number."""
+        own, rest = self.factor(x)
+        return factor * own if rest is None else self._scaled(factor * own, rest)
 
     def _scaled(self, factor: float, x: Operand) -> Operand:
         if factor == 1.0:
@@ -343,7 +448,26 @@ class Terms:
             return self._product(x, x, False)
         if power == -1:
             return self._product(1.0, x, True)
+        if isinstance(power, int) and abs(power) > _FEW:
+            return Term("pow", (x, float(power)), ((), 0))
         return Term("integer_pow", (x,), power)
+
+
+def is_widening(equation: Equation) -> bool:
+    """Whether this makes floats longer, which changes none of them."""
+    (out,) = equation.outputs if len(equation.outputs) == 1 else (None,)
+    if equation.callee.name != "convert_element_type" or out is None:
+        return False
+    before = equation.inputs[0].aval.dtype
+    return is_float(before) and is_float(out.aval.dtype) and before.itemsize < out.aval.dtype.itemsize
+
+
+def is_product_of_vectors(equation: Equation) -> bool:
+    """Whether this is the sum of the products of two rows of numbers."""
+    if equation.callee.name != "dot_general" or any(len(a.aval.shape) != 1 for a in equation.inputs):
+        return False
+    first, second = equation.inputs
+    return first.aval.dtype == second.aval.dtype == equation.outputs[0].aval.dtype if equation.outputs[0] else False
 
 
 def _is_real(value: object) -> bool:
