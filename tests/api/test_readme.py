@@ -81,13 +81,14 @@ def test_the_code_in_the_readme_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = re.findall(r"<!-- tested -->\n```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-    assert len(code) == 2
+    assert len(code) == 3
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(ROOT / "examples"), *sys.path])
     for name in ("loss", "grad_loss"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     exec("".join(code), {"__name__": "readme"})
-    assert "same" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "same" in said and "grad_loss: taken, 17 lines for 17" in said
     for name in ("loss", "grad_loss"):
         sys.modules.pop(name, None)
 
