@@ -117,7 +117,9 @@ class Inside:
     kwargs: dict[str, Any]
 
 
-def differentiated(function: Any) -> tuple[Callable[..., Any], Callable[[Callable[..., Any]], Callable[..., Any]]] | None:
+def differentiated(
+    function: Any,
+) -> tuple[Callable[..., Any], Callable[[Callable[..., Any]], Callable[..., Any]]] | None:
     """What `jax.grad` or `jax.value_and_grad` differentiates (behind `jax.jit` too), and what takes the same derivative of
     another function; None of another function."""
     jitted = getattr(function, "__wrapped__", None)
