@@ -22,7 +22,7 @@ from untrace._places import place_of
 from untrace.capture.function import Captured, expand, name_of, trace
 from untrace.capture.jaxpr import Importer
 from untrace.ir.evaluate import bound, by_body, run_equations
-from untrace.ir.nodes import Equation, Function, Literal, Primitive
+from untrace.ir.nodes import Equation, Function, Literal, Local, Primitive
 from untrace.ir.structured import CustomRule
 from untrace.ir.types import Data
 from untrace.module.interface.signature import static_arguments
@@ -269,6 +269,8 @@ class _Patient:
             return "error" if any(self._is_lost(found, n) for n in sure) else "warning"
         if not group.repairs:
             return None
+        if all(_is_library(b.step) for b in group.blamed):
+            return None
         if not any(near[n] for n in rows):
             return "far"
         # How JAX's rules are written is no matter of the author's, as long as it does not matter.
@@ -499,6 +501,15 @@ class _Group:
     blamed: list[Blamed] = dataclasses.field(default_factory=list)
     repairs: list[Repair] = dataclasses.field(default_factory=list)
     severity: str | None = None
+
+
+def _is_library(step: Step) -> bool:
+    """Whether a step is in a jitted function of JAX's own."""
+    for call in step.calls:
+        body = call.callee.body if type(call.callee) is Local else call.params.get("jaxpr")
+        if type(body) is Function and body.jaxpr is not None and jax_compat.is_library_jaxpr(body.jaxpr):
+            return True
+    return False
 
 
 def _program(captured: Captured) -> Function:

@@ -219,8 +219,7 @@ class Matcher:
             scale, atom = self._terms.factor(x)
             if factor == -1.0 and scale == 1.0:
                 return None  # the pattern without its sign is another one
-        assert atom is not None
-        if isinstance(atom, float) or type(atom) is Term or type(atom) is Value and atom in self._terms.inner:
+        if atom is None or isinstance(atom, (float, Term)) or type(atom) is Value and atom in self._terms.inner:
             return None
         scale, shift = scale / factor, shift / factor
         if scale <= 0 and factor != 1.0:

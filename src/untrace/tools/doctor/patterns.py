@@ -314,7 +314,8 @@ def replaced(function: Function, match: Match, with_rule: bool = False) -> Funct
     write = match.pattern.ruled if with_rule else match.pattern.better
 
     rest = match.beside.rest if match.beside is not None else ()
-    others = [x for x, _ in rest if x is not None]
+    others = [x for x, _ in rest if x is not None and not isinstance(x, (float, Term))]
+    is_sum = match.beside is not None and match.beside.is_sum
     avals += [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in others]
 
     def typed(*args: Data) -> Data:
@@ -322,7 +323,7 @@ def replaced(function: Function, match: Match, with_rule: bool = False) -> Funct
         found = found if match.factor == 1.0 else match.factor * found
         more = iter(args[len(match.bound) :])
         for x, count in rest:
-            found = _beside(found, count if x is None else next(more), count, x is None or match.beside.is_sum)
+            found = _beside(found, count if x is None else next(more), count, x is None or is_sum)
         found = found if jnp.result_type(found) == out.aval.dtype else jnp.asarray(found, out.aval.dtype)
         return found if jnp.shape(found) == shape else jnp.broadcast_to(found, shape)
 

@@ -120,7 +120,8 @@ def _best(
     """The one that leaves the fewest samples wrong, of the largest patterns that help. tried: what has been; idle: is given
     what neither helped nor harmed."""
     best: _Made | None = None
-    helpful = 0
+    helpful: list[_Key] = []
+    chosen: _Key | None = None
     for match in matches_in(function, site.derivatives):
         key = match.pattern.name, match.anchor.origin
         if key in tried or len(tried) >= _MOST_TRIALS:
@@ -130,11 +131,12 @@ def _best(
         if made is None:
             idle.append(key)
             continue
+        helpful.append(key)
         if best is None or _left(found, made[2]) < _left(found, best[2]):
-            best = made
-        helpful += 1
-        if helpful == _CHOICE or not (best[2] > LIMIT).any():
+            best, chosen = made, key
+        if len(helpful) == _CHOICE or not (best[2] > LIMIT).any():
             break
+    tried -= {key for key in helpful if key != chosen}  # they may help again, beside the one that is taken
     return best
 
 

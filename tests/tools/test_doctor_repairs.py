@@ -1,0 +1,109 @@
+"""How `untrace.doctor` finds a better way of writing in programs that are not written as its table has it."""
+
+from __future__ import annotations
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import untrace
+from untrace import jax_compat
+from untrace.capture.jaxpr import Importer
+from untrace.tools.doctor.patterns import matches_in
+from untrace.tools.doctor.terms import inlined
+
+VECTOR = np.array([0.5, 1.25, -0.75, 2.0], np.float32)
+
+
+def repaired(diagnosis: untrace.Diagnosis) -> types.ModuleType:
+    module = types.ModuleType("repaired")
+    exec(compile(diagnosis.source or "", "repaired.py", "exec"), module.__dict__)
+    return module
+
+
+def names(function, *args):
+    """The names of what is found in a function, without running it."""
+    traced = inlined(Importer(rules=False).function(jax.make_jaxpr(function)(*args), "f"))
+    return {m.pattern.pair.name for m in matches_in(traced, False)}
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("softplus of -x", lambda x: jnp.log(1 + 3 * jnp.exp(-0.5 * x))),
+        ("tanh", lambda x: (jnp.exp(x) - 1) / (jnp.exp(x) + 1)),
+        ("sinc", lambda x: jnp.sin(3 * x) / (3 * x)),
+        ("sinc", lambda x: 5 * jnp.sin(3 * x) / x),
+        ("exp(x) - 1 - x", lambda x: -0.5 * (1 + x - jnp.exp(x))),
+        ("expm1", lambda x: jnp.exp(x) + (jnp.cos(x) - 1)),
+        ("logarithm of a number times exp", lambda x: jnp.log(0.4 * jnp.exp(-x * x))),
+        ("x * log(x)", lambda x: (f := 1 / (jnp.exp(x) + 1)) * jnp.log(f)),
+    ],
+)
+def test_other_numbers_and_orders_are_the_same_pattern(name, function):
+    assert name in names(function, 1.0)
+
+
+def test_an_order_that_is_another_function_is_not_found():
+    assert "exp(x) - 1 - x" not in names(lambda x: 1 + x + jnp.exp(x), 1.0)
+    assert "sinc" not in names(lambda x: jnp.sin(x) * x, 1.0)
+    assert "tanh" not in names(lambda x: (jnp.exp(x) - 1) / (jnp.exp(2 * x) + 1), 1.0)
+
+
+def test_products_of_vectors_are_sums():
+    assert "norm" in names(lambda x: jnp.sqrt(jnp.dot(x, x)), VECTOR)
+    assert "softmax" in names(lambda x: jnp.exp(x) / jnp.sum(jnp.exp(x)), jnp.asarray(VECTOR, jnp.bfloat16))
+
+
+def cross_entropy(x):
+    return -jnp.log(jax.nn.softmax(x)[1])
+
+
+def test_behind_an_index_and_before_the_derivative():
+    x = np.array([0, -200, 3, 1], np.float32)
+    found = untrace.doctor(cross_entropy)(VECTOR)
+    assert repaired(found).cross_entropy(x) == pytest.approx(203.16985)
+    slope = untrace.doctor(jax.grad(cross_entropy))(VECTOR)
+    assert np.allclose(repaired(slope).cross_entropy(x), jax.nn.softmax(x) - np.array([0, 1, 0, 0]), atol=1e-6)
+
+
+def test_what_takes_the_same_derivative():
+    inner, derivative = jax_compat.differentiated(jax.jit(jax.value_and_grad(cross_entropy, has_aux=False)))
+    assert inner is cross_entropy
+    assert derivative(lambda x: 2 * jnp.sum(x))(VECTOR)[1].tolist() == [2, 2, 2, 2]
+    assert jax_compat.differentiated(cross_entropy) is None and jax_compat.differentiated(jax.vmap(jnp.sin)) is None
+
+
+def regression(x, y):
+    n = x.size
+    return (n * jnp.sum(x * y) - jnp.sum(x) * jnp.sum(y)) / (n * jnp.sum(x * x) - jnp.sum(x) ** 2)
+
+
+def test_two_places_that_hide_each_other():
+    x, y = VECTOR + 1000, VECTOR * 2
+    found = untrace.doctor(regression)(VECTOR + 100, y)
+    assert len(found.repairs) == 2
+    assert repaired(found).regression(x, y) == pytest.approx(2.0, rel=1e-6)
+
+
+def rescaled(x):
+    return x * 1000 / 2000
+
+
+def test_sixteen_bits_are_widened_where_nothing_else_helps():
+    found = untrace.doctor(rescaled)(jnp.float16(2))
+    assert found.repairs == ("in float32",) and found.source, found.proof
+    result = repaired(found).rescaled(jnp.float16(300))
+    assert result == 150 and result.dtype == jnp.float16
+
+
+@pytest.mark.parametrize(
+    "function", [lambda p: -p * jnp.log(p), lambda x: jnp.log(jnp.sinh(x)) - jnp.log(jnp.expm1(x))]
+)
+def test_no_derivative_where_there_is_none(function):
+    """Beside 0 the first grows without end; the second has no value at negative numbers."""
+    found = untrace.doctor(jax.grad(function))(0.75)
+    assert not any("-" in f.example or f.example == "p = 0." for f in found.findings)
