@@ -100,6 +100,17 @@ def test_sixteen_bits_are_widened_where_nothing_else_helps():
     assert result == 150 and result.dtype == jnp.float16
 
 
+def root_mean_square(x):
+    return jnp.sqrt(jnp.mean(x * x))
+
+
+def test_a_value_that_is_widened_once_is_read_twice():
+    """The conversion is one equation, which a product of both could take in for one of its operands only."""
+    found = untrace.doctor(root_mean_square)(jnp.full(8, 300, jnp.float16))
+    assert found.source, found.proof
+    assert repaired(found).root_mean_square(jnp.full(8, 300, jnp.float16)) == 300
+
+
 @pytest.mark.parametrize(
     "function", [lambda p: -p * jnp.log(p), lambda x: jnp.log(jnp.sinh(x)) - jnp.log(jnp.expm1(x))]
 )

@@ -361,7 +361,7 @@ class Matcher:
         if len(group) > 1 or len(anchors) > 1:
             if any(e not in taken for e in anchors):
                 return None
-            if not all(self.free(e) for e in group) or not self._closed(group, anchors):
+            if not all(self.free(e) for e in group) or not self._closed(group, anchors, inputs):
                 return None
         return group
 
@@ -394,8 +394,9 @@ class Matcher:
         places = permuted_places(comparer, eqn, origin) if len(origin.invars) == len(ours.inputs) else None
         return None if places is None else [(eqn.invars[i], ours.inputs[j]) for i, j in places]
 
-    def _closed(self, group: list[Equation], anchors: Sequence[Equation]) -> bool:
-        """Whether nothing outside the group needs a value from inside, but for the anchors' results."""
+    def _closed(self, group: list[Equation], anchors: Sequence[Equation], inputs: Sequence[Any]) -> bool:
+        """Whether nothing outside the group needs a value from inside, but for the anchors' results, nor the call itself: of
+        `x.astype(f32) * x.astype(f32)` only one conversion could be left to the product."""
         inside: dict[Any, int] = {}
         for equation in group:
             for atom in equation.inputs:
@@ -404,7 +405,9 @@ class Matcher:
             if any(equation is a for a in anchors):
                 continue
             for output in equation.outputs:
-                if output is not None and self.uses.get(output, 0) != inside.get(output, 0):
+                if output is None:
+                    continue
+                if self.uses.get(output, 0) != inside.get(output, 0) or any(a is output for a in inputs):
                     return False
         return True
 
