@@ -363,7 +363,7 @@ class Attempt:
                 idiomatic
                 and not ordered
                 and outcome.suspects
-                and all(c[0].primitive.name in SUMS for c in outcome.suspects)
+                and all(c and c[0].primitive.name in SUMS for c in outcome.suspects)
             ):
                 self.in_order = ordered = True
                 continue
