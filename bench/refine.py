@@ -14,25 +14,19 @@ inputs. The last line reads `N passed, M failed`; M counts what got in, and prog
 from __future__ import annotations
 
 import collections
-import io
 import json
 import os
 import random
 import sys
-import tokenize
 from pathlib import Path
 from typing import Any
 
 import refine_editors as editors
 from _common import Record, child_main
 from guards import SHARED, arguments, measured_rows, program
+from readability import count_tokens
 
 _FOREIGN, _WRONG = 12, 12  # answers of a program
-
-
-def tokens(source: str) -> int:
-    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-    return sum(t.type not in skipped for t in tokenize.generate_tokens(io.StringIO(source).readline))
 
 
 def measure(options: dict[str, Any], record: Record) -> None:
@@ -54,7 +48,7 @@ def measure(options: dict[str, Any], record: Record) -> None:
             "taken": sum(a.taken for a in refined.answers),
             "refused": sum(bool(a.why) for a in refined.answers),
             "whys": [str(a) for a in refined.answers if a.why],
-            "tokens": [tokens(helpers.parted(t.source)[0]) for t in (text, refined)],
+            "tokens": [count_tokens(helpers.parted(t.source)[0]) for t in (text, refined)],
         }
     record.put(stage="hostile", honest=honest)
     seed = len(text.source)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import re
 import sys
-import tokenize
 from pathlib import Path
 
 import jax
@@ -14,9 +12,10 @@ import untrace
 from untrace.python import helpers
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "bench")]
 
 import accept  # noqa: E402
+from readability import count_tokens  # noqa: E402
 
 # One sentence on each line, as in all documents.
 # ruff: noqa: E501
@@ -36,12 +35,6 @@ Each text is proven, whatever it looks like. These are the programs whose texts 
 """
 
 
-def tokens(source: str) -> int:
-    """How many tokens a text has, comments and line breaks not counted."""
-    blank = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-    return sum(t.type not in blank for t in tokenize.generate_tokens(io.StringIO(source).readline))
-
-
 def main() -> None:
     parts: list[tuple[float, str]] = []
     for name in accept.names():
@@ -51,7 +44,7 @@ def main() -> None:
         lines = len(jaxpr)
         shown = "\n".join(line[:100] for line in jaxpr[:30]) + ("\n..." if lines > 30 else "")
         title = name.replace("_", " ").capitalize()
-        ratio = tokens(helpers.parted(found.source)[0]) / tokens(source)
+        ratio = count_tokens(helpers.parted(found.source)[0]) / count_tokens(source)
         more = ""
         if re.search(r"jax\.(value_and_)?grad\(", found.source):
             out = untrace.decompile(function, derivatives="written")(*args)

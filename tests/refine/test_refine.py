@@ -262,3 +262,28 @@ def test_a_replaced_function_is_the_only_change(step):
     place = places(step.source)["dense"]
     text = text_of(step.source, place)
     assert replaced(step.source, place, text) == step.source
+
+
+def test_what_a_module_says_once_is_no_word_for_its_functions(tmp_path):
+    """A rule that is set again, a file that is loaded again, a module that goes by another name."""
+
+    @jax.custom_vjp
+    def soft(x):
+        return jnp.log1p(jnp.exp(x))
+
+    soft.defvjp(lambda x: (soft(x), x), lambda x, g: (g * jax.nn.sigmoid(x),))
+    written = untrace.decompile(jax.value_and_grad(lambda x: jnp.sum(jax.nn.relu(soft(x)))))(jnp.ones(3))
+    source = written.source.replace("import jax\n", "import jax\nimport numpy as np\n", 1)
+    source = source.replace("\n\n\ndef ", '\n\nTABLE = np.load("table.npy")\n\n\ndef ', 1)
+    words = Vocabulary.of(source)
+    assert ".defvjp(" in source and "defvjp" not in words.members
+    assert "np.load" not in words.paths and "jax" not in words.paths and "jax.nn" not in words.paths
+    name = written.name
+    place = places(source)[name]
+    lines = text_of(source, place).split("\n")
+    for statement in (
+        "soft.defvjp(soft, soft)", "@soft.defvjp\n    def rule(x): return x", 'seen = np.load("other.npy")', "seen = jax.nn",
+    ):  # fmt: skip
+        answer = "\n".join([*lines[:-1], f"    {statement}", lines[-1]])
+        with pytest.raises(NotAllowed):
+            parsed(answer, place.node, words, True, 1000)

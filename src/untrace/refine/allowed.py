@@ -94,21 +94,21 @@ class Vocabulary:
 
     @classmethod
     def of(cls, source: str) -> Vocabulary:
+        """What stands outside of functions is said once, when the module is loaded: nothing of it is a word that they may use,
+        but for its names and its numbers."""
         text = ast.parse(helpers.parted(source)[0])
         modules = dict(_imports(text))
+        numbers = {n.value for n in ast.walk(text) if isinstance(n, ast.Constant) and type(n.value) is int}
         paths: dict[str, Calls] = {}
         members: set[str] = set()
-        numbers: set[int] = set()
         shapes: set[str] = set()
-        for node in ast.walk(text):
-            if isinstance(node, (ast.Attribute, ast.Name)):
-                chain = _chain(node)
-                if chain is not None and chain[0] in modules:
-                    paths.setdefault(".".join(chain), Calls())
-                elif isinstance(node, ast.Attribute):
-                    members.add(node.attr)
-            elif isinstance(node, ast.Constant) and type(node.value) is int:
-                numbers.add(node.value)
+        bodies = [s for f in text.body if isinstance(f, ast.FunctionDef) for s in f.body]
+        for node in [n for statement in bodies for n in _whole_names(statement)]:
+            chain = _chain(node)
+            if chain is not None and chain[0] in modules:
+                paths.setdefault(".".join(chain), Calls())
+            elif isinstance(node, ast.Attribute):
+                members.add(node.attr)
             elif isinstance(node, ast.Call):
                 called = _chain(node.func)
                 if called is not None and called[0] in modules:
@@ -126,10 +126,18 @@ class Vocabulary:
         return cls(modules, bound, paths, frozenset(members), frozenset(numbers), frozenset(shapes))
 
 
+def _whole_names(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all its parts, but of a dotted name only the whole: `jax.nn.relu` is no word for `jax.nn`."""
+    yield node
+    if _chain(node) is None:
+        for part in ast.iter_child_nodes(node):
+            yield from _whole_names(part)
+
+
 def parsed(answer: str, old: ast.FunctionDef, words: Vocabulary, is_entry: bool, length: int) -> ast.FunctionDef:
     """The function that an answer is. Raises NotAllowed.
 
-    old: the function that it is to replace, of `length` characters; is_entry: whether others call it.
+    old: the function that it is to replace, of `length` characters; is_entry: whether it is called from outside the module.
     """
     if len(answer) > 20 * length + _LONGEST:
         raise NotAllowed(f"it has {len(answer):,} characters, where the function has {length:,}")
@@ -143,7 +151,7 @@ def parsed(answer: str, old: ast.FunctionDef, words: Vocabulary, is_entry: bool,
         if len(module.body) != 1 or not isinstance(module.body[0], ast.FunctionDef):
             raise NotAllowed("it is not one function and nothing else")
         function = module.body[0]
-        _check_head(function, old, words, is_entry)
+        _check_head(function, old, is_entry)
         _Checker(words, function, old).check()
         # What is parsed has to be what is compiled, too deep a nesting included.
         compile(answer, "<answer>", "exec", dont_inherit=True)
@@ -154,7 +162,7 @@ def parsed(answer: str, old: ast.FunctionDef, words: Vocabulary, is_entry: bool,
     return function
 
 
-def _check_head(new: ast.FunctionDef, old: ast.FunctionDef, words: Vocabulary, is_entry: bool) -> None:
+def _check_head(new: ast.FunctionDef, old: ast.FunctionDef, is_entry: bool) -> None:
     if new.name != old.name:
         raise NotAllowed(f"it is called `{new.name}`, and not `{old.name}`")
     if list(map(ast.dump, new.decorator_list)) != list(map(ast.dump, old.decorator_list)):
@@ -359,14 +367,9 @@ class _Checker:
             if isinstance(node, (ast.For, ast.comprehension)) and name in _names_in(node.target):
                 return False
             if isinstance(node, ast.Assign) and any(name in _names_in(t) for t in node.targets):
-                if (
-                    any(isinstance(t, ast.Name) for t in node.targets)
-                    and len(node.targets) == 1
-                    and self._makes(node.value)
-                ):
-                    bound = True
-                else:
+                if len(node.targets) > 1 or not isinstance(node.targets[0], ast.Name) or not self._makes(node.value):
                     return False
+                bound = True
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 return False
         return bound
