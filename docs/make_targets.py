@@ -30,6 +30,7 @@ from untrace.targets.c.rules.table import C, Rules
 from untrace.targets.c.runtime import complexes as c_complexes
 from untrace.targets.c.runtime import helpers as c_helpers
 from untrace.targets.jax.rules.table import JAX
+from untrace.targets.mpi import messages
 from untrace.targets.mpi import target as mpi_target  # noqa: F401
 from untrace.targets.mpi.table import MPI
 from untrace.targets.numpy import target as numpy_target  # noqa: F401  (registers the rules)
@@ -302,7 +303,7 @@ def _writes_loops(rule: Callable[..., Any]) -> bool:
 
 def _mpi() -> list[str]:
     """The section on MPI, whose rules are NumPy's but for what moves numbers between ranks."""
-    own = [n for n in MPI.names() if MPI.find(n).__module__.startswith("untrace.targets.mpi")]
+    own = [n for n in MPI.names() if MPI.find(n).__module__ == "untrace.targets.mpi.collectives"]
     rows = []
     for name in own:
         rule = MPI.find(name)
@@ -313,10 +314,18 @@ def _mpi() -> list[str]:
     differences = [f"| {one} | {jax} | {mpi} | {kept} |" for one, jax, mpi, kept in mpi_differences.DIFFERENCES]
     helpers_ = [f"| `{n}` | {said} |" for n, said in sorted(_mpi_helpers().items())]
     rest = "\n".join(f"- {what}: {why}." for what, why in mpi_differences.NOT_KEPT)
+    calls = [f"| `mpi4jax.{name}` | `{helper}` |" for name, (helper, _) in messages.HELPERS.items()]
+    calls.append("| `mpi4jax.barrier` | `comm.Barrier()` |")
     return [
         f"## MPI\n\n{mpi_differences.TEXT}\n",
         "### Collectives\n\n| primitives | written as |\n|---|---|\n" + "\n".join(rows) + "\n",
-        "### Where MPI means something else\n\n`tests/targets/test_mpi.py` runs the text on simulated ranks and, where there "
+        "### mpi4jax\n\nAll ranks of a program of mpi4jax write it together (`mpirun -n 4 untrace write ...`), each with what it has "
+        "traced. Numbers that differ by rank, with whom a rank exchanges a message among them, become expressions of `rank`; a "
+        "message that some ranks have none of is one to or from `MPI.PROC_NULL` there. Where a rank computes something else than "
+        "another one, the program is refused, with both lines.\n\n| function | written as |\n|---|---|\n"
+        + "\n".join(calls)
+        + "\n",
+        "### Where MPI means something else\n\n`tests/targets/test_mpi.py` and `test_mpi4jax.py` run texts on simulated ranks and, where there "
         "is an `mpirun`, on processes.\n\n| | JAX | MPI | how it is kept |\n|---|---|---|---|\n"
         + "\n".join(differences)
         + "\n",
@@ -330,7 +339,7 @@ def _mpi_helpers() -> dict[str, str]:
     return {
         name: (function.__doc__ or "").strip().splitlines()[0]
         for name, function in found.items()
-        if function.__module__ == "untrace.targets.mpi.collectives"
+        if function.__module__ in ("untrace.targets.mpi.collectives", "untrace.targets.mpi.messages")
     }
 
 

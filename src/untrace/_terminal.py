@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 import pydoc
 import shutil
@@ -30,6 +31,10 @@ class Terminal:
     def __init__(self) -> None:
         self.out = Console(highlight=False)
         self.talk = Console(stderr=True, highlight=False)
+
+    def mute(self) -> None:
+        """Says and shows nothing from now on: of several processes that run the same command one does."""
+        self.out = self.talk = Console(file=io.StringIO())
 
     def say(self, message: str) -> None:
         """Prints one message for the person on stderr."""

@@ -150,7 +150,7 @@ def _call(rank: int, mpi: Any, wrong: str) -> None:
         ("operation", "different calls"),
         ("missing", "wait for ever: rank 1 in Allreduce, and 1 ranks have ended"),
         ("communicators", "different calls: rank 0: Dup"),
-        ("send", "rank 0 sends to 1, which receives from -2|rank 1 sends to 0"),
+        ("send", "wait for ever: rank 0 in Sendrecv to 1 and from 1"),
         ("alias", "both sent and received"),
         ("strided", "no array in C's order"),
         ("fortran", "no array in C's order"),

@@ -202,7 +202,10 @@ def _decompile(options: argparse.Namespace, terminal: Terminal) -> Any:
     job, settings = _work(options)
     doing = "tracing, writing and proving" if options.prove else "tracing and writing"
     with terminal.working(doing):
-        return untrace.decompile(job.function, **settings)(*job.args, **job.kwargs)
+        decompiled = untrace.decompile(job.function, **settings)(*job.args, **job.kwargs)
+    if options.to == "mpi4py" and decompiled.rank:
+        terminal.mute()
+    return decompiled
 
 
 def _work(options: argparse.Namespace) -> tuple[Job, dict[str, Any]]:

@@ -32,7 +32,7 @@ from untrace.module.interface.guard import Guarded
 from untrace.prove.execute import checked
 from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
-from untrace.targets.base import Target
+from untrace.targets.base import Company, Target
 from untrace.targets.jax.guard import guarded_by
 
 
@@ -63,8 +63,11 @@ def _translated(target: Target, call: Call, options: Options, also: Sequence[Cal
     options = replace(options, derivatives=call.derivatives, without=options.without | target.without, reroll="loop")
     if also and not target.any_size:
         raise OptionError(f"{target.title} is written for the sizes of its example: `also` does not go with it")
-    captured = call.captured()
-    _refuse_classes(captured, target)
+    company = target.company()
+    if company.size > 1:  # a number that is the same on all ranks only by chance must not make one a simpler program
+        options = replace(options, simplify=False)
+    captured = company.agreed(call.captured)
+    company.agreed(lambda: _refuse_classes(captured, target))
     if options.guard:
         with readable_or_not():
             captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).plain())
@@ -76,10 +79,10 @@ def _translated(target: Target, call: Call, options: Options, also: Sequence[Cal
                 at = sized.captured
                 if at.example is not None:
                     at.idle = at.example.idle
-                found = _attempt(target, call.on(sized.dynamic), at, options, originals)
+                found = _attempt(target, call.on(sized.dynamic), at, options, originals, company)
                 if isinstance(found, Translated):
                     return found
-    found = _attempt(target, call, captured, options, originals)
+    found = _attempt(target, call, captured, options, originals, company)
     if not isinstance(found, Translated):
         raise ProofError(
             f"the text of {captured.name} for {target.title} does not compute what the original does: {found}.\n"
@@ -90,7 +93,12 @@ def _translated(target: Target, call: Call, options: Options, also: Sequence[Cal
 
 
 def _attempt(
-    target: Target, call: Call, captured: Captured, options: Options, originals: Sequence[_Original]
+    target: Target,
+    call: Call,
+    captured: Captured,
+    options: Options,
+    originals: Sequence[_Original],
+    company: Company,
 ) -> Translated | str:
     """The text written from a trace, checked beside the originals; what is wrong there otherwise."""
     why = ""
@@ -101,12 +109,14 @@ def _attempt(
     # Without the passes over statements, where one of them was wrong about a loop.
     for fold, course in ((fold, course) for fold in folds for course in (ALL, NONE)):
         try:
-            made = _write(target, captured, name, entry, options, course, fold)
+            made = _write(target, captured, name, entry, options, course, fold, company)
             if made is None:
                 continue
             written, own = made
             proofs = (
-                [_proof(own, written, original) for original in originals] if options.prove else [Proof("unproven")]
+                [_proof(own, written, original, company) for original in originals]
+                if options.prove
+                else [Proof("unproven")]
             )
         except UnsupportedPrimitiveError:
             if fold:
@@ -131,6 +141,7 @@ def _attempt(
                 written.notes if own.words else (*written.notes, *fixed),
                 own.into,
                 own.load,
+                company,
             )
         why = why or weakest.detail
         if is_strict() and not fold:
@@ -139,7 +150,14 @@ def _attempt(
 
 
 def _write(
-    target: Target, captured: Captured, name: str, entry: PytreeEntry, options: Options, course: Course, folds: bool
+    target: Target,
+    captured: Captured,
+    name: str,
+    entry: PytreeEntry,
+    options: Options,
+    course: Course,
+    folds: bool,
+    company: Company,
 ) -> tuple[Written, Target] | None:
     """The text, and the target for this program. With the author's calls of derivatives and maps in it if `folds`: None
     where there are none.
@@ -156,18 +174,27 @@ def _write(
             raise UnsupportedPrimitiveError(
                 f"this program cannot be written for {target.title}: it has static arguments. Close over them instead."
             )
-        target = target.begin(attempt.program, jax.tree.structure((captured.args, captured.kwargs)))
-    program = attempt.lifted_program()
-    target.lower(program)
-    written = write_module(
-        target.writer,
-        program,
-        _head(target, captured, name),
-        standalone=True,
-        idiomatic=True,
-        comments=options.comments,
-        guarded=_guarded(captured) if options.guard else None,
-        manner=Manner(course=course),
+        target = target.begin(attempt.program, jax.tree.structure((captured.args, captured.kwargs)), company)
+    own = target
+
+    def write() -> Written:
+        program = attempt.lifted_program()
+        own.lower(program)
+        return write_module(
+            own.writer,
+            program,
+            _head(own, captured, name),
+            standalone=True,
+            idiomatic=True,
+            comments=options.comments,
+            guarded=_guarded(captured) if options.guard else None,
+            manner=Manner(course=course),
+        )
+
+    written = company.agreed(write)
+    # One text for all: the proof is what says that it is every rank's.
+    written.source, written.name, written.arrays = company.by_first(
+        lambda: (written.source, written.name, written.arrays)
     )
     imported = [n for n in ast.walk(ast.parse(written.source)) if isinstance(n, ast.Import | ast.ImportFrom)]
     if any(ast.unparse(n).split()[1].partition(".")[0] == "jax" for n in imported):
@@ -225,20 +252,25 @@ class _Original:
         return _Original(captured, jax.jit(jax.extend.core.jaxpr_as_fun(captured.jaxpr)), rounded)
 
 
-def _proof(target: Target, written: Written, original: _Original) -> Proof:
+def _proof(target: Target, written: Written, original: _Original, company: Company) -> Proof:
     captured = original.captured
-    module = target.load(written.source, written.name, written.arrays)
-    text = of_leaves(module, written, captured)
+    text = company.text(
+        target.load,
+        written.source,
+        written.name,
+        written.arrays,
+        lambda module: of_leaves(module, written, captured),
+    )
     leaves = jax.tree.leaves((captured.args, captured.kwargs))
     names = [
         f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(captured.out_example)
     ]
     return checked(
-        original.function,
-        original.rounded,
+        company.original(original.function),
+        company.original(original.rounded),
         lambda *given: [target.out_of(y) for y in text(*map(target.into, given))],
-        leaves,
-        names,
+        company.leaves(leaves),
+        company.names(names),
     )
 
 

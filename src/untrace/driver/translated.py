@@ -15,6 +15,7 @@ from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
 from untrace.prove.saving import save_module
 from untrace.python import helpers
+from untrace.targets.base import Company
 
 
 @dataclass(eq=False)
@@ -34,7 +35,13 @@ class Translated:
     notes: tuple[str, ...] = ()
     _into: Callable[[Data], Data] = field(repr=False, default=lambda array: array)
     _load: Callable[[str, str, dict[str, np.ndarray]], LoadedText] = field(repr=False, default=load_text)
+    _company: Company = field(repr=False, default_factory=Company)
     _module: LoadedText | None = field(repr=False, default=None)
+
+    @property
+    def rank(self) -> int:
+        """Which of the processes that wrote the text together this one is; 0 where it was alone."""
+        return self._company.rank
 
     @property
     def module(self) -> LoadedText:
@@ -63,6 +70,7 @@ class Translated:
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> str:
         """Writes the module to `path`, and its large constants to an `.npz` beside it; returns the path.
 
-        Each file appears whole or not at all. Raises OutputExistsError where one exists, unless `overwrite`.
+        Each file appears whole or not at all; of several processes that wrote the text together the first one does it, when
+        all of them call this. Raises OutputExistsError where one exists, unless `overwrite`.
         """
-        return save_module(path, self.source, self.arrays, overwrite)
+        return self._company.by_first(lambda: save_module(path, self.source, self.arrays, overwrite))

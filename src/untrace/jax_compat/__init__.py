@@ -108,6 +108,7 @@ from untrace.jax_compat.provenance import (
     argument_names,
     as_called,
     at_source,
+    copy_of_equation,
     before_it_moved,
     body_names,
     equation_inside,

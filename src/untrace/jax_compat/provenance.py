@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -14,6 +16,9 @@ from untrace.jax_compat.jax_code import jax_folder
 from untrace.jax_compat.jaxprs import open_jaxpr
 from untrace.jax_compat.rebuilding import rebuilt_jaxpr, substituted
 
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_MOST_FRAMES = 100
+
 
 def function_name(closed: Any) -> str:
     """The `__name__` of the function a jaxpr was traced from, "" where JAX did not keep it."""
@@ -23,12 +28,17 @@ def function_name(closed: Any) -> str:
 
 
 def user_line(eqn: Any) -> str:
-    """`file.py:12 (function)` of the user's statement behind an equation, "" where JAX did not keep it."""
-    if eqn is None:
+    """`file.py:12 (function)` of the user's statement behind an equation, "" where JAX did not keep it.
+
+    (Not of a library's that the user has installed, but where no code of the user's own has called it.)
+    """
+    if eqn is None or eqn.source_info is None:
         return ""
     from jax._src import source_info_util  # the only place that tells user frames from JAX's own
 
-    return source_info_util.summarize(eqn.source_info) if eqn.source_info is not None else ""
+    frames = [*itertools.islice(source_info_util.user_frames(eqn.source_info.traceback), _MOST_FRAMES)]
+    own = next((f for f in frames if f and not any(part in f.file_name for part in _INSTALLED)), None)
+    return source_info_util.summarize(eqn.source_info) if own is None else source_info_util._summarize_frame(own)
 
 
 def equation_inside(eqn: Any, outer: Any, substitute: dict[Any, Any]) -> Any:
@@ -50,6 +60,13 @@ def equation_inside(eqn: Any, outer: Any, substitute: dict[Any, Any]) -> Any:
 def with_source_of(eqn: Any, other: Any) -> Any:
     """`eqn` as if it had been made where `other` was."""
     return eqn if other is None else eqn.replace(source_info=other.source_info)
+
+
+def copy_of_equation(eqn: Any, effects: bool = True) -> Any:
+    """Another equation with the effects of `eqn`, or with none, of which nobody knows where it was made. None of None."""
+    if eqn is None:
+        return None
+    return eqn.replace(source_info=None) if effects else eqn.replace(source_info=None, effects=frozenset())
 
 
 def at_source(eqn: Any) -> contextlib.AbstractContextManager[None]:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
+from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.types import Data
 from untrace.prove.report import Proof
 from untrace.prove.run import same_bits, type_difference, ulps
@@ -38,7 +39,8 @@ def checked(
 
     close: to the last digits of each result's largest number, or as far apart as the original and `rounded` are, which
     computes the same with another rounding; how far that is, in units in the last place, is said. On edge values, and
-    where the original overflows, that explains less: where results differ there, a note says so.
+    where the original overflows, that explains less: where results differ there, a note says so. Raises
+    UnsupportedPrimitiveError where running a text does.
     """
     worst, where, edges, moved, count, exact, agreed = 0.0, "", 0, 0, 0, True, not names
     try:
@@ -82,6 +84,8 @@ def checked(
                     )
     except CannotSample as error:
         return Proof("unproven", str(error))
+    except UnsupportedPrimitiveError:  # there is no right text of this
+        raise
     except Exception as error:  # the text is wrong in some way: that is what this is for
         return Proof("unproven", f"the text raises {type(error).__name__}: {error}")
     if not count:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,8 +19,23 @@ T = TypeVar("T")
 Array = np.ndarray
 Key = tuple[object, ...]
 
-PROC_NULL = -2
+PROC_NULL, ANY_TAG = -2, -1
+# What MPI makes of what two ranks have; the greater and the less as C has them, where a NaN is neither.
+_OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "SUM": np.add,
+    "PROD": np.multiply,
+    "MAX": lambda one, other: np.where(other > one, other, one),
+    "MIN": lambda one, other: np.where(other < one, other, one),
+    "LAND": lambda one, other: ((one != 0) & (other != 0)).astype(one.dtype),
+    "LOR": lambda one, other: ((one != 0) | (other != 0)).astype(one.dtype),
+    "LXOR": lambda one, other: ((one != 0) ^ (other != 0)).astype(one.dtype),
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
+}
+_OURS = (__file__, threading.__file__)
 _NARROWEST = 4  # bytes of a float that MPI can add
+_SUMS = ("SUM", "PROD")  # which complex numbers have as well
 
 
 class RanksDisagree(Exception):
@@ -39,6 +54,23 @@ class _Meeting:
     is_full: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A send, or a receive, that one rank has begun: it is done when the other one has come. Ranks are the world's."""
+
+    comm: Key
+    source: int
+    dest: int
+    tag: int
+    buffer: Array
+    is_send: bool
+    is_done: bool = False
+
+    @property
+    def rank(self) -> int:
+        return self.source if self.is_send else self.dest
+
+
 class World:
     """So many ranks. `run` may be called again: what the ranks have made of communicators stays."""
 
@@ -47,6 +79,7 @@ class World:
         self._changed = threading.Condition()
         self._meetings: dict[Key, _Meeting] = {}
         self._waiting: dict[int, str] = {}  # rank -> for what
+        self._requests: list[_Request] = []  # in the order in which ranks began them
         self._ended: set[int] = set()
         self._error: BaseException | None = None
 
@@ -54,22 +87,28 @@ class World:
         """What `from mpi4py import MPI` gives one rank."""
         module = ModuleType("mpi4py.MPI")
         world = Comm(self, ("world",), tuple(range(self.size)), rank)
-        module.__dict__.update(SUM="SUM", MAX="MAX", MIN="MIN", PROC_NULL=PROC_NULL, COMM_WORLD=world)
+        module.__dict__.update({name: name for name in _OPERATIONS})
+        module.__dict__.update(PROC_NULL=PROC_NULL, ANY_TAG=ANY_TAG, COMM_WORLD=world)
         return module
 
     def run(self, function: Callable[[int], T]) -> list[T]:
         """What a function gives on each rank; raises what the first rank raises that ends."""
         self._meetings, self._waiting, self._ended, self._error = {}, {}, set(), None
+        self._requests = []
         found: dict[int, T] = {}
-        trace = sys.gettrace()  # whoever counts the lines of the caller counts theirs too
+        counted = sys.gettrace()  # whoever counts the lines of the caller counts theirs too, but not how long they wait
+
+        def trace(frame: FrameType, event: Any, arg: object) -> Any:
+            return None if counted is None or frame.f_code.co_filename in _OURS else counted(frame, event, arg)
 
         def one(rank: int) -> None:
-            sys.settrace(trace)
+            sys.settrace(trace if counted is not None else None)
             try:
                 found[rank] = function(rank)
             except _Stopped:
-                pass
+                sys.settrace(None)
             except BaseException as error:
+                sys.settrace(None)
                 self._stop(error)
             finally:
                 sys.settrace(None)
@@ -117,6 +156,46 @@ class World:
         meeting.is_full = True
         for member in comm.members:
             self._waiting.pop(member, None)
+        self._changed.notify_all()
+
+    def exchange(self, call: str, requests: Sequence[_Request]) -> None:
+        """Begins what one rank sends and receives, and waits until all of it is done.
+
+        A send is done when it is received: a program that counts on MPI keeping messages for it waits for ever here.
+        """
+        with self._changed:
+            if self._error is not None:
+                raise _Stopped
+            for request in requests:
+                self._requests.append(request)
+            for request in requests:
+                self._match(request)
+            if requests and not all([r.is_done for r in requests]):
+                self._waiting[requests[0].rank] = call
+                self._look_for_deadlock()
+            while self._error is None and not all([r.is_done for r in requests]):
+                self._changed.wait()
+            if self._error is not None:
+                raise _Stopped
+
+    def _match(self, new: _Request) -> None:
+        for old in self._requests:
+            send, receive = (new, old) if new.is_send else (old, new)
+            ranks = (send.comm, send.source, send.dest) == (receive.comm, receive.source, receive.dest)
+            if new.is_done or old.is_done or old.is_send == new.is_send or not ranks:
+                continue
+            if receive.tag not in (ANY_TAG, send.tag):
+                continue
+            one, other = send.buffer, receive.buffer
+            if (one.dtype, one.size) != (other.dtype, other.size):
+                types = f"{one.size} {one.dtype}, which takes {other.size} {other.dtype}"
+                self._fail(f"rank {send.source} sends rank {send.dest} {types}")
+                return
+            other[...] = one.reshape(other.shape)
+            send.is_done = receive.is_done = True
+        self._requests = [r for r in self._requests if not r.is_done]
+        for rank in {new.source, new.dest} - {r.rank for r in self._requests}:
+            self._waiting.pop(rank, None)
         self._changed.notify_all()
 
     def _look_for_deadlock(self) -> None:
@@ -209,29 +288,95 @@ class Comm:
         given = self._meet(("Bcast", buf.dtype, buf.size, root), buf.copy())
         buf[...] = given[root].reshape(buf.shape)
 
+    def Reduce(self, sendbuf: Array, recvbuf: Array | None, op: str = "SUM", root: int = 0) -> None:
+        into = sendbuf.copy() if recvbuf is None else recvbuf
+        if (recvbuf is not None) != (self.rank == root):
+            raise RanksDisagree(f"Reduce to rank {root}, and rank {self.rank} has the wrong buffers for that")
+        into[...] = self._reduced("Reduce", sendbuf, into, into.size, op, root)
+
+    def Scan(self, sendbuf: Array, recvbuf: Array, op: str = "SUM") -> None:
+        recvbuf[...] = self._reduced("Scan", sendbuf, recvbuf, recvbuf.size, op, upto=self.rank + 1)
+
+    def Gather(self, sendbuf: Array, recvbuf: Array | None, root: int = 0) -> None:
+        _check(sendbuf)
+        if (recvbuf is not None) != (self.rank == root):
+            raise RanksDisagree(f"Gather at rank {root}, and rank {self.rank} has the wrong buffers for that")
+        given = self._meet(("Gather", sendbuf.dtype, sendbuf.size, root), sendbuf.copy())
+        if recvbuf is not None:
+            _check(sendbuf, recvbuf)
+            recvbuf[...] = np.stack(given).reshape(recvbuf.shape)
+
+    def Scatter(self, sendbuf: Array | None, recvbuf: Array, root: int = 0) -> None:
+        _check(recvbuf)
+        if (sendbuf is not None) != (self.rank == root):
+            raise RanksDisagree(f"Scatter from rank {root}, and rank {self.rank} has the wrong buffers for that")
+        if sendbuf is not None:
+            _check(sendbuf, recvbuf)
+            if sendbuf.size != recvbuf.size * self.size:
+                raise RanksDisagree(f"Scatter of {sendbuf.size} numbers to {self.size} times {recvbuf.size}")
+        given = self._meet(("Scatter", recvbuf.dtype, recvbuf.size, root), None if sendbuf is None else sendbuf.copy())
+        recvbuf[...] = given[root].reshape(self.size, *recvbuf.shape)[self.rank]
+
+    def Barrier(self) -> None:
+        self._meet(("Barrier",), None)
+
+    def Send(self, buf: Array, dest: int, tag: int = 0) -> None:
+        _check(buf)
+        self.world.exchange(f"Send to {dest}", self._requests(dest, tag, buf))
+
+    def Recv(self, buf: Array, source: int, tag: int = ANY_TAG) -> None:
+        _check(buf)
+        self.world.exchange(f"Recv from {source}", self._requests(PROC_NULL, 0, buf, source, tag, buf))
+
     def Sendrecv(
-        self, sendbuf: Array, dest: int, sendtag: int = 0, recvbuf: Array | None = None, source: int = PROC_NULL
+        self,
+        sendbuf: Array,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Array | None = None,
+        source: int = PROC_NULL,
+        recvtag: int = ANY_TAG,
     ) -> None:
         assert recvbuf is not None
         _check(sendbuf, recvbuf)
-        call = ("Sendrecv", sendbuf.dtype, sendbuf.size)
-        given = self._meet(call, (dest, source, sendbuf.copy()), _unmatched)
-        if source != PROC_NULL:
-            recvbuf[...] = given[source][2].reshape(recvbuf.shape)
+        requests = self._requests(dest, sendtag, sendbuf, source, recvtag, recvbuf)
+        self.world.exchange(f"Sendrecv to {dest} and from {source}", requests)
 
-    def _reduced(self, name: str, sendbuf: Array, recvbuf: Array, count: int, op: str) -> Array:
+    def _requests(
+        self,
+        dest: int,
+        sendtag: int,
+        sendbuf: Array,
+        source: int = PROC_NULL,
+        recvtag: int = ANY_TAG,
+        recvbuf: Array | None = None,
+    ) -> list[_Request]:
+        """What is sent, as it is now, and what is received, but to and from nobody."""
+        for rank in (dest, source):
+            if rank != PROC_NULL and not 0 <= rank < self.size:
+                raise RanksDisagree(f"there is no rank {rank} of {self.size}")
+        mine, found = self.members[self.rank], []
+        if dest != PROC_NULL:
+            found.append(_Request(self.key, mine, self.members[dest], sendtag, sendbuf.copy(), True))
+        if source != PROC_NULL and recvbuf is not None:
+            found.append(_Request(self.key, self.members[source], mine, recvtag, recvbuf, False))
+        return found
+
+    def _reduced(
+        self, name: str, sendbuf: Array, recvbuf: Array, count: int, op: str, root: int = 0, upto: int | None = None
+    ) -> Array:
+        """Of what the ranks have, or the first `upto` of them, the sum and the like."""
         _check(sendbuf, recvbuf)
         kind = sendbuf.dtype
-        if kind == np.bool_ or kind.kind == "f" and kind.itemsize < _NARROWEST or kind.kind == "c" and op != "SUM":
+        if kind == np.bool_ or kind.kind == "f" and kind.itemsize < _NARROWEST or kind.kind == "c" and op not in _SUMS:
+            raise RanksDisagree(f"MPI has no {op} of {kind}")
+        if kind.kind in "fc" and op not in (*_SUMS, "MAX", "MIN"):
             raise RanksDisagree(f"MPI has no {op} of {kind}")
         if sendbuf.size != count:
             raise RanksDisagree(f"{name} of {sendbuf.size} numbers into {recvbuf.size}")
-        found, *others = self._meet((name, kind, sendbuf.size, op), sendbuf.copy())
+        found, *others = self._meet((name, kind, sendbuf.size, op, root), sendbuf.copy())[:upto]
         for other in others:
-            if op == "SUM":
-                found = found + other
-            else:  # as C has it, where a NaN is neither less nor more
-                found = np.where(other > found if op == "MAX" else other < found, other, found)
+            found = _OPERATIONS[op](found, other)
         return found
 
     def _moved(self, name: str, sendbuf: Array, recvbuf: Array, count: int) -> Sequence[Array]:
@@ -247,16 +392,6 @@ class Comm:
     def _meet(self, call: Key, given: Any, check: Callable[[Sequence[Any]], str] = _fine) -> Sequence[Any]:
         self._turn += 1
         return self.world.meet(self, self._turn, call, given, check)
-
-
-def _unmatched(given: Sequence[tuple[int, int, Array]]) -> str:
-    """What is wrong with sends and receives."""
-    for rank, (to, source, _) in enumerate(given):
-        if to != PROC_NULL and given[to][1] != rank:
-            return f"rank {rank} sends to {to}, which receives from {given[to][1]}"
-        if source != PROC_NULL and given[source][0] != rank:
-            return f"rank {rank} receives from {source}, which sends to {given[source][0]}"
-    return ""
 
 
 def _check(*buffers: Array) -> None:

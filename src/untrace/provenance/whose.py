@@ -30,8 +30,8 @@ def _folder(module: str) -> str:
 
 
 _JAX = (_folder("jax"), _folder("jaxlib"))
-# PyTorch and torchax stand between an author's module and JAX: their frames say nothing about either.
-_CUT = (_folder("numpy"), _folder("untrace"), _folder("torch"), _folder("torchax"))
+# PyTorch, torchax and mpi4jax stand between an author's module and JAX: their frames say nothing about either.
+_CUT = (_folder("numpy"), _folder("untrace"), _folder("torch"), _folder("torchax"), _folder("mpi4jax"))
 # Functions of JAX's own that are written as a library's are, on top of the rest: optimisers, layers.
 _EXAMPLES = os.path.join(_JAX[0], "example_libraries", "")
 # But for what has a name to a reader: `batch_norm`.

@@ -266,6 +266,19 @@ class Lambda(Expr):
         return f"{head}: {self.body.flat()}"
 
 
+class Ternary(Expr):
+    """`then if test else otherwise`."""
+
+    __slots__ = ("then", "test", "otherwise")
+    strength = TERNARY
+
+    def __init__(self, then: Expr, test: Expr, otherwise: Expr):
+        self.then, self.test, self.otherwise = then, test, otherwise
+
+    def flat(self) -> str:
+        return f"{wrap(self.then, TERNARY + 1)} if {wrap(self.test, TERNARY + 1)} else {self.otherwise.flat()}"
+
+
 class Unary(Expr):
     __slots__ = ("op", "value")
     strength = UNARY

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from jax.extend.core import JaxprEqn
@@ -13,6 +14,49 @@ from untrace.ir.nodes import Program
 from untrace.ir.types import Data
 from untrace.module.writer import ModuleWriter
 from untrace.prove.load import LoadedText, load_text
+
+T = TypeVar("T")
+OfLeaves = Callable[..., Sequence[Data]]
+
+
+class Company:
+    """The processes that write one text together, and what is run for its proof. This one: a process that is alone.
+
+    `rank`: which of `size` this process is. In a company of several each method is called by all of them.
+    """
+
+    rank, size = 0, 1
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        """What `make` gives here. Raises on every rank where it raises on one."""
+        return make()
+
+    def by_first(self, make: Callable[[], T]) -> T:
+        """What `make` gives on the first rank, on all of them."""
+        return make()
+
+    def leaves(self, own: Sequence[Data]) -> list[Data]:
+        """The leaves of the arguments of all ranks, one rank's after the other's."""
+        return list(own)
+
+    def names(self, own: Sequence[str]) -> list[str]:
+        """What the leaves of all results are called."""
+        return list(own)
+
+    def original(self, function: OfLeaves) -> OfLeaves:
+        """What all ranks compute of the leaves of all, where each has its `function` of leaves."""
+        return function
+
+    def text(
+        self,
+        load: Callable[[str, str, dict[str, np.ndarray]], LoadedText],
+        source: str,
+        name: str,
+        arrays: Mapping[str, np.ndarray],
+        of_leaves: Callable[[LoadedText], OfLeaves],
+    ) -> OfLeaves:
+        """What a text computes of the leaves of all ranks. of_leaves: of a module the entry, from leaves to leaves."""
+        return of_leaves(load(source, name, dict(arrays)))
 
 
 def _as_it_is(program: Program) -> None:
@@ -38,8 +82,9 @@ class Target:
     text takes, and what that gives as an array (None for what is none). `needs`: the module that has to be installed for it.
     `keeps_calls`: whether it has derivatives and maps of its own, so that those of the author's stay calls.
 
-    `begin`: makes of a program, before its passes, what is written of it, and gives the target for that one (it gets the tree
-    of the arguments too); None where what is written is the program itself. `load`: a text as a module whose entry takes what
+    `company`: the processes that write a text together. `begin`: makes of a program, before its passes, what is written of
+    it, and gives the target for that one (it gets the tree of the arguments and the company too); None where what is written
+    is the program itself. `load`: a text as a module whose entry takes what
     the original does. `below`: the end of the module, by the name of its entry. `words`: what its docstring says behind the
     name of the target. `any_size`: whether one text may hold for several sizes.
     """
@@ -53,7 +98,8 @@ class Target:
     out_of: Callable[[Data], np.ndarray | None] = np.asarray
     needs: str = ""
     keeps_calls: bool = False
-    begin: Callable[[Program, PyTreeDef], Target] | None = None
+    company: Callable[[], Company] = Company
+    begin: Callable[[Program, PyTreeDef, Company], Target] | None = None
     load: Callable[[str, str, dict[str, np.ndarray]], LoadedText] = load_text
     below: Callable[[str], str] = _nothing
     words: str = ""

@@ -299,6 +299,10 @@ class Expander:
             try:
                 # Weak types are put right outside of what keeps a rule: what is inside stays alive.
                 closed = _traced(function, eqn, ())
+                if prim is None and _binds(
+                    closed, primitive
+                ):  # the library lets JAX run it, which compiles it as it is
+                    return None
                 custom = None
                 if self._rules and keeps_rule:
                     custom = self._rules.function_for(eqn, closed, linear)
@@ -394,6 +398,11 @@ def spliced(eqn: Any, inner: Any, substitute: dict[Any, Any]) -> list[Any]:
     for var, atom in zip(eqn.outvars, jax_compat.substituted(inner.outvars, env), strict=True):
         substitute[var] = atom
     return eqns
+
+
+def _binds(closed: Any, primitive: Any) -> bool:
+    """Whether a jaxpr has equations of a primitive, at any depth."""
+    return any(e.primitive is primitive for e in jax_compat.equations_in(closed))
 
 
 def _first_line(error: BaseException) -> str:

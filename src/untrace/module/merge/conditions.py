@@ -24,23 +24,10 @@ from untrace.module.access_paths import Leaf
 from untrace.module.merge.choices import Variants, free
 from untrace.module.merge.woven import Woven
 from untrace.python.anti_unify import Different
-from untrace.python.tree import COMPARE, NOT, TERNARY, Binary, Expr, Name, Text, quoted, wrap
+from untrace.python.tree import COMPARE, NOT, Binary, Expr, Name, Text, quoted, wrap
 
 # More tests than this in a function are harder to follow than two functions.
 _MOST_TESTS = 5
-
-
-class Ternary(Expr):
-    """`then if test else otherwise`."""
-
-    __slots__ = ("then", "test", "otherwise")
-    strength = TERNARY
-
-    def __init__(self, then: Expr, test: Expr, otherwise: Expr):
-        self.then, self.test, self.otherwise = then, test, otherwise
-
-    def flat(self) -> str:
-        return f"{wrap(self.then, TERNARY + 1)} if {wrap(self.test, TERNARY + 1)} else {self.otherwise.flat()}"
 
 
 class HasKey(Expr):

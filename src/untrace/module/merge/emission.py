@@ -8,11 +8,11 @@ from typing import Any
 from untrace._identifiers import identifier
 from untrace.module.access_paths import Leaf
 from untrace.module.merge.choices import Choice, Guarded, Let, Named, Variants, bound_in, free, is_constant, names_in
-from untrace.module.merge.conditions import Conditions, Not, Ternary, attributes_with
+from untrace.module.merge.conditions import Conditions, Not, attributes_with
 from untrace.module.merge.woven import Woven
 from untrace.python.anti_unify import Different
 from untrace.python.statements import Assign, Def, For, If, Return, Statement
-from untrace.python.tree import WIDTH, Call, Expr, Name, Subscript, Text, Tuple, Unary
+from untrace.python.tree import WIDTH, Call, Expr, Name, Subscript, Ternary, Text, Tuple, Unary
 from untrace.python.walk import copied, nodes_of, rebuilt
 
 # Words for a number that say nothing of it.

@@ -21,14 +21,14 @@ from untrace.lift.naming import words
 from untrace.module.access_paths import Leaf
 from untrace.module.merge.alignment import Aligned
 from untrace.module.merge.choices import bound_in, free, parts_below
-from untrace.module.merge.conditions import HasKey, Ternary, attributes_with
+from untrace.module.merge.conditions import HasKey, attributes_with
 from untrace.module.merge.parametric import size_of_argument
 from untrace.module.merge.versions import kind_of, parameters_of, unite
 from untrace.module.writer import ModuleWriter
 from untrace.provenance.sites import Provenance
 from untrace.python.anti_unify import Different, Position, get, places_of, put
 from untrace.python.statements import Assign, Def, If, Lines, Parameter, Statement
-from untrace.python.tree import WIDTH, Call, Dict, Expr, List, Name, Text, Tuple, Unary
+from untrace.python.tree import WIDTH, Call, Dict, Expr, List, Name, Ternary, Text, Tuple, Unary
 from untrace.python.types import Type
 from untrace.python.walk import nodes_of
 

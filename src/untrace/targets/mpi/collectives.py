@@ -94,7 +94,7 @@ def _is_narrow(dtype: Any) -> bool:
     return jax.dtypes.issubdtype(dtype, np.floating) and np.dtype(dtype).itemsize < _LEAST_SUMMED
 
 
-def _reduced(w: Any, x: Expr, aval: Aval, op: str, made: Callable[[Expr], Expr]) -> Expr:
+def reduced(w: Any, x: Expr, aval: Aval, op: str, made: Callable[[Expr], Expr]) -> Expr:
     """A reduction in a type that MPI can add or compare: of narrow floats in float32, as XLA does, of truth values in bytes."""
     kind = np.dtype(aval.dtype)
     if jax.dtypes.issubdtype(kind, np.inexact):
@@ -105,7 +105,7 @@ def _reduced(w: Any, x: Expr, aval: Aval, op: str, made: Callable[[Expr], Expr])
     return w.call(Attribute(made(w.call(Attribute(x, "astype"), w.dtype(wide))), "astype"), w.dtype(kind))
 
 
-def _moved(w: Any, x: Expr, aval: Aval, made: Callable[[Expr], Expr]) -> Expr:
+def moved(w: Any, x: Expr, aval: Aval, made: Callable[[Expr], Expr]) -> Expr:
     """Something that only moves numbers: those that MPI has no type for as their bits."""
     kind = np.dtype(aval.dtype) if isinstance(aval.dtype, np.dtype) else np.dtype(np.uint32)  # a key is its words
     if kind.isbuiltin == 1 and kind != np.float16:
@@ -122,7 +122,7 @@ def _reduction(name: str, op: str) -> None:
         comm = w.along(numbers if axis_index_groups else sorted(numbers), axis_index_groups)
         function = w.helper("_allreduce")
         found = [
-            _reduced(w, x, aval, op, lambda x: Call(function, [comm, x, Text(f"MPI.{op}")]))
+            reduced(w, x, aval, op, lambda x: Call(function, [comm, x, Text(f"MPI.{op}")]))
             for x, aval in zip(operands, w.avals, strict=True)
         ]
         if any(each is DECLINE for each in found):
@@ -156,7 +156,7 @@ def all_gather(
     function = w.helper("_all_gather")
     found = []
     for x, aval in zip(operands, w.avals, strict=True):
-        made = _moved(w, x, aval, lambda x: Call(function, [comm, x]))
+        made = moved(w, x, aval, lambda x: Call(function, [comm, x]))
         if tiled:
             made = w.np("concatenate", made, **({"axis": axis} if axis else {}))
         elif axis:
@@ -171,7 +171,7 @@ def reduce_scatter(
 ) -> Any:
     comm = w.along(w.module.sharding.axes(axis_name), axis_index_groups)
     function = w.helper("_reduce_scatter")
-    made = _reduced(w, x, w.avals[0], "SUM", lambda x: w.call(function, comm, x, scatter_dimension))
+    made = reduced(w, x, w.avals[0], "SUM", lambda x: w.call(function, comm, x, scatter_dimension))
     if made is DECLINE or tiled:
         return made if made is DECLINE else Whole(made)
     return Whole(w.call(Attribute(made, "squeeze"), scatter_dimension))
@@ -191,7 +191,7 @@ def all_to_all(
     """(What is not tiled has an axis of its own for that, of the primitive's.)"""
     comm = w.along(w.module.sharding.axes(axis_name), axis_index_groups)
     function = w.helper("_all_to_all")
-    return Whole(_moved(w, x, w.avals[0], lambda x: w.call(function, comm, x, split_axis, concat_axis)))
+    return Whole(moved(w, x, w.avals[0], lambda x: w.call(function, comm, x, split_axis, concat_axis)))
 
 
 @rule("ppermute")
@@ -202,7 +202,7 @@ def ppermute(w: Any, x: Any, *, axis_name: Any, perm: Iterable[Iterable[int]]) -
     comm, size = w.along(axes), w.module.sharding.size(axes)
     pairs = tuple(tuple(int(place) % size for place in pair) for pair in perm)
     function = w.helper("_permuted")
-    return _moved(w, x, w.avals[0], lambda x: w.call(function, comm, x, pairs))
+    return moved(w, x, w.avals[0], lambda x: w.call(function, comm, x, pairs))
 
 
 @rule("pbroadcast")
@@ -210,4 +210,4 @@ def pbroadcast(w: Any, x: Any, *, axis_name: Any, source: int) -> Any:
     axes = w.module.sharding.axes(axis_name)
     comm, root = w.along(axes), source % w.module.sharding.size(axes)
     function = w.helper("_broadcast")
-    return _moved(w, x, w.avals[0], lambda x: w.call(function, comm, x, root))
+    return moved(w, x, w.avals[0], lambda x: w.call(function, comm, x, root))

@@ -11,14 +11,23 @@ from collections.abc import Sequence
 from untrace import jax_compat
 from untrace.ir.calls import function_run
 from untrace.ir.nodes import Atom, Cond, Equation, Function, Scan, Value, While, functions_called, walk_functions
+from untrace.targets.mpi.ranks import CHOICE, MESSAGES, NUMBER
 from untrace.targets.mpi.sharded import Sharding, refuse
 
 Axes = frozenset[str]
 
 # After these all ranks along the axes have the same.
-ALIKE = frozenset({"psum", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant", "pbroadcast"})
+ALIKE = frozenset(
+    {"psum", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant", "pbroadcast"}
+    | {"allreduced", "broadcasted", "allgathered"}
+)
 # After these they have not, also where they had.
-APART = frozenset({"ppermute", "all_to_all", "reduce_scatter", "axis_index"})
+APART = (
+    frozenset({"ppermute", "all_to_all", "reduce_scatter", "axis_index"})
+    | (MESSAGES | {NUMBER.name, CHOICE.name}) - ALIKE
+)
+# Of these no rank waits for another.
+_ALONE = frozenset({"axis_index", NUMBER.name, CHOICE.name})
 _NOTHING: Axes = frozenset()
 
 
@@ -30,7 +39,9 @@ def check_decisions(entry: Function, sharding: Sharding) -> None:
 
 
 def axes_of(equation: Equation) -> Axes:
-    """The axes of the mesh that a collective is over."""
+    """The axes of the mesh that a collective is over; what mpi4jax calls is over all ranks."""
+    if equation.callee.name in MESSAGES | {NUMBER.name, CHOICE.name}:
+        return frozenset({"rank"})
     axes = equation.params.get("axes", equation.params.get("axis_name"))
     return frozenset([axes] if isinstance(axes, str) else [a for a in axes if isinstance(a, str)])
 
@@ -96,7 +107,7 @@ class _Flow:
         """Raises where the bodies have collectives over axes along which ranks may decide otherwise."""
         inside = [e for body in bodies for f in walk_functions(body) for e in f.equations]
         for one in inside:
-            if one.callee.name in (ALIKE | APART) - {"axis_index"} and decision & axes_of(one):
+            if one.callee.name in (ALIKE | APART) - _ALONE and decision & axes_of(one):
                 line = jax_compat.user_line(equation.origin) if equation.origin is not None else ""
                 axes = ", ".join(sorted(decision & axes_of(one)))
                 refuse(

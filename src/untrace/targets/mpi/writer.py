@@ -85,6 +85,44 @@ class MpiModule(NumpyModule):
         return Name(name)
 
 
+class RanksModule(NumpyModule):
+    """Collects what one module needs: as `ModuleWriter`. `size`: for how many ranks it is, each with arguments of its own."""
+
+    rules = MPI
+    claimed = (*NumpyModule.claimed, "MPI", "mpi4py", "comm", "rank")
+
+    def __init__(
+        self,
+        forced: frozenset[JaxprEqn] = frozenset(),
+        standalone: bool = False,
+        idiomatic: bool = False,
+        *,
+        size: int,
+    ):
+        super().__init__(forced, standalone, idiomatic)
+        self.imports.add("from mpi4py import MPI")
+        said = quoted(f"this is for {size} ranks: run it with `mpirun -n {size}`")
+        self.constants.append(
+            Lines(
+                f"if MPI.COMM_WORLD.Get_size() != {size}:\n    raise RuntimeError({said})\n"
+                "comm = MPI.COMM_WORLD.Dup()  # no messages but ours\nrank = comm.Get_rank()"
+            )
+        )
+
+    def writer(self) -> FunctionWriter:
+        return RankFunction(self, Scope(self.scope))
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+
+class RankFunction(NumpyFunction):
+    """Writes one function's body; this is the `w` that rules get."""
+
+    title = "mpi4py"
+
+
 class MpiFunction(NumpyFunction):
     """Writes one function's body; this is the `w` that rules get."""
 
