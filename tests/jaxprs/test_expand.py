@@ -195,6 +195,15 @@ def test_a_primitive_without_any_code_stays_with_a_reason() -> None:
     assert len(notes) == 1 and notes[0].startswith("the primitive `bare` could not be expanded: ")
 
 
+def test_a_primitive_that_its_library_lets_jax_run_stays() -> None:
+    opaque = jex_core.Primitive("opaque")
+    opaque.def_abstract_eval(lambda x: x)
+    opaque.def_impl(jax.jit(opaque.bind))  # as JAX's own `apply_primitive` does it
+    ad.primitive_jvps[opaque] = lambda p, t: (opaque.bind(*p), opaque.bind(*t))
+    closed = jax.make_jaxpr(opaque.bind)(X)
+    assert expand_library_primitives(closed) == (closed, ())
+
+
 def test_notes_count_and_name_the_library() -> None:
     _, _, notes = expanded(lambda x: pair_p.bind(pair_p.bind(x)[0])[1], X)
     assert notes == ("test_expand's primitive `pair` (2 times) is written as its implementation",)
