@@ -1,8 +1,9 @@
 """One edit of a module's source, made without knowing whether the author or untrace wrote it.
 
 A pattern is an expression in which a single capital letter stands for anything: `jax.nn.relu(A)`. What means the same is
-one pattern: `x.sum(axis=-1)` is `jnp.sum(x, axis=-1)`, `lax.f` is `jax.lax.f`, 2 is 2.0. `A["w1"]` stands for the entry
-`w1` of anything; inside a pattern, also for a variable that was given such an entry or is called `w1`. `A` is that entry.
+one pattern: `x.sum(axis=-1)` is `jnp.sum(x, axis=-1)`, `lax.f` is `jax.lax.f`, `x % y` is `jnp.mod(x, y)`, 2 is 2.0.
+`A["w1"]` stands for the entry or the field `w1` of anything; inside a pattern, also for a variable that was given such an
+entry or is called `w1`. `A` is that entry.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 
 REDUCTIONS = ("sum", "mean", "max", "min")
 SPELLINGS = {"nn.": "jax.nn.", "lax.": "jax.lax.", "jax.numpy.": "jnp."}
+OPERATORS = {"jnp.mod": ast.Mod, "jnp.remainder": ast.Mod}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = Function | ast.Module
@@ -113,7 +115,7 @@ def _matches(
             return ast.dump(found[pattern.id]) == ast.dump(node)
         found[pattern.id] = node  # type: ignore[assignment]
         return isinstance(node, ast.expr)
-    if isinstance(pattern, ast.Subscript):
+    if isinstance(pattern, ast.Subscript) and isinstance(pattern.slice, ast.Constant):
         return _is_entry(pattern, node, aliases, is_root) and _matches(pattern.value, node, found, aliases)
     if isinstance(pattern, ast.Constant) and isinstance(node, ast.Constant):
         return _same_constant(pattern.value, node.value)
@@ -136,11 +138,13 @@ def _is_entry(pattern: ast.Subscript, node: ast.AST, aliases: dict[str, object],
     key = getattr(pattern.slice, "value", None)
     if isinstance(node, ast.Name) and not is_root:
         return key in (aliases.get(node.id), _base(node.id))
+    if isinstance(node, ast.Attribute):
+        return node.attr == key
     return isinstance(node, ast.Subscript) and getattr(node.slice, "value", None) == key
 
 
 def _canonical(node: ast.AST) -> ast.AST:
-    """`x.sum(...)` as `jnp.sum(x, ...)`, `lax.f` as `jax.lax.f`."""
+    """`x.sum(...)` as `jnp.sum(x, ...)`, `lax.f` as `jax.lax.f`, `jnp.mod(x, y)` as `x % y`, `scan(f, init, None)` as `scan(f, init)`."""
     if isinstance(node, ast.Attribute):
         dotted = ast.unparse(node)
         for short, long in SPELLINGS.items():
@@ -150,6 +154,12 @@ def _canonical(node: ast.AST) -> ast.AST:
         if ast.unparse(node.func.value) not in ("jnp", "np", "lax", "jax.numpy", "jax.lax"):
             function = _expression(f"jnp.{node.func.attr}")
             return ast.Call(function, [node.func.value, *node.args], node.keywords)
+    if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+        called = ast.unparse(_canonical(node.func))
+        if called in OPERATORS and len(node.args) == 2 and not node.keywords:
+            return ast.BinOp(node.args[0], OPERATORS[called](), node.args[1])
+        if called == "jax.lax.scan" and [getattr(x, "value", 0) for x in node.args[2:]] == [None]:
+            return ast.Call(node.func, node.args[:2], node.keywords)
     return node
 
 
